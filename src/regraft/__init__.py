@@ -1,0 +1,1 @@
+"""regraft grafts a new task onto a pretrained network."""

@@ -1,0 +1,1 @@
+"""Recipes of frozen stages, the scikit-learn face and the artifact."""

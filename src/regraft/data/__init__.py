@@ -1,0 +1,1 @@
+"""Rows and labels: folders, tables, arrays and rendered tasks become a Manifest."""

@@ -1,0 +1,91 @@
+"""Files that are either whole or absent: atomic writes and content hashes."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from regraft.errors import StoreError
+
+__all__ = ["atomic_path", "canonical_json", "digest", "file_digest", "write_bytes", "write_json"]
+
+
+@contextlib.contextmanager
+def atomic_path(path: Path) -> Iterator[Path]:
+    """Yield a temporary path beside ``path``; on success flush it to disk and rename it onto ``path``.
+
+    A reader sees the old file or the whole new one, never a part, also after a crash. On any error
+    the temporary file is removed.
+
+    Raises:
+        StoreError: the folder cannot be written (read-only, full disk).
+    """
+    path = Path(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        os.close(handle)
+        os.chmod(name, 0o644)  # mkstemp makes it private; the finished file is an ordinary one
+    except OSError as error:
+        raise _cannot_write(path, error) from error
+    temporary = Path(name)
+    try:
+        yield temporary
+        with open(temporary, "rb") as written:
+            os.fsync(written.fileno())
+        os.replace(temporary, path)
+    except BaseException as error:
+        temporary.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, StoreError):
+            raise _cannot_write(path, error) from error
+        raise
+
+
+def _cannot_write(path: Path, error: OSError) -> StoreError:
+    return StoreError(
+        f"cannot write {path}",
+        got=error.strerror or str(error),
+        do="free some space or choose another folder (--output for runs, REGRAFT_CACHE for the cache)",
+    )
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write ``content`` to ``path`` atomically."""
+    with atomic_path(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON to ``path`` atomically; NaN is refused, as JSON has none."""
+    text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
+    write_bytes(path, (text + "\n").encode())
+
+
+def canonical_json(value: Any) -> str:
+    """The one JSON text of ``value``: sorted keys, no spaces. The input of every fingerprint."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=True, allow_nan=False)
+
+
+def digest(*parts: str | bytes) -> str:
+    """SHA-256 (hex) over length-prefixed parts, so that no two lists of parts collide by joining."""
+    sha = hashlib.sha256()
+    for part in parts:
+        raw = part.encode() if isinstance(part, str) else part
+        sha.update(len(raw).to_bytes(8, "little"))
+        sha.update(raw)
+    return sha.hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """SHA-256 (hex) of a file's bytes, read in pieces."""
+    sha = hashlib.sha256()
+    with open(path, "rb") as stream:
+        while piece := stream.read(1 << 20):
+            sha.update(piece)
+    return sha.hexdigest()

@@ -1,0 +1,1 @@
+"""Losses, penalties and solvers: a Design and labels become a Readout."""

@@ -1,0 +1,1 @@
+"""The design matrix as a linear operator over named coefficient blocks."""

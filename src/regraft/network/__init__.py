@@ -1,0 +1,1 @@
+"""Pretrained networks as pure functions with named parameters, taps and preprocessing."""

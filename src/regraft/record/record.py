@@ -1,0 +1,179 @@
+"""The Record of one run and its JSON form."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from regraft.errors import ArtifactError, MissingPathError
+from regraft.files import write_json
+from regraft.record.finding import Finding
+from regraft.record.ledger import Cost
+
+__all__ = ["SCHEMA", "Candidate", "Record", "Score"]
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True)
+class Score:
+    """A metric's value with its spread.
+
+    Attributes:
+        metric: ``accuracy``, ``balanced-accuracy``, ``f1``, ``roc-auc``, ``map``, ``r2``, ``rmse``,
+            ``nll``, ``ece``, ``brier``.
+        value: the point estimate.
+        low, high: a 95 % interval.
+        interval: how it was made: ``wilson``, ``bootstrap over rows``, ``bootstrap over groups``.
+        rows: how many rows it was measured on.
+        per_fold: the same metric on each outer fold, where the score is a cross-validation.
+        protocol: which rows: ``test split``, ``validation split``, ``outer cross-validation`` or
+            ``inner cross-validation (selection: optimistic)``.
+    """
+
+    metric: str
+    value: float
+    low: float
+    high: float
+    interval: str
+    rows: int
+    per_fold: tuple[float, ...] = ()
+    protocol: str = ""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One cell of the search: what was tried, how it scored in the inner folds."""
+
+    name: str
+    strength: float
+    score: float
+    standard_error: float
+    chosen: bool = False
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything that is known about one run, without its tensors.
+
+    ``scores`` maps ``validation`` and ``test`` to the headline :class:`Score` (or ``None``);
+    ``other_scores`` maps the same names to further metrics on the same rows. ``figures`` holds the
+    data of pictures (confusion matrix, reliability, layers, mistakes) as plain JSON values, so that
+    the report is a function of the Record alone.
+    """
+
+    verb: str
+    status: str
+    method: str
+    task: dict[str, Any]
+    model: dict[str, Any]
+    data: dict[str, Any]
+    scores: dict[str, Score | None]
+    other_scores: dict[str, tuple[Score, ...]] = field(default_factory=dict)
+    candidates: tuple[Candidate, ...] = ()
+    costs: tuple[Cost, ...] = ()
+    findings: tuple[Finding, ...] = ()
+    figures: dict[str, Any] = field(default_factory=dict)
+    seeds: dict[str, int] = field(default_factory=dict)
+    versions: dict[str, str] = field(default_factory=dict)
+    command: str = ""
+    citations: tuple[str, ...] = ()
+    created: str = ""
+    paths: dict[str, str] = field(default_factory=dict)
+    artifact_bytes: int = 0
+
+    @property
+    def headline(self) -> Score | None:
+        """The score to quote: the test split's if there is one, else the validation score."""
+        return self.scores.get("test") or self.scores.get("validation")
+
+    def total(self, name: str) -> float:
+        """Sum of a :class:`Cost` field over the stages, such as ``seconds`` or ``flops``."""
+        return float(sum(getattr(cost, name) for cost in self.costs))
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; NaN and infinities become ``null``."""
+        return {"schema": SCHEMA, **_finite(dataclasses.asdict(self))}
+
+    @classmethod
+    def from_json(cls, value: dict[str, Any]) -> Record:
+        """The inverse of :meth:`to_json`.
+
+        Raises:
+            ArtifactError: the value is no Record of this schema.
+        """
+        value = dict(value)
+        schema = value.pop("schema", None)
+        if schema != SCHEMA:
+            raise ArtifactError(
+                "this record cannot be read",
+                expected=f"schema {SCHEMA}",
+                got=f"schema {schema}",
+                do="use the regraft version that wrote it",
+            )
+        try:
+            value["scores"] = {k: None if v is None else _score(v) for k, v in value["scores"].items()}
+            value["other_scores"] = {k: tuple(map(_score, v)) for k, v in value["other_scores"].items()}
+            value["candidates"] = tuple(Candidate(**_numbers(Candidate, v)) for v in value["candidates"])
+            value["costs"] = tuple(Cost(**v) for v in value["costs"])
+            value["findings"] = tuple(Finding(**v) for v in value["findings"])
+            value["citations"] = tuple(value["citations"])
+            return cls(**value)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ArtifactError(
+                "this record cannot be read",
+                got=f"{type(error).__name__}: {error}",
+                do="run `regraft adapt` again",
+            ) from error
+
+    def save(self, path: Path) -> None:
+        """Write the JSON form atomically."""
+        write_json(path, self.to_json())
+
+    @classmethod
+    def load(cls, path: Path) -> Record:
+        """Read a record written by :meth:`save`.
+
+        Raises:
+            MissingPathError: there is no such file.
+            ArtifactError: the file is no record.
+        """
+        try:
+            value = json.loads(Path(path).read_text(encoding="utf-8"))
+        except FileNotFoundError as error:
+            raise MissingPathError(
+                f"{path} is not there", do="name the run folder that `regraft adapt` printed"
+            ) from error
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise ArtifactError(
+                f"{path} is no record", got=str(error), do="run `regraft adapt` again"
+            ) from error
+        if not isinstance(value, dict):
+            raise ArtifactError(f"{path} is no record", expected="a JSON object", got=type(value).__name__)
+        return cls.from_json(value)
+
+
+def _score(value: dict[str, Any]) -> Score:
+    numbers = _numbers(Score, value)
+    numbers["per_fold"] = tuple(math.nan if v is None else v for v in value["per_fold"])
+    return Score(**numbers)
+
+
+def _numbers(cls: type, value: dict[str, Any]) -> dict[str, Any]:
+    """Give ``null`` back its meaning (not a number) in the float fields of ``cls``."""
+    floats = {f.name for f in dataclasses.fields(cls) if f.type == "float"}
+    return {k: math.nan if v is None and k in floats else v for k, v in value.items()}
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    return value

@@ -1,0 +1,25 @@
+"""Fixtures that every test folder shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(scope="session")
+def data_pack() -> Path:
+    """The folder of real weights and data beside the project; the test is skipped where it is absent."""
+    pack = ROOT.parent / "shared" / "data"
+    if not (pack / "README.md").is_file():
+        pytest.skip("data pack absent: ../shared/data")
+    return pack
+
+
+@pytest.fixture(autouse=True)
+def _own_cache(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests never read or fill the user's cache, and never reach for a hub."""
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path_factory.mktemp("cache")))
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
