@@ -13,7 +13,7 @@ from typing import Any
 
 from regraft.errors import StoreError
 
-__all__ = ["atomic_path", "canonical_json", "digest", "file_digest", "write_bytes", "write_json"]
+__all__ = ["atomic_path", "canonical_json", "digest", "file_digest", "read_json", "write_bytes", "write_json"]
 
 
 @contextlib.contextmanager
@@ -65,6 +65,14 @@ def write_json(path: Path, value: Any) -> None:
     """Write ``value`` as indented JSON to ``path`` atomically; NaN is refused, as JSON has none."""
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
     write_bytes(path, (text + "\n").encode())
+
+
+def read_json(path: Path) -> Any | None:
+    """The value in a JSON file, or ``None`` where the file is absent or torn."""
+    try:
+        return json.loads(Path(path).read_text(encoding="utf-8"))
+    except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
+        return None
 
 
 def canonical_json(value: Any) -> str:

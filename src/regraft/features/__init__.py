@@ -1,1 +1,27 @@
-"""One pass of the backbone: plan what is needed, sweep once, store it."""
+"""One pass of the backbone: plan what is needed, sweep once, keep it in the store."""
+
+from regraft.features.cache import cache_root, entries, prune, verify
+from regraft.features.plan import Block, Plan, Taps, plan
+from regraft.features.pooling import Pooling, choose_pooling
+from regraft.features.store import DTYPES, Store
+from regraft.features.sweep import Progress, batches, find, pool_batch, sweep
+
+__all__ = [
+    "DTYPES",
+    "Block",
+    "Plan",
+    "Pooling",
+    "Progress",
+    "Store",
+    "Taps",
+    "batches",
+    "cache_root",
+    "choose_pooling",
+    "entries",
+    "find",
+    "plan",
+    "pool_batch",
+    "prune",
+    "sweep",
+    "verify",
+]

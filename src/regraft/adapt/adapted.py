@@ -1,0 +1,139 @@
+"""A network with a solved head: raw inputs in, probabilities out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.data import BadRow, Kind, Manifest, inspect, scan
+from regraft.errors import DataError
+from regraft.features import Plan, Progress, batches, pool_batch
+from regraft.heads import Readout
+from regraft.linear import Dense, FeatureDesign, Matrix, UnitRows
+from regraft.network import Network
+
+__all__ = ["Adapted", "Prediction", "design_of", "refuse"]
+
+
+def design_of(matrices: dict[str, Matrix], normalise: str, outputs: int) -> FeatureDesign:
+    """The design matrix of some blocks: ``Φ = [X_1 | X_2 | …] ⊗ I_C``, rows of unit norm per block if asked."""
+    wrapped = {k: UnitRows(m) for k, m in matrices.items()} if normalise == "unit" else dict(matrices)
+    return FeatureDesign(wrapped, outputs)
+
+
+def refuse(bad: Sequence[tuple[int, BadRow]], name: str) -> DataError:
+    """One error that names every row that cannot be used (the first eight in full)."""
+    shown = "; ".join(f"{row.where}: {row.reason}" for _, row in bad[:8])
+    more = f"; and {len(bad) - 8} more" if len(bad) > 8 else ""
+    return DataError(
+        f"{len(bad)} of the inputs in {name} cannot be used",
+        got=shown + more,
+        do="mend or remove them, or pass --skip-bad to go on without them",
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """What a head says of some rows.
+
+    Attributes:
+        ids: the rows' names.
+        probabilities: ``(N, C)``; for regression the predicted values.
+        kind, classes: of the task.
+    """
+
+    ids: tuple[str, ...]
+    probabilities: np.ndarray
+    kind: Kind
+    classes: tuple[str, ...]
+
+    @property
+    def labels(self) -> list[Any]:
+        """Class names; lists of class names (multilabel, probability at least 0.5); numbers (regression)."""
+        if self.kind == "regression":
+            values = self.probabilities
+            return values[:, 0].tolist() if values.shape[1] == 1 else values.tolist()
+        if self.kind == "multilabel":
+            return [[self.classes[j] for j in np.flatnonzero(row >= 0.5)] for row in self.probabilities]
+        return [self.classes[j] for j in self.probabilities.argmax(1)]
+
+    @property
+    def confidence(self) -> np.ndarray:
+        """Probability of the most likely class per row; NaN-free; all ones for regression."""
+        if self.kind == "regression":
+            return np.ones(len(self.probabilities))
+        return self.probabilities.max(1)
+
+
+@dataclass(frozen=True, eq=False)
+class Adapted:
+    """A frozen backbone, the taps that the head reads, and the head. Immutable.
+
+    Attributes:
+        network: the backbone.
+        plan: the blocks that are computed for a new input.
+        normalise: as in :class:`regraft.adapt.recipe.Features`.
+        readout: the solved head.
+        kind, classes: of the task.
+    """
+
+    network: Network
+    plan: Plan
+    normalise: str
+    readout: Readout
+    kind: Kind
+    classes: tuple[str, ...]
+
+    def predict_proba(
+        self,
+        inputs: Any,
+        *,
+        batch_size: int = 32,
+        workers: int | None = None,
+        skip_bad: bool = False,
+        progress: Progress | None = None,
+    ) -> Prediction:
+        """Probabilities (or values) for raw inputs.
+
+        Args:
+            inputs: a Manifest, a folder, a table, arrays, or a list of image paths; labels are ignored.
+            batch_size: rows per forward pass.
+            workers: decoding processes; chosen by the work at hand if ``None``.
+            skip_bad: leave unreadable inputs out instead of refusing all.
+            progress: called with (rows done, rows).
+
+        Raises:
+            DataError: inputs that cannot be read, all named at once.
+        """
+        manifest = inputs if isinstance(inputs, Manifest) else scan(inputs, labelled=False)
+        if bad := inspect(manifest.inputs):
+            if not skip_bad:
+                raise refuse(bad, manifest.name)
+            left_out = {row for row, _ in bad}
+            manifest = manifest.take([row for row in range(len(manifest)) if row not in left_out])
+        spans = [(a, min(a + batch_size, len(manifest))) for a in range(0, len(manifest), batch_size)]
+        outputs: list[Tensor] = []
+        done = 0
+        for batch in batches(self.network.preprocess, manifest.inputs, spans, workers):
+            outputs.append(self._batch(batch))
+            done += len(outputs[-1])
+            if progress:
+                progress(done, len(manifest))
+        empty = torch.empty(0, len(self.classes))
+        return Prediction(manifest.ids, torch.cat(outputs or [empty]).numpy(), self.kind, self.classes)
+
+    def _batch(self, batch: Any) -> Tensor:
+        values = pool_batch(self.network, self.plan.blocks, batch)
+        matrices: dict[str, Matrix] = {
+            block.name: Dense(values[block.name].float().cpu()) for block in self.plan.blocks
+        }
+        return self.readout.predict_proba(design_of(matrices, self.normalise, len(self.classes)))
+
+    def predict(self, inputs: Any, **options: Any) -> list[Any]:
+        """Class names, lists of names, or numbers: see :attr:`Prediction.labels`."""
+        return self.predict_proba(inputs, **options).labels

@@ -1,0 +1,106 @@
+"""The cache folder: where it is, what is in it, whether it is sound, and how to empty it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from regraft.errors import StoreError
+from regraft.features.plan import Plan
+from regraft.features.store import Part
+from regraft.files import read_json
+
+__all__ = ["Entry", "cache_root", "entries", "prune", "verify"]
+
+
+def cache_root() -> Path:
+    """``$REGRAFT_CACHE`` if set, else ``regraft`` in the user's cache folder. Nothing is created."""
+    if chosen := os.environ.get("REGRAFT_CACHE"):
+        return Path(chosen).expanduser()
+    if sys.platform == "darwin":
+        return Path.home() / "Library" / "Caches" / "regraft"
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA", Path.home() / "AppData" / "Local")) / "regraft"
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "regraft"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One part of the feature store.
+
+    Attributes:
+        path: its folder.
+        model, data: what the features were made of, for people.
+        rows, blocks: its shape.
+        nbytes: on disk.
+        age_days: since it was last written.
+        status: ``complete``, ``partial`` or, after :func:`verify`, ``torn``.
+    """
+
+    path: Path
+    model: str
+    data: str
+    rows: int
+    blocks: int
+    nbytes: int
+    age_days: float
+    status: str
+
+
+def entries(root: Path | None = None) -> tuple[Entry, ...]:
+    """Everything in the cache, oldest first."""
+    root = cache_root() if root is None else root
+    found = [_entry(path.parent) for path in sorted((root / "features").glob("*/*/part.json"))]
+    return tuple(sorted((e for e in found if e), key=lambda e: -e.age_days))
+
+
+def _entry(folder: Path) -> Entry | None:
+    meta = read_json(folder / "part.json")
+    if meta is None:
+        return None
+    files = [f for f in folder.iterdir() if f.is_file()]
+    about = meta.get("about", {})
+    return Entry(
+        folder,
+        str(about.get("model", "?")),
+        str(about.get("data", "?")),
+        int(meta["rows"]),
+        len(meta["blocks"]),
+        sum(f.stat().st_size for f in files),
+        (time.time() - max(f.stat().st_mtime for f in files)) / 86400,
+        "complete" if (folder / "done.json").is_file() else "partial",
+    )
+
+
+def verify(root: Path | None = None) -> tuple[Entry, ...]:
+    """Check every shard against the checksum in its name; torn ones are deleted, to be computed again."""
+    checked = []
+    for entry in entries(root):
+        meta = read_json(entry.path / "part.json") or {}
+        part = Part(entry.path, Plan(()), entry.rows, meta["dtype"], int(meta["shard_rows"]))
+        present = list(part.listing().values())
+        torn = [path for path in present if not part.sound(path)]
+        status = "torn" if torn else ("complete" if len(present) == len(part.spans) else "partial")
+        checked.append(Entry(**{**entry.__dict__, "status": status}))
+    return tuple(checked)
+
+
+def prune(root: Path | None = None, *, older_than_days: float = 0.0) -> tuple[Entry, ...]:
+    """Delete parts not written for ``older_than_days`` (0: all) and return what was deleted.
+
+    Raises:
+        StoreError: the cache cannot be written.
+    """
+    gone = tuple(entry for entry in entries(root) if entry.age_days >= older_than_days)
+    for entry in gone:
+        try:
+            shutil.rmtree(entry.path)
+            if not any(entry.path.parent.iterdir()):
+                entry.path.parent.rmdir()
+        except OSError as error:
+            raise StoreError(f"cannot delete {entry.path}", got=error.strerror or str(error)) from error
+    return gone

@@ -1,0 +1,114 @@
+"""What a sweep must compute: the union of what every stage and check needs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from regraft.errors import TapError
+from regraft.features.pooling import Cls, Pooling, choose_pooling
+from regraft.network import Network, Site
+
+__all__ = ["Block", "Plan", "Taps", "plan"]
+
+
+@dataclass(frozen=True)
+class Taps:
+    """A need for features: which taps, pooled to which sizes.
+
+    Attributes:
+        patterns: shell patterns over tap names, or the kinds ``activation``, ``block``, ``embedding``,
+            ``logits``.
+        sizes: target sizes ``T`` per tap (see :mod:`regraft.features.pooling`); ``None`` is the plain
+            average over positions.
+        cls: what happens to a class token.
+    """
+
+    patterns: tuple[str, ...] = ("activation", "block", "embedding", "logits")
+    sizes: tuple[int | None, ...] = (512,)
+    cls: Cls = "pooled"
+
+
+@dataclass(frozen=True)
+class Block:
+    """One column block of the feature matrix: a tap and its pooling."""
+
+    name: str
+    site: str
+    kind: str
+    depth: float
+    width: int
+    pooling: Pooling
+
+
+@dataclass(frozen=True)
+class Plan:
+    """The blocks of a sweep, in order of execution in the network."""
+
+    blocks: tuple[Block, ...]
+
+    @property
+    def width(self) -> int:
+        """Features per row over all blocks."""
+        return sum(block.width for block in self.blocks)
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The taps to observe, each once, in order."""
+        return tuple(dict.fromkeys(block.site for block in self.blocks))
+
+    def only(self, names: Sequence[str]) -> Plan:
+        """The part of the plan with these block names, in the plan's order."""
+        wanted = set(names)
+        return Plan(tuple(block for block in self.blocks if block.name in wanted))
+
+    def to_json(self) -> list[dict[str, Any]]:
+        """Plain JSON values; part of the store's key."""
+        return [asdict(block) for block in self.blocks]
+
+    @classmethod
+    def from_json(cls, value: list[dict[str, Any]]) -> Plan:
+        """The inverse of :meth:`to_json`."""
+        return cls(tuple(Block(**{**block, "pooling": _pooling(block["pooling"])}) for block in value))
+
+
+def _pooling(value: dict[str, Any]) -> Pooling:
+    return Pooling(**{**value, "windows": tuple(value["windows"]), "size": tuple(value["size"])})
+
+
+def plan(network: Network, needs: Sequence[Taps]) -> Plan:
+    """The union of several needs, each block once, in the network's order of execution.
+
+    Two target sizes that lead to the same pooling (a tap with more channels than either) share one
+    block. A tap whose value another tap of the plan repeats under another name (a block that ends in
+    an activation) is kept: selection sees what the network has.
+
+    Raises:
+        TapError: a pattern matches nothing, or nothing is asked for.
+    """
+    order = {site.name: index for index, site in enumerate(network.sites)}
+    ragged = network.preprocess.modality == "text"
+    found: dict[str, Block] = {}
+    for need in needs:
+        for name in network.match(need.patterns):
+            site = network.sites[order[name]]
+            for size in need.sizes:
+                block = _block(site, order[name], len(order), size, need.cls, ragged)
+                found.setdefault(block.name, block)
+    if not found:
+        raise TapError("no taps were asked for", do="name at least one tap pattern, such as 'embedding'")
+    return Plan(tuple(sorted(found.values(), key=lambda block: order[block.site])))
+
+
+def _block(site: Site, index: int, count: int, size: int | None, cls: Cls, ragged: bool) -> Block:
+    pooling = choose_pooling(
+        site.shape,
+        site.layout,
+        size,
+        cls=cls,
+        prefix_tokens=getattr(site, "prefix_tokens", 0),
+        ragged=ragged and site.layout == "tokens",
+    )
+    depth = (index + 1) / count
+    return Block(site.name + pooling.label, site.name, site.kind, depth, pooling.width(site.shape), pooling)

@@ -1,0 +1,299 @@
+"""The feature store: what a sweep computed, under a key that is the whole truth.
+
+Layout of the cache folder::
+
+    features/<base key>/<part key>/
+        part.json                                what the keys mean, blocks, rows per shard
+        00000000-00000032.<sha16>.safetensors    one shard a batch, written atomically
+        done.json                                written last: every shard with its full SHA-256
+
+The base key covers the network (weights, architecture, preprocessing), the rows' contents in order,
+the storage type and the version of this code; the part key adds the blocks. A shard carries the
+beginning of its own SHA-256 in its name, so a torn shard is seen and computed again, and a sweep that
+was killed goes on at the first missing batch. Shards are independent: two processes, or two machines
+on one disk, can fill a part together.
+"""
+
+from __future__ import annotations
+
+import bisect
+import hashlib
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from regraft.errors import StoreError
+from regraft.features.plan import Block, Plan
+from regraft.files import atomic_path, canonical_json, digest, file_digest, read_json, write_json
+from regraft.linear import Dense, Matrix
+
+__all__ = ["DTYPES", "VERSION", "Part", "Shard", "ShardedMatrix", "Store"]
+
+VERSION = 1
+DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_IN_MEMORY_BYTES = 2 << 30  # a block larger than this is read from its shards chunk by chunk
+
+
+@dataclass(frozen=True)
+class Shard:
+    """The features of rows ``start`` to ``stop`` (exclusive), in one file."""
+
+    start: int
+    stop: int
+    path: Path
+
+
+@dataclass(frozen=True)
+class Part:
+    """One sweep's folder: a plan's blocks over a fixed list of rows."""
+
+    path: Path
+    plan: Plan
+    rows: int
+    dtype: str
+    shard_rows: int
+
+    @classmethod
+    def open(
+        cls, base: Path, plan: Plan, rows: int, dtype: str, shard_rows: int, about: Mapping[str, Any]
+    ) -> Part:
+        """Open the part of ``plan`` below ``base``, or begin it.
+
+        An existing part keeps its own rows per shard, so that it can be resumed with another batch size.
+        """
+        path = base / digest(canonical_json(plan.to_json()))[:16]
+        meta = read_json(path / "part.json")
+        if meta is not None and meta.get("rows") == rows and meta.get("dtype") == dtype:
+            shard_rows = int(meta["shard_rows"])
+        else:
+            write_json(
+                path / "part.json",
+                {
+                    "version": VERSION,
+                    "rows": rows,
+                    "dtype": dtype,
+                    "shard_rows": shard_rows,
+                    "blocks": plan.to_json(),
+                    "about": dict(about),
+                },
+            )
+        return cls(path, plan, rows, dtype, shard_rows)
+
+    @classmethod
+    def load(cls, path: Path) -> Part | None:
+        """The part in a folder, with its blocks as they were written; ``None`` if ``part.json`` is torn."""
+        meta = read_json(path / "part.json")
+        if meta is None or meta.get("version") != VERSION:
+            return None
+        return cls(path, Plan.from_json(meta["blocks"]), meta["rows"], meta["dtype"], meta["shard_rows"])
+
+    @property
+    def spans(self) -> list[tuple[int, int]]:
+        """The row ranges of all shards, in order."""
+        return [(a, min(a + self.shard_rows, self.rows)) for a in range(0, self.rows, self.shard_rows)]
+
+    def listing(self) -> dict[tuple[int, int], Path]:
+        """Shard files by row range, whole or torn, from one look at the folder."""
+        found = {}
+        for path in sorted(self.path.glob("*-*.*.safetensors"), reverse=True):
+            start, stop = path.name.split(".")[0].split("-")
+            found[int(start), int(stop)] = path
+        return found
+
+    def has(self, start: int, stop: int) -> bool:
+        """Whether some process has written the shard of these rows by now."""
+        return any(self.path.glob(f"{start:08d}-{stop:08d}.*.safetensors"))
+
+    def sound(self, path: Path) -> bool:
+        """Whether a shard's bytes are those that its name promises; a torn one is deleted."""
+        good = file_digest(path)[:16] == path.name.split(".")[1]
+        if not good:
+            path.unlink(missing_ok=True)
+        return good
+
+    def missing(self) -> list[tuple[int, int]]:
+        """The row ranges without a sound shard. Reads every shard that is there once."""
+        there = self.listing()
+        return [span for span in self.spans if span not in there or not self.sound(there[span])]
+
+    def write(self, start: int, stop: int, values: Mapping[str, Tensor]) -> None:
+        """Write one shard atomically. ``values`` maps each block's name to ``(stop - start, width)``."""
+        for block in self.plan.blocks:
+            expected = (stop - start, block.width)
+            if tuple(values[block.name].shape) != expected:
+                raise StoreError(
+                    f"tap {block.site} changed its shape within the data",
+                    expected=str(expected),
+                    got=str(tuple(values[block.name].shape)),
+                    do="give all rows one input size, or leave this tap out",
+                )
+        content = save_tensors({f"{i:05d}": values[b.name] for i, b in enumerate(self.plan.blocks)})
+        name = f"{start:08d}-{stop:08d}.{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
+        with atomic_path(self.path / name) as temporary:
+            temporary.write_bytes(content)
+
+    def finish(self, about: Mapping[str, Any]) -> None:
+        """Write ``done.json``: the part is complete."""
+        there = self.listing()
+        shards = [there[span].name for span in self.spans]
+        write_json(self.path / "done.json", {"shards": shards, "about": dict(about)})
+
+    @property
+    def done(self) -> dict[str, Any] | None:
+        """The content of ``done.json``, or ``None`` while the part is incomplete."""
+        done = read_json(self.path / "done.json")
+        if done is None or any(not (self.path / name).is_file() for name in done["shards"]):
+            return None
+        return done
+
+    def shards(self) -> tuple[Shard, ...]:
+        """All shards in row order."""
+        there = self.listing()
+        found = []
+        for start, stop in self.spans:
+            path = there.get((start, stop))
+            if path is None:
+                raise StoreError(
+                    f"the features of rows {start} to {stop} are gone from {self.path}",
+                    do="run the same command again: only what is missing is computed",
+                )
+            found.append(Shard(start, stop, path))
+        return tuple(found)
+
+    def check_space(self, missing: Sequence[tuple[int, int]]) -> int:
+        """Bytes that the missing shards will take; refused if the disk has not that much.
+
+        Raises:
+            StoreError: the disk is too small.
+        """
+        rows = sum(stop - start for start, stop in missing)
+        needed = rows * self.plan.width * DTYPES[self.dtype].itemsize
+        free = shutil.disk_usage(self.path).free
+        if needed > free:
+            raise StoreError(
+                f"the disk of {self.path.parent.parent} is too small for the features",
+                expected=f"{needed / 1e9:.2f} GB free",
+                got=f"{free / 1e9:.2f} GB",
+                do="set REGRAFT_CACHE to a larger disk, use --dtype float16 or fewer taps",
+            )
+        return needed
+
+
+class ShardedMatrix:
+    """A block's ``(N, width)`` features, read from its shards as needed. Final; a :class:`Matrix`."""
+
+    def __init__(self, shards: Sequence[Shard], key: str, width: int) -> None:
+        self._shards, self._key = tuple(shards), key
+        self._starts = [shard.start for shard in self._shards]
+        self.shape = (self._shards[-1].stop, width)
+        self.dtype = torch.float32
+
+    def rows(self, index: slice | Tensor) -> Tensor:
+        """Rows as float32; a slice reads only the shards that it touches."""
+        if isinstance(index, slice):
+            start, stop, step = index.indices(self.shape[0])
+            if step == 1:
+                return self._span(start, stop)
+            index = torch.arange(start, stop, step)
+        index = index.long()
+        out = torch.empty(len(index), self.shape[1], dtype=self.dtype)
+        owner = torch.tensor([bisect.bisect_right(self._starts, int(i)) - 1 for i in index], dtype=torch.long)
+        for number in torch.unique(owner).tolist():
+            here = owner == number
+            shard = self._shards[number]
+            out[here] = self._read(shard)[index[here] - shard.start].to(self.dtype)
+        return out
+
+    def _span(self, start: int, stop: int) -> Tensor:
+        pieces = []
+        for shard in self._shards:
+            if shard.start < stop and shard.stop > start:
+                piece = self._read(shard)
+                pieces.append(piece[max(start - shard.start, 0) : stop - shard.start].to(self.dtype))
+        return torch.cat(pieces) if pieces else torch.empty(0, self.shape[1], dtype=self.dtype)
+
+    def _read(self, shard: Shard) -> Tensor:
+        return read_shard(shard.path, (self._key,))[self._key]
+
+
+def read_shard(path: Path, keys: Sequence[str] | None = None) -> dict[str, Tensor]:
+    """The tensors of one shard (all, or those named)."""
+    try:
+        if keys is None:
+            return load_tensors(path.read_bytes())
+        with safe_open(path, framework="pt") as opened:
+            return {key: opened.get_tensor(key) for key in keys}
+    except Exception as error:
+        raise StoreError(
+            f"{path} cannot be read",
+            got=str(error),
+            do="run the same command again: a torn file is recomputed",
+        ) from error
+
+
+class Store:
+    """Features of a fixed list of rows: a view over one or more complete parts. Immutable.
+
+    Attributes:
+        rows: number of rows.
+        blocks: the blocks that were asked for, in the network's order.
+        flops: floating-point operations of the backbone in *this* call (0 when all was there already).
+        computed_rows: rows that went through the backbone in this call.
+        nbytes: bytes of the blocks on disk.
+    """
+
+    def __init__(self, plan: Plan, parts: Sequence[Part], flops: int = 0, computed_rows: int = 0) -> None:
+        self.blocks: tuple[Block, ...] = plan.blocks
+        self.rows = parts[0].rows
+        self.flops, self.computed_rows = flops, computed_rows
+        self._where: dict[str, tuple[Part, str]] = {}
+        for part in parts:
+            for i, block in enumerate(part.plan.blocks):
+                self._where.setdefault(block.name, (part, f"{i:05d}"))
+        self.nbytes = sum(
+            self.rows * block.width * DTYPES[self._where[block.name][0].dtype].itemsize
+            for block in self.blocks
+        )
+        self._shards: dict[Path, tuple[Shard, ...]] = {}
+
+    @property
+    def reused(self) -> bool:
+        """Whether nothing had to be computed."""
+        return self.computed_rows == 0
+
+    def matrices(self, names: Sequence[str] | None = None) -> dict[str, Matrix]:
+        """The named blocks as matrices (all by default).
+
+        What fits in memory together (2 GiB as float32) is read at once, each shard opened a single
+        time; otherwise every block stays on disk and is read in chunks.
+        """
+        wanted = [block for block in self.blocks if names is None or block.name in set(names)]
+        if sum(self.rows * block.width * 4 for block in wanted) > _IN_MEMORY_BYTES:
+            return {block.name: self._lazy(block) for block in wanted}
+        out = {block.name: torch.empty(self.rows, block.width) for block in wanted}
+        by_part: dict[Path, list[Block]] = {}
+        for block in wanted:
+            by_part.setdefault(self._where[block.name][0].path, []).append(block)
+        for blocks in by_part.values():
+            keys = {self._where[block.name][1]: block.name for block in blocks}
+            for shard in self._shards_of(self._where[blocks[0].name][0]):
+                for key, value in read_shard(shard.path, tuple(keys)).items():
+                    out[keys[key]][shard.start : shard.stop] = value
+        return {name: Dense(value) for name, value in out.items()}
+
+    def _lazy(self, block: Block) -> Matrix:
+        part, key = self._where[block.name]
+        return ShardedMatrix(self._shards_of(part), key, block.width)
+
+    def _shards_of(self, part: Part) -> tuple[Shard, ...]:
+        if part.path not in self._shards:
+            self._shards[part.path] = part.shards()
+        return self._shards[part.path]
