@@ -1,0 +1,44 @@
+# Every target sets the environment up by itself; it is renewed when the stamp is older than these files.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-slow lint types docs bench clean
+
+help:  ## this list
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
+
+$(STAMP): pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
+	@touch $@
+
+demo: $(STAMP)  ## adapt the bundled backbone to handwritten digits and say where the report lies
+	$(BIN)/regraft demo
+
+test: $(STAMP)  ## the tests, without the slow ones
+	$(BIN)/python -m pytest -m "not slow"
+
+test-slow: $(STAMP)  ## the slow tests only
+	$(BIN)/python -m pytest -m slow
+
+lint: $(STAMP)  ## style and common mistakes
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(STAMP)  ## the type checker
+	$(BIN)/mypy
+
+docs: $(STAMP)  ## the documentation, into site/
+	$(BIN)/mkdocs build --strict --quiet
+
+bench: $(STAMP)  ## every benchmark in its quick form
+	@set -e; for script in benchmarks/*.py; do \
+		grep -q '__main__' $$script || continue; \
+		echo "== $$script"; $(BIN)/python $$script --quick; \
+	done
+
+clean:  ## remove what the targets made, the environment included
+	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
