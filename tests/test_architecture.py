@@ -1,0 +1,255 @@
+"""The arrows between packages and the rules of the library's source, held by reading it as syntax trees."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).resolve().parents[1] / "src"
+
+GROUND = frozenset({"errors", "files"})
+_BASE = frozenset({"record", "linear", "data"})
+_LOWER = _BASE | {"network", "features", "heads", "diagnose"}
+ALLOWED: dict[str, frozenset[str]] = {
+    "errors": frozenset(),
+    "files": frozenset({"errors"}),
+    "record": GROUND,
+    "linear": GROUND,
+    "data": GROUND,
+    "network": GROUND | {"record"},
+    "features": GROUND | _BASE | {"network"},
+    "heads": GROUND | {"linear", "record"},
+    "diagnose": GROUND | {"heads", "features", "network", "linear", "record"},
+    "adapt": GROUND | _LOWER,
+    "reproduce": GROUND | _LOWER | {"adapt"},
+    "app": GROUND | {"record", "adapt", "reproduce", ""},
+    "": GROUND | _LOWER | {"adapt", "reproduce"},  # regraft/__init__.py: the public names
+    "__main__": frozenset({"app"}),
+}
+LATE_IMPORTS_ALLOWED = frozenset({"app", ""})  # for the start-up time
+OPTIONAL = frozenset({"transformers", "timm", "torchvision", "datasets"})
+UNSAFE = frozenset({"pickle", "cPickle", "joblib", "dill", "cloudpickle", "shelve", "marshal"})
+APP_NAME = re.compile(r"regraft\.app(\.\w+)*")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement: the module it names, where it stands."""
+
+    module: str
+    line: int
+    late: bool
+    typing_only: bool
+
+
+def package_of(module: str) -> str:
+    """``regraft.data.scan`` → ``data``; ``regraft`` itself → the empty name."""
+    parts = module.split(".")
+    return parts[1] if len(parts) > 1 else ""
+
+
+def imports_of(tree: ast.Module, module: str, is_package: bool, known: frozenset[str]) -> Iterator[Import]:
+    """Every import of a file, also inside functions, and ``import_module("constant")``."""
+
+    def visit(node: ast.AST, late: bool, typing_only: bool) -> Iterator[Import]:
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                yield Import(alias.name, node.lineno, late, typing_only)
+        elif isinstance(node, ast.ImportFrom):
+            base = node.module or ""
+            if node.level:
+                parts = module.split(".")[: None if is_package else -1]
+                parts = parts[: len(parts) - (node.level - 1)]
+                base = ".".join(parts + ([node.module] if node.module else []))
+            for alias in node.names:
+                inner = f"{base}.{alias.name}"
+                yield Import(inner if inner in known else base, node.lineno, late, typing_only)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func).split(".")[-1] in (
+            "import_module",
+            "__import__",
+        ):
+            name = node.args[0] if node.args else None
+            if isinstance(name, ast.Constant) and isinstance(name.value, str):
+                yield Import(name.value, node.lineno, True, typing_only)
+        inside = late or isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda)
+        for_types = typing_only or (isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test))
+        for child in ast.iter_child_nodes(node):
+            yield from visit(child, inside, for_types)
+
+    yield from visit(tree, False, False)
+
+
+def import_violations(module: str, found: list[Import]) -> Iterator[str]:
+    """Arrows that point the wrong way, late imports of the library, optional packages at import time."""
+    package = package_of(module)
+    if package not in ALLOWED:
+        yield f"{module}: the package {package!r} stands in no line of the table"
+        return
+    for item in found:
+        where = f"{module}:{item.line}"
+        top = item.module.split(".")[0]
+        if top in UNSAFE:
+            yield f"{where}: {top} runs code on load"
+        if top in OPTIONAL and not item.late and not item.typing_only:
+            yield f"{where}: the optional package {top} is imported at module level"
+        if top != "regraft":
+            continue
+        target = package_of(item.module)
+        if target != package and target not in ALLOWED[package]:
+            yield f"{where}: {package or 'regraft'} may not import {target or 'regraft'}"
+        if item.late and package not in LATE_IMPORTS_ALLOWED:
+            yield f"{where}: late import of {item.module}"
+
+
+def body_violations(module: str, tree: ast.Module) -> Iterator[str]:
+    """print, assert, unsafe loading, and names of ``app`` as strings."""
+    for node in ast.walk(tree):
+        where = f"{module}:{getattr(node, 'lineno', 0)}"
+        if isinstance(node, ast.Assert):
+            yield f"{where}: assert"
+        elif isinstance(node, ast.Call):
+            name = ast.unparse(node.func)
+            if name == "print":
+                yield f"{where}: print"
+            if any(k.arg == "allow_pickle" and ast.unparse(k.value) != "False" for k in node.keywords):
+                yield f"{where}: allow_pickle"
+        elif isinstance(node, ast.Attribute) and ast.unparse(node) == "torch.load":
+            yield f"{where}: torch.load"
+        elif isinstance(node, ast.ImportFrom) and node.module == "torch":
+            if any(alias.name == "load" for alias in node.names):
+                yield f"{where}: torch.load"
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            named = APP_NAME.fullmatch(node.value) and package_of(module) not in ("app", "__main__")
+            yield from [f"{where}: names {node.value}"] if named else []
+
+
+def cycle_in(graph: Mapping[str, set[str]]) -> list[str]:
+    """One cycle as a list of names that starts and ends alike, or an empty list."""
+    done: set[str] = set()
+
+    def walk(node: str, path: list[str]) -> list[str]:
+        if node in path:
+            return [*path[path.index(node) :], node]
+        if node in done:
+            return []
+        for following in sorted(graph.get(node, ())):
+            if cycle := walk(following, [*path, node]):
+                return cycle
+        done.add(node)
+        return []
+
+    for start in sorted(graph):
+        if cycle := walk(start, []):
+            return cycle
+    return []
+
+
+def violations(sources: Mapping[str, str]) -> list[str]:
+    """Every broken rule in ``sources``: dotted module name (``pkg.__init__`` for a package) → text."""
+    names = {key: key.removesuffix(".__init__") for key in sources}
+    known = frozenset(names.values())
+    found: list[str] = []
+    graph: dict[str, set[str]] = {}
+    importers: dict[str, set[str]] = {}
+    for key, text in sources.items():
+        module, tree = names[key], ast.parse(text)
+        imports = list(imports_of(tree, module, key.endswith("__init__"), known))
+        found += import_violations(module, imports)
+        found += body_violations(module, tree)
+        graph[module] = {item.module for item in imports if item.module in known and not item.late} - {module}
+        for item in imports:
+            top = item.module.split(".")[0]
+            if top in OPTIONAL and not item.typing_only:
+                importers.setdefault(top, set()).add(module)
+    for top, modules in sorted(importers.items()):
+        if len(modules) > 1:
+            found.append(f"{top} is imported in {len(modules)} files: {', '.join(sorted(modules))}")
+    if cycle := cycle_in(graph):
+        found.append("import cycle: " + " → ".join(cycle))
+    return found
+
+
+def library() -> dict[str, str]:
+    """The library's own files."""
+    files = sorted((SOURCE / "regraft").rglob("*.py"))
+    return {".".join(f.relative_to(SOURCE).with_suffix("").parts): f.read_text("utf-8") for f in files}
+
+
+def test_the_library_keeps_its_rules() -> None:
+    sources = library()
+    assert len(sources) > 10, "the source tree was not found"
+    assert violations(sources) == []
+
+
+def test_table_has_no_cycle() -> None:
+    lower = {package: set(targets) for package, targets in ALLOWED.items() if package != ""}
+    assert cycle_in(lower) == []
+
+
+def test_nobody_but_main_may_import_app() -> None:
+    assert [package for package, targets in ALLOWED.items() if "app" in targets] == ["__main__"]
+
+
+CLEAN = {
+    "regraft.__init__": "import importlib\ndef f(): return importlib.import_module('regraft.adapt')",
+    "regraft.errors": "class RegraftError(Exception): pass",
+    "regraft.files": "from regraft.errors import RegraftError",
+    "regraft.record.__init__": "from regraft.record.a import A",
+    "regraft.record.a": "from regraft.files import RegraftError\nclass A: pass",
+    "regraft.network.__init__": "",
+    "regraft.network.hub": "from regraft.record import A\ndef f():\n    import transformers",
+    "regraft.adapt.__init__": "from ..network import hub\nfrom . import stages",
+    "regraft.adapt.stages": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import datasets",
+    "regraft.app.cli": "def main():\n    from regraft.adapt import stages\n    return stages",
+    "regraft.__main__": "from regraft.app.cli import main",
+}
+
+
+def test_clean_sources_pass() -> None:
+    assert violations(CLEAN) == []
+
+
+@pytest.mark.parametrize(
+    ("module", "text", "message"),
+    [
+        ("regraft.record.b", "from regraft.network import hub", "record may not import network"),
+        ("regraft.record.b", "from ..network.hub import f", "record may not import network"),
+        ("regraft.record.b", "from .. import network", "record may not import network"),
+        ("regraft.record.b", "import regraft.linear", "record may not import linear"),
+        ("regraft.record.b", "if True:\n    from regraft.data import x", "record may not import data"),
+        ("regraft.network.b", "from regraft.adapt import stages", "network may not import adapt"),
+        ("regraft.adapt.b", "from regraft.app.cli import main", "adapt may not import app"),
+        ("regraft.adapt.b", "NAME = 'regraft.app.cli'", "names regraft.app.cli"),
+        ("regraft.adapt.b", "import regraft", "adapt may not import regraft"),
+        ("regraft.errors", "from regraft.files import x", "errors may not import files"),
+        ("regraft.adapt.b", "def f():\n    from regraft.record import A", "late import of regraft.record"),
+        ("regraft.adapt.b", "class C:\n    async def f(self):\n        import regraft.files", "late import"),
+        ("regraft.adapt.b", "import importlib\nimportlib.import_module('regraft.data')", "late import"),
+        ("regraft.zoo.b", "x = 1", "the package 'zoo' stands in no line"),
+        ("regraft.data.b", "import datasets", "optional package datasets is imported at module level"),
+        ("regraft.data.b", "def f():\n    import transformers.models", "transformers is imported in 2 files"),
+        ("regraft.data.b", "def f():\n    print('x')", "print"),
+        ("regraft.data.b", "def f(x):\n    assert x", "assert"),
+        ("regraft.data.b", "def f():\n    import pickle", "pickle runs code on load"),
+        ("regraft.data.b", "from joblib import load", "joblib runs code on load"),
+        ("regraft.data.b", "import torch\nload = torch.load", "torch.load"),
+        ("regraft.data.b", "from torch import load", "torch.load"),
+        ("regraft.data.b", "import numpy as np\nnp.load('x', allow_pickle=True)", "allow_pickle"),
+        ("regraft.record.a", "from regraft.record import A", "import cycle: "),
+    ],
+)
+def test_checker_catches(module: str, text: str, message: str) -> None:
+    found = violations({**CLEAN, module: text})
+    assert any(message in line for line in found), found
+
+
+def test_longer_cycle_is_named_whole() -> None:
+    ring = {f"regraft.data.{a}": f"from regraft.data.{b} import x" for a, b in ("ab", "bc", "ca")}
+    assert violations({**CLEAN, **ring}) == [
+        "import cycle: regraft.data.a → regraft.data.b → regraft.data.c → regraft.data.a"
+    ]
