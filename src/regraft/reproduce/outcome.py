@@ -1,0 +1,76 @@
+"""What a check says: a value with its interval, what was needed, and a sentence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = ["Outcome", "all_of", "finite"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answer of one clause.
+
+    Attributes:
+        holds: whether the clause is fulfilled.
+        estimate: the number that was judged (a difference, a correlation, a share, a slope …).
+        low, high: its interval as the word defines it; NaN where the word has none.
+        needed: the condition as text, such as ``interval above +2``.
+        sentence: all of this in one readable line.
+        side: +1 where large estimates were asked for, -1 where small ones, 0 where neither.
+    """
+
+    holds: bool
+    estimate: float
+    low: float
+    high: float
+    needed: str
+    sentence: str
+    side: int = 0
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values; a bound that does not exist or is infinite is ``null``."""
+        return {
+            "holds": self.holds,
+            "estimate": finite(self.estimate),
+            "low": finite(self.low),
+            "high": finite(self.high),
+            "needed": self.needed,
+            "sentence": self.sentence,
+            "side": self.side,
+        }
+
+    @classmethod
+    def unmeasurable(cls, needed: str, why: str, side: int = 0) -> Outcome:
+        """A clause that does not hold because its numbers cannot be judged (NaN, too few)."""
+        return cls(False, math.nan, math.nan, math.nan, needed, f"not measurable: {why}", side)
+
+
+def finite(value: float) -> float | None:
+    """``value``, or ``None`` where JSON has no such number."""
+    return float(value) if math.isfinite(value) else None
+
+
+def all_of(outcomes: Sequence[Outcome]) -> Outcome:
+    """The conjunction: holds when each does (``A > B on each network``).
+
+    Its figures are those of the first outcome that fails, else of the first; its sentence names all.
+
+    Raises:
+        ValueError: nothing was given, for an empty conjunction would hold without evidence.
+    """
+    if not outcomes:
+        raise ValueError("all_of() was given no outcome; expected at least one")
+    shown = next((o for o in outcomes if not o.holds), outcomes[0])
+    return Outcome(
+        holds=all(o.holds for o in outcomes),
+        estimate=shown.estimate,
+        low=shown.low,
+        high=shown.high,
+        needed="; ".join(dict.fromkeys(o.needed for o in outcomes)),
+        sentence="; ".join(o.sentence for o in outcomes),
+        side=shown.side,
+    )

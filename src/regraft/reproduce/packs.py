@@ -1,0 +1,80 @@
+"""The networks, sources and data sets that rows name, and where the data pack keeps them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+__all__ = ["DATA", "T6", "T12", "TRAINED", "WEIGHTS", "missing"]
+
+WEIGHTS: dict[str, str] = {
+    "V1a": "weights/mobilenet_v1_0.25_128",
+    "V1b": "weights/mobilenet_v1_0.5_160",
+    "V2": "weights/mobilenet_v2_1.0_224",
+    "BIRD": "weights/mobilenet_v2_1.0_224_inat_bird",
+    "R20": "weights/cifar10_resnet20",
+    "R56": "weights/cifar10_resnet56",
+    "GCN": "weights/gcn_chem_supervised",
+}
+"""Networks that come with the data pack."""
+
+TRAINED: tuple[str, ...] = (
+    "S4-sup",
+    "S4-rot",
+    "S4-jig",
+    "S4-vae",
+    "S4-bigan",
+    "LeNet",
+    "MLP4",
+    "TViT",
+)
+"""Networks that the harness trains once per seed and keeps."""
+
+DATA: dict[str, str] = {
+    "flowers5": "images/flowers5",
+    "vww": "images/vww",
+    "tiny_imagenet": "images/tiny_imagenet",
+    "cifar10_jpeg75": "images/cifar10_jpeg75",
+    "camvid": "images/camvid_240x180",
+    "mnist": "images/mnist",
+    "usps": "images/usps",
+    "fashion_mnist": "images/fashion_mnist",
+    "imagenet_sample200": "images/imagenet_sample200",
+    "power-plant": "tabular/power-plant.parquet",
+    "kin8nm": "tabular/kin8nm.parquet",
+    "tox21": "molecules/tox21.parquet",
+}
+"""Data sets of the pack; what is drawn or computed (rendered sets, digits, sinusoids) needs no pack."""
+
+T6: tuple[str, ...] = ("flowers5", "cifar10_jpeg75", "mnist", "usps")
+T12: tuple[str, ...] = (
+    "flowers5",
+    "vww",
+    "tiny_imagenet",
+    "cifar10_jpeg75",
+    "camvid",
+    "mnist",
+    "usps",
+    "fashion_mnist",
+)
+"""The packs behind the six and the twelve tasks; the remaining tasks are drawn, or ship with scikit-learn."""
+
+_SOURCE_DATA: dict[str, tuple[str, ...]] = {
+    "S4-sup": ("fashion_mnist", "mnist", "cifar10_jpeg75"),
+    "S4-rot": ("tiny_imagenet",),
+    "S4-jig": ("tiny_imagenet",),
+    "S4-vae": ("fashion_mnist", "mnist", "cifar10_jpeg75"),
+    "S4-bigan": ("fashion_mnist", "mnist", "cifar10_jpeg75"),
+    "LeNet": ("mnist", "fashion_mnist"),
+    "MLP4": ("mnist",),
+    "TViT": ("tiny_imagenet",),
+}
+
+
+def missing(needs: Sequence[str], data: Path) -> tuple[str, ...]:
+    """The parts of the data pack (paths below ``data``) that ``needs`` name and that are not there."""
+    wanted: list[str] = []
+    for need in needs:
+        sets = _SOURCE_DATA.get(need, (need,))
+        wanted += [{**WEIGHTS, **DATA}[name] for name in sets]
+    return tuple(path for path in dict.fromkeys(wanted) if not (data / path).exists())

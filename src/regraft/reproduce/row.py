@@ -1,0 +1,175 @@
+"""A row of the reproduction: what a paper shows, and the clauses by which code judges ours."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Literal
+
+from regraft.errors import RecipeError
+from regraft.reproduce.outcome import Outcome
+from regraft.reproduce.result import Disturbance, GateReport, Result
+from regraft.reproduce.words import fragile_label
+
+__all__ = ["Clause", "Context", "Judgement", "Row", "Scale", "Verdict", "status_of"]
+
+Scale = Literal["mini", "full"]
+Check = Callable[[Result], Outcome]
+
+
+@dataclass(frozen=True)
+class Clause:
+    """One condition of a row.
+
+    Attributes:
+        letter: its letter within the row (``""`` where the row has a single clause).
+        text: the condition as it was written down before any result.
+        fragile: whether its failure alone is a fragile-fail at scale mini.
+        check: judges a result; ``None`` while the row is not measured by this package.
+        disturb: the change of a passing result after which the clause must fail.
+        paper_effect: the paper's own figure of what the clause estimates, where it gives one.
+    """
+
+    letter: str
+    text: str
+    fragile: bool = False
+    check: Check | None = None
+    disturb: Disturbance | None = None
+    paper_effect: float | None = None
+
+
+@dataclass(frozen=True)
+class Context:
+    """What a row's run may use.
+
+    Attributes:
+        data: the data pack's folder.
+        cache: where features, trained sources and runs are kept and shared between rows.
+        scale: ``mini`` or ``full``.
+        seeds: the seeds of rows, initial weights and folds.
+        progress: called with (done, total) now and then.
+    """
+
+    data: Path
+    cache: Path
+    scale: Scale = "mini"
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    progress: Callable[[int, int], None] | None = None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """A clause with its outcome; ``label`` is set where a fragile clause failed."""
+
+    clause: Clause
+    outcome: Outcome
+    label: str = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain JSON values."""
+        return {
+            "letter": self.clause.letter,
+            "text": self.clause.text,
+            "fragile": self.clause.fragile,
+            "label": self.label,
+            **self.outcome.to_json(),
+        }
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """A row's status (``pass``, ``fail``, ``fragile-fail``, ``not run``) and why."""
+
+    status: str
+    verdicts: tuple[Verdict, ...] = ()
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row of the reproduction, as data.
+
+    Attributes:
+        id: its name on the command line.
+        paper: ``000`` … ``004``.
+        source: the table, figure, equation or section of the paper.
+        shows: the finding, in a phrase.
+        paper_figure: the paper's figure, as text.
+        mini: the recipe at scale mini, as text.
+        method: the method that the row waits for while ``run`` is ``None``.
+        needs: networks, data sets and trained sources (see :mod:`regraft.reproduce.packs`).
+        clauses: the conditions.
+        run: measures the row.
+    """
+
+    id: str
+    paper: str
+    source: str
+    shows: str
+    paper_figure: str
+    mini: str
+    method: str
+    needs: tuple[str, ...]
+    clauses: tuple[Clause, ...]
+    run: Callable[[Context], Result] | None = field(default=None, repr=False)
+
+    def measured_by(
+        self,
+        run: Callable[[Context], Result],
+        checks: Mapping[str, Check],
+        disturb: Mapping[str, Disturbance],
+        effects: Mapping[str, float] | None = None,
+    ) -> Row:
+        """The same row with its experiment: a check and a disturbance for every clause, by letter.
+
+        Raises:
+            RecipeError: a clause is left without check or disturbance, or a letter is unknown.
+        """
+        letters = [clause.letter for clause in self.clauses]
+        for what, given in (("check", checks), ("disturbance", disturb)):
+            if sorted(given) != sorted(letters):
+                raise RecipeError(
+                    f"row {self.id} needs one {what} per clause",
+                    expected=", ".join(map(repr, letters)),
+                    got=", ".join(map(repr, given)) or "none",
+                )
+        effects = effects or {}
+        wired = tuple(
+            replace(c, check=checks[c.letter], disturb=disturb[c.letter], paper_effect=effects.get(c.letter))
+            for c in self.clauses
+        )
+        return replace(self, clauses=wired, run=run)
+
+    def judge(self, result: Result, scale: Scale = "mini") -> Judgement:
+        """Check every clause of ``result`` and give the row's status."""
+        verdicts: list[Verdict] = []
+        for clause in self.clauses:
+            if clause.check is None:
+                return Judgement("not run", reason=f"needs {self.method}")
+            outcome = clause.check(result)
+            failed_fragile = clause.fragile and not outcome.holds
+            label = fragile_label(outcome, clause.paper_effect) if failed_fragile else ""
+            verdicts.append(Verdict(clause, outcome, label))
+        closed = [gate for gate in result.gates if gate.status != "pass"]
+        status = status_of(verdicts, scale, closed)
+        reason = "; ".join(f"gate {gate.name}: {gate.message or gate.status}" for gate in closed)
+        return Judgement(status, tuple(verdicts), reason)
+
+
+def status_of(verdicts: Sequence[Verdict], scale: Scale, closed_gates: Sequence[GateReport] = ()) -> str:
+    """``pass`` when all clauses hold, ``fragile-fail`` when only fragile ones do not, else ``fail``.
+
+    At ``scale="full"`` a fragile clause that does not hold is a plain fail. A gate that failed makes the
+    row fail whatever its clauses say; a gate that was not run leaves the row not run.
+    """
+    if any(gate.status == "fail" for gate in closed_gates):
+        return "fail"
+    if closed_gates or not verdicts:
+        return "not run"
+    failed = [verdict for verdict in verdicts if not verdict.outcome.holds]
+    if not failed:
+        return "pass"
+    if scale == "mini" and all(verdict.clause.fragile for verdict in failed):
+        return "fragile-fail"
+    return "fail"

@@ -1,0 +1,1 @@
+"""The 85 rows, one file per paper."""

@@ -1,0 +1,112 @@
+"""The registry against the page that the rows were written down on."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from regraft.errors import RecipeError, RegraftError
+from regraft.reproduce.packs import DATA, TRAINED, WEIGHTS, missing
+from regraft.reproduce.registry import PAPERS, ROWS, choose
+
+PAGE = Path(__file__).resolve().parents[3] / "shared" / "SHAPES.md"
+
+
+@pytest.fixture(scope="module")
+def page() -> dict[str, list[str]]:
+    if not PAGE.is_file():
+        pytest.skip("the page of shapes is absent: ../shared/SHAPES.md")
+    rows: dict[str, list[str]] = {}
+    paper = ""
+    for line in PAGE.read_text(encoding="utf-8").splitlines():
+        if heading := re.match(r"## (00\d) ", line):
+            paper = heading.group(1)
+        elif paper and line.startswith("| ") and not line.startswith("| id "):
+            cells = [c.strip().replace(r"\|", "|") for c in re.split(r"(?<!\\)\|", line)[1:-1]]
+            rows[cells[0]] = [paper, *cells[1:]]
+    return rows
+
+
+def test_counts_and_unique_names():
+    counts = Counter(row.paper for row in ROWS)
+    assert counts == {"000": 9, "001": 16, "002": 20, "003": 22, "004": 18}
+    assert len({row.id for row in ROWS}) == len(ROWS) == 85
+    assert set(PAPERS) == set(counts)
+
+
+def test_every_row_is_whole():
+    for row in ROWS:
+        assert all((row.source, row.shows, row.paper_figure, row.mini, row.method)), row.id
+        letters = [clause.letter for clause in row.clauses]
+        assert letters == [""] or letters == list("abcdefgh"[: len(letters)]), row.id
+        assert all(clause.text for clause in row.clauses), row.id
+        assert set(row.needs) <= {*WEIGHTS, *TRAINED, *DATA}, row.id
+        assert all((c.check is None) == (row.run is None) for c in row.clauses), row.id
+
+
+def test_texts_equal_the_page(page):
+    assert [row.id for row in ROWS] == list(page)
+    for row in ROWS:
+        paper, source, shows, figure, mini, _, _ = page[row.id]
+        assert (row.paper, row.source, row.shows) == (paper, source, shows)
+        assert (row.paper_figure, row.mini) == (figure, mini), row.id
+
+
+def test_clauses_equal_the_page(page):
+    for row in ROWS:
+        check = page[row.id][5]
+        if check == "same, mIoU":  # the clauses of the row above it, measured in mIoU
+            check = page["th-fig4-graph"][5].replace("; b", ", mIoU; b") + ", mIoU"
+        if check.startswith("a "):
+            ours = "; ".join(f"{clause.letter} {clause.text}" for clause in row.clauses)
+        else:
+            ours = "; ".join(clause.text for clause in row.clauses)
+        assert ours == check, row.id
+
+
+def test_fragile_letters_equal_the_page(page):
+    for row in ROWS:
+        written = page[row.id][6]
+        ours = [clause.letter for clause in row.clauses if clause.fragile]
+        everything = [clause.letter for clause in row.clauses]
+        expected = {"all": everything, "-": []}.get(written, written.split())
+        assert ours == expected, row.id
+
+
+def test_counts_of_clauses_hold_without_the_page():
+    clauses = [clause for row in ROWS for clause in row.clauses]
+    assert (len(clauses), sum(clause.fragile for clause in clauses)) == (212, 82)
+
+
+def test_choose_by_row_paper_gate_or_nothing():
+    assert choose(())[0] == ROWS
+    assert [row.id for row in choose(["tr-thm1", "gf-gap", "tr-thm1"])[0]] == ["gf-gap", "tr-thm1"]
+    assert len(choose(["003"])[0]) == 22
+    rows, gates = choose(["V1a"], gates=("V1a", "V2"))
+    assert (rows, gates) == ((), ("V1a",))
+    assert choose(["gates", "gf-gap"], gates=("V1a", "V2"))[1] == ("V1a", "V2")
+
+
+def test_an_unknown_row_is_answered_with_near_names():
+    with pytest.raises(RegraftError, match="h2t-table1"):
+        choose(["h2t-tabel1"])
+    with pytest.raises(RecipeError, match="no row or gate"):
+        choose(["nonsense"])
+
+
+def test_missing_names_the_paths_once(tmp_path):
+    assert missing(("S4-sup", "mnist"), tmp_path) == (
+        "images/fashion_mnist",
+        "images/mnist",
+        "images/cifar10_jpeg75",
+    )
+    (tmp_path / "images" / "mnist").mkdir(parents=True)
+    assert missing(("mnist",), tmp_path) == ()
+    assert missing((), tmp_path) == ()
+
+
+def test_the_pack_has_all_that_rows_need(data_pack):
+    assert {path for row in ROWS for path in missing(row.needs, data_pack)} == set()
