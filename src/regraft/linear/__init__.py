@@ -1,1 +1,32 @@
 """The design matrix as a linear operator over named coefficient blocks."""
+
+from regraft.linear.blocks import Blocks
+from regraft.linear.checks import ShapeError
+from regraft.linear.design import Design
+from regraft.linear.features import FeatureDesign
+from regraft.linear.matrix import Cast, Dense, Matrix, Scaled, Stacked, Taken, UnitRows
+from regraft.linear.operator import Identity, Operator, Tagged
+from regraft.linear.structured import BlockDiagonal, DenseOperator, DiagonalOperator, KroneckerIdentity
+from regraft.linear.tags import Tag
+
+__all__ = [
+    "BlockDiagonal",
+    "Blocks",
+    "Cast",
+    "Dense",
+    "DenseOperator",
+    "Design",
+    "DiagonalOperator",
+    "FeatureDesign",
+    "Identity",
+    "KroneckerIdentity",
+    "Matrix",
+    "Operator",
+    "Scaled",
+    "ShapeError",
+    "Stacked",
+    "Tag",
+    "Tagged",
+    "Taken",
+    "UnitRows",
+]

@@ -1,0 +1,56 @@
+"""The error of shapes and dtypes, and the one reading of row indices."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.errors import RegraftError
+
+__all__ = ["Index", "ShapeError", "as_index", "check_float"]
+
+Index = slice | Tensor | np.ndarray | Sequence[int]
+"""Rows of a design: a slice, integers (repeats allowed, order kept) or a boolean mask."""
+
+
+class ShapeError(RegraftError, ValueError):
+    """Names, shapes, dtypes or indices do not fit together."""
+
+
+def as_index(index: Index, n_rows: int) -> Tensor:
+    """Turn any row index into a 1-D LongTensor on the CPU, every entry in ``[0, n_rows)``.
+
+    Args:
+        index: slice, integer sequence/array/tensor (negative counts from the end), or boolean mask.
+        n_rows: the number of rows that are indexed.
+
+    Raises:
+        ShapeError: a mask of another length, an entry out of range, or no integer at all.
+    """
+    if isinstance(index, slice):
+        return torch.arange(*index.indices(n_rows))
+    found = index.detach().cpu() if isinstance(index, Tensor) else torch.as_tensor(np.asarray(index))
+    if found.ndim != 1:
+        raise ShapeError("a row index", expected="one dimension", got=f"shape {tuple(found.shape)}")
+    if found.numel() == 0:
+        return torch.empty(0, dtype=torch.long)
+    if found.dtype == torch.bool:
+        if found.numel() != n_rows:
+            raise ShapeError("a row mask", expected=f"{n_rows} entries", got=f"{found.numel()}")
+        return found.nonzero().squeeze(1)
+    if found.is_floating_point() or found.is_complex():
+        raise ShapeError("a row index", expected="integers, a mask or a slice", got=str(found.dtype))
+    found = found.long()
+    found = torch.where(found < 0, found + n_rows, found)
+    if int(found.min()) < 0 or int(found.max()) >= n_rows:
+        raise ShapeError("a row index", expected=f"entries below {n_rows}", got="an entry out of range")
+    return found
+
+
+def check_float(dtype: torch.dtype, what: str) -> None:
+    """Raise ShapeError unless ``dtype`` is a real floating dtype."""
+    if not dtype.is_floating_point:
+        raise ShapeError(what, expected="a floating dtype", got=str(dtype), do="convert it with .float()")

@@ -1,0 +1,459 @@
+"""The design matrix Φ as a linear operator from named coefficient blocks to ``(N, C)`` outputs.
+
+A new Design gives two private methods, ``_apply`` and ``_adjoint``, and has the whole public
+contract: rows, selections of rows, ``|``, prior scales, Gram and Gauss-Newton operators. Where it
+knows a faster way it registers one with the ``functools.singledispatch`` function of that
+operation in this file (``rows_of``, ``take_of``, ``scale_of``, ``join_of``, ``gram_of``), so no
+method is ever overridden and ``gram_of.registry`` shows which fast paths exist.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable, Mapping
+from functools import singledispatch
+from math import isfinite, prod
+from typing import final
+
+import torch
+from torch import Tensor
+
+from regraft.linear.blocks import Blocks
+from regraft.linear.checks import Index, ShapeError, as_index, check_float
+from regraft.linear.operator import Operator, Tagged
+from regraft.linear.structured import BlockDiagonal, DiagonalOperator
+from regraft.linear.tags import Tag, closure, meet
+
+__all__ = ["Design", "gram_of", "join_of", "rows_of", "scale_of", "take_of"]
+
+
+class Design(ABC):
+    """Φ: coefficient blocks → ``(N, C)``.
+
+    Args:
+        shapes: the shape of each coefficient block, in order.
+        n_rows: N.
+        n_outputs: C.
+        dtype: of coefficients and outputs alike; nothing is promoted.
+        tags: what is known of the structure.
+        device: where coefficients and outputs live.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, tuple[int, ...]],
+        n_rows: int,
+        n_outputs: int,
+        dtype: torch.dtype,
+        *,
+        tags: Iterable[Tag] = (),
+        device: torch.device | str = "cpu",
+    ) -> None:
+        check_float(dtype, type(self).__name__)
+        if not shapes:
+            raise ShapeError("a design", expected="at least one coefficient block", got="none")
+        if n_outputs < 1:
+            raise ShapeError("a design", expected="at least one output", got=str(n_outputs))
+        self.shapes = {name: tuple(int(size) for size in shape) for name, shape in shapes.items()}
+        self.n_rows, self.n_outputs, self.dtype = int(n_rows), int(n_outputs), dtype
+        self.tags, self.device = closure(tags), torch.device(device)
+
+    @abstractmethod
+    def _apply(self, coefficients: Blocks) -> Tensor:
+        """Return Φ w ``(N, C)`` for checked coefficients."""
+
+    @abstractmethod
+    def _adjoint(self, outputs: Tensor) -> Mapping[str, Tensor]:
+        """Return Φᵀ y, one tensor a block, for checked outputs ``(N, C)``."""
+
+    @property
+    def n_coefficients(self) -> int:
+        """P, the number of coefficients over all blocks."""
+        return sum(prod(shape) for shape in self.shapes.values())
+
+    @final
+    def apply(self, coefficients: Mapping[str, Tensor]) -> Tensor:
+        """Return Φ w, ``(N, C)``.
+
+        Raises:
+            ShapeError: other names, shapes or dtype than ``shapes`` and ``dtype`` say.
+        """
+        blocks = coefficients if isinstance(coefficients, Blocks) else Blocks(coefficients)
+        blocks = blocks.ordered(list(self.shapes))
+        self._same(blocks.shapes, self.shapes, blocks.dtype, "coefficients")
+        result = self._apply(blocks)
+        self._same(tuple(result.shape), (self.n_rows, self.n_outputs), result.dtype, "outputs of apply")
+        return result
+
+    @final
+    def adjoint(self, outputs: Tensor) -> Blocks:
+        """Return Φᵀ y for ``(N, C)`` outputs; ``⟨Φ w, y⟩ = ⟨w, Φᵀ y⟩``.
+
+        Raises:
+            ShapeError: another shape or dtype.
+        """
+        self._same(tuple(outputs.shape), (self.n_rows, self.n_outputs), outputs.dtype, "outputs")
+        blocks = Blocks(self._adjoint(outputs)).ordered(list(self.shapes))
+        self._same(blocks.shapes, self.shapes, blocks.dtype, "blocks of the adjoint")
+        return blocks
+
+    def _same(self, got: object, expected: object, dtype: torch.dtype, what: str) -> None:
+        if got != expected:
+            raise ShapeError(f"{what} of {type(self).__name__}", expected=str(expected), got=str(got))
+        if dtype != self.dtype:
+            raise ShapeError(
+                f"{what} of {type(self).__name__}",
+                expected=str(self.dtype),
+                got=str(dtype),
+                do="convert them: nothing is promoted",
+            )
+
+    @final
+    def rows(self, index: Index) -> Blocks:
+        """Return dense rows of Φ: Blocks of ``(n, C, *shape)``, entry [i, c] = ∂ output_c(row i) / ∂ block.
+
+        Cost by default: n·C adjoints. Memory n·C·P numbers, so ask for a few rows.
+        """
+        chosen = as_index(index, self.n_rows)
+        blocks = rows_of(self, chosen).ordered(list(self.shapes))
+        shapes = {name: (chosen.numel(), self.n_outputs, *shape) for name, shape in self.shapes.items()}
+        self._same(blocks.shapes, shapes, blocks.dtype, "rows")
+        return blocks
+
+    @final
+    def take(self, index: Index) -> Design:
+        """Return the design of some rows, in the given order, repeats allowed."""
+        return take_of(self, as_index(index, self.n_rows))
+
+    @final
+    def scaled(self, prior: Mapping[str, float] | float) -> Design:
+        """Return Φ S with S = prior standard deviation of each block.
+
+        A unit ridge penalty on its coefficients v is the penalty ``Σ ‖w_b‖² / s_b²`` on w = S v.
+
+        Args:
+            prior: one number for all blocks, or numbers by name (blocks not named keep 1).
+        """
+        return scale_of(self, _deviations(self, prior))
+
+    @final
+    def renamed(self, prefix: str) -> Design:
+        """Return the same design with ``prefix`` before each block's name."""
+        return _Renamed(self, prefix)
+
+    @final
+    def __or__(self, other: Design) -> Design:
+        """Return the blocks of both side by side: ``(A | B)(u, v) = A u + B v``.
+
+        Raises:
+            ShapeError: a name in both, or unequal rows, outputs or dtypes.
+        """
+        if not isinstance(other, Design):
+            raise ShapeError("A | B of designs", expected="a Design", got=type(other).__name__)
+        shared = [name for name in self.shapes if name in other.shapes]
+        if shared:
+            raise ShapeError(
+                "A | B of designs",
+                expected="different block names",
+                got=f"{shared[0]!r} in both",
+                do="give one side a prefix with renamed()",
+            )
+        mine, theirs = ((side.n_rows, side.n_outputs, side.dtype, side.device) for side in (self, other))
+        if mine != theirs:
+            raise ShapeError("A | B of designs", expected=f"(rows, outputs, dtype, device) = {mine}", got=str(theirs))
+        return join_of(self, other)
+
+    @final
+    def operator(self) -> Operator:
+        """Return Φ as an ``(N·C, P)`` Operator over flattened outputs (row-major) and coefficients."""
+        return _Flat(self)
+
+    @final
+    def gram(self, prior: Mapping[str, float] | float | None = None) -> Operator:
+        """Return K = Φ D Φᵀ, ``(N·C, N·C)`` over row-major outputs, D = diag(prior²).
+
+        Args:
+            prior: prior standard deviations as ``scaled`` takes them; all one by default.
+
+        Returns:
+            ``KroneckerIdentity(K, C)`` where the design is X ⊗ I_C and a rule says so; otherwise the
+            matrix-free product (one adjoint and one apply a vector).
+        """
+        return gram_of(self, _deviations(self, 1.0 if prior is None else prior))
+
+    @final
+    def ggn(self, hessian: Tensor | Operator) -> Operator:
+        """Return the Gauss-Newton (or Fisher) matrix G = Φᵀ H Φ over flattened coefficients, ``(P, P)``.
+
+        Args:
+            hessian: H, the second derivative of the loss by the outputs: ``(N, C, C)``, every
+                block symmetric positive semi-definite as for a convex loss, or any Operator of
+                ``(N·C, N·C)`` (its tags carry over).
+        """
+        size = self.n_rows * self.n_outputs
+        if isinstance(hessian, Tensor):
+            expected = (self.n_rows, self.n_outputs, self.n_outputs)
+            self._same(tuple(hessian.shape), expected, hessian.dtype, "the Hessian")
+            if not torch.allclose(
+                hessian, hessian.mT, rtol=1e-4, atol=1e-6 * float(hessian.abs().amax() if size else 0)
+            ):
+                raise ShapeError("the Hessian of a loss", expected="symmetric blocks", got="an asymmetric one")
+            hessian = BlockDiagonal(hessian, (Tag.POSITIVE_SEMIDEFINITE,))
+        self._same(hessian.shape, (size, size), hessian.dtype, "the Hessian")
+        kept = hessian.tags & {Tag.SYMMETRIC, Tag.POSITIVE_SEMIDEFINITE}
+        features = self.operator()
+        return Tagged(features.T @ hessian @ features, kept)
+
+    def __repr__(self) -> str:
+        tags = ", ".join(sorted(tag.value for tag in self.tags))
+        blocks = ", ".join(f"{name}: {shape}" for name, shape in list(self.shapes.items())[:4])
+        more = f", … {len(self.shapes)} blocks" if len(self.shapes) > 4 else ""
+        what = f"({self.n_rows}, {self.n_outputs}) <- {{{blocks}{more}}}, {self.dtype}"
+        return f"{type(self).__name__}({what}{'; ' + tags if tags else ''})"
+
+
+def _deviations(design: Design, prior: Mapping[str, float] | float) -> dict[str, float]:
+    """Read a prior as one finite non-negative standard deviation a block."""
+    if isinstance(prior, Mapping):
+        unknown = [name for name in prior if name not in design.shapes]
+        if unknown:
+            raise ShapeError("a prior", expected=f"names among {list(design.shapes)}", got=repr(unknown[0]))
+        found = {name: float(prior.get(name, 1.0)) for name in design.shapes}
+    else:
+        found = dict.fromkeys(design.shapes, float(prior))
+    for name, value in found.items():
+        if not isfinite(value) or value < 0:
+            raise ShapeError(
+                f"the prior standard deviation of {name!r}", expected="a finite number >= 0", got=str(value)
+            )
+    return found
+
+
+@final
+class _Flat(Operator):
+    """Φ between flattened coefficients and flattened outputs, one vector at a time."""
+
+    def __init__(self, design: Design) -> None:
+        shape = (design.n_rows * design.n_outputs, design.n_coefficients)
+        super().__init__(shape, design.dtype, device=design.device)
+        self.design = design
+
+    def _apply(self, vectors: Tensor) -> Tensor:
+        out = torch.empty((self.shape[0], vectors.shape[1]), dtype=self.dtype, device=self.device)
+        for column in range(vectors.shape[1]):
+            blocks = Blocks.unflatten(vectors[:, column].contiguous(), self.design.shapes)
+            out[:, column] = self.design.apply(blocks).reshape(-1)
+        return out
+
+    def _adjoint(self, vectors: Tensor) -> Tensor:
+        out = torch.empty((self.shape[1], vectors.shape[1]), dtype=self.dtype, device=self.device)
+        for column in range(vectors.shape[1]):
+            outputs = vectors[:, column].reshape(self.design.n_rows, self.design.n_outputs)
+            out[:, column] = self.design.adjoint(outputs).flatten()
+        return out
+
+
+@final
+class _Selected(Design):
+    """Some rows of a design: the whole product, then a choice (a Design that can do less registers)."""
+
+    def __init__(self, design: Design, index: Tensor) -> None:
+        super().__init__(
+            design.shapes, index.numel(), design.n_outputs, design.dtype, tags=design.tags, device=design.device
+        )
+        self.design, self.index = design, index
+
+    def _apply(self, coefficients: Blocks) -> Tensor:
+        return self.design.apply(coefficients)[self.index.to(self.device)]
+
+    def _adjoint(self, outputs: Tensor) -> Mapping[str, Tensor]:
+        whole = outputs.new_zeros((self.design.n_rows, self.n_outputs))
+        return self.design.adjoint(whole.index_add_(0, self.index.to(self.device), outputs))
+
+
+@final
+class _ScaledBlocks(Design):
+    def __init__(self, design: Design, deviations: Mapping[str, float]) -> None:
+        super().__init__(
+            design.shapes, design.n_rows, design.n_outputs, design.dtype, tags=design.tags, device=design.device
+        )
+        self.design, self.deviations = design, dict(deviations)
+
+    def _times(self, blocks: Mapping[str, Tensor]) -> Blocks:
+        return Blocks({name: block * self.deviations[name] for name, block in blocks.items()})
+
+    def _apply(self, coefficients: Blocks) -> Tensor:
+        return self.design.apply(self._times(coefficients))
+
+    def _adjoint(self, outputs: Tensor) -> Mapping[str, Tensor]:
+        return self._times(self.design.adjoint(outputs))
+
+
+@final
+class _Renamed(Design):
+    def __init__(self, design: Design, prefix: str) -> None:
+        shapes = {prefix + name: shape for name, shape in design.shapes.items()}
+        super().__init__(shapes, design.n_rows, design.n_outputs, design.dtype, tags=design.tags, device=design.device)
+        self.design, self.prefix = design, prefix
+
+    def inner(self, values: Mapping[str, float]) -> dict[str, float]:
+        return {name: values[self.prefix + name] for name in self.design.shapes}
+
+    def outer(self, blocks: Mapping[str, Tensor]) -> Blocks:
+        return Blocks({self.prefix + name: block for name, block in blocks.items()})
+
+    def _apply(self, coefficients: Blocks) -> Tensor:
+        return self.design.apply(Blocks({name: coefficients[self.prefix + name] for name in self.design.shapes}))
+
+    def _adjoint(self, outputs: Tensor) -> Mapping[str, Tensor]:
+        return self.outer(self.design.adjoint(outputs))
+
+
+@final
+class _SideBySide(Design):
+    def __init__(self, sides: tuple[Design, ...]) -> None:
+        first = sides[0]
+        shapes = {name: shape for side in sides for name, shape in side.shapes.items()}
+        tags = meet(*(side.tags for side in sides))
+        super().__init__(shapes, first.n_rows, first.n_outputs, first.dtype, tags=tags, device=first.device)
+        self.sides = sides
+
+    def _apply(self, coefficients: Blocks) -> Tensor:
+        total = None
+        for side in self.sides:
+            part = side.apply(Blocks({name: coefficients[name] for name in side.shapes}))
+            total = part if total is None else total + part
+        return total  # type: ignore[return-value]
+
+    def _adjoint(self, outputs: Tensor) -> Mapping[str, Tensor]:
+        return {name: block for side in self.sides for name, block in side.adjoint(outputs).items()}
+
+
+@singledispatch
+def rows_of(design: Design, index: Tensor) -> Blocks:
+    """Return dense rows ``(n, C, *shape)``; by default one adjoint a unit output of the taken design."""
+    found: list[Blocks] = []
+    for row in index.tolist():
+        one = design.take([row])
+        for output in range(design.n_outputs):
+            unit = torch.zeros((1, design.n_outputs), dtype=design.dtype, device=design.device)
+            unit[0, output] = 1.0
+            found.append(one.adjoint(unit))
+    count, outputs = index.numel(), design.n_outputs
+    if not found:
+        empty = torch.zeros((0,), dtype=design.dtype, device=design.device)
+        return Blocks({name: empty.view(0, *([outputs, *shape])) for name, shape in design.shapes.items()})
+    return Blocks(
+        {
+            name: torch.stack([row[name] for row in found]).view(count, outputs, *shape)
+            for name, shape in design.shapes.items()
+        }
+    )
+
+
+@singledispatch
+def take_of(design: Design, index: Tensor) -> Design:
+    """Return the design of the rows ``index`` (a checked LongTensor); by default a choice after the product."""
+    return _Selected(design, index)
+
+
+@singledispatch
+def scale_of(design: Design, deviations: Mapping[str, float]) -> Design:
+    """Return Φ S for one standard deviation a block; by default the coefficients are multiplied."""
+    return _ScaledBlocks(design, deviations)
+
+
+@singledispatch
+def join_of(first: Design, second: Design) -> Design:
+    """Return ``first | second`` (checked); by default side by side."""
+    return _SideBySide((first, *second.sides) if isinstance(second, _SideBySide) else (first, second))
+
+
+@singledispatch
+def gram_of(design: Design, deviations: Mapping[str, float]) -> Operator:
+    """Return Φ D Φᵀ with D = diag(deviations²); by default matrix-free, ``Φ (D (Φᵀ ·))``."""
+    flat = design.operator()
+    squares = [
+        torch.full((prod(shape),), deviations[name] ** 2, dtype=design.dtype, device=design.device)
+        for name, shape in design.shapes.items()
+    ]
+    return Tagged(flat @ DiagonalOperator(torch.cat(squares)) @ flat.T, (Tag.POSITIVE_SEMIDEFINITE,))
+
+
+@rows_of.register
+def _(design: _Selected, index: Tensor) -> Blocks:
+    return rows_of(design.design, design.index[index])
+
+
+@rows_of.register
+def _(design: _ScaledBlocks, index: Tensor) -> Blocks:
+    return design._times(rows_of(design.design, index))
+
+
+@rows_of.register
+def _(design: _Renamed, index: Tensor) -> Blocks:
+    return design.outer(rows_of(design.design, index))
+
+
+@rows_of.register
+def _(design: _SideBySide, index: Tensor) -> Blocks:
+    return Blocks({name: block for side in design.sides for name, block in rows_of(side, index).items()})
+
+
+@take_of.register
+def _(design: _Selected, index: Tensor) -> Design:
+    return take_of(design.design, design.index[index])
+
+
+@take_of.register
+def _(design: _ScaledBlocks, index: Tensor) -> Design:
+    return _ScaledBlocks(take_of(design.design, index), design.deviations)
+
+
+@take_of.register
+def _(design: _Renamed, index: Tensor) -> Design:
+    return _Renamed(take_of(design.design, index), design.prefix)
+
+
+@take_of.register
+def _(design: _SideBySide, index: Tensor) -> Design:
+    return _SideBySide(tuple(take_of(side, index) for side in design.sides))
+
+
+@scale_of.register
+def _(design: _ScaledBlocks, deviations: Mapping[str, float]) -> Design:
+    return scale_of(design.design, {name: value * design.deviations[name] for name, value in deviations.items()})
+
+
+@scale_of.register
+def _(design: _Renamed, deviations: Mapping[str, float]) -> Design:
+    return _Renamed(scale_of(design.design, design.inner(deviations)), design.prefix)
+
+
+@scale_of.register
+def _(design: _SideBySide, deviations: Mapping[str, float]) -> Design:
+    return _SideBySide(tuple(scale_of(side, {name: deviations[name] for name in side.shapes}) for side in design.sides))
+
+
+@join_of.register
+def _(first: _SideBySide, second: Design) -> Design:
+    return _SideBySide((*first.sides, *(second.sides if isinstance(second, _SideBySide) else (second,))))
+
+
+@gram_of.register
+def _(design: _ScaledBlocks, deviations: Mapping[str, float]) -> Operator:
+    return gram_of(design.design, {name: value * design.deviations[name] for name, value in deviations.items()})
+
+
+@gram_of.register
+def _(design: _Renamed, deviations: Mapping[str, float]) -> Operator:
+    return gram_of(design.design, design.inner(deviations))
+
+
+@gram_of.register
+def _(design: _SideBySide, deviations: Mapping[str, float]) -> Operator:
+    grams = [gram_of(side, {name: deviations[name] for name in side.shapes}) for side in design.sides]
+    total = grams[0]
+    for each in grams[1:]:  # (A | B) D (A | B)ᵀ = A D_A Aᵀ + B D_B Bᵀ keeps the structure of the parts
+        total = total + each
+    return total

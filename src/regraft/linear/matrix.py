@@ -1,0 +1,211 @@
+"""Feature matrices read by rows: in memory, from a store, or wrapped.
+
+Whoever has an ``(N, d)`` shape, a dtype and a ``rows`` method is a Matrix, so a store on disk can
+be one, and everything downstream keeps its memory flat by asking for a few rows at a time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor
+
+from regraft.linear.checks import ShapeError, as_index, check_float
+
+__all__ = ["Cast", "Dense", "Matrix", "Scaled", "Stacked", "Taken", "UnitRows"]
+
+
+@runtime_checkable
+class Matrix(Protocol):
+    """An ``(N, d)`` float matrix whose rows can be read.
+
+    A Matrix that lives on a device other than the CPU says so by an attribute ``device``.
+    """
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of rows and columns."""
+        ...
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The floating dtype of what ``rows`` returns."""
+        ...
+
+    def rows(self, index: slice | Tensor) -> Tensor:
+        """Return the rows of a slice (step 1) or of a LongTensor, ``(n, d)``. Not to be written to."""
+        ...
+
+
+def _device(matrix: Matrix) -> torch.device:
+    return torch.device(getattr(matrix, "device", "cpu"))
+
+
+@dataclass(frozen=True, eq=False)
+class Dense:
+    """A matrix in memory.
+
+    Args:
+        tensor: ``(N, d)``, floating.
+    """
+
+    tensor: Tensor
+
+    def __post_init__(self) -> None:
+        if self.tensor.ndim != 2:
+            raise ShapeError("a matrix", expected="two dimensions", got=f"shape {tuple(self.tensor.shape)}")
+        check_float(self.tensor.dtype, "a matrix")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """The numbers of rows and columns."""
+        return (self.tensor.shape[0], self.tensor.shape[1])
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The tensor's dtype."""
+        return self.tensor.dtype
+
+    @property
+    def device(self) -> torch.device:
+        """The tensor's device."""
+        return self.tensor.device
+
+    def rows(self, index: slice | Tensor) -> Tensor:
+        """Return the rows; a slice gives a view."""
+        return self.tensor[index]
+
+
+class UnitRows:
+    """Every row divided by its Euclidean norm; a zero row stays zero.
+
+    x ↦ x / ‖x‖₂, the per-layer normalisation of Head2Toe (Evci et al. 2022, section 3). Norms are
+    taken in float32 for 16-bit matrices, and a row whose squares leave the range of its dtype is
+    rescaled by its largest entry first, so that no finite row overflows or vanishes.
+
+    Args:
+        matrix: the matrix to normalise.
+    """
+
+    def __init__(self, matrix: Matrix) -> None:
+        self.matrix, self.shape, self.dtype, self.device = matrix, matrix.shape, matrix.dtype, _device(matrix)
+
+    def rows(self, index: slice | Tensor) -> Tensor:
+        """Return the normalised rows."""
+        rows = self.matrix.rows(index)
+        wide = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+        norms = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
+        tiny = torch.finfo(wide.dtype).tiny ** 0.5
+        unsafe = ((norms < tiny) | torch.isinf(norms)).squeeze(1)
+        if bool(unsafe.any()):
+            peak = wide[unsafe].abs().amax(dim=1, keepdim=True) if wide.shape[1] else norms[unsafe]
+            peak = torch.where(peak > 0, peak, torch.ones_like(peak))
+            wide, norms = wide.clone(), norms.clone()
+            wide[unsafe] = wide[unsafe] / peak
+            norms[unsafe] = torch.linalg.vector_norm(wide[unsafe], dim=1, keepdim=True)
+        return (wide / torch.where(norms > 0, norms, torch.ones_like(norms))).to(rows.dtype)
+
+
+class Taken:
+    """Some rows of a matrix, in a given order (repeats allowed), read when asked for.
+
+    Args:
+        matrix: the matrix to read from.
+        index: rows, as ``as_index`` takes them.
+    """
+
+    def __init__(self, matrix: Matrix, index: slice | Tensor) -> None:
+        chosen = as_index(index, matrix.shape[0])
+        if isinstance(matrix, Taken):  # one gather, however often rows were taken
+            matrix, chosen = matrix.matrix, matrix.index[chosen]
+        self.matrix: Matrix = matrix
+        self.index: Tensor = chosen
+        self.shape = (chosen.numel(), matrix.shape[1])
+        self.dtype, self.device = matrix.dtype, _device(matrix)
+
+    def rows(self, index: slice | Tensor) -> Tensor:
+        """Return rows of the selection."""
+        chosen = self.index[index.cpu() if isinstance(index, Tensor) else index]
+        count = chosen.numel()
+        if count and int(chosen[-1]) - int(chosen[0]) == count - 1 and bool((chosen.diff() == 1).all()):
+            return self.matrix.rows(slice(int(chosen[0]), int(chosen[0]) + count))  # contiguous: a cheaper read
+        return self.matrix.rows(chosen)
+
+
+class Scaled:
+    """A matrix times a number.
+
+    Args:
+        matrix: the matrix.
+        factor: the number.
+    """
+
+    def __init__(self, matrix: Matrix, factor: float) -> None:
+        if isinstance(matrix, Scaled):
+            matrix, factor = matrix.matrix, matrix.factor * factor
+        self.matrix: Matrix = matrix
+        self.factor: float = float(factor)
+        self.shape, self.dtype, self.device = matrix.shape, matrix.dtype, _device(matrix)
+
+    def rows(self, index: slice | Tensor) -> Tensor:
+        """Return the scaled rows."""
+        return self.matrix.rows(index) * self.factor
+
+
+class Cast:
+    """A matrix converted to another dtype as its rows are read (16-bit storage, 32-bit arithmetic).
+
+    Args:
+        matrix: the matrix.
+        dtype: the floating dtype to read it in.
+    """
+
+    def __init__(self, matrix: Matrix, dtype: torch.dtype) -> None:
+        check_float(dtype, "Cast")
+        self.matrix, self.shape, self.dtype, self.device = matrix, matrix.shape, dtype, _device(matrix)
+
+    def rows(self, index: slice | Tensor) -> Tensor:
+        """Return the converted rows."""
+        return self.matrix.rows(index).to(self.dtype)
+
+
+class Stacked:
+    """Matrices of equal width, one below the other (training and validation parts, shards).
+
+    Args:
+        matrices: at least one; equal widths and dtypes.
+    """
+
+    def __init__(self, *matrices: Matrix) -> None:
+        if not matrices:
+            raise ShapeError("Stacked", expected="at least one matrix", got="none")
+        kinds = {(matrix.shape[1], matrix.dtype) for matrix in matrices}
+        if len(kinds) > 1:
+            got = [(matrix.shape, str(matrix.dtype)) for matrix in matrices]
+            raise ShapeError("Stacked", expected="equal widths and dtypes", got=str(got))
+        self.matrices = tuple(matrices)
+        heights = torch.tensor([0, *(matrix.shape[0] for matrix in matrices)])
+        self._starts = heights.cumsum(0)
+        self.shape = (int(self._starts[-1]), matrices[0].shape[1])
+        self.dtype, self.device = matrices[0].dtype, _device(matrices[0])
+
+    def rows(self, index: slice | Tensor) -> Tensor:
+        """Return rows counted through all the matrices."""
+        if isinstance(index, slice):
+            first, last, _ = index.indices(self.shape[0])
+            parts = []
+            for matrix, start, stop in zip(self.matrices, self._starts[:-1].tolist(), self._starts[1:].tolist()):
+                low, high = max(first, start), min(last, stop)
+                if low < high:
+                    parts.append(matrix.rows(slice(low - start, high - start)))
+            return torch.cat(parts) if parts else self.matrices[0].rows(slice(0, 0))
+        chosen = index.cpu()
+        owner = torch.searchsorted(self._starts, chosen, right=True) - 1
+        out = torch.empty((chosen.numel(), self.shape[1]), dtype=self.dtype, device=self.device)
+        for number, matrix in enumerate(self.matrices):
+            here = (owner == number).nonzero().squeeze(1)
+            if here.numel():
+                out[here.to(self.device)] = matrix.rows(chosen[here] - int(self._starts[number]))
+        return out
