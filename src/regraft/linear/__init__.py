@@ -1,5 +1,6 @@
 """The design matrix as a linear operator over named coefficient blocks."""
 
+from regraft.linear import combine as _combine  # noqa: F401  (registers the rules of every Design)
 from regraft.linear.blocks import Blocks
 from regraft.linear.checks import ShapeError
 from regraft.linear.design import Design

@@ -119,7 +119,7 @@ class Taken:
     def __init__(self, matrix: Matrix, index: slice | Tensor) -> None:
         chosen = as_index(index, matrix.shape[0])
         if isinstance(matrix, Taken):  # one gather, however often rows were taken
-            matrix, chosen = matrix.matrix, matrix.index[chosen]
+            chosen, matrix = matrix.index[chosen], matrix.matrix
         self.matrix: Matrix = matrix
         self.index: Tensor = chosen
         self.shape = (chosen.numel(), matrix.shape[1])
@@ -144,7 +144,7 @@ class Scaled:
 
     def __init__(self, matrix: Matrix, factor: float) -> None:
         if isinstance(matrix, Scaled):
-            matrix, factor = matrix.matrix, matrix.factor * factor
+            factor, matrix = matrix.factor * factor, matrix.matrix
         self.matrix: Matrix = matrix
         self.factor: float = float(factor)
         self.shape, self.dtype, self.device = matrix.shape, matrix.dtype, _device(matrix)
