@@ -5,8 +5,10 @@ from regraft.linear.blocks import Blocks
 from regraft.linear.checks import ShapeError
 from regraft.linear.design import Design
 from regraft.linear.features import FeatureDesign
+from regraft.linear.krylov import Outcome, cg, jacobi
 from regraft.linear.matrix import Cast, Dense, Matrix, Scaled, Stacked, Taken, UnitRows
 from regraft.linear.operator import Identity, Operator, Tagged
+from regraft.linear.solve import solve
 from regraft.linear.structured import BlockDiagonal, DenseOperator, DiagonalOperator, KroneckerIdentity
 from regraft.linear.tags import Tag
 
@@ -23,6 +25,7 @@ __all__ = [
     "KroneckerIdentity",
     "Matrix",
     "Operator",
+    "Outcome",
     "Scaled",
     "ShapeError",
     "Stacked",
@@ -30,4 +33,7 @@ __all__ = [
     "Tagged",
     "Taken",
     "UnitRows",
+    "cg",
+    "jacobi",
+    "solve",
 ]
