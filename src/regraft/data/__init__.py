@@ -1,1 +1,38 @@
-"""Rows and labels: folders, tables, arrays and rendered tasks become a Manifest."""
+"""Data of any form → a :class:`Manifest`: rows with inputs, labels, parts, groups and content hashes."""
+
+from regraft.data.inspect import checked, drop, inspect
+from regraft.data.manifest import PARTS, BadRow, Kind, Manifest, Target, joined
+from regraft.data.scan import scan
+from regraft.data.source import (
+    Arrays,
+    EncodedImages,
+    FileImages,
+    Joined,
+    Masks,
+    Modality,
+    PixelImages,
+    Source,
+    Texts,
+)
+
+__all__ = [
+    "PARTS",
+    "Arrays",
+    "BadRow",
+    "EncodedImages",
+    "FileImages",
+    "Joined",
+    "Kind",
+    "Manifest",
+    "Masks",
+    "Modality",
+    "PixelImages",
+    "Source",
+    "Target",
+    "Texts",
+    "checked",
+    "drop",
+    "inspect",
+    "joined",
+    "scan",
+]

@@ -1,0 +1,174 @@
+"""Arrays in memory and in ``.npz`` files → rows."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from regraft.data.labels import Column
+from regraft.data.pixels import IMAGE_SUFFIXES
+from regraft.data.rows import Rows, Wish
+from regraft.data.source import Arrays, FileImages, Joined, PixelImages, Source, Texts
+from regraft.data.table import near
+from regraft.errors import DataError
+
+__all__ = ["array_rows", "input_source", "npz_rows"]
+
+_X = ("X", "x", "images", "data")
+_Y = ("y", "Y", "labels", "label", "target")
+_ENDS = {"train": ("", "_train"), "validation": ("_val", "_valid", "_validation"), "test": ("_test",)}
+
+
+def input_source(inputs: Any, name: str) -> Source:
+    """The source that fits an array or list.
+
+    uint8 ``(N, H, W)`` or ``(N, H, W, C)`` are images; other numbers ``(N, …)`` are arrays; a list of
+    strings or paths is image files where most end like one, and texts otherwise.
+
+    Raises:
+        DataError: none of these.
+    """
+    if isinstance(inputs, Source):
+        return inputs
+    if isinstance(inputs, Sequence) and inputs and all(isinstance(item, str | Path) for item in inputs):
+        return _strings([str(item) for item in inputs], name)
+    try:
+        array = np.asarray(inputs)
+    except ValueError as error:  # rows of different lengths
+        raise DataError(
+            "the inputs", expected="rows of one shape", got=str(error), do="give every row the same shape"
+        ) from error
+    if array.dtype.kind == "U" or (array.dtype == object and all(isinstance(item, str | Path) for item in array.flat)):
+        return _strings([str(item) for item in array.reshape(-1)], name)
+    if array.dtype == np.uint8 and array.ndim in (3, 4):
+        return PixelImages(array, name)
+    return Arrays(array, name)
+
+
+def _strings(values: list[str], name: str) -> Source:
+    images = sum(value.lower().endswith(IMAGE_SUFFIXES) for value in values)
+    return FileImages(values) if 2 * images >= len(values) and images else Texts(values, name)
+
+
+def array_rows(parts: Sequence[Any], wish: Wish, name: str = "") -> Rows:
+    """``(X, y)`` or ``(X, y, groups)`` as rows.
+
+    Raises:
+        DataError: lengths that differ, or another number of parts.
+    """
+    if len(parts) not in (2, 3):
+        raise DataError("arrays", expected="(X, y) or (X, y, groups)", got=f"{len(parts)} items")
+    inputs = input_source(parts[0], name)
+    ids = [inputs.where(row) if isinstance(inputs, FileImages) else f"row {row}" for row in range(len(inputs))]
+    columns = _columns(parts[1], wish, len(inputs)) if wish.labelled and parts[1] is not None else []
+    groups = None
+    if len(parts) == 3 and parts[2] is not None:
+        groups = [str(value) for value in np.asarray(parts[2]).reshape(-1).tolist()]
+        _same_length("groups", len(groups), len(inputs))
+    return Rows(inputs, ids, columns, ["train"] * len(inputs), groups)
+
+
+def _columns(labels: Any, wish: Wish, rows: int) -> list[Column]:
+    if isinstance(labels, Sequence) and not isinstance(labels, str):
+        ragged = any(isinstance(item, list | tuple) for item in labels)
+        if ragged and len({len(item) if isinstance(item, list | tuple) else -1 for item in labels}) > 1:
+            _same_length("labels", len(labels), rows)
+            return [Column("y", list(labels))]
+    array = np.asarray(labels)
+    if array.ndim == 0 or array.ndim > 2:
+        raise DataError(
+            "labels",
+            expected="shape (N,) or (N, K)",
+            got=str(array.shape),
+            do="give one label, or one row of labels, per input",
+        )
+    _same_length("labels", len(array), rows)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim == 1:
+        return [Column(wish.labels[0] if wish.labels else "y", array.tolist())]
+    width = array.shape[1]
+    names = wish.labels if len(wish.labels) == width else tuple(f"y{j}" for j in range(width))
+    return [Column(name, array[:, j].tolist()) for j, name in enumerate(names)]
+
+
+def _same_length(what: str, got: int, rows: int) -> None:
+    if got != rows:
+        raise DataError(
+            f"{what} and inputs differ in length", expected=f"{rows}", got=f"{got}", do="give one for every input"
+        )
+
+
+def npz_rows(path: Path, wish: Wish) -> Rows:
+    """The rows of an ``.npz`` file: ``X`` (or ``images``), ``y`` (or ``labels``), ``group``, ``_val`` and ``_test`` twins.
+
+    Raises:
+        DataError: not an ``.npz`` file, arrays of Python objects (never unpickled), or no such array.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            if isinstance(file, np.ndarray):
+                raise DataError(f"{path}: one array without labels", expected="an .npz file with X and y")
+            arrays = {key: file[key] for key in file.files}
+    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
+        if isinstance(error, DataError):
+            raise
+        raise DataError(
+            f"{path}: not an .npz file of plain arrays ({error})", do="save it with numpy.savez, strings as dtype 'U'"
+        ) from error
+    found = []
+    for part, ends in _ENDS.items():
+        x = _key(arrays, (wish.input,) if wish.input else _X, ends)
+        if not x:
+            continue
+        y = _key(arrays, wish.labels or _Y, ends)
+        if wish.labelled and not y:
+            raise DataError(
+                f"{path}: no labels beside {x!r}",
+                expected=" or ".join(_Y[:3]),
+                got=", ".join(arrays),
+                do=near(wish.labels[0], list(arrays)) if wish.labels else "name the array with --label",
+            )
+        group = _key(arrays, (wish.group,) if wish.group else ("group", "groups"), ends)
+        if wish.group and not group:
+            raise DataError(f"{path}: no array {wish.group!r}", do=near(wish.group, list(arrays)))
+        rows = array_rows((arrays[x], arrays.get(y), arrays.get(group)), wish, path.name)
+        found.append((part, x, rows))
+    if not found or (wish.labelled and found[0][0] != "train"):
+        raise DataError(
+            f"{path}: no inputs",
+            expected=wish.input or " or ".join(_X[:3]),
+            got=", ".join(arrays) or "no array",
+            do=near(wish.input, list(arrays)) if wish.input else "name the array with --input",
+        )
+    return _joined(found)
+
+
+def _key(arrays: Mapping[str, np.ndarray], names: Sequence[str], ends: Sequence[str]) -> str:
+    return next((name + end for name in names for end in ends if name + end in arrays), "")
+
+
+def _joined(found: Sequence[tuple[str, str, Rows]]) -> Rows:
+    if len(found) == 1:
+        part, _, rows = found[0]
+        return Rows(rows.inputs, rows.ids, rows.columns, [part] * len(rows.ids), rows.groups)
+    first = found[0][2]
+    if any(len(rows.columns) != len(first.columns) for _, _, rows in found):
+        raise DataError("the parts have different numbers of label columns")
+    if any((rows.groups is None) != (first.groups is None) for _, _, rows in found):
+        raise DataError("some parts have groups and some have none", do="give every part its groups")
+    columns = [
+        Column(column.name, [value for _, _, rows in found for value in rows.columns[number].values])
+        for number, column in enumerate(first.columns)
+    ]
+    return Rows(
+        inputs=Joined([rows.inputs for _, _, rows in found]),
+        ids=[f"{key} {i}" for _, key, rows in found for i in rows.ids],
+        columns=columns,
+        split=[part for part, _, rows in found for _ in rows.ids],
+        groups=[g for _, _, rows in found for g in rows.groups or ()] if first.groups is not None else None,
+    )

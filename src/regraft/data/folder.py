@@ -1,0 +1,127 @@
+"""ImageFolder trees: ``class/…/image`` flat, or ``train/class/…``, ``val/class/…``, ``test/class/…``."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from regraft.data.labels import Column
+from regraft.data.pixels import IMAGE_SUFFIXES
+from regraft.data.rows import PART_NAMES, Rows
+from regraft.data.source import FileImages
+from regraft.errors import DataError
+
+__all__ = ["find_images", "folder_rows", "part_files"]
+
+
+def find_images(root: Path) -> list[tuple[str, ...]]:
+    """Paths of all images below ``root`` as tuples of names, sorted.
+
+    Hidden files and folders and ``__MACOSX`` are passed over; linked folders are followed once.
+    """
+    found: list[tuple[str, ...]] = []
+    seen: set[str] = set()
+    for folder, children, files in os.walk(root, followlinks=True):
+        real = os.path.realpath(folder)
+        if real in seen:  # a link that leads back
+            children.clear()
+            continue
+        seen.add(real)
+        children[:] = sorted(name for name in children if not name.startswith(".") and name != "__MACOSX")
+        inner = Path(folder).relative_to(root).parts
+        found += [
+            (*inner, name) for name in files if not name.startswith(".") and name.lower().endswith(IMAGE_SUFFIXES)
+        ]
+    return sorted(found)
+
+
+def part_files(root: Path) -> list[tuple[str, Path]]:
+    """Tables in a folder that are named after parts, such as ``train.parquet`` and ``test-00000-of-00002.parquet``.
+
+    They may lie in ``root`` or in its folder ``data``, as in Hugging Face's repositories. Training comes first.
+    """
+    for folder in (root, root / "data"):
+        if not folder.is_dir():
+            continue
+        for suffix in (".parquet", ".csv", ".tsv"):
+            named = []
+            for path in sorted(folder.glob(f"*{suffix}")):
+                word = path.stem.lower().split("-")[0].split(".")[0]
+                if word in PART_NAMES:
+                    named.append((PART_NAMES[word], path))
+            if named:
+                order = ("train", "validation", "test")
+                return sorted(named, key=lambda item: (order.index(item[0]), item[1].name))
+    return []
+
+
+def folder_rows(root: Path, *, labelled: bool, skip_bad: bool) -> Rows:
+    """The rows of an ImageFolder tree; a row's id is its path below ``root``.
+
+    Args:
+        root: the folder.
+        labelled: False: every image below ``root``, whatever the folders.
+        skip_bad: leave out images that lie beside the class folders instead of refusing them.
+
+    Raises:
+        DataError: no image, or folders that cannot be understood as classes.
+    """
+    paths = find_images(root)
+    if not paths:
+        raise DataError(
+            f"{root}{os.sep}: no image in this folder",
+            expected=f"files such as {', '.join(IMAGE_SUFFIXES[:2])} or {IMAGE_SUFFIXES[4]} in one folder per class",
+            do="check the path",
+        )
+    if not labelled:
+        return _rows(root, paths, ["train"] * len(paths), [])
+    in_parts = _in_parts(root, paths)
+    depth = 1 if in_parts else 0  # where the class stands in a path
+    loose = [path for path in paths if len(path) < depth + 2]
+    if loose and (not skip_bad or len(loose) == len(paths)):
+        raise DataError(
+            f"{root}{os.sep}: {_count(loose)} outside any class folder (such as {'/'.join(loose[0])})",
+            expected="one folder per class",
+            do="move them into class folders, or use a CSV with path,label",
+        )
+    paths = [path for path in paths if len(path) >= depth + 2]
+    classes = sorted({path[depth] for path in paths})
+    if len(classes) == 1:
+        inner = sorted({path[depth + 1] for path in paths if len(path) > depth + 2})
+        there = f" (the folders in it: {', '.join(inner[:4])})" if len(inner) > 1 else ""
+        raise DataError(
+            f"{root}{os.sep}: a single class, {classes[0]!r}{there}",
+            expected="at least two class folders",
+            do=f"use {root / classes[0]}{os.sep}" if there and not in_parts else "add images of another class",
+        )
+    split = [PART_NAMES[path[0].lower()] if in_parts else "train" for path in paths]
+    return _rows(root, paths, split, [path[depth] for path in paths])
+
+
+def _rows(root: Path, paths: Sequence[tuple[str, ...]], split: Sequence[str], labels: Sequence[str]) -> Rows:
+    # names are given so that classes called "0" and "007" stay texts
+    columns = [Column("folder", labels, tuple(sorted(set(labels))))] if labels else []
+    return Rows(FileImages(root.joinpath(*path) for path in paths), ["/".join(path) for path in paths], columns, split)
+
+
+def _in_parts(root: Path, paths: Sequence[tuple[str, ...]]) -> bool:
+    """Whether the first folders are parts (train, val, test …) and not classes."""
+    heads = {path[0] for path in paths if len(path) > 1}
+    parts = {head for head in heads if head.lower() in PART_NAMES}
+    if not any(PART_NAMES[head.lower()] == "train" for head in parts):
+        return False
+    if parts == heads:
+        return True
+    deep = all(len(path) > 2 for path in paths if path[0] in parts)
+    if deep:  # train/ with class folders inside, but something else beside it
+        raise DataError(
+            f"{root}{os.sep}: beside {', '.join(sorted(parts))} there are images in {', '.join(sorted(heads - parts))}",
+            expected="only train, validation and test folders, or only class folders",
+            do="move the other folders away",
+        )
+    return False  # "train" is one class among others
+
+
+def _count(paths: Sequence[tuple[str, ...]]) -> str:
+    return "1 image" if len(paths) == 1 else f"{len(paths)} images"

@@ -1,0 +1,94 @@
+"""Hugging Face ``datasets``: objects in memory and ``org/name`` ids. The only file that needs that package."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from regraft.data.rows import PART_NAMES
+from regraft.data.table import Piece
+from regraft.errors import DataError, MissingDependencyError, MissingPathError
+
+__all__ = ["fetch", "is_dataset", "looks_like_id", "pieces"]
+
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+
+
+def looks_like_id(text: str) -> bool:
+    """Whether a string has the form ``org/name``."""
+    return bool(_ID.fullmatch(text))
+
+
+def is_dataset(data: Any) -> bool:
+    """Whether an object comes from the package ``datasets``, which is not imported to find out."""
+    return any(kind.__module__.split(".")[0] == "datasets" for kind in type(data).__mro__)
+
+
+def fetch(name: str) -> Any:
+    """The data set ``org/name`` from Hugging Face (or its cache), all parts.
+
+    Raises:
+        MissingDependencyError: the package ``datasets`` is not installed.
+        MissingPathError: no such data set, or no connection.
+    """
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{name}: no such path here, and Hugging Face data sets need the package 'datasets'",
+            do="check the path, or pip install 'regraft[data]'",
+        ) from error
+    try:
+        return datasets.load_dataset(name)
+    except Exception as error:  # the package raises its own kinds, requests' and OSError
+        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
+        raise MissingPathError(
+            f"{name}: no such path here, and no data set of that name could be fetched from Hugging Face ({reason})",
+            do="check the path or the name, and the connection",
+        ) from error
+
+
+def pieces(data: Any, name: str) -> list[Piece]:
+    """The tables of a ``Dataset`` or ``DatasetDict``; images stay encoded.
+
+    Raises:
+        DataError: a streaming data set, an unknown part name, or no rows.
+    """
+    if isinstance(data, dict):
+        named = []
+        for key, value in data.items():
+            part = PART_NAMES.get(str(key).lower())
+            if part is None:
+                raise DataError(
+                    f"{name}: unknown part {key!r}", expected=", ".join(PART_NAMES), do="rename or select the parts"
+                )
+            named.append((part, str(key), value))
+        order = ("train", "validation", "test")
+        named.sort(key=lambda item: order.index(item[0]))
+        return [_piece(value, key, part) for part, key, value in named]
+    return [_piece(data, name, "")]
+
+
+def _piece(data: Any, name: str, part: str) -> Piece:
+    if not hasattr(data, "with_format") or not hasattr(data, "num_rows"):
+        raise DataError(
+            f"{name}: a streaming data set",
+            expected="one with a known number of rows",
+            do="load it with streaming=False",
+        )
+    table = data.with_format("arrow")[:]  # applies shuffles and selections, decodes nothing
+    names = {key: _names(feature) for key, feature in data.features.items()}
+    features = {key: {"names": value} for key, value in names.items() if value}
+    metadata = dict(table.schema.metadata or {})
+    metadata[b"huggingface"] = json.dumps({"info": {"features": features}}).encode()
+    return Piece(table.replace_schema_metadata(metadata), name, part)
+
+
+def _names(feature: Any) -> list[str]:
+    """Class names of a ``ClassLabel``, or of the ``ClassLabel`` inside a list."""
+    if isinstance(feature, list):
+        feature = feature[0] if feature else None
+    inner = getattr(feature, "feature", None)
+    names = getattr(feature if inner is None else inner, "names", None)
+    return [str(item) for item in names] if names else []

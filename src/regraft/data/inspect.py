@@ -1,0 +1,151 @@
+"""Find every row that cannot be read, before anything is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+
+from regraft.data.checks import check_target
+from regraft.data.hashing import thread_count
+from regraft.data.manifest import BadRow, Manifest
+from regraft.data.pixels import DECODER_ERRORS, open_image, reason_of, unreadable_mode
+from regraft.data.source import Source
+from regraft.errors import DataError, RegraftError
+
+__all__ = ["BadRow", "checked", "drop", "inspect", "thread_map"]
+
+Result = TypeVar("Result")
+_SPAN = 64
+_SHOWN = 20  # rows that an error names; the rest are counted
+
+
+def inspect(
+    source: Source, *, workers: int = 0, progress: Callable[[int, int], None] | None = None
+) -> tuple[tuple[int, BadRow], ...]:
+    """All rows that cannot be used, with the reason, in order.
+
+    Images: missing, empty, of unknown format, of 0×0 pixels, in a mode without an RGB form, truncated. A PNG's
+    checksums are verified without decoding it; a JPEG is decoded at an eighth of its size, which reads all
+    of its data and so sees a truncation; other formats are decoded. Arrays: NaN or infinite values. Texts:
+    nothing but white space.
+
+    Args:
+        source: the inputs.
+        workers: threads; 0 chooses by the number of cores.
+        progress: called in this thread with (rows done, rows in all).
+    """
+    found = thread_map(lambda row: _inspect_row(source, row), len(source), workers=workers, progress=progress)
+    return tuple((row, bad) for row, bad in enumerate(found) if bad is not None)
+
+
+def drop(manifest: Manifest, bad: Sequence[tuple[int, BadRow]]) -> Manifest:
+    """The manifest without the bad rows, which are recorded in ``skipped``."""
+    if not bad:
+        return manifest
+    keep = np.ones(len(manifest), dtype=bool)
+    keep[[row for row, _ in bad]] = False
+    kept = manifest.take(np.flatnonzero(keep))
+    return Manifest(
+        name=kept.name,
+        inputs=kept.inputs,
+        ids=kept.ids,
+        hashes=kept.hashes,
+        target=kept.target,
+        split=kept.split,
+        groups=kept.groups,
+        skipped=(*manifest.skipped, *(item for _, item in bad)),
+    )
+
+
+def checked(
+    manifest: Manifest,
+    *,
+    skip_bad: bool = False,
+    workers: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> Manifest:
+    """The manifest with readable rows only: inspects inputs and masks, then refuses or drops the bad rows.
+
+    Raises:
+        DataError: bad rows (all listed, up to 20 by name) unless ``skip_bad``; or too little is left.
+    """
+    bad = dict(inspect(manifest.inputs, workers=workers, progress=progress))
+    if manifest.target is not None and manifest.target.masks is not None:
+        bad = {**dict(inspect(manifest.target.masks, workers=workers)), **bad}
+    if not bad:
+        return manifest
+    listed = sorted(bad.items())
+    if not skip_bad:
+        lines = "; ".join(f"{item.where}: {item.reason}" for _, item in listed[:_SHOWN])
+        more = f"; and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+        raise DataError(
+            f"{manifest.name}: {len(listed)} of {len(manifest)} rows cannot be read: {lines}{more}",
+            do="mend or delete them, or leave them out with --skip-bad",
+        )
+    kept = drop(manifest, listed)
+    check_target(kept)
+    return kept
+
+
+def thread_map(
+    work: Callable[[int], Result],
+    count: int,
+    *,
+    workers: int = 0,
+    progress: Callable[[int, int], None] | None = None,
+) -> list[Result]:
+    """``[work(0), …, work(count - 1)]`` computed in threads, a span of rows at a time."""
+
+    def span(start: int) -> list[Result]:
+        return [work(row) for row in range(start, min(start + _SPAN, count))]
+
+    results: list[Result] = []
+    with ThreadPoolExecutor(thread_count(workers)) as pool:
+        for part in pool.map(span, range(0, count, _SPAN)):
+            results += part
+            if progress is not None:
+                progress(len(results), count)
+    return results
+
+
+def _inspect_row(source: Source, row: int) -> BadRow | None:
+    where = source.where(row)
+    try:
+        if source.modality == "text":
+            if not str(source.read(row)).strip():
+                return BadRow(where, "the text is empty", "write it or leave the row out")
+            return None
+        if source.modality == "array":
+            values = source.read(row)
+            if isinstance(values, np.ndarray) and not np.isfinite(values).all():
+                return BadRow(where, "NaN or infinite values", "fill them in or leave the row out")
+            return None
+        if getattr(source, "encoded", False):
+            return _inspect_image(source.content(row), where)
+        source.read(row)
+    except RegraftError as error:
+        return BadRow(where, error.what.removeprefix(f"{where}: "), error.do or "leave the row out")
+    return None
+
+
+def _inspect_image(content: bytes, where: str) -> BadRow | None:
+    image = open_image(content, where)
+    redo = "export it again as JPEG or PNG, or leave it out"
+    if 0 in image.size:
+        return BadRow(where, f"{image.size[0]}×{image.size[1]} pixels", redo)
+    if reason := unreadable_mode(image):
+        return BadRow(where, reason, redo)
+    try:
+        if image.format == "PNG":
+            image.verify()
+        elif image.format == "JPEG":
+            image.draft(image.mode, (max(1, image.width // 8), max(1, image.height // 8)))
+            image.load()
+        else:
+            image.load()
+    except DECODER_ERRORS as error:
+        return BadRow(where, f"cannot be decoded ({reason_of(error)})", redo)
+    return None

@@ -1,0 +1,276 @@
+"""From label columns to a :class:`Target`: what kind of task is this, and what are its classes?
+
+The rules, in this order (``kind=`` overrides them):
+
+* several columns: all values 0, 1 or missing → multilabel; other numbers → regression with several outputs;
+* lists of labels, or texts of which one holds ``a|b`` → multilabel;
+* names given with the column (Hugging Face's ``ClassLabel``), texts, booleans → binary or multiclass;
+* whole numbers → classes where they are few (at most 20 values, or 0…C-1 / 1…C without a gap) and every
+  value comes twice on average; regression otherwise;
+* real numbers → regression, unless all are 0 or 1 (a column of flags with gaps, as pandas writes it).
+
+Text columns whose every cell reads as a number count as numbers. Two classes make a binary task.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from regraft.data.manifest import Kind, Target
+from regraft.errors import DataError
+
+__all__ = ["KINDS", "Column", "read_target"]
+
+KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression")
+FEW = 20  # whole numbers with at most this many values are classes
+SEPARATOR = "|"
+
+Form = Literal["list", "text", "flag", "integer", "real", "empty"]
+
+_INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})")  # "007" is a code, not a number
+_REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_GAPS = ("", "nan", "na", "n/a", "null", "none")  # in columns of numbers only: "none" can be a class
+
+
+@dataclass(frozen=True)
+class Column:
+    """One label column: its name, a value per row (``None`` = missing), and class names where the file has them."""
+
+    name: str
+    values: Sequence[Any]
+    names: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class _Read:
+    """A column whose values have one Python type: lists, str, bool, int or float; gaps are ``None``."""
+
+    name: str
+    form: Form
+    values: list[Any]
+    names: tuple[str, ...]
+
+
+def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]) -> Target:
+    """The labels of all rows.
+
+    Args:
+        columns: one or several label columns of equal length.
+        kind: the kind of task, or ``None`` to infer it by the rules above.
+        ids: the rows' names, for messages.
+
+    Raises:
+        DataError: unknown kind; no label in a column; values that do not fit the kind.
+    """
+    if kind is not None and kind not in KINDS:
+        raise DataError(f"unknown kind {kind!r}", expected=", ".join(KINDS))
+    reads = [_read(column) for column in columns]
+    for read in reads:
+        if read.form == "empty":
+            raise DataError(f"the label column {read.name!r} holds no label at all", do="name another one with --label")
+    kind = kind or _infer(reads, ids)
+    if kind == "regression":
+        return _regression(reads, ids)
+    if kind == "multilabel":
+        return _multilabel(reads, ids)
+    if len(reads) > 1:
+        names = ", ".join(read.name for read in reads)
+        raise DataError(
+            f"a {kind} task has one label column", got=names, do="name one column, or use --kind multilabel"
+        )
+    return _classes(reads[0], kind, ids)
+
+
+def _read(column: Column) -> _Read:
+    values = [_plain(value) for value in column.values]
+    present = [value for value in values if value is not None]
+    form: Form
+    if not present:
+        form = "empty"
+    elif any(isinstance(value, list) for value in present):
+        form, values = "list", [value if value is None or isinstance(value, list) else [value] for value in values]
+    elif all(isinstance(value, bool) for value in present):
+        form = "flag"
+    elif all(isinstance(value, int) for value in present):
+        form = "integer"
+    elif all(isinstance(value, int | float) for value in present):
+        form, values = "real", [None if value is None else float(value) for value in values]
+    else:
+        return _read_text(column, [None if value is None else str(value) for value in values])
+    return _Read(column.name, form, values, column.names)
+
+
+def _read_text(column: Column, values: list[str | None]) -> _Read:
+    numbers = [None if value is None or value.lower() in _GAPS else value for value in values]
+    given = [value for value in numbers if value is not None]
+    if given and not column.names:
+        if all(_INTEGER.fullmatch(value) for value in given):
+            return _Read(column.name, "integer", [None if v is None else int(v) for v in numbers], ())
+        if all(_REAL.fullmatch(value) for value in given):
+            return _Read(column.name, "real", [None if v is None else float(v) for v in numbers], ())
+    form: Form = "text" if any(value is not None for value in values) else "empty"
+    return _Read(column.name, form, values, column.names)
+
+
+def _plain(value: Any) -> Any:
+    """Python scalars and lists; NaN and blank texts are gaps."""
+    if isinstance(value, np.generic | np.ndarray):
+        value = value.tolist()
+    if isinstance(value, str):
+        return value.strip() or None
+    if isinstance(value, float) and np.isnan(value):
+        return None
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    if value is None or isinstance(value, bool | int | float):
+        return value
+    return str(value)
+
+
+def _infer(reads: list[_Read], ids: Sequence[str]) -> Kind:
+    if len(reads) > 1:
+        return "multilabel" if all(_zero_one(read) for read in reads) else "regression"
+    read = reads[0]
+    present = [value for value in read.values if value is not None]
+    if read.form == "list":
+        return "multilabel"
+    if read.form == "text" and any(SEPARATOR in value for value in present):
+        return "multilabel"
+    if read.form == "text" and len(set(present)) > FEW and 2 * sum(map(_not_finite, present)) < len(present):
+        _refuse_first(read, ids, _not_finite, "a finite number, as in most of its rows")
+    if read.form in ("integer", "real") and not read.names:
+        distinct = sorted(set(present))
+        whole = all(float(value).is_integer() for value in distinct)
+        gaps = len(present) < len(read.values)
+        if read.form == "real" and not _zero_one(read) and not (whole and gaps):
+            return "regression"
+        counted = distinct[0] in (0, 1) and distinct[-1] - distinct[0] + 1 == len(distinct)
+        few = len(distinct) <= 2 or (len(present) >= 2 * len(distinct) and (len(distinct) <= FEW or counted))
+        if not few:
+            return "regression"
+    if read.names and read.form == "integer":
+        present = [value for value in present if value >= 0]
+    return "binary" if len(set(present)) == 2 else "multiclass"
+
+
+def _zero_one(read: _Read) -> bool:
+    if read.form == "flag":
+        return True
+    return read.form in ("integer", "real") and all(value in (0, 1) for value in read.values if value is not None)
+
+
+def _classes(read: _Read, kind: Kind, ids: Sequence[str]) -> Target:
+    values, names = read.values, list(read.names)
+    if read.form == "list":
+        raise DataError(
+            f"the label column {read.name!r} holds lists", expected="one class a row", do="use --kind multilabel"
+        )
+    if read.form == "real":
+        row = next((i for i, v in enumerate(values) if v is not None and not float(v).is_integer()), None)
+        if row is not None:
+            raise DataError(
+                f"the label column {read.name!r} holds real numbers (row {ids[row]}: {values[row]})",
+                expected=f"classes for a {kind} task",
+                do="use --kind regression",
+            )
+        values = [None if value is None else int(value) for value in values]
+    if names and read.form in ("integer", "real", "flag"):
+        # -1 is how Hugging Face writes "no label"
+        values = [None if value is None or value == -1 else value for value in values]
+        bad = next((i for i, v in enumerate(values) if v is not None and not 0 <= v < len(names)), None)
+        if bad is not None:
+            raise DataError(
+                f"row {ids[bad]}: label {values[bad]} has no name",
+                expected=f"0 … {len(names) - 1}",
+                do="correct the labels",
+            )
+        values = [None if value is None else names[value] for value in values]
+    elif not names:
+        names = [str(value) for value in sorted({value for value in values if value is not None})]
+        values = [None if value is None else str(value) for value in values]
+    if unknown := sorted({value for value in values if value is not None} - set(names)):
+        raise DataError(
+            f"label {unknown[0]!r} is not among the class names of {read.name!r}", expected=", ".join(names[:9])
+        )
+    used = {value for value in values if value is not None}
+    classes = tuple(name for name in dict.fromkeys(names) if name in used)
+    if kind == "binary" and len(classes) > 2:
+        raise DataError(
+            f"the label column {read.name!r} has {len(classes)} classes",
+            expected="2 for a binary task",
+            do="use --kind multiclass",
+        )
+    code = {name: index for index, name in enumerate(classes)}
+    return Target(kind, classes, np.array([-1 if v is None else code[v] for v in values], dtype=np.int64))
+
+
+def _multilabel(reads: list[_Read], ids: Sequence[str]) -> Target:
+    if len(reads) == 1 and (reads[0].form in ("list", "text") or reads[0].names):
+        return _label_lists(reads[0], ids)
+    columns = []
+    for read in reads:
+        _refuse_first(read, ids, lambda value: value not in (0, 1), "0, 1 or nothing (missing) in a multilabel column")
+        columns.append([np.nan if value is None else float(value) for value in read.values])
+    return Target("multilabel", tuple(read.name for read in reads), np.array(columns, dtype=np.float32).T.copy())
+
+
+def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
+    """Lists of names or indices, or ``a|b`` texts, as 0/1 columns; a gap is a row without any label.
+
+    An empty list is a row to which no label applies (all 0); a row of 0/1 flags is told apart by its class names'
+    number and its values only where names are given, so lists are always read as *which labels apply*.
+    """
+    lists: list[list[Any] | None] = []
+    for value in read.values:
+        if isinstance(value, str):
+            value = [item.strip() for item in value.split(SEPARATOR) if item.strip()]
+        lists.append(value if value is None or isinstance(value, list) else [value])
+    names = list(read.names)
+    if not names:
+        items = {item for value in lists if value is not None for item in value}
+        if len({isinstance(item, str) for item in items}) > 1:
+            items = {str(item) for item in items}
+        names = [str(item) for item in sorted(items)]
+    place = {name: index for index, name in enumerate(names)}
+    values = np.zeros((len(lists), len(names)), dtype=np.float32)
+    for row, value in enumerate(lists):
+        if value is None:
+            values[row] = np.nan
+            continue
+        for item in value:
+            column = item if read.names and isinstance(item, int) else place.get(str(item), -1)
+            if not 0 <= column < len(names):
+                raise DataError(f"row {ids[row]}: label {item!r} has no name", expected=", ".join(names[:9]))
+            values[row, column] = 1.0
+    return Target("multilabel", tuple(names), values)
+
+
+def _regression(reads: list[_Read], ids: Sequence[str]) -> Target:
+    columns = []
+    for read in reads:
+        _refuse_first(read, ids, _not_finite, "a finite number")
+        columns.append([np.nan if value is None else float(value) for value in read.values])
+    return Target("regression", tuple(read.name for read in reads), np.array(columns, dtype=np.float64).T.copy())
+
+
+def _not_finite(value: Any) -> bool:
+    if isinstance(value, str):  # a column is text when one of its cells is: find that cell
+        return not _REAL.fullmatch(value)
+    return not isinstance(value, int | float) or not np.isfinite(value)
+
+
+def _refuse_first(read: _Read, ids: Sequence[str], wrong: Any, expected: str) -> None:
+    """Name the first value of a column that does not fit."""
+    for row, value in enumerate(read.values):
+        if value is not None and wrong(value):
+            raise DataError(
+                f"the label column {read.name!r} does not fit the kind",
+                expected=expected,
+                got=f"{value!r} in {ids[row]}",
+                do="correct the value, name another column with --label, or choose another --kind",
+            )

@@ -1,0 +1,71 @@
+"""What every reader hands to scan(): rows as they stand in the files, before labels are understood."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regraft.data.labels import Column
+from regraft.data.source import Source
+from regraft.errors import DataError
+
+__all__ = ["PART_NAMES", "Dense", "Rows", "Wish", "part_of"]
+
+PART_NAMES = {
+    "train": "train",
+    "training": "train",
+    "val": "validation",
+    "valid": "validation",
+    "validation": "validation",
+    "dev": "validation",
+    "test": "test",
+    "testing": "test",
+}
+
+
+@dataclass(frozen=True)
+class Wish:
+    """What the user asked for: label columns, group and input column (empty: guess), and whether labels are needed."""
+
+    labels: tuple[str, ...] = ()
+    group: str = ""
+    input: str = ""
+    labelled: bool = True
+
+
+@dataclass(frozen=True)
+class Dense:
+    """A mask per row: the source of masks, class names where known, and the value to leave out."""
+
+    masks: Source
+    classes: tuple[str, ...] = ()
+    ignore: int = -1
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Inputs, ids, label columns, parts and groups of equal length."""
+
+    inputs: Source
+    ids: Sequence[str]
+    columns: Sequence[Column]
+    split: Sequence[str]
+    groups: Sequence[str] | None = None
+    dense: Dense | None = None
+
+
+def part_of(value: Any, where: str) -> str:
+    """``train``, ``validation`` or ``test`` for the usual names of parts; an empty cell is ``train``.
+
+    Raises:
+        DataError: another name.
+    """
+    text = "" if value is None else str(value).strip().lower()
+    if text in ("", "nan"):
+        return "train"
+    if text not in PART_NAMES:
+        raise DataError(
+            f"{where}: unknown part {value!r}", expected=", ".join(PART_NAMES), do="correct the split column"
+        )
+    return PART_NAMES[text]

@@ -1,0 +1,218 @@
+"""scan(): whatever form the data has → one :class:`Manifest`."""
+
+from __future__ import annotations
+
+import difflib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from regraft.data import hub
+from regraft.data.arrays import array_rows, input_source, npz_rows
+from regraft.data.checks import check_target
+from regraft.data.folder import folder_rows, part_files
+from regraft.data.hashing import hash_rows
+from regraft.data.inspect import checked, drop, thread_map
+from regraft.data.labels import KINDS, read_target
+from regraft.data.manifest import BadRow, Kind, Manifest, Target
+from regraft.data.pixels import IMAGE_SUFFIXES
+from regraft.data.rows import Dense, Rows, Wish
+from regraft.data.source import FileImages
+from regraft.data.table import TABLE_SUFFIXES, Piece, read_pieces, read_table
+from regraft.errors import DataError, MissingPathError
+
+__all__ = ["scan"]
+
+
+def scan(
+    data: Any,
+    *,
+    kind: Kind | None = None,
+    label: str | Sequence[str] | None = None,
+    group: str | None = None,
+    input: str | None = None,
+    skip_bad: bool = False,
+    labelled: bool = True,
+) -> Manifest:
+    """Read rows, labels and parts of any kind of data, and hash every row's content once.
+
+    Pixels are not checked here: a broken or missing image gets a row, and :func:`regraft.data.inspect` lists
+    all of them at once. Columns are guessed by name: the input among ``image, img, path, file, file_name,
+    filename, filepath, text, sentence`` (or columns of numbers alone), the label among ``label, labels, y, target,
+    class, fine_label`` (or ``mask``), the part in ``split``. Paths in a table start from its own folder.
+
+    Args:
+        data: one of
+
+            * a folder of images, ``class/image.jpg``, flat or inside ``train``, ``val``/``valid``/``validation`` and
+              ``test``;
+            * a CSV or TSV file ``path,label[,split][,group]``, texts or columns of numbers;
+            * a parquet file in Hugging Face's image encoding (class names from its metadata), or a folder of
+              ``train.parquet``, ``validation.parquet``, ``test.parquet``;
+            * an ``.npz`` file with ``X`` (or ``images``) and ``y`` (or ``labels``), and ``_val``, ``_test`` twins;
+            * ``org/name`` of a Hugging Face data set, a ``Dataset``, a ``DatasetDict``, a data frame or a
+              pyarrow table;
+            * ``(X, y)`` or ``(X, y, groups)``: arrays, lists of paths or texts;
+            * with ``labelled=False`` also a list of image paths, one image path, or X alone;
+            * a :class:`Manifest`, which is returned as it is.
+        kind: the kind of task; inferred where ``None`` by the rules in :mod:`regraft.data.labels`.
+        label: the label column, or several.
+        group: the column whose equal values no split may part.
+        input: the input column.
+        skip_bad: leave out rows that cannot be read or have no label, and record them in ``skipped``.
+        labelled: whether labels are needed; ``False`` gives ``target=None``.
+
+    Raises:
+        MissingPathError: a path is not there.
+        DataError: no row, no label, one class, a class absent from training, an unknown column, and the like.
+        MissingDependencyError: a Hugging Face id without the package ``datasets``.
+    """
+    if isinstance(data, Manifest):
+        return data
+    if kind is not None and kind not in KINDS:
+        near = difflib.get_close_matches(str(kind), KINDS, n=1)
+        raise DataError(
+            f"unknown kind {kind!r}", expected=", ".join(KINDS), do=f"perhaps {near[0]} was meant" if near else ""
+        )
+    labels = (label,) if isinstance(label, str) else tuple(label or ())
+    wish = Wish(labels, group or "", input or "", labelled)
+    name, rows = _read(data, wish, skip_bad)
+    if not len(rows.inputs):
+        raise DataError(f"{name}: no rows", do="check that the right file was named")
+    ids = tuple(rows.ids)
+    target = _target(rows, kind, ids, name) if labelled else None
+    manifest = Manifest(
+        name=name,
+        inputs=rows.inputs,
+        ids=ids,
+        hashes=hash_rows(rows.inputs, ids),
+        target=target,
+        split=tuple(rows.split),
+        groups=None if rows.groups is None else tuple(rows.groups),
+    )
+    if target is not None:
+        manifest = _without_unlabelled(manifest, target, skip_bad)
+    if skip_bad:
+        manifest = checked(manifest, skip_bad=True)
+    check_target(manifest)
+    return manifest
+
+
+def _read(data: Any, wish: Wish, skip_bad: bool) -> tuple[str, Rows]:
+    if isinstance(data, str | os.PathLike):
+        return _read_path(Path(data).expanduser(), os.fspath(data), wish, skip_bad)
+    if hub.is_dataset(data):
+        return "dataset", read_pieces(hub.pieces(data, "dataset"), wish)
+    if isinstance(data, pa.Table):
+        return "table", read_pieces([Piece(data, "table")], wish)
+    if type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
+        return "frame", read_pieces([Piece(pa.Table.from_pandas(data, preserve_index=False), "frame")], wish)
+    if isinstance(data, tuple) and not all(isinstance(item, str | Path) for item in data):
+        return "arrays", array_rows(data, wish)
+    if wish.labelled:
+        raise DataError(
+            f"data of type {type(data).__name__} has no labels",
+            expected="a path, (X, y), a data set or a Manifest",
+            do="pass (inputs, labels), or labelled=False to predict",
+        )
+    return "inputs", _unlabelled(data, skip_bad)
+
+
+def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str, Rows]:
+    suffix = path.suffix.lower()
+    name = path.stem if suffix in (*TABLE_SUFFIXES, ".npz") else path.resolve().name
+    if path.is_dir():
+        if parts := part_files(path):
+            return name, read_pieces([read_table(file, part) for part, file in parts], wish)
+        if wish.labels or wish.group or wish.input:
+            raise DataError(
+                f"{path}{os.sep}: a folder of images has no columns",
+                do="use a CSV with path,label and the other columns",
+            )
+        return name, folder_rows(path, labelled=wish.labelled, skip_bad=skip_bad)
+    if not path.exists():
+        if hub.looks_like_id(typed) and not path.parent.exists() and suffix not in (*TABLE_SUFFIXES, *IMAGE_SUFFIXES):
+            return typed, read_pieces(hub.pieces(hub.fetch(typed), typed), wish)
+        raise _missing(path)
+    if suffix in TABLE_SUFFIXES:
+        return name, read_pieces([read_table(path)], wish)
+    if suffix == ".npz":
+        return name, npz_rows(path, wish)
+    if suffix in IMAGE_SUFFIXES and not wish.labelled:
+        return name, _unlabelled([path], skip_bad)
+    raise DataError(
+        f"{path}: data of this form is not read",
+        expected=f"a folder of images, or a file ending in {', '.join((*TABLE_SUFFIXES, '.npz'))}",
+        do="convert it" if wish.labelled else "name images, a folder or a table",
+    )
+
+
+def _missing(path: Path) -> MissingPathError:
+    siblings = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
+    close = difflib.get_close_matches(path.name, siblings, n=3)
+    return MissingPathError(
+        f"{path}: no such file or folder", do=f"perhaps {' or '.join(close)} was meant" if close else "check the path"
+    )
+
+
+def _unlabelled(data: Any, skip_bad: bool) -> Rows:
+    """Inputs alone, for prediction: paths, texts or an array."""
+    if isinstance(data, list | tuple) and not data:
+        raise DataError("no inputs", expected="at least one path", do="check the pattern")
+    source = input_source(data, "")
+    if isinstance(source, FileImages):
+        ids = list(source.paths)
+        gone = [path for path in ids if not os.path.exists(path)]
+        if gone and not skip_bad:
+            more = f" (and {len(gone) - 5} more)" if len(gone) > 5 else ""
+            raise MissingPathError(f"no such file: {', '.join(gone[:5])}{more}", do="check the paths")
+    else:
+        ids = [f"row {row}" for row in range(len(source))]
+    return Rows(source, ids, [], ["train"] * len(ids))
+
+
+def _target(rows: Rows, kind: Kind | None, ids: tuple[str, ...], name: str) -> Target:
+    if rows.dense is not None:
+        return _dense_target(rows.dense, kind, len(ids))
+    if not rows.columns:
+        raise DataError(f"{name}: no label column", do="name it with --label")
+    return read_target(rows.columns, kind, ids)
+
+
+def _dense_target(dense: Dense, kind: Kind | None, count: int) -> Target:
+    if kind not in (None, "multiclass", "binary"):
+        raise DataError(
+            f"a mask column with kind {kind!r}", expected="multiclass", do="name a label column with --label"
+        )
+    classes = dense.classes
+    if not classes:  # the names are not in the file: count the values
+        tops = thread_map(lambda row: _top(dense, row), count)
+        classes = tuple(str(value) for value in range(max(tops, default=-1) + 1))
+    elif dense.ignore == len(classes) - 1:
+        classes = classes[:-1]
+    kind = kind or ("binary" if len(classes) == 2 else "multiclass")
+    return Target(kind, classes, np.zeros((count, 0), dtype=np.int64), dense.masks, dense.ignore)
+
+
+def _top(dense: Dense, row: int) -> int:
+    values = np.unique(np.asarray(dense.masks.read(row)))
+    return int(max((value for value in values if value != dense.ignore), default=-1))
+
+
+def _without_unlabelled(manifest: Manifest, target: Target, skip_bad: bool) -> Manifest:
+    """Rows without any label are refused, or left out and recorded."""
+    missing = np.flatnonzero(~target.present)
+    if not len(missing):
+        return manifest
+    if not skip_bad:
+        names = ", ".join(manifest.ids[row] for row in missing[:5])
+        more = f" (and {len(missing) - 5} more)" if len(missing) > 5 else ""
+        raise DataError(
+            f"{manifest.name}: {len(missing)} of {len(manifest)} rows have no label: {names}{more}",
+            do="label them, or leave them out with --skip-bad",
+        )
+    return drop(manifest, [(int(row), BadRow(manifest.ids[row], "no label", "label it")) for row in missing])

@@ -1,0 +1,329 @@
+"""Tables (CSV, TSV, parquet, data frames) → rows: which column is the input, the label, the part, the group?"""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from regraft.data.labels import Column
+from regraft.data.pixels import IMAGE_SUFFIXES
+from regraft.data.rows import Dense, Rows, Wish, part_of
+from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts
+from regraft.errors import DataError
+
+__all__ = ["TABLE_SUFFIXES", "Piece", "near", "read_csv", "read_pieces", "read_table"]
+
+INPUTS = ("image", "img", "path", "file", "file_name", "filename", "filepath", "text", "sentence")
+PATHS = ("path", "file", "file_name", "filename", "filepath", "image", "img")
+LABELS = ("label", "labels", "y", "target", "class", "fine_label")
+MASKS = ("mask", "segmentation_mask", "annotation")
+SPLITS = ("split",)
+TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".parquet")
+
+
+@dataclass(frozen=True)
+class Piece:
+    """One table of the data.
+
+    Attributes:
+        table: its columns.
+        name: what its rows are called in messages.
+        part: the part all its rows belong to, where the file's name says so.
+        root: the folder that relative paths start from.
+    """
+
+    table: pa.Table
+    name: str
+    part: str = ""
+    root: Path = Path()
+
+
+@dataclass(frozen=True)
+class _Choice:
+    input: tuple[str, ...]  # several: a row of numbers
+    labels: tuple[str, ...]
+    split: str
+    group: str
+
+
+def read_table(path: Path, part: str = "") -> Piece:
+    """A CSV, TSV or parquet file as a :class:`Piece`.
+
+    Raises:
+        DataError: it cannot be parsed.
+    """
+    if path.suffix.lower() != ".parquet":
+        return Piece(read_csv(path), path.name, part, path.parent)
+    try:
+        with pq.ParquetFile(path) as file:  # read_table would add columns of folders named a=b
+            return Piece(file.read(), path.name, part, path.parent)
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path}: not a parquet file that can be read ({str(error).splitlines()[0]})", do="export it again"
+        ) from error
+
+
+def read_csv(path: Path) -> pa.Table:
+    """A CSV or TSV file as a table of texts; the first line names the columns.
+
+    The separator is a tab in ``.tsv`` and ``.tab`` files; in ``.csv`` files a comma, or a semicolon where the first
+    line holds one and no comma.
+
+    Raises:
+        DataError: not UTF-8, no header, a column named twice, or a line with too many or too few cells.
+    """
+    try:
+        with open(path, encoding="utf-8-sig", newline="") as stream:
+            first = stream.readline()
+            stream.seek(0)
+            comma = ";" if ";" in first and "," not in first else ","
+            delimiter = "\t" if path.suffix.lower() in (".tsv", ".tab") else comma
+            reader = csv.reader(stream, delimiter=delimiter, strict=True)
+            header = [name.strip() for name in next(reader, [])]
+            if not any(header):
+                raise DataError(f"{path}: no header", expected="a first line such as path,label", do="name the columns")
+            if twice := sorted({name for name in header if header.count(name) > 1}):
+                raise DataError(f"{path}: the column {twice[0]!r} is there twice", do="rename one")
+            cells = []
+            for line in reader:
+                if line and len(line) != len(header):
+                    raise DataError(
+                        f"{path} line {reader.line_num}: {len(line)} cells",
+                        expected=f"{len(header)} as in the header",
+                        do='put cells that hold the separator in "quotes"',
+                    )
+                if line:
+                    cells.append(line)
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 (byte {error.start})", do="save it as UTF-8") from error
+    except csv.Error as error:
+        raise DataError(f"{path}: cannot be parsed ({error})", do="check its quotes") from error
+    columns = list(zip(*cells)) if cells else [() for _ in header]
+    return pa.table({name: pa.array(column, pa.string()) for name, column in zip(header, columns)})
+
+
+def read_pieces(pieces: Sequence[Piece], wish: Wish) -> Rows:
+    """The rows of all tables, one after the other.
+
+    Raises:
+        DataError: an unknown column, no input or label column, or cells that cannot be used.
+    """
+    read = [_read_piece(piece, wish, several=len(pieces) > 1) for piece in pieces]
+    first = read[0]
+    names = [column.name for column in first.columns]
+    columns = []
+    for number, column in enumerate(first.columns):
+        for other in read[1:]:
+            if [c.name for c in other.columns] != names:
+                raise DataError(
+                    "the parts name their labels differently", got=f"{names} and {[c.name for c in other.columns]}"
+                )
+        named = [rows.columns[number].names for rows in read]
+        if any(name != named[0] for name in named):
+            raise DataError(
+                f"the parts name the classes of {column.name!r} differently", do="write them with the same class names"
+            )
+        columns.append(Column(column.name, [v for rows in read for v in rows.columns[number].values], column.names))
+    dense = None
+    if first.dense is not None:
+        masks = [rows.dense.masks for rows in read if rows.dense is not None]
+        dense = Dense(Joined(masks) if len(masks) > 1 else masks[0], first.dense.classes, first.dense.ignore)
+    grouped = first.groups is not None
+    return Rows(
+        inputs=first.inputs if len(read) == 1 else Joined([rows.inputs for rows in read]),
+        ids=[i for rows in read for i in rows.ids],
+        columns=columns,
+        split=[s for rows in read for s in rows.split],
+        groups=[g for rows in read for g in rows.groups or []] if grouped else None,
+        dense=dense,
+    )
+
+
+def near(name: str, names: Sequence[str]) -> str:
+    """Advice for a name that is not there: the nearest ones, or all."""
+    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    return f"perhaps {' or '.join(close)} was meant" if close else f"choose from {', '.join(names[:20])}"
+
+
+def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
+    table = piece.table
+    choice = _choose(piece, wish)
+    inputs, ids = _inputs(piece, choice, several)
+    split = [piece.part or "train"] * len(ids)
+    if choice.split:
+        split = [part_of(v, f"{piece.name}, {i}") for v, i in zip(table[choice.split].to_pylist(), ids)]
+    groups = None
+    if choice.group:
+        values = table[choice.group].to_pylist()
+        # a row without a group is a group of its own
+        groups = [f"(no group) {i}" if v is None or v == "" else str(v) for v, i in zip(values, ids)]
+    dense, columns = None, []
+    if len(choice.labels) == 1 and _encoded(table.schema.field(choice.labels[0]).type):
+        dense = _dense(piece, choice.labels[0])
+    else:
+        columns = [Column(name, _values(table[name]), _class_names(table, name)) for name in choice.labels]
+    return Rows(inputs=inputs, ids=ids, columns=columns, split=split, groups=groups, dense=dense)
+
+
+def _choose(piece: Piece, wish: Wish) -> _Choice:
+    names = piece.table.column_names
+    for name in (*wish.labels, wish.group, wish.input):
+        if name and name not in names:
+            raise DataError(f"{piece.name}: no column {name!r}", do=near(name, names))
+    split = _guess(names, SPLITS, ())
+    taken = [name for name in (split, wish.group, wish.input, *wish.labels) if name]
+    labels = wish.labels
+    if not labels and (found := _guess(names, (*LABELS, *MASKS), taken)):
+        labels = (found,)
+    taken += labels
+    field = wish.input or _guess(names, INPUTS, taken)
+    rest = [name for name in names if name not in taken]
+    numbers = tuple(name for name in rest if _numeric(piece.table[name]))
+    if not field and len(rest) == 2 and not labels and wish.labelled and len(numbers) == 1:
+        labels, rest = numbers, [name for name in rest if name not in numbers]
+        numbers = ()
+    inputs: tuple[str, ...] = (field,) if field else ()
+    if not inputs and len(rest) == 1 and not numbers:
+        inputs = (rest[0],)
+    if not inputs and rest and len(numbers) == len(rest):
+        inputs = numbers
+    if not inputs:
+        raise DataError(
+            f"{piece.name}: no input column",
+            expected=f"one of {', '.join(INPUTS)}, or columns of numbers alone",
+            got=", ".join(names),
+            do="name it with --input",
+        )
+    if not labels and wish.labelled:
+        others = [name for name in rest if name not in inputs]
+        if len(others) != 1:
+            raise DataError(
+                f"{piece.name}: no label column",
+                expected=f"one of {', '.join(LABELS)}",
+                got=", ".join(names),
+                do="name it with --label",
+            )
+        labels = (others[0],)
+    return _Choice(inputs, tuple(labels) if wish.labelled else (), split, wish.group)
+
+
+def _guess(names: Sequence[str], wanted: Sequence[str], taken: Sequence[str]) -> str:
+    """The first wanted name that a free column has, capitals aside; empty where none has."""
+    lower = {name.lower(): name for name in reversed(names) if name not in taken}
+    return next((lower[name] for name in wanted if name in lower), "")
+
+
+def _numeric(column: pa.ChunkedArray) -> bool:
+    kind = column.type
+    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+        return True
+    if not _textual(kind):
+        return False
+    try:
+        column.cast(pa.float64())
+    except pa.ArrowException:
+        return False
+    return len(column) > 0
+
+
+def _textual(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind)
+
+
+def _encoded(kind: pa.DataType) -> bool:
+    if pa.types.is_struct(kind):
+        return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
+    return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
+
+
+def _values(column: pa.ChunkedArray) -> list[Any]:
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[str]]:
+    prefix = f"{piece.name} " if several else ""
+    ids = [f"{prefix}row {row}" for row in range(piece.table.num_rows)]
+    if len(choice.input) > 1 or _numeric_type(piece.table.schema.field(choice.input[0]).type):
+        columns = [_floats(piece.table[name]) for name in choice.input]
+        return Arrays(np.stack(columns, axis=1), piece.name), ids
+    column = piece.table[choice.input[0]]
+    if _encoded(column.type):
+        return _images(column, piece), ids
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if _textual(column.type):
+        values = [value or "" for value in column.to_pylist()]
+        if not _are_paths(values, choice.input[0]):
+            return Texts(values, piece.name), ids
+        return FileImages(piece.root / value for value in values), values
+    try:
+        return Arrays(np.array(column.to_pylist(), dtype=np.float32), piece.name), ids
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{piece.name}: the input column {choice.input[0]!r} has the type {column.type}",
+            expected="images, paths, texts or lists of numbers of one length",
+            do="name another column with --input",
+        ) from error
+
+
+def _numeric_type(kind: pa.DataType) -> bool:
+    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+
+
+def _floats(column: pa.ChunkedArray) -> np.ndarray:
+    """A column of numbers (or texts that are numbers) as float32; gaps are NaN, which inspect() names."""
+    return column.cast(pa.float64()).to_numpy(zero_copy_only=False).astype(np.float32)
+
+
+def _are_paths(values: Sequence[str], name: str) -> bool:
+    """Whether a text column names image files: by its name, or because most of its cells end like one."""
+    images = sum(value.lower().endswith(IMAGE_SUFFIXES) for value in values)
+    return name.lower() in PATHS or (images > 0 and 2 * images >= len(values))
+
+
+def _images(column: pa.ChunkedArray, piece: Piece) -> FileImages | EncodedImages:
+    """Hugging Face's image encoding: a struct of bytes and path, either of which may be missing."""
+    if not pa.types.is_struct(column.type):
+        return EncodedImages(column, piece.name)
+    flat = pc.struct_field(column, "bytes")
+    names = [column.type.field(i).name for i in range(column.type.num_fields)]
+    if flat.null_count == len(flat) and len(flat) and "path" in names:
+        paths = pc.struct_field(column, "path").to_pylist()
+        if any(paths):
+            return FileImages(piece.root / (path or "") for path in paths)
+    return EncodedImages(flat, piece.name)
+
+
+def _dense(piece: Piece, name: str) -> Dense:
+    metadata = {key.decode(): value for key, value in (piece.table.schema.metadata or {}).items()}
+    names = tuple(str(item) for item in json.loads(metadata.get("mask_classes", b"[]")))
+    return Dense(Masks(_images(piece.table[name], piece)), names, int(metadata.get("ignore_index", b"-1")))
+
+
+def _class_names(table: pa.Table, name: str) -> tuple[str, ...]:
+    """Class names from Hugging Face's schema metadata; a dictionary column keeps its values itself."""
+    try:
+        features = json.loads((table.schema.metadata or {}).get(b"huggingface", b"{}"))["info"]["features"]
+        spec = features.get(name, {})
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return ()
+    for _ in range(3):  # lists of class labels nest their names
+        if isinstance(spec, list):
+            spec = spec[0] if spec else {}
+        if not isinstance(spec, dict):
+            return ()
+        if spec.get("names"):
+            return tuple(str(item) for item in spec["names"])
+        spec = spec.get("feature", {})
+    return ()
