@@ -1,1 +1,51 @@
-"""regraft grafts a new task onto a pretrained network."""
+"""regraft grafts a new task onto a pretrained network.
+
+>>> import regraft
+>>> run = regraft.adapt("photos/", model="timm/resnet50.a1_in1k")   # doctest: +SKIP
+>>> run.score, run.predict(["new/a.jpg"])                           # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+# Name → where it lives. Loaded on first use, so that `import regraft` costs nothing.
+_PUBLIC = {
+    "GraftClassifier": "regraft.adapt.estimator",
+    "GraftRegressor": "regraft.adapt.estimator",
+    "Network": "regraft.network",
+    "Record": "regraft.record",
+    "RegraftError": "regraft.errors",
+    "adapt": "regraft.adapt.run",
+    "estimate": "regraft.adapt.estimate",
+    "load": "regraft.adapt.artifact",
+    "report": "regraft.app.report",
+    "scan": "regraft.data",
+}
+_RENAMED = {"load": "load_artifact", "report": "write"}
+
+__all__ = [  # noqa: PLE0604 (they exist through __getattr__)
+    "GraftClassifier",
+    "GraftRegressor",
+    "Network",
+    "Record",
+    "RegraftError",
+    "adapt",
+    "estimate",
+    "load",
+    "report",
+    "scan",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _PUBLIC:
+        raise AttributeError(f"module 'regraft' has no attribute {name!r}")
+    value = getattr(import_module(_PUBLIC[name]), _RENAMED.get(name, name))
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

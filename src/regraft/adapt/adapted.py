@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import csv
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow
 import torch
+from pyarrow import parquet
 from torch import Tensor
 
 from regraft.data import BadRow, Kind, Manifest, inspect, scan
 from regraft.errors import DataError
+from regraft.files import atomic_path, write_bytes, write_json
 from regraft.features import Plan, Progress, batches, pool_batch
 from regraft.heads import Readout
 from regraft.linear import Dense, FeatureDesign, Matrix, UnitRows
@@ -68,6 +74,45 @@ class Prediction:
         if self.kind == "regression":
             return np.ones(len(self.probabilities))
         return self.probabilities.max(1)
+
+    def table(self) -> list[dict[str, Any]]:
+        """One plain-JSON row per input: id, prediction, confidence, probability per class."""
+        rows = []
+        for i, (name, label) in enumerate(zip(self.ids, self.labels)):
+            row: dict[str, Any] = {"id": name, "prediction": label}
+            if self.kind != "regression":
+                row["confidence"] = float(self.confidence[i])
+                row |= {f"p({c})": float(p) for c, p in zip(self.classes, self.probabilities[i])}
+            rows.append(row)
+        return rows
+
+    def csv(self) -> str:
+        """:meth:`table` as CSV; several labels of one row are joined by ``|``."""
+        buffer = io.StringIO()
+        rows = [{k: "|".join(map(str, v)) if isinstance(v, list) else v for k, v in r.items()} for r in self.table()]
+        names = list(rows[0]) if rows else ["id", "prediction"]
+        writer = csv.DictWriter(buffer, names, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        return buffer.getvalue()
+
+    def save(self, path: str | Path) -> Path:
+        """Write ``.csv``, ``.json`` or ``.parquet``, atomically.
+
+        Raises:
+            DataError: another ending.
+        """
+        path = Path(path)
+        if path.suffix == ".csv":
+            write_bytes(path, self.csv().encode())
+        elif path.suffix == ".json":
+            write_json(path, self.table())
+        elif path.suffix == ".parquet":
+            with atomic_path(path) as temporary:
+                parquet.write_table(pyarrow.Table.from_pylist(self.table()), temporary)
+        else:
+            raise DataError(f"cannot write predictions as {path.name}", expected="a .csv, .json or .parquet file")
+        return path
 
 
 @dataclass(frozen=True, eq=False)

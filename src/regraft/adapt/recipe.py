@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from typing import ClassVar, Literal
 
@@ -24,7 +24,7 @@ class Features:
             uses a statistic of other rows, so nothing can leak between folds.
     """
 
-    taps: Taps = Taps()
+    taps: Taps = field(default_factory=Taps)
     normalise: Literal["unit", "none"] = "unit"
 
     needs: ClassVar[tuple[str, ...]] = ("network", "rows")
@@ -76,7 +76,9 @@ class Recipe:
             have.extend(stage.yields)
         if "readout" not in have:
             raise RecipeError(
-                f"recipe {self.name!r} yields no readout", expected="a Solve stage", do="end the recipe with Solve()"
+                f"recipe {self.name!r} yields no readout",
+                expected="a Solve stage",
+                do="end the recipe with Solve()",
             )
 
     @property

@@ -265,6 +265,13 @@ class Store:
         self._shards: dict[Path, tuple[Shard, ...]] = {}
 
     @property
+    def pass_seconds(self) -> float:
+        """Wall seconds that one pass over these rows took when it was made: the floor of this machine."""
+        parts = {part.path: part for part, _ in self._where.values()}
+        rates = [((part.done or {}).get("about", {}).get("seconds_per_row", 0.0)) for part in parts.values()]
+        return self.rows * max(rates)
+
+    @property
     def reused(self) -> bool:
         """Whether nothing had to be computed."""
         return self.computed_rows == 0

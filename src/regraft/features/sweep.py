@@ -89,8 +89,10 @@ def sweep(
         return Store(plan, parts)
     about = {"model": network.name, "network": network.fingerprint, "data": manifest.name}
     part = Part.open(base, missing, len(manifest), dtype, batch_size, about)
+    began = time.perf_counter()
     flops, rows = _fill(part, network, manifest, workers, progress)
-    part.finish({"flops_per_row": flops // max(rows, 1)})
+    seconds = time.perf_counter() - began
+    part.finish({"flops_per_row": flops // max(rows, 1), "seconds_per_row": seconds / max(rows, 1)})
     return Store(plan, [*parts, part], flops, rows)
 
 

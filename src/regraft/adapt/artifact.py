@@ -1,0 +1,195 @@
+"""The artifact: a head as safetensors and JSON, complete in itself, never a pickle.
+
+A run folder holds::
+
+    config.json          task, class names, preprocessing, taps, the backbone's fingerprint, checksums
+    model.safetensors    coefficients per block, intercept
+    backbone/            the backbone itself (only with ``embed``)
+
+``config.json`` carries the SHA-256 of every other file and of its own content, and the fingerprint of
+the backbone that the head was solved on: loading refuses a changed file or another backbone.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+
+from regraft.adapt.adapted import Adapted
+from regraft.errors import ArtifactError, MissingPathError, ModelError
+from regraft.features import Plan
+from regraft.files import canonical_json, digest, file_digest, read_json, write_bytes, write_json
+from regraft.heads import Readout
+from regraft.linear import Blocks
+from regraft.network import Network, load
+
+__all__ = ["CONFIG", "FORMAT", "TENSORS", "load_artifact", "save_artifact"]
+
+FORMAT = "regraft-artifact"
+VERSION = 1
+CONFIG, TENSORS, BACKBONE = "config.json", "model.safetensors", "backbone"
+
+
+def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any], embed: bool = False) -> int:
+    """Write ``config.json`` and ``model.safetensors`` (and the backbone) into ``folder``, atomically each.
+
+    The bytes are a function of the adapted model and the provenance alone: no time, no host.
+
+    Returns:
+        bytes written.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    folder = Path(folder)
+    readout, network = adapted.readout, adapted.network
+    order = {block.name: f"{i:05d}" for i, block in enumerate(adapted.plan.blocks)}
+    tensors = {f"coefficients.{order[name]}": value.contiguous() for name, value in readout.coefficients.items()}
+    tensors["intercept"] = readout.intercept.contiguous()
+    write_bytes(folder / TENSORS, save_tensors(tensors))
+    files = {TENSORS: file_digest(folder / TENSORS)}
+    if embed:
+        for path in network.save(folder / BACKBONE):
+            files[path.relative_to(folder).as_posix()] = file_digest(path)
+    config = {
+        "format": FORMAT,
+        "version": VERSION,
+        "task": {"kind": adapted.kind, "classes": list(adapted.classes)},
+        "backbone": {
+            "name": network.name,
+            "source": network.about.source,
+            "revision": network.about.revision,
+            "licence": network.about.licence,
+            "fingerprint": network.fingerprint,
+            "embedded": embed,
+        },
+        "preprocess": network.preprocess.to_json(),
+        "taps": adapted.plan.to_json(),
+        "normalise": adapted.normalise,
+        "readout": {
+            "link": readout.link,
+            "form": readout.form,
+            "strength": readout.strength,
+            "temperature": readout.temperature,
+        },
+        "provenance": provenance,
+        "files": files,
+    }
+    config["digest"] = digest(canonical_json(config))
+    write_json(folder / CONFIG, config)
+    return sum((folder / name).stat().st_size for name in [*files, CONFIG])
+
+
+def load_artifact(folder: Path, *, model: str | Network | None = None, device: str = "cpu") -> Adapted:
+    """Load and verify an artifact. No code of the artifact's is run.
+
+    Args:
+        folder: a run folder.
+        model: the backbone (a name, a folder or a loaded Network), where it is not embedded and no
+            longer lies where the artifact recorded it.
+        device: where the backbone shall run.
+
+    Raises:
+        MissingPathError: there is no artifact in ``folder``.
+        ArtifactError: a file was changed, is torn, or belongs to another backbone.
+    """
+    folder = Path(folder)
+    config = _read_config(folder)
+    tensors = _read_tensors(folder / TENSORS)
+    plan = Plan.from_json(config["taps"])
+    coefficients = Blocks({block.name: tensors[f"coefficients.{i:05d}"] for i, block in enumerate(plan.blocks)})
+    shape = config["readout"]
+    readout = Readout(
+        coefficients=coefficients,
+        intercept=tensors["intercept"],
+        link=shape["link"],
+        temperature=shape["temperature"],
+        form=shape["form"],
+        strength=shape["strength"],
+    )
+    network = _find_backbone(folder, config["backbone"], model, device)
+    return Adapted(
+        network,
+        plan,
+        config["normalise"],
+        readout,
+        config["task"]["kind"],
+        tuple(config["task"]["classes"]),
+    )
+
+
+def _read_config(folder: Path) -> dict[str, Any]:
+    path = folder / CONFIG
+    if not path.is_file():
+        raise MissingPathError(
+            f"{folder} holds no artifact", expected=f"a {CONFIG}", do="name a run folder of `regraft adapt`"
+        )
+    config = read_json(path)
+    if not isinstance(config, dict) or config.get("format") != FORMAT:
+        raise ArtifactError(f"{path} is no regraft artifact", do="name a run folder of `regraft adapt`")
+    if config.get("version") != VERSION:
+        raise ArtifactError(
+            f"{path} has another format",
+            expected=f"version {VERSION}",
+            got=str(config.get("version")),
+            do="use the regraft version that wrote it",
+        )
+    promised = config.pop("digest", None)
+    if promised != digest(canonical_json(config)):
+        raise ArtifactError(f"{path} was changed after it was written", do="run `regraft adapt` again")
+    for name, expected in config["files"].items():
+        if ".." in Path(name).parts or Path(name).is_absolute():
+            raise ArtifactError(f"{path} names a file outside its folder", got=name)
+        if not (folder / name).is_file():
+            raise ArtifactError(f"{folder / name} is gone", do="restore it, or run `regraft adapt` again")
+        if file_digest(folder / name) != expected:
+            raise ArtifactError(
+                f"{folder / name} was changed after it was written",
+                expected=f"SHA-256 {expected[:12]}…",
+                do="restore it, or run `regraft adapt` again",
+            )
+    return config
+
+
+def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
+    try:
+        return load_tensors(path.read_bytes())
+    except SafetensorError as error:
+        raise ArtifactError(f"{path} is torn", got=str(error), do="run `regraft adapt` again") from error
+
+
+def _find_backbone(folder: Path, recorded: dict[str, Any], model: str | Network | None, device: str) -> Network:
+    """Embedded → the one given → the recorded name; the fingerprint is always verified."""
+    if isinstance(model, Network):
+        network = model
+    elif recorded["embedded"] and model is None:
+        network = load(str(folder / BACKBONE), device=device)
+    else:
+        if model is None and recorded["source"] == "module":
+            raise ArtifactError(
+                f"this artifact's backbone is your own module {recorded['name']!r}, and loading runs no code",
+                do=f"name it yourself: --model {recorded['name']}",
+            )
+        try:
+            network = load(model or recorded["name"], revision=recorded["revision"] or None, device=device)
+        except ModelError as error:
+            if model is not None:
+                raise
+            raise ArtifactError(
+                f"the backbone {recorded['name']!r} of this artifact cannot be loaded",
+                got=error.what,
+                do="say where it is with --model, or adapt with --embed next time",
+            ) from error
+    if network.fingerprint != recorded["fingerprint"]:
+        raise ArtifactError(
+            f"{network.name} is not the backbone that this head was solved on",
+            expected=f"fingerprint {recorded['fingerprint'][:12]}…",
+            got=f"{network.fingerprint[:12]}…",
+            do=f"use the same weights and preprocessing of {recorded['name']}",
+        )
+    return network

@@ -1,0 +1,65 @@
+"""The model card that lies beside the artifact."""
+
+from __future__ import annotations
+
+from regraft.record import Record, Score
+
+__all__ = ["model_card"]
+
+
+def model_card(record: Record) -> str:
+    """A README in Markdown: what it is, how good, on which rows, what it cost, how to use it, whose licence."""
+    task, model, data = record.task, record.model, record.data
+    lines = [
+        f"# {record.method} head on {model['name']}",
+        "",
+        f"A {task['kind']} head with {len(task['classes'])} outputs, solved by regraft on frozen features.",
+        "",
+        "## Scores",
+        "",
+        "| rows | metric | value | 95 % interval | protocol |",
+        "|---|---|---|---|---|",
+    ]
+    for score in record.scores.values():
+        if score is not None:
+            lines.append(_row(score))
+            lines += [_row(s) for s in record.other_scores.get(_name(record, score), ())]
+    lines += [
+        "",
+        "## Use",
+        "",
+        "```bash",
+        "regraft predict THIS_FOLDER new/*.jpg",
+        "```",
+        "",
+        "```python",
+        'import regraft; regraft.load("THIS_FOLDER").predict(["new/a.jpg"])',
+        "```",
+        "",
+        "## Facts",
+        "",
+        f"- Backbone: {model['name']}, fingerprint `{model['fingerprint'][:16]}`, licence: "
+        f"{model['licence'] or 'not stated: check its source before you pass this on'}.",
+        f"- Data: {data['name']}, fingerprint `{data['fingerprint'][:16]}`, "
+        + ", ".join(f"{n} {part}" for part, n in task["rows"].items() if n)
+        + " rows.",
+        f"- Cost: {record.total('backbone_passes'):.2f} backbone passes, {record.total('seconds'):.1f} s.",
+        f"- Seed {record.seeds.get('seed', 0)}; made with "
+        + ", ".join(f"{k} {v}" for k, v in record.versions.items())
+        + ".",
+    ]
+    notes = [f for f in record.findings if f.severity in ("warning", "advice")]
+    if notes:
+        lines += ["", "## Mind", ""] + [f"- {f.title} {f.advice}".rstrip() for f in notes]
+    return "\n".join(lines) + "\n"
+
+
+def _name(record: Record, score: Score) -> str:
+    return next(name for name, value in record.scores.items() if value is score)
+
+
+def _row(score: Score) -> str:
+    return (
+        f"| {score.rows} | {score.metric} | {score.value:.4f} | {score.low:.4f} to {score.high:.4f} "
+        f"| {score.protocol} |"
+    )

@@ -1,0 +1,185 @@
+"""The scikit-learn face: a classifier and a regressor for pipelines, grids and cross-validation.
+
+With ``model=None`` they are linear heads on the columns of ``X``. With a model, ``X`` is a list of image
+paths (or texts, or images) and the backbone's features are swept into the store: in a grid search or a
+cross-validation a row that was seen before costs nothing but the look-up of its shard.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
+
+from regraft.adapt.adapted import design_of, refuse
+from regraft.adapt.recipe import find_recipe
+from regraft.data import Kind, Target, folds, inspect, scan
+from regraft.errors import DataError
+from regraft.features import Plan, plan, sweep
+from regraft.heads import Response, solve
+from regraft.linear import Dense, FeatureDesign
+from regraft.network import Network, load
+
+__all__ = ["GraftClassifier", "GraftRegressor"]
+
+
+class _Graft(BaseEstimator):
+    """What both estimators share: from X to a design, and the solve."""
+
+    model: Any
+    method: str
+    folds: int
+    random_state: Any
+    batch_size: int
+
+    def _design(self, X: Any, outputs: int) -> FeatureDesign:
+        if self.model is None:
+            columns = {"columns": Dense(torch.as_tensor(np.ascontiguousarray(X, dtype=np.float64)))}
+            return design_of(columns, "none", outputs)
+        manifest = scan(list(X), labelled=False)
+        if bad := inspect(manifest.inputs):
+            raise refuse(bad, manifest.name)
+        store = sweep(self.network_, manifest, self.plan_, batch_size=self.batch_size)
+        return design_of(store.matrices(), find_recipe(self.method).features.normalise, outputs)
+
+    def _prepare(self, X: Any, y: Any, *, numeric: bool) -> tuple[Any, np.ndarray]:
+        """Validate as scikit-learn does, and load the backbone."""
+        if self.model is None:
+            X, y = validate_data(self, X, y, y_numeric=numeric, dtype=np.float64, ensure_min_samples=2)
+            return X, y
+        if len(X) != len(y):
+            raise DataError("X and y differ in length", expected=f"{len(X)} labels", got=f"{len(y)}")
+        self.network_: Network = self.model if isinstance(self.model, Network) else load(self.model)
+        self.plan_: Plan = plan(self.network_, [find_recipe(self.method).features.taps])
+        return X, column_or_1d(y)
+
+    def _solve(self, X: Any, target: Target, metric: str) -> None:
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        design = self._design(X, target.outputs)
+        solution = solve(
+            design,
+            Response.of(target.kind, target.classes, target.values),
+            forms=find_recipe(self.method).solve.forms,
+            folds=folds(target, None, min(self.folds, len(target)), seed),
+            metric=metric,
+            class_weight=getattr(self, "class_weight", None),
+        )
+        self.readout_ = solution.readout
+        self.candidates_ = solution.candidates
+        self.n_iter_ = max(1, solution.status.iterations)
+
+    def _outputs(self, X: Any, outputs: int) -> np.ndarray:
+        check_is_fitted(self, "readout_")
+        if self.model is None:
+            X = validate_data(self, X, reset=False, dtype=np.float64)
+        return self.readout_.predict_proba(self._design(X, outputs)).double().numpy()
+
+
+class GraftClassifier(ClassifierMixin, _Graft):
+    """A linear classifier on a backbone's features, form and penalty chosen by cross-validation.
+
+    Args:
+        model: a backbone by name, a loaded Network, or ``None``: ``X`` is a numeric array.
+        method: ``probe`` or ``all-layers``.
+        metric: what chooses the head.
+        folds: inner folds.
+        class_weight: ``balanced`` or ``None``.
+        random_state: of the folds.
+        batch_size: rows per forward pass.
+
+    Attributes:
+        classes_: labels as they came.
+        readout_: the solved head.
+        candidates_: what was tried.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        method: str = "all-layers",
+        metric: str = "accuracy",
+        folds: int = 5,
+        class_weight: str | None = None,
+        random_state: Any = None,
+        batch_size: int = 32,
+    ) -> None:
+        self.model = model
+        self.method = method
+        self.metric = metric
+        self.folds = folds
+        self.class_weight = class_weight
+        self.random_state = random_state
+        self.batch_size = batch_size
+
+    def fit(self, X: Any, y: Any) -> GraftClassifier:
+        """Solve the head on (X, y)."""
+        X, y = self._prepare(X, y, numeric=False)
+        check_classification_targets(y)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise DataError(
+                "y has one class only",
+                expected="at least 2 classes",
+                got="1 class",
+                do="bring rows of another class",
+            )
+        kind: Kind = "binary" if len(self.classes_) == 2 else "multiclass"
+        names = tuple(str(i) for i in range(len(self.classes_)))
+        self._solve(X, Target(kind, names, codes.astype(np.int64)), self.metric)
+        return self
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Calibrated probabilities, ``(N, classes)`` in the order of ``classes_``."""
+        check_is_fitted(self, "readout_")
+        return self._outputs(X, len(self.classes_))
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The most likely label per row."""
+        return self.classes_[self.predict_proba(X).argmax(1)]
+
+
+class GraftRegressor(RegressorMixin, _Graft):
+    """Ridge regression on a backbone's features, the penalty chosen by cross-validation.
+
+    Args:
+        model, method, metric, folds, random_state, batch_size: as in :class:`GraftClassifier`.
+
+    Attributes:
+        readout_: the solved head.
+        candidates_: what was tried.
+    """
+
+    def __init__(
+        self,
+        model: Any = None,
+        *,
+        method: str = "all-layers",
+        metric: str = "r2",
+        folds: int = 5,
+        random_state: Any = None,
+        batch_size: int = 32,
+    ) -> None:
+        self.model = model
+        self.method = method
+        self.metric = metric
+        self.folds = folds
+        self.random_state = random_state
+        self.batch_size = batch_size
+
+    def fit(self, X: Any, y: Any) -> GraftRegressor:
+        """Solve the head on (X, y)."""
+        X, y = self._prepare(X, y, numeric=True)
+        values = np.asarray(y, dtype=np.float64).reshape(len(y), -1)
+        self._solve(X, Target("regression", ("y",), values), self.metric)
+        return self
+
+    def predict(self, X: Any) -> np.ndarray:
+        """The predicted value per row."""
+        check_is_fitted(self, "readout_")
+        return self._outputs(X, 1)[:, 0]

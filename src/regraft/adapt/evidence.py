@@ -1,0 +1,198 @@
+"""The data of the report's pictures, as plain JSON values."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+import torch
+from PIL import Image
+
+from regraft.adapt.protocol import Evaluation, Problem, Scored
+from regraft.data import Manifest, Source
+from regraft.errors import RegraftError
+from regraft.features import Block
+from regraft.heads import reliability
+from regraft.linear import Blocks, FeatureDesign
+
+__all__ = ["figures", "layer_shares", "prediction_rows"]
+
+_MISTAKES = 12
+_THUMBNAIL = 96
+_LAYER_ROWS = 1000
+_SCATTER_POINTS = 2000
+
+
+def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, blocks: tuple[Block, ...]) -> dict[str, Any]:
+    """Every picture that this task has: see the keys below.
+
+    Args:
+        evaluation: scores and final head.
+        fit: the problem that the final head was solved on.
+        scored_rows: the rows of ``evaluation.main``, in its order.
+        blocks: of the sweep.
+    """
+    main, kind = evaluation.main, fit.target.kind
+    found: dict[str, Any] = {
+        "layers": layer_shares(evaluation, fit, blocks),
+        "strengths": [
+            {
+                "form": c.name,
+                "strength": c.strength,
+                "score": c.score,
+                "standard_error": c.standard_error,
+                "chosen": c.chosen,
+            }
+            for c in evaluation.solution.candidates
+        ],
+    }
+    if kind == "regression":
+        found["scatter"] = _scatter(main)
+    if kind in ("binary", "multiclass"):
+        counts = _confusion(main)
+        found["confusion"] = {
+            "classes": list(fit.target.classes),
+            "counts": counts.tolist(),
+            "rows": "test" if main.part == "test" else "out-of-fold",
+        }
+        found["classes"] = _per_class(fit.target.classes, counts)
+        found["mistakes"] = _mistakes(main, scored_rows)
+    if kind != "regression":
+        bins = reliability(main.probabilities, main.response)
+        found["reliability"] = {
+            "bins": bins,
+            "ece": next((s.value for s in main.others if s.metric == "ece"), None),
+        }
+    return found
+
+
+def layer_shares(evaluation: Evaluation, fit: Problem, blocks: tuple[Block, ...]) -> list[dict[str, Any]]:
+    r"""How much each layer moves the head's output.
+
+    The contribution of layer ``l`` is ``F_l = X_l W_l`` (N × C), centred over rows, and over outputs for
+    a softmax (a shift common to all classes changes nothing). Its share is
+    ``‖F_l‖² / Σ_m ‖F_m‖²``, on at most 1,000 of the rows that the head was solved on. Shares say where
+    the head reads, not what a layer could do alone: correlated layers divide what they have in common.
+    """
+    readout = evaluation.solution.readout
+    index = torch.arange(min(fit.design.n_rows, _LAYER_ROWS))
+    design = fit.design.take(index)
+    energy = []
+    for block in blocks:
+        one = FeatureDesign({block.name: design.matrices[block.name]}, design.n_outputs)
+        value = one.apply(Blocks({block.name: readout.coefficients[block.name].to(one.dtype)}))
+        value = value - value.mean(0)
+        if readout.link == "softmax":
+            value = value - value.mean(1, keepdim=True)
+        energy.append(float(value.double().square().sum()))
+    total = sum(energy) or 1.0
+    return [
+        {"name": b.name, "kind": b.kind, "depth": b.depth, "width": b.width, "share": e / total}
+        for b, e in zip(blocks, energy)
+    ]
+
+
+def _confusion(scored: Scored) -> np.ndarray:
+    count = scored.response.n_outputs
+    truth, predicted = _codes(scored), scored.probabilities.argmax(1).numpy()
+    counts = np.zeros((count, count), dtype=int)
+    np.add.at(counts, (truth, predicted), 1)
+    return counts
+
+
+def _codes(scored: Scored) -> np.ndarray:
+    return scored.response.codes.numpy()  # type: ignore[union-attr]
+
+
+def _per_class(classes: tuple[str, ...], counts: np.ndarray) -> list[dict[str, Any]]:
+    right = np.diag(counts).astype(float)
+    rows, said = counts.sum(1), counts.sum(0)
+    return [
+        {
+            "name": name,
+            "rows": int(rows[i]),
+            "recall": right[i] / rows[i] if rows[i] else None,
+            "precision": right[i] / said[i] if said[i] else None,
+        }
+        for i, name in enumerate(classes)
+    ]
+
+
+def _mistakes(scored: Scored, rows: Manifest) -> list[dict[str, Any]]:
+    """The wrong predictions that the head was surest of."""
+    truth, predicted = _codes(scored), scored.probabilities.argmax(1).numpy()
+    confidence = scored.probabilities.max(1).values.numpy()
+    wrong = np.flatnonzero(truth != predicted)
+    worst = wrong[np.argsort(-confidence[wrong], kind="stable")][:_MISTAKES]
+    classes = scored.response.classes
+    return [
+        {
+            "id": rows.ids[i],
+            "truth": classes[truth[i]],
+            "predicted": classes[predicted[i]],
+            "confidence": float(confidence[i]),
+            "thumbnail": _thumbnail(rows.inputs, int(i)),
+            "text": _excerpt(rows.inputs, int(i)),
+        }
+        for i in worst
+    ]
+
+
+def _thumbnail(source: Source, row: int) -> str | None:
+    if source.modality != "image":
+        return None
+    try:
+        image = source.read(row)
+    except (OSError, RegraftError):
+        return None
+    if not isinstance(image, Image.Image):
+        return None
+    if max(image.size) < _THUMBNAIL:  # a digit of 8 × 8 pixels is shown as such, not as a blur
+        factor = _THUMBNAIL // max(image.size)
+        image = image.resize((image.width * factor, image.height * factor), Image.Resampling.NEAREST)
+    image.thumbnail((_THUMBNAIL, _THUMBNAIL))
+    buffer = io.BytesIO()
+    image.convert("RGB").save(buffer, "JPEG", quality=82)
+    return "data:image/jpeg;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def _excerpt(source: Source, row: int) -> str | None:
+    return str(source.read(row))[:200] if source.modality == "text" else None
+
+
+def _scatter(scored: Scored) -> list[dict[str, float]]:
+    """Truth against prediction of the first output, evenly thinned to at most 2,000 points."""
+    response = scored.response
+    there = torch.arange(len(response)) if response.mask is None else response.mask[:, 0].nonzero()[:, 0]
+    chosen = there[:: max(1, len(there) // _SCATTER_POINTS)]
+    pairs = zip(response.values[chosen, 0].tolist(), scored.probabilities[chosen, 0].tolist())
+    return [{"truth": a, "predicted": b} for a, b in pairs]
+
+
+def prediction_rows(evaluation: Evaluation, fit_ids: tuple[str, ...], test_ids: tuple[str, ...]) -> list[list[Any]]:
+    """One line per scored row: id, part, outer fold, truth, prediction, confidence. The first is the header."""
+    lines: list[list[Any]] = [["id", "part", "fold", "truth", "predicted", "confidence"]]
+    for scored, ids in ((evaluation.validation, fit_ids), (evaluation.test, test_ids)):
+        if scored is None:
+            continue
+        for i, row in enumerate(scored.rows):
+            lines.append([ids[row], scored.part, int(scored.fold[i]), *_line(scored, i)])
+    return lines
+
+
+def _line(scored: Scored, i: int) -> list[Any]:
+    row, classes = scored.probabilities[i], scored.response.classes
+    if scored.response.kind == "regression":
+        truth = [float(v) for v in scored.response.values[i]]
+        return [truth[0] if len(truth) == 1 else truth, float(row[0]) if len(row) == 1 else row.tolist(), ""]
+    if scored.response.kind == "multilabel":
+        truth_names = [c for c, v in zip(classes, scored.response.values[i]) if v > 0.5]
+        return [
+            "|".join(truth_names),
+            "|".join(c for c, p in zip(classes, row) if p >= 0.5),
+            float(row.max()),
+        ]
+    code = int(_codes(scored)[i])
+    return [classes[code], classes[int(row.argmax())], float(row.max())]

@@ -1,0 +1,219 @@
+"""Which rows choose, which rows score: the honest part of a run.
+
+* A named test split is scored once, by the head that was chosen and solved on all other labelled rows.
+* A named validation split gives an honest validation score: the head solved on the training rows alone
+  predicts it. The final head is then solved on training and validation rows together.
+* Without a test or validation split the score comes from an outer cross-validation that repeats the
+  whole choice inside every fold; the final head is solved on all rows.
+* With a test split but no validation split the validation score is the inner cross-validation of the
+  chosen cell. It took part in the choice, so it is optimistic, and its protocol says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.adapt.recipe import Solve
+from regraft.data import Target, folds
+from regraft.heads import Readout, Response, Solution, link, measure, score, solve
+from regraft.linear import FeatureDesign
+from regraft.record import Score
+
+__all__ = ["Evaluation", "Problem", "Scored", "evaluate"]
+
+TEST = "test split"
+VALIDATION = "validation split"
+OUTER = "outer cross-validation"
+INNER = "inner cross-validation (selection: optimistic)"
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Labelled rows as a design, with all that the choice of a head needs."""
+
+    design: FeatureDesign
+    target: Target
+    groups: tuple[str, ...] | None
+    metric: str
+    stage: Solve
+    seed: int = 0
+    folds: int = 5
+    class_weight: str | None = None
+
+    @property
+    def response(self) -> Response:
+        """The target as tensors."""
+        return Response.of(self.target.kind, self.target.classes, self.target.values)
+
+    def take(self, rows: np.ndarray) -> Problem:
+        """The problem on some of its rows."""
+        index = torch.as_tensor(rows, dtype=torch.long)
+        groups = None if self.groups is None else tuple(self.groups[i] for i in rows)
+        return replace(self, design=self.design.take(index), target=self.target.take(rows), groups=groups)
+
+    def fold_ids(self) -> np.ndarray:
+        """Seeded, stratified folds that no group crosses."""
+        return folds(self.target, self.groups, self.folds, self.seed)
+
+    def solve(self) -> Solution:
+        """Choose form and strength by inner cross-validation and solve on all rows."""
+        return solve(
+            self.design,
+            self.response,
+            forms=self.stage.forms,
+            strengths=self.stage.strengths,
+            folds=self.fold_ids(),
+            metric=self.metric,
+            class_weight=self.class_weight,
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """Predictions that were made without their rows' labels.
+
+    Attributes:
+        part: ``validation`` or ``test``.
+        rows: indices into the problem that the predictions belong to.
+        fold: outer fold per row, -1 where there are no folds.
+        probabilities: ``(n, C)``.
+        response: the labels of these rows.
+        headline: the metric with its interval.
+        others: further metrics on the same rows.
+    """
+
+    part: str
+    rows: np.ndarray
+    fold: np.ndarray
+    probabilities: Tensor
+    response: Response
+    headline: Score
+    others: tuple[Score, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Evaluation:
+    """The final head and the honest predictions that its scores come from."""
+
+    solution: Solution
+    validation: Scored
+    test: Scored | None
+
+    @property
+    def main(self) -> Scored:
+        """The rows that the headline and the pictures are about."""
+        return self.test or self.validation
+
+
+def evaluate(
+    fit: Problem,
+    validation_rows: np.ndarray,
+    test: Problem | None,
+    *,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Score by the protocol above and solve the final head.
+
+    Args:
+        fit: training and validation rows.
+        validation_rows: indices into ``fit`` of a named validation split; may be empty.
+        test: the named test split's rows, if there is one.
+        progress: called with (solves done, solves in all).
+    """
+    step = _Steps(progress, 1 + (1 if len(validation_rows) else 0 if test else fit.folds))
+    if len(validation_rows):
+        validation = _on_validation_split(fit, validation_rows, step)
+        final = step(fit.solve)
+    elif test is None:
+        validation = _outer(fit, step)
+        final = step(fit.solve)
+    else:
+        final = step(fit.solve)
+        probabilities = link(final.out_of_fold, final.readout)
+        everything = np.arange(fit.design.n_rows)
+        validation = _scored("validation", fit, everything, fit.fold_ids(), probabilities, INNER)
+    scored_test = None if test is None else _on_test(final.readout, test)
+    return Evaluation(final, validation, scored_test)
+
+
+class _Steps:
+    """Counts solves for the progress bar."""
+
+    def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
+        self.progress, self.total, self.done = progress, total, 0
+
+    def __call__(self, solve_one: Callable[[], Solution]) -> Solution:
+        solution = solve_one()
+        self.done += 1
+        if self.progress:
+            self.progress(self.done, max(self.total, self.done))
+        return solution
+
+
+def _on_validation_split(fit: Problem, rows: np.ndarray, step: _Steps) -> Scored:
+    chosen = np.zeros(fit.design.n_rows, dtype=bool)
+    chosen[rows] = True
+    readout = step(fit.take(np.flatnonzero(~chosen)).solve).readout
+    held_out = fit.take(np.flatnonzero(chosen))
+    probabilities = readout.predict_proba(held_out.design)
+    return _scored("validation", fit, np.flatnonzero(chosen), None, probabilities, VALIDATION)
+
+
+def _outer(fit: Problem, step: _Steps) -> Scored:
+    # Another seed than the inner folds': an outer fold must not coincide with an inner one.
+    outer = folds(fit.target, fit.groups, fit.folds, fit.seed + 1)
+    probabilities: Tensor | None = None
+    for number in range(int(outer.max()) + 1):
+        held_out = np.flatnonzero(outer == number)
+        readout = step(fit.take(np.flatnonzero(outer != number)).solve).readout
+        predicted = readout.predict_proba(fit.take(held_out).design)
+        if probabilities is None:
+            probabilities = predicted.new_zeros(fit.design.n_rows, predicted.shape[1])
+        probabilities[torch.as_tensor(held_out)] = predicted
+    everything = np.arange(fit.design.n_rows)
+    return _scored("validation", fit, everything, outer, probabilities, OUTER)  # type: ignore[arg-type]
+
+
+def _on_test(readout: Readout, test: Problem) -> Scored:
+    probabilities = readout.predict_proba(test.design)
+    return _scored("test", test, np.arange(test.design.n_rows), None, probabilities, TEST)
+
+
+def _scored(
+    part: str,
+    problem: Problem,
+    rows: np.ndarray,
+    fold: np.ndarray | None,
+    probabilities: Tensor,
+    protocol: str,
+) -> Scored:
+    response = problem.response.take(torch.as_tensor(rows))
+    groups = None if problem.groups is None else [problem.groups[i] for i in rows]
+    measured = [
+        measure(name, response, probabilities, groups=groups, seed=problem.seed, protocol=protocol)
+        for name in (problem.metric, *_other_metrics(problem.target.kind, problem.metric))
+    ]
+    headline = measured[0]
+    if fold is not None:
+        per_fold = []
+        for number in range(int(fold.max()) + 1):
+            here = torch.as_tensor(np.flatnonzero(fold == number))
+            per_fold.append(score(problem.metric, response.take(here), probabilities[here]))
+        headline = replace(headline, per_fold=tuple(per_fold))
+    ids = np.full(len(rows), -1) if fold is None else fold
+    return Scored(part, rows, ids, probabilities, response, headline, tuple(measured[1:]))
+
+
+def _other_metrics(kind: str, metric: str) -> tuple[str, ...]:
+    by_kind = {
+        "binary": ("accuracy", "balanced-accuracy", "roc-auc", "nll", "ece", "brier"),
+        "multiclass": ("accuracy", "balanced-accuracy", "nll", "ece", "brier"),
+        "multilabel": ("map", "roc-auc", "nll", "brier"),
+        "regression": ("r2", "rmse"),
+    }
+    return tuple(name for name in by_kind[kind] if name != metric)

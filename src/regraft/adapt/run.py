@@ -1,0 +1,390 @@
+"""`adapt`: from data and a backbone to a solved head, its scores, its cost and its record."""
+
+from __future__ import annotations
+
+import csv
+import io
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from regraft.adapt.adapted import Adapted, Prediction, design_of, refuse
+from regraft.adapt.artifact import save_artifact
+from regraft.adapt.card import model_card
+from regraft.adapt.evidence import figures, prediction_rows
+from regraft.adapt.findings import Context, check
+from regraft.adapt.protocol import Evaluation, Problem, evaluate
+from regraft.adapt.recipe import Recipe, find_recipe
+from regraft.data import Kind, Manifest, drop, inspect, scan
+from regraft.errors import DataError, RecipeError
+from regraft.features import Plan, Store, find, plan, sweep
+from regraft.files import write_bytes
+from regraft.heads import METRICS, default_metric
+from regraft.network import Network, load
+from regraft.record import Ledger, Record, Score
+
+__all__ = ["Options", "Progress", "Run", "adapt", "pick_device", "prepare", "versions"]
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is carried out; none of it changes what is measured except where said.
+
+    Attributes:
+        metric: what chooses and headlines; by the kind of task if ``None``.
+        folds: inner (and outer) folds.
+        seed: of folds and bootstrap.
+        class_weight: ``balanced`` weights every class alike in the loss.
+        limit: use so many training rows, balanced and seeded.
+        dtype: how features are stored.
+        batch_size, workers, device, cache: of the sweep.
+        skip_bad: leave unreadable inputs out (and say so) instead of refusing.
+    """
+
+    metric: str | None = None
+    folds: int = 5
+    seed: int = 0
+    class_weight: str | None = None
+    limit: int | None = None
+    dtype: str = "float32"
+    batch_size: int = 32
+    workers: int | None = None
+    device: str = "auto"
+    cache: Path | None = None
+    skip_bad: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Run:
+    """What :func:`adapt` returns: the model, the evidence, and per-row predictions."""
+
+    adapted: Adapted
+    record: Record
+    rows: list[list[Any]]
+
+    @property
+    def score(self) -> Score:
+        """The headline score with its interval."""
+        score = self.record.headline
+        if score is None:
+            raise RecipeError("this run has no score")
+        return score
+
+    def predict(self, inputs: Any, **options: Any) -> list[Any]:
+        """Labels or values for raw inputs."""
+        return self.adapted.predict(inputs, **options)
+
+    def predict_proba(self, inputs: Any, **options: Any) -> Prediction:
+        """Probabilities for raw inputs."""
+        return self.adapted.predict_proba(inputs, **options)
+
+    def save(self, folder: str | Path, *, embed: bool = False) -> Run:
+        """Write the run folder: artifact, record, model card, per-row predictions.
+
+        Args:
+            folder: created if need be; files of an earlier run are replaced one by one, each atomically.
+            embed: keep a copy of the backbone in the artifact.
+
+        Returns:
+            the same run with the paths and the artifact's size in its record.
+        """
+        folder = Path(folder)
+        record = self.record
+        provenance = {
+            "method": record.method,
+            "regraft": record.versions["regraft"],
+            "data": {key: record.data[key] for key in ("name", "fingerprint")},
+            "seed": record.seeds["seed"],
+        }
+        size = save_artifact(self.adapted, folder, provenance=provenance, embed=embed)
+        paths = {"run": str(folder), "artifact": str(folder / "model.safetensors")}
+        record = replace(record, artifact_bytes=size, paths=paths)
+        write_bytes(folder / "predictions.csv", _csv(self.rows))
+        write_bytes(folder / "README.md", model_card(record).encode())
+        record.save(folder / "record.json")
+        return replace(self, record=record)
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What is known before the pass: rows, backbone, blocks."""
+
+    recipe: Recipe
+    manifest: Manifest
+    unlabelled: int
+    network: Network
+    plan: Plan
+    metric: str
+
+    @property
+    def fit(self) -> Manifest:
+        """Training and validation rows."""
+        return self.manifest.take(np.flatnonzero([part != "test" for part in self.manifest.split]))
+
+    @property
+    def test(self) -> Manifest | None:
+        """The named test split's rows."""
+        rows = self.manifest.rows_of("test")
+        return self.manifest.take(rows) if len(rows) else None
+
+
+def pick_device(name: str) -> str:
+    """``auto`` is a CUDA device if there is one, then Apple's, then the processor."""
+    if name != "auto":
+        return name
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def prepare(
+    data: Any,
+    model: str | Network,
+    *,
+    method: str | Recipe = "all-layers",
+    options: Options = Options(),
+    ledger: Ledger | None = None,
+    **columns: Any,
+) -> Prepared:
+    """Scan the rows, load the backbone, plan the blocks: everything that comes before the pass.
+
+    ``columns`` (kind, label, group, input) go to :func:`regraft.data.scan`.
+
+    Raises:
+        DataError, MissingPathError, ModelError, TapError, RecipeError: the user's mistakes, in a sentence.
+    """
+    ledger = ledger or Ledger()
+    recipe = find_recipe(method)
+    with ledger.stage("data"):
+        manifest = scan(data, skip_bad=options.skip_bad, **columns)
+        manifest, unlabelled = _labelled(manifest)
+        if options.limit is not None:
+            manifest = manifest.limit(options.limit, options.seed)
+        metric = _metric(options.metric, manifest.target.kind)  # type: ignore[union-attr]
+    with ledger.stage("model"):
+        network = model if isinstance(model, Network) else load(model, device=pick_device(options.device))
+        if network.preprocess.modality != manifest.inputs.modality:
+            raise DataError(
+                f"{network.name} reads {network.preprocess.modality} inputs",
+                got=f"{manifest.inputs.modality} inputs in {manifest.name}",
+                do="choose a backbone for this kind of data, or name another input column with --input",
+            )
+        wanted = plan(network, [recipe.features.taps])
+    return Prepared(recipe, manifest, unlabelled, network, wanted, metric)
+
+
+def _labelled(manifest: Manifest) -> tuple[Manifest, int]:
+    target = manifest.target
+    if target is None:
+        raise DataError(f"{manifest.name} has no labels", do="name the label column with --label")
+    if target.masks is not None:
+        raise RecipeError(
+            f"{manifest.name} has a mask per image; the methods here need one label per row",
+            do="choose a column of labels with --label",
+        )
+    present = target.present
+    if not present.any():
+        raise DataError(f"no row of {manifest.name} has a label", do="name the label column with --label")
+    return manifest.take(np.flatnonzero(present)), int((~present).sum())
+
+
+def _metric(name: str | None, kind: Kind) -> str:
+    if name is None:
+        return default_metric(kind)
+    if name not in METRICS:
+        raise RecipeError(f"metric {name!r} is unknown", expected=", ".join(METRICS))
+    return name
+
+
+def adapt(
+    data: Any,
+    model: str | Network,
+    *,
+    method: str | Recipe = "all-layers",
+    options: Options | None = None,
+    progress: Progress | None = None,
+    command: str = "",
+    **settings: Any,
+) -> Run:
+    """Graft a task onto a frozen backbone.
+
+    One pass of the backbone over the rows gives every tap that the method needs; the head's form and
+    penalty are chosen by cross-validation inside the training rows; the score comes from rows that had
+    no part in the choice (see :mod:`regraft.adapt.protocol`).
+
+    Args:
+        data: a folder of class folders, a CSV/TSV/parquet file, a folder of parquet files, an ``.npz``
+            file, ``(X, y)`` arrays, a ``datasets`` object or id, or a Manifest.
+        model: a backbone by name or folder, or a loaded Network.
+        method: ``probe``, ``all-layers`` or a Recipe.
+        options: all run options at once; or give their fields as keywords.
+        progress: called with (stage, done, total).
+        command: kept in the record as how to reproduce the run.
+        **settings: fields of :class:`Options`, and ``kind``, ``label``, ``group``, ``input`` for the
+            data.
+
+    Returns:
+        the adapted model with its record; :meth:`Run.save` writes the run folder.
+
+    Raises:
+        RegraftError: a mistake of the user's, in one sentence.
+    """
+    columns = {k: settings.pop(k) for k in ("kind", "label", "group", "input") if k in settings}
+    options = replace(options or Options(), **settings)
+    ledger = Ledger()
+    ready = prepare(data, model, method=method, options=options, ledger=ledger, **columns)
+    ready, fit_store, test_store = _sweep(ready, options, ledger, progress)
+    fit_rows, test_rows = ready.fit, ready.test
+    with ledger.stage("solve"):
+        fit = _problem(ready, fit_rows, fit_store, options)
+        test = None if test_rows is None else _problem(ready, test_rows, test_store, options)
+        tick = None if progress is None else lambda done, total: progress("solve", done, total)
+        evaluation = evaluate(fit, fit_rows.rows_of("validation"), test, progress=tick)
+    target = fit.target
+    adapted = Adapted(
+        ready.network, ready.plan, ready.recipe.features.normalise, evaluation.solution.readout,
+        target.kind, target.classes,
+    )  # fmt: skip
+    with ledger.stage("evidence"):
+        main = evaluation.main
+        scored = (test_rows if main.part == "test" else fit_rows).take(main.rows)  # type: ignore[union-attr]
+        pictures = figures(evaluation, fit, scored, ready.plan.blocks)
+        pictures["floor_seconds"] = fit_store.pass_seconds + (test_store.pass_seconds if test_store else 0.0)
+        findings = check(Context(ready.manifest, ready.unlabelled, fit, evaluation))
+    record = _record(ready, evaluation, options, ledger, command)
+    record = replace(record, figures=pictures, findings=findings)
+    lines = prediction_rows(evaluation, fit_rows.ids, test_rows.ids if test_rows else ())
+    return Run(adapted, record, lines)
+
+
+def _sweep(
+    ready: Prepared, options: Options, ledger: Ledger, progress: Progress | None
+) -> tuple[Prepared, Store, Store | None]:
+    """The pass over the fit rows and the test rows, or what the store has of it."""
+    with ledger.stage("sweep") as extra:
+        if not _all_stored(ready, options):
+            ready = replace(ready, manifest=_readable(ready.manifest, options.skip_bad))
+        stores: list[Store | None] = []
+        parts = [ready.fit, ready.test]
+        total, before = len(ready.manifest), 0
+        for part in parts:
+            if part is None:
+                stores.append(None)
+                continue
+            done = before
+            tick = None if progress is None else lambda n, _, done=done: progress("sweep", done + n, total)
+            stores.append(
+                sweep(
+                    ready.network,
+                    part,
+                    ready.plan,
+                    cache=options.cache,
+                    dtype=options.dtype,
+                    batch_size=options.batch_size,
+                    workers=options.workers,
+                    progress=tick,
+                )
+            )
+            before += len(part)
+        real = [store for store in stores if store is not None]
+        extra["backbone_passes"] = sum(store.computed_rows for store in real) / total
+        extra["flops"] = sum(store.flops for store in real)
+        extra["reused"] = all(store.reused for store in real)
+    return ready, real[0], stores[1]
+
+
+def _all_stored(ready: Prepared, options: Options) -> bool:
+    """What was swept before was readable then, and the key covers its bytes: no second look is needed."""
+    return all(
+        part is None or find(ready.network, part, ready.plan, cache=options.cache, dtype=options.dtype) is not None
+        for part in (ready.fit, ready.test)
+    )
+
+
+def _readable(manifest: Manifest, skip_bad: bool) -> Manifest:
+    bad = inspect(manifest.inputs)
+    if not bad:
+        return manifest
+    if not skip_bad:
+        raise refuse(bad, manifest.name)
+    return drop(manifest, bad)
+
+
+def _problem(ready: Prepared, rows: Manifest, store: Store | None, options: Options) -> Problem:
+    target = rows.target
+    if target is None or store is None:
+        raise DataError(f"{rows.name} has no labels")
+    design = design_of(store.matrices(), ready.recipe.features.normalise, target.outputs)
+    return Problem(
+        design,
+        target,
+        rows.groups,
+        ready.metric,
+        ready.recipe.solve,
+        options.seed,
+        options.folds,
+        options.class_weight,
+    )
+
+
+def _record(ready: Prepared, evaluation: Evaluation, options: Options, ledger: Ledger, command: str) -> Record:
+    target, network = ready.manifest.target, ready.network
+    scored = {"validation": evaluation.validation, "test": evaluation.test}
+    return Record(
+        verb="adapt",
+        status="done",
+        method=ready.recipe.name,
+        task={
+            "kind": target.kind,  # type: ignore[union-attr]
+            "classes": list(target.classes),  # type: ignore[union-attr]
+            "rows": {part: len(ready.manifest.rows_of(part)) for part in ("train", "validation", "test")},
+            "metric": ready.metric,
+            "title": ready.recipe.title,
+        },
+        model={
+            "name": network.name,
+            "source": network.about.source,
+            "revision": network.about.revision,
+            "licence": network.about.licence,
+            "fingerprint": network.fingerprint,
+            "parameters": network.about.parameters,
+            "taps": len(ready.plan.blocks),
+            "features": ready.plan.width,
+        },
+        data={
+            "name": ready.manifest.name,
+            "fingerprint": ready.manifest.fingerprint,
+            "modality": ready.manifest.inputs.modality,
+            "grouped": ready.manifest.groups is not None,
+        },
+        scores={name: None if part is None else part.headline for name, part in scored.items()},
+        other_scores={name: part.others for name, part in scored.items() if part is not None},
+        candidates=evaluation.solution.candidates,
+        costs=ledger.costs,
+        seeds={"seed": options.seed},
+        versions=versions(),
+        command=command,
+        citations=(ready.recipe.citation,) if ready.recipe.citation else (),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def versions() -> dict[str, str]:
+    """The versions that a run's numbers depend on."""
+    packages = ("regraft", "torch", "numpy", "scikit-learn")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
+
+
+def _csv(rows: list[list[Any]]) -> bytes:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(rows)
+    return buffer.getvalue().encode()

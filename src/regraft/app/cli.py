@@ -1,0 +1,73 @@
+"""The command line: `regraft VERB …`. Exit code 0 done, 2 the user's mistake, 130 interrupted, 1 ours."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from typing import Any
+
+import typer
+
+from regraft.app import adapting, housekeeping, research
+from regraft.app.console import say, show_json
+from regraft.errors import RegraftError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="regraft",
+    help="Graft a new task onto a pretrained network: one pass of the backbone, every cheap head compared "
+    "honestly, a small artifact with error bars, and a report.",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+adapting.register(app)
+housekeeping.register(app)
+research.register(app)
+
+
+@app.callback(invoke_without_command=True)
+def _root(version: bool = typer.Option(False, "--version", help="Print the version and exit.")) -> None:
+    if version:
+        from importlib.metadata import version as installed
+
+        say(installed("regraft"))
+        raise typer.Exit()
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line and exit with its code."""
+    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command and return its exit code; every error becomes one line on stderr."""
+    try:
+        result = app(arguments, standalone_mode=False, prog_name="regraft")
+    except RegraftError as error:
+        return _failed(arguments, str(error), 2)
+    except KeyboardInterrupt:
+        return _interrupted(arguments)
+    except Exception as error:  # the last door: a user gets a sentence, a developer the trace
+        if hasattr(error, "format_message"):  # the argument parser's own family
+            return _failed(arguments, error.format_message(), 2)
+        traceback.print_exc()
+        return _failed(arguments, f"this is a fault in regraft: {type(error).__name__}: {error}", 1)
+    if result == 130:
+        return _interrupted(arguments)
+    return result if isinstance(result, int) else 0
+
+
+def _interrupted(arguments: list[str]) -> int:
+    return _failed(arguments, "stopped. What was computed is kept; the same command goes on from there.", 130)
+
+
+def _failed(arguments: list[str], message: str, code: int) -> int:
+    line = " ".join(message.split())
+    say(f"regraft: {line}", error=True)
+    if "--json" in arguments:
+        verb: Any = next((word for word in arguments if not word.startswith("-")), None)
+        show_json({"verb": verb, "status": "interrupted" if code == 130 else "error", "error": line})
+    return code

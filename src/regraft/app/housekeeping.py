@@ -1,0 +1,88 @@
+"""The verbs that keep house: cache, doctor."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regraft.app.console import say, show_json
+
+if TYPE_CHECKING:
+    from regraft.features import Entry
+
+__all__ = ["register"]
+
+Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on stdout.")]
+Root = Annotated[
+    Path | None, typer.Option("--cache", help="Cache folder; REGRAFT_CACHE or the user's cache if absent.")
+]
+
+cache = typer.Typer(help="Look at, check and empty the feature store.", no_args_is_help=True)
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    app.add_typer(cache, name="cache")
+    app.command("doctor")(doctor)
+
+
+@cache.command("ls")
+def ls(root: Root = None, as_json: Json = False) -> None:
+    """List what is stored."""
+    from regraft.features import cache_root, entries
+
+    _show("cache ls", root or cache_root(), entries(root), as_json)
+
+
+@cache.command("verify")
+def verify(root: Root = None, as_json: Json = False) -> None:
+    """Check every shard's checksum; torn shards are deleted and computed again by the next run."""
+    from regraft.features import cache_root
+    from regraft.features import verify as check
+
+    _show("cache verify", root or cache_root(), check(root), as_json)
+
+
+@cache.command("prune")
+def prune(
+    root: Root = None,
+    older_than: Annotated[
+        float, typer.Option("--older-than", min=0.0, help="Days since last written; 0 deletes all.")
+    ] = 0.0,
+    as_json: Json = False,
+) -> None:
+    """Delete stored features."""
+    from regraft.features import cache_root
+    from regraft.features import prune as delete
+
+    _show("cache prune", root or cache_root(), delete(root, older_than_days=older_than), as_json)
+
+
+def _show(verb: str, root: Path, found: tuple[Entry, ...], as_json: bool) -> None:
+    total = sum(entry.nbytes for entry in found)
+    if as_json:
+        rows = [{**entry.__dict__, "path": str(entry.path)} for entry in found]
+        show_json({"verb": verb, "status": "done", "cache": str(root), "bytes": total, "entries": rows})
+        return
+    for e in found:
+        say(
+            f"{e.nbytes / 1e6:9.1f} MB  {e.status:<9} {e.age_days:6.1f} days  {e.rows:>7} rows × {e.blocks:<3} blocks  {e.model}  {e.data}"
+        )
+    gone = " deleted from" if verb == "cache prune" else " in"
+    say(f"{total / 1e6:9.1f} MB{gone} {root}")
+
+
+def doctor(as_json: Json = False) -> None:
+    """Say what is installed, what each extra gives, which device there is, and what is broken."""
+    from regraft.app.doctor import examine
+
+    findings: list[dict[str, Any]] = examine()
+    broken = [f for f in findings if f["state"] == "broken"]
+    if as_json:
+        show_json({"verb": "doctor", "status": "done", "checks": findings})
+        return
+    for f in findings:
+        say(f"{f['state']:<8} {f['name']:<14} {f['detail']}" + (f"  → {f['do']}" if f["do"] else ""))
+    say(f"{len(broken)} broken" if broken else "nothing is broken")

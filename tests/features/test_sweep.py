@@ -1,0 +1,254 @@
+"""The sweep against values found by hand, its resumption, and its refusals."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from regraft.errors import DataError, StoreError, TapError
+from regraft.features import Taps, entries, find, plan, prune, sweep, verify
+from regraft.features.store import ShardedMatrix
+from tests.features.toy import Toy, toy_arrays, toy_manifest, toy_network
+
+ALL = Taps(sizes=(16, None))
+
+
+@pytest.fixture
+def cache(tmp_path):
+    return tmp_path / "cache"
+
+
+def by_hand(rows: int = 30) -> dict[str, torch.Tensor]:
+    """The taps' values without hooks: the toy's forward written out."""
+    torch.manual_seed(0)
+    toy = Toy().eval()
+    x = torch.from_numpy(toy_arrays(rows)[0])
+    with torch.no_grad():
+        first = torch.relu(toy.conv1(x))
+        second = torch.relu(toy.conv2(first))
+        pooled = second.mean((2, 3))
+        return {"relu:0": first, "relu:1": second, "embedding": pooled, "logits": toy.fc(pooled)}
+
+
+def test_every_tap_in_one_pass_with_reused_in_place_relu(cache):
+    network, manifest = toy_network(), toy_manifest()
+    store = sweep(network, manifest, plan(network, [ALL]), cache=cache, batch_size=7)
+    expected = by_hand()
+    assert [b.site for b in store.blocks] == ["relu:0", "relu:0", "relu:1", "relu:1", "embedding", "logits"]
+    for name, matrix in store.matrices().items():
+        got = matrix.rows(slice(None))
+        site = name.split("[")[0]
+        value = expected[site]
+        if value.ndim == 4:
+            n = 2 if "[2x2]" in name else 1
+            value = torch.nn.functional.avg_pool2d(value, 6 // n)
+        torch.testing.assert_close(got, value.flatten(1), atol=1e-6, rtol=1e-5)
+    assert store.computed_rows == 30
+    assert store.flops == 30 * network.flops(torch.zeros(1, 3, 6, 6))
+
+
+def test_second_call_reads_nothing_and_computes_nothing(cache, monkeypatch):
+    network, manifest = toy_network(), toy_manifest()
+    wanted = plan(network, [ALL])
+    first = sweep(network, manifest, wanted, cache=cache)
+    monkeypatch.setattr(type(manifest.inputs), "read", lambda self, row: pytest.fail("an input was read again"))
+    second = sweep(network, manifest, wanted, cache=cache)
+    assert second.reused
+    assert not first.reused
+    for name, matrix in second.matrices().items():
+        torch.testing.assert_close(matrix.rows(slice(None)), first.matrices()[name].rows(slice(None)), rtol=0, atol=0)
+
+
+def test_a_narrower_need_is_served_from_a_wider_sweep_and_only_the_rest_is_computed(cache):
+    network, manifest = toy_network(), toy_manifest()
+    sweep(network, manifest, plan(network, [Taps(("activation",), (16,))]), cache=cache)
+    assert find(network, manifest, plan(network, [Taps(("relu:1",), (16,))]), cache=cache) is not None
+    both = sweep(network, manifest, plan(network, [Taps(("activation", "logits"), (16,))]), cache=cache)
+    assert both.computed_rows == 30
+    assert {e.blocks for e in entries(cache)} == {2, 1}  # the second part holds the logits alone
+
+
+def test_the_key_is_the_whole_truth(cache):
+    network, manifest = toy_network(), toy_manifest()
+    wanted = plan(network, [ALL])
+    sweep(network, manifest, wanted, cache=cache)
+    weight = network.params["conv1.weight"].clone()
+    weight.view(-1)[0] += 1e-3
+    changed = network.with_params({"conv1.weight": weight})
+    x, y = toy_arrays()
+    x[4, 0, 0, 0] += 1e-3
+    assert find(network, manifest, wanted, cache=cache) is not None
+    assert find(changed, manifest, wanted, cache=cache) is None
+    assert find(network, manifest.take(range(29)), wanted, cache=cache) is None
+    assert find(network, manifest.take(range(29, -1, -1)), wanted, cache=cache) is None
+    assert find(network, toy_manifest(seed=1), wanted, cache=cache) is None
+    assert find(network, manifest, wanted, cache=cache, dtype="float16") is None
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_storage_types_round_once(cache, dtype):
+    network, manifest = toy_network(), toy_manifest()
+    wanted = plan(network, [ALL])
+    exact = sweep(network, manifest, wanted, cache=cache).matrices()
+    rounded = sweep(network, manifest, wanted, cache=cache, dtype=dtype).matrices()
+    for name in exact:
+        expected = exact[name].rows(slice(None)).to(getattr(torch, dtype)).float()
+        torch.testing.assert_close(rounded[name].rows(slice(None)), expected, rtol=0, atol=0)
+
+
+class Stop(Exception):
+    pass
+
+
+def stop_after(rows: int):
+    def tick(done: int, total: int) -> None:
+        if done >= rows:
+            raise Stop
+
+    return tick
+
+
+def test_resumes_at_the_first_missing_batch(cache):
+    network, manifest = toy_network(), toy_manifest()
+    wanted = plan(network, [ALL])
+    with pytest.raises(Stop):
+        sweep(network, manifest, wanted, cache=cache, batch_size=4, progress=stop_after(12))
+    assert entries(cache)[0].status == "partial"
+    resumed = sweep(network, manifest, wanted, cache=cache, batch_size=4)
+    assert resumed.computed_rows == 30 - 12
+    fresh = sweep(network, manifest, wanted, cache=cache.parent / "other", batch_size=4)
+    for name, matrix in resumed.matrices().items():
+        assert torch.equal(matrix.rows(slice(None)), fresh.matrices()[name].rows(slice(None)))
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "delete", "rubbish done.json", "rubbish part.json"])
+def test_torn_files_are_computed_again(cache, damage):
+    network, manifest = toy_network(), toy_manifest()
+    wanted = plan(network, [ALL])
+    good = sweep(network, manifest, wanted, cache=cache, batch_size=8).matrices()
+    shard = sorted(cache.rglob("*.safetensors"))[1]
+    if damage == "truncate":
+        shard.write_bytes(shard.read_bytes()[:-5])
+    elif damage == "flip":
+        content = bytearray(shard.read_bytes())
+        content[-3] ^= 1
+        shard.write_bytes(bytes(content))
+    elif damage == "delete":
+        shard.unlink()
+    else:
+        next(cache.rglob(damage.split()[1])).write_text("{")
+    again = sweep(network, manifest, wanted, cache=cache, batch_size=8)
+    assert again.computed_rows == {"rubbish done.json": 0, "rubbish part.json": 0}.get(damage, 8)
+    for name, matrix in again.matrices().items():
+        assert torch.equal(matrix.rows(slice(None)), good[name].rows(slice(None)))
+
+
+def test_verify_finds_torn_shards_and_prune_empties(cache):
+    network, manifest = toy_network(), toy_manifest()
+    sweep(network, manifest, plan(network, [ALL]), cache=cache, batch_size=8)
+    assert [e.status for e in verify(cache)] == ["complete"]
+    shard = next(cache.rglob("*.safetensors"))
+    shard.write_bytes(shard.read_bytes()[:-1])
+    assert [e.status for e in verify(cache)] == ["torn"]
+    assert [e.status for e in verify(cache)] == ["partial"]
+    assert prune(cache, older_than_days=1) == ()
+    assert len(prune(cache)) == 1
+    assert entries(cache) == ()
+
+
+def test_large_blocks_stay_on_disk_and_read_the_same(cache, monkeypatch):
+    network, manifest = toy_network(), toy_manifest()
+    store = sweep(network, manifest, plan(network, [ALL]), cache=cache, batch_size=7)
+    whole = store.matrices()
+    monkeypatch.setattr("regraft.features.store._IN_MEMORY_BYTES", 0)
+    lazy = store.matrices()
+    index = torch.tensor([29, 0, 7, 6, 6, 13])
+    for name, matrix in lazy.items():
+        assert isinstance(matrix, ShardedMatrix)
+        assert torch.equal(matrix.rows(slice(3, 17)), whole[name].rows(slice(3, 17)))
+        assert torch.equal(matrix.rows(index), whole[name].rows(index))
+        assert torch.equal(matrix.rows(slice(None, None, 3)), whole[name].rows(slice(None, None, 3)))
+
+
+def test_another_writer_of_the_same_part_is_respected(cache):
+    """A shard that appears while the sweep runs is not computed again."""
+    network, manifest = toy_network(), toy_manifest()
+    wanted = plan(network, [ALL])
+    sweep(network, manifest, wanted, cache=cache.parent / "donor", batch_size=10)
+    donor = sorted((cache.parent / "donor").rglob("*.safetensors"))
+
+    def tick(done: int, total: int) -> None:
+        if done == 10:  # the other process finishes the last shard now
+            folder = next(cache.rglob("part.json")).parent
+            shutil.copy(donor[-1], folder / donor[-1].name)
+
+    store = sweep(network, manifest, wanted, cache=cache, batch_size=10, progress=tick)
+    assert store.computed_rows == 20
+
+
+def test_refusals(cache, monkeypatch, tmp_path):
+    network, manifest = toy_network(), toy_manifest()
+    wanted = plan(network, [ALL])
+    with pytest.raises(DataError, match="no rows"):
+        sweep(network, manifest.take([]), wanted, cache=cache)
+    with pytest.raises(TapError, match="no tap matches 'relo:0'.*relu:0"):
+        plan(network, [Taps(("relo:0",))])
+    with pytest.raises(StoreError, match="storage type"):
+        sweep(network, manifest, wanted, cache=cache, dtype="int8")
+    blocked = tmp_path / "file"
+    blocked.write_text("not a folder")
+    with pytest.raises(StoreError, match="cannot write"):
+        sweep(network, manifest, wanted, cache=blocked)
+    usage = shutil.disk_usage(tmp_path)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10))
+    with pytest.raises(StoreError, match="too small"):
+        sweep(network, manifest, wanted, cache=cache)
+
+
+CHILD = """
+import sys
+from pathlib import Path
+sys.path.insert(0, {root!r})
+from regraft.features import Taps, plan, sweep
+from tests.features.toy import toy_manifest, toy_network
+import time
+network = toy_network()
+sweep(network, toy_manifest(600), plan(network, [Taps(sizes=(16, None))]), cache=Path({cache!r}), batch_size=4,
+      workers={workers}, progress=lambda done, total: time.sleep(0.003))
+print("whole")
+"""
+
+
+def child(cache: Path, workers: int = 0) -> subprocess.Popen:
+    root = str(Path(__file__).resolve().parents[2])
+    code = CHILD.format(root=root, cache=str(cache), workers=workers)
+    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
+
+
+@pytest.mark.slow
+def test_kill_at_random_moments_and_two_processes_at_once(cache):
+    """kill -9 again and again, then two processes together: the shards of an undisturbed run, bit for bit."""
+    random = np.random.default_rng(0)
+    for _ in range(6):
+        process = child(cache)
+        while not list(cache.rglob("part.json")) and process.poll() is None:
+            time.sleep(0.02)
+        time.sleep(random.uniform(0.0, 0.25))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    pair = [child(cache), child(cache, workers=1)]
+    assert [process.wait(timeout=120) for process in pair] == [0, 0]
+    alone = child(cache.parent / "alone")
+    assert alone.wait(timeout=120) == 0
+    names = sorted(path.name for path in cache.rglob("*.safetensors"))
+    assert names == sorted(path.name for path in (cache.parent / "alone").rglob("*.safetensors"))
+    assert len(names) == 150
