@@ -32,7 +32,7 @@ types: $(STAMP)  ## the type checker
 	$(BIN)/mypy
 
 docs: $(STAMP)  ## the documentation, into site/
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 bench: $(STAMP)  ## every benchmark in its quick form
 	@set -e; for script in benchmarks/*.py; do \

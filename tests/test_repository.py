@@ -1,0 +1,265 @@
+"""What the repository says about itself is so: commands, links, versions, and nothing that belongs to one machine."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+ROOT = Path(__file__).resolve().parents[1]
+PAGES = sorted(
+    path.relative_to(ROOT).as_posix()
+    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    if path.name != "LICENSE"
+)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
+PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][0-9A-Za-z.]*")
+
+
+@cache
+def tracked() -> tuple[str, ...]:
+    """The files that git knows."""
+    found = subprocess.run(
+        ["git", "-c", f"safe.directory={ROOT}", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False
+    )
+    names = tuple(name for name in found.stdout.decode().split("\0") if name and (ROOT / name).is_file())
+    if found.returncode or not names:
+        pytest.skip("no git checkout: the tracked files are unknown")
+    return names
+
+
+def text_of(name: str) -> str:
+    """A tracked file's text, or nothing where it is no text."""
+    try:
+        return (ROOT / name).read_text(encoding="utf-8")
+    except UnicodeDecodeError:
+        return ""
+
+
+def project() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+
+
+def targets() -> set[str]:
+    """The Makefile's public targets."""
+    return set(re.findall(r"^([a-z][a-z-]*):", (ROOT / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def make_commands(text: str) -> set[str]:
+    """Targets of the ``make`` commands in code spans, fences and scripts; a comment ends a command."""
+    found: set[str] = set()
+    for command in re.findall(r"(?:^|[`;&] ?|step )make((?: +[a-z][a-z-]*)+)", text, re.MULTILINE):
+        found.update(command.split())
+    return found
+
+
+def test_make_commands_are_read_as_meant() -> None:
+    text = "```sh\nmake demo   # adapt it\nmake lint types\n```\nType `make test`, make no mistake.\nstep make docs\n"
+    assert make_commands(text) == {"demo", "lint", "types", "test", "docs"}
+
+
+@pytest.mark.parametrize("name", [*PAGES, ".ci/run"])
+def test_make_commands_exist(name: str) -> None:
+    assert make_commands(text_of(name)) <= targets()
+
+
+def test_readme_names_the_two_commands_first() -> None:
+    first_screen = "\n".join(text_of("README.md").splitlines()[:40])
+    assert {"demo", "test"} <= make_commands(first_screen)
+
+
+def test_continuous_integration_runs_the_readmes_test_command() -> None:
+    assert {"lint", "types", "docs", "test"} <= make_commands(text_of(".ci/run"))
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that headings get: lower case, punctuation dropped, spaces to hyphens."""
+    found = set()
+    for heading in re.findall(r"^#+ (.*)$", FENCE.sub("", text), re.MULTILINE):
+        found.add(re.sub(r"\s+", "-", re.sub(r"[^\w\s-]", "", heading).strip().lower()))
+    return found
+
+
+def broken_links(name: str, text: str) -> list[str]:
+    """Relative links of a page that lead nowhere."""
+    broken = []
+    for link in LINK.findall(FENCE.sub("", text)):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, anchor = link.partition("#")
+        target = (ROOT / name).parent / path if path else ROOT / name
+        if not target.exists() or (
+            anchor and target.suffix == ".md" and anchor not in anchors(target.read_text(encoding="utf-8"))
+        ):
+            broken.append(link)
+    return broken
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_links_resolve(name: str) -> None:
+    assert broken_links(name, text_of(name)) == []
+
+
+def test_broken_links_are_found() -> None:
+    text = "[a](docs/index.md) [b](docs/absent.md) [c](https://example.org) [d](#nowhere) [e](CHANGELOG.md#changelog)"
+    assert broken_links("README.md", text) == ["docs/absent.md", "#nowhere"]
+
+
+# Written in pieces, so that this file does not find itself.
+FORBIDDEN = {
+    "the path of a machine": re.compile(r"(?<![\w.])/(?:" + "|".join(("wo" + "rk", "ro" + "ot", r"home/\w+")) + ")/"),
+    "the host of a registry": re.compile(
+        "|".join(("py" + r"pi\.org", "python" + r"hosted\.org", "npm" + r"js\.(?:org|com)", "deb" + r"\.debian\.org"))
+        + r"|https?://\S+/(?:simple|packages)/"
+    ),
+    "a mark of something unfinished": re.compile(r"\b(?:" + "|".join(("TO" + "DO", "FIX" + "ME", "XX" + "X")) + r")\b"),
+}
+
+
+def test_forbidden_words_are_found() -> None:
+    samples = ("see /wo" + "rk/x", "from https://files.python" + "hosted.org/x", "# TO" + "DO: later")
+    for pattern, sample in zip(FORBIDDEN.values(), samples, strict=True):
+        assert pattern.search(sample)
+        assert not pattern.search("docs/framework/root/work.md says what is to be done")
+
+
+@pytest.mark.parametrize("what", FORBIDDEN)
+def test_no_tracked_file_holds(what: str) -> None:
+    found = []
+    for name in tracked():
+        text = text_of(name)
+        found += [f"{name}:{text[: m.start()].count(chr(10)) + 1}" for m in FORBIDDEN[what].finditer(text)]
+    assert found == []
+
+
+def test_version_is_the_changelogs_newest() -> None:
+    newest = re.search(r"^## \[(\d[^\]]*)\]", text_of("CHANGELOG.md"), re.MULTILINE)
+    assert newest is not None
+    assert newest.group(1) == project()["version"]
+
+
+def test_licence_is_apache() -> None:
+    text = text_of("LICENSE")
+    assert project()["license"] == "Apache-2.0"
+    assert "Version 2.0, January 2004" in text
+    assert "9. Accepting Warranty or Additional Liability." in text
+
+
+def constraints() -> dict[str, str]:
+    lines = [line for line in text_of("constraints.txt").splitlines() if line and not line.startswith("#")]
+    assert [line for line in lines if not PINNED.fullmatch(line)] == []
+    return {re.sub(r"[-_.]+", "-", line.split("==")[0]).lower(): line.split("==")[1] for line in lines}
+
+
+def test_every_direct_dependency_of_the_environment_has_an_exact_version() -> None:
+    extras = project()["optional-dependencies"]
+    wanted = [*project()["dependencies"], *(item for extra in ("hub", "data", "docs", "dev") for item in extras[extra])]
+    names = {re.sub(r"[-_.]+", "-", re.split(r"[\s\[<>=!~;]", item)[0]).lower() for item in wanted} - {"regraft"}
+    assert names <= set(constraints())
+
+
+def test_every_public_module_says_what_it_is() -> None:
+    silent = []
+    for path in sorted((ROOT / "src" / "regraft").rglob("*.py")):
+        private = path.name.startswith("_") and path.name not in ("__init__.py", "__main__.py")
+        if not private and not ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))):
+            silent.append(path.relative_to(ROOT).as_posix())
+    assert silent == []
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = set(re.findall(r"[\w/-]+\.md", text_of("mkdocs.yml")))
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert pages == navigation
+
+
+def verbs() -> dict[str, set[str]]:
+    """The command line's verbs (``cache ls`` among them) with their options."""
+    import typer
+
+    from regraft.app.cli import app
+
+    found: dict[str, set[str]] = {}
+
+    def walk(command: Any, name: str) -> None:
+        if hasattr(command, "commands"):
+            for word, inner in command.commands.items():
+                walk(inner, f"{name} {word}".strip())
+        else:
+            found[name] = {
+                option for p in command.params for option in (*p.opts, *p.secondary_opts) if option[0] == "-"
+            }
+
+    walk(typer.main.get_command(app), "")
+    return found
+
+
+def options_in(text: str) -> set[str]:
+    """Options named in the first column of a page's tables."""
+    cells = re.findall(r"^\| (`-.*?) \|", text, re.MULTILINE)
+    return set(re.findall(r"`(--?[a-z][a-z-]*)`", " ".join(cells)))
+
+
+def test_command_line_page_has_every_option_and_no_other() -> None:
+    sections = re.split(r"^## regraft ", text_of("docs/cli.md"), flags=re.MULTILINE)[1:]
+    told = {section.split("\n")[0].strip(): options_in(section) for section in sections}
+    there: dict[str, set[str]] = {}
+    for verb, options in verbs().items():
+        there.setdefault(verb.split()[0], set()).update(options - {"--help"})
+    assert told == there
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_commands_in_the_pages_are_commands(name: str) -> None:
+    known = verbs()
+    for fence in FENCE.finditer(text_of(name)):
+        for line in re.findall(r"^ *regraft (.*?)(?: +#.*)?$", fence.group(), re.MULTILINE):
+            verb = max((v for v in known if f"{line} ".startswith(f"{v} ")), key=len, default=None)
+            assert verb, f"{name}: regraft {line}"
+            assert set(re.findall(r"(?<=\s)--[a-z-]+", line)) <= known[verb], f"{name}: regraft {line}"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_names_in_python_examples_exist(name: str) -> None:
+    import importlib
+
+    for fence in FENCE.finditer(text_of(name)):
+        if not fence.group().lstrip().startswith("```python"):
+            continue
+        lines = fence.group().strip().splitlines()[1:-1]
+        tree = ast.parse("\n".join(lines))
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("regraft"):
+                module = importlib.import_module(node.module or "")
+                assert [a.name for a in node.names if not hasattr(module, a.name)] == []
+            elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("regraft."):
+                assert callable(getattr(importlib.import_module("regraft"), ast.unparse(node.func).split(".")[1]))
+
+
+@pytest.mark.parametrize("first", ["regraft.GraftClassifier", "regraft.adapt", "import_module('regraft.adapt.recipe')"])
+def test_public_names_do_not_depend_on_what_was_loaded_first(first: str) -> None:
+    """``regraft.adapt`` is a function and a package of the same name; the function must win in any order."""
+    script = f"import regraft\nfrom importlib import import_module\n{first}\n" + (
+        "print([name for name in regraft.__all__ if not callable(getattr(regraft, name))])"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
+
+
+def test_every_public_name_is_on_the_interface_page() -> None:
+    import regraft
+
+    page = text_of("docs/api.md")
+    assert [name for name in regraft.__all__ if not re.search(rf"\b{name}\b", page)] == []
