@@ -2,6 +2,7 @@
 
 from regraft.data.inspect import checked, drop, inspect
 from regraft.data.manifest import PARTS, BadRow, Kind, Manifest, Target, joined
+from regraft.data.rendered import rendered
 from regraft.data.scan import scan
 from regraft.data.source import (
     Arrays,
@@ -14,6 +15,7 @@ from regraft.data.source import (
     Source,
     Texts,
 )
+from regraft.data.split import duplicates, folds, holdout
 
 __all__ = [
     "PARTS",
@@ -32,7 +34,11 @@ __all__ = [
     "Texts",
     "checked",
     "drop",
+    "duplicates",
+    "folds",
+    "holdout",
     "inspect",
     "joined",
+    "rendered",
     "scan",
 ]

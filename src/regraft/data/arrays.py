@@ -104,7 +104,7 @@ def _same_length(what: str, got: int, rows: int) -> None:
 
 
 def npz_rows(path: Path, wish: Wish) -> Rows:
-    """The rows of an ``.npz`` file: ``X`` (or ``images``), ``y`` (or ``labels``), ``group``, ``_val`` and ``_test`` twins.
+    """The rows of an ``.npz`` file: ``X`` or ``images``, ``y`` or ``labels``, ``group``, and ``_val``, ``_test`` twins.
 
     Raises:
         DataError: not an ``.npz`` file, arrays of Python objects (never unpickled), or no such array.
