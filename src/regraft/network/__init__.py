@@ -1,1 +1,24 @@
 """Pretrained networks as pure functions with named parameters, taps and preprocessing."""
+
+from regraft.network.load import load, preprocess_from_json
+from regraft.network.loaders.module import from_module
+from regraft.network.loaders.transformers import TextPreprocess
+from regraft.network.network import About, Network, Traits
+from regraft.network.policy import Policy
+from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
+from regraft.network.site import Site
+
+__all__ = [
+    "About",
+    "ArrayPreprocess",
+    "ImagePreprocess",
+    "Network",
+    "Policy",
+    "Preprocess",
+    "Site",
+    "TextPreprocess",
+    "Traits",
+    "from_module",
+    "load",
+    "preprocess_from_json",
+]

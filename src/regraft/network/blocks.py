@@ -1,0 +1,57 @@
+"""Structure read off the module tree: residual and transformer blocks, class tokens."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+
+from torch import nn
+
+__all__ = ["find_blocks", "prefix_tokens"]
+
+_CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
+_WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
+_PREFIX = re.compile(r"(^|\.)(cls|class|dist|distillation|reg|register)_(token|tokens|embedding)$")
+
+
+def find_blocks(module: nn.Module) -> tuple[str, ...]:
+    """Paths of the residual or transformer blocks, in order of registration.
+
+    A block is an element of a ``Sequential``, ``ModuleList`` or ``ModuleDict`` that is itself no such
+    container, has children and parameters, and contains no other block. Two conditions keep its *parts*
+    from being taken for it: it holds at least two weight layers (a convolution with its normalisation and
+    activation is no block, unless the whole network has nothing larger, as MobileNetV1), and its class
+    occurs twice among its siblings or is the only one there that has children (a squeeze-and-excitation
+    unit amid convolutions is a part).
+    """
+    elements: dict[str, int] = {}
+    for path, parent in module.named_modules():
+        if not isinstance(parent, _CONTAINERS):
+            continue
+        children = [(name, child) for name, child in parent.named_children() if any(child.children())]
+        classes = Counter(type(child) for _, child in children)
+        for name, child in children:
+            if isinstance(child, _CONTAINERS) or next(child.parameters(), None) is None:
+                continue
+            if classes[type(child)] > 1 or len(classes) == 1:
+                weighted = sum(isinstance(part, _WEIGHTED) for part in child.modules())
+                elements[f"{path}.{name}" if path else name] = weighted
+    large = [path for path, weighted in elements.items() if weighted >= 2]
+    return _innermost(large or list(elements))
+
+
+def _innermost(paths: list[str]) -> tuple[str, ...]:
+    return tuple(path for path in paths if not any(other.startswith(path + ".") for other in paths))
+
+
+def prefix_tokens(module: nn.Module) -> int:
+    """Leading tokens that are no patches: the sizes of parameters named as class or register tokens.
+
+    ``cls_token`` of shape (1, 1, D) counts one, ``register_tokens`` (1, R, D) counts R, a class embedding
+    of shape (D,) counts one.
+    """
+    count = 0
+    for name, parameter in module.named_parameters():
+        if _PREFIX.search(name):
+            count += parameter.shape[-2] if parameter.ndim > 1 else 1
+    return count

@@ -1,0 +1,126 @@
+"""From what the user typed to a network."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from regraft.errors import ModelError
+from regraft.network.loaders import bundled, timm, torchvision, transformers
+from regraft.network.loaders import module as own
+from regraft.network.network import About, Network
+from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
+from regraft.network.site import near
+
+__all__ = ["load", "preprocess_from_json"]
+
+_HUB = re.compile(r"[\w.-]+/[\w.-]+")
+_IMPORT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
+_KINDS = "regraft/NAME, a local folder, org/name of the hub, timm/NAME, torchvision/NAME or package.module:callable"
+
+
+def load(
+    name: str,
+    *,
+    weights: str | None = None,
+    revision: str | None = None,
+    head: bool = True,
+    random: int | None = None,
+) -> Network:
+    """Load a network by name, with its preprocessing, frozen and in eval mode, and run an example through it.
+
+    Args:
+        name: ``regraft/NAME`` (bundled), a local folder made by ``save_pretrained``, ``org/name`` of the
+            Hugging Face hub, ``timm/NAME``, ``torchvision/NAME``, or ``package.module:callable``.
+        weights: a safetensors file, for ``package.module:callable`` alone.
+        revision: of the hub's repository.
+        head: keep the classifier, where there is one; without it the network gives its embedding.
+        random: a seed: random weights instead of the trained ones.
+
+    Raises:
+        ModelError: the name is unknown (near names are given), nothing can be reached, the weights do not
+            fit, or the network gives no tensors.
+        MissingDependencyError: the package that the name asks for is not installed or does not load.
+    """
+    network = _dispatch(str(name), weights, revision, head, random)
+    if not head and network.head:
+        network = network.without_head()
+    _ = network.sites  # a network that does not run is found here, not after the rows were read
+    return network
+
+
+def _dispatch(name: str, weights: str | None, revision: str | None, head: bool, seed: int | None) -> Network:
+    kind, _, rest = name.partition("/")
+    if weights is not None and not _IMPORT.fullmatch(name):
+        raise ModelError("weights belong to package.module:callable", got=f"the model {name}")
+    if kind == "timm" and rest:
+        return timm.load(name, rest, head, seed)
+    if kind == "torchvision" and rest:
+        return torchvision.load(name, rest, seed)
+    if kind == "regraft" and rest:
+        return _bundled(name, *bundled.load(name), seed)
+    if _IMPORT.fullmatch(name):
+        return own.load(name, weights, seed)
+    folder = Path(name).expanduser()
+    if folder.exists():
+        return _folder(name, folder, head, seed)
+    if name.startswith((".", "/", "~")) or not _HUB.fullmatch(name):
+        raise _unknown(name)
+    return transformers.load(name, revision, head, seed)
+
+
+def _folder(name: str, folder: Path, head: bool, seed: int | None) -> Network:
+    if not (folder / "config.json").is_file():
+        raise ModelError(
+            f"{name} is no model",
+            expected="a folder with config.json and model.safetensors, as save_pretrained writes them",
+            got="a file" if folder.is_file() else "a folder without config.json",
+        )
+    if bundled.is_folder(folder):
+        return _bundled(name, *bundled.load_folder(folder), seed)
+    return transformers.load(str(folder), None, head, seed)
+
+
+def _bundled(name: str, module: nn.Module, preprocess: Preprocess, about: About, seed: int | None) -> Network:
+    if seed is not None:
+        with torch.random.fork_rng():
+            torch.manual_seed(seed)
+            for part in module.modules():
+                if callable(reset := getattr(part, "reset_parameters", None)):
+                    reset()
+    return Network(name, module, preprocess, about)
+
+
+def _unknown(name: str) -> ModelError:
+    parent = Path(name).expanduser().parent
+    beside = [str(parent / p.name) for p in sorted(parent.iterdir()) if p.is_dir()] if parent.is_dir() else []
+    guess = near(name, beside)
+    if not guess and "/" not in name:
+        guess = f"did you mean timm/{name} or torchvision/{name}, or a folder"
+    return ModelError(f"the model {name!r} is not known", expected=_KINDS, do=guess)
+
+
+def preprocess_from_json(value: Mapping[str, Any]) -> Preprocess:
+    """The inverse of :meth:`regraft.network.Preprocess.to_json`.
+
+    Raises:
+        ModelError: the kind is unknown or the value is torn.
+    """
+    kinds = {
+        "image": ImagePreprocess,
+        "array": ArrayPreprocess,
+        "text": transformers.TextPreprocess,
+        "processor": transformers.ProcessorPreprocess,
+    }
+    made = kinds.get(str(value.get("kind")))
+    if made is None:
+        raise ModelError("unknown preprocessing", expected=", ".join(kinds), got=str(value.get("kind")))
+    try:
+        return made.from_json(value)  # type: ignore[attr-defined]
+    except (KeyError, TypeError) as error:
+        raise ModelError("the preprocessing's description is torn", got=str(error)) from error

@@ -1,0 +1,155 @@
+"""Own modules: ``package.module:callable``, with weights from a safetensors file."""
+
+from __future__ import annotations
+
+import copy
+import importlib
+import json
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from regraft.errors import MissingPathError, ModelError
+from regraft.network.network import About, Network
+from regraft.network.preprocess import IMAGENET_MEAN, IMAGENET_STD, ArrayPreprocess, ImagePreprocess, Preprocess
+from regraft.network.site import near
+
+__all__ = ["from_module", "load", "read_weights"]
+
+_HOW = (
+    "let the callable return (module, preprocess) with a regraft.network.ImagePreprocess or "
+    'ArrayPreprocess, or write {"input": {"size": [3, 32, 32], "mean": […], "std": […]}} into '
+    "config.json beside the weights"
+)
+
+
+def from_module(
+    module: nn.Module, preprocess: Preprocess, *, name: str = "module", about: About | None = None
+) -> Network:
+    """A network from a module that you hold; the module itself is copied and stays as it is.
+
+    Args:
+        module: gives logits or features for a batch of ``preprocess``.
+        preprocess: raw input to the module's input.
+        name: a short name for messages and records.
+        about: where it comes from, its classes and licence.
+    """
+    return Network(name, copy.deepcopy(module), preprocess, about or About("module"))
+
+
+def load(path: str, weights: str | None, seed: int | None) -> Network:
+    """Import ``package.module``, call ``callable()`` and load the weights.
+
+    The callable returns a module or ``(module, preprocess)``; a module may also carry its preprocessing as
+    the attribute ``preprocess``. It runs under a fixed seed, so that layers without weights in the file are
+    the same in every process.
+
+    Raises:
+        ModelError: the import fails, the call gives no module, the weights do not fit, or the
+            preprocessing is not known.
+        MissingPathError: the weights file is not there.
+    """
+    builder = _import(path)
+    with torch.random.fork_rng():
+        torch.manual_seed(0 if seed is None else seed)
+        try:
+            made = builder()
+        except Exception as error:
+            raise ModelError(f"{path}() fails", got=f"{type(error).__name__}: {error}") from error
+    module, preprocess = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
+    if not isinstance(module, nn.Module):
+        raise ModelError(f"{path}() gives no module", expected="a torch.nn.Module", got=type(module).__name__)
+    sidecar: Mapping[str, Any] = {}
+    if weights is not None:
+        read_weights(module, Path(weights), path)
+        sidecar = _sidecar(Path(weights))
+    preprocess = preprocess or getattr(module, "preprocess", None) or _preprocess(module, sidecar)
+    if not isinstance(preprocess, Preprocess):
+        raise ModelError(f"the preprocessing of {path} is not known", do=_HOW)
+    classes = sidecar.get("classes", ())
+    about = About("module", str(sidecar.get("licence", "")), tuple(map(str, classes)))
+    return Network(path, module, preprocess, about)
+
+
+def _import(path: str) -> Any:
+    name, _, attribute = path.partition(":")
+    before = list(sys.path)
+    sys.path.insert(0, os.getcwd())  # what `python -m` does, and the console script does not
+    try:
+        found: Any = importlib.import_module(name)
+    except ImportError as error:
+        raise ModelError(
+            f"{path}: module {name} cannot be imported",
+            got=str(error),
+            do="check the spelling, and run where the package is installed or in its folder",
+        ) from error
+    except Exception as error:
+        raise ModelError(f"{path}: importing {name} fails", got=f"{type(error).__name__}: {error}") from error
+    finally:
+        sys.path[:] = before
+    for part in attribute.split("."):
+        if not hasattr(found, part):
+            raise ModelError(f"{name} has no {part!r}", do=near(part, dir(found)) or f"give {name}:CALLABLE")
+        found = getattr(found, part)
+    if not callable(found):
+        raise ModelError(f"{path} cannot be called", expected="a function or class that gives a module")
+    return found
+
+
+def read_weights(module: nn.Module, path: Path, name: str) -> None:
+    """Load a safetensors file strictly: every tensor fits, none is missing, none is left over.
+
+    BatchNorm's ``num_batches_tracked`` may be missing, for it plays no part in eval mode.
+
+    Raises:
+        MissingPathError, ModelError: the file is absent, no safetensors, or does not fit.
+    """
+    if not path.is_file():
+        raise MissingPathError(f"weights {path} are not there", expected="a .safetensors file")
+    try:
+        tensors = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ModelError(
+            f"{path} is no safetensors file", got=str(error), do="save weights with safetensors.torch.save_file"
+        ) from error
+    own = module.state_dict()
+    missing = [key for key in own if key not in tensors and not key.endswith("num_batches_tracked")]
+    extra = [key for key in tensors if key not in own]
+    shapes = [key for key in own if key in tensors and own[key].shape != tensors[key].shape]
+    if missing or extra or shapes:
+        wrong = [f"{len(keys)} {what} ({keys[0]})" for keys, what in (
+            (missing, "missing"), (extra, "left over"), (shapes, "of another shape")) if keys]  # fmt: skip
+        raise ModelError(f"{path.name} does not fit {name}", expected=f"its {len(own)} tensors", got=", ".join(wrong))
+    module.load_state_dict(tensors, strict=False)
+
+
+def _sidecar(weights: Path) -> Mapping[str, Any]:
+    path = weights.parent / "config.json"
+    if not path.is_file():
+        return {}
+    try:
+        value = json.loads(path.read_text())
+    except ValueError as error:
+        raise ModelError(f"{path} is no JSON", got=str(error)) from error
+    return value if isinstance(value, dict) else {}
+
+
+def _preprocess(module: nn.Module, sidecar: Mapping[str, Any]) -> Preprocess | None:
+    """From the sidecar's ``input``, else for plain arrays from the first layer's width."""
+    given = sidecar.get("input")
+    if isinstance(given, Mapping) and len(size := given.get("size", ())) == 3:
+        channels, height, width = map(int, size)
+        default = (IMAGENET_MEAN, IMAGENET_STD) if channels == 3 else ((), ())
+        mean, std = (tuple(map(float, given.get(key, d))) for key, d in zip(("mean", "std"), default))
+        return ImagePreprocess((height, width), None, 2, mean, std, channels=channels)
+    if sidecar:
+        return None
+    first = next((part for part in module.modules() if next(part.parameters(recurse=False), None) is not None), None)
+    return ArrayPreprocess((first.in_features,)) if isinstance(first, nn.Linear) else None

@@ -1,0 +1,66 @@
+"""Models of torchvision, with the transforms that belong to their weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from regraft.errors import MissingDependencyError, ModelError
+from regraft.network.network import About, Network
+from regraft.network.preprocess import ImagePreprocess
+from regraft.network.site import near
+
+__all__ = ["load"]
+
+_FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
+
+
+def _models() -> Any:
+    try:
+        from torchvision import models
+    except (ImportError, RuntimeError, AttributeError) as error:
+        # Beside a torch of another build: "operator torchvision::nms does not exist", a RuntimeError.
+        raise MissingDependencyError(
+            "torchvision is not installed or does not load beside this torch",
+            got=str(error).splitlines()[0],
+            do="install torch and torchvision of matching versions and builds (see `regraft doctor`)",
+        ) from error
+    return models
+
+
+def load(name: str, architecture: str, seed: int | None) -> Network:
+    """Load ``torchvision/NAME`` with its default weights.
+
+    Raises:
+        ModelError: torchvision does not know the name, or its weights cannot be fetched.
+        MissingDependencyError: torchvision is not installed or does not load.
+    """
+    models = _models()
+    known = models.list_models(module=models)
+    if architecture not in known:
+        raise ModelError(f"torchvision knows no model {architecture!r}", do=near(architecture, known))
+    weights = models.get_model_weights(architecture).DEFAULT
+    try:
+        with torch.random.fork_rng():
+            torch.manual_seed(0 if seed is None else seed)
+            module = models.get_model(architecture, weights=weights if seed is None else None)
+    except Exception as error:
+        raise ModelError(
+            f"{name} cannot be loaded",
+            got=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
+            do="check the connection, or fetch the weights into torch's hub cache first",
+        ) from error
+    classes = tuple(map(str, weights.meta.get("categories", ())))
+    return Network(name, module, preprocess(weights.transforms()), About("torchvision", "BSD-3-Clause", classes))
+
+
+def preprocess(transforms: Any) -> ImagePreprocess:
+    """From torchvision's classification preset: resize the shorter side, centre crop, normalise."""
+    try:
+        (resize,), (crop,) = transforms.resize_size, transforms.crop_size
+        mean, std = tuple(map(float, transforms.mean)), tuple(map(float, transforms.std))
+        filter_ = _FILTERS[transforms.interpolation.value]
+    except (AttributeError, TypeError, ValueError, KeyError) as error:
+        raise ModelError("these torchvision transforms are no classification preset", got=repr(transforms)) from error
+    return ImagePreprocess(int(resize), (int(crop), int(crop)), filter_, mean, std, rounding="even")

@@ -1,0 +1,348 @@
+"""A pretrained network as an immutable value: a pure function with named parameters and taps."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import fnmatch
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from types import MappingProxyType
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from regraft.errors import ModelError
+from regraft.network.blocks import find_blocks, prefix_tokens
+from regraft.network.fingerprint import architecture, fingerprint
+from regraft.network.observe import OnValue, observe
+from regraft.network.policy import Policy, needs_slow_path, probe, slow_attention
+from regraft.network.preprocess import Preprocess
+from regraft.network.reading import attention_mask, pool_tokens
+from regraft.network.site import Site, match_sites, near
+from regraft.network.surgery import Headed, linear_like, owners, shared_copy
+from regraft.network.trace import Trace, trace
+
+__all__ = ["About", "Network", "Traits"]
+
+_ROWS = 3  # of the example batch: an odd number that few other axes have
+_AGREE = 1e-3  # a row's output may differ by this share between batches of other sizes (rounding)
+
+
+@dataclass(frozen=True)
+class About:
+    """Where a network comes from.
+
+    Attributes:
+        source: ``transformers``, ``timm``, ``torchvision``, ``module`` or ``regraft``.
+        licence: as its publisher states it; empty if not known.
+        classes: names of the logits; empty if not known.
+        revision: of the hub's repository; empty if local or not known.
+        parameters: how many numbers it has learnt.
+    """
+
+    source: str
+    licence: str = ""
+    classes: tuple[str, ...] = ()
+    revision: str = ""
+    parameters: int = 0
+
+
+@dataclass(frozen=True)
+class Traits:
+    """What the module alone does not tell.
+
+    Attributes:
+        config: the published architecture configuration; part of the fingerprint.
+        pooler: whether a pooled output of the model's own was trained and may serve as embedding.
+        prefix_tokens: class and register tokens at the front of token sequences; ``None`` counts the
+            module's parameters that are named so.
+    """
+
+    config: Mapping[str, Any] | None = None
+    pooler: bool = True
+    prefix_tokens: int | None = None
+
+
+class Network:
+    """A module in eval mode, frozen, with its preprocessing: never changed after it is made.
+
+    The module is taken over: eval mode is set and gradients are switched off. Use
+    :func:`regraft.network.from_module` to keep a module of your own untouched.
+
+    Args:
+        name: what the user typed, or a short name.
+        module: the network.
+        preprocess: raw input to the module's input.
+        about: where it comes from.
+        traits: what the module alone does not tell.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        preprocess: Preprocess,
+        about: About,
+        *,
+        traits: Traits | None = None,
+        _architecture: str | None = None,
+    ) -> None:
+        module.eval().requires_grad_(False)
+        self.name, self.module, self.preprocess = name, module, preprocess
+        self.traits = traits or Traits()
+        self.about = replace(about, parameters=sum(p.numel() for p in module.parameters()))
+        # Taken before the first pass, for some modules change their own settings when they run.
+        self._architecture = _architecture or architecture(module, self.traits.config)
+        self._slow = needs_slow_path(module)
+
+    def __repr__(self) -> str:
+        return f"Network({self.name!r}, {self.about.source}, {self.about.parameters:,} parameters)"
+
+    # ------------------------------------------------------------------------------ what it is
+
+    @cached_property
+    def params(self) -> Mapping[str, Tensor]:
+        """The parameters by name, in order of registration; a tied parameter appears once."""
+        return MappingProxyType({name: p.detach() for name, p in self.module.named_parameters()})
+
+    @cached_property
+    def buffers(self) -> Mapping[str, Tensor]:
+        """The buffers by name (running statistics, position indices)."""
+        return MappingProxyType({name: b.detach() for name, b in self.module.named_buffers()})
+
+    @property
+    def device(self) -> torch.device:
+        """Where the parameters are."""
+        first = next(self.module.parameters(), next(self.module.buffers(), None))
+        return torch.device("cpu") if first is None else first.device
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """SHA-256 (hex) over every weight and buffer, the architecture and the preprocessing."""
+        tensors = {**self.params, **self.buffers}
+        return fingerprint(tensors, self._architecture, self.preprocess.identity())
+
+    @cached_property
+    def blocks(self) -> tuple[str, ...]:
+        """Paths of the residual or transformer blocks, in order of registration."""
+        return find_blocks(self.module)
+
+    @cached_property
+    def _trace(self) -> Trace:
+        prefix = self.traits.prefix_tokens
+        prefix = prefix_tokens(self.module) if prefix is None else prefix
+        batch = self.example(_ROWS)
+        try:
+            found = trace(self.module, lambda: self._raw(batch), _ROWS, prefix, self.traits.pooler)
+            self._check_rows(found, batch)
+        except (RuntimeError, TypeError, IndexError, AttributeError, KeyError) as error:
+            raise ModelError(
+                f"{self.name} does not run on an example of its own preprocessing",
+                got=f"{type(error).__name__}: {_first_line(error)}",
+                do="check that the preprocessing (size, channels) is the module's",
+            ) from error
+        return found
+
+    def _check_rows(self, found: Trace, batch: Any) -> None:
+        """A row's output must depend on that row alone: no dropout, no batch statistics."""
+        with torch.no_grad():
+            again = found.reading(self._raw(_rows(batch, 2)), _rows(batch, 2))
+        first = pool_tokens(found.output, found.reading.pool, attention_mask(batch))[:2]
+        scale = float(first.abs().max()) if first.numel() else 0.0
+        if again.shape != first.shape or float((again - first).abs().max()) > _AGREE * scale + 1e-6:
+            raise ModelError(
+                f"{self.name}: dropout or batch statistics are active in eval mode",
+                expected="the same output for a row whenever and with whatever it is run",
+                got=f"outputs that differ by {float((again - first).abs().max()):.2g}"
+                if again.shape == first.shape
+                else "outputs of another shape",
+                do="pass training=self.training to functional.dropout, and track running statistics",
+            )
+
+    @property
+    def sites(self) -> tuple[Site, ...]:
+        """Every place where a value can be read, in order of execution, seen in one example pass."""
+        return tuple(tap.site for tap in self._trace.taps)
+
+    @property
+    def head(self) -> str:
+        """The path of the linear layer (or 1 x 1 convolution) that gives the logits; empty if none."""
+        return self._trace.head
+
+    @property
+    def has_logits(self) -> bool:
+        """Whether calling the network gives logits (else it gives the pooled embedding)."""
+        return self._trace.reading.logits
+
+    @cached_property
+    def policy(self) -> Policy:
+        """How the network may be differentiated, tried out on an example when first asked for."""
+        recurrent = any(isinstance(part, nn.RNNBase) for part in self.module.modules())
+        return probe(self, self.params, self.buffers, self.example(2), recurrent)
+
+    # ---------------------------------------------------------------------------- calling it
+
+    def _raw(self, batch: Any) -> Any:
+        with slow_attention() if self._slow else contextlib.nullcontext():
+            return self.module(**batch) if isinstance(batch, Mapping) else self.module(batch)
+
+    def forward(self, batch: Any) -> Tensor:
+        """The logits ``(B, C)`` of a preprocessed batch, or ``(B, D)`` embeddings without a head."""
+        return self._trace.reading(self._raw(batch), batch)
+
+    def __call__(self, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], batch: Any) -> Tensor:
+        """The same with other tensors: f(params, buffers, batch), differentiable in all of them.
+
+        Names left out keep the network's own tensors.
+        """
+        reading = self._trace.reading
+        tensors = {**params, **buffers}
+        args, kwargs = ((), dict(batch)) if isinstance(batch, Mapping) else ((batch,), {})
+        with slow_attention() if self._slow else contextlib.nullcontext():
+            output = torch.func.functional_call(self.module, tensors, args, kwargs)
+        return reading(output, batch)
+
+    def observe(self, sites: Sequence[str], on_value: OnValue) -> contextlib.AbstractContextManager[None]:
+        """Inside this context every forward pass calls ``on_value(name, value)`` for each named site.
+
+        The value comes at the moment it exists and has its site's layout; the network may overwrite it as
+        soon as ``on_value`` returns, so use it up there or clone it.
+
+        Raises:
+            TapError: a name is no site of this network, or a pass did not come by all of them.
+        """
+        return observe(self.module, self._trace, sites, on_value)
+
+    def example(self, rows: int = 2) -> Any:
+        """A batch of the right form with seeded random content, on the network's device."""
+        return self.place(self.preprocess.example(rows))
+
+    def place(self, batch: Any) -> Any:
+        """The batch on the network's device."""
+        if isinstance(batch, Mapping):
+            return {name: self.place(value) for name, value in batch.items()}
+        return batch.to(self.device) if isinstance(batch, Tensor) else batch
+
+    def flops(self, batch: Any) -> int:
+        """Floating-point operations of one forward pass of ``batch`` (multiply and add count two)."""
+        with FlopCounterMode(display=False) as counter, torch.no_grad():
+            self.forward(batch)
+        return int(counter.get_total_flops())
+
+    # ------------------------------------------------------------------------------ choosing
+
+    def match(self, patterns: Sequence[str]) -> tuple[str, ...]:
+        """Names of the sites that the patterns select, in order of execution.
+
+        A pattern is a kind (``activation``, ``block``, ``embedding``, ``logits``), a name with or without
+        its call index, or a shell-style wildcard.
+
+        Raises:
+            TapError: a pattern that is no kind matches nothing; near names are given.
+        """
+        return match_sites(self.sites, [patterns] if isinstance(patterns, str) else patterns)
+
+    def select(self, pattern: str) -> tuple[str, ...]:
+        """Names of the parameters that a shell-style wildcard matches, in order of registration.
+
+        Raises:
+            ModelError: it matches nothing; near names are given.
+        """
+        names = tuple(name for name in self.params if fnmatch.fnmatchcase(name, pattern))
+        if not names:
+            raise ModelError(
+                f"no parameter of {self.name} matches {pattern!r}",
+                expected="a pattern over parameter names such as 'layer4.*'",
+                got=f"names such as {', '.join(list(self.params)[:3])}",
+                do=near(pattern, self.params),
+            )
+        return names
+
+    # ------------------------------------------------------------------- others made from it
+
+    def with_params(self, tensors: Mapping[str, Tensor]) -> Network:
+        """This network with some parameters or buffers replaced; the others are shared, not copied.
+
+        Raises:
+            ModelError: a name is unknown or a shape differs.
+        """
+        own = {**self.params, **self.buffers}
+        for name, tensor in tensors.items():
+            if name not in own:
+                raise ModelError(f"{self.name} has no parameter {name!r}", do=near(name, own))
+            if tensor.shape != own[name].shape:
+                raise ModelError(
+                    f"{name} does not fit", expected=str(tuple(own[name].shape)), got=str(tuple(tensor.shape))
+                )
+        module = shared_copy(self.module)
+        for name, old in [*owners(module, tensors)]:
+            new = tensors[name].detach().to(device=old.tensor.device, dtype=old.tensor.dtype).clone()
+            old.put(new)
+        made = Network(
+            self.name, module, self.preprocess, self.about, traits=self.traits, _architecture=self._architecture
+        )
+        return made
+
+    def with_head(self, weight: Tensor, bias: Tensor | None = None, classes: Sequence[str] = ()) -> Network:
+        """This network with another last layer: logits = weight · embedding + bias.
+
+        Without a head, one is put on the pooled embedding, as the layer ``head`` of a module whose
+        backbone is ``body``.
+
+        Args:
+            weight: ``(C, D)``, D the width of the ``embedding`` site.
+            bias: ``(C,)``, or zero.
+            classes: names of the new logits.
+        """
+        width = next((site.shape[0] for site in self.sites if site.name == "embedding"), 0)
+        if not self.head:
+            if self.has_logits:
+                raise ModelError(f"{self.name} has logits that no single linear layer gives")
+            module: nn.Module = Headed(shared_copy(self.module), self._trace.reading)
+            path = "head"
+            old: nn.Module = nn.Linear(width, 1)
+        else:
+            module, path = shared_copy(self.module), self.head
+            old = module.get_submodule(path)
+            width = old.in_channels if isinstance(old, nn.Conv2d) else old.in_features  # type: ignore[assignment]
+        if weight.ndim != 2 or weight.shape[1] != width:
+            raise ModelError("the head does not fit", expected=f"(C, {width})", got=str(tuple(weight.shape)))
+        parent, _, leaf = path.rpartition(".")
+        owner = module.get_submodule(parent)
+        setattr(owner, leaf, linear_like(old, weight, bias).to(self.device))
+        about = replace(self.about, classes=tuple(classes))
+        return Network(self.name, module, self.preprocess, about, traits=self.traits)
+
+    def without_head(self) -> Network:
+        """This network without its last layer: calling it gives the embedding."""
+        if not self.head:
+            return self
+        module = shared_copy(self.module)
+        parent, _, leaf = self.head.rpartition(".")
+        setattr(module.get_submodule(parent), leaf, nn.Identity())
+        about = replace(self.about, classes=())
+        return Network(self.name, module, self.preprocess, about, traits=self.traits)
+
+    def to(self, device: str | torch.device) -> Network:
+        """This network on ``device``: itself if it is there already, else a copy."""
+        device = torch.device(device)
+        if device == self.device or (device.index is None and device.type == self.device.type):
+            return self
+        module = copy.deepcopy(self.module).to(device)
+        return Network(
+            self.name, module, self.preprocess, self.about, traits=self.traits, _architecture=self._architecture
+        )
+
+
+def _rows(batch: Any, count: int) -> Any:
+    if isinstance(batch, Mapping):
+        return {name: value[:count] for name, value in batch.items()}
+    return batch[:count]
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).splitlines() or [""])[0][:300]

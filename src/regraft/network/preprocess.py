@@ -1,0 +1,208 @@
+"""From a raw input to the tensor that a network expects."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from math import ceil
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from regraft.errors import DataError, ModelError
+
+__all__ = ["ArrayPreprocess", "ImagePreprocess", "Preprocess"]
+
+Modality = Literal["image", "text", "array"]
+IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+class Preprocess(ABC):
+    """A pure, picklable function from raw inputs to a batch; it goes to worker processes alone."""
+
+    modality: ClassVar[Modality]
+
+    @abstractmethod
+    def __call__(self, raw: Any) -> Any:
+        """One raw input to one row: a tensor, or a dict of tensors."""
+
+    @abstractmethod
+    def to_json(self) -> dict[str, Any]:
+        """All that is needed to make it again with :func:`regraft.network.preprocess_from_json`."""
+
+    @abstractmethod
+    def example(self, rows: int) -> Any:
+        """A batch of the right form with seeded random content."""
+
+    def identity(self) -> dict[str, Any]:
+        """What its numbers depend on: :meth:`to_json` without where it was found."""
+        return self.to_json()
+
+    def collate(self, items: Sequence[Any]) -> Any:
+        """Rows to a batch: stacked along a new first axis.
+
+        Raises:
+            DataError: the rows differ in shape.
+        """
+        shapes = {tuple(item.shape) for item in items}
+        if len(shapes) > 1:
+            raise DataError(
+                "the rows of a batch differ in shape",
+                expected="one shape",
+                got=" and ".join(map(str, sorted(shapes))),
+                do="resize the inputs to one size, or give the preprocessing a fixed size",
+            )
+        return torch.stack(list(items))
+
+
+@dataclass(frozen=True)
+class ImagePreprocess(Preprocess):
+    """Resize, centre crop, scale and normalise a PIL image: (scale · x − mean) / std.
+
+    Resizing is PIL's, on 8-bit pixels. Scaling rounds to float32 from float64, then normalising runs in
+    float32, so that the pixels equal those of the PIL processors of transformers. As there are only 256
+    pixel values, both are one table per channel.
+
+    Attributes:
+        resize: length of the shorter side (the longer one is cut to an integer), ``(height, width)``
+            whatever the proportions, or ``None``.
+        crop: ``(height, width)`` of the centre crop; what is missing is filled with zeros. Or ``None``.
+        resample: PIL's filter number (0 nearest, 1 Lanczos, 2 bilinear, 3 bicubic).
+        mean, std: per channel; empty leaves normalising out.
+        scale: factor before normalising, 1/255 as a rule.
+        channels: 3 (RGB) or 1 (grey).
+        rounding: of half pixels in the crop's offset: ``down`` (transformers) or ``even`` (torchvision).
+    """
+
+    modality: ClassVar[Modality] = "image"
+    resize: int | tuple[int, int] | None
+    crop: tuple[int, int] | None
+    resample: int = 2
+    mean: tuple[float, ...] = IMAGENET_MEAN
+    std: tuple[float, ...] = IMAGENET_STD
+    scale: float = 1 / 255
+    channels: int = 3
+    rounding: Literal["down", "even"] = "down"
+
+    def __post_init__(self) -> None:
+        if len(self.mean) != len(self.std) or len(self.mean) not in (0, self.channels):
+            raise ModelError(
+                "the preprocessing's mean and std do not fit its channels",
+                expected=f"{self.channels} numbers each",
+                got=f"{len(self.mean)} and {len(self.std)}",
+            )
+        if any(value == 0 for value in self.std):
+            raise ModelError("the preprocessing's std holds a zero", expected="positive numbers")
+
+    def __call__(self, raw: Image.Image) -> Tensor:
+        """``(channels, H, W)`` float32 of one image of any mode."""
+        mode = "RGB" if self.channels == 3 else "L"
+        image = raw if raw.mode == mode else raw.convert(mode)
+        if 0 in image.size:
+            raise DataError("the image is empty", expected="at least 1 x 1 pixels", got=f"{image.size}")
+        if self.resize is not None:
+            height, width = self._size(image.height, image.width)
+            image = image.resize((width, height), resample=Image.Resampling(self.resample))
+        pixels = np.asarray(image)
+        if self.crop is not None:
+            pixels = _centre_crop(pixels, self.crop, self.rounding)
+        pixels = pixels.reshape(*pixels.shape[:2], self.channels)
+        table = self._table()
+        out = np.empty((self.channels, *pixels.shape[:2]), dtype=np.float32)
+        for channel in range(self.channels):
+            np.take(table[channel], pixels[..., channel], out=out[channel], mode="clip")
+        return torch.from_numpy(out)
+
+    def _size(self, height: int, width: int) -> tuple[int, int]:
+        if not isinstance(self.resize, int):
+            return self.resize  # type: ignore[return-value]
+        if width <= height:
+            return int(self.resize * height / width), self.resize
+        return self.resize, int(self.resize * width / height)
+
+    def _table(self) -> np.ndarray:
+        """The value of every 8-bit pixel, ``(channels, 256)`` float32."""
+        values = (np.arange(256).astype(np.float64) * self.scale).astype(np.float32)
+        table = np.repeat(values[None], self.channels, 0)
+        if self.mean:
+            mean, std = np.array(self.mean, np.float32), np.array(self.std, np.float32)
+            table = (table - mean[:, None]) / std[:, None]
+        return table
+
+    def example(self, rows: int) -> Tensor:
+        """``(rows, channels, H, W)`` of standard normal numbers; 224 pixels where no size is fixed."""
+        size = self.crop or self.resize or 224
+        height, width = (size, size) if isinstance(size, int) else size
+        generator = torch.Generator().manual_seed(0)
+        return torch.randn(rows, self.channels, height, width, generator=generator)
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, as plain JSON."""
+        fields = {name: list(v) if isinstance(v, tuple) else v for name, v in asdict(self).items()}
+        return {"kind": "image", **fields}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ImagePreprocess:
+        """The inverse of :meth:`to_json`."""
+        fields: dict[str, Any] = {}
+        for name, entry in value.items():
+            if name != "kind":
+                fields[name] = tuple(entry) if isinstance(entry, list) else entry
+        return cls(**fields)
+
+
+def _centre_crop(pixels: np.ndarray, size: tuple[int, int], rounding: str) -> np.ndarray:
+    """Cut or fill each side to ``size``; fractions of a pixel by ``rounding``."""
+    for axis in (0, 1):
+        have, want = pixels.shape[axis], size[axis]
+        if have < want:
+            # transformers fills one pixel more before than after, torchvision the other way round
+            before = ceil((want - have) / 2) if rounding == "down" else (want - have) // 2
+            widths = [(0, 0)] * pixels.ndim
+            widths[axis] = (before, want - have - before)
+            pixels = np.pad(pixels, widths)
+        elif have > want:
+            start = (have - want) // 2 if rounding == "down" else round((have - want) / 2.0)
+            pixels = pixels[start : start + want] if axis == 0 else pixels[:, start : start + want]
+    return pixels
+
+
+@dataclass(frozen=True)
+class ArrayPreprocess(Preprocess):
+    """Float arrays of one fixed shape, normalised if wanted: (x − mean) / std.
+
+    Attributes:
+        shape: of one row.
+        mean, std: broadcast against a row from the last axis; empty leaves normalising out.
+    """
+
+    modality: ClassVar[Modality] = "array"
+    shape: tuple[int, ...]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    def __call__(self, raw: Any) -> Tensor:
+        """One row as float32 of ``shape``."""
+        row: Any = np.ascontiguousarray(raw, dtype=np.float32)
+        if row.shape != self.shape:
+            raise DataError("a row has the wrong shape", expected=str(self.shape), got=str(row.shape))
+        if self.mean:
+            row = (row - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
+        return torch.from_numpy(row.copy() if row is raw else row)
+
+    def example(self, rows: int) -> Tensor:
+        """``(rows, *shape)`` of standard normal numbers."""
+        return torch.randn(rows, *self.shape, generator=torch.Generator().manual_seed(0))
+
+    def to_json(self) -> dict[str, Any]:
+        """All fields, as plain JSON."""
+        return {"kind": "array", "shape": list(self.shape), "mean": list(self.mean), "std": list(self.std)}
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> ArrayPreprocess:
+        """The inverse of :meth:`to_json`."""
+        return cls(tuple(value["shape"]), tuple(value["mean"]), tuple(value["std"]))

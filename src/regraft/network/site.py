@@ -1,0 +1,115 @@
+"""Sites: the named places of a network where a value can be read."""
+
+from __future__ import annotations
+
+import difflib
+import fnmatch
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from regraft.errors import TapError
+
+__all__ = ["Form", "Kind", "Layout", "Site", "match_sites", "near"]
+
+Kind = Literal["activation", "block", "embedding", "logits"]
+Layout = Literal["map", "tokens", "vector"]
+KINDS: tuple[str, ...] = ("activation", "block", "embedding", "logits")
+
+
+@dataclass(frozen=True)
+class Site:
+    """One place of a network where a value exists during a forward pass.
+
+    Attributes:
+        name: the module's path (``layer1.0.relu``), ``M.relu()`` for a function called in module ``M``,
+            ``embedding`` or ``logits``; ``:0``, ``:1`` … count several calls in one forward pass.
+        kind: what it is.
+        shape: of one row's value on the example batch, in the order of ``layout``.
+        layout: ``map`` (C, H, W), ``tokens`` (L, D) or ``vector`` (D,).
+        prefix_tokens: leading tokens that are no patches or words (class and register tokens); 0 where
+            there are none or it is not known.
+    """
+
+    name: str
+    kind: Kind
+    shape: tuple[int, ...]
+    layout: Layout
+    prefix_tokens: int = 0
+
+    @property
+    def base(self) -> str:
+        """The name without the call index."""
+        head, colon, index = self.name.rpartition(":")
+        return head if colon and index.isdigit() else self.name
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a raw tensor lies in memory, and how it becomes ``(B, C, H, W)``, ``(B, L, D)`` or ``(B, D)``.
+
+    Attributes:
+        layout: the layout to arrive at.
+        batch_axis: the raw axis that counts rows (1 in sequence-first networks).
+        feature_axis: the raw axis that counts features, after the batch axis was moved to the front.
+    """
+
+    layout: Layout
+    batch_axis: int
+    feature_axis: int
+
+    def __call__(self, value: Tensor) -> Tensor:
+        """The value with its axes in the layout's order (a view wherever one is possible)."""
+        if self.batch_axis:
+            value = value.movedim(self.batch_axis, 0)
+        if self.layout == "vector":
+            return value.flatten(1) if value.ndim > 1 else value[:, None]
+        if self.layout == "tokens":
+            return value if self.feature_axis == value.ndim - 1 else value.movedim(self.feature_axis, -1)
+        value = value if self.feature_axis == 1 else value.movedim(self.feature_axis, 1)
+        return value if value.ndim == 4 else value.flatten(2, -2)  # video: time joins the height
+
+
+def near(name: str, names: Iterable[str], count: int = 3) -> str:
+    """``did you mean …`` over the closest of ``names``, or an empty string."""
+    options = list(dict.fromkeys(names))
+    close = difflib.get_close_matches(name, options, n=count, cutoff=0.5)
+    close += [option for option in options if name and name in option and option not in close]
+    return "did you mean " + " or ".join(close[:count]) if close else ""
+
+
+def match_sites(sites: Sequence[Site], patterns: Sequence[str]) -> tuple[str, ...]:
+    """Names of the sites that some pattern matches, in order of execution.
+
+    A pattern is a kind (``block``), a name with or without its call index, or a shell-style wildcard over
+    names. A kind that this network does not have selects nothing and is no mistake.
+
+    Raises:
+        TapError: a pattern that is no kind matches nothing, or nothing at all is selected.
+    """
+    chosen: set[str] = set()
+    for pattern in patterns:
+        hits = [site.name for site in sites if _matches(site, pattern)]
+        if not hits and pattern not in KINDS:
+            names = [site.name for site in sites]
+            raise TapError(
+                f"no tap matches {pattern!r}",
+                expected="a kind (" + ", ".join(KINDS) + ") or a pattern over the network's taps",
+                got=f"{len(names)} taps such as {', '.join(names[:3])}",
+                do=near(pattern, [*names, *KINDS]) or "list them with `network.sites`",
+            )
+        chosen.update(hits)
+    if not chosen:
+        have = ", ".join(dict.fromkeys(site.kind for site in sites)) or "no taps at all"
+        raise TapError(
+            "the patterns select no tap", expected="at least one", got=f"{list(patterns)} on a network with {have}"
+        )
+    return tuple(site.name for site in sites if site.name in chosen)
+
+
+def _matches(site: Site, pattern: str) -> bool:
+    if pattern in KINDS:
+        return site.kind == pattern
+    return fnmatch.fnmatchcase(site.name, pattern) or fnmatch.fnmatchcase(site.base, pattern)

@@ -1,0 +1,345 @@
+"""Finding the sites of any module: module hooks, and a mode that sees function calls.
+
+An activation is a *call* of an activation function. Inside a parameter-less leaf module (``nn.ReLU``, a
+hand-written Swish) the call belongs to the module and its value is the module's output; elsewhere it is
+named after the function. Calls are told apart by their order within one forward pass, so a module that is
+used several times, or that writes in place, gives one site per call, read the moment it exists.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from regraft.errors import ModelError
+from regraft.network.blocks import find_blocks
+from regraft.network.reading import Pooled, Reading, choose, first_tensor
+from regraft.network.site import Form, Kind, Layout, Site
+
+__all__ = ["Tap", "Trace", "activation_name", "trace"]
+
+# Softmax is left out: its outputs are weights or probabilities, not features.
+_ACTIVATIONS = frozenset(
+    (
+        *("relu", "relu6", "leaky_relu", "prelu", "rrelu", "threshold", "hardtanh", "hardswish", "hardsigmoid"),
+        *("gelu", "silu", "mish", "elu", "celu", "selu", "glu", "sigmoid", "logsigmoid", "tanh", "softplus"),
+        *("softsign", "tanhshrink", "softshrink", "hardshrink"),
+    )
+)
+_CONVOLUTIONAL = (nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNorm)
+
+
+@dataclass(frozen=True)
+class Tap:
+    """A site and how to read it.
+
+    Attributes:
+        site: its public description.
+        form: how its raw tensor lies.
+        path: of the module that is hooked; unused for functions.
+        call: which call, counting from 0: of that module, or of all activation functions.
+        source: where the value is: a module's output, a module's input, a function's result, or the
+            root module's output read by the trace's :class:`Reading`.
+        function: the function's name, checked at every pass.
+    """
+
+    site: Site
+    form: Form
+    path: str
+    call: int
+    source: str
+    function: str = ""
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What one forward pass of the example batch showed: the taps in order of execution."""
+
+    taps: tuple[Tap, ...]
+    reading: Reading
+    head: str
+    functions: int
+    output: Tensor  # the raw value that the reading took from the example's output
+
+
+def activation_name(func: Any) -> str:
+    """The activation's name (``relu_`` counts as ``relu``), or an empty string for any other function."""
+    name = getattr(func, "__name__", "").rstrip("_")
+    return name if name in _ACTIVATIONS else ""
+
+
+# --------------------------------------------------------------------------------------- discovery
+
+
+@dataclass
+class _Event:
+    kind: Kind
+    base: str
+    path: str
+    call: int
+    source: str
+    shape: tuple[int, ...]
+    width: int  # features that the nearest weighted module before it gives; 0 where there was none
+    convolutional: bool  # whether that module counts features on axis 1
+    function: str = ""
+
+
+@dataclass
+class _Frame:
+    path: str
+    leaf: bool  # without children and parameters: an activation that runs in it is the module's own
+    activated: bool = False
+
+
+class _Tracer(TorchFunctionMode):
+    """Records every activation, block output and linear layer of one forward pass."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+        self.blocks = frozenset(find_blocks(module))
+        self.events: list[_Event] = []
+        self.linear: list[tuple[str, int, Tensor, tuple[int, ...]]] = []
+        self.calls: Counter[str] = Counter()
+        self.functions = 0
+        self._stack: list[_Frame] = []
+        self._width, self._convolutional = 0, True
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        name = activation_name(func)
+        if name and isinstance(out, Tensor) and out.is_floating_point() and self._stack:
+            frame = self._stack[-1]
+            if frame.leaf and frame.path:
+                frame.activated = True
+            else:
+                base = f"{frame.path}.{name}()" if frame.path else f"{name}()"
+                self._event("activation", base, frame.path, self.functions, "function", out, name)
+            self.functions += 1
+        return out
+
+    @contextlib.contextmanager
+    def hooked(self) -> Iterator[None]:
+        handles = []
+        for path, part in self.module.named_modules():
+            leaf = next(part.children(), None) is None and next(part.parameters(), None) is None
+            handles.append(part.register_forward_pre_hook(self._enter(path, leaf)))
+            handles.append(part.register_forward_hook(self._leave, with_kwargs=True))
+        try:
+            with self:
+                yield
+        finally:
+            for handle in handles:
+                handle.remove()
+
+    def _enter(self, path: str, leaf: bool) -> Callable[..., None]:
+        return lambda *_: self._stack.append(_Frame(path, leaf))
+
+    def _leave(self, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+        frame = self._stack.pop()
+        call = self.calls[frame.path]
+        self.calls[frame.path] += 1
+        value = first_tensor(output)
+        if value is None:
+            return
+        if next(part.children(), None) is None:
+            self._note_width(part)
+        if _is_linear(part):
+            given = first_tensor((args, kwargs))
+            self.linear.append((frame.path, call, value, tuple(given.shape) if given is not None else ()))
+        if frame.activated or isinstance(part, nn.RNNBase):
+            self._event("activation", frame.path, frame.path, call, "output", value)
+        elif frame.path in self.blocks:
+            self._event("block", frame.path, frame.path, call, "output", value)
+
+    def _note_width(self, part: nn.Module) -> None:
+        for name in ("out_features", "out_channels", "num_features", "num_channels", "nf"):
+            if isinstance(width := getattr(part, name, None), int):
+                break
+        else:
+            weight = getattr(part, "weight", None)
+            if isinstance(part, nn.RNNBase):
+                width = part.hidden_size * (2 if part.bidirectional else 1)
+            elif isinstance(part, nn.Embedding | nn.LayerNorm) and isinstance(weight, Tensor):
+                width = weight.shape[-1]
+            elif isinstance(weight, Tensor) and weight.ndim == 1 and weight.numel() > 1:
+                width = weight.shape[0]
+            else:
+                return
+        self._width, self._convolutional = width, isinstance(part, _CONVOLUTIONAL)
+
+    def _event(
+        self, kind: Kind, base: str, path: str, call: int, source: str, value: Tensor, function: str = ""
+    ) -> None:
+        shape = tuple(value.shape)
+        self.events.append(_Event(kind, base, path, call, source, shape, self._width, self._convolutional, function))
+
+
+def _is_linear(part: nn.Module) -> bool:
+    if isinstance(part, nn.Linear):
+        return True
+    return isinstance(part, nn.Conv2d) and part.kernel_size == (1, 1) and part.groups == 1
+
+
+def trace(module: nn.Module, run: Callable[[], Any], rows: int, prefix: int, pooler: bool) -> Trace:
+    """Find the sites of ``module`` by running it once.
+
+    Args:
+        module: the network.
+        run: calls it on an example batch and gives its raw output.
+        rows: of that batch. Values whose first (or, sequence-first, second) axis is not ``rows`` long
+            are no values of single rows (position biases, attention windows) and give no site.
+        prefix: class and register tokens at the front of token sequences.
+        pooler: whether a pooled output of the model's own may be used as embedding.
+
+    Raises:
+        ModelError: the output holds no tensor, or its rows cannot be told apart.
+    """
+    tracer = _Tracer(module)
+    with torch.no_grad(), tracer.hooked():
+        output = run()
+    key, value = choose(output, pooler=pooler)
+    if value.ndim == 0 or value.shape[0] != rows:
+        raise ModelError(
+            "the network's output has no axis of rows",
+            expected=f"({rows}, …) for a batch of {rows}",
+            got=str(tuple(value.shape)),
+        )
+    taps = _number(_forms(tracer.events, rows, prefix))
+    head, head_call, given = _find_head(tracer, key, value)
+    logits = bool(head) or key in ("logits", "out")
+    pool: Pooled = "as is" if logits or value.ndim == 2 else _pooling(value, prefix)
+    reading = Reading(key, logits, pool)
+    ends = _end_taps(tracer, value, reading, (head, head_call, given), rows, prefix)
+    return Trace((*taps, *ends), reading, head, tracer.functions, value)
+
+
+def _pooling(value: Tensor, prefix: int) -> Pooled:
+    if value.ndim == 3 and prefix:
+        return "cls"
+    return "mean" if value.ndim in (3, 4) and value[0, 0].numel() > 1 else "as is"
+
+
+def _find_head(tracer: _Tracer, key: str, value: Tensor) -> tuple[str, int, tuple[int, ...]]:
+    """The last linear layer or 1 x 1 convolution, if its output is the network's output."""
+    if key in ("", "logits", "out"):
+        for path, call, out, given in reversed(tracer.linear):
+            if out.numel() == value.numel() and torch.equal(out.reshape(-1), value.reshape(-1)):
+                return path, call, given
+    return "", 0, ()
+
+
+def _end_taps(
+    tracer: _Tracer,
+    value: Tensor,
+    reading: Reading,
+    head: tuple[str, int, tuple[int, ...]],
+    rows: int,
+    prefix: int,
+) -> list[Tap]:
+    """The taps ``embedding`` and ``logits``."""
+    path, call, given = head
+    if not reading.logits:
+        pooled = reading(value if not reading.key else {reading.key: value}, None)
+        form = Form("vector", 0, 1)
+        return [Tap(Site("embedding", "embedding", (pooled[0].numel(),), "vector"), form, "", 0, "reading")]
+    taps = []
+    if not path and tracer.linear:  # logits that no single layer gives (an average of heads, say)
+        path, call, _, given = tracer.linear[-1]
+    if path and given and given[0] == rows:
+        convolutional = isinstance(tracer.module.get_submodule(path), nn.Conv2d)
+        form = _form(given, 0, 1 if convolutional else len(given) - 1)
+        taps.append(Tap(_site("embedding", "embedding", given, form, prefix), form, path, call, "input"))
+    shape = tuple(value.shape)
+    form = _form(shape, 0, 1 if len(shape) != 3 else 2)
+    taps.append(Tap(_site("logits", "logits", shape, form, prefix), form, "", 0, "reading"))
+    return taps
+
+
+# ------------------------------------------------------------------------------------------ layout
+
+
+def _forms(events: list[_Event], rows: int, prefix: int) -> list[Tap]:
+    """Decide for every event which raw axis counts rows and which counts features.
+
+    Convolutional code keeps features on axis 1, transformer code on the last axis, and Swin- and
+    ConvNeXt-like networks change between them inside one block, so neither the number of axes nor the
+    kind of network decides. What decides is the width of the nearest weighted module that ran before: the
+    axis (1 or last) of that length counts features. Where both have it (a map as wide as it has channels)
+    or neither has (concatenated branches), the same place in another block decides (the name without
+    its numbers), then the module's own convention: axis 1 after convolutions and their normalisations,
+    the last axis after linear layers.
+    """
+    located = [(event, axis) for event in events if (axis := _batch_axis(event.shape, rows)) is not None]
+    certain: dict[str, int] = {}
+    choices = []
+    for event, batch_axis in located:
+        shape = (event.shape[batch_axis], *(n for i, n in enumerate(event.shape) if i != batch_axis))
+        axis = _feature_axis(shape, event.width)
+        if axis is not None:
+            certain.setdefault(_place(event), -1 if axis == len(shape) - 1 and len(shape) > 2 else 1)
+        choices.append((event, batch_axis, shape, axis))
+    taps = []
+    for event, batch_axis, shape, axis in choices:
+        if axis is None:
+            convention = 1 if event.convolutional or (len(shape) > 3 and event.width not in shape) else -1
+            axis = certain.get(_place(event), convention) % len(shape)
+        form = _form(shape, batch_axis, axis)
+        site = _site(event.base, event.kind, shape, form, prefix)
+        taps.append(Tap(site, form, event.path, event.call, event.source, event.function))
+    return taps
+
+
+def _batch_axis(shape: tuple[int, ...], rows: int) -> int | None:
+    if shape and shape[0] == rows:
+        return 0
+    return 1 if len(shape) >= 3 and shape[1] == rows else None
+
+
+def _feature_axis(shape: tuple[int, ...], width: int) -> int | None:
+    if len(shape) < 3:
+        return len(shape) - 1
+    first, last = shape[1] == width, shape[-1] == width
+    if first == last:
+        return None
+    return 1 if first else len(shape) - 1
+
+
+def _place(event: _Event) -> str:
+    return re.sub(r"\d+", "#", event.base) + f"/{len(event.shape)}"
+
+
+def _form(shape: tuple[int, ...], batch_axis: int, feature_axis: int) -> Form:
+    positions = [n for i, n in enumerate(shape) if i not in (0, feature_axis)]
+    layout: Layout = "map" if len(shape) >= 4 else "tokens"
+    if len(shape) < 3 or all(n == 1 for n in positions):
+        layout = "vector"
+    return Form(layout, batch_axis, feature_axis)
+
+
+def _site(name: str, kind: Kind, shape: tuple[int, ...], form: Form, prefix: int) -> Site:
+    row = tuple(Form(form.layout, 0, form.feature_axis)(torch.empty(shape, device="meta")).shape[1:])
+    counted = prefix if form.layout == "tokens" and row[0] > prefix else 0
+    return Site(name, kind, row, form.layout, counted)
+
+
+def _number(taps: list[Tap]) -> list[Tap]:
+    """Give ``:0``, ``:1`` … to the calls of whatever was called several times."""
+    totals = Counter(tap.site.name for tap in taps)
+    seen: Counter[str] = Counter()
+    numbered = []
+    for tap in taps:
+        name = tap.site.name
+        if totals[name] > 1 or name in ("embedding", "logits"):
+            tap = replace(tap, site=replace(tap.site, name=f"{name}:{seen[name]}"))
+            seen[name] += 1
+        numbered.append(tap)
+    return numbered
