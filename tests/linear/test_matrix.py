@@ -1,0 +1,134 @@
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regraft.linear import Cast, Dense, Matrix, Scaled, ShapeError, Stacked, Taken, UnitRows
+from regraft.linear.checks import as_index
+
+
+class Counting:
+    """A matrix that notes what was read, as one on a disk would."""
+
+    def __init__(self, tensor):
+        self.tensor, self.shape, self.dtype, self.reads = tensor, tuple(tensor.shape), tensor.dtype, []
+
+    def rows(self, index):
+        self.reads.append(index)
+        return self.tensor[index]
+
+
+def normal(*shape, seed=0, dtype=torch.float64):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+X = normal(6, 4)
+WRAPPED = {
+    "dense": (Dense(X), X),
+    "unit": (UnitRows(Dense(X)), torch.nn.functional.normalize(X, dim=1)),
+    "taken": (Taken(Dense(X), torch.tensor([5, 0, 0])), X[[5, 0, 0]]),
+    "taken-slice": (Taken(Dense(X), slice(1, 6, 2)), X[1:6:2]),
+    "taken-twice": (Taken(Taken(Dense(X), torch.tensor([5, 0, 3])), torch.tensor([2, 0])), X[[3, 5]]),
+    "scaled": (Scaled(Scaled(Dense(X), 2.0), -3.0), -6.0 * X),
+    "cast": (Cast(Dense(X), torch.float32), X.float()),
+    "stacked": (Stacked(Dense(X), Dense(X[:0]), Dense(2 * X[:2])), torch.cat([X, 2 * X[:2]])),
+    "nested": (
+        UnitRows(Taken(Stacked(Dense(X), Dense(X)), torch.tensor([7, 1]))),
+        torch.nn.functional.normalize(X[[1, 1]], dim=1),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", list(WRAPPED))
+def test_rows_by_slice_and_by_index(name):
+    matrix, expected = WRAPPED[name]
+    assert isinstance(matrix, Matrix)
+    assert tuple(matrix.shape) == tuple(expected.shape)
+    assert matrix.dtype == expected.dtype
+    count = len(expected)
+    for index in (
+        slice(0, count),
+        slice(1, count),
+        slice(0, 0),
+        torch.tensor([count - 1, 0, 0]),
+        torch.tensor([], dtype=torch.long),
+    ):
+        rows = matrix.rows(index)
+        assert rows.dtype == expected.dtype
+        torch.testing.assert_close(rows, expected[index])
+
+
+@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
+@settings(max_examples=30, deadline=None)
+def test_stacked_equals_the_concatenation(heights, data):
+    parts = [normal(height, 2, seed=number) for number, height in enumerate(heights)]
+    whole, matrix = torch.cat(parts), Stacked(*map(Dense, parts))
+    low = data.draw(st.integers(0, len(whole)))
+    high = data.draw(st.integers(low, len(whole)))
+    assert torch.equal(matrix.rows(slice(low, high)), whole[low:high])
+    index = torch.tensor(data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=6)), dtype=torch.long)
+    assert torch.equal(matrix.rows(index), whole[index])
+
+
+def test_unit_rows_keep_zero_rows_and_survive_extreme_rows():
+    x = torch.tensor([[0.0, 0.0], [3e30, 4e30], [3e-30, 4e-30], [3.0, -4.0], [1e-42, 0.0]])
+    expected = torch.tensor([[0.0, 0.0], [0.6, 0.8], [0.6, 0.8], [0.6, -0.8], [1.0, 0.0]])
+    torch.testing.assert_close(UnitRows(Dense(x)).rows(slice(0, 5)), expected)
+    half = UnitRows(Dense(torch.tensor([[300.0, 400.0]], dtype=torch.float16)))  # 300² overflows float16
+    torch.testing.assert_close(half.rows(slice(0, 1)), torch.tensor([[0.6, 0.8]], dtype=torch.float16))
+    assert UnitRows(Dense(torch.ones(2, 0))).rows(slice(0, 2)).shape == (2, 0)
+
+
+def test_unit_rows_do_not_write_to_their_source():
+    x = torch.tensor([[3e30, 4e30], [3.0, 4.0]])
+    before = x.clone()
+    UnitRows(Dense(x)).rows(slice(0, 2))
+    assert torch.equal(x, before)
+
+
+def test_taken_reads_only_what_is_asked_for_and_contiguous_rows_as_a_slice():
+    source = Counting(X)
+    taken = Taken(source, torch.tensor([1, 2, 3, 0]))
+    taken.rows(slice(0, 3))
+    assert source.reads == [slice(1, 4)]
+    taken.rows(slice(2, 4))
+    assert source.reads[1].tolist() == [3, 0]
+
+
+@pytest.mark.parametrize(
+    ("index", "expected"),
+    [
+        (slice(1, None, 2), [1, 3]),
+        ([0, -1], [0, 4]),
+        ([True, False, False, True, False], [0, 3]),
+        (torch.tensor([2, 2], dtype=torch.int32), [2, 2]),
+        ([], []),
+    ],
+)
+def test_an_index_may_be_said_in_many_ways(index, expected):
+    found = as_index(index, 5)
+    assert found.dtype == torch.long
+    assert found.tolist() == expected
+
+
+@pytest.mark.parametrize("index", [[5], [-6], [0.5], [True], [[0, 1]]])
+def test_a_wrong_index_is_refused(index):
+    with pytest.raises(ShapeError):
+        as_index(index, 5)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Dense(torch.ones(3)),
+        lambda: Dense(torch.ones(3, 2, dtype=torch.int64)),
+        lambda: Stacked(),
+        lambda: Stacked(Dense(X), Dense(X[:, :2])),
+        lambda: Stacked(Dense(X), Dense(X.float())),
+        lambda: Taken(Dense(X), torch.tensor([6])),
+        lambda: Cast(Dense(X), torch.int32),
+    ],
+)
+def test_what_is_no_matrix_is_refused(make):
+    with pytest.raises(ShapeError):
+        make()
