@@ -1,0 +1,108 @@
+"""Temperature calibration and reliability bins."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.errors import DataError
+from regraft.heads.losses import LOSSES
+from regraft.heads.metrics import bin_of, confidences
+from regraft.heads.response import Link, Response
+
+__all__ = ["link", "reliability", "temperature", "temperatures"]
+
+#: Temperatures are kept within these bounds: rows that are all right would send one to zero.
+BOUNDS = (1e-3, 1e3)
+
+
+def link(name: Link, logits: Tensor) -> Tensor:
+    """Probabilities of logits: softmax over the last dimension, sigmoid, or the logits themselves."""
+    if name == "softmax":
+        return torch.softmax(logits, -1)
+    return torch.sigmoid(logits) if name == "sigmoid" else logits
+
+
+def temperature(logits: Tensor, response: Response) -> float:
+    """The T > 0 that minimises the negative log-likelihood of link(logits / T) (Guo et al., 2017).
+
+    Args:
+        logits: (N, C) of rows that the model did not see.
+        response: their labels; rows and labels that are missing are left out.
+
+    Returns:
+        T in [1e-3, 1e3]; 1.0 for regression and where the logits say nothing.
+    """
+    return float(temperatures(logits[None], response)[0])
+
+
+def temperatures(logits: Tensor, response: Response) -> Tensor:
+    """:func:`temperature` of M sets of logits (M, N, C) at once: (M,) float64.
+
+    The likelihood is convex in β = 1/T; its root is bracketed and found by Newton's method.
+    """
+    sets = logits.shape[0]
+    if response.kind == "regression":
+        return torch.ones(sets, dtype=torch.float64)
+    if tuple(logits.shape[1:]) != tuple(response.values.shape):
+        raise DataError(f"logits have shape {tuple(logits.shape[1:])}", expected=f"{tuple(response.values.shape)}")
+    there = response.present
+    values, rows = response.values[there], logits[:, there].to(torch.float64)
+    if not bool(torch.isfinite(rows).all()):
+        raise DataError("logits hold NaN or infinities", do="look for NaN in the features")
+    if response.kind == "multilabel":
+        mask = torch.ones_like(values) if response.mask is None else response.mask[there].to(values)
+        step, target = rows.reshape(sets, 1, -1), values.reshape(1, 1, -1)
+        weights, loss = mask.reshape(1, -1), LOSSES["sigmoid"]
+    else:
+        step, target, loss = rows.transpose(1, 2).contiguous(), values.T[None], LOSSES["softmax"]
+        weights = torch.ones(1, len(values), dtype=torch.float64)
+    low = torch.full((sets,), math.log(1 / BOUNDS[1]), dtype=torch.float64)
+    high = torch.full((sets,), math.log(1 / BOUNDS[0]), dtype=torch.float64)
+    log_beta = torch.zeros(sets, dtype=torch.float64)
+    for _ in range(60):
+        beta = log_beta.exp()
+        first, second = loss.slope(step * beta[:, None, None], target, weights, step)
+        low, high = torch.where(first < 0, log_beta, low), torch.where(first < 0, high, log_beta)
+        newton = beta - first / second.clamp_min(1e-300)
+        proposal = torch.where(newton > 0, newton.clamp_min(1e-300).log(), low)
+        inside = (proposal > low) & (proposal < high)
+        following = torch.where(inside, proposal, (low + high) / 2)
+        done = (following - log_beta).abs().max() < 1e-10
+        log_beta = following
+        if bool(done):
+            break
+    flat = step.square().sum((1, 2)) == 0
+    return torch.where(flat, torch.ones_like(log_beta), (-log_beta).exp())
+
+
+def reliability(probabilities: Any, response: Response, bins: int = 15) -> list[dict[str, float | int]]:
+    """Data of a reliability diagram, as plain JSON values.
+
+    Returns:
+        One dict for each bin that holds rows: ``low``, ``high``, ``confidence`` (mean), ``accuracy``
+        (mean) and ``count``. Their count-weighted mean gap is :func:`regraft.heads.ece`.
+    """
+    if response.kind == "regression":
+        raise DataError("regression has no reliability diagram", expected="class probabilities")
+    values = np.asarray(probabilities, dtype=np.float64)
+    _, confidence, hit = confidences(response, values)
+    member = bin_of(confidence, bins)
+    rows: list[dict[str, float | int]] = []
+    for b in range(bins):
+        inside = member == b
+        if inside.any():
+            rows.append(
+                {
+                    "low": b / bins,
+                    "high": (b + 1) / bins,
+                    "confidence": float(confidence[inside].mean()),
+                    "accuracy": float(hit[inside].mean()),
+                    "count": int(inside.sum()),
+                }
+            )
+    return rows

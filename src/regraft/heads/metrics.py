@@ -1,0 +1,321 @@
+"""Metrics on probabilities (predictions, for regression), each for many row weightings at once.
+
+Every metric is computed for a (B, N) table of row weights: ones give the point estimate, bootstrap
+counts give B resamples in a few matrix products. Missing labels are left out. A metric that a
+resample leaves undefined is NaN there; :func:`score` refuses to return one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+
+from regraft.errors import DataError
+from regraft.heads.response import Kind, Response
+
+__all__ = [
+    "METRICS",
+    "PROPER",
+    "brier",
+    "default_metric",
+    "ece",
+    "higher_is_better",
+    "nll",
+    "predictions",
+    "resampled",
+    "score",
+]
+
+#: Metrics that a user may choose by.
+METRICS: tuple[str, ...] = ("accuracy", "balanced-accuracy", "f1", "roc-auc", "map", "r2", "rmse")
+#: Scores of the probabilities themselves.
+PROPER: tuple[str, ...] = ("nll", "ece", "brier")
+_LOWER = ("rmse", "nll", "ece", "brier")
+_REGRESSION = ("r2", "rmse")
+_TINY = 1e-15
+
+Array = np.ndarray[Any, Any]
+
+
+def default_metric(kind: Kind) -> str:
+    """``map`` for multilabel, ``r2`` for regression, else ``accuracy``."""
+    return {"multilabel": "map", "regression": "r2"}.get(kind, "accuracy")
+
+
+def higher_is_better(metric: str) -> bool:
+    """False for errors (``rmse``) and for ``nll``, ``ece``, ``brier``."""
+    if metric not in METRICS + PROPER:
+        raise DataError(f"{metric!r} is no metric", expected=", ".join(METRICS + PROPER))
+    return metric not in _LOWER
+
+
+def score(metric: str, response: Response, probabilities: Any) -> float:
+    """One metric on the rows that have labels.
+
+    ``accuracy``, ``balanced-accuracy`` (mean recall of the classes that occur), ``f1`` (macro),
+    ``roc-auc`` (one class against the rest, macro over classes with both kinds of rows), ``map`` (mean
+    average precision; binary: of the second class), ``r2`` and ``rmse`` (mean over outputs), ``nll``,
+    ``ece``, ``brier``. For ``multilabel`` they are means over columns (``accuracy``, ``nll``,
+    ``brier``, ``ece``: over labels), a probability above ½ counting as a predicted label.
+
+    Args:
+        metric: a name of :data:`METRICS` or :data:`PROPER`.
+        response: N rows of labels.
+        probabilities: (N, C); for regression the predictions.
+
+    Raises:
+        DataError: the metric does not fit the kind of labels, or these rows leave it undefined.
+    """
+    value = float(resampled(metric, response, probabilities, np.ones((1, len(response))))[0])
+    if np.isnan(value):
+        raise DataError(
+            f"{metric} is undefined on these {len(response)} rows",
+            expected="rows of at least two classes" if metric not in _REGRESSION else "targets that vary",
+            do="choose another metric or more rows",
+        )
+    return value
+
+
+def nll(response: Response, probabilities: Any) -> float:
+    """Mean negative log-likelihood −log p(label), in nats; probabilities are clipped at 1e-15."""
+    return score("nll", response, probabilities)
+
+
+def brier(response: Response, probabilities: Any) -> float:
+    """Brier score: mean of Σ_c (p_c − y_c)² (multiclass), (p − y)² (binary; multilabel, over labels)."""
+    return score("brier", response, probabilities)
+
+
+def ece(response: Response, probabilities: Any, bins: int = 15) -> float:
+    """Expected calibration error Σ_b (n_b/n) |accuracy_b − confidence_b| over equal-width bins.
+
+    Confidence is the largest probability (Guo et al., 2017); for multilabel every label counts, by
+    its probability and whether it holds.
+    """
+    _check("ece", response, probabilities)
+    ones = np.ones((1, len(response)))
+    return float(_ece(response, _array(probabilities), ones, bins)[0])
+
+
+def predictions(response: Response, probabilities: Any) -> Array:
+    """Predicted class indices (N,), labels (N, C) of 0/1, or the values themselves for regression."""
+    values = _array(probabilities)
+    if response.kind == "regression":
+        return values
+    return (values > 0.5).astype(np.int64) if response.kind == "multilabel" else values.argmax(1)
+
+
+def resampled(metric: str, response: Response, probabilities: Any, weights: Array) -> Array:
+    """The metric under each row weighting.
+
+    Args:
+        metric: a name of :data:`METRICS` or :data:`PROPER`.
+        response: N rows of labels.
+        probabilities: (N, C).
+        weights: (B, N) non-negative.
+
+    Returns:
+        (B,), NaN where a weighting leaves the metric undefined.
+    """
+    _check(metric, response, probabilities)
+    values = _array(probabilities)
+    there = response.present.numpy()
+    if not there.all():
+        response, values, weights = response.take(there), values[there], weights[:, there]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        return _FUNCTIONS[metric](response, values, weights)
+
+
+def confidences(response: Response, probabilities: Array) -> tuple[Array, Array, Array]:
+    """Rows, confidences and hits (0/1) of what calibration is judged on; missing labels left out."""
+    if response.kind == "multilabel":
+        there = np.ones(probabilities.shape, bool) if response.mask is None else response.mask.numpy()
+        rows = np.nonzero(there)[0]
+        return rows, probabilities[there], response.values.numpy()[there]
+    codes = _codes(response)
+    rows = np.nonzero(codes >= 0)[0]
+    top = probabilities[rows].argmax(1)
+    return rows, probabilities[rows, top], (top == codes[rows]).astype(float)
+
+
+def bin_of(confidence: Array, bins: int) -> Array:
+    """Index of the bin ((b/bins, (b+1)/bins], the first closed at 0) of each confidence."""
+    return np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
+
+
+def _check(metric: str, response: Response, probabilities: Any) -> None:
+    higher_is_better(metric)
+    if (metric in _REGRESSION) != (response.kind == "regression"):
+        fits = [m for m in METRICS + PROPER if (m in _REGRESSION) == (response.kind == "regression")]
+        raise DataError(f"{metric} does not fit {response.kind} labels", expected=", ".join(fits))
+    shape = tuple(np.shape(probabilities))
+    if shape != tuple(response.values.shape):
+        raise DataError(f"predictions have shape {shape}", expected=f"{tuple(response.values.shape)}")
+    if not bool(response.present.any()):
+        raise DataError(f"{metric} needs labels", expected="at least one labelled row")
+    if not np.isfinite(_array(probabilities)).all():
+        raise DataError("predictions hold NaN or infinities", do="look for NaN in the features")
+
+
+def _array(values: Any) -> Array:
+    if isinstance(values, torch.Tensor):
+        values = values.detach().cpu().numpy()
+    return np.asarray(values, dtype=np.float64)
+
+
+def _codes(response: Response) -> Array:
+    if response.codes is None:
+        raise DataError(f"{response.kind} labels have no class index")
+    return response.codes.numpy()
+
+
+def _mask(response: Response) -> Array:
+    if response.mask is None:
+        return np.ones(tuple(response.values.shape))
+    return response.mask.numpy().astype(float)
+
+
+def _counts(response: Response, values: Array, weights: Array) -> tuple[Array, Array, Array]:
+    """Weighted true positives, positives and predicted positives of each class or column: (B, C)."""
+    truth = response.values.numpy()
+    if response.kind == "multilabel":
+        mask = _mask(response)
+        guess = (values > 0.5) * mask
+        truth = truth * mask
+    else:
+        guess = np.eye(values.shape[1])[values.argmax(1)]
+    return weights @ (truth * guess), weights @ truth, weights @ guess
+
+
+def _nanmean(values: Array) -> Array:
+    there = ~np.isnan(values)
+    return np.where(there, values, 0.0).sum(1) / there.sum(1)
+
+
+def _accuracy(response: Response, values: Array, weights: Array) -> Array:
+    if response.kind == "multilabel":
+        mask = _mask(response)
+        right = ((values > 0.5) == (response.values.numpy() > 0.5)) * mask
+        return (weights @ right.sum(1)) / (weights @ mask.sum(1))
+    right = values.argmax(1) == _codes(response)
+    return (weights @ right) / weights.sum(1)
+
+
+def _balanced(response: Response, values: Array, weights: Array) -> Array:
+    hits, positives, guesses = _counts(response, values, weights)
+    recall = np.where(positives > 0, hits / positives, np.nan)
+    if response.kind != "multilabel":
+        return _nanmean(recall)
+    total = weights @ _mask(response)
+    negatives = total - positives
+    correct = negatives - (guesses - hits)
+    return _nanmean(np.where(negatives > 0, (recall + correct / negatives) / 2, np.nan))
+
+
+def _f1(response: Response, values: Array, weights: Array) -> Array:
+    hits, positives, guesses = _counts(response, values, weights)
+    if response.kind == "multilabel":  # an empty column counts as 0, as in scikit-learn
+        return np.where(positives + guesses > 0, 2 * hits / (positives + guesses), 0.0).mean(1)
+    return _nanmean(np.where(positives + guesses > 0, 2 * hits / (positives + guesses), np.nan))
+
+
+def _columns(response: Response, values: Array, weights: Array, curve: Callable[..., Array]) -> Array:
+    """Mean over classes or columns of a ranking metric; columns without both kinds of rows are left out."""
+    truth, mask = response.values.numpy(), _mask(response)
+    columns = [1] if response.kind == "binary" else range(values.shape[1])
+    parts = []
+    for c in columns:
+        rows = np.nonzero(mask[:, c])[0]
+        parts.append(curve(truth[rows, c], values[rows, c], weights[:, rows]))
+    return _nanmean(np.stack(parts, 1))
+
+
+def _ranked(truth: Array, values: Array, weights: Array) -> tuple[Array, Array]:
+    """Cumulated weighted positives and negatives, best first, at the last row of each tie: (B, T)."""
+    order = np.argsort(-values, kind="stable")
+    ends = np.nonzero(np.append(np.diff(values[order]) != 0, True))[0] if len(order) else np.zeros(0, int)
+    sorted_weights, positive = weights[:, order], truth[order]
+    hits = np.cumsum(sorted_weights * positive, 1)[:, ends]
+    misses = np.cumsum(sorted_weights * (1 - positive), 1)[:, ends]
+    return hits, misses
+
+
+def _auc(truth: Array, values: Array, weights: Array) -> Array:
+    hits, misses = _ranked(truth, values, weights)
+    if hits.shape[1] == 0:
+        return np.full(len(weights), np.nan)
+    gained = np.diff(misses, axis=1, prepend=0)
+    before = hits - np.diff(hits, axis=1, prepend=0)
+    area = (gained * (hits + before) / 2).sum(1)
+    return area / (hits[:, -1] * misses[:, -1])
+
+
+def _average_precision(truth: Array, values: Array, weights: Array) -> Array:
+    hits, misses = _ranked(truth, values, weights)
+    if hits.shape[1] == 0:
+        return np.full(len(weights), np.nan)
+    precision = np.where(hits + misses > 0, hits / (hits + misses), 0.0)
+    return (np.diff(hits, axis=1, prepend=0) * precision).sum(1) / hits[:, -1]
+
+
+def _r2(response: Response, values: Array, weights: Array) -> Array:
+    mask, truth = _mask(response), response.values.numpy()
+    total = weights @ mask
+    mean = (weights @ (mask * truth)) / total
+    # centred by the plain mean first: Σ w (y - m)² would cancel for targets far from zero
+    shift = (mask * truth).sum(0) / mask.sum(0)
+    moved = (truth - shift) * mask
+    spread = weights @ moved**2 - total * (mean - shift) ** 2
+    error = weights @ (mask * (truth - values) ** 2)
+    floor = 1e-12 * np.maximum((weights @ (mask * truth**2)), 1e-300)
+    return _nanmean(np.where(spread > floor, 1 - error / spread, np.nan))
+
+
+def _rmse(response: Response, values: Array, weights: Array) -> Array:
+    mask = _mask(response)
+    error = weights @ (mask * (response.values.numpy() - values) ** 2)
+    return _nanmean(np.sqrt(error / (weights @ mask)))
+
+
+def _nll(response: Response, values: Array, weights: Array) -> Array:
+    if response.kind == "multilabel":
+        mask, truth = _mask(response), response.values.numpy()
+        chosen = np.where(truth > 0.5, values, 1 - values)
+        return (weights @ (mask * -np.log(np.maximum(chosen, _TINY))).sum(1)) / (weights @ mask.sum(1))
+    chosen = values[np.arange(len(values)), _codes(response)]
+    return (weights @ -np.log(np.maximum(chosen, _TINY))) / weights.sum(1)
+
+
+def _brier(response: Response, values: Array, weights: Array) -> Array:
+    squares = (values - response.values.numpy()) ** 2
+    if response.kind == "multilabel":
+        mask = _mask(response)
+        return (weights @ (mask * squares).sum(1)) / (weights @ mask.sum(1))
+    if response.kind == "binary":
+        squares = squares[:, 1:]
+    return (weights @ squares.sum(1)) / weights.sum(1)
+
+
+def _ece(response: Response, values: Array, weights: Array, bins: int = 15) -> Array:
+    rows, confidence, hit = confidences(response, values)
+    member = np.eye(bins)[bin_of(confidence, bins)]
+    spread = weights[:, rows]
+    gap = spread @ (member * (hit - confidence)[:, None])
+    return np.abs(gap).sum(1) / spread.sum(1)
+
+
+_FUNCTIONS: dict[str, Callable[[Response, Array, Array], Array]] = {
+    "accuracy": _accuracy,
+    "balanced-accuracy": _balanced,
+    "f1": _f1,
+    "roc-auc": lambda r, v, w: _columns(r, v, w, _auc),
+    "map": lambda r, v, w: _columns(r, v, w, _average_precision),
+    "r2": _r2,
+    "rmse": _rmse,
+    "nll": _nll,
+    "ece": _ece,
+    "brier": _brier,
+}

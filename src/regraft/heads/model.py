@@ -1,0 +1,172 @@
+"""What an iterative solver needs of the features, and the features in their Gram's eigenbasis."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+from regraft.errors import SolverError
+
+__all__ = ["Basis", "LinearModel", "check_finite"]
+
+
+class LinearModel(ABC):
+    """Centred features X_c (N × p) as an operator on a batch of P problems with C outputs each.
+
+    Rows and coefficients come last, (P, C, N) and (P, C, p): products with few outputs are several
+    times faster along memory than across it.
+
+    Centring is over all N rows. The intercept is free, so shifting every row by one vector changes
+    no fit of any subset of the rows: nothing leaks from rows that a fold leaves out.
+
+    Attributes:
+        spectrum: (p,) float64, the mean square of each column of X_c.
+        dtype: of the logits and coefficients.
+        rows: N.
+    """
+
+    spectrum: Tensor
+    dtype: torch.dtype
+    rows: int
+
+    @property
+    def width(self) -> int:
+        """p, the number of coefficients an output."""
+        return int(self.spectrum.shape[0])
+
+    @property
+    def scale(self) -> float:
+        """t = (1/N) Σ_i ‖x_i − x̄‖², the unit of the penalty; 1 where the features never vary."""
+        total = float(self.spectrum.sum())
+        return total if total > 0 else 1.0
+
+    @abstractmethod
+    def forward(self, coefficients: Tensor) -> Tensor:
+        """V X_cᵀ: (P, C, p) → (P, C, N)."""
+
+    @abstractmethod
+    def adjoint(self, residuals: Tensor) -> Tensor:
+        """R X_c: (P, C, N) → (P, C, p)."""
+
+
+class Basis(LinearModel):
+    """The rows in the eigenbasis of the centred features: Z (N × r) with ZᵀZ = diag(S).
+
+    Z is X_c times an orthogonal matrix (columns of zero variance dropped), so penalised fits in Z
+    are those in X: w = V v (primal, from X_cᵀX_c = V S Vᵀ, for d ≤ n) or
+    w = X_cᵀ U S^(-1/2) v (dual, from X_c X_cᵀ = U S Uᵀ, for n < d; nothing d × d is ever formed).
+    The rotation has all rows in it, held-out ones too, but no labels, and being orthogonal it
+    changes no prediction.
+
+    Args:
+        z: (N, r) rotated rows.
+        squares: (r,) eigenvalues S, float64.
+        back: (d, r) V or (N, r) U S^(-1/2).
+        shift: (d,) x̄ or (N,) the column means of the Gram.
+        dual: which of the two.
+    """
+
+    def __init__(self, z: Tensor, squares: Tensor, back: Tensor, shift: Tensor, dual: bool) -> None:
+        self.z, self.squares, self.back, self.shift, self.dual = z, squares, back, shift, dual
+        self.rows, self.dtype = int(z.shape[0]), z.dtype
+        self.spectrum = squares.to(torch.float64) / max(1, self.rows)
+
+    @classmethod
+    def of_gram(cls, gram: Tensor, precision: torch.dtype = torch.float64) -> Basis:
+        """From the Gram matrix K = X Xᵀ (N × N) of uncentred rows.
+
+        Args:
+            gram: K, symmetric; not changed.
+            precision: dtype that the features were multiplied in; directions below its noise go.
+
+        Raises:
+            SolverError: K holds NaN or infinities.
+        """
+        gram = gram.to(torch.float64)
+        check_finite(gram)
+        means = gram.mean(0)
+        centred = gram - means[None, :] - means[:, None] + means.mean()
+        squares, vectors = _eigen((centred + centred.T) / 2, precision, len(gram))
+        roots = squares.sqrt()
+        return cls(vectors * roots, squares, vectors / roots, means, dual=True)
+
+    @classmethod
+    def of_rows(cls, chunks: Callable[[], Iterable[Tensor]], dtype: torch.dtype = torch.float64) -> Basis:
+        """From rows in chunks of (m, d), read three times: means, X_cᵀX_c, rotation.
+
+        Args:
+            chunks: gives a fresh iteration over the rows, in order.
+            dtype: of Z.
+
+        Raises:
+            SolverError: the rows hold NaN or infinities.
+        """
+        rows = 0
+        total: Tensor | None = None
+        for chunk in chunks():
+            check_finite(chunk)
+            part = chunk.sum(0, dtype=torch.float64)
+            total = part if total is None else total + part
+            rows += len(chunk)
+        if total is None or rows == 0:
+            raise SolverError("there is no row of features", do="give rows")
+        mean = total / rows
+        second = torch.zeros(len(mean), len(mean), dtype=torch.float64)
+        for chunk in chunks():
+            centred = chunk.to(torch.float64) - mean
+            second.addmm_(centred.T, centred)
+        squares, vectors = _eigen(second, torch.float64, max(rows, len(mean)))
+        z = torch.empty(rows, len(squares), dtype=dtype)
+        start = 0
+        for chunk in chunks():
+            z[start : start + len(chunk)] = ((chunk.to(torch.float64) - mean) @ vectors).to(z.dtype)
+            start += len(chunk)
+        return cls(z, squares, vectors, mean, dual=False)
+
+    def to(self, dtype: torch.dtype) -> Basis:
+        """The same basis with Z in another dtype."""
+        return self if dtype == self.dtype else Basis(self.z.to(dtype), self.squares, self.back, self.shift, self.dual)
+
+    def forward(self, coefficients: Tensor) -> Tensor:
+        """V Zᵀ."""
+        problems, outputs, width = coefficients.shape
+        return (coefficients.reshape(-1, width) @ self.z.T).view(problems, outputs, self.rows)
+
+    def adjoint(self, residuals: Tensor) -> Tensor:
+        """R Z."""
+        problems, outputs, rows = residuals.shape
+        return (residuals.reshape(-1, rows) @ self.z).view(problems, outputs, self.width)
+
+    def lift(self, coefficients: Tensor, intercept: Tensor) -> tuple[Tensor, Tensor]:
+        """Back to the features: (d, C) weights (primal) or (N, C) dual weights, and the intercept (C,).
+
+        Dual weights A stand for w = Xᵀ A; their columns sum to zero, so centring X changes nothing.
+        """
+        weights = self.back @ coefficients.to(self.back.dtype)
+        return weights, intercept.to(weights.dtype) - self.shift @ weights
+
+
+def check_finite(values: Tensor) -> None:
+    """Refuse NaN and infinities.
+
+    Raises:
+        SolverError: there are some.
+    """
+    if not bool(torch.isfinite(values).all()):
+        raise SolverError(
+            "the features hold NaN or infinities",
+            expected="finite numbers",
+            do="look for unreadable inputs or a network that overflows in this dtype",
+        )
+
+
+def _eigen(matrix: Tensor, precision: torch.dtype, size: int) -> tuple[Tensor, Tensor]:
+    """Eigenpairs above the noise of ``precision``, largest first."""
+    squares, vectors = torch.linalg.eigh(matrix)
+    floor = float(squares.clamp_min(0).max()) * torch.finfo(precision).eps * (size if precision == torch.float64 else 4)
+    kept = int((squares > max(floor, 1e-300)).sum())
+    first = len(squares) - kept
+    return squares[first:].flip(0).contiguous(), vectors[:, first:].flip(1).contiguous()

@@ -1,0 +1,79 @@
+"""A solved head, and what the solver has to say about it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regraft.heads.calibration import link as apply_link
+from regraft.heads.response import Link
+from regraft.linear import Blocks, Design
+from regraft.record import Candidate
+
+__all__ = ["Readout", "Solution", "Status"]
+
+
+@dataclass(frozen=True)
+class Status:
+    """How a solver ended.
+
+    Attributes:
+        converged: the residual reached its tolerance.
+        iterations: of the final fit; 0 for a direct solution.
+        residual: relative norm of the gradient (preconditioned, for iterative fits).
+        message: what happened, and what to do if it did not converge.
+    """
+
+    converged: bool
+    iterations: int
+    residual: float
+    message: str
+
+
+@dataclass(frozen=True, eq=False)
+class Readout:
+    """A linear head over named blocks of features: logits f = Φ w + b.
+
+    Attributes:
+        coefficients: block name → (d, C).
+        intercept: (C,).
+        link: ``softmax``, ``sigmoid`` or ``identity``.
+        temperature: T of the calibrated probabilities link(f / T).
+        form: ``ridge`` or ``logistic``.
+        strength: the penalty λ in units of the features' mean squared norm about their mean.
+    """
+
+    coefficients: Blocks
+    intercept: Tensor
+    link: Link
+    temperature: float = 1.0
+    form: str = ""
+    strength: float = 0.0
+
+    def logits(self, design: Design) -> Tensor:
+        """Φ w + b, shape (N, C)."""
+        return design.apply(self.coefficients) + self.intercept
+
+    def predict_proba(self, design: Design) -> Tensor:
+        """link((Φ w + b) / T), shape (N, C), computed in float64: probabilities, or predictions for regression."""
+        return apply_link(self.link, self.logits(design).to(torch.float64) / self.temperature)
+
+
+@dataclass(frozen=True, eq=False)
+class Solution:
+    """What :func:`regraft.heads.solve` found.
+
+    Attributes:
+        readout: the head, fitted on all rows.
+        status: how its final fit ended.
+        candidates: every cell of the search with its score over the inner folds; one is chosen.
+        out_of_fold: (N, C) float64 logits of the chosen cell, each row predicted by the fit that did not
+            see it; NaN for rows of fold -1, which no fold holds out. Not yet divided by the temperature.
+    """
+
+    readout: Readout
+    status: Status
+    candidates: tuple[Candidate, ...]
+    out_of_fold: Tensor

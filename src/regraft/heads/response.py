@@ -1,0 +1,151 @@
+"""The labels as the heads see them: targets, which of them are there, class names."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.errors import DataError, SolverError
+
+__all__ = ["KINDS", "Kind", "Link", "Response"]
+
+Kind = Literal["binary", "multiclass", "multilabel", "regression"]
+Link = Literal["softmax", "sigmoid", "identity"]
+KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression")
+
+
+@dataclass(frozen=True, eq=False)
+class Response:
+    """Targets of N rows and C outputs. Make it with :meth:`of`.
+
+    Attributes:
+        kind: ``binary`` (two classes, two outputs), ``multiclass``, ``multilabel`` or ``regression``.
+        values: (N, C) float64: one-hot rows, 0/1 labels or real targets; 0 where the label is missing.
+        mask: (N, C) bool, True where a label is there; ``None`` when all are.
+        codes: (N,) class indices of ``binary`` and ``multiclass`` (-1: no label), else ``None``.
+        classes: C names: classes, label columns or outputs.
+    """
+
+    kind: Kind
+    values: Tensor
+    mask: Tensor | None
+    codes: Tensor | None
+    classes: tuple[str, ...]
+
+    @staticmethod
+    def of(kind: Kind, classes: Sequence[str], values: Any) -> Response:
+        """Check and encode labels.
+
+        Args:
+            kind: one of :data:`KINDS`.
+            classes: names of the C outputs.
+            values: (N,) integers for ``binary``/``multiclass`` (-1: no label); (N, C) of 0, 1, NaN for
+                ``multilabel``; (N,) or (N, C) floats (NaN: missing) for ``regression``.
+
+        Raises:
+            DataError: a value does not fit the kind.
+        """
+        names = tuple(str(name) for name in classes)
+        if kind not in KINDS:
+            raise DataError(f"the kind of the labels is {kind!r}", expected=", ".join(KINDS))
+        array = torch.as_tensor(np.ascontiguousarray(np.asarray(values)))
+        if kind in ("binary", "multiclass"):
+            return _classes(kind, names, array)
+        return _columns(kind, names, array.to(torch.float64))
+
+    @property
+    def n_outputs(self) -> int:
+        """C, the number of outputs."""
+        return int(self.values.shape[1])
+
+    def __len__(self) -> int:
+        return int(self.values.shape[0])
+
+    @property
+    def present(self) -> Tensor:
+        """(N,) bool: the row has at least one label."""
+        if self.mask is None:
+            return torch.ones(len(self), dtype=torch.bool)
+        return self.mask.any(dim=1)
+
+    @property
+    def link(self) -> Link:
+        """What turns logits into predictions: softmax, sigmoid or identity."""
+        return {"multilabel": "sigmoid", "regression": "identity"}.get(self.kind, "softmax")  # type: ignore[return-value]
+
+    def take(self, index: Any) -> Response:
+        """The rows of ``index`` (indices or a boolean mask), in that order."""
+        rows = torch.as_tensor(np.asarray(index))
+        return Response(
+            self.kind,
+            self.values[rows],
+            None if self.mask is None else self.mask[rows],
+            None if self.codes is None else self.codes[rows],
+            self.classes,
+        )
+
+    def require_learnable(self) -> None:
+        """Refuse labels from which nothing can be learnt.
+
+        Raises:
+            SolverError: no rows, one class only, or an output without any label.
+        """
+        if len(self) == 0 or not bool(self.present.any()):
+            raise SolverError("there is no labelled row to learn from", do="give rows with labels")
+        if self.codes is not None:
+            seen = torch.unique(self.codes[self.codes >= 0])
+            if len(seen) < 2:
+                name = self.classes[int(seen[0])]
+                raise SolverError(
+                    "the labels hold one class only",
+                    expected="at least two classes",
+                    got=repr(name),
+                    do="add rows of another class",
+                )
+        elif self.mask is not None and not bool(self.mask.any(dim=0).all()):
+            empty = [name for name, some in zip(self.classes, self.mask.any(dim=0).tolist()) if not some]
+            raise SolverError(
+                f"no row has a label for {', '.join(map(repr, empty[:5]))}",
+                expected="at least one label in each column",
+                do="leave the column out",
+            )
+
+
+def _classes(kind: Kind, names: tuple[str, ...], codes: Tensor) -> Response:
+    if codes.ndim != 1 or codes.is_floating_point() or codes.is_complex():
+        raise DataError(
+            f"{kind} labels have shape {tuple(codes.shape)} and type {codes.dtype}",
+            expected="one integer class index a row",
+        )
+    codes = codes.to(torch.int64)
+    if kind == "binary" and len(names) != 2:
+        raise DataError("binary labels need two class names", got=f"{len(names)}", do="use kind 'multiclass'")
+    if len(codes) and (int(codes.max()) >= len(names) or int(codes.min()) < -1):
+        worst = int(codes.max()) if int(codes.max()) >= len(names) else int(codes.min())
+        raise DataError(f"class index {worst} has no name", expected=f"-1 to {len(names) - 1}")
+    values = torch.zeros(len(codes), len(names), dtype=torch.float64)
+    there = codes >= 0
+    values[there, codes[there]] = 1.0
+    mask = None if bool(there.all()) else there[:, None].expand(-1, len(names)).contiguous()
+    return Response(kind, values, mask, codes, names)
+
+
+def _columns(kind: Kind, names: tuple[str, ...], values: Tensor) -> Response:
+    if values.ndim == 1:
+        values = values[:, None]
+    if values.ndim != 2 or values.shape[1] != len(names):
+        raise DataError(
+            f"{kind} labels have shape {tuple(values.shape)}", expected=f"(rows, {len(names)}), a column a name"
+        )
+    missing = torch.isnan(values)
+    if bool(torch.isinf(values).any()):
+        raise DataError(f"{kind} labels hold infinities", expected="finite numbers, NaN where missing")
+    filled = torch.where(missing, torch.zeros((), dtype=values.dtype), values)
+    if kind == "multilabel" and not bool(((filled == 0) | (filled == 1)).all()):
+        raise DataError("multilabel labels hold other numbers", expected="0, 1, or NaN where missing")
+    return Response(kind, filled, ~missing if bool(missing.any()) else None, None, names)

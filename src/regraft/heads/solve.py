@@ -1,0 +1,151 @@
+"""From a design and labels to a head: every strength of every form, cross-validated, one chosen."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.errors import SolverError
+from regraft.heads.fitters import Fitter, fitter
+from regraft.heads.metrics import METRICS, PROPER
+from regraft.heads.readout import Readout, Solution
+from regraft.heads.response import Response
+from regraft.heads.search import Judge, Trial, candidates, choose, explore
+from regraft.heads.weights import ClassWeight, row_weights, sample_weights
+from regraft.linear import Design
+
+__all__ = ["FORMS", "solve"]
+
+FORMS: tuple[str, ...] = ("ridge", "logistic")
+
+
+def solve(
+    design: Design,
+    response: Response,
+    *,
+    forms: Sequence[str] = FORMS,
+    strengths: Sequence[float] | None = None,
+    folds: Any,
+    metric: str,
+    class_weight: ClassWeight = None,
+    sample_weight: Any = None,
+    one_standard_error: bool = False,
+    calibrate: bool = True,
+) -> Solution:
+    """Fit linear heads over a whole path of penalties, choose by cross-validation, refit on all rows.
+
+    The objective of every fit is
+
+        (1/Σs) Σ_i s_i ℓ(y_i, Wᵀx_i + b) + (λ/2) ‖W‖²,   λ = strength · t,   t = (1/N) Σ_i ‖x_i − x̄‖²,
+
+    the intercept b free. ℓ is ½‖y − f‖² for ``ridge`` (on one-hot classes; on ±1 for multilabel), and for
+    ``logistic`` the softmax cross-entropy, or, for multilabel, the sigmoid one of each column over its own
+    labels (each column's data term is a mean over the labels it has). In scikit-learn's terms
+    ``Ridge(alpha=λ Σs)`` and ``LogisticRegression(C=1/(λ Σs))``. The scale t makes strengths comparable
+    across features. It is one number, taken over all rows without labels, and it moves the grid of every
+    cell alike; centring and rotating over all rows change no fit (see :class:`regraft.heads.model.Basis`);
+    no feature is standardised. So a held-out row has no say in the fit that predicts it.
+
+    For min(N, d) ≤ 6,000 everything happens in one eigendecomposition (of N × N or d × d, the smaller):
+    ridge paths and their folds are exact, logistic folds are solved together by batched L-BFGS. Beyond
+    that, L-BFGS streams the rows: one pass over the features a product, for all folds at once.
+
+    Args:
+        design: features of N rows, a :class:`regraft.linear.FeatureDesign`.
+        response: their labels. Rows without a label are predicted, but neither fitted nor scored.
+        forms: ``ridge`` and ``logistic`` (regression: ridge only; ``logistic`` is then left out).
+        strengths: positive numbers; by default ten from 1 to 1e-6, extended past an edge that scores best.
+        folds: (N,) fold of each row; rows of -1 are in every training set and never scored.
+        metric: what to choose by: a name of :data:`regraft.heads.METRICS`, ``nll``, ``ece`` or ``brier``.
+        class_weight: ``"balanced"`` or {class: weight}: factors of s_i, counted once over all rows and the same
+            in every fold.
+        sample_weight: (N,) factors of s_i, zero or more. Weights act on the fits alone: scores and temperature
+            count every row of positive weight once.
+        one_standard_error: take the strongest penalty within one standard error of the best.
+        calibrate: fit the temperature on the out-of-fold logits of the chosen cell; else it is 1.
+
+    Returns:
+        The head refitted on all rows, its status, all candidates, and out-of-fold logits. Ties within 1e-12
+        go to the lower negative log-likelihood, then to the stronger penalty.
+
+    Raises:
+        SolverError: NaN features, one class, an output without labels, folds or weights that do not fit,
+            a design that is none of features.
+        DataError: the metric does not fit the kind of labels.
+    """
+    response.require_learnable()
+    _check_sizes(design, response, metric)
+    wanted = _forms(forms, response)
+    grid = None if strengths is None else _strengths(strengths)
+    fold_of = _folds(folds, len(response))
+    rows = sample_weights(response, sample_weight)
+    weights = row_weights(response, class_weight, rows)
+    _check_training(fold_of, weights)
+    judge = Judge(metric, response, fold_of, rows > 0, calibrate)
+    fit = fitter(design, response, weights, fold_of)
+    trials: list[Trial] = []
+    for form in wanted:
+        trials += explore(lambda values, form=form: _run(fit, judge, form, values), grid, judge.sign)  # type: ignore[misc]
+    chosen = choose(trials, judge.sign, one_standard_error)
+    coefficients, intercept, status = fit.refit(chosen.form, chosen.strength, chosen.centre)
+    readout = Readout(
+        coefficients, intercept, response.link, chosen.temperature, form=chosen.form, strength=chosen.strength
+    )
+    return Solution(readout, status, candidates(trials, chosen), chosen.out_of_fold)
+
+
+def _run(fit: Fitter, judge: Judge, form: str, strengths: Sequence[float]) -> list[Trial]:
+    logits, centres = fit.out_of_fold(form, strengths)
+    return judge.trials(form, strengths, logits, centres)
+
+
+def _check_sizes(design: Design, response: Response, metric: str) -> None:
+    if design.n_rows != len(response):
+        raise SolverError(f"the design has {design.n_rows} rows", expected=f"{len(response)}, one for each label")
+    if design.n_outputs != response.n_outputs:
+        raise SolverError(f"the design has {design.n_outputs} outputs", expected=f"{response.n_outputs}, as the labels")
+    if metric not in METRICS + PROPER:
+        raise SolverError(f"{metric!r} is no metric", expected=", ".join(METRICS + PROPER))
+
+
+def _forms(forms: Sequence[str], response: Response) -> list[str]:
+    unknown = [form for form in forms if form not in FORMS]
+    if unknown or not forms:
+        raise SolverError("the forms of the head", expected=" and/or ".join(FORMS), got=repr(list(forms)))
+    wanted = [form for form in dict.fromkeys(forms) if form == "ridge" or response.kind != "regression"]
+    if not wanted:
+        raise SolverError("a logistic head does not fit regression", expected="form 'ridge'")
+    return wanted
+
+
+def _strengths(strengths: Sequence[float]) -> list[float]:
+    values = [float(s) for s in strengths]
+    if not values or not all(np.isfinite(s) and s > 0 for s in values):
+        raise SolverError("the strengths of the penalty", expected="finite numbers above zero", got=repr(values[:5]))
+    return sorted(set(values), reverse=True)
+
+
+def _folds(folds: Any, rows: int) -> Tensor:
+    found = torch.as_tensor(np.asarray(folds))
+    if tuple(found.shape) != (rows,) or found.is_floating_point() or found.dtype == torch.bool:
+        raise SolverError(
+            f"the folds have shape {tuple(found.shape)} and type {found.dtype}", expected=f"{rows} integers"
+        )
+    found = found.to(torch.int64)
+    if not bool((found >= 0).any()):
+        raise SolverError("no row lies in a fold", expected="fold numbers from 0 on, -1 for rows that always train")
+    return found
+
+
+def _check_training(folds: Tensor, weights: Tensor) -> None:
+    for fold in torch.unique(folds[folds >= 0]).tolist():
+        if not bool((weights[folds != fold] > 0).any()):
+            raise SolverError(
+                f"nothing is left to train on without fold {fold}",
+                expected="at least two folds with labelled rows",
+                do="use more folds or more rows",
+            )

@@ -1,0 +1,87 @@
+"""Class and sample weights as one number a row, or a row and output."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.errors import SolverError
+from regraft.heads.response import Response
+
+__all__ = ["ClassWeight", "row_weights", "sample_weights"]
+
+ClassWeight = None | Literal["balanced"] | Mapping[str, float]
+
+
+def sample_weights(response: Response, sample_weight: Any) -> Tensor:
+    """(N,) float64: ones, or the given weights checked; zero for rows without any label.
+
+    Raises:
+        SolverError: negative, not finite, not one a row, or all zero.
+    """
+    weights = torch.ones(len(response), dtype=torch.float64)
+    if sample_weight is not None:
+        weights = torch.as_tensor(np.asarray(sample_weight, dtype=np.float64)).clone()
+        if tuple(weights.shape) != (len(response),):
+            raise SolverError(f"sample weights have shape {tuple(weights.shape)}", expected=f"({len(response)},)")
+        if not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()):
+            raise SolverError(
+                "sample weights hold negative or non-finite numbers", expected="zero or more, at least one above"
+            )
+    weights[~response.present] = 0
+    if not bool((weights > 0).any()):
+        raise SolverError("no labelled row has a weight above zero", do="give some row a positive sample weight")
+    return weights
+
+
+def row_weights(response: Response, class_weight: ClassWeight, rows: Tensor) -> Tensor:
+    """Sample weights times class weights: (N, 1), or (N, C) where outputs differ (missing labels, multilabel).
+
+    ``"balanced"`` gives class c the weight n / (C · n_c), counted over all rows of positive weight, or, for
+    each multilabel column, n / (2 n_1) to its ones and n / (2 n_0) to its zeros. A mapping gives weights by
+    class name; for a multilabel column the weight of its ones. Classes that are not named weigh 1.
+
+    Raises:
+        SolverError: class weights for regression, an unknown class, a negative weight.
+    """
+    columns = response.kind in ("multilabel", "regression")
+    weights = rows[:, None]
+    if columns and response.mask is not None:
+        weights = weights * response.mask.to(torch.float64)
+    if class_weight is None:
+        return weights
+    if response.kind == "regression":
+        raise SolverError("class weights do not fit regression", do="use sample weights")
+    if isinstance(class_weight, str) and class_weight != "balanced":
+        raise SolverError(f"class weight is {class_weight!r}", expected="'balanced' or a mapping from class to weight")
+    there = (weights > 0).to(torch.float64)
+    ones = (there * response.values).sum(0)
+    if isinstance(class_weight, str):
+        if columns:
+            there = there.expand_as(response.values)
+            total, zeros = there.sum(0), (there * (1 - response.values)).sum(0)
+            for_ones, for_zeros = total / (2 * ones.clamp_min(1)), total / (2 * zeros.clamp_min(1))
+        else:
+            for_ones, for_zeros = there.sum() / ((ones > 0).sum() * ones.clamp_min(1)), torch.ones_like(ones)
+    else:
+        for_ones, for_zeros = _named(response, class_weight), torch.ones_like(ones)
+    if columns:
+        return weights * torch.where(response.values > 0.5, for_ones, for_zeros)
+    return weights * (response.values @ for_ones)[:, None]
+
+
+def _named(response: Response, class_weight: Mapping[str, float]) -> Tensor:
+    unknown = [name for name in class_weight if str(name) not in response.classes]
+    if unknown:
+        raise SolverError(
+            f"class weights name {unknown[0]!r}", expected=f"one of {', '.join(map(repr, response.classes[:10]))}"
+        )
+    given = {str(name): float(value) for name, value in class_weight.items()}
+    found = torch.tensor([given.get(name, 1.0) for name in response.classes], dtype=torch.float64)
+    if not bool(torch.isfinite(found).all()) or bool((found < 0).any()):
+        raise SolverError("class weights hold negative or non-finite numbers", expected="zero or more")
+    return found
