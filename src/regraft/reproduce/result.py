@@ -44,7 +44,7 @@ class GateReport:
             "name": self.name,
             "status": self.status,
             "needed": self.needed,
-            "figures": dict(self.figures),
+            "figures": _plain(self.figures),
             "message": self.message,
         }
 

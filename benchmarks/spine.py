@@ -1,0 +1,176 @@
+"""The spine's speed and its accuracy beside scikit-learn's, in one process.
+
+Speed, on flowers5 with mobilenet_v2 at 224 px (floor: a plain loop over the same rows that decodes,
+preprocesses and runs forward under ``no_grad``, same batch, threads and workers):
+
+* ``adapt --method probe`` and ``all-layers`` from an empty store;
+* the same from a warm store;
+* peer: the loop that keeps the features, then scikit-learn's LogisticRegressionCV.
+
+Accuracy: ``probe`` beside LogisticRegressionCV on the same stored features, test split, in standard errors.
+Start-up: ``regraft --help`` and ``import regraft`` beside ``import torch``.
+"""
+
+from __future__ import annotations
+
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from common import Row, Timing, interleaved, note, parser, report
+from sklearn.linear_model import LogisticRegressionCV
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+import regraft
+from regraft.adapt import METHODS
+from regraft.data import Manifest, scan
+from regraft.features import batches, plan, sweep
+from regraft.network import Network, load
+
+BATCH = 32
+
+
+def main() -> None:
+    arguments = parser(__doc__.splitlines()[0]).parse_args()
+    data, quick = arguments.data, arguments.quick
+    network = load(str(data / "weights" / "mobilenet_v2_1.0_224"))
+    rows = _speed(network, data, quick)
+    for name in ["flowers5"] if quick else ["flowers5", "vww", "usps"]:
+        rows.append(_accuracy(network, data / "images" / name, 300 if quick else None))
+    rows += _startup(2 if quick else 5)
+    report("spine", rows, arguments.json)
+
+
+def _speed(network: Network, data: Path, quick: bool) -> list[Row]:
+    manifest = scan(str(data / "images" / "flowers5"))
+    if quick:
+        manifest = _few(manifest, 160, 80)
+    caches = {name: Path(tempfile.mkdtemp()) for name in ("probe", "all-layers")}
+
+    def ours(method: str, *, warm: bool) -> Any:
+        if not warm:
+            shutil.rmtree(caches[method], ignore_errors=True)
+        run = regraft.adapt(manifest, network, method=method, cache=caches[method], batch_size=BATCH)
+        return {cost.stage: cost.seconds for cost in run.record.costs}
+
+    alternatives = {
+        "floor": lambda: _plain_loop(network, manifest, keep=False),
+        "probe": lambda: ours("probe", warm=False),
+        "probe warm": lambda: ours("probe", warm=True),
+        "all-layers": lambda: ours("all-layers", warm=False),
+        "all-layers warm": lambda: ours("all-layers", warm=True),
+        "sklearn": lambda: _peer(network, manifest),
+    }
+    note(f"speed: {len(manifest)} rows, {torch.get_num_threads()} threads")
+    # A fixed order keeps each warm run right behind the cold one that filled its store.
+    seconds, results = _in_order(alternatives, repeats=1 if quick else 3)
+    for folder in caches.values():
+        shutil.rmtree(folder, ignore_errors=True)
+    peer = ("features in a loop + LogisticRegressionCV", seconds["sklearn"])
+    rows = [Row.timed("features in a loop + LogisticRegressionCV", seconds["sklearn"], floor=seconds["floor"])]
+    for name in ("probe", "all-layers", "probe warm", "all-layers warm"):
+        more = {"stages": results[name]}
+        rows.append(Row.timed(f"adapt {name}", seconds[name], peer=peer, floor=seconds["floor"], more=more))
+    return rows
+
+
+def _in_order(alternatives: dict[str, Any], repeats: int) -> tuple[dict[str, Timing], dict[str, Any]]:
+    seconds: dict[str, list[float]] = {name: [] for name in alternatives}
+    results: dict[str, Any] = {}
+    for repeat in range(repeats):
+        for name, call in alternatives.items():
+            began = time.perf_counter()
+            results[name] = call()
+            seconds[name].append(time.perf_counter() - began)
+            note(f"  {repeat + 1}/{repeats} {name}: {seconds[name][-1]:.2f} s")
+    timings = {n: Timing(statistics.median(s), min(s), max(s), tuple(s)) for n, s in seconds.items()}
+    return timings, results
+
+
+def _few(manifest: Manifest, train: int, test: int) -> Manifest:
+    random = np.random.default_rng(0)
+    chosen = [random.permutation(manifest.rows_of(part))[:n] for part, n in (("train", train), ("test", test))]
+    return manifest.take(np.sort(np.concatenate(chosen)))
+
+
+def _plain_loop(network: Network, manifest: Manifest, *, keep: bool) -> np.ndarray | None:
+    """Decode, preprocess, forward: what any script does, with the same loader and batch."""
+    kept = []
+    spans = [(a, min(a + BATCH, len(manifest))) for a in range(0, len(manifest), BATCH)]
+    hook = network.module.get_submodule(network.head).register_forward_pre_hook(
+        lambda _module, inputs: kept.append(inputs[0].flatten(1).clone()) if keep else None
+    )
+    with torch.no_grad():
+        for batch in batches(network.preprocess, manifest.inputs, spans, None):
+            network.module(batch)
+    hook.remove()
+    return torch.cat(kept).numpy() if keep else None
+
+
+def _peer(network: Network, manifest: Manifest) -> None:
+    features = _plain_loop(network, manifest, keep=True)
+    fit = np.flatnonzero([part != "test" for part in manifest.split])
+    _sklearn().fit(features[fit], manifest.target.values[fit])
+
+
+def _sklearn() -> Any:
+    return make_pipeline(
+        StandardScaler(), LogisticRegressionCV(Cs=10, cv=5, max_iter=2000, use_legacy_attributes=False)
+    )
+
+
+def _accuracy(network: Network, folder: Path, limit: int | None) -> Row:
+    """Test accuracy of `probe` and of scikit-learn on the very same features."""
+    manifest = scan(str(folder))
+    if limit:
+        manifest = _few(manifest, limit, limit)
+    run = regraft.adapt(manifest, network, method="probe", batch_size=BATCH)
+    fit = manifest.take(np.flatnonzero([part != "test" for part in manifest.split]))
+    test = manifest.take(manifest.rows_of("test"))
+    wanted = plan(network, [METHODS["probe"].features.taps])
+    x, x_test = (
+        next(iter(sweep(network, part, wanted).matrices().values())).rows(slice(None)).numpy() for part in (fit, test)
+    )
+    peer = _sklearn().fit(x, fit.target.values)
+    right = peer.predict(x_test) == test.target.values
+    accuracy, ours = right.mean(), run.score.value
+    error = np.sqrt(accuracy * (1 - accuracy) / len(right))
+    more = {
+        "probe_accuracy": ours,
+        "interval": [run.score.low, run.score.high],
+        "sklearn_accuracy": accuracy,
+        "standard_error": error,
+        "test_rows": len(right),
+    }
+    note(f"accuracy {folder.name}: probe {ours:.4f}, scikit-learn {accuracy:.4f}, one standard error {error:.4f}")
+    return Row(f"accuracy {folder.name}: (probe - sklearn) / s.e.", error=(ours - accuracy) / error, more=more)
+
+
+def _startup(repeats: int) -> list[Row]:
+    commands = {
+        "regraft --help": [sys.executable, "-m", "regraft", "--help"],
+        "import regraft": [sys.executable, "-c", "import regraft"],
+        "import torch": [sys.executable, "-c", "import torch"],
+        "python": [sys.executable, "-c", "pass"],
+    }
+    seconds, _ = interleaved(
+        {
+            name: lambda line=line: subprocess.run(line, capture_output=True, check=True)
+            for name, line in commands.items()
+        },
+        repeats=repeats,
+    )
+    peer = ("import torch", seconds["import torch"])
+    return [Row.timed(name, seconds[name], peer=peer, floor=seconds["python"]) for name in list(commands)[:2]]
+
+
+if __name__ == "__main__":
+    main()

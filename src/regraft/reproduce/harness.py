@@ -1,0 +1,163 @@
+"""Running rows: gates first, then each row, its numbers written before they are judged."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, get_args
+
+from regraft.errors import RecipeError, RegraftError
+from regraft.features import cache_root
+from regraft.files import write_json
+from regraft.reproduce.environment import environment
+from regraft.reproduce.gates import GATES, Gate, GateContext
+from regraft.reproduce.packs import missing
+from regraft.reproduce.registry import ROWS, choose
+from regraft.reproduce.report import Report, RowReport
+from regraft.reproduce.result import GateReport, Result
+from regraft.reproduce.row import Context, Judgement, Row, Scale, Verdict, status_of
+
+__all__ = ["Progress", "load_result", "reproduce", "result_path"]
+
+Progress = Callable[[str, int, int], None]
+SCHEMA = 1
+
+
+def reproduce(
+    rows: Sequence[str] = (),
+    *,
+    scale: Scale = "mini",
+    data: Path,
+    output: Path,
+    gates: bool = True,
+    progress: Progress | None = None,
+    page: Sequence[Row] = ROWS,
+    known_gates: Mapping[str, Gate] = GATES,
+) -> Report:
+    """Measure rows and judge them by the page that was written before any result.
+
+    Gates come first. Those that check loaded weights run whenever a row that was asked for names the
+    network; those that must train a source run only for rows that can be measured, or when they are
+    named. A row whose gate fails *fails*; one whose gate or data is absent is *not run*. The numbers of a
+    measured row are written to ``output/PAPER/ROW.SCALE.json``; rows that were not asked for are judged
+    anew from theirs, so that the first line counts the whole page.
+
+    Args:
+        rows: row ids, papers (``003``), gates (``V1a``) or ``gates``; nothing stands for every row.
+        scale: ``mini``, or ``full`` for the papers' own settings, where no clause is fragile.
+        data: the data pack's folder.
+        output: the folder that keeps the results, ``papers`` in the project.
+        gates: whether to try the gates.
+        progress: called with (what, done, total) before each gate and row.
+        page, known_gates: other rows and gates than the page's own, for tests.
+
+    Raises:
+        RecipeError: an unknown row (with near names) or scale.
+        StoreError: ``output`` cannot be written.
+    """
+    if scale not in get_args(Scale):
+        raise RecipeError(f"no scale is called {scale!r}", expected="mini or full")
+    chosen, named = choose(rows, tuple(known_gates), page)
+    wanted = list(named)
+    for row in chosen if gates else ():
+        wanted += [n for n in row.needs if n in known_gates and (row.run is not None or not known_gates[n].trains)]
+    tried = _try_gates(list(dict.fromkeys(wanted)), known_gates, GateContext(data, cache_root()), progress)
+    context = Context(data, cache_root(), scale)
+    reports = []
+    for number, row in enumerate(chosen):
+        if progress:
+            progress(row.id, number, len(chosen))
+        reports.append(_one(row, context, output, tried))
+    if progress and chosen:
+        progress("done", len(chosen), len(chosen))
+    fresh = {report.row.id: report.judgement.status for report in reports}
+    statuses = tuple((row.id, fresh.get(row.id) or _stored(row, scale, output).judgement.status) for row in page)
+    return Report(scale, tuple(reports), tuple(tried.values()), statuses)
+
+
+def _try_gates(
+    names: Sequence[str], known: Mapping[str, Gate], context: GateContext, progress: Progress | None
+) -> dict[str, GateReport]:
+    tried = {}
+    for number, name in enumerate(names):
+        if progress:
+            progress(f"gate {name}", number, len(names))
+        tried[name] = known[name].run(context)
+    return tried
+
+
+def _one(row: Row, context: Context, output: Path, tried: Mapping[str, GateReport]) -> RowReport:
+    if row.run is None:
+        return RowReport(row, Judgement("not run", reason=f"needs {row.method}"))
+    if absent := missing(row.needs, context.data):
+        return RowReport(row, Judgement("not run", reason=f"data pack absent: {', '.join(absent)}"))
+    closed = [tried[name] for name in row.needs if name in tried and tried[name].status != "pass"]
+    if closed:
+        reason = "; ".join(f"gate {gate.name} {gate.status}: {gate.message}" for gate in closed)
+        return RowReport(row, Judgement(status_of((), context.scale, closed), reason=reason))
+    began = time.perf_counter()
+    try:
+        result = row.run(context)
+    except RegraftError as error:
+        return RowReport(row, Judgement("not run", reason=str(error)))
+    seconds = time.perf_counter() - began
+    judgement = row.judge(result, context.scale)
+    path = result_path(output, row, context.scale)
+    write_json(path, _file(row, result, judgement, context.scale, seconds))
+    return RowReport(row, judgement, seconds, path)
+
+
+def result_path(output: Path, row: Row, scale: Scale) -> Path:
+    """Where a row's numbers are kept."""
+    return output / row.paper / f"{row.id}.{scale}.json"
+
+
+def _file(row: Row, result: Result, judgement: Judgement, scale: Scale, seconds: float) -> dict[str, Any]:
+    return {
+        "schema": SCHEMA,
+        "row": row.id,
+        "paper": row.paper,
+        "source": row.source,
+        "shows": row.shows,
+        "paper_figure": row.paper_figure,
+        "recipe": row.mini if scale == "mini" else "the paper's own setting",
+        "scale": scale,
+        "status": judgement.status,
+        "reason": judgement.reason,
+        "clauses": [verdict.to_json() for verdict in judgement.verdicts],
+        "result": result.to_json(),
+        "environment": environment(),
+        "wall_seconds": seconds,
+    }
+
+
+def load_result(path: Path) -> tuple[Result, float]:
+    """The numbers of a stored row and the seconds that they took.
+
+    Raises:
+        RecipeError: the file is no result of this schema.
+    """
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if value["schema"] != SCHEMA:
+            raise RecipeError(f"{path} has another form", expected=f"schema {SCHEMA}", do="measure the row again")
+        return Result.from_json(value["result"]), float(value["wall_seconds"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        if isinstance(error, RecipeError):
+            raise
+        raise RecipeError(f"{path} is no result of a row", got=repr(error), do="measure the row again") from error
+
+
+def _stored(row: Row, scale: Scale, output: Path) -> RowReport:
+    """The row judged anew from its stored numbers: what a file says about its own status is not believed."""
+    path = result_path(output, row, scale)
+    if row.run is None or not path.is_file():
+        return RowReport(row, Judgement("not run", reason="" if row.run else f"needs {row.method}"))
+    try:
+        result, seconds = load_result(path)
+        return RowReport(row, row.judge(result, scale), seconds, path)
+    except RegraftError as error:
+        verdicts: tuple[Verdict, ...] = ()
+        return RowReport(row, Judgement("not run", verdicts, str(error)))

@@ -1,0 +1,106 @@
+"""The named networks of the page: loaded from the data pack, or trained once per seed and kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import safetensors.torch
+
+from regraft.adapt.pretrain import pretrain
+from regraft.data import scan
+from regraft.errors import ModelError
+from regraft.features import Taps, plan, sweep
+from regraft.network import About, ImagePreprocess, Network, load
+from regraft.network.resnet import cifar_resnet
+from regraft.record import Score
+from regraft.reproduce.packs import WEIGHTS
+
+__all__ = ["EPOCHS", "pack_network", "source_accuracy", "supervised_source", "top1"]
+
+EPOCHS = 15  # of every supervised S4, fixed before any result
+_CIFAR_DEPTH = {"R20": 20, "R56": 56}
+
+
+def pack_network(name: str, data: Path, *, pixels: int | None = None, random: int | None = None) -> Network:
+    """The network that the page calls ``name`` (V1a, V1b, V2, BIRD, R20, R56), from the data pack.
+
+    Args:
+        name: a key of :data:`regraft.reproduce.packs.WEIGHTS`.
+        data: the data pack's folder.
+        pixels: resize every image to ``pixels`` × ``pixels``, whole, instead of the model's own resizing
+            and crop.
+        random: a seed: random weights instead of the trained ones.
+
+    Raises:
+        ModelError: the page's name is unknown here, or the files do not fit the network.
+        MissingPathError: the pack does not hold it.
+    """
+    if name not in WEIGHTS or name == "GCN":
+        raise ModelError(f"no image network is called {name!r}", expected=", ".join(n for n in WEIGHTS if n != "GCN"))
+    folder = data / WEIGHTS[name]
+    if name in _CIFAR_DEPTH:
+        if random is not None:
+            raise ModelError(f"{name} has no random form here", expected="a MobileNet")
+        network = _cifar(name, folder)
+    else:
+        network = load(str(folder), random=random)
+    if pixels is None or not isinstance(network.preprocess, ImagePreprocess):
+        return network
+    view = replace(network.preprocess, resize=(pixels, pixels), crop=None)
+    return Network(network.name, network.module, view, network.about, traits=network.traits)
+
+
+def _cifar(name: str, folder: Path) -> Network:
+    """A CIFAR ResNet of the pack: the architecture is regraft's own, the weights must fit it to the letter."""
+    module = cifar_resnet(_CIFAR_DEPTH[name])
+    try:
+        module.load_state_dict(safetensors.torch.load_file(folder / "model.safetensors"), strict=True)
+    except (OSError, RuntimeError) as error:
+        raise ModelError(f"{folder} does not hold {name}", got=str(error).splitlines()[0]) from error
+    view = ImagePreprocess(resize=(32, 32), crop=None)
+    return Network(name, module, view, About("module", licence="BSD-2-Clause style"))
+
+
+def top1(name: str, data: Path, rows: str, cache: Path) -> float:
+    """Share of the rows of ``rows`` (a parquet file below ``data``) whose largest logit is their label.
+
+    Everything goes the way of a user's rows: scan, the model's own preprocessing, one sweep for the logits.
+    The MobileNets' first logit is a background class, before ImageNet's 1000.
+    """
+    # As numbers, for a file with one image per class is refused as a classification task.
+    manifest = scan(data / rows, kind="regression")
+    if manifest.target is None:
+        raise ModelError(f"{rows} has no labels to compare with")
+    labels = manifest.target.values[:, 0]
+    network = pack_network(name, data)
+    wanted = plan(network, [Taps(patterns=("logits",), sizes=(None,))])
+    store = sweep(network, manifest, wanted, cache=cache)
+    (logits,) = store.matrices().values()
+    values = logits.rows(slice(0, store.rows))
+    offset = 0 if name in _CIFAR_DEPTH else 1
+    return float((values.argmax(1).numpy() - offset == labels).mean())
+
+
+def supervised_source(
+    rows: Path, seed: int, cache: Path, progress: Callable[[int, int, float], None] | None = None
+) -> tuple[Network, Score]:
+    """An S4 trained on the labelled images of ``rows`` at 32 px, once per seed: the network and its test score.
+
+    It is trained by :func:`regraft.adapt.pretrain.pretrain` with its default recipe, kept in the cache, and
+    resumed there after an interruption.
+    """
+    folder = cache / "sources" / f"S4-sup-{rows.name}-{seed}"
+    record = pretrain(
+        rows, output=folder, objective="supervised", arch="s4", epochs=EPOCHS, size=32, seed=seed, progress=progress
+    )
+    score = record.headline
+    if score is None:
+        raise ModelError(f"the source in {folder} has no score", do="delete that folder to train it again")
+    return load(str(folder)), score
+
+
+def source_accuracy(rows: Path, seed: int, cache: Path) -> float:
+    """The test accuracy of :func:`supervised_source`."""
+    return supervised_source(rows, seed, cache)[1].value

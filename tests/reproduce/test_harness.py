@@ -1,0 +1,245 @@
+"""Gates before rows, numbers kept before they are judged, and a first line that counts the whole page."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from regraft.errors import DataError, RegraftError
+from regraft.reproduce import words
+from regraft.reproduce.gates import GATES, Gate, convex
+from regraft.reproduce.harness import load_result, reproduce, result_path
+from regraft.reproduce.registry import ROWS
+from regraft.reproduce.result import Result, swap
+from regraft.reproduce.row import Clause, Row
+
+SEEDS = (0, 1, 2)
+
+
+def _row(name: str, paper: str = "000", fragile: bool = False, needs: tuple[str, ...] = ()) -> Row:
+    return Row(name, paper, "Table 9", "ours wins", "ours 80, theirs 70", "small", "a method", needs, (
+        Clause("a", "ours > theirs (+2)", fragile),
+    ))  # fmt: skip
+
+
+def _measured(row: Row, ours: float, calls: list[str] | None = None, theirs: float = 70.0) -> Row:
+    def run(context):
+        if calls is not None:
+            calls.append(row.id)
+        arms = {"ours": {"t": [ours, ours + 1, ours - 1]}, "theirs": {"t": [theirs, theirs + 1, theirs - 1]}}
+        return Result(arms, seeds=context.seeds[:3])
+
+    check = {"a": lambda r: words.greater(r.arm("ours"), r.arm("theirs"), 2)}
+    return row.measured_by(run, check, {"a": swap("ours", "theirs")}, {"a": 10.0})
+
+
+def _gate(name: str, figure: float | None, trains: bool = False) -> Gate:
+    measure = None if figure is None else (lambda context: {"top-1": figure})
+    return Gate(name, "50 ± 1", {"top-1": (49, 51)}, (), measure, trains, "a source")
+
+
+def _go(page, output, names=(), gates=None, data=Path("nowhere"), **options):
+    return reproduce(names, data=data, output=output, page=page, known_gates=gates or {}, **options)
+
+
+def test_statuses_and_the_first_line(tmp_path):
+    page = (
+        _measured(_row("good"), 80),
+        _measured(_row("bad"), 60),
+        _measured(_row("frail", fragile=True), 60),
+        _row("later", paper="001"),
+    )
+    report = _go(page, tmp_path)
+    assert report.counts == {"pass": 1, "fail": 1, "fragile-fail": 1, "not run": 1}
+    first = report.text().splitlines()[0]
+    assert first == "1 pass, 1 fail, 1 fragile-fail, 1 not run out of 4 rows (scale mini)"
+    assert report.failed
+    assert not _go(page[:1], tmp_path).failed
+    assert not _go(page[2:3], tmp_path).failed
+    assert _go(page[2:3], tmp_path, scale="full").failed
+
+
+def test_the_report_shows_paper_beside_ours(tmp_path):
+    text = _go((_measured(_row("frail", fragile=True), 60), _row("later", paper="001")), tmp_path).text()
+    assert "paper  ours 80, theirs 70" in text
+    assert "ours   a (fragile) ours > theirs (+2): opposite; A − B = -10 [-10, -10]" in text
+    assert "later (Table 9, ours wins): not run: needs a method" in text
+    assert "000 Gradients as Features" in text
+    assert "001 Fast Adaptation" in text
+    assert max(map(len, text.splitlines())) <= 108
+
+
+def test_the_reports_json_is_plain(tmp_path):
+    value = _go((_measured(_row("good"), 80), _row("later")), tmp_path).to_json()
+    back = json.loads(json.dumps(value, allow_nan=False))
+    assert back["counts"] == {"pass": 1, "fail": 0, "fragile-fail": 0, "not run": 1}
+    assert back["rows"][0]["clauses"][0]["estimate"] == 10
+    assert back["rows"][0]["path"].endswith("000/good.mini.json")
+    assert back["rows"][1]["reason"] == "needs a method"
+
+
+def test_numbers_are_written_and_judged_anew(tmp_path):
+    calls: list[str] = []
+    page = (_measured(_row("good"), 80, calls), _measured(_row("other"), 60, calls))
+    _go(page, tmp_path)
+    report = _go(page, tmp_path, ["good"])
+    assert calls == ["good", "other", "good"]
+    assert report.counts == {"pass": 1, "fail": 1, "fragile-fail": 0, "not run": 0}
+    assert [r.row.id for r in report.rows] == ["good"]
+    path = result_path(tmp_path, page[0], "mini")
+    value = json.loads(path.read_text())
+    assert value["environment"]["versions"]["torch"]
+    assert value["result"]["seeds"] == [0, 1, 2]
+    assert value["wall_seconds"] >= 0
+    result, _ = load_result(path)
+    assert result.arm("ours").tolist() == [[80, 81, 79]]
+    # a status that was edited in the file is not believed; the numbers are
+    value["status"] = "fail"
+    path.write_text(json.dumps(value))
+    assert _go(page, tmp_path, ["other"]).counts["pass"] == 1
+    value["result"]["arms"] = {"ours": value["result"]["arms"]["theirs"], "theirs": value["result"]["arms"]["ours"]}
+    path.write_text(json.dumps(value))
+    assert _go(page, tmp_path, ["other"]).counts["pass"] == 0
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": 1}', '{"schema": 99, "result": {}}'])
+def test_a_torn_file_counts_as_not_run(tmp_path, content):
+    page = (_measured(_row("good"), 80), _measured(_row("other"), 80))
+    path = result_path(tmp_path, page[0], "mini")
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    assert _go(page, tmp_path, ["other"]).counts == {"pass": 1, "fail": 0, "fragile-fail": 0, "not run": 1}
+    with pytest.raises(RegraftError):
+        load_result(path)
+
+
+def test_scales_are_kept_apart(tmp_path):
+    page = (_measured(_row("good"), 80),)
+    _go(page, tmp_path)
+    assert _go(page, tmp_path, ["gates"], scale="full").counts["not run"] == 1
+    with pytest.raises(RegraftError, match="mini or full"):
+        _go(page, tmp_path, scale="tiny")
+
+
+def test_a_missing_pack_is_not_run_and_runs_nothing(tmp_path):
+    calls: list[str] = []
+    page = (_measured(_row("good", needs=("flowers5",)), 80, calls),)
+    report = _go(page, tmp_path, data=tmp_path)
+    assert report.rows[0].judgement.status == "not run"
+    assert "images/flowers5" in report.rows[0].judgement.reason
+    assert calls == []
+    assert not any(tmp_path.rglob("*.json"))
+    (tmp_path / "images" / "flowers5").mkdir(parents=True)
+    assert _go(page, tmp_path, data=tmp_path).counts["pass"] == 1
+
+
+def test_a_missing_pack_leaves_earlier_numbers_alone(tmp_path):
+    page = (_measured(_row("good", needs=("flowers5",)), 80),)
+    (tmp_path / "images" / "flowers5").mkdir(parents=True)
+    _go(page, tmp_path, data=tmp_path)
+    before = result_path(tmp_path, page[0], "mini").read_bytes()
+    _go(page, tmp_path, data=Path("nowhere"))
+    assert result_path(tmp_path, page[0], "mini").read_bytes() == before
+
+
+@pytest.mark.parametrize(("figure", "status"), [(50.4, "pass"), (52.0, "fail"), (None, "not run")])
+def test_a_closed_gate_decides_over_the_row(tmp_path, figure, status):
+    calls: list[str] = []
+    (tmp_path / "weights" / "mobilenet_v1_0.25_128").mkdir(parents=True)
+    page = (_measured(_row("good", needs=("V1a",)), 80, calls),)
+    report = _go(page, tmp_path, gates={"V1a": _gate("V1a", figure)}, data=tmp_path)
+    assert report.rows[0].judgement.status == status
+    assert [gate.status for gate in report.gates] == [status]
+    assert calls == (["good"] if status == "pass" else [])
+    assert f"V1a: {status}" in report.text()
+
+
+def test_gates_can_be_left_out_or_named_alone(tmp_path):
+    (tmp_path / "weights" / "mobilenet_v1_0.25_128").mkdir(parents=True)
+    page = (_measured(_row("good", needs=("V1a",)), 80),)
+    gates = {"V1a": _gate("V1a", 10.0), "V2": _gate("V2", 50.0)}
+    assert _go(page, tmp_path, gates=gates, data=tmp_path).counts["fail"] == 1
+    report = reproduce((), data=tmp_path, output=tmp_path, gates=False, page=page, known_gates=gates)
+    assert (report.gates, report.counts["pass"]) == ((), 1)
+    named = reproduce(["V2"], data=tmp_path, output=tmp_path, page=page, known_gates=gates)
+    assert [gate.name for gate in named.gates] == ["V2"]
+    assert named.rows == ()
+    both = reproduce(["gates"], data=tmp_path, output=tmp_path, page=page, known_gates=gates)
+    assert [gate.name for gate in both.gates] == ["V1a", "V2"]
+
+
+def test_sources_are_not_trained_for_rows_that_cannot_run(tmp_path):
+    page = (_row("later", needs=("S4-sup", "V1a")),)
+    gates = {"S4-sup": _gate("S4-sup", 50.0, trains=True), "V1a": _gate("V1a", 50.0)}
+    assert [gate.name for gate in _go(page, tmp_path, gates=gates).gates] == ["V1a"]
+    page = (_measured(page[0], 80),)
+    assert [gate.name for gate in _go(page, tmp_path, gates=gates).gates] == ["S4-sup", "V1a"]
+
+
+def test_a_users_mistake_inside_a_row_leaves_it_not_run(tmp_path):
+    def run(context):
+        raise DataError("no labels here")
+
+    row = _row("broken").measured_by(run, {"a": lambda r: words.bound([1], at_most=2)}, {"a": swap("x", "y")})
+    report = _go((row, _measured(_row("good"), 80)), tmp_path)
+    assert report.counts == {"pass": 1, "fail": 0, "fragile-fail": 0, "not run": 1}
+    assert "no labels here" in report.text()
+
+
+def test_diverged_numbers_fail(tmp_path):
+    report = _go((_measured(_row("nan"), math.nan),), tmp_path)
+    assert report.counts["fail"] == 1
+    assert "not finite" in report.text()
+    assert json.dumps(report.to_json(), allow_nan=False)
+
+
+def test_progress_and_unknown_rows(tmp_path):
+    seen: list[tuple[str, int, int]] = []
+    page = (_row("one"), _row("two"))
+    _go(page, tmp_path, progress=lambda *args: seen.append(args))
+    assert seen == [("one", 0, 2), ("two", 1, 2), ("done", 2, 2)]
+    with pytest.raises(RegraftError, match="two"):
+        _go(page, tmp_path, ["tow"])
+
+
+def test_the_page_without_any_data_is_85_not_run(tmp_path):
+    report = reproduce(data=tmp_path / "none", output=tmp_path, gates=False)
+    assert sum(report.counts.values()) == len(ROWS) == 85
+    unmeasured = [row for row in ROWS if row.run is None]
+    assert report.counts["not run"] >= len(unmeasured)
+    assert all(r.judgement.reason.startswith(("needs ", "data pack absent")) or r.row.run for r in report.rows)
+
+
+def test_gate_bounds():
+    gate = Gate("S", "85 % on F, 97 % on M", {"F": (85, 100), "M": (97, 100)}, measure=lambda context: {})
+    assert gate.judge({"F seed 0": 85.0, "F seed 1": 90.0, "M seed 0": 97.0}).status == "pass"
+    assert gate.judge({"F seed 0": 84.9, "F seed 1": 90.0, "M seed 0": 97.0}).status == "fail"
+    assert gate.judge({"F seed 0": 90.0}).status == "fail"  # nothing was measured on M
+    assert gate.judge({}).status == "fail"
+    assert GATES["V1a"].judge({"top-1 on imagenet_sample200": 48.5}).status == "pass"
+    assert GATES["V1a"].judge({"top-1 on imagenet_sample200": 48.0}).status == "fail"
+    assert GATES["V1a"].judge({"top-1 on imagenet_sample200": 51.0}).status == "fail"
+    assert GATES["S4-sup"].judge({"F seed 0": 85.0, "M seed 0": 97.0, "C seed 0": 54.9}).status == "fail"
+
+
+def test_gates_say_what_is_absent(tmp_path):
+    context = SimpleNamespace(data=tmp_path, cache=tmp_path, seeds=(0,))
+    assert GATES["R20"].run(context).status == "not run"
+    assert "weights/cifar10_resnet20" in GATES["R20"].run(context).message
+    assert GATES["S4-jig"].run(context).message == "needs pretraining by jigsaw"
+    assert set(GATES) == {"V1a", "V1b", "V2", "R20", "R56", "S4-sup", "S4-rot", "S4-jig", "S4-vae", "S4-bigan"}
+
+
+def test_the_convex_gate():
+    def status(converged, residual):
+        return SimpleNamespace(converged=converged, residual=residual)
+
+    assert convex("row", [status(True, 1e-4), status(True, 1e-3)]).status == "pass"
+    assert convex("row", [status(True, 1e-4), status(True, 2e-3)]).status == "fail"
+    assert convex("row", [status(True, 1e-4), status(False, 1e-5)]).status == "fail"
+    assert convex("row", [status(True, math.nan)]).status == "fail"
+    assert convex("row", []).status == "fail"

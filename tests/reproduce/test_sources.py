@@ -1,0 +1,59 @@
+"""The page's networks through regraft's own loading, against the data pack's figures."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from regraft.errors import RegraftError
+from regraft.reproduce.gates import GATES, GateContext
+from regraft.reproduce.sources import pack_network
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["V1a", "R20", *(pytest.param(n, marks=pytest.mark.slow) for n in ("V1b", "V2", "R56"))],
+)
+def test_loaded_weights_give_the_packs_figures(name, data_pack, tmp_path):
+    report = GATES[name].run(GateContext(data_pack, tmp_path))
+    assert report.status == "pass", report.message
+
+
+def test_pixels_replace_the_models_own_view(data_pack):
+    own, small = pack_network("V1a", data_pack), pack_network("V1a", data_pack, pixels=96)
+    assert small.example(1).shape == (1, 3, 96, 96)
+    assert own.example(1).shape == (1, 3, 128, 128)
+    assert own.fingerprint != small.fingerprint
+    assert all(torch.equal(own.params[n], small.params[n]) for n in own.params)
+
+
+def test_random_weights_are_seeded_and_no_trained_ones(data_pack):
+    trained = pack_network("V1a", data_pack)
+    once, again, other = (pack_network("V1a", data_pack, random=seed) for seed in (0, 0, 1))
+    assert once.fingerprint == again.fingerprint
+    assert len({once.fingerprint, other.fingerprint, trained.fingerprint}) == 3
+
+
+def test_cifar_networks_take_32_pixels_and_name_ten_classes(data_pack):
+    network = pack_network("R20", data_pack)
+    logits = network.forward(network.example(2))
+    assert logits.shape == (2, 10)
+    assert network.about.parameters == 269_722
+    assert np.isfinite(logits.numpy()).all()
+
+
+def test_unknown_and_absent_networks_are_said_in_one_line(tmp_path):
+    with pytest.raises(RegraftError, match="no image network"):
+        pack_network("GCN", tmp_path)
+    with pytest.raises(RegraftError, match="R56"):
+        pack_network("R56", tmp_path)
+    with pytest.raises(RegraftError, match="random form"):
+        pack_network("R56", tmp_path, random=0)
+
+
+@pytest.mark.slow
+def test_the_supervised_source_opens_its_gate(data_pack, tmp_path):
+    gate = GATES["S4-sup"]
+    figures = gate.measure(GateContext(data_pack, tmp_path, seeds=(0,)))
+    assert gate.judge(figures).status == "pass", figures
