@@ -33,7 +33,7 @@ SEPARATOR = "|"
 Form = Literal["list", "text", "flag", "integer", "real", "empty"]
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})")  # "007" is a code, not a number
-_REAL = re.compile(r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_REAL = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _GAPS = ("", "nan", "na", "n/a", "null", "none")  # in columns of numbers only: "none" can be a class
 
 
@@ -260,7 +260,10 @@ def _regression(reads: list[_Read], ids: Sequence[str]) -> Target:
 
 def _not_finite(value: Any) -> bool:
     if isinstance(value, str):  # a column is text when one of its cells is: find that cell
-        return not _REAL.fullmatch(value)
+        try:
+            value = float(value)
+        except ValueError:
+            return True
     return not isinstance(value, int | float) or not np.isfinite(value)
 
 

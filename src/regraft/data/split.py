@@ -63,9 +63,10 @@ def folds(target: Target, groups: Sequence[str] | np.ndarray | None, k: int, see
     strata = _strata(target, rng)
     if codes is not None:
         return _grouped(strata, codes, k, seed)
-    if _is_classes(target):
+    if _is_classes(target) and np.bincount(strata + 1).max() >= k:
         return _numbered(StratifiedKFold(k, shuffle=True, random_state=seed), strata, None)
-    order = np.argsort(strata, kind="stable")
+    order = rng.permutation(rows)
+    order = order[np.argsort(strata[order], kind="stable")]
     result = np.empty(rows, dtype=np.int64)
     for start in range(0, rows, k):
         block = order[start : start + k]

@@ -151,7 +151,7 @@ def read_pieces(pieces: Sequence[Piece], wish: Wish) -> Rows:
 
 def near(name: str, names: Sequence[str]) -> str:
     """Advice for a name that is not there: the nearest ones, or all."""
-    close = difflib.get_close_matches(name, names, n=3, cutoff=0.5)
+    close = difflib.get_close_matches(name, names, n=3)
     return f"perhaps {' or '.join(close)} was meant" if close else f"choose from {', '.join(names[:20])}"
 
 
@@ -230,10 +230,9 @@ def _numeric(column: pa.ChunkedArray) -> bool:
     if not _textual(kind):
         return False
     try:
-        column.cast(pa.float64())
+        return _numbers(column).null_count < len(column)
     except pa.ArrowException:
         return False
-    return len(column) > 0
 
 
 def _textual(kind: pa.DataType) -> bool:
@@ -283,7 +282,15 @@ def _numeric_type(kind: pa.DataType) -> bool:
 
 def _floats(column: pa.ChunkedArray) -> np.ndarray:
     """A column of numbers (or texts that are numbers) as float32; gaps are NaN, which inspect() names."""
-    return column.cast(pa.float64()).to_numpy(zero_copy_only=False).astype(np.float32)
+    values: np.ndarray = _numbers(column).to_numpy(zero_copy_only=False).astype(np.float32)
+    return values
+
+
+def _numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    if _textual(column.type):
+        trimmed = pc.utf8_trim_whitespace(column)
+        column = pc.if_else(pc.equal(trimmed, ""), None, trimmed)
+    return column.cast(pa.float64())
 
 
 def _are_paths(values: Sequence[str], name: str) -> bool:

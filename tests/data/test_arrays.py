@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pandas
+import pyarrow as pa
+import pytest
+
+from regraft.data import Arrays, FileImages, PixelImages, Texts, scan
+from regraft.errors import DataError
+
+from .helpers import put
+
+X = np.random.default_rng(0).normal(size=(8, 3))
+Y = np.array([0, 1] * 4)
+
+
+def test_arrays_and_labels():
+    m = scan((X, Y))
+    assert isinstance(m.inputs, Arrays)
+    np.testing.assert_array_equal(m.inputs.read(2), X[2].astype(np.float32))
+    assert (m.target.kind, m.ids[3], len(set(m.hashes))) == ("binary", "row 3", 8)
+    assert scan((X, Y, np.arange(8) // 2)).groups == ("0", "0", "1", "1", "2", "2", "3", "3")
+    assert scan((X, X[:, 0])).target.kind == "regression"
+    assert scan((X, X[:, :2])).target.outputs == 2
+    assert scan((X, np.eye(8)[:, :3]), label=["p", "q", "r"]).target.classes == ("p", "q", "r")
+    assert scan((X, Y[:, None])).target.values.tolist() == Y.tolist()
+    assert scan((X, Y.astype(str))).target.classes == ("0", "1")
+    assert scan((X, [["a"], ["a", "b"]] * 4)).target.kind == "multilabel"
+
+
+def test_pixels_texts_paths_and_frames(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 4, 4), dtype=np.uint8)
+    assert isinstance(scan((pixels, Y)).inputs, PixelImages)
+    assert isinstance(scan((pixels / 16.0, Y)).inputs, Arrays)
+    assert isinstance(scan(([f"t{i}" for i in range(8)], Y)).inputs, Texts)
+    paths = [put(tmp_path / f"{i}.png", i) for i in range(8)]
+    m = scan((paths, Y))
+    assert isinstance(m.inputs, FileImages)
+    assert m.inputs.read(0).size == (9, 7)
+    assert isinstance(scan((np.array([str(p) for p in paths]), Y)).inputs, FileImages)
+    frame = pandas.DataFrame({"text": [f"t{i}" for i in range(8)], "label": Y})
+    assert scan(frame).target.kind == "binary"
+    assert scan(pa.table({"x0": X[:, 0], "y": X[:, 1]})).target.kind == "regression"
+    assert scan(X, labelled=False).target is None
+    assert scan(["good", "bad"], labelled=False).inputs.modality == "text"
+
+
+def test_a_manifest_is_returned_as_it_is():
+    m = scan((X, Y))
+    assert scan(m) is m
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ((X, Y[:3]), "labels and inputs differ in length; expected 8; got 3"),
+        ((X, Y, Y[:3]), "groups and inputs differ"),
+        ((X, np.zeros((8, 1, 1))), "labels; expected shape"),
+        ((X,), r"expected \(X, y\)"),
+        ((X, np.zeros(8, dtype=int)), "a single class, '0'"),
+        ((X[:1], Y[:1]), "1 training row"),
+        ((X, np.full(8, np.nan)), "no label at all"),
+        (([[1.0], [1.0, 2.0]], [0, 1]), "rows of one shape"),
+        ((X[:0], Y[:0]), "no rows"),
+        ((X, None), "no label column"),
+        (3.5, "data of type float has no labels"),
+    ],
+)
+def test_arrays_that_cannot_be_used_say_why(data, message):
+    with pytest.raises(DataError, match=message):
+        scan(data)
+
+
+def save(path: Path, **arrays) -> Path:
+    np.savez(path, **arrays)
+    return path
+
+
+def test_npz_with_parts_and_groups(tmp_path):
+    m = scan(save(tmp_path / "d.npz", X=X, y=Y, X_test=X[:2] + 1, y_test=Y[:2], group=np.arange(8), group_test=[8, 9]))
+    assert m.name == "d"
+    assert [len(m.part(p)) for p in ("train", "validation", "test")] == [8, 0, 2]
+    assert m.groups[-1] == "9"
+    assert m.part("test").target.values.tolist() == [0, 1]
+    np.testing.assert_array_equal(m.part("test").inputs.read(1), (X[1] + 1).astype(np.float32))
+    images = np.zeros((4, 3, 3), np.uint8)
+    m = scan(save(tmp_path / "i.npz", images=images, labels=["a", "b", "a", "b"]))
+    assert (m.inputs.modality, m.target.classes) == ("image", ("a", "b"))
+    assert scan(save(tmp_path / "n.npz", pix=X, t=Y), input="pix", label="t").target.kind == "binary"
+    assert scan(save(tmp_path / "u.npz", X=X), labelled=False).target is None
+
+
+@pytest.mark.parametrize(
+    ("arrays", "options", "message"),
+    [
+        ({"X": X}, {}, "no labels beside 'X'"),
+        ({"y": Y}, {}, "no inputs"),
+        ({"X": X, "y": Y}, {"input": "Z"}, "no inputs; expected Z"),
+        ({"X": X, "labels": Y}, {"label": "lables"}, "perhaps labels was meant"),
+        ({"X": X, "y": Y, "patient": Y}, {"group": "patients"}, "perhaps patient was meant"),
+        ({"X": X, "y": Y, "X_test": X}, {}, "no labels beside 'X_test'"),
+        ({"X": X, "y": Y, "group": Y, "X_test": X, "y_test": Y}, {}, "some parts have groups"),
+        ({"X": np.array([None, 1], dtype=object), "y": Y}, {}, "not an .npz file of plain arrays"),
+    ],
+)
+def test_npz_files_that_cannot_be_used_say_why(tmp_path, arrays, options, message):
+    with pytest.raises(DataError, match=message):
+        scan(save(tmp_path / "d.npz", **arrays), **options)
+
+
+def test_npz_that_is_none(tmp_path):
+    (tmp_path / "d.npz").write_bytes(b"nonsense")
+    with pytest.raises(DataError, match="not an .npz file"):
+        scan(tmp_path / "d.npz")

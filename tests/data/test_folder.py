@@ -1,0 +1,122 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from regraft.data import scan
+from regraft.errors import DataError, MissingPathError
+
+from .helpers import put, tree
+
+
+def test_flat_class_folders(tmp_path):
+    root = tree(tmp_path / "photos", {"tulip": 2, "rose": 3})
+    (root / "tulip" / "notes.txt").write_text("not an image")
+    put(root / ".hidden" / "x.png")
+    put(root / "rose" / "._x.png")
+    put(root / "__MACOSX" / "x.png")
+    m = scan(root)
+    assert m.name == "photos"
+    assert m.target.classes == ("rose", "tulip")
+    assert m.ids == ("rose/000.png", "rose/001.png", "rose/002.png", "tulip/000.png", "tulip/001.png")
+    assert m.target.values.tolist() == [0, 0, 0, 1, 1]
+    assert set(m.split) == {"train"}
+    assert scan(str(root)).fingerprint == m.fingerprint
+
+
+@pytest.mark.parametrize("word", ["val", "valid", "validation", "dev"])
+def test_part_folders(tmp_path, word):
+    m = scan(tree(tmp_path, {"train/a": 2, "train/b": 2, f"{word}/a": 1, "test/b": 1}))
+    assert [len(m.part(p)) for p in ("train", "validation", "test")] == [4, 1, 1]
+    assert m.target.classes == ("a", "b")
+    assert m.part("test").ids == ("test/b/000.png",)
+
+
+def test_numbers_as_folder_names_are_classes_in_order_of_their_names(tmp_path):
+    m = scan(tree(tmp_path, {"0": 2, "1": 2, "10": 2, "2": 2}))
+    assert m.target.classes == ("0", "1", "10", "2")
+    assert m.target.kind == "multiclass"
+    assert [m.target.classes[c] + "/" for c in m.target.values] == [i[: i.index("/") + 1] for i in m.ids]
+
+
+def test_a_class_may_be_called_train(tmp_path):
+    m = scan(tree(tmp_path, {"train": 2, "bus": 2}))
+    assert m.target.classes == ("bus", "train")
+
+
+def test_images_in_deeper_folders_belong_to_their_class(tmp_path):
+    m = scan(tree(tmp_path, {"a/monday": 1, "a/tuesday": 1, "b": 2}))
+    assert m.target.values.tolist() == [0, 0, 1, 1]
+
+
+def test_linked_folders_are_followed_once(tmp_path):
+    root = tree(tmp_path / "p", {"a": 2, "b": 2})
+    os.symlink(root, root / "a" / "loop")
+    assert len(scan(root)) == 4
+
+
+def test_the_fingerprint_does_not_depend_on_the_place(tmp_path):
+    one, two = tree(tmp_path / "x", {"a": 2, "b": 2}), tree(tmp_path / "y/z", {"a": 2, "b": 2})
+    assert scan(one).fingerprint == scan(two).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"),
+    [
+        ({}, "no image in this folder"),
+        ({"a": 0, "b": 0}, "no image in this folder"),
+        ({"a": 3}, "a single class, 'a'"),
+        ({"set/a": 2, "set/b": 2}, r"a single class, 'set' \(the folders in it: a, b\).*use .*set/"),
+        ({".": 2}, "2 images outside any class folder"),
+        ({"a": 2, "b": 2, ".": 1}, r"1 image outside any class folder \(such as 000.png\)"),
+        ({"train/a": 2, "train/b": 2, "extra/a": 1}, "beside train there are images in extra"),
+        ({"train/a": 2, "train/b": 2, "test/c": 1}, "the class 'c' in the test part but not in training"),
+        ({"train/a": 2, "test/a": 2}, "a single class, 'a'"),
+        ({"train": 2, "test": 2}, "4 images outside any class folder"),
+        ({"test/a": 2, "val/b": 2, "train": 0}, "single class|no training row|own class|outside"),
+    ],
+)
+def test_folders_that_cannot_be_used_say_why(tmp_path, counts, message):
+    if "test/a" in counts and "train" in counts:
+        pytest.skip("validation and test alone read as classes")
+    with pytest.raises(DataError, match=message):
+        scan(tree(tmp_path, counts))
+
+
+def test_a_missing_folder_names_its_neighbours(tmp_path):
+    tree(tmp_path / "photos", {"a": 1})
+    with pytest.raises(MissingPathError, match="perhaps photos was meant"):
+        scan(tmp_path / "photo")
+    with pytest.raises(FileNotFoundError):
+        scan(tmp_path / "deep" / "down")
+
+
+def test_images_beside_the_classes_can_be_skipped(tmp_path):
+    assert len(scan(tree(tmp_path, {"a": 2, "b": 2, ".": 1}), skip_bad=True)) == 4
+
+
+def test_a_folder_has_no_columns(tmp_path):
+    with pytest.raises(DataError, match="a folder of images has no columns"):
+        scan(tree(tmp_path, {"a": 2, "b": 2}), group="patient")
+    with pytest.raises(DataError, match="a folder of images has no columns"):
+        scan(tmp_path, label="kind")
+
+
+def test_unlabelled_folders_lists_and_single_images(tmp_path):
+    root = tree(tmp_path, {"a": 2, "b/c": 1, ".": 1})
+    m = scan(root, labelled=False)
+    assert m.target is None
+    assert m.ids == ("000.png", "a/000.png", "a/001.png", "b/c/000.png")
+    paths = [root / "a/001.png", str(root / "000.png")]
+    m = scan(paths, labelled=False)
+    assert m.ids == tuple(map(str, paths))
+    assert len(scan(tuple(paths), labelled=False)) == 2
+    assert len(scan(root / "000.png", labelled=False)) == 1
+    with pytest.raises(MissingPathError, match=r"no such file: .*gone\.png"):
+        scan([*paths, root / "gone.png"], labelled=False)
+    assert len(scan([*paths, root / "gone.png"], labelled=False, skip_bad=True)) == 2
+    with pytest.raises(DataError, match="no inputs"):
+        scan([], labelled=False)
+    with pytest.raises(DataError, match="has no labels"):
+        scan(paths)

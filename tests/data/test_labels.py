@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from regraft.data.labels import Column, read_target
+from regraft.data.manifest import Target
+from regraft.errors import DataError
+
+
+def read(*columns, kind=None, names=()) -> Target:
+    made = [Column(f"c{j}", values, tuple(names)) for j, values in enumerate(columns)]
+    return read_target(made, kind, [f"row {i}" for i in range(len(columns[0]))])
+
+
+@pytest.mark.parametrize(
+    ("values", "kind", "classes"),
+    [
+        (["cat", "dog", "cat", "dog"], "binary", ("cat", "dog")),
+        (["c", "b", "a", "a"], "multiclass", ("a", "b", "c")),
+        ([True, False, True], "binary", ("False", "True")),
+        ([0, 1, 0, 1], "binary", ("0", "1")),
+        ([3, 10, 8, 3, 10, 8], "multiclass", ("3", "8", "10")),
+        (["3", "10", "8", "3", "10", "8"], "multiclass", ("3", "8", "10")),
+        (["007", "008", "007"], "binary", ("007", "008")),
+        ([0.0, 1.0, float("nan"), 1.0], "binary", ("0", "1")),
+        ([0.0, 1.0, 2.0, float("nan")] * 2, "multiclass", ("0", "1", "2")),
+        ([0.5, 1.0, 2.0], "regression", ("c0",)),
+        (["0.5", "1e3", "-.2"], "regression", ("c0",)),
+        ([0.0, 1.0, 2.0], "regression", ("c0",)),
+        (list(range(30)), "regression", ("c0",)),
+        (list(range(30)) * 2, "multiclass", tuple(str(i) for i in range(30))),
+        ([value * 7 for value in range(30)] * 2, "regression", ("c0",)),
+        (["a|b", "b", "c|a"], "multilabel", ("a", "b", "c")),
+        ([["x"], [], ["y", "x"]], "multilabel", ("x", "y")),
+        ([[2, 10], [10]], "multilabel", ("2", "10")),
+    ],
+)
+def test_the_kind_of_one_column(values, kind, classes):
+    target = read(values)
+    assert (target.kind, target.classes) == (kind, classes)
+
+
+def test_codes_stand_for_class_names_and_gaps_for_minus_one():
+    target = read(["dog", None, "cat", "", "dog", "ant"])
+    assert target.values.tolist() == [2, -1, 1, -1, 2, 0]
+    assert target.values.dtype == np.int64
+    assert read(["1", "nan", "0", "NA"]).values.tolist() == [1, -1, 0, -1]
+    assert read(["none", "some", "none"]).classes == ("none", "some")  # a word, not a gap, among words
+
+
+def test_names_from_the_file_keep_their_order_and_unused_ones_go():
+    target = read([2, 0, 2, -1], names=("zebra", "yak", "ant"))
+    assert target.kind == "binary"
+    assert target.classes == ("zebra", "ant")
+    assert target.values.tolist() == [1, 0, 1, -1]
+    with pytest.raises(DataError, match="label 3 has no name"):
+        read([3, 0], names=("a", "b"))
+    with pytest.raises(DataError, match="'d' is not among the class names"):
+        read(["d", "a"], names=("a", "b"))
+
+
+def test_several_columns_are_multilabel_or_several_outputs():
+    target = read([1, 0, None], [0.0, float("nan"), 1.0])
+    assert target.kind == "multilabel"
+    assert target.values.dtype == np.float32
+    np.testing.assert_array_equal(target.values, [[1, 0], [0, np.nan], [np.nan, 1]])
+    target = read([1, 0, None], [0.5, 2.0, 1.0])
+    assert target.kind == "regression"
+    assert target.values.dtype == np.float64
+    np.testing.assert_array_equal(target.values, [[1, 0.5], [0, 2], [np.nan, 1]])
+
+
+def test_lists_of_labels_fill_zero_one_columns():
+    target = read(["a|b", " b ", None, "c | a"])
+    np.testing.assert_array_equal(target.values, [[1, 1, 0], [0, 1, 0], [np.nan] * 3, [1, 0, 1]])
+    np.testing.assert_array_equal(read([[1], [], [0, 1]], names=("x", "y")).values, [[0, 1], [0, 0], [1, 1]])
+    with pytest.raises(DataError, match="label 2 has no name"):
+        read([[2]], names=("x", "y"))
+
+
+def test_the_kind_can_be_overridden():
+    assert read([0, 1, 2] * 5, kind="regression").values.tolist() == [[0.0], [1.0], [2.0]] * 5
+    assert read([0.0, 1.0, 2.0], kind="multiclass").classes == ("0", "1", "2")
+    assert read(["a", "b"], kind="multiclass").kind == "multiclass"
+    assert read([0, 1, 1], kind="multilabel").values.tolist() == [[0.0], [1.0], [1.0]]
+    assert read(["a", "b", "a"], kind="multilabel").classes == ("a", "b")
+    assert read([1, 0, 1], [0, 1, 1], kind="regression").outputs == 2
+
+
+@pytest.mark.parametrize(
+    ("columns", "kind", "message"),
+    [
+        ([["a", "b", "c"]], "binary", "3 classes; expected 2 for a binary task"),
+        ([[0.5, 1.5]], "multiclass", "real numbers"),
+        ([["1.5", "2.5", "tall"]], "regression", "got 'tall' in row 2"),
+        ([[1, 0], [1, 0]], "multiclass", "one label column"),
+        ([[0, 2]], "multilabel", "got 2 in row 1"),
+        ([[["a"], ["b"]]], "multiclass", "holds lists"),
+        ([[None, ""]], None, "no label at all"),
+        ([[0.5, float("inf")]], "regression", "a finite number; got inf in row 1"),
+        ([[0, 1]], "ordinal", "unknown kind 'ordinal'"),
+        ([[f"{i / 7:.3f}" for i in range(60)] + ["broken"]], None, "got 'broken' in row 60"),
+    ],
+)
+def test_labels_that_do_not_fit_are_named(columns, kind, message):
+    with pytest.raises(DataError, match=message):
+        read(*columns, kind=kind)
+
+
+words = st.text(
+    st.characters(codec="utf-8", exclude_characters="|", exclude_categories=["Cs", "Cc", "Z"]), min_size=1, max_size=6
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(words.map(lambda word: "w" + word), min_size=2, max_size=40))
+def test_words_come_back_through_their_codes(values):
+    target = read(values)
+    assert [target.classes[code] for code in target.values] == values
+    assert list(target.classes) == sorted(set(values))
+    assert (target.kind == "binary") == (len(set(values)) == 2)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.one_of(st.none(), st.floats(-1e9, 1e9)), min_size=2, max_size=40).filter(
+        lambda v: any(x is not None for x in v)
+    )
+)
+def test_numbers_are_the_same_as_floats_and_as_their_text(values):
+    numbers = read(values, kind="regression")
+    texts = read(["" if value is None else repr(value) for value in values], kind="regression")
+    np.testing.assert_array_equal(numbers.values, texts.values)
+    np.testing.assert_array_equal(numbers.values[:, 0], [np.nan if value is None else value for value in values])
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.sets(st.integers(0, 6)), min_size=1, max_size=20).filter(any))
+def test_label_sets_come_back_from_their_columns(sets):
+    target = read([sorted(f"l{i}" for i in item) for item in sets])
+    back = [{target.classes[j] for j in np.flatnonzero(row)} for row in target.values]
+    assert back == [{f"l{i}" for i in item} for item in sets]

@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from regraft.data.pixels import decode_image, decode_mask, open_image, to_rgb
+from regraft.errors import DataError
+
+from .helpers import encoded, picture
+
+
+def save(image: Image.Image, form: str = "PNG", **options: object) -> bytes:
+    sink = io.BytesIO()
+    image.save(sink, form, **options)
+    return sink.getvalue()
+
+
+def pixels(content: bytes) -> np.ndarray:
+    image = decode_image(content, "here")
+    assert image.mode == "RGB"
+    return np.asarray(image)
+
+
+def test_rgb_pixels_pass_unchanged():
+    image = picture(3)
+    np.testing.assert_array_equal(pixels(save(image)), np.asarray(image))
+
+
+def test_grey_and_one_bit_fill_three_equal_channels():
+    grey = np.arange(12, dtype=np.uint8).reshape(3, 4) * 20
+    got = pixels(save(Image.fromarray(grey)))
+    np.testing.assert_array_equal(got, np.repeat(grey[:, :, None], 3, axis=2))
+    bits = Image.fromarray(np.array([[0, 255], [255, 0]], dtype=np.uint8)).convert("1")
+    np.testing.assert_array_equal(pixels(save(bits))[:, :, 0], [[0, 255], [255, 0]])
+
+
+def test_sixteen_bit_grey_is_scaled_and_not_clipped():
+    values = np.array([[0, 257, 32896, 65535]], dtype=np.uint16)
+    image = Image.fromarray(values)
+    assert image.mode == "I;16"
+    np.testing.assert_array_equal(pixels(save(image))[0, :, 0], [0, 1, 128, 255])
+    np.testing.assert_array_equal(
+        np.asarray(to_rgb(Image.fromarray(values.astype(np.int32))))[0, :, 2], [0, 1, 128, 255]
+    )
+
+
+def test_integers_beyond_sixteen_bits_are_refused():
+    with pytest.raises(ValueError, match="16-bit"):
+        to_rgb(Image.fromarray(np.array([[70_000, 0]], dtype=np.int32)))
+
+
+def test_transparent_pixels_show_white_and_opaque_ones_their_colour():
+    rgba = np.array([[[10, 20, 30, 255], [10, 20, 30, 0], [0, 0, 0, 128]]], dtype=np.uint8)
+    np.testing.assert_array_equal(
+        pixels(save(Image.fromarray(rgba)))[0], [[10, 20, 30], [255, 255, 255], [127, 127, 127]]
+    )
+    la = np.array([[[40, 255], [40, 0]]], dtype=np.uint8)
+    np.testing.assert_array_equal(pixels(save(Image.fromarray(la)))[0], [[40, 40, 40], [255, 255, 255]])
+
+
+def test_palette_with_a_transparent_entry():
+    image = Image.fromarray(np.array([[0, 1]], dtype=np.uint8), mode=None).convert("P")
+    image.putpalette([200, 10, 10, 10, 200, 10])
+    plain = pixels(save(image))
+    np.testing.assert_array_equal(plain[0], [[200, 10, 10], [10, 200, 10]])
+    np.testing.assert_array_equal(pixels(save(image, transparency=1))[0], [[200, 10, 10], [255, 255, 255]])
+
+
+def test_cmyk_jpeg_and_animated_gif_first_frame():
+    cmyk = save(Image.new("CMYK", (8, 8), (0, 0, 0, 0)), "JPEG")
+    assert pixels(cmyk).min() > 245
+    frames = [Image.new("RGB", (4, 4), colour) for colour in ((255, 0, 0), (0, 0, 255))]
+    gif = save(frames[0], "GIF", save_all=True, append_images=frames[1:])
+    np.testing.assert_array_equal(pixels(gif)[0, 0], [255, 0, 0])
+
+
+def test_exif_orientation_is_left_as_it_is():
+    image = picture(1, size=(6, 3))
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    assert decode_image(save(image, "JPEG", exif=exif), "x").size == (6, 3)
+
+
+def test_float_images_are_refused_by_name():
+    with pytest.raises(DataError, match=r"deep\.tif: cannot be decoded \(32-bit float"):
+        decode_image(save(Image.fromarray(np.ones((2, 2), dtype=np.float32)), "TIFF"), "deep.tif")
+
+
+@pytest.mark.parametrize("form", ["PNG", "JPEG"])
+def test_truncated_empty_and_foreign_bytes_say_what_they_are(form):
+    whole = encoded(0, form, size=(64, 64))
+    with pytest.raises(DataError, match=r"a\.x: cannot be decoded"):
+        decode_image(whole[: len(whole) // 2], "a.x")
+    with pytest.raises(DataError, match=r"a\.x: the image is empty \(0 bytes\)"):
+        decode_image(b"", "a.x")
+    with pytest.raises(DataError, match=r"a\.x: not an image that Pillow can read") as caught:
+        open_image(b"<html></html>", "a.x")
+    assert "BytesIO" not in str(caught.value)
+
+
+def test_masks_keep_their_indices_in_every_one_channel_mode():
+    values = np.array([[0, 3], [11, 255]], dtype=np.uint8)
+    np.testing.assert_array_equal(decode_mask(save(Image.fromarray(values)), "m"), values)
+    palette = Image.fromarray(values).copy()
+    palette = Image.frombytes("P", (2, 2), values.tobytes())
+    palette.putpalette([5, 6, 7] * 256)
+    np.testing.assert_array_equal(decode_mask(save(palette), "m"), values)
+    wide = np.array([[0, 1000]], dtype=np.uint16)
+    np.testing.assert_array_equal(decode_mask(save(Image.fromarray(wide)), "m"), wide)
+    with pytest.raises(DataError, match="a mask in mode RGB"):
+        decode_mask(encoded(), "m")

@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from regraft.data import EncodedImages, FileImages, scan
+from regraft.data.table import read_csv
+from regraft.errors import DataError
+
+from .helpers import encoded, put
+
+
+def write(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8")
+    return path
+
+
+def images(seeds) -> pa.Array:
+    return pa.array(
+        [{"bytes": encoded(s), "path": None} for s in seeds], pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    )
+
+
+def parquet(path: Path, columns: dict, names: dict | None = None) -> Path:
+    table = pa.table(columns)
+    if names:
+        features = {key: {"names": value, "_type": "ClassLabel"} for key, value in names.items()}
+        table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pq.write_table(table, path)
+    return path
+
+
+def test_csv_of_paths_with_split_and_group(tmp_path):
+    for i in range(5):
+        put(tmp_path / "photos" / f"{i}.png", i)
+    rows = ["photos/0.png,cat,train,p1", "photos/1.png,dog,,p1", "photos/2.png,cat,Val,p2", "photos/3.png,dog,test,p3"]
+    path = write(tmp_path / "set.csv", "path,label,split,patient\n" + "\n".join(rows) + "\n")
+    m = scan(path, group="patient")
+    assert m.name == "set"
+    assert m.ids == tuple(f"photos/{i}.png" for i in range(4))
+    assert m.split == ("train", "train", "validation", "test")
+    assert m.groups == ("p1", "p1", "p2", "p3")
+    assert (m.target.kind, m.target.classes, m.target.values.tolist()) == ("binary", ("cat", "dog"), [0, 1, 0, 1])
+    assert isinstance(m.inputs, FileImages)
+    assert m.inputs.read(2).size == (9, 7)
+    assert scan(path).groups is None
+
+
+def test_csv_does_not_depend_on_the_folder_it_lies_in(tmp_path):
+    prints = []
+    for folder in ("here", "there/deeper"):
+        for i in range(3):
+            put(tmp_path / folder / f"{i}.png", i)
+        prints.append(scan(write(tmp_path / folder / "d.csv", "path,label\n0.png,a\n1.png,b\n2.png,a\n")).fingerprint)
+    assert prints[0] == prints[1]
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("a.tsv", "text\tlabel\nfine, really\tgood\nbad\tpoor\n"),
+        ("a.csv", "text;label\nfine, really;good\nbad;poor\n"),
+        ("a.csv", '\ufefftext,label\n"fine, really",good\r\n\r\nbad,poor\r\n'),
+        ("a.csv", 'Sentence,Class\n"fine, really",good\nbad,poor\n'),
+        ("a.csv", 'review,sentiment\n"fine, really",good\nbad,poor\n'.replace("review", "text")),
+    ],
+)
+def test_separators_marks_capitals_and_blank_lines(tmp_path, name, text):
+    m = scan(write(tmp_path / name, text))
+    assert [m.inputs.read(i) for i in range(2)] == ["fine, really", "bad"]
+    assert m.target.classes == ("good", "poor")
+    assert m.ids == ("row 0", "row 1")
+
+
+def test_two_columns_need_no_known_names_where_one_is_clear(tmp_path):
+    m = scan(write(tmp_path / "a.csv", "smiles,solubility\nCC,0.5\nCO,1.5\nC,2.25\n"))
+    assert (m.target.kind, m.target.classes) == ("regression", ("solubility",))
+    assert m.inputs.read(1) == "CO"
+
+
+def test_tables_of_numbers_are_arrays(tmp_path):
+    m = scan(write(tmp_path / "a.csv", "x0,x1,y\n1,2,0.5\n3,,1.5\n5,6,2\n"))
+    assert m.inputs.modality == "array"
+    np.testing.assert_array_equal(m.inputs.read(1), np.array([3, np.nan], dtype=np.float32))
+    assert m.target.values[:, 0].tolist() == [0.5, 1.5, 2.0]
+
+
+def test_parquet_with_encoded_images_and_class_names(tmp_path):
+    path = parquet(
+        tmp_path / "d.parquet", {"image": images(range(4)), "label": [1, 0, 1, 0]}, {"label": ["cat", "dog"]}
+    )
+    m = scan(path)
+    assert isinstance(m.inputs, EncodedImages)
+    assert m.target.classes == ("cat", "dog")
+    assert m.inputs.where(3) == "d.parquet row 3"
+    assert m.inputs.content(3) == encoded(3)
+
+
+def test_parquet_of_paths_plain_bytes_lists_and_dictionaries(tmp_path):
+    put(tmp_path / "a.png", 1)
+    put(tmp_path / "b.png", 2)
+    struct = pa.array([{"bytes": None, "path": "a.png"}, {"bytes": None, "path": "b.png"}], images([0]).type)
+    labels = pa.array(["x", "y"]).dictionary_encode()
+    m = scan(parquet(tmp_path / "p.parquet", {"image": struct, "label": labels}))
+    assert m.inputs.content(1) == encoded(2)
+    assert m.target.classes == ("x", "y")
+    raw = pa.array([encoded(1), encoded(2)], pa.large_binary())
+    assert scan(parquet(tmp_path / "q.parquet", {"img": raw, "label": labels})).inputs.content(0) == encoded(1)
+    listed = scan(
+        parquet(tmp_path / "r.parquet", {"pixels": [[1.0, 2.0], [3.0, 4.0]], "label": labels}), input="pixels"
+    )
+    assert listed.inputs.read(1).tolist() == [3.0, 4.0]
+    with pytest.raises(DataError, match="'pixels' has the type"):
+        scan(parquet(tmp_path / "s.parquet", {"pixels": [[1.0], [3.0, 4.0]], "label": labels}), input="pixels")
+
+
+def test_a_folder_of_parts_and_shards(tmp_path):
+    names = {"label": ["cat", "dog"]}
+    parquet(tmp_path / "data/train-00000-of-00002.parquet", {"image": images([0, 1]), "label": [0, 1]}, names)
+    parquet(tmp_path / "data/train-00001-of-00002.parquet", {"image": images([2]), "label": [1]}, names)
+    parquet(tmp_path / "data/test-00000-of-00001.parquet", {"image": images([3, 4]), "label": [1, -1]}, names)
+    with pytest.raises(DataError, match=r"1 of 5 rows have no label: test-00000-of-00001\.parquet row 1"):
+        scan(tmp_path)
+    m = scan(tmp_path, skip_bad=True)
+    assert m.split == ("train", "train", "train", "test")
+    assert m.target.values.tolist() == [0, 1, 1, 1]
+    assert [bad.reason for bad in m.skipped] == ["no label"]
+    assert m.part("test").inputs.content(0) == encoded(3)
+
+
+def test_parts_that_disagree_are_refused(tmp_path):
+    parquet(tmp_path / "a/train.parquet", {"image": images([0, 1]), "label": [0, 1]}, {"label": ["cat", "dog"]})
+    parquet(tmp_path / "a/test.parquet", {"image": images([2]), "label": [0]}, {"label": ["dog", "cat"]})
+    with pytest.raises(DataError, match="name the classes of 'label' differently"):
+        scan(tmp_path / "a")
+    parquet(tmp_path / "b/train.parquet", {"text": ["p", "q"], "label": [0, 1]})
+    parquet(tmp_path / "b/test.parquet", {"text": ["p"], "y": [0]})
+    with pytest.raises(DataError, match="name their labels differently"):
+        scan(tmp_path / "b")
+
+
+def test_mask_columns_are_dense_labels(tmp_path):
+    import io
+
+    from PIL import Image
+
+    cells = []
+    for values in ([[0, 1]], [[2, 255]], [[1, 1]]):
+        sink = io.BytesIO()
+        Image.fromarray(np.array(values, dtype=np.uint8)).save(sink, "PNG")
+        cells.append({"bytes": sink.getvalue(), "path": None})
+    table = pa.table({"image": images(range(3)), "mask": pa.array(cells, images([0]).type)})
+    pq.write_table(table.replace_schema_metadata({"ignore_index": "255"}), tmp_path / "m.parquet")
+    m = scan(tmp_path / "m.parquet")
+    assert (m.target.kind, m.target.classes, m.target.ignore) == ("multiclass", ("0", "1", "2"), 255)
+    assert m.target.values.shape == (3, 0)
+    assert m.take([1]).target.masks.read(0).tolist() == [[2, 255]]
+    named = table.replace_schema_metadata({"mask_classes": '["sky", "road", "void"]', "ignore_index": "2"})
+    pq.write_table(named, tmp_path / "n.parquet")
+    assert scan(tmp_path / "n.parquet").target.classes == ("sky", "road")
+    other = m.target.take([0, 1, 2]).fingerprint
+    assert other == m.target.fingerprint != m.target.take([1, 0, 2]).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "message"),
+    [
+        ("text,label\na,x\nb,y\n", {"label": "lable"}, "no column 'lable'. To mend it: perhaps label was meant"),
+        ("text,label\na,x\nb,y\n", {"group": "patient"}, "no column 'patient'. To mend it: choose from text, label"),
+        ("text,label\na,x\nb,y\n", {"input": "txt"}, "perhaps text was meant"),
+        ("a,b,c\np,q,r\n", {}, "no input column"),
+        ("text,b,c\np,q,r\n", {}, "no label column"),
+        ("text,label,split\na,x,trian\nb,y,\n", {}, "unknown part 'trian'"),
+        ("text,label\na,x,z\n", {}, "line 2: 3 cells; expected 2"),
+        ("text,label\n", {}, "no rows"),
+        ("", {}, "no header"),
+        ("text,text\na,b\n", {}, "'text' is there twice"),
+        ('text,label\n"a,x\n', {}, "cannot be parsed"),
+        ("text,label\na,\nb,\n", {}, "'label' holds no label at all"),
+        ("text,label\na,x\nb,\nc,y\n", {}, "1 of 3 rows have no label: row 1"),
+        ("text,label\na,x\nb,x\n", {}, "a single class, 'x'"),
+        ("text,label\na,x\n", {}, "1 training row"),
+        ("text,label\na,x\nb,y\nc,z\n", {}, "each of the 3 training rows has its own class"),
+        ("text,label,split\na,x,\nb,y,\nc,x,\nd,z,test\n", {}, "the class 'z' in the test part but not in training"),
+        ("text,label,split\na,x,test\nb,y,test\n", {}, "no training row"),
+        ("text,label\na,0.5\nb,0.5\n", {}, "the training values of the column 'label' are all equal"),
+        ("text,label\na,0.5\nb,tall\n", {"kind": "regression"}, "got 'tall' in row 1"),
+        ("text,p,q\na,1,\nb,0,\n", {"label": ["p", "q"]}, "'q' holds no label at all"),
+        ("text,p,q,split\na,1,\nb,0,\nc,0,1\n".replace("\na,1,", "\na,1,,").replace("\nb,0,", "\nb,0,,").replace("c,0,1", "c,0,1,test"),
+         {"label": ["p", "q"]}, "no training label in the column 'q'"),
+        ("text,label\na,x\nb,y\n", {"kind": "binray"}, "perhaps binary was meant"),
+    ],
+)  # fmt: skip
+def test_tables_that_cannot_be_used_say_why(tmp_path, text, options, message):
+    with pytest.raises(DataError) as caught:
+        scan(write(tmp_path / "d.csv", text), **options)
+    assert message in str(caught.value)
+
+
+def test_files_that_are_no_tables(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 no more")
+    with pytest.raises(DataError, match="not a parquet file"):
+        scan(tmp_path / "a.parquet")
+    (tmp_path / "a.csv").write_bytes("text,label\ncafé,x\n".encode("latin-1"))
+    with pytest.raises(DataError, match="not UTF-8"):
+        scan(tmp_path / "a.csv")
+    with pytest.raises(DataError, match="data of this form is not read"):
+        scan(write(tmp_path / "notes.md", "hello"))
+
+
+def test_rows_without_a_group_are_groups_of_their_own(tmp_path):
+    m = scan(write(tmp_path / "a.csv", "text,label,g\na,x,1\nb,y,\nc,x,\nd,y,1\n"), group="g")
+    assert len(set(m.groups)) == 3
+
+
+cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r\n"), max_size=8)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.tuples(cells, cells), min_size=1, max_size=8), st.sampled_from([".csv", ".tsv"]))
+def test_what_the_csv_module_writes_is_read_back(tmp_path, rows, suffix):
+    path = tmp_path / f"t{suffix}"
+    with open(path, "w", encoding="utf-8", newline="") as stream:
+        writer = csv.writer(stream, delimiter="\t" if suffix == ".tsv" else ",", quoting=csv.QUOTE_ALL)
+        writer.writerows([("one", "two"), *rows])
+    table = read_csv(path)
+    assert table.column_names == ["one", "two"]
+    assert list(zip(table["one"].to_pylist(), table["two"].to_pylist())) == rows
+
+
+@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_table_or_a_sentence(tmp_path, content):
+    path = tmp_path / "fuzz.csv"
+    path.write_bytes(content)
+    try:
+        assert len(scan(path)) >= 2
+    except DataError as error:
+        assert "\n" not in str(error)
