@@ -43,7 +43,7 @@ def test_every_tap_in_one_pass_with_reused_in_place_relu(cache):
     network, manifest = toy_network(), toy_manifest()
     store = sweep(network, manifest, plan(network, [ALL]), cache=cache, batch_size=7)
     expected = by_hand()
-    assert [b.site for b in store.blocks] == ["relu:0", "relu:0", "relu:1", "relu:1", "embedding", "logits"]
+    assert [b.site for b in store.blocks] == ["relu:0", "relu:0", "relu:1", "embedding", "logits"]
     for name, matrix in store.matrices().items():
         got = matrix.rows(slice(None))
         site = name.split("[")[0]

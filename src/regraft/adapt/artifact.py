@@ -85,13 +85,16 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
     return sum((folder / name).stat().st_size for name in [*files, CONFIG])
 
 
-def load_artifact(folder: Path, *, model: str | Network | None = None, device: str = "cpu") -> Adapted:
+def load_artifact(
+    folder: str | Path, *, model: str | Network | None = None, weights: str | None = None, device: str = "cpu"
+) -> Adapted:
     """Load and verify an artifact. No code of the artifact's is run.
 
     Args:
         folder: a run folder.
         model: the backbone (a name, a folder or a loaded Network), where it is not embedded and no
             longer lies where the artifact recorded it.
+        weights: safetensors file of a ``package.module:callable`` backbone.
         device: where the backbone shall run.
 
     Raises:
@@ -112,7 +115,7 @@ def load_artifact(folder: Path, *, model: str | Network | None = None, device: s
         form=shape["form"],
         strength=shape["strength"],
     )
-    network = _find_backbone(folder, config["backbone"], model, device)
+    network = _find_backbone(folder, config["backbone"], model, weights).to(device)
     return Adapted(
         network,
         plan,
@@ -163,12 +166,12 @@ def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
         raise ArtifactError(f"{path} is torn", got=str(error), do="run `regraft adapt` again") from error
 
 
-def _find_backbone(folder: Path, recorded: dict[str, Any], model: str | Network | None, device: str) -> Network:
+def _find_backbone(folder: Path, recorded: dict[str, Any], model: str | Network | None, weights: str | None) -> Network:
     """Embedded → the one given → the recorded name; the fingerprint is always verified."""
     if isinstance(model, Network):
         network = model
     elif recorded["embedded"] and model is None:
-        network = load(str(folder / BACKBONE), device=device)
+        network = load(str(folder / BACKBONE))
     else:
         if model is None and recorded["source"] == "module":
             raise ArtifactError(
@@ -176,7 +179,7 @@ def _find_backbone(folder: Path, recorded: dict[str, Any], model: str | Network 
                 do=f"name it yourself: --model {recorded['name']}",
             )
         try:
-            network = load(model or recorded["name"], revision=recorded["revision"] or None, device=device)
+            network = load(model or recorded["name"], weights=weights, revision=recorded["revision"] or None)
         except ModelError as error:
             if model is not None:
                 raise

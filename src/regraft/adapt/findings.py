@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -42,41 +42,53 @@ def check(context: Context) -> tuple[Finding, ...]:
 
 def _repeated(context: Context) -> Iterator[Finding]:
     seen = duplicates(context.manifest)
-    if seen.across:
+    if seen["across"]:
         yield Finding(
             "duplicate-rows-across-splits",
-            f"{len(seen.across)} inputs appear in more than one split.",
+            f"{len(seen['across'])} inputs appear in more than one split.",
             "warning",
-            len(seen.across),
+            len(seen["across"]),
             "inputs",
-            detail="The same bytes are in training rows and in rows that score: " + _few(context, seen.across),
+            detail="The same bytes are in training rows and in rows that score: " + _few(context, seen["across"]),
             advice="Remove them from the training part: they make the score look better than it is.",
         )
-    if seen.conflicting:
+    if seen["crossing_groups"]:
+        groups = seen["crossing_groups"]
+        yield Finding(
+            "groups-across-splits",
+            f"{len(groups)} groups have rows in more than one split.",
+            "warning",
+            len(groups),
+            "groups",
+            detail="Such as " + ", ".join(groups[:5]),
+            advice="Split by group: rows of one group are alike, and the score profits from that.",
+        )
+    if seen["conflicting"]:
         yield Finding(
             "label-conflict",
-            f"{len(seen.conflicting)} inputs carry different labels in different rows.",
+            f"{len(seen['conflicting'])} inputs carry different labels in different rows.",
             "warning",
-            len(seen.conflicting),
+            len(seen["conflicting"]),
             "inputs",
-            detail="Identical bytes, different labels: " + _few(context, seen.conflicting),
+            detail="Identical bytes, different labels: " + _few(context, seen["conflicting"]),
             advice="Look at them and keep the right label.",
         )
-    if seen.within and context.manifest.groups is None:
+    within = [rows for part in seen["within"].values() for rows in part]
+    if within and context.manifest.groups is None:
         yield Finding(
             "groups-absent",
-            f"{len(seen.within)} inputs are repeated within a split, and no group column was given.",
+            f"{len(within)} inputs are repeated within a split, and no group column was given.",
             "advice",
-            len(seen.within),
+            len(within),
             "inputs",
-            detail="Copies of one input can fall into different folds: " + _few(context, seen.within),
+            detail="Copies of one input can fall into different folds: " + _few(context, within),
             advice="Remove the copies, or name a column with --group so that no fold separates them.",
         )
 
 
-def _few(context: Context, groups: tuple[tuple[int, ...], ...]) -> str:
-    shown = ["= ".join(f"{context.manifest.ids[row]} " for row in rows[:3]).strip() for rows in groups[:3]]
-    return "; ".join(shown) + ("; …" if len(groups) > 3 else "")
+def _few(context: Context, repeated: Sequence[Sequence[int]]) -> str:
+    shown = [" = ".join(context.manifest.ids[row] for row in rows[:3]) for rows in repeated[:3]]
+    return "; ".join(shown) + ("; …" if len(repeated) > 3 else "")
 
 
 def _left_out(context: Context) -> Iterator[Finding]:
@@ -176,7 +188,7 @@ def _fit(context: Context) -> Iterator[Finding]:
             "ECE",
             ece.low,
             ece.high,
-            advice="Do not read the probabilities as error rates on these rows; they may differ from the training rows.",
+            advice="Do not read the probabilities as error rates: these rows may differ from the training rows.",
         )
     zero = _never_right(context)
     if zero:

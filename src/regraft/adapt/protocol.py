@@ -134,7 +134,7 @@ def evaluate(
         final = step(fit.solve)
     else:
         final = step(fit.solve)
-        probabilities = link(final.out_of_fold, final.readout)
+        probabilities = link(final.readout.link, final.out_of_fold / final.readout.temperature)
         everything = np.arange(fit.design.n_rows)
         validation = _scored("validation", fit, everything, fit.fold_ids(), probabilities, INNER)
     scored_test = None if test is None else _on_test(final.readout, test)

@@ -47,6 +47,7 @@ class Options:
         limit: use so many training rows, balanced and seeded.
         dtype: how features are stored.
         batch_size, workers, device, cache: of the sweep.
+        weights: safetensors file of a ``package.module:callable`` backbone.
         skip_bad: leave unreadable inputs out (and say so) instead of refusing.
     """
 
@@ -61,6 +62,7 @@ class Options:
     device: str = "auto"
     cache: Path | None = None
     skip_bad: bool = False
+    weights: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,7 +173,8 @@ def prepare(
             manifest = manifest.limit(options.limit, options.seed)
         metric = _metric(options.metric, manifest.target.kind)  # type: ignore[union-attr]
     with ledger.stage("model"):
-        network = model if isinstance(model, Network) else load(model, device=pick_device(options.device))
+        network = model if isinstance(model, Network) else load(model, weights=options.weights)
+        network = network.to(pick_device(options.device))
         if network.preprocess.modality != manifest.inputs.modality:
             raise DataError(
                 f"{network.name} reads {network.preprocess.modality} inputs",

@@ -30,6 +30,7 @@ Model = Annotated[
         "--model", "-m", help="Backbone: a folder, timm/…, torchvision/…, org/name, regraft/… or pkg.module:callable."
     ),
 ]
+Weights = Annotated[str | None, typer.Option("--weights", help="Safetensors file for pkg.module:callable.")]
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on stdout.")]
 Batch = Annotated[int, typer.Option("--batch-size", min=1, help="Rows per forward pass.")]
 Workers = Annotated[
@@ -62,6 +63,7 @@ def adapt(
     model: Model,
     method: Annotated[str, typer.Option("--method", help="probe or all-layers.")] = "all-layers",
     output: Output = None,
+    weights: Weights = None,
     metric: Metric = None,
     kind: Kind = None,
     label: Label = None,
@@ -90,7 +92,7 @@ def adapt(
 
     options = Options(
         metric=metric, folds=folds, seed=seed, class_weight=class_weight, limit=limit, dtype=dtype,
-        batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad,
+        batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad, weights=weights,
     )  # fmt: skip
     columns = {"kind": kind, "label": _one_or_many(label), "group": group, "input": input_column}
     if dry_run:
@@ -121,6 +123,7 @@ def predict(
     run: Annotated[Path, typer.Argument(help="Run folder of `regraft adapt`.")],
     inputs: Annotated[list[str], typer.Argument(help="Images, a folder, or a table.")],
     model: Annotated[str | None, typer.Option("--model", "-m", help="The backbone, if it moved.")] = None,
+    weights: Weights = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write .csv, .parquet or .json; CSV on stdout if absent.")
     ] = None,
@@ -135,7 +138,7 @@ def predict(
     from regraft.adapt import load_artifact, pick_device
     from regraft.data import scan
 
-    adapted = load_artifact(run, model=model, device=pick_device(device))
+    adapted = load_artifact(run, model=model, weights=weights, device=pick_device(device))
     manifest = scan(_inputs(inputs), labelled=False, input=input_column)
     with Bars(STAGES) as bars:
         prediction = adapted.predict_proba(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from sklearn.datasets import load_digits
 
@@ -15,7 +17,6 @@ def digits() -> Manifest:
     bunch = load_digits()
     images = np.round(bunch.images * (255 / 16)).astype(np.uint8)
     names = np.array([str(digit) for digit in bunch.target])
-    test = np.arange(len(names)) % 3 == 2
-    return scan(
-        {"X": images[~test], "y": names[~test], "X_test": images[test], "y_test": names[test]}, kind="multiclass"
-    )
+    manifest = scan((images, names), kind="multiclass")
+    split = tuple("test" if row % 3 == 2 else "train" for row in range(len(names)))
+    return replace(manifest, name="handwritten digits", split=split)
