@@ -28,7 +28,8 @@ CHUNK_BYTES = 64 * 2**20
 """How much of a feature matrix is read at once in products."""
 KERNEL_BYTES = 2**30
 """How much of one layer's matrix may be held while a kernel is accumulated."""
-_TILE = 2048
+_TILE = 512
+"""Rows of a tile in memory: small enough that the triangle saves nearly half, large enough for BLAS."""
 
 
 @final
@@ -193,7 +194,7 @@ class FeatureDesign(Design):
         if bytes_a_row * self.n_rows <= KERNEL_BYTES:
             whole = self._read(name, slice(0, self.n_rows)).to(dtype)
             return _TILE, lambda part: whole[part]
-        step = max(1, min(_TILE, KERNEL_BYTES // (2 * bytes_a_row)))
+        step = max(1, KERNEL_BYTES // (2 * bytes_a_row))
         return step, lambda part: self._read(name, part).to(dtype)
 
 
