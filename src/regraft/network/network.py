@@ -137,7 +137,8 @@ class Network:
         prefix = prefix_tokens(self.module) if prefix is None else prefix
         batch = self.example(_ROWS)
         try:
-            found = trace(self.module, lambda: self._raw(batch), _ROWS, prefix, self.traits.pooler)
+            text = self.preprocess.modality == "text"
+            found = trace(self.module, lambda: self._raw(batch), _ROWS, prefix, self.traits.pooler, text)
             self._check_rows(found, batch)
         except (RuntimeError, TypeError, IndexError, AttributeError, KeyError) as error:
             raise ModelError(

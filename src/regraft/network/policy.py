@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -43,8 +44,20 @@ class Policy:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(slow_attention())
             if self.recurrent:
-                stack.enter_context(torch.backends.mkldnn.flags(enabled=False))
+                stack.enter_context(_no_mkldnn())
             yield
+
+
+@contextlib.contextmanager
+def _no_mkldnn() -> Iterator[None]:
+    flags = torch.backends.mkldnn.flags(enabled=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # setting any of these flags warns of graphics cards that are not there
+        flags.__enter__()
+    try:
+        yield
+    finally:
+        flags.__exit__(None, None, None)
 
 
 @contextlib.contextmanager

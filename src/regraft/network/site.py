@@ -31,6 +31,8 @@ class Site:
         layout: ``map`` (C, H, W), ``tokens`` (L, D) or ``vector`` (D,).
         prefix_tokens: leading tokens that are no patches or words (class and register tokens); 0 where
             there are none or it is not known.
+        same_as: the earlier site that holds the very same tensor (a block that ends in an activation gives
+            that activation's value); empty as a rule.
     """
 
     name: str
@@ -38,6 +40,7 @@ class Site:
     shape: tuple[int, ...]
     layout: Layout
     prefix_tokens: int = 0
+    same_as: str = ""
 
     @property
     def base(self) -> str:
@@ -84,7 +87,8 @@ def match_sites(sites: Sequence[Site], patterns: Sequence[str]) -> tuple[str, ..
     """Names of the sites that some pattern matches, in order of execution.
 
     A pattern is a kind (``block``), a name with or without its call index, or a shell-style wildcard over
-    names. A kind that this network does not have selects nothing and is no mistake.
+    names. A kind that this network does not have selects nothing and is no mistake. A block whose value is
+    that of another selected site is left out, so that no value is taken twice.
 
     Raises:
         TapError: a pattern that is no kind matches nothing, or nothing at all is selected.
@@ -106,7 +110,7 @@ def match_sites(sites: Sequence[Site], patterns: Sequence[str]) -> tuple[str, ..
         raise TapError(
             "the patterns select no tap", expected="at least one", got=f"{list(patterns)} on a network with {have}"
         )
-    return tuple(site.name for site in sites if site.name in chosen)
+    return tuple(site.name for site in sites if site.name in chosen and site.same_as not in chosen)
 
 
 def _matches(site: Site, pattern: str) -> bool:

@@ -90,6 +90,7 @@ class _Event:
     width: int  # features that the nearest weighted module before it gives; 0 where there was none
     convolutional: bool  # whether that module counts features on axis 1
     function: str = ""
+    same: int = -1  # index of the event that this very tensor was before
 
 
 @dataclass
@@ -112,6 +113,7 @@ class _Tracer(TorchFunctionMode):
         self.functions = 0
         self._stack: list[_Frame] = []
         self._width, self._convolutional = 0, True
+        self._latest: tuple[Tensor, int, int] | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
@@ -180,7 +182,12 @@ class _Tracer(TorchFunctionMode):
         self, kind: Kind, base: str, path: str, call: int, source: str, value: Tensor, function: str = ""
     ) -> None:
         shape = tuple(value.shape)
-        self.events.append(_Event(kind, base, path, call, source, shape, self._width, self._convolutional, function))
+        event = _Event(kind, base, path, call, source, shape, self._width, self._convolutional, function)
+        if kind == "activation":
+            self._latest = (value, value._version, len(self.events))
+        elif self._latest is not None and self._latest[0] is value and self._latest[1] == value._version:
+            event.same = self._latest[2]
+        self.events.append(event)
 
 
 def _is_linear(part: nn.Module) -> bool:
@@ -189,7 +196,7 @@ def _is_linear(part: nn.Module) -> bool:
     return isinstance(part, nn.Conv2d) and part.kernel_size == (1, 1) and part.groups == 1
 
 
-def trace(module: nn.Module, run: Callable[[], Any], rows: int, prefix: int, pooler: bool) -> Trace:
+def trace(module: nn.Module, run: Callable[[], Any], rows: int, prefix: int, pooler: bool, text: bool) -> Trace:
     """Find the sites of ``module`` by running it once.
 
     Args:
@@ -199,6 +206,7 @@ def trace(module: nn.Module, run: Callable[[], Any], rows: int, prefix: int, poo
             are no values of single rows (position biases, attention windows) and give no site.
         prefix: class and register tokens at the front of token sequences.
         pooler: whether a pooled output of the model's own may be used as embedding.
+        text: whether tokens are words: without a pooler their mean is taken, not the class token.
 
     Raises:
         ModelError: the output holds no tensor, or its rows cannot be told apart.
@@ -213,10 +221,10 @@ def trace(module: nn.Module, run: Callable[[], Any], rows: int, prefix: int, poo
             expected=f"({rows}, …) for a batch of {rows}",
             got=str(tuple(value.shape)),
         )
-    taps = _number(_forms(tracer.events, rows, prefix))
+    taps = _forms(tracer.events, rows, prefix)
     head, head_call, given = _find_head(tracer, key, value)
     logits = bool(head) or key in ("logits", "out")
-    pool: Pooled = "as is" if logits or value.ndim == 2 else _pooling(value, prefix)
+    pool: Pooled = "as is" if logits or value.ndim == 2 else _pooling(value, 0 if text else prefix)
     reading = Reading(key, logits, pool)
     ends = _end_taps(tracer, value, reading, (head, head_call, given), rows, prefix)
     return Trace((*taps, *ends), reading, head, tracer.functions, value)
@@ -287,13 +295,16 @@ def _forms(events: list[_Event], rows: int, prefix: int) -> list[Tap]:
         if axis is not None:
             certain.setdefault(_place(event), -1 if axis == len(shape) - 1 and len(shape) > 2 else 1)
         choices.append((event, batch_axis, shape, axis))
+    names = _numbered([event.base for event, *_ in choices])
+    by_event = {id(event): name for (event, *_), name in zip(choices, names)}
     taps = []
-    for event, batch_axis, shape, axis in choices:
+    for name, (event, batch_axis, shape, axis) in zip(names, choices):
         if axis is None:
             convention = 1 if event.convolutional or (len(shape) > 3 and event.width not in shape) else -1
             axis = certain.get(_place(event), convention) % len(shape)
         form = _form(shape, batch_axis, axis)
-        site = _site(event.base, event.kind, shape, form, prefix)
+        same = by_event.get(id(events[event.same]), "") if event.same >= 0 else ""
+        site = replace(_site(name, event.kind, shape, form, prefix), same_as=same)
         taps.append(Tap(site, form, event.path, event.call, event.source, event.function))
     return taps
 
@@ -331,15 +342,13 @@ def _site(name: str, kind: Kind, shape: tuple[int, ...], form: Form, prefix: int
     return Site(name, kind, row, form.layout, counted)
 
 
-def _number(taps: list[Tap]) -> list[Tap]:
-    """Give ``:0``, ``:1`` … to the calls of whatever was called several times."""
-    totals = Counter(tap.site.name for tap in taps)
+def _numbered(names: list[str]) -> list[str]:
+    """``:0``, ``:1`` … behind the names of whatever was called several times."""
+    totals = Counter(names)
     seen: Counter[str] = Counter()
     numbered = []
-    for tap in taps:
-        name = tap.site.name
-        if totals[name] > 1 or name in ("embedding", "logits"):
-            tap = replace(tap, site=replace(tap.site, name=f"{name}:{seen[name]}"))
-            seen[name] += 1
-        numbered.append(tap)
+    for name in names:
+        reserved = name in ("embedding", "logits")  # of the two ends of every network
+        numbered.append(f"{name}:{seen[name]}" if totals[name] > 1 or reserved else name)
+        seen[name] += 1
     return numbered
