@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -102,8 +103,12 @@ class _Eigen(Fitter):
 
     def __init__(self, design: FeatureDesign, basis: Basis, response: Response, weights: Tensor, folds: Tensor) -> None:
         self.design, self.basis, self.response, self.weights, self.folds = design, basis, response, weights, folds
-        self.low = basis.to(torch.float32)
         self.path: PathSolver | None = None
+
+    @cached_property
+    def low(self) -> Basis:
+        """The basis for the search: fits that are only scored need no more than float32."""
+        return self.basis.to(torch.float32)
 
     def out_of_fold(self, form: str, strengths: Sequence[float]) -> tuple[Tensor, list[Tensor | None]]:
         penalties = [s * self.basis.scale for s in strengths]

@@ -133,12 +133,12 @@ class Basis(LinearModel):
     def forward(self, coefficients: Tensor) -> Tensor:
         """V Zᵀ."""
         problems, outputs, width = coefficients.shape
-        return (coefficients.reshape(-1, width) @ self.z.T).view(problems, outputs, self.rows)
+        return (coefficients.reshape(problems * outputs, width) @ self.z.T).view(problems, outputs, self.rows)
 
     def adjoint(self, residuals: Tensor) -> Tensor:
         """R Z."""
         problems, outputs, rows = residuals.shape
-        return (residuals.reshape(-1, rows) @ self.z).view(problems, outputs, self.width)
+        return (residuals.reshape(problems * outputs, rows) @ self.z).view(problems, outputs, self.width)
 
     def lift(self, coefficients: Tensor, intercept: Tensor) -> tuple[Tensor, Tensor]:
         """Back to the features: (d, C) weights (primal) or (N, C) dual weights, and the intercept (C,).

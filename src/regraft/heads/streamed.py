@@ -46,13 +46,13 @@ class Streamed(LinearModel):
         """V X_cᵀ."""
         problems, outputs, width = coefficients.shape
         design = self._wide(problems * outputs)
-        logits = design.apply(self.blocks(coefficients.reshape(-1, width).T))
+        logits = design.apply(self.blocks(coefficients.reshape(problems * outputs, width).T))
         return (logits - logits.mean(0)).T.reshape(problems, outputs, self.rows).contiguous()
 
     def adjoint(self, residuals: Tensor) -> Tensor:
         """R X_c."""
         problems, outputs, rows = residuals.shape
-        flat = residuals.reshape(-1, rows)
+        flat = residuals.reshape(problems * outputs, rows)
         centred = (flat - flat.mean(1, keepdim=True)).T.contiguous()
         found = self._wide(problems * outputs).adjoint(centred)
         return torch.cat(list(found.values())).T.reshape(problems, outputs, self.width).contiguous()

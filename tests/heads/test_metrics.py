@@ -1,0 +1,143 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import sklearn.metrics as sk
+
+from regraft.errors import DataError
+from regraft.heads import METRICS, PROPER, Response, default_metric, ece, higher_is_better, score
+from regraft.heads.metrics import resampled
+
+
+def softmax(values: np.ndarray) -> np.ndarray:
+    values = np.exp(values - values.max(1, keepdims=True))
+    return values / values.sum(1, keepdims=True)
+
+
+@pytest.fixture(params=[(2, 40), (3, 60), (7, 200)])
+def classes(request: pytest.FixtureRequest) -> tuple[Response, np.ndarray, np.ndarray]:
+    c, n = request.param
+    rng = np.random.default_rng(c)
+    codes = rng.integers(c, size=n)
+    # rounded, so that ties occur in the ranking metrics
+    probabilities = softmax(np.round(rng.normal(size=(n, c)) + np.eye(c)[codes], 1))
+    kind = "binary" if c == 2 else "multiclass"
+    return Response.of(kind, [str(i) for i in range(c)], codes), probabilities, codes
+
+
+@pytest.fixture
+def labels() -> tuple[Response, np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(5)
+    truth = (rng.random((80, 4)) < [0.5, 0.2, 0.1, 0.7]).astype(float)
+    probabilities = np.round(np.clip(0.3 * truth + rng.random((80, 4)) * 0.7, 0.01, 0.99), 2)
+    truth[rng.random(truth.shape) < 0.3] = np.nan
+    return Response.of("multilabel", list("abcd"), truth), probabilities, truth
+
+
+def test_single_label_metrics_equal_scikit_learn(classes: tuple) -> None:
+    response, p, y = classes
+    c, guess = p.shape[1], p.argmax(1)
+    one_hot = np.eye(c)[y]
+    columns = [1] if c == 2 else list(range(c))
+    expected = {
+        "accuracy": sk.accuracy_score(y, guess),
+        "balanced-accuracy": sk.balanced_accuracy_score(y, guess),
+        "f1": sk.f1_score(y, guess, average="macro"),
+        "roc-auc": sk.roc_auc_score(y, p[:, 1]) if c == 2 else sk.roc_auc_score(y, p, multi_class="ovr"),
+        "map": np.mean([sk.average_precision_score(one_hot[:, k], p[:, k]) for k in columns]),
+        "nll": sk.log_loss(y, p, labels=range(c)),
+        "brier": np.mean((p[:, 1] - y) ** 2) if c == 2 else np.mean(((p - one_hot) ** 2).sum(1)),
+    }
+    for name, value in expected.items():
+        assert score(name, response, p) == pytest.approx(value, abs=1e-12), name
+
+
+def test_multilabel_metrics_equal_scikit_learn_on_the_labels_that_are_there(labels: tuple) -> None:
+    response, p, y = labels
+    there = ~np.isnan(y)
+    columns = [(y[there[:, c], c], p[there[:, c], c]) for c in range(y.shape[1])]
+    expected = {
+        "accuracy": np.mean((p > 0.5)[there] == y[there]),
+        "balanced-accuracy": np.mean([sk.balanced_accuracy_score(t, q > 0.5) for t, q in columns]),
+        "f1": np.mean([sk.f1_score(t, q > 0.5) for t, q in columns]),
+        "roc-auc": np.mean([sk.roc_auc_score(t, q) for t, q in columns]),
+        "map": np.mean([sk.average_precision_score(t, q) for t, q in columns]),
+        "nll": sk.log_loss(y[there], p[there]),
+        "brier": np.mean((p[there] - y[there]) ** 2),
+    }
+    for name, value in expected.items():
+        assert score(name, response, p) == pytest.approx(value, abs=1e-12), name
+
+
+def test_regression_metrics_equal_scikit_learn_far_from_zero() -> None:
+    rng = np.random.default_rng(0)
+    y = 1e5 + rng.normal(size=(50, 2))
+    p = y + 0.3 * rng.normal(size=(50, 2))
+    response = Response.of("regression", ["a", "b"], y)
+    assert score("r2", response, p) == pytest.approx(sk.r2_score(y, p), abs=1e-9)
+    rmse = np.mean([sk.root_mean_squared_error(y[:, c], p[:, c]) for c in range(2)])
+    assert score("rmse", response, p) == pytest.approx(rmse, abs=1e-12)
+
+
+def test_a_weighting_equals_the_metric_on_repeated_rows(classes: tuple, labels: tuple) -> None:
+    """Bootstrap counts are row weights; they must mean what copying the rows means."""
+    for response, p, _ in (classes, labels):
+        counts = np.random.default_rng(1).integers(0, 3, size=(4, len(response)))
+        for name in [m for m in METRICS + PROPER if m not in ("r2", "rmse")]:
+            together = resampled(name, response, p, counts.astype(float))
+            for row, value in zip(counts, together):
+                copies = np.repeat(np.arange(len(response)), row)
+                assert value == pytest.approx(score(name, response.take(copies), p[copies]), abs=1e-10), name
+
+
+def test_a_weighting_of_r2_equals_repeated_rows() -> None:
+    rng = np.random.default_rng(2)
+    y, p = rng.normal(size=(30, 2)) + 100, rng.normal(size=(30, 2)) + 100
+    y[3, 0] = np.nan
+    response = Response.of("regression", ["a", "b"], y)
+    counts = rng.integers(0, 3, size=30)
+    copies = np.repeat(np.arange(30), counts)
+    for name in ("r2", "rmse"):
+        value = resampled(name, response, p, counts[None].astype(float))[0]
+        assert value == pytest.approx(score(name, response.take(copies), p[copies]), abs=1e-9)
+
+
+def test_ece_by_hand() -> None:
+    # bins of width ½: (0.6 right), (0.8 wrong), (0.9 right) lie in (½, 1]: |2/3 − 2.3/3| = 0.1
+    response = Response.of("binary", ["n", "y"], np.array([1, 0, 1]))
+    p = np.array([[0.4, 0.6], [0.2, 0.8], [0.1, 0.9]])
+    assert ece(response, p, bins=2) == pytest.approx(0.1)
+    # ten bins hold one row each: (0.4 + 0.8 + 0.1) / 3
+    assert ece(response, p, bins=10) == pytest.approx(1.3 / 3)
+
+
+def test_rows_without_a_label_are_left_out(classes: tuple) -> None:
+    response, p, y = classes
+    hidden = y.copy()
+    hidden[::3] = -1
+    kept = hidden >= 0
+    masked = Response.of(response.kind, response.classes, hidden)
+    for name in ("accuracy", "f1", "roc-auc", "nll", "ece"):
+        assert score(name, masked, p) == pytest.approx(score(name, response.take(kept), p[kept]))
+
+
+@pytest.mark.parametrize(
+    ("metric", "codes", "words"),
+    [("r2", [0, 1], "does not fit"), ("roc-auc", [1, 1], "undefined"), ("gini", [0, 1], "no metric")],
+)
+def test_what_cannot_be_measured_is_refused(metric: str, codes: list[int], words: str) -> None:
+    response = Response.of("binary", ["a", "b"], np.array(codes))
+    with pytest.raises(DataError, match=words):
+        score(metric, response, np.full((2, 2), 0.5))
+
+
+def test_not_a_number_is_refused() -> None:
+    response = Response.of("binary", ["a", "b"], np.array([0, 1]))
+    with pytest.raises(DataError, match="NaN"):
+        score("accuracy", response, np.full((2, 2), np.nan))
+
+
+def test_directions_and_defaults() -> None:
+    assert [m for m in METRICS + PROPER if not higher_is_better(m)] == ["rmse", "nll", "ece", "brier"]
+    kinds = ("binary", "multiclass", "multilabel", "regression")
+    assert [default_metric(k) for k in kinds] == ["accuracy", "accuracy", "map", "r2"]

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from regraft.errors import DataError, SolverError
+from regraft.heads import Response
+
+
+def test_classes_become_one_hot_and_missing_rows_are_masked() -> None:
+    response = Response.of("multiclass", ["a", "b", "c"], np.array([2, 0, -1]))
+    assert response.values.tolist() == [[0, 0, 1], [1, 0, 0], [0, 0, 0]]
+    assert response.present.tolist() == [True, True, False]
+    assert response.codes is not None
+    assert response.codes.tolist() == [2, 0, -1]
+    assert response.link == "softmax"
+    assert response.n_outputs == 3
+
+
+def test_columns_keep_a_mask_of_missing_labels() -> None:
+    response = Response.of("multilabel", ["a", "b"], np.array([[1.0, np.nan], [0, 1]], dtype=np.float32))
+    assert response.mask is not None
+    assert response.mask.tolist() == [[True, False], [True, True]]
+    assert response.values.tolist() == [[1, 0], [0, 1]]
+    assert Response.of("regression", ["y"], np.arange(3.0)).values.shape == (3, 1)
+
+
+def test_take_keeps_everything_together() -> None:
+    response = Response.of("multiclass", ["a", "b", "c"], np.array([2, 0, -1, 1]))
+    part = response.take([3, 2])
+    assert part.codes is not None
+    assert part.codes.tolist() == [1, -1]
+    assert part.present.tolist() == [True, False]
+    assert torch.equal(part.values, response.values[[3, 2]])
+
+
+@pytest.mark.parametrize(
+    ("kind", "classes", "values"),
+    [
+        ("multiclass", ["a", "b"], [0, 2]),
+        ("multiclass", ["a", "b"], [0, -2]),
+        ("multiclass", ["a", "b"], [0.0, 1.0]),
+        ("binary", ["a", "b", "c"], [0, 1]),
+        ("multilabel", ["a"], [[2.0]]),
+        ("multilabel", ["a", "b"], [[1.0]]),
+        ("regression", ["a"], [[np.inf]]),
+        ("ordinal", ["a"], [0]),
+    ],
+)
+def test_values_that_do_not_fit_the_kind_are_refused(kind: str, classes: list[str], values: list) -> None:
+    with pytest.raises(DataError):
+        Response.of(kind, classes, np.array(values))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("response", "words"),
+    [
+        (Response.of("multiclass", ["a", "b"], np.array([1, 1, -1])), "one class only"),
+        (Response.of("multiclass", ["a", "b"], np.array([-1, -1])), "no labelled row"),
+        (Response.of("multiclass", ["a", "b"], np.zeros(0, dtype=int)), "no labelled row"),
+        (Response.of("multilabel", ["a", "empty"], np.array([[1, np.nan], [0, np.nan]])), "'empty'"),
+    ],
+)
+def test_labels_without_information_are_refused(response: Response, words: str) -> None:
+    with pytest.raises(SolverError, match=words):
+        response.require_learnable()
