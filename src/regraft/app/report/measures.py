@@ -1,0 +1,122 @@
+"""What each metric is called, how its number is written, and which way is better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from regraft.app.report import words
+
+__all__ = ["Measure", "measure"]
+
+
+@dataclass(frozen=True)
+class Measure:
+    """How a metric is shown.
+
+    Attributes:
+        label: its name on the page.
+        claim: what stands before the number in the verdict, after the method's name.
+        after: what stands after the number.
+        form: ``percent`` (of one) or ``decimal``.
+        better: which way is better.
+        low, high: the ends of its axis; ``high=None`` where it has no upper end.
+        meaning: one phrase for readers who do not know it.
+    """
+
+    label: str
+    claim: str
+    after: str = ""
+    form: Literal["percent", "decimal"] = "decimal"
+    better: Literal["higher", "lower", ""] = "higher"
+    low: float = 0.0
+    high: float | None = 1.0
+    meaning: str = ""
+
+    def write(self, value: float | None) -> str:
+        """The number in this metric's form."""
+        return words.percent(value) if self.form == "percent" else words.decimal(value)
+
+    def tick(self, value: float) -> str:
+        """The number as a tick label, without idle zeros."""
+        return words.trimmed(self.write(value))
+
+
+_MEASURES = {
+    "accuracy": Measure("Accuracy", "is right", "of the time", "percent", meaning="share of rows that are named right"),
+    "balanced-accuracy": Measure(
+        "Balanced accuracy",
+        "reaches a balanced accuracy of",
+        form="percent",
+        meaning="recall, averaged over the classes, so that rare classes count as much as common ones",
+    ),
+    "f1": Measure("F1", "reaches an F1 of", meaning="harmonic mean of precision and recall, over the classes"),
+    "roc-auc": Measure(
+        "ROC AUC",
+        "reaches an area under the ROC curve of",
+        low=0.5,
+        meaning="chance that a positive row is ranked above a negative one; 0.5 is guessing",
+    ),
+    "map": Measure(
+        "Mean average precision",
+        "reaches a mean average precision of",
+        meaning="area under the precision-recall curve, averaged over the labels",
+    ),
+    "r2": Measure(
+        "R²",
+        "explains",
+        "of the variance",
+        "percent",
+        meaning="share of the target's variance that is explained; 0 is no better than the mean",
+    ),
+    "rmse": Measure(
+        "RMSE",
+        "is off by",
+        "(root mean square error)",
+        better="lower",
+        high=None,
+        meaning="root mean square error, in the target's own unit",
+    ),
+    "mae": Measure(
+        "MAE",
+        "is off by",
+        "on average",
+        better="lower",
+        high=None,
+        meaning="mean absolute error, in the target's own unit",
+    ),
+    "nll": Measure(
+        "Log loss (NLL)",
+        "has a log loss of",
+        better="lower",
+        high=None,
+        meaning="surprise per row in nats; punishes confident mistakes",
+    ),
+    "ece": Measure(
+        "Calibration error (ECE)",
+        "has a calibration error of",
+        better="lower",
+        high=None,
+        meaning="mean gap between confidence and accuracy",
+    ),
+    "brier": Measure(
+        "Brier score",
+        "has a Brier score of",
+        better="lower",
+        high=None,
+        meaning="mean squared error of the probabilities",
+    ),
+}
+
+
+def measure(name: str, value: float | None = None) -> Measure:
+    """How ``name`` is shown; an unknown metric is shown under its own name, as a decimal number.
+
+    A negative ``value`` (an R² below the mean's) is no share of anything and is shown as a decimal.
+    """
+    key = name.strip().lower().replace("_", "-").replace(" ", "-")
+    label = name.replace("_", " ").replace("-", " ").strip() or "Score"
+    found = _MEASURES.get(key) or Measure(label[:1].upper() + label[1:], f"has a {label} of", better="", high=None)
+    if value is not None and value < 0 and found.form == "percent":
+        return replace(found, form="decimal", claim=f"has an {found.label} of", after="")
+    return found

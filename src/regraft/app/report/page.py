@@ -1,0 +1,66 @@
+"""The page's view-model: everything a template shows, decided here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from regraft.app.report import classes, cost, curves, facts, layers, read, scores, words
+from regraft.app.report.verdict import Piece, verdict
+from regraft.record import Record
+
+__all__ = ["Page", "Section", "page"]
+
+_FINE = ("", "ok", "done", "complete", "completed", "finished", "success")
+
+
+@dataclass(frozen=True)
+class Section:
+    """A section: its anchor, which is also its template's name, its title, and what the template shows."""
+
+    key: str
+    title: str
+    view: object
+
+
+@dataclass(frozen=True)
+class Page:
+    """The whole page; a section without content is not in ``sections``."""
+
+    title: str
+    eyebrow: str
+    status: str
+    verdict: tuple[Piece, ...]
+    created: str
+    sections: tuple[Section, ...]
+
+
+def page(record: Record) -> Page:
+    """Decide what the page shows."""
+    parts = (
+        ("scores", "Scores", scores.scores(record)),
+        ("cost", "Cost", cost.costs(record)),
+        ("confusion", "Confusion", classes.confusion(record)),
+        ("classes", "Classes", classes.per_class(record)),
+        ("reliability", "Reliability", curves.reliability(record)),
+        ("layers", "Layers", layers.layers(record)),
+        ("strengths", "Strengths", curves.strengths(record)),
+        ("mistakes", "Confident mistakes", facts.mistakes(record)),
+        ("scatter", "Predictions", curves.scatter(record)),
+        ("findings", "Findings", facts.notes(record)),
+        ("facts", "Data and model", facts.facts(record)),
+        ("reproduce", "Reproduce", facts.reproduce(record)),
+        ("citations", "Citations", tuple(filter(None, map(read.text, record.citations)))),
+    )
+    data = read.short_name(read.mapping(record.data).get("name"))
+    model = read.short_name(read.mapping(record.model).get("name"))
+    method = read.text(record.method)
+    status = read.text(record.status).strip()
+    named = data or model
+    return Page(
+        title=f"{named} · regraft report" if named else "regraft report",
+        eyebrow=" · ".join(filter(None, (data, model, method))),
+        status="" if status.lower() in _FINE else status,
+        verdict=verdict(record),
+        created=words.date(read.text(record.created)),
+        sections=tuple(Section(key, title, view) for key, title, view in parts if view),
+    )

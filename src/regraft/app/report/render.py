@@ -1,0 +1,84 @@
+"""Turn a Record into one self-contained HTML page.
+
+The page is safe to open whatever the Record holds: every value is escaped, pictures come only from base64
+data URIs, and a content security policy allows nothing but this page's own style sheet and script (named by
+their hashes): no request can leave the file.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import re
+from pathlib import Path
+
+import jinja2
+from markupsafe import Markup, escape
+
+from regraft.app.report.page import page
+from regraft.files import write_bytes
+from regraft.record import Record
+
+__all__ = ["render", "write"]
+
+_BREAK = re.compile(r"(?<=[/_])(?=\w)|(?<=\.)(?=[A-Za-z])")
+_TEMPLATES = Path(__file__).parent / "templates"
+
+
+def render(record: Record) -> str:
+    """The report as one HTML document: a pure function of the Record, the same text for the same Record.
+
+    What the Record lacks (a figure, a score, a cost) is left out of the page.
+    """
+    style, script = _asset("style.css"), _asset("script.js")
+    policy = "; ".join(
+        (
+            "default-src 'none'",
+            "img-src data:",
+            f"style-src '{_hash(style)}'",
+            f"script-src '{_hash(script)}'",
+            "base-uri 'none'",
+            "form-action 'none'",
+        )
+    )
+    template = _environment().get_template("page.html")
+    return template.render(page=page(record), policy=policy, style=Markup(style), script=Markup(script))
+
+
+def write(record: Record, path: Path | str) -> Path:
+    """Render the Record and write the page to ``path``, whole or not at all.
+
+    Raises:
+        StoreError: the folder cannot be written.
+    """
+    path = Path(path)
+    write_bytes(path, render(record).encode())
+    return path
+
+
+@functools.cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["soft"] = _soft
+    return environment
+
+
+@functools.cache
+def _asset(name: str) -> str:
+    return (_TEMPLATES / name).read_text(encoding="utf-8").strip()
+
+
+def _soft(text: str) -> Markup:
+    """The escaped text, with places where a long name may break: after ``/`` or ``_``, and before a suffix."""
+    return Markup("<wbr>").join(escape(part) for part in _BREAK.split(text))
+
+
+def _hash(source: str) -> str:
+    return "sha256-" + base64.b64encode(hashlib.sha256(source.encode()).digest()).decode()

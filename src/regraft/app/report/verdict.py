@@ -1,0 +1,121 @@
+"""The verdict: one sentence built from numbers only, honest about which rows they were measured on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from regraft.app.report import read, words
+from regraft.app.report.measures import measure
+from regraft.record import Record, Score
+
+__all__ = ["Piece", "Protocol", "protocol", "quoted", "subject", "verdict"]
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A run of words in the verdict; ``strong`` ones are the numbers to remember."""
+
+    text: str
+    strong: bool = False
+
+
+@dataclass(frozen=True)
+class Protocol:
+    """Which rows a score was measured on, and what that is worth.
+
+    Attributes:
+        kind: ``test``, ``validation``, ``outer``, ``inner`` or ``other``.
+        label: a few words for a chip or a caption.
+        opening: how the verdict begins, given the number of rows.
+        note: what a reader should know about it.
+    """
+
+    kind: Literal["test", "validation", "outer", "inner", "other"]
+    label: str
+    opening: str
+    note: str
+
+
+def protocol(score: Score) -> Protocol:
+    """Read the protocol of a score; selection is called optimistic."""
+    name = read.text(score.protocol)
+    rows = read.number(score.rows)
+    lower = name.lower()
+
+    def on(what: str) -> str:
+        return f"On {words.plural(rows, what + ' row')}" if rows else f"On the {what} rows"
+
+    if "inner" in lower or "optimistic" in lower or "selection" in lower:
+        return Protocol(
+            "inner",
+            "inner cross-validation, optimistic",
+            f"On {words.plural(rows, 'row') if rows else 'the rows'} that also chose the settings"
+            " (inner cross-validation, so optimistic)",
+            "These rows also chose the settings, so the score is optimistic. Keep a test split apart for an"
+            " honest one.",
+        )
+    if "outer" in lower or "cross-validation" in lower:
+        return Protocol(
+            "outer",
+            "outer cross-validation",
+            f"On {words.plural(rows, 'row') if rows else 'the rows'}, each predicted by a fit that never saw it"
+            " (outer cross-validation)",
+            "Every row was predicted by a fit that never saw it; the settings were chosen inside each outer fold.",
+        )
+    if "test" in lower:
+        return Protocol(
+            "test", "test split", on("test"), "The test rows chose nothing: they were used once, for this score."
+        )
+    if "validation" in lower:
+        return Protocol("validation", "validation split", on("validation"), "")
+    return Protocol("other", name, f"On {words.plural(rows, 'row')}" if rows else "In this run", "")
+
+
+def quoted(record: Record) -> Score | None:
+    """The score to quote: the Record's headline, or the validation score where the test score is no number."""
+    for score in (record.headline, record.scores.get("validation")):
+        if score is not None and read.number(score.value) is not None:
+            return score
+    return None
+
+
+def subject(record: Record) -> str:
+    """``the all-layers head on mobilenet_v2``, with what is known."""
+    method = read.text(record.method).strip()
+    model = read.short_name(read.mapping(record.model).get("name"))
+    return f"the {method + ' ' if method else ''}head{' on ' + model if model else ''}"
+
+
+def verdict(record: Record) -> tuple[Piece, ...]:
+    """The sentence, as pieces."""
+    score = quoted(record)
+    cost = _cost(record)
+    value = None if score is None else read.number(score.value)
+    if score is None or value is None:
+        start = subject(record)
+        ending = [Piece(" it cost "), *cost, Piece(".")] if cost else []
+        return (Piece(f"{start[0].upper()}{start[1:]} has no score in this run{';' if cost else '.'}"), *ending)
+    shown = measure(read.text(score.metric), value)
+    pieces = [
+        Piece(f"{protocol(score).opening}, {subject(record)} {shown.claim} "),
+        Piece(shown.write(value), strong=True),
+    ]
+    if shown.after:
+        pieces.append(Piece(f" {shown.after}"))
+    spread = words.interval(read.number(score.low), read.number(score.high), shown.form)
+    if spread:
+        pieces.append(Piece(f" (95{words.NBSP}% interval {spread})"))
+    if cost:
+        pieces += [Piece("; it cost "), *cost]
+    return (*pieces, Piece("."))
+
+
+def _cost(record: Record) -> list[Piece]:
+    if not record.costs:
+        return []
+    spent = sum(read.numbers([c.backbone_passes for c in record.costs]))
+    seconds = sum(read.numbers([c.seconds for c in record.costs]))
+    reused = any(read.flag(c.reused) for c in record.costs)
+    note = " (features came from the store)" if reused and spent == 0 else ""
+    return [Piece(words.passes(spent), True), Piece(f"{note} and "), Piece(words.seconds(seconds), True)]

@@ -1,0 +1,291 @@
+"""What each section says, computed from the Record."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.app.report import samples
+
+from regraft.app.report import classes, cost, curves, facts, layers, read, scores
+from regraft.app.report.page import page
+from regraft.app.report.verdict import protocol, verdict
+from regraft.record import Candidate, Cost, Finding, Record, Score
+
+
+def sentence(record: Record) -> str:
+    return "".join(piece.text for piece in verdict(record)).replace("\u00a0", " ")
+
+
+def only(score: Score | None, **fields) -> Record:
+    return replace(samples.minimal(), method="probe", model={"name": "a/b"}, scores={"test": score}, **fields)
+
+
+def test_verdict_of_a_test_split() -> None:
+    assert sentence(samples.multiclass()) == (
+        "On 864 test rows, the all-layers head on mobilenet_v2_1.0_224 is right 89.2 % of the time "
+        "(95 % interval 87.1 to 91.3); it cost 1.0 backbone pass and 31 s."
+    )
+
+
+def test_verdict_of_a_cross_validation_from_a_warm_store() -> None:
+    assert sentence(samples.many_classes()) == (
+        "On 3,120 rows, each predicted by a fit that never saw it (outer cross-validation), the probe head on "
+        "vit_small_patch16_224.augreg_in21k is right 79.7 % of the time (95 % interval 78.3 to 81.1); "
+        "it cost 0 backbone passes (features came from the store) and 1.2 s."
+    )
+
+
+def test_verdict_calls_selection_optimistic() -> None:
+    assert "8,014 rows that also chose the settings (inner cross-validation, so optimistic)" in sentence(
+        samples.multilabel()
+    )
+
+
+@pytest.mark.parametrize(
+    ("metric", "value", "claim"),
+    [
+        ("r2", 0.854, "explains 85.4 % of the variance."),
+        ("r2", -1.5, "has an R² of −1.50."),
+        ("rmse", 5.61, "is off by 5.61 (root mean square error)."),
+        ("map", 0.4127, "reaches a mean average precision of 0.413."),
+        ("balanced_accuracy", 0.5, "reaches a balanced accuracy of 50.0 %."),
+        ("my-own", 2.0, "has a my own of 2.00."),
+    ],
+)
+def test_verdict_of_each_metric(metric: str, value: float, claim: str) -> None:
+    score = Score(metric, value, math.nan, math.nan, "", 1, protocol="test split")
+    assert sentence(only(score)) == f"On 1 test row, the probe head on b {claim}"
+
+
+def test_verdict_without_a_score() -> None:
+    assert sentence(only(None)) == "The probe head on b has no score in this run."
+    assert sentence(samples.minimal()) == "The head has no score in this run."
+    assert sentence(samples.broken()).startswith("On 9 rows, the probe head reaches an F1 of 0.500; it cost")
+
+
+def test_validation_protocol_is_no_test() -> None:
+    kinds = [
+        protocol(Score("accuracy", 1, 1, 1, "", 3, protocol=p)).kind
+        for p in ("test split", "validation split", "outer cross-validation", "inner cross-validation", "")
+    ]
+    assert kinds == ["test", "validation", "outer", "inner", "other"]
+
+
+def test_headline_bar_and_the_commonest_class() -> None:
+    record = samples.multiclass()
+    first = scores.scores(record).groups[0]
+    counts = np.array(record.figures["confusion"]["counts"])
+    assert first.headline.bar.at == pytest.approx(100 * np.trace(counts) / counts.sum(), abs=1e-3)
+    assert first.headline.bar.baseline == pytest.approx(100 * counts.sum(1).max() / counts.sum(), abs=1e-3)
+    assert (first.headline.bar.low, first.headline.bar.high) == (87.12, 91.27)
+    assert [card.label for card in first.others][:2] == ["Balanced accuracy", "ROC AUC"]
+    assert scores.scores(record).groups[1].headline.baseline == ""  # other rows than the matrix's
+
+
+def test_interval_bars_hold_every_mark() -> None:
+    for make in samples.ALL.values():
+        view = scores.scores(make())
+        for group in view.groups if view else ():
+            for card in filter(None, (group.headline, *group.others)):
+                places = [card.bar.at, card.bar.low, card.bar.high, *card.bar.folds, *(t.at for t in card.bar.ticks)]
+                assert all(0 <= p <= 100 for p in places if p is not None)
+                assert card.bar.low is None or card.bar.low <= card.bar.high
+
+
+def test_cost_is_a_multiple_of_one_pass() -> None:
+    view = cost.costs(samples.multiclass())
+    assert [s.multiple.replace("\u00a0", " ") for s in view.stages] == [
+        "0.03 ×",
+        "1.07 ×",
+        "0.18 ×",
+        "0.05 ×",
+        "0.01 ×",
+    ]
+    assert sum(s.width for s in view.stages) == pytest.approx(100 / 1.03, abs=0.05)
+    starts = [s.start for s in view.stages]
+    assert starts == sorted(starts)
+    sweep = view.stages[1]
+    # one pass and the sweep's piece are drawn on the same axis
+    assert sweep.width / view.one_pass == pytest.approx(24.6 / 22.9, rel=1e-3)
+    assert view.lead.replace("\u00a0", " ") == (
+        "The run took 1.35 × the time of one backbone pass (23 s); the sweep stage took 79.4 % of it."
+    )
+
+
+def test_cost_without_the_floor_is_in_seconds() -> None:
+    view = cost.costs(samples.regression())
+    assert view.one_pass is None
+    assert not view.has["multiple"]
+    assert view.ticks[-1].label.endswith("s")
+    assert cost.costs(samples.minimal()) is None
+
+
+def test_confusion_names_the_worst_pair() -> None:
+    view = classes.confusion(samples.multiclass())
+    assert "rose named tulip, 19 times (12.1" in view.lead
+    assert (
+        view.lines[0].cells[1].tip.replace("\u00a0", " ") == "truth daisy, predicted dandelion: 8 of 168 rows (4.8 %)"
+    )
+    assert view.pairs[0].count == 19
+    assert [cell.right for cell in view.lines[2].cells] == [False, False, True, False, False]
+
+
+def test_confusion_shades_grow_with_the_share_of_the_row() -> None:
+    figure = {"classes": ["a", "b"], "counts": [[0, 10], [30, 70]]}
+    view = classes.confusion(replace(samples.minimal(), figures={"confusion": figure}))
+    assert [[cell.level for cell in line.cells] for line in view.lines] == [[0, 10], [6, 7]]
+
+
+def test_many_classes_give_pairs_instead_of_a_map() -> None:
+    assert classes.confusion(samples.cross_validated(30)).lines
+    view = classes.confusion(samples.many_classes())
+    assert not view.lines
+    assert len(view.pairs) == 20
+    counts = np.array(samples.many_classes().figures["confusion"]["counts"])
+    np.fill_diagonal(counts, 0)
+    assert view.pairs[0].count == counts.max()
+    assert view.mistaken_pairs == (counts > 0).sum()
+
+
+@pytest.mark.parametrize(
+    "figure",
+    [
+        None,
+        {},
+        {"classes": ["a"], "counts": []},
+        {"classes": ["a", "b"], "counts": [[1, 2], [3]]},
+        {"classes": ["a", "b"], "counts": [[0, 0], [0, 0]]},
+        {"classes": "ab", "counts": [[1, 0], [0, 1]]},
+    ],
+)
+def test_an_odd_matrix_is_left_out(figure) -> None:
+    assert classes.confusion(replace(samples.minimal(), figures={"confusion": figure})) is None
+
+
+def test_reliability_speaks_of_the_mean_gap() -> None:
+    bins = [
+        {"low": 0.0, "high": 0.5, "confidence": 0.4, "accuracy": 0.5, "count": 10},
+        {"low": 0.5, "high": 1.0, "confidence": 0.9, "accuracy": 0.7, "count": 30},
+        {"low": 0.9, "high": 1.0, "confidence": None, "accuracy": None, "count": 0},
+    ]
+    view = curves.reliability(replace(samples.minimal(), figures={"reliability": {"bins": bins, "ece": 0.175}}))
+    assert len(view.bins) == 2
+    assert "12.5 percentage points too confident" in view.lead  # (30 · 0.2 − 10 · 0.1) / 40
+    assert "0.175" in view.lead
+    assert view.bins[1].dot.y == pytest.approx(30)  # measured from the top
+    assert [b.over for b in view.bins] == [False, True]
+    assert [b.height for b in view.bins] == [pytest.approx(33.333), 100]
+
+
+def test_strengths_mark_the_chosen_cell_and_its_band() -> None:
+    view = curves.strengths(samples.multiclass())
+    assert [path.form for path in view.paths] == ["ridge", "logistic"]
+    assert len(view.paths[0].chosen) == 1
+    assert not view.paths[1].chosen
+    assert view.lead.replace("\u00a0", " ") == "Chosen: ridge at λ = 0.01, accuracy 90.5 % ± 0.7 in the inner folds."
+    best = min(float(point.split(",")[1]) for point in view.paths[0].points.split())
+    assert view.paths[0].chosen[0].y == best
+    assert len(view.paths[0].band.points.split()) == 2 * 11
+
+
+def test_strengths_fall_back_on_the_candidates() -> None:
+    record = samples.multiclass()
+    figures = {k: v for k, v in record.figures.items() if k != "strengths"}
+    assert curves.strengths(replace(record, figures=figures)) == curves.strengths(record)
+    alone = replace(samples.minimal(), candidates=(Candidate("ridge", 1.0, 0.5, 0.1, True),))
+    assert curves.strengths(alone) is None
+
+
+def test_layers_are_ordered_by_depth_and_summed() -> None:
+    found = [
+        {"name": "deep", "depth": 1.0, "share": 0.6},
+        {"name": "first", "depth": 0.0, "share": 0.1},
+        {"name": "mid", "depth": 0.5, "share": 0.3},
+    ]
+    view = layers.layers(replace(samples.minimal(), figures={"layers": found}))
+    assert [layer.name for layer in view.layers] == ["first", "mid", "deep"]
+    assert [layer.width for layer in view.layers] == [pytest.approx(16.667), 50, 100]
+    assert "1\u00a0layer of 3 carries half" in view.lead
+    assert "the most important is deep (60.0" in view.lead
+
+
+def test_scatter_is_thinned_evenly_and_says_so() -> None:
+    pairs = [{"truth": float(i), "predicted": i + 2.0} for i in range(4000)]
+    view = curves.scatter(replace(samples.minimal(), figures={"scatter": pairs}))
+    assert len(view.dots) == 1334
+    assert view.lead.replace("\u00a0", " ") == (
+        "Half of the 4,000 rows are predicted within 2.00 of the truth. One row in 3 is drawn."
+    )
+
+
+def test_mistakes_are_sorted_by_confidence() -> None:
+    found = [
+        {"id": "a", "truth": "x", "predicted": "y", "confidence": 0.5, "thumbnail": None},
+        {"id": "b", "truth": "x", "predicted": "y", "confidence": 0.9, "thumbnail": samples.thumbnail(0, "PNG")},
+    ]
+    first, second = facts.mistakes(replace(samples.minimal(), figures={"mistakes": found}))
+    assert (first.row, second.row) == ("b", "a")
+    assert first.image.startswith("data:image/png;base64,")
+    assert second.image == ""
+
+
+@pytest.mark.parametrize(
+    "uri",
+    [
+        "https://example.org/a.png",
+        "data:image/svg+xml;base64,AAAA",
+        "data:text/html;base64,AAAA",
+        "javascript:1",
+        'data:image/png;base64,AA"onerror=1',
+        "data:image/png;base64,AAAA\n",
+        "data:image/png,AAAA",
+        None,
+        7,
+    ],
+)
+def test_no_other_picture_is_let_in(uri) -> None:
+    assert read.thumbnail(uri) == ""
+    assert read.thumbnail("data:image/png;base64,AAAA") != ""
+
+
+def test_findings_are_ordered_and_the_inapplicable_stand_apart() -> None:
+    view = facts.notes(samples.multiclass())
+    assert [note.severity for note in view.found] == ["warning", "advice", "info", "info"]
+    assert len(view.skipped) == 2
+    assert view.lead.replace("\u00a0", " ") == "1 warning, 1 piece of advice, 2 notes."
+    quiet = facts.notes(replace(samples.minimal(), findings=(Finding("a", "b", "not-applicable"),)))
+    assert quiet.lead == "Nothing to report."
+
+
+def test_facts_shorten_fingerprints_and_long_lists() -> None:
+    record = replace(
+        samples.minimal(), model={"fingerprint": "ab" * 32}, task={"classes": [f"c{i}" for i in range(40)]}
+    )
+    task, model = facts.facts(record)
+    assert (model.entries[0].value, model.entries[0].full) == ("abababababab…", "ab" * 32)
+    assert task.entries[0].value.startswith("40: c0, c1")
+    assert task.entries[0].full.endswith("c39")
+
+
+def test_sections_come_in_order_and_absent_ones_leave_no_hole() -> None:
+    keys = [section.key for section in page(samples.multiclass()).sections]
+    assert keys == ["scores", "cost", "confusion", "classes", "reliability", "layers", "strengths", "mistakes",
+        "findings", "facts", "reproduce", "citations",
+    ]  # fmt: skip
+    assert [s.key for s in page(samples.regression()).sections] == [
+        "scores", "cost", "layers", "strengths", "scatter", "facts", "reproduce",
+    ]  # fmt: skip
+    assert page(samples.minimal()).sections == ()
+
+
+def test_a_failed_run_says_so() -> None:
+    assert page(replace(samples.minimal(), status="interrupted")).status == "interrupted"
+    assert page(samples.multiclass()).status == ""
+
+
+def test_costs_of_a_torn_record_are_read_as_zero() -> None:
+    torn = replace(samples.minimal(), costs=(Cost("sweep", None, None, None, 0, 0),))  # type: ignore[arg-type]
+    assert cost.costs(torn).stages[0].seconds.replace("\u00a0", " ") == "0 s"
