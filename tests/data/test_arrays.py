@@ -59,7 +59,7 @@ def test_a_manifest_is_returned_as_it_is():
         ((X, Y, Y[:3]), "groups and inputs differ"),
         ((X, np.zeros((8, 1, 1))), "labels; expected shape"),
         ((X,), r"expected \(X, y\)"),
-        ((X, np.zeros(8, dtype=int)), "a single class, '0'"),
+        ((X, np.zeros(8, dtype=int)), "a single class in training, '0'"),
         ((X[:1], Y[:1]), "1 training row"),
         ((X, np.full(8, np.nan)), "no label at all"),
         (([[1.0], [1.0, 2.0]], [0, 1]), "rows of one shape"),
@@ -112,5 +112,5 @@ def test_npz_files_that_cannot_be_used_say_why(tmp_path, arrays, options, messag
 
 def test_npz_that_is_none(tmp_path):
     (tmp_path / "d.npz").write_bytes(b"nonsense")
-    with pytest.raises(DataError, match="not an .npz file"):
+    with pytest.raises(DataError, match=r"not an \.npz file"):
         scan(tmp_path / "d.npz")

@@ -39,14 +39,6 @@ def check_target(manifest: Manifest) -> None:
 
 def _check_classes(manifest: Manifest, target: Target, train: np.ndarray) -> None:
     counts = np.bincount(target.values[train][target.values[train] >= 0], minlength=len(target.classes))
-    if len(target.classes) < 2:
-        raise DataError(
-            f"{manifest.name}: a single class, {target.classes[0]!r}"
-            if target.classes
-            else f"{manifest.name}: no class",
-            expected="at least two classes",
-            do="add rows of another class",
-        )
     for part in ("validation", "test"):
         present = np.unique(target.values[manifest.rows_of(part)])
         absent = [target.classes[code] for code in present if code >= 0 and counts[code] == 0]
@@ -55,6 +47,13 @@ def _check_classes(manifest: Manifest, target: Target, train: np.ndarray) -> Non
                 f"{manifest.name}: {_listed('class', absent)} in the {part} part but not in training",
                 do="add training rows of it, or take its rows out of the other parts",
             )
+    known = [name for name, count in zip(target.classes, counts) if count]
+    if len(known) < 2:
+        raise DataError(
+            f"{manifest.name}: a single class in training{f', {known[0]!r}' if known else ''}",
+            expected="at least two classes",
+            do="add rows of another class",
+        )
     if counts.max() == 1 and len(train) > 2:
         raise DataError(
             f"{manifest.name}: each of the {len(train)} training rows has its own class",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -48,16 +49,7 @@ def drop(manifest: Manifest, bad: Sequence[tuple[int, BadRow]]) -> Manifest:
     keep = np.ones(len(manifest), dtype=bool)
     keep[[row for row, _ in bad]] = False
     kept = manifest.take(np.flatnonzero(keep))
-    return Manifest(
-        name=kept.name,
-        inputs=kept.inputs,
-        ids=kept.ids,
-        hashes=kept.hashes,
-        target=kept.target,
-        split=kept.split,
-        groups=kept.groups,
-        skipped=(*manifest.skipped, *(item for _, item in bad)),
-    )
+    return dataclasses.replace(kept, skipped=(*manifest.skipped, *(item for _, item in bad)))
 
 
 def checked(
@@ -85,9 +77,24 @@ def checked(
             f"{manifest.name}: {len(listed)} of {len(manifest)} rows cannot be read: {lines}{more}",
             do="mend or delete them, or leave them out with --skip-bad",
         )
-    kept = drop(manifest, listed)
+    kept = _without_empty_classes(drop(manifest, listed))
     check_target(kept)
     return kept
+
+
+def _without_empty_classes(manifest: Manifest) -> Manifest:
+    """Classes whose every row was left out are no classes of the task any more."""
+    target = manifest.target
+    if target is None or target.kind not in ("binary", "multiclass") or target.masks is not None:
+        return manifest
+    used = np.unique(target.values[target.values >= 0])
+    if len(used) == len(target.classes):
+        return manifest
+    codes = np.append(np.searchsorted(used, np.arange(len(target.classes))), -1)  # -1 stays -1
+    classes = tuple(target.classes[code] for code in used)
+    return dataclasses.replace(
+        manifest, target=dataclasses.replace(target, classes=classes, values=codes[target.values])
+    )
 
 
 def thread_map(
