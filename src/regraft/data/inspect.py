@@ -43,13 +43,20 @@ def inspect(
 
 
 def drop(manifest: Manifest, bad: Sequence[tuple[int, BadRow]]) -> Manifest:
-    """The manifest without the bad rows, which are recorded in ``skipped``."""
+    """The manifest without the bad rows, which are recorded in ``skipped``; a class that loses all rows goes, too.
+
+    Raises:
+        DataError: too little is left: no row, one training row, one class.
+    """
     if not bad:
         return manifest
     keep = np.ones(len(manifest), dtype=bool)
     keep[[row for row, _ in bad]] = False
     kept = manifest.take(np.flatnonzero(keep))
-    return dataclasses.replace(kept, skipped=(*manifest.skipped, *(item for _, item in bad)))
+    kept = dataclasses.replace(kept, skipped=(*manifest.skipped, *(item for _, item in bad)))
+    kept = _without_empty_classes(kept)
+    check_target(kept)
+    return kept
 
 
 def checked(
@@ -77,9 +84,7 @@ def checked(
             f"{manifest.name}: {len(listed)} of {len(manifest)} rows cannot be read: {lines}{more}",
             do="mend or delete them, or leave them out with --skip-bad",
         )
-    kept = _without_empty_classes(drop(manifest, listed))
-    check_target(kept)
-    return kept
+    return drop(manifest, listed)
 
 
 def _without_empty_classes(manifest: Manifest) -> Manifest:
