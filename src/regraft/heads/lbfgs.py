@@ -19,6 +19,8 @@ __all__ = ["Fit", "Problem", "minimise"]
 
 _MEMORY = 10
 _SEARCHES = 8
+#: Iterations without a tenth less gradient after which a problem has reached its dtype's rounding level.
+_PATIENCE = 100
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,15 +63,14 @@ class Problem:
         slopes = self.model.adjoint(residuals).add_(theta[..., :-1], alpha=penalty)
         return torch.cat([slopes, residuals.sum(-1, keepdim=True)], dim=-1)
 
-    def inverse_curvature(self, penalty: float) -> Tensor:
-        """The diagonal preconditioner (p + 1,): 1 / (κ s_j + λ), κ bounding the loss's curvature.
+    def precondition(self, gradient: Tensor, penalty: float) -> Tensor:
+        """D g with D near (κ X_cᵀX_c/N + λ)⁻¹, κ bounding the loss's curvature, and 1/κ for the intercepts.
 
-        In the eigenbasis of the features s_j = S_j/n, the Hessian at equal probabilities up to its
-        softmax factor; the intercept's entry is 1/κ.
+        In the eigenbasis of the features D is diagonal, 1 / (κ S_j/N + λ).
         """
-        curvature = self.loss.curvature * self.model.spectrum + penalty
-        last = torch.full((1,), 1 / self.loss.curvature, dtype=curvature.dtype)
-        return torch.cat([1 / curvature, last]).to(self.model.dtype)
+        curvature = self.loss.curvature
+        slopes = self.model.precondition(gradient[..., :-1], curvature, penalty)
+        return torch.cat([slopes, gradient[..., -1:] / curvature], dim=-1)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,17 +111,22 @@ def minimise(
         tolerance: relative.
         max_iterations: of L-BFGS.
     """
-    scaling = problem.inverse_curvature(penalty)
-    yardstick = (_dot(reference, reference * scaling)).sqrt().clamp_min(4 * torch.finfo(start.dtype).eps)
+    yardstick = (
+        _dot(reference, problem.precondition(reference, penalty)).sqrt().clamp_min(4 * torch.finfo(start.dtype).eps)
+    )
     theta, out_logits = start.clone(), problem.logits(start)
     residual = torch.zeros_like(yardstick)
     active = torch.arange(len(theta))
-    state = _State(problem, scaling, penalty, theta, out_logits.clone())
+    state = _State(problem, penalty, theta, out_logits.clone())
+    best, since = torch.full_like(yardstick, torch.inf), torch.zeros_like(yardstick)
     iterations = 0
     while True:
-        current = (_dot(state.gradient, state.gradient * scaling)).sqrt() / yardstick[active]
+        current = _dot(state.gradient, state.scaled).sqrt() / yardstick[active]
         residual[active] = current
-        going = current > tolerance
+        better = current < 0.9 * best[active]
+        best[active] = torch.where(better, current, best[active])
+        since[active] = torch.where(better, torch.zeros_like(current), since[active] + 1)
+        going = (current > tolerance) & (since[active] < _PATIENCE)
         finished = iterations >= max_iterations or not bool(going.any())
         if finished or int(going.sum()) <= 0.7 * len(active):
             theta[active], out_logits[active] = state.theta, state.logits
@@ -137,17 +143,20 @@ def minimise(
 class _State:
     """The running problems: point, logits, gradient, curvature pairs."""
 
-    def __init__(self, problem: Problem, scaling: Tensor, penalty: float, theta: Tensor, logits: Tensor) -> None:
-        self.problem, self.scaling, self.penalty = problem, scaling, penalty
+    def __init__(self, problem: Problem, penalty: float, theta: Tensor, logits: Tensor) -> None:
+        self.problem, self.penalty = problem, penalty
         self.theta, self.logits = theta.clone(), logits
         self.gradient = problem.gradient(theta, logits, penalty)
+        self.scaled = problem.precondition(self.gradient, penalty)
         self.pairs: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.unit = torch.ones(len(theta), dtype=theta.dtype)
 
     def keep(self, index: Tensor) -> None:
         """Go on with some of the problems."""
         self.problem = self.problem.take(index)
         self.theta, self.logits = self.theta[index], self.logits[index]
-        self.gradient = self.gradient[index]
+        self.gradient, self.scaled = self.gradient[index], self.scaled[index]
+        self.unit = self.unit[index]
         self.pairs = [(s[index], y[index], r[index]) for s, y, r in self.pairs]
 
     def advance(self, going: Tensor) -> None:
@@ -156,7 +165,7 @@ class _State:
         slope = _dot(step, self.gradient)
         uphill = slope >= 0
         if bool(uphill.any()):
-            step = torch.where(uphill[:, None, None], -self.scaling * self.gradient, step)
+            step = torch.where(uphill[:, None, None], -self.scaled, step)
             slope = _dot(step, self.gradient)
         moved = self.problem.logits(step)
         length = self._search(step, moved, slope) * going
@@ -165,10 +174,14 @@ class _State:
         self.logits = self.logits + moved * length[:, None, None]
         gradient = self.problem.gradient(self.theta, self.logits, self.penalty)
         change = gradient - self.gradient
-        self.gradient = gradient
+        scaled = self.problem.precondition(gradient, self.penalty)
+        length_of_change = _dot(change, scaled - self.scaled)
+        self.gradient, self.scaled = gradient, scaled
         product = _dot(step, change)
         inverse = torch.where(product > 0, 1 / product.clamp_min(1e-37), torch.zeros_like(product))
         self.pairs = [*self.pairs[-_MEMORY + 1 :], (step, change, inverse)]
+        unit = inverse * length_of_change
+        self.unit = torch.where(unit > 0, 1 / unit.clamp_min(1e-30), torch.ones_like(unit))
 
     def _direction(self) -> Tensor:
         """−H g by the two-loop recursion (Nocedal, 1980); a pair of zero weight leaves no trace."""
@@ -178,11 +191,7 @@ class _State:
             alpha = inverse * _dot(s, q)
             q.sub_(alpha[:, None, None] * y)
             alphas.append(alpha)
-        q *= self.scaling
-        if self.pairs:
-            _, y, inverse = self.pairs[-1]
-            denominator = inverse * _dot(y, y * self.scaling)
-            q *= torch.where(denominator > 0, 1 / denominator.clamp_min(1e-30), torch.ones_like(inverse))[:, None, None]
+        q = self.problem.precondition(q, self.penalty).mul_(self.unit[:, None, None])
         for (s, y, inverse), alpha in zip(self.pairs, reversed(alphas)):
             q += (alpha - inverse * _dot(y, q))[:, None, None] * s
         return -q

@@ -301,10 +301,9 @@ def _brier(response: Response, values: Array, weights: Array) -> Array:
 
 def _ece(response: Response, values: Array, weights: Array, bins: int = 15) -> Array:
     rows, confidence, hit = confidences(response, values)
-    member = np.eye(bins)[bin_of(confidence, bins)]
-    spread = weights[:, rows]
-    gap = spread @ (member * (hit - confidence)[:, None])
-    return np.abs(gap).sum(1) / spread.sum(1)
+    gaps = np.zeros((len(values), bins))  # by row first: a multilabel row has several labels
+    np.add.at(gaps, (rows, bin_of(confidence, bins)), hit - confidence)
+    return np.abs(weights @ gaps).sum(1) / (weights @ np.bincount(rows, minlength=len(values)))
 
 
 _FUNCTIONS: dict[str, Callable[[Response, Array, Array], Array]] = {

@@ -43,6 +43,10 @@ class LinearModel(ABC):
         total = float(self.spectrum.sum())
         return total if total > 0 else 1.0
 
+    def precondition(self, gradient: Tensor, curvature: float, penalty: float) -> Tensor:
+        """D g for g (P, C, p), D near (curvature · X_cᵀX_c/N + penalty)⁻¹; here its diagonal."""
+        return gradient / (curvature * self.spectrum + penalty).to(self.dtype)
+
     @abstractmethod
     def forward(self, coefficients: Tensor) -> Tensor:
         """V X_cᵀ: (P, C, p) → (P, C, N)."""
