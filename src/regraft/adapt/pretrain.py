@@ -156,6 +156,7 @@ def pretrain(
         cost.update(backbone_passes=len(parts[held]) / len(parts["train"]))
     figures["history"] = [dataclasses.asdict(epoch) for epoch in outcome.history]
     record = _record(plan, manifest, module, {held: score}, figures, ledger, output)
+    record = Record.from_json(record.to_json())  # what is returned now equals what is loaded later
     write_bytes(output / "README.md", _card(record, plan, about, outcome).encode())
     record.save(output / "record.json")
     shutil.rmtree(output / "training", ignore_errors=True)
@@ -298,12 +299,12 @@ def _card(record: Record, plan: _Plan, about: Provenance, outcome: Outcome) -> s
     score, config = record.headline, plan.config
     if score is None:
         raise RecipeError("a backbone without a score has no card")
-    rows = record.data
+    rows, interval = record.data, score.interval.replace("wilson", "Wilson")
     classes = ", ".join(str(name) for name in record.task["classes"])
     options = ", ".join(f"{name}={value}" for name, value in plan.options.items())
     lines = [
         f"# A {plan.arch} trained on {rows['name']}", "",
-        f"- **Accuracy** {100 * score.value:.1f} % (95 % {score.interval} interval {100 * score.low:.1f} to "
+        f"- **Accuracy** {100 * score.value:.1f} % (95 % {interval} interval {100 * score.low:.1f} to "
         f"{100 * score.high:.1f}; {score.rows:,} rows of the {score.protocol}), with the weights as stored.",
         f"- **Network** {plan.arch}({options}), {record.model['parameters']:,} parameters, stored as "
         f"{plan.stored} in {record.artifact_bytes:,} bytes.",
