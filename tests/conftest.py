@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
+
+# One thread, set before torch is imported: the tests' arithmetic is small, and on a busy machine the threads of a
+# pool wait for one another far longer than they work.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 
