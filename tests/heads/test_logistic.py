@@ -177,3 +177,12 @@ def test_streamed_statistics_of_columns_far_from_zero() -> None:
     torch.testing.assert_close(model.forward(v), torch.einsum("pcd,nd->pcn", v, centred), atol=1e-8, rtol=1e-8)
     r = torch.randn(2, 3, 40, dtype=torch.float64)
     torch.testing.assert_close(model.adjoint(r), torch.einsum("pcn,nd->pcd", r, centred), atol=1e-8, rtol=1e-8)
+
+
+def test_the_streamed_preconditioner_inverts_the_curvature_along_principal_axes() -> None:
+    x, _ = features(40, 12)
+    model = Streamed(design_of(x, 1))
+    curvature = 0.25 * np.cov(x.T, bias=True) + 0.01 * np.eye(12)
+    g = torch.randn(1, 2, 12, dtype=torch.float64)
+    expected = torch.tensor(np.linalg.solve(curvature, g[0].numpy().T).T)[None]
+    torch.testing.assert_close(model.precondition(g, 0.25, 0.01), expected, atol=1e-8, rtol=1e-8)
