@@ -316,8 +316,8 @@ def _card(record: Record, plan: _Plan, about: Provenance, outcome: Outcome) -> s
         f"{config.optimiser.lr:g} (momentum {config.optimiser.momentum:g}, weight decay "
         f"{config.optimiser.weight_decay:g}), {config.schedule.kind} schedule, label smoothing "
         f"{config.label_smoothing:g}, random shifts of up to {plan.augment.shift} pixels"
-        f"{' and horizontal flips' if plan.augment.flip else ''}, seed {config.seed}; no row outside the "
-        "training part was used to choose anything.",
+        f"{' and horizontal flips' if plan.augment.flip else ''}, seed {config.seed}. The "
+        "last weights are kept; this run chose nothing by the scored rows.",
         f"- **Classes** {classes}.", "",
     ]  # fmt: skip
     if about.note:
