@@ -38,7 +38,7 @@ class RegraftError(Exception):
             parts.append(f"got {got.rstrip('.')}")
         message = "; ".join(parts) + "."
         if do:
-            message += f" To mend it: {do.rstrip('.')}."
+            message += f" To mend it: {do.rstrip('.')}" + ("" if do.endswith("?") else ".")
         super().__init__(message)
         self.what, self.expected, self.got, self.do = what, expected, got, do
 

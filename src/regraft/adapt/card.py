@@ -38,7 +38,7 @@ def model_card(record: Record) -> str:
         "",
         "## Facts",
         "",
-        f"- Backbone: {model['name']}, fingerprint `{model['fingerprint'][:16]}`, licence: "
+        f"- Backbone: {model['path']}, fingerprint `{model['fingerprint'][:16]}`, licence: "
         f"{model['licence'] or 'not stated: check its source before you pass this on'}.",
         f"- Data: {data['name']}, fingerprint `{data['fingerprint'][:16]}`, "
         + ", ".join(f"{n} {part}" for part, n in task["rows"].items() if n)

@@ -51,7 +51,7 @@ def estimate(ready: Prepared, options: Options) -> Record:
             "classes": list(target.classes),  # type: ignore[union-attr]
             "rows": {part: len(ready.manifest.rows_of(part)) for part in ("train", "validation", "test")},
         },
-        model={"name": ready.network.name, "taps": len(ready.plan.blocks), "features": width},
+        model={"name": ready.network.name, "licence": "", "taps": len(ready.plan.blocks), "features": width},
         data={"name": ready.manifest.name, "store_bytes": rows * width * DTYPES[options.dtype].itemsize},
         scores={"validation": None, "test": None},
         costs=(sweep, solve),

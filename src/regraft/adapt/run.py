@@ -354,7 +354,8 @@ def _record(ready: Prepared, evaluation: Evaluation, options: Options, ledger: L
             "title": ready.recipe.title,
         },
         model={
-            "name": network.name,
+            "name": Path(network.name).name if Path(network.name).is_dir() else network.name,
+            "path": network.name,
             "source": network.about.source,
             "revision": network.about.revision,
             "licence": network.about.licence,

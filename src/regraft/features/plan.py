@@ -81,8 +81,8 @@ def plan(network: Network, needs: Sequence[Taps]) -> Plan:
     """The union of several needs, each block once, in the network's order of execution.
 
     Two target sizes that lead to the same pooling (a tap with more channels than either) share one
-    block. A tap whose value another tap of the plan repeats under another name (a block that ends in
-    an activation) is kept: selection sees what the network has.
+    block. A tap that holds the very tensor of an earlier tap of the same need (a block that ends in an
+    activation) is left out: it would only count that layer twice.
 
     Raises:
         TapError: a pattern matches nothing, or nothing is asked for.
@@ -91,8 +91,11 @@ def plan(network: Network, needs: Sequence[Taps]) -> Plan:
     ragged = network.preprocess.modality == "text"
     found: dict[str, Block] = {}
     for need in needs:
-        for name in network.match(need.patterns):
+        matched = network.match(need.patterns)
+        for name in matched:
             site = network.sites[order[name]]
+            if site.same_as in matched:
+                continue
             for size in need.sizes:
                 block = _block(site, order[name], len(order), size, need.cls, ragged)
                 found.setdefault(block.name, block)
@@ -107,7 +110,7 @@ def _block(site: Site, index: int, count: int, size: int | None, cls: Cls, ragge
         site.layout,
         size,
         cls=cls,
-        prefix_tokens=getattr(site, "prefix_tokens", 0),
+        prefix_tokens=site.prefix_tokens,
         ragged=ragged and site.layout == "tokens",
     )
     depth = (index + 1) / count
