@@ -67,7 +67,7 @@ def _dispatch(name: str, weights: str | None, revision: str | None, head: bool, 
     if _IMPORT.fullmatch(name):
         return own.load(name, weights, seed)
     folder = Path(name).expanduser()
-    if folder.exists():
+    if name and folder.exists():
         return _folder(name, folder, head, seed)
     if name.startswith((".", "/", "~")) or not _HUB.fullmatch(name):
         raise _unknown(name)

@@ -230,6 +230,7 @@ class Network:
 
     def flops(self, batch: Any) -> int:
         """Floating-point operations of one forward pass of ``batch`` (multiply and add count two)."""
+        _ = self._trace  # made outside the count
         with FlopCounterMode(display=False) as counter, torch.no_grad():
             self.forward(batch)
         return int(counter.get_total_flops())

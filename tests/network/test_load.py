@@ -1,0 +1,245 @@
+"""Loading by name: every door, and one clear line for every closed one."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from tests.network.zoo import build
+
+from regraft.errors import MissingDependencyError, MissingPathError, ModelError
+from regraft.network import ArrayPreprocess, ImagePreprocess, load
+
+Folders = Callable[[str], Path]
+
+CODE = """
+from torch import nn
+from regraft.network import ArrayPreprocess
+def plain():
+    return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+def image():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
+def told():
+    return image(), ArrayPreprocess((3, 9, 9))
+def breaks():
+    raise ZeroDivisionError("oh")
+number = 3
+def text():
+    return "no module"
+"""
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """A module in the working folder, under a name of its own."""
+    name = f"mine_{tmp_path.name.replace('-', '_')}"
+    (tmp_path / f"{name}.py").write_text(CODE)
+    monkeypatch.chdir(tmp_path)
+    return name
+
+
+def test_a_local_folder_needs_no_network_and_says_nothing(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    import transformers
+
+    def refuse(*_: Any, **__: Any) -> None:
+        raise AssertionError("the network was used")
+
+    folder = folders("bert")
+    monkeypatch.delenv("HF_HUB_OFFLINE", raising=False)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    settings = transformers.utils.logging
+    before = settings.get_verbosity(), settings.is_progress_bar_enabled()
+    capfd.readouterr()
+    network = load(str(folder))
+    assert capfd.readouterr() == ("", "")
+    assert (settings.get_verbosity(), settings.is_progress_bar_enabled()) == before
+    assert network.about.source == "transformers"
+    assert network.about.parameters == sum(p.numel() for p in network.module.parameters())
+    assert not network.module.training
+    assert {p.dtype for p in network.module.parameters()} == {torch.float32}
+
+
+def test_the_classifier_can_be_left_out(folders: Folders) -> None:
+    with_head, without = load(str(folders("resnet"))), load(str(folders("resnet")), head=False)
+    assert with_head.head == "classifier.1"
+    assert not without.has_logits
+    x = with_head.example(2)
+    with torch.no_grad():
+        assert torch.equal(without.forward(x), with_head.without_head().forward(x))
+
+
+def test_a_pooler_that_was_never_trained_is_not_used(tmp_path: Path) -> None:
+    for family in ("bert", "vit"):
+        model, processor = build(family)
+        folder = tmp_path / family
+        base = model if family == "bert" else model.vit
+        base.save_pretrained(folder)
+        processor.save_pretrained(folder)
+        weights = load_file(folder / "model.safetensors")
+        kept = {key: value for key, value in weights.items() if "pooler" not in key}
+        save_file(kept, folder / "model.safetensors", {"format": "pt"})
+        network = load(str(folder))
+        assert load(str(folder)).fingerprint == network.fingerprint
+        batch = network.example(2)
+        arguments = batch if isinstance(batch, dict) else {"pixel_values": batch}
+        with torch.no_grad():
+            hidden = network.module(**arguments).last_hidden_state
+            expected = hidden.mean(1) if family == "bert" else hidden[:, 0]
+            torch.testing.assert_close(network.forward(batch), expected)
+        assert not any("pooler" in site.name for site in network.sites)
+
+
+def test_classes_and_licence_are_read(folders: Folders, tmp_path: Path) -> None:
+    folder = shutil.copytree(folders("convnext"), tmp_path / "named")
+    config = json.loads((folder / "config.json").read_text())
+    config["id2label"] = {str(i): word for i, word in enumerate(["ant", "bee", "cat", "dog", "elk"])}
+    config["label2id"] = {word: int(i) for i, word in config["id2label"].items()}
+    (folder / "config.json").write_text(json.dumps(config))
+    (folder / "README.md").write_text("---\nlanguage: en\nlicense: apache-2.0\n---\n# A model\n")
+    network = load(str(folder))
+    assert network.about.classes == ("ant", "bee", "cat", "dog", "elk")
+    assert network.about.licence == "apache-2.0"
+    assert load(str(folders("convnext"))).about.classes == ()
+    assert network.fingerprint == load(str(folders("convnext"))).fingerprint  # names change no number
+
+
+def test_own_callable(package: str, tmp_path: Path) -> None:
+    network = load(f"{package}:plain")
+    assert network.preprocess == ArrayPreprocess((4,))
+    assert load(f"{package}:plain").fingerprint == network.fingerprint
+    assert load(f"{package}:plain", random=3).fingerprint != network.fingerprint
+    tensors = {name: torch.ones_like(value) for name, value in network.params.items()}
+    save_file(tensors, tmp_path / "w.safetensors")
+    loaded = load(f"{package}:plain", weights=str(tmp_path / "w.safetensors"))
+    assert all(bool((value == 1).all()) for value in loaded.params.values())
+    assert load(f"{package}:plain", head=False).sites[-1].shape == (6,)
+    assert load(f"{package}:told").preprocess == ArrayPreprocess((3, 9, 9))
+
+
+def test_own_callable_with_a_description_beside_its_weights(package: str, tmp_path: Path) -> None:
+    module = load(f"{package}:told").module
+    save_file(module.state_dict(), tmp_path / "model.safetensors")
+    described = {"input": {"size": [3, 9, 9], "mean": [0.5] * 3, "std": [0.25] * 3}, "classes": ["a", "b"]}
+    (tmp_path / "config.json").write_text(json.dumps({**described, "licence": "MIT"}))
+    network = load(f"{package}:image", weights="model.safetensors")
+    assert network.preprocess == ImagePreprocess((9, 9), None, 2, (0.5,) * 3, (0.25,) * 3)
+    assert (network.about.classes, network.about.licence) == (("a", "b"), "MIT")
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("{}:image", "preprocessing of .* is not known.*let the callable return"),
+        ("{}:breaks", r"breaks\(\) fails; got ZeroDivisionError: oh"),
+        ("{}:number", "cannot be called"),
+        ("{}:text", "gives no module"),
+        ("{}:plane", "has no 'plane'.*did you mean plain"),
+        ("{}_x:plain", "cannot be imported"),
+    ],
+)
+def test_own_callables_that_cannot_be_used(name: str, message: str, package: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        load(name.format(package))
+
+
+def test_weights_that_do_not_fit(package: str, tmp_path: Path) -> None:
+    path = tmp_path / "w.safetensors"
+    good = {name: value.clone() for name, value in load(f"{package}:plain").params.items()}
+    for change, message in (
+        ({"0.weight": None}, r"1 missing \(0\.weight\)"),
+        ({"9.weight": torch.zeros(1)}, r"1 left over \(9\.weight\)"),
+        ({"0.bias": torch.zeros(9)}, r"1 of another shape \(0\.bias\)"),
+    ):
+        save_file({key: value for key, value in {**good, **change}.items() if value is not None}, path)
+        with pytest.raises(ModelError, match=message):
+            load(f"{package}:plain", weights=str(path))
+    path.write_bytes(b"\x80\x04 not safetensors")
+    with pytest.raises(ModelError, match="is no safetensors file"):
+        load(f"{package}:plain", weights=str(path))
+    with pytest.raises(MissingPathError, match="not there"):
+        load(f"{package}:plain", weights=str(tmp_path / "none.safetensors"))
+    with pytest.raises(ModelError, match="weights belong to package"):
+        load("./folder", weights=str(path))
+
+
+def test_a_folder_whose_weights_do_not_fit(folders: Folders, tmp_path: Path) -> None:
+    folder = shutil.copytree(folders("vit"), tmp_path / "torn")
+    weights = load_file(folder / "model.safetensors")
+    kept = {key: value for key, value in weights.items() if "layernorm_before" not in key}
+    save_file(kept, folder / "model.safetensors", {"format": "pt"})
+    with pytest.raises(ModelError, match=r"do not fit its configuration.*missing"):
+        load(str(folder))
+    (folder / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(ModelError, match="holds no usable model"):
+        load(str(folder))
+    (folder / "model.safetensors").unlink()
+    with pytest.raises(ModelError, match="holds no usable model"):
+        load(str(folder))
+
+
+def test_a_folder_without_preprocessing(folders: Folders, tmp_path: Path) -> None:
+    folder = shutil.copytree(folders("vit"), tmp_path / "bare")
+    (folder / "preprocessor_config.json").unlink()
+    with pytest.raises(ModelError, match="says nothing about its preprocessing"):
+        load(str(folder))
+
+
+def test_names_that_are_not_known(folders: Folders, tmp_path: Path) -> None:
+    (tmp_path / "my-model").mkdir()
+    for name, message in (
+        (str(tmp_path / "my-modle"), "did you mean .*my-model"),
+        (str(tmp_path / "my-model"), "a folder without config.json"),
+        (str(folders("vit") / "config.json"), "got a file"),
+        ("resnet50", "did you mean timm/resnet50 or torchvision/resnet50"),
+        ("", "is not known"),
+        ("regraft/none-such", "no bundled backbone"),
+    ):
+        with pytest.raises(ModelError, match=message) as caught:
+            load(name)
+        assert "\n" not in str(caught.value)
+
+
+def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    with pytest.raises(ModelError, match="nobody/no-such-model is not in the cache and the hub cannot be reached") as e:
+        load("nobody/no-such-model")
+    assert "\n" not in str(e.value)
+
+
+def test_the_data_packs_networks(data_pack: Path) -> None:
+    network = load(str(data_pack / "weights/mobilenet_v1_0.25_128"))
+    assert network.head == "classifier"
+    assert len(network.about.classes) == 1001
+    assert isinstance(network.preprocess, ImagePreprocess)
+    assert (network.preprocess.resize, network.preprocess.crop) == (146, (128, 128))
+    with pytest.raises(ModelError, match="holds no usable model"):
+        load(str(data_pack / "weights/cifar10_resnet20"))
+
+
+@pytest.mark.parametrize("package", ["timm", "torchvision"])
+def test_optional_packages_load_or_say_why(package: str) -> None:
+    """Where the package loads, its models do too; where it does not, one sentence says so."""
+    try:
+        network = load(f"{package}/resnet18", random=0)
+    except MissingDependencyError as error:
+        assert f"{package} " in str(error)  # noqa: PT017
+        assert "\n" not in str(error)  # noqa: PT017
+        pytest.skip(str(error))
+    assert network.head == "fc"
+    assert len(network.blocks) == 8
+    assert "layer1.0.relu:1" in network.match(["activation"]) or "layer1.0.act2" in network.match(["activation"])
+    assert load(f"{package}/resnet18", random=0, head=False).sites[-1].shape == (512,)
+    with pytest.raises(ModelError, match="did you mean"):
+        load(f"{package}/resnet19")
