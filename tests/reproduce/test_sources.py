@@ -8,16 +8,18 @@ import torch
 
 from regraft.errors import RegraftError
 from regraft.reproduce.gates import GATES, GateContext
-from regraft.reproduce.sources import pack_network
+from regraft.reproduce.sources import pack_network, top1
 
 
-@pytest.mark.parametrize(
-    "name",
-    ["V1a", "R20", *(pytest.param(n, marks=pytest.mark.slow) for n in ("V1b", "V2", "R56"))],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["V1a", "V1b", "V2", "R20", "R56"])
 def test_loaded_weights_give_the_packs_figures(name, data_pack, tmp_path):
     report = GATES[name].run(GateContext(data_pack, tmp_path))
     assert report.status == "pass", report.message
+
+
+def test_a_residual_network_gives_its_figure_on_few_lossless_rows(data_pack, tmp_path):
+    assert top1("R20", data_pack, "images/cifar10_lossless200/test.parquet", tmp_path) == pytest.approx(0.90, abs=0.01)
 
 
 def test_pixels_replace_the_models_own_view(data_pack):
