@@ -123,7 +123,10 @@ def _peer(network: Network, manifest: Manifest) -> None:
 
 def _sklearn() -> Any:
     return make_pipeline(
-        StandardScaler(), LogisticRegressionCV(Cs=10, cv=5, max_iter=2000, use_legacy_attributes=False)
+        StandardScaler(),
+        LogisticRegressionCV(
+            Cs=10, l1_ratios=(0,), cv=5, max_iter=2000, scoring="accuracy", use_legacy_attributes=False
+        ),
     )
 
 

@@ -39,7 +39,7 @@ class _Graft(BaseEstimator):
 
     def _design(self, X: Any, outputs: int) -> FeatureDesign:
         if self.model is None:
-            columns = {"columns": Dense(torch.as_tensor(np.ascontiguousarray(X, dtype=np.float64)))}
+            columns = {"columns": Dense(torch.from_numpy(np.array(X, dtype=np.float64)))}
             return design_of(columns, "none", outputs)
         manifest = scan(list(X), labelled=False)
         if bad := inspect(manifest.inputs):
@@ -141,7 +141,8 @@ class GraftClassifier(ClassifierMixin, _Graft):
 
     def predict(self, X: Any) -> np.ndarray:
         """The most likely label per row."""
-        return self.classes_[self.predict_proba(X).argmax(1)]
+        probabilities = self.predict_proba(X)
+        return self.classes_[probabilities.argmax(1)]
 
 
 class GraftRegressor(RegressorMixin, _Graft):

@@ -1,0 +1,97 @@
+"""The scikit-learn face: the library's own checks, pipelines, grids, and image paths."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.base import clone
+from sklearn.datasets import load_diabetes, load_digits
+from sklearn.linear_model import LogisticRegressionCV, RidgeCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from regraft import GraftClassifier, GraftRegressor
+from regraft.errors import DataError, MissingPathError
+
+
+@parametrize_with_checks([GraftClassifier(folds=2), GraftRegressor(folds=2)])
+def test_scikit_learn_contract(estimator, check):
+    check(estimator)
+
+
+def test_as_good_as_scikit_learn_on_digits():
+    X, y = load_digits(return_X_y=True)
+    X, y = X[:600], y[:600].astype(str)
+    ours = cross_val_score(GraftClassifier(random_state=0), X, y, cv=3)
+    theirs = cross_val_score(
+        LogisticRegressionCV(Cs=5, l1_ratios=(0,), cv=3, max_iter=500, scoring="accuracy", use_legacy_attributes=False),
+        X / 16,
+        y,
+        cv=3,
+    )
+    assert ours.mean() >= theirs.mean() - np.sqrt(theirs.mean() * (1 - theirs.mean()) / 600)
+
+
+def test_as_good_as_ridge_on_diabetes():
+    X, y = load_diabetes(return_X_y=True)
+    ours = cross_val_score(GraftRegressor(random_state=0), X, y, cv=3).mean()
+    theirs = cross_val_score(RidgeCV(np.logspace(-4, 4, 17)), X, y, cv=3).mean()
+    assert ours == pytest.approx(theirs, abs=0.02)
+
+
+def test_string_labels_pipeline_and_probabilities():
+    X, y = load_digits(n_class=3, return_X_y=True)
+    names = np.array(["zero", "one", "two"])[y]
+    model = make_pipeline(StandardScaler(), GraftClassifier(random_state=0)).fit(X[:200], names[:200])
+    assert set(model.predict(X[200:])) <= set(names)
+    assert list(model.classes_) == ["one", "two", "zero"]
+    np.testing.assert_allclose(model.predict_proba(X[200:]).sum(1), 1.0)
+    assert model.score(X[200:], names[200:]) > 0.95
+
+
+def test_same_random_state_same_coefficients():
+    X, y = load_digits(return_X_y=True)
+    a, b = (GraftClassifier(random_state=3).fit(X[:200], y[:200]) for _ in range(2))
+    for name, value in a.readout_.coefficients.items():
+        assert np.array_equal(value.numpy(), b.readout_.coefficients[name].numpy())
+
+
+@pytest.fixture(scope="module")
+def pictures(tmp_path_factory):
+    """Sixty 12 × 12 images of three hues, as paths."""
+    folder, random = tmp_path_factory.mktemp("pictures"), np.random.default_rng(0)
+    paths, labels = [], []
+    for row in range(60):
+        pixels = random.integers(0, 90, size=(12, 12, 3), dtype=np.uint8)
+        pixels[..., row % 3] += 120
+        Image.fromarray(pixels).save(path := folder / f"{row}.png")
+        paths.append(str(path))
+        labels.append(["red", "green", "blue"][row % 3])
+    return paths, labels
+
+
+def test_image_paths_in_cross_validation_and_grid(pictures):
+    paths, labels = pictures
+    estimator = GraftClassifier("regraft/fashion-resnet", random_state=0, folds=3)
+    assert cross_val_score(estimator, paths, labels, cv=3).mean() > 0.9
+    grid = GridSearchCV(estimator, {"method": ["probe", "all-layers"]}, cv=2).fit(paths, labels)
+    assert grid.best_score_ > 0.9
+    assert grid.predict(paths[:3]).tolist() == labels[:3]
+
+
+def test_clone_keeps_the_model():
+    estimator = GraftClassifier("regraft/fashion-resnet", method="probe", metric="f1")
+    assert clone(estimator).get_params() == estimator.get_params()
+
+
+def test_mistakes_are_named(pictures):
+    paths, labels = pictures
+    with pytest.raises(DataError, match="one class"):
+        GraftClassifier("regraft/fashion-resnet").fit(paths[:4], ["a"] * 4)
+    with pytest.raises(DataError, match="differ in length"):
+        GraftClassifier("regraft/fashion-resnet").fit(paths[:4], labels[:3])
+    with pytest.raises(MissingPathError, match="not-there"):
+        GraftClassifier("regraft/fashion-resnet").fit([*paths[:4], "not-there.png"], [*labels[:4], "red"])
