@@ -30,7 +30,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import regraft
-from regraft.adapt import METHODS
+from regraft.graft import METHODS
 from regraft.data import Manifest, scan
 from regraft.features import batches, plan, sweep
 from regraft.network import Network, load

@@ -3,7 +3,8 @@
 1,000 training rows (balanced by class, seeds 0, 1, 2), the named test rows, touched once per method and
 seed; every choice by cross-validation on the 1,000. MobileNets see 128 × 128 pixels, the CIFAR ResNet
 32 × 32: every image is resized whole, without a crop. Where 1,000 test rows are named they are the first
-1,000 (the sets are shuffled); rendered test rows come from a seed of their own.
+1,000 (the sets are shuffled); rendered test rows come from a seed of their own (of the
+737,280 pictures of one shape, a training and a test draw share one or two by chance).
 
 One pass per pair and seed computes every tap that any method needs; its CPU seconds stand apart (`pass_cpu_s`), and a
 method's `cpu_s` is what it takes beyond the pass. Every frozen method here needs that one pass.
@@ -27,7 +28,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from common import Row, note, parser, report, table
-from regraft.adapt import METHODS, Options, adapt
+from regraft.graft import METHODS, Options, adapt
 from regraft.data import Manifest, joined, rendered, scan
 from regraft.features import plan, sweep
 from regraft.network import Network

@@ -25,10 +25,10 @@ ALLOWED: dict[str, frozenset[str]] = {
     "features": GROUND | _BASE | {"network"},
     "heads": GROUND | {"linear", "record"},
     "diagnose": GROUND | {"heads", "features", "network", "linear", "record"},
-    "adapt": GROUND | _LOWER,
-    "reproduce": GROUND | _LOWER | {"adapt"},
-    "app": GROUND | {"record", "adapt", "reproduce", "data", "network", "features", ""},  # to scan, list, look: no more
-    "": GROUND | _LOWER | {"adapt", "reproduce"},  # regraft/__init__.py: the public names
+    "graft": GROUND | _LOWER,
+    "reproduce": GROUND | _LOWER | {"graft"},
+    "app": GROUND | {"record", "graft", "reproduce", "data", "network", "features", ""},  # to scan, list, look: no more
+    "": GROUND | _LOWER | {"graft", "reproduce"},  # regraft/__init__.py: the public names
     "__main__": frozenset({"app"}),
 }
 LATE_IMPORTS_ALLOWED = frozenset({"app", ""})  # for the start-up time
@@ -196,16 +196,16 @@ def test_nobody_but_main_may_import_app() -> None:
 
 
 CLEAN = {
-    "regraft.__init__": "import importlib\ndef f(): return importlib.import_module('regraft.adapt')",
+    "regraft.__init__": "import importlib\ndef f(): return importlib.import_module('regraft.graft')",
     "regraft.errors": "class RegraftError(Exception): pass",
     "regraft.files": "from regraft.errors import RegraftError",
     "regraft.record.__init__": "from regraft.record.a import A",
     "regraft.record.a": "from regraft.files import RegraftError\nclass A: pass",
     "regraft.network.__init__": "",
     "regraft.network.hub": "from regraft.record import A\ndef f():\n    import transformers",
-    "regraft.adapt.__init__": "from ..network import hub\nfrom . import stages",
-    "regraft.adapt.stages": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import datasets",
-    "regraft.app.cli": "def main():\n    from regraft.adapt import stages\n    return stages",
+    "regraft.graft.__init__": "from ..network import hub\nfrom . import stages",
+    "regraft.graft.stages": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    import datasets",
+    "regraft.app.cli": "def main():\n    from regraft.graft import stages\n    return stages",
     "regraft.__main__": "from regraft.app.cli import main",
 }
 
@@ -222,16 +222,16 @@ def test_clean_sources_pass() -> None:
         ("regraft.record.b", "from .. import network", "record may not import network"),
         ("regraft.record.b", "import regraft.linear", "record may not import linear"),
         ("regraft.record.b", "if True:\n    from regraft.data import x", "record may not import data"),
-        ("regraft.network.b", "from regraft.adapt import stages", "network may not import adapt"),
-        ("regraft.adapt.b", "from regraft.app.cli import main", "adapt may not import app"),
-        ("regraft.adapt.b", "NAME = 'regraft.app.cli'", "names regraft.app.cli"),
-        ("regraft.adapt.b", "import regraft", "adapt may not import regraft"),
+        ("regraft.network.b", "from regraft.graft import stages", "network may not import graft"),
+        ("regraft.graft.b", "from regraft.app.cli import main", "graft may not import app"),
+        ("regraft.graft.b", "NAME = 'regraft.app.cli'", "names regraft.app.cli"),
+        ("regraft.graft.b", "import regraft", "graft may not import regraft"),
         ("regraft.app.b", "from regraft.heads import solve", "app may not import heads"),
         ("regraft.app.b", "def f():\n    import regraft.linear", "app may not import linear"),
         ("regraft.errors", "from regraft.files import x", "errors may not import files"),
-        ("regraft.adapt.b", "def f():\n    from regraft.record import A", "late import of regraft.record"),
-        ("regraft.adapt.b", "class C:\n    async def f(self):\n        import regraft.files", "late import"),
-        ("regraft.adapt.b", "import importlib\nimportlib.import_module('regraft.data')", "late import"),
+        ("regraft.graft.b", "def f():\n    from regraft.record import A", "late import of regraft.record"),
+        ("regraft.graft.b", "class C:\n    async def f(self):\n        import regraft.files", "late import"),
+        ("regraft.graft.b", "import importlib\nimportlib.import_module('regraft.data')", "late import"),
         ("regraft.zoo.b", "x = 1", "the package 'zoo' stands in no line"),
         ("regraft.data.b", "import datasets", "optional package datasets is imported at module level"),
         ("regraft.data.b", "def f():\n    import transformers.models", "transformers is imported in 2 files"),

@@ -12,14 +12,14 @@ from typing import Any
 
 # Name → where it lives. Loaded on first use, so that `import regraft` costs nothing.
 _PUBLIC = {
-    "GraftClassifier": "regraft.adapt.estimator",
-    "GraftRegressor": "regraft.adapt.estimator",
+    "GraftClassifier": "regraft.graft.estimator",
+    "GraftRegressor": "regraft.graft.estimator",
     "Network": "regraft.network",
     "Record": "regraft.record",
     "RegraftError": "regraft.errors",
-    "adapt": "regraft.adapt.run",
-    "estimate": "regraft.adapt.estimate",
-    "load": "regraft.adapt.artifact",
+    "adapt": "regraft.graft.run",
+    "estimate": "regraft.graft.estimate",
+    "load": "regraft.graft.artifact",
     "report": "regraft.app.report",
     "scan": "regraft.data",
 }

@@ -87,8 +87,8 @@ def adapt(
     as_json: Json = False,
 ) -> None:
     """Adapt a backbone to labelled data: one pass, an honest score, an artifact and a report."""
-    from regraft.adapt import Options, estimate, prepare
-    from regraft.adapt import adapt as run_adapt
+    from regraft.graft import Options, estimate, prepare
+    from regraft.graft import adapt as run_adapt
 
     options = Options(
         metric=metric, folds=folds, seed=seed, class_weight=class_weight, limit=limit, dtype=dtype,
@@ -135,7 +135,7 @@ def predict(
     as_json: Json = False,
 ) -> None:
     """Predict new inputs with an adapted model."""
-    from regraft.adapt import load_artifact, pick_device
+    from regraft.graft import load_artifact, pick_device
     from regraft.data import scan
 
     adapted = load_artifact(run, model=model, weights=weights, device=pick_device(device))
@@ -177,7 +177,7 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Adapt the bundled backbone, which knows clothes, to real handwritten digits."""
-    from regraft.adapt import adapt as run_adapt
+    from regraft.graft import adapt as run_adapt
     from regraft.app.demo import digits
 
     with Bars(STAGES) as bars:

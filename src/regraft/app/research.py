@@ -36,7 +36,7 @@ def supervised(
     as_json: Json = False,
 ) -> None:
     """Train on labelled images and save a backbone folder."""
-    from regraft.adapt.pretrain import pretrain as run_pretrain
+    from regraft.graft.pretrain import pretrain as run_pretrain
     from regraft.app.adapting import summary
 
     with Bars({"train": "training"}) as bars:

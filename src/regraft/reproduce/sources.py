@@ -8,7 +8,7 @@ from pathlib import Path
 
 import safetensors.torch
 
-from regraft.adapt.pretrain import pretrain
+from regraft.graft.pretrain import pretrain
 from regraft.data import scan
 from regraft.errors import ModelError
 from regraft.features import Taps, plan, sweep
@@ -88,7 +88,7 @@ def supervised_source(
 ) -> tuple[Network, Score]:
     """An S4 trained on the labelled images of ``rows`` at 32 px, once per seed: the network and its test score.
 
-    It is trained by :func:`regraft.adapt.pretrain.pretrain` with its default recipe, kept in the cache, and
+    It is trained by :func:`regraft.graft.pretrain.pretrain` with its default recipe, kept in the cache, and
     resumed there after an interruption.
     """
     folder = cache / "sources" / f"S4-sup-{rows.name}-{seed}"

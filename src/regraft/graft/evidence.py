@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from regraft.adapt.protocol import Evaluation, Problem, Scored
+from regraft.graft.protocol import Evaluation, Problem, Scored
 from regraft.data import Manifest, Source
 from regraft.errors import RegraftError
 from regraft.features import Block

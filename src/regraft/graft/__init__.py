@@ -1,11 +1,11 @@
 """Recipes of frozen stages, the adapted model, the artifact, and the scikit-learn face."""
 
-from regraft.adapt.adapted import Adapted, Prediction
-from regraft.adapt.artifact import load_artifact, save_artifact
-from regraft.adapt.estimate import estimate
-from regraft.adapt.estimator import GraftClassifier, GraftRegressor
-from regraft.adapt.recipe import METHODS, Features, Recipe, Solve
-from regraft.adapt.run import Options, Run, adapt, pick_device, prepare
+from regraft.graft.adapted import Adapted, Prediction
+from regraft.graft.artifact import load_artifact, save_artifact
+from regraft.graft.estimate import estimate
+from regraft.graft.estimator import GraftClassifier, GraftRegressor
+from regraft.graft.recipe import METHODS, Features, Recipe, Solve
+from regraft.graft.run import Options, Run, adapt, pick_device, prepare
 
 __all__ = [
     "METHODS",

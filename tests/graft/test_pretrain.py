@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from regraft.adapt.pretrain import Provenance, pretrain
-from regraft.adapt.train import Augment, DivergedError, Optimiser, TrainConfig
+from regraft.graft.pretrain import Provenance, pretrain
+from regraft.graft.train import Augment, DivergedError, Optimiser, TrainConfig
 from regraft.data import scan
 from regraft.errors import ArtifactError, DataError, RecipeError
 from regraft.files import file_digest
@@ -83,7 +83,7 @@ def test_statistics_and_pixels_are_those_of_the_preprocessing(stripes: Path, tmp
 
 
 def test_the_pixels_trained_on_equal_the_preprocessing_bit_for_bit(stripes: Path) -> None:
-    from regraft.adapt.pretrain import _decode
+    from regraft.graft.pretrain import _decode
 
     manifest = scan(stripes)
     preprocess, parts = _decode(manifest, 10, Augment())

@@ -122,7 +122,7 @@ class Adapted:
     Attributes:
         network: the backbone.
         plan: the blocks that are computed for a new input.
-        normalise: as in :class:`regraft.adapt.recipe.Features`.
+        normalise: as in :class:`regraft.graft.recipe.Features`.
         readout: the solved head.
         kind, classes: of the task.
     """

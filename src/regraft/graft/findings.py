@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from regraft.adapt.protocol import Evaluation, Problem
+from regraft.graft.protocol import Evaluation, Problem
 from regraft.data import Manifest, duplicates
 from regraft.record import Finding
 

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.adapt.recipe import Solve
+from regraft.graft.recipe import Solve
 from regraft.data import Target, folds
 from regraft.heads import Readout, Response, Solution, link, measure, score, solve
 from regraft.linear import FeatureDesign

@@ -15,7 +15,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
-from regraft.adapt.train import (
+from regraft.graft.train import (
     Augment,
     DivergedError,
     ImageRows,
@@ -27,7 +27,7 @@ from regraft.adapt.train import (
     tensor_digest,
     train,
 )
-from regraft.adapt.train_rows import order, uniforms
+from regraft.graft.train_rows import order, uniforms
 from regraft.errors import ArtifactError, DataError, RecipeError, RegraftError
 
 CONFIG = TrainConfig(epochs=3, batch_size=8, optimiser=Optimiser(lr=0.05), schedule=Schedule(warmup=2), seed=5)
@@ -233,7 +233,7 @@ import torch
 sys.path.insert(0, sys.argv[1])
 torch.set_num_threads(int(sys.argv[3]))
 from test_train import CONFIG, toy_module, toy_rows
-from regraft.adapt.train import Augment, train
+from regraft.graft.train import Augment, train
 def say(step, total, loss):
     print(step, flush=True)
 train(toy_module(), toy_rows(augment=Augment(1, True)), CONFIG, validation=toy_rows(24),

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from regraft.adapt.adapted import Adapted, Prediction, design_of, refuse
-from regraft.adapt.artifact import save_artifact
-from regraft.adapt.card import model_card
-from regraft.adapt.evidence import figures, prediction_rows
-from regraft.adapt.findings import Context, check
-from regraft.adapt.protocol import Evaluation, Problem, evaluate
-from regraft.adapt.recipe import Recipe, find_recipe
+from regraft.graft.adapted import Adapted, Prediction, design_of, refuse
+from regraft.graft.artifact import save_artifact
+from regraft.graft.card import model_card
+from regraft.graft.evidence import figures, prediction_rows
+from regraft.graft.findings import Context, check
+from regraft.graft.protocol import Evaluation, Problem, evaluate
+from regraft.graft.recipe import Recipe, find_recipe
 from regraft.data import Kind, Manifest, drop, inspect, scan
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, Store, find, plan, sweep
@@ -222,7 +222,7 @@ def adapt(
 
     One pass of the backbone over the rows gives every tap that the method needs; the head's form and
     penalty are chosen by cross-validation inside the training rows; the score comes from rows that had
-    no part in the choice (see :mod:`regraft.adapt.protocol`).
+    no part in the choice (see :mod:`regraft.graft.protocol`).
 
     Args:
         data: a folder of class folders, a CSV/TSV/parquet file, a folder of parquet files, an ``.npz``

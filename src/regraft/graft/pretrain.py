@@ -21,9 +21,9 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.adapt.train import Outcome, Progress, logits, train
-from regraft.adapt.train_config import Schedule, TrainConfig
-from regraft.adapt.train_rows import Augment, ImageRows
+from regraft.graft.train import Outcome, Progress, logits, train
+from regraft.graft.train_config import Schedule, TrainConfig
+from regraft.graft.train_rows import Augment, ImageRows
 from regraft.data import Manifest, scan
 from regraft.data.split import holdout
 from regraft.errors import DataError, RecipeError

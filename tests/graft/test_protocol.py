@@ -1,0 +1,107 @@
+"""Which rows choose and which score: each protocol against refits by hand, and no leak on noise."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from regraft.graft.adapted import design_of
+from regraft.graft.protocol import INNER, OUTER, TEST, VALIDATION, Problem, evaluate
+from regraft.graft.recipe import Solve
+from regraft.data import Target, folds
+from regraft.heads import score
+from regraft.linear import Dense
+
+
+def problem(rows: int = 60, width: int = 8, signal: float = 2.0, seed: int = 0, groups=None, kind="multiclass") -> Problem:
+    random = np.random.default_rng(seed)
+    codes = np.arange(rows) % 3
+    x = random.normal(size=(rows, width))
+    x[:, :3] += signal * np.eye(3)[codes]
+    if kind == "regression":
+        target = Target("regression", ("y",), (x @ random.normal(size=(width, 1))) + 0.1)
+    else:
+        target = Target("multiclass", ("a", "b", "c"), codes.astype(np.int64))
+    design = design_of({"x": Dense(torch.from_numpy(x))}, "none", target.outputs)
+    return Problem(design, target, groups, "r2" if kind == "regression" else "accuracy", Solve())
+
+
+def test_test_split_is_scored_by_the_head_of_all_other_rows():
+    fit, test = problem(), problem(seed=1)
+    found = evaluate(fit, np.array([], dtype=int), test)
+    readout = fit.solve().readout
+    expected = score("accuracy", test.response, readout.predict_proba(test.design))
+    assert found.test.headline.value == expected
+    assert found.test.headline.protocol == TEST
+    assert found.main is found.test
+    assert found.validation.headline.protocol == INNER
+    chosen = next(c for c in found.solution.candidates if c.chosen)
+    assert np.mean(found.validation.headline.per_fold) == pytest.approx(chosen.score)
+
+
+def test_validation_split_is_predicted_without_its_labels_and_refitted_with_them():
+    fit = problem()
+    held = np.arange(40, 60)
+    found = evaluate(fit, held, None)
+    alone = fit.take(np.arange(40)).solve().readout
+    np.testing.assert_allclose(
+        found.validation.probabilities, alone.predict_proba(fit.take(held).design), atol=1e-12
+    )
+    assert found.validation.headline.protocol == VALIDATION
+    assert found.validation.headline.rows == 20
+    whole = fit.solve().readout
+    for name, value in whole.coefficients.items():
+        torch.testing.assert_close(found.solution.readout.coefficients[name], value)
+
+
+def test_outer_cross_validation_repeats_the_whole_choice_in_every_fold():
+    fit = problem()
+    found = evaluate(fit, np.array([], dtype=int), None)
+    outer = folds(fit.target, None, 5, fit.seed + 1)
+    for number in range(5):
+        inside, held = np.flatnonzero(outer != number), np.flatnonzero(outer == number)
+        expected = fit.take(inside).solve().readout.predict_proba(fit.take(held).design)
+        np.testing.assert_allclose(found.validation.probabilities[held], expected, atol=1e-12)
+    assert found.validation.headline.protocol == OUTER
+    assert len(found.validation.headline.per_fold) == 5
+    assert not np.array_equal(outer, fit.fold_ids())
+
+
+def test_labels_without_signal_score_at_chance():
+    """With 40 columns of noise for 60 rows any leak of labels would lift the score above a third."""
+    values = []
+    for seed in range(8):
+        fit = problem(width=40, signal=0.0, seed=seed)
+        values.append(evaluate(fit, np.array([], dtype=int), None).validation.headline.value)
+    mean, error = np.mean(values), np.std(values, ddof=1) / np.sqrt(len(values))
+    assert abs(mean - 1 / 3) < 3 * error + 0.03
+
+
+def test_groups_never_cross_an_outer_fold_and_widen_the_interval():
+    groups = tuple(f"g{row // 6}" for row in range(60))
+    grouped = evaluate(problem(groups=groups), np.array([], dtype=int), None).validation
+    fold_of = {}
+    for row, name in enumerate(groups):
+        assert fold_of.setdefault(name, grouped.fold[row]) == grouped.fold[row]
+    assert "group" in grouped.headline.interval
+
+
+def test_regression_scores_and_reports_both_metrics():
+    found = evaluate(problem(kind="regression"), np.array([], dtype=int), None).validation
+    assert found.headline.metric == "r2"
+    assert found.headline.value > 0.99
+    assert [s.metric for s in found.others] == ["rmse"]
+
+
+def test_same_seed_same_result_and_progress_counts_solves():
+    ticks = []
+    first = evaluate(problem(), np.array([], dtype=int), None, progress=lambda *t: ticks.append(t))
+    second = evaluate(problem(), np.array([], dtype=int), None)
+    assert first.validation.headline == second.validation.headline
+    assert torch.equal(first.validation.probabilities, second.validation.probabilities)
+    assert ticks == [(i, 6) for i in range(1, 7)]
+    other = evaluate(replace(problem(), seed=5), np.array([], dtype=int), None)
+    assert not np.array_equal(other.validation.fold, first.validation.fold)

@@ -1,0 +1,38 @@
+"""A recipe's order is checked before anything runs."""
+
+from __future__ import annotations
+
+import pytest
+
+from regraft.graft import METHODS, Features, Recipe, Solve
+from regraft.graft.recipe import find_recipe
+from regraft.errors import RecipeError
+
+
+def test_named_recipes_are_whole():
+    assert list(METHODS) == ["probe", "all-layers"]
+    for recipe in METHODS.values():
+        assert recipe.stages == (recipe.features, recipe.solve)
+        assert recipe.citation
+
+
+def test_solve_before_features_is_refused_with_what_is_lacking():
+    with pytest.raises(RecipeError, match=r"Solve comes too early.*yields design.*Solve → Features"):
+        Recipe("wrong", "", (Solve(), Features()))
+
+
+@pytest.mark.parametrize("stages", [(), (Features(),)])
+def test_a_recipe_without_a_readout_is_refused(stages):
+    with pytest.raises(RecipeError, match="yields no readout"):
+        Recipe("half", "", stages)
+
+
+def test_unknown_name_gets_the_near_one():
+    with pytest.raises(RecipeError, match=r"did you mean 'all-layers'\?"):
+        find_recipe("all-layer")
+    assert find_recipe(METHODS["probe"]) is METHODS["probe"]
+
+
+def test_recipes_are_values():
+    assert Features() == Features()
+    assert hash(Recipe("a", "", (Features(), Solve()))) == hash(Recipe("a", "", (Features(), Solve())))

@@ -1,0 +1,203 @@
+"""A whole run on a toy backbone: scores, record, artifact, and what a user gets wrong."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import regraft
+from regraft.graft import load_artifact
+from regraft.data import scan
+from regraft.errors import ArtifactError, DataError, MissingPathError, ModelError, RecipeError
+from regraft.features import Taps
+from regraft.linear import Blocks
+from regraft.record import Record
+from tests.features.toy import toy_arrays, toy_manifest, toy_network
+
+
+@pytest.fixture
+def run():
+    return regraft.adapt(toy_manifest(90), toy_network(), options=None)
+
+
+def test_a_run_has_an_honest_score_a_cost_and_pictures(run):
+    assert run.score.metric == "accuracy"
+    assert run.score.protocol == "outer cross-validation"
+    assert run.score.low <= run.score.value <= run.score.high
+    assert run.score.value > 0.6  # three classes, shifted by 1.5 standard deviations a pixel
+    stages = {cost.stage: cost for cost in run.record.costs}
+    assert stages["sweep"].backbone_passes == 1.0
+    assert stages["sweep"].flops == 90 * toy_network().flops(torch.zeros(1, 3, 6, 6))
+    counts = np.array(run.record.figures["confusion"]["counts"])
+    assert counts.sum() == 90
+    assert np.trace(counts) / 90 == pytest.approx(run.score.value)
+    assert sum(layer["share"] for layer in run.record.figures["layers"]) == pytest.approx(1.0)
+    assert len(run.rows) == 91
+
+
+def test_a_second_run_reuses_the_pass_and_says_so():
+    first = regraft.adapt(toy_manifest(90), toy_network())
+    second = regraft.adapt(toy_manifest(90), toy_network())
+    sweep = next(cost for cost in second.record.costs if cost.stage == "sweep")
+    assert sweep.reused
+    assert sweep.backbone_passes == 0
+    assert first.score == second.score
+
+
+def test_layer_shares_are_those_of_the_logits(run):
+    """Blocks that are zeroed in the readout lose their whole share, and the others keep their ratio."""
+    from regraft.graft.adapted import design_of
+    from regraft.graft.evidence import layer_shares
+    from regraft.graft.protocol import Evaluation, Problem
+    from regraft.graft.recipe import Solve
+    from regraft.features import sweep
+
+    manifest = toy_manifest(90)
+    store = sweep(toy_network(), manifest, run.adapted.plan)
+    fit = Problem(design_of(store.matrices(), "unit", 3), manifest.target, None, "accuracy", Solve())
+    solution = fit.solve()
+    before = layer_shares(Evaluation(solution, None, None), fit, store.blocks)
+    kept = {k: v if i != 0 else torch.zeros_like(v) for i, (k, v) in enumerate(solution.readout.coefficients.items())}
+    zeroed = replace(solution, readout=replace(solution.readout, coefficients=Blocks(kept)))
+    after = layer_shares(Evaluation(zeroed, None, None), fit, store.blocks)
+    assert after[0]["share"] == 0
+    ratio = [a["share"] / b["share"] for a, b in zip(after[1:], before[1:])]
+    np.testing.assert_allclose(ratio, ratio[0])
+
+
+def test_loaded_artifact_predicts_bit_for_bit(run, tmp_path):
+    run.save(tmp_path / "run")
+    live = run.predict_proba(toy_arrays(20, seed=3)[0])
+    loaded = load_artifact(tmp_path / "run", model=toy_network()).predict_proba(toy_arrays(20, seed=3)[0])
+    assert np.array_equal(live.probabilities, loaded.probabilities)
+    assert live.labels == loaded.labels
+    np.testing.assert_allclose(live.probabilities.sum(1), 1.0)
+
+
+def test_prediction_does_not_depend_on_the_batch(run):
+    x = toy_arrays(20, seed=3)[0]
+    one = run.predict_proba(x, batch_size=1).probabilities
+    np.testing.assert_allclose(one, run.predict_proba(x, batch_size=7).probabilities, atol=1e-5)
+
+
+def test_the_record_is_whole_and_the_same_command_gives_the_same_bytes(run, tmp_path):
+    saved = run.save(tmp_path / "a")
+    regraft.adapt(toy_manifest(90), toy_network()).save(tmp_path / "b")
+    for name in ("model.safetensors", "config.json", "predictions.csv"):
+        assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+    record = Record.load(tmp_path / "a" / "record.json")
+    assert record.scores == saved.record.scores
+    assert record.artifact_bytes > 0
+    assert json.loads((tmp_path / "a" / "record.json").read_text())["versions"]["torch"] == torch.__version__
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ("tensors", "was changed after it was written"),
+        ("truncated tensors", "was changed after it was written"),
+        ("config", "was changed after it was written"),
+        ("no config", "holds no artifact"),
+        ("rubbish config", "no regraft artifact"),
+        ("gone tensors", "is gone"),
+    ],
+)
+def test_a_changed_artifact_is_refused(run, tmp_path, damage, message):
+    run.save(tmp_path)
+    config, tensors = tmp_path / "config.json", tmp_path / "model.safetensors"
+    if damage == "tensors":
+        content = bytearray(tensors.read_bytes())
+        content[-1] ^= 1
+        tensors.write_bytes(bytes(content))
+    elif damage == "truncated tensors":
+        tensors.write_bytes(tensors.read_bytes()[:-4])
+    elif damage == "config":
+        config.write_text(config.read_text().replace("class 1", "class one"))
+    elif damage == "no config":
+        config.unlink()
+    elif damage == "rubbish config":
+        config.write_text("{")
+    else:
+        tensors.unlink()
+    with pytest.raises((ArtifactError, MissingPathError), match=message):
+        load_artifact(tmp_path, model=toy_network())
+
+
+def test_another_backbone_is_refused(run, tmp_path):
+    run.save(tmp_path)
+    with pytest.raises(ArtifactError, match="not the backbone that this head was solved on"):
+        load_artifact(tmp_path, model=toy_network(seed=1))
+
+
+def test_loading_runs_no_code_of_the_artifacts(run, tmp_path):
+    run.save(tmp_path)
+    with pytest.raises(ArtifactError, match="loading runs no code.*--model toy"):
+        load_artifact(tmp_path)
+
+
+def test_limit_is_balanced_and_leaves_the_test_part_whole():
+    manifest = toy_manifest(90)
+    split = tuple("test" if row % 3 == 0 else "train" for row in range(90))
+    x, y = toy_arrays(90)
+    y = np.array([f"class {(row // 3) % 3}" for row in range(90)])
+    manifest = replace(scan((x, y)), split=split)
+    run = regraft.adapt(manifest, toy_network(), limit=30)
+    assert run.record.task["rows"] == {"train": 30, "validation": 0, "test": 30}
+    assert run.score.protocol == "test split"
+
+
+def test_user_mistakes_get_a_sentence(tmp_path):
+    network = toy_network()
+    with pytest.raises(RecipeError, match="metric 'acuracy' is unknown"):
+        regraft.adapt(toy_manifest(), network, metric="acuracy")
+    with pytest.raises(RecipeError, match="method 'nope' is unknown"):
+        regraft.adapt(toy_manifest(), network, method="nope")
+    with pytest.raises(MissingPathError, match="nowhere"):
+        regraft.adapt(tmp_path / "nowhere", network)
+    with pytest.raises(ModelError):
+        regraft.adapt(toy_manifest(), str(tmp_path / "no-model"))
+    with pytest.raises(DataError, match="reads array inputs; got text inputs"):
+        regraft.adapt((["a text", "b text", "c", "d"] * 3, ["x", "y", "x", "y"] * 3), network)
+    with pytest.raises(TypeError):
+        regraft.adapt(toy_manifest(), network, batchsize=3)
+
+
+def test_bad_inputs_are_listed_together_and_can_be_skipped(tmp_path):
+    x, y = toy_arrays(40)
+    x[3, 0, 0, 0] = np.nan
+    x[17, 0, 0, 0] = np.inf
+    with pytest.raises(DataError, match=r"2 of the inputs.*(row 3|3).*(row 17|17)"):
+        regraft.adapt((x, y), toy_network())
+    run = regraft.adapt((x, y), toy_network(), skip_bad=True)
+    assert run.record.task["rows"]["train"] == 38
+    assert next(f for f in run.record.findings if f.code == "skipped-rows").value == 2
+
+
+def test_leaks_and_contradictions_are_findings():
+    x, y = toy_arrays(60)
+    x[10], x[11] = x[50], x[52]  # rows 50 and 52 are test rows
+    manifest = replace(scan((x, y)), split=tuple("test" if row >= 45 else "train" for row in range(60)))
+    codes = [f.code for f in regraft.adapt(manifest, toy_network()).record.findings]
+    assert "duplicate-rows-across-splits" in codes
+    assert "label-conflict" in codes
+
+
+def test_image_mistakes_come_with_a_thumbnail(tmp_path):
+    from regraft.graft.evidence import _thumbnail
+
+    Image.new("RGB", (8, 8), (250, 10, 10)).save(tmp_path / "a.png")
+    manifest = scan([tmp_path / "a.png"], labelled=False)
+    assert _thumbnail(manifest.inputs, 0).startswith("data:image/jpeg;base64,")
+
+
+def test_taps_can_be_chosen():
+    from regraft.graft import Features, Recipe, Solve
+
+    recipe = Recipe("early", "the first activation", (Features(Taps(("relu:0",), (64,))), Solve()))
+    run = regraft.adapt(toy_manifest(60), toy_network(), method=recipe)
+    assert [block.site for block in run.adapted.plan.blocks] == ["relu:0"]
