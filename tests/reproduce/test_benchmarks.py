@@ -1,0 +1,119 @@
+"""The form that all benchmarks share, and the fixed pairs of the suite."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def benchmarks():
+    """The scripts ``common`` and ``suite``, as they are found when a benchmark is run."""
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    loaded = {}
+    for name in ("common", "suite"):
+        spec = importlib.util.spec_from_file_location(name, ROOT / "benchmarks" / f"{name}.py")
+        loaded[name] = importlib.util.module_from_spec(spec)
+        sys.modules[name] = loaded[name]
+        spec.loader.exec_module(loaded[name])
+    yield loaded
+    sys.path.remove(str(ROOT / "benchmarks"))
+    for name in loaded:
+        del sys.modules[name]
+
+
+def test_alternatives_are_timed_in_turn(benchmarks):
+    calls: list[str] = []
+    timings, results = benchmarks["common"].interleaved(
+        {name: (lambda name=name: calls.append(name) or name) for name in "abc"}, repeats=3, warmups=1
+    )
+    assert "".join(calls) == "cab" + "abc" + "bca" + "cab"
+    assert results == {"a": "a", "b": "b", "c": "c"}
+    assert all(len(t.every) == 3 and t.low <= t.median <= t.high for t in timings.values())
+
+
+def test_rows_have_the_common_form(benchmarks, tmp_path, capsys):
+    common = benchmarks["common"]
+    ours, peer, floor = (common.Timing(s, s, s, (s,)) for s in (2.0, 4.0, 1.0))
+    row = common.Row.timed("case", ours, peer=("theirs", peer), floor=floor, error=float("nan"))
+    value = row.to_json()
+    assert {k: value[k] for k in ("ours_s", "peer", "peer_s", "ratio", "floor_s", "times_floor")} == {
+        "ours_s": 2.0, "peer": "theirs", "peer_s": 4.0, "ratio": 0.5, "floor_s": 1.0, "times_floor": 2.0,
+    }  # fmt: skip
+    common.report("demo", [row, common.Row("bare")], str(tmp_path / "demo.json"))
+    table = capsys.readouterr().out.splitlines()
+    assert table[0].split() == list(common.COLUMNS)
+    assert table[2].split() == ["bare"] + ["-"] * 7
+    stored = json.loads((tmp_path / "demo.json").read_text())
+    assert set(stored) == {"benchmark", "environment", "rows"}
+    assert stored["rows"][0]["error"] is None
+    assert stored["rows"][1]["ratio"] is None
+    common.report("demo", [row], "-")
+    out = capsys.readouterr()
+    assert json.loads(out.out)["benchmark"] == "demo"
+    assert "case" in out.err
+
+
+def test_the_pairs_are_those_of_the_page(benchmarks):
+    page = ROOT.parent / "shared" / "SUITE.md"
+    pairs = benchmarks["suite"].PAIRS
+    assert len(pairs) == 15
+    if not page.is_file():
+        pytest.skip("the page of the suite is absent: ../shared/SUITE.md")
+    written = re.findall(r"^\| ([a-z0-9-]+) \|.*\| ([a-z, ]+)[^|]*\|$", page.read_text(encoding="utf-8"), re.MULTILINE)
+    written = [(name, kind.strip()) for name, kind in written if name != "pair"]
+    assert [pair.name for pair in pairs] == [name for name, _ in written]
+    assert [p.kind for p in pairs[:-1]] == [kind for _, kind in written[:-1]]
+
+
+def test_rows_are_as_the_page_says(benchmarks, data_pack):
+    rows_of = benchmarks["suite"].rows_of
+    sizes = {}
+    for task in ("flowers5", "cifar10", "tiny50", "fashion", "position"):
+        rows = rows_of(task, data_pack, 0)
+        train = rows.part("train").target.values
+        sizes[task] = (len(train), len(rows.part("test")))
+        counts = np.bincount(train)
+        assert counts.max() - counts.min() <= 1, task
+    assert sizes == {
+        "flowers5": (1000, 864),
+        "cifar10": (1000, 1000),
+        "tiny50": (1000, 500),
+        "fashion": (1000, 1000),
+        "position": (1000, 1000),
+    }
+    assert rows_of("fashion", data_pack, 1).part("test").hashes == rows_of("fashion", data_pack, 0).part("test").hashes
+    assert rows_of("fashion", data_pack, 1).hashes != rows_of("fashion", data_pack, 0).hashes
+    rendered = rows_of("position", data_pack, 1)
+    # 737,280 pictures exist: two draws of 1,000 share one or two by chance, never more than a few
+    assert len(set(rendered.part("train").hashes) & set(rendered.part("test").hashes)) < 6
+
+
+def test_the_summary_is_clustered_and_leaves_the_control_out(benchmarks):
+    suite, row = benchmarks["suite"], benchmarks["common"].Row
+
+    def line(case, task, ours, pick):
+        arms = {
+            name: {"accuracy": [v], "mean": v, "cpu_s": 1.0, "stored_bytes": 4}
+            for name, v in (("all-layers", ours), (suite.PICK, pick))
+        }
+        return row(case, more={"task": task, "arms": arms})
+
+    rows = [
+        line("a", "x", 0.61, 0.6),
+        line("b", "x", 0.72, 0.7),
+        line("c", "y", 0.86, 0.8),
+        line("control", "y", 0.9, 0.1),
+    ]
+    ours = next(s for s in suite.summary(rows) if s["method"] == "all-layers")
+    assert (ours["pairs"], ours["tasks"]) == (3, 2)
+    assert ours[f"minus {suite.PICK}"] == pytest.approx(3.0)
+    assert ours["high"] - 3.0 == pytest.approx(np.tan(0.475 * np.pi) * 2)
