@@ -55,7 +55,7 @@ def load(name: str, architecture: str, head: bool, seed: int | None) -> Network:
         ) from error
     data = timm.data.resolve_model_data_config(module)
     config = getattr(module, "pretrained_cfg", {}) or {}
-    about = About("timm", str(config.get("license") or ""), _classes(timm, config) if head else ())
+    about = About("timm", str(config.get("license") or ""), _classes(timm, module, config) if head else ())
     return Network(name, module, preprocess(data), about)
 
 
@@ -75,11 +75,12 @@ def preprocess(data: dict[str, Any]) -> ImagePreprocess:
     return ImagePreprocess(resize, (height, width), filter_, mean, std, channels=channels, rounding="even")
 
 
-def _classes(timm: Any, config: dict[str, Any]) -> tuple[str, ...]:
+def _classes(timm: Any, module: Any, config: dict[str, Any]) -> tuple[str, ...]:
     if labels := config.get("label_names"):
         return tuple(map(str, labels))
     try:
-        names = timm.data.ImageNetInfo(timm.data.infer_imagenet_subset(config.get("num_classes", 0)))
-        return tuple(names.index_to_description(i) for i in range(names.num_classes()))
-    except (AssertionError, AttributeError, TypeError, ValueError, KeyError):
-        return ()
+        subset = timm.data.infer_imagenet_subset(module)
+        names = timm.data.ImageNetInfo(subset) if subset else None
+    except (AssertionError, AttributeError, TypeError, ValueError):
+        names = None
+    return tuple(names.index_to_description(i) for i in range(names.num_classes())) if names else ()

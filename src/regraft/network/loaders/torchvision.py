@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -42,7 +43,8 @@ def load(name: str, architecture: str, seed: int | None) -> Network:
         raise ModelError(f"torchvision knows no model {architecture!r}", do=near(architecture, known))
     weights = models.get_model_weights(architecture).DEFAULT
     try:
-        with torch.random.fork_rng():
+        with torch.random.fork_rng(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of changes to come in initial values that are replaced anyway
             torch.manual_seed(0 if seed is None else seed)
             module = models.get_model(architecture, weights=weights if seed is None else None)
     except Exception as error:
