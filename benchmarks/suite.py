@@ -28,9 +28,9 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 from common import Row, note, parser, report, table
-from regraft.graft import METHODS, Options, adapt
 from regraft.data import Manifest, joined, rendered, scan
 from regraft.features import plan, sweep
+from regraft.graft import METHODS, Options, adapt
 from regraft.network import Network
 from regraft.reproduce.sources import pack_network
 from regraft.reproduce.words import clustered_interval

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import safetensors.torch
 
-from regraft.graft.pretrain import pretrain
 from regraft.data import scan
 from regraft.errors import ModelError
 from regraft.features import Taps, plan, sweep
+from regraft.graft.pretrain import pretrain
 from regraft.network import About, ImagePreprocess, Network, load
 from regraft.network.resnet import cifar_resnet
 from regraft.record import Score
