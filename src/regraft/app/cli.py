@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import sys
 import traceback
 from typing import Any
@@ -9,13 +10,21 @@ from typing import Any
 import typer
 
 from regraft.app import adapting, housekeeping, research
-from regraft.app.console import say, show_json
+from regraft.app.console import GroupedVerbs, say, show_json
 from regraft.errors import RegraftError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "run"]
+
+# The machine's refusals: no space, no right to write, a file where a folder must be. No fault of the code's.
+_REFUSALS = {
+    getattr(errno, name)
+    for name in ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "ENOTDIR", "EISDIR", "EEXIST", "ENAMETOOLONG", "EIO")
+    if hasattr(errno, name)
+}
 
 app = typer.Typer(
     name="regraft",
+    cls=GroupedVerbs,
     help="Graft a new task onto a pretrained network: one pass of the backbone, every cheap head compared "
     "honestly, a small artifact with error bars, and a report.",
     no_args_is_help=True,
@@ -50,14 +59,33 @@ def run(arguments: list[str]) -> int:
         return _failed(arguments, str(error), 2)
     except KeyboardInterrupt:
         return _interrupted(arguments)
+    except OSError as error:
+        if error.errno not in _REFUSALS:
+            return _fault(arguments, error)
+        where = f"{error.filename}: " if error.filename else ""
+        return _failed(arguments, f"{where}{error.strerror}.", 2)
     except Exception as error:  # the last door: a user gets a sentence, a developer the trace
+        if type(error).__name__ == "NoArgsIsHelpError":
+            say(error.format_message())  # type: ignore[attr-defined]
+            return 0
         if hasattr(error, "format_message"):  # the argument parser's own family
-            return _failed(arguments, error.format_message(), 2)
-        traceback.print_exc()
-        return _failed(arguments, f"this is a fault in regraft: {type(error).__name__}: {error}", 1)
+            return _failed(arguments, _misspelt(error), 2)
+        return _fault(arguments, error)
     if result == 130:
         return _interrupted(arguments)
     return result if isinstance(result, int) else 0
+
+
+def _misspelt(error: Any) -> str:
+    """What the argument parser says, and where the right words are."""
+    context = getattr(error, "ctx", None)
+    command = context.command_path if context is not None else "regraft"
+    return f"{error.format_message().rstrip('.')}. See `{command} --help`."
+
+
+def _fault(arguments: list[str], error: Exception) -> int:
+    traceback.print_exception(error)
+    return _failed(arguments, f"this is a fault in regraft: {type(error).__name__}: {error}", 1)
 
 
 def _interrupted(arguments: list[str]) -> int:

@@ -1,4 +1,4 @@
-"""What the command line shows: progress on stderr, results on stdout."""
+"""What the command line shows: progress on stderr, results on stdout, help in groups."""
 
 from __future__ import annotations
 
@@ -8,8 +8,9 @@ from types import TracebackType
 from typing import Any
 
 import typer
+from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["Bars", "say", "show_json"]
+__all__ = ["Bars", "Grouped", "GroupedVerbs", "duration", "say", "show_json", "size", "table"]
 
 
 def say(text: str = "", *, error: bool = False) -> None:
@@ -20,6 +21,64 @@ def say(text: str = "", *, error: bool = False) -> None:
 def show_json(value: dict[str, Any]) -> None:
     """Exactly one JSON object on stdout."""
     typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def table(rows: list[tuple[str, str]]) -> None:
+    """Lines of a word and what it says, the second column aligned; an empty word goes on with the one above."""
+    width = max((len(word) for word, _ in rows), default=0)
+    for word, text in rows:
+        say(f"{word:<{width}}  {text}".rstrip())
+
+
+def duration(seconds: float) -> str:
+    """Seconds as people say them: ``under 0.1 s``, ``3.7 s``, ``2 min 5 s``, ``1 h 10 min``."""
+    if seconds < 0.05:
+        return "under 0.1 s"
+    if seconds < 59.95:
+        return f"{seconds:.1f} s"
+    if seconds < 3599.5:
+        return f"{round(seconds) // 60} min {round(seconds) % 60} s"
+    return f"{round(seconds / 60) // 60} h {round(seconds / 60) % 60} min"
+
+
+def size(nbytes: float) -> str:
+    """Bytes as people say them, in powers of 1000."""
+    for unit, scale in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if nbytes >= scale:
+            return f"{nbytes / scale:.1f} {unit}"
+    return f"{nbytes:.0f} B"
+
+
+class _Grouping:
+    """Help in plain text, options under the heading that each was declared with."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):  # type: ignore[attr-defined]
+            record = parameter.get_help_record(ctx)
+            if record is None:
+                continue
+            fallback = "Arguments" if parameter.param_type_name == "argument" else "Options"
+            groups.setdefault(getattr(parameter, "rich_help_panel", None) or fallback, []).append(record)
+        for heading in sorted(groups, key=lambda name: (name != "Arguments", name == "Options")):
+            with formatter.section(heading):
+                formatter.write_dl(groups[heading])
+        if callable(verbs := getattr(self, "format_commands", None)):
+            verbs(ctx, formatter)
+
+
+class Grouped(_Grouping, TyperCommand):
+    """A verb whose help shows its options in groups."""
+
+
+class GroupedVerbs(_Grouping, TyperGroup):
+    """The root: verbs in the order in which people need them."""
+
+    order = ("demo", "adapt", "predict", "report", "doctor", "cache", "pretrain", "reproduce")
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """The verbs' names in that order, verbs that it does not know last."""
+        return sorted(self.commands, key=lambda name: (self.order.index(name) if name in self.order else 99, name))
 
 
 class Bars:

@@ -84,7 +84,7 @@ def _cache() -> dict[str, Any]:
 def _bundled() -> dict[str, Any]:
     from regraft.network.loaders import bundled
 
-    names = ", ".join(f"regraft/{name}" for name in bundled.names())
+    names = ", ".join(bundled.names())
     return _line(
         "bundled", "ok" if names else "broken", names or "no bundled backbone", "" if names else "reinstall regraft"
     )

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regraft.app.console import say, show_json
+from regraft.app.console import Grouped, say, show_json, size
 
 if TYPE_CHECKING:
-    from regraft.features import Entry
+    from regraft.features.cache import Entry
 
 __all__ = ["register"]
 
@@ -25,7 +25,7 @@ cache = typer.Typer(help="Look at, check and empty the feature store.", no_args_
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
     app.add_typer(cache, name="cache")
-    app.command("doctor")(doctor)
+    app.command("doctor", cls=Grouped, short_help="Say what is installed and what is broken.")(doctor)
 
 
 @cache.command("ls")
@@ -38,7 +38,10 @@ def ls(root: Root = None, as_json: Json = False) -> None:
 
 @cache.command("verify")
 def verify(root: Root = None, as_json: Json = False) -> None:
-    """Check every shard's checksum; torn shards are deleted and computed again by the next run."""
+    """Check every stored byte; what is torn is deleted.
+
+    The next run computes it again, and nothing else.
+    """
     from regraft.features import cache_root
     from regraft.features import verify as check
 
@@ -67,11 +70,9 @@ def _show(verb: str, root: Path, found: tuple[Entry, ...], as_json: bool) -> Non
         show_json({"verb": verb, "status": "done", "cache": str(root), "bytes": total, "entries": rows})
         return
     for e in found:
-        say(
-            f"{e.nbytes / 1e6:9.1f} MB  {e.status:<9} {e.age_days:6.1f} days  {e.rows:>7} rows × {e.blocks:<3} blocks  {e.model}  {e.data}"
-        )
-    gone = " deleted from" if verb == "cache prune" else " in"
-    say(f"{total / 1e6:9.1f} MB{gone} {root}")
+        shape = f"{e.rows} rows × {e.blocks} blocks"
+        say(f"{size(e.nbytes):>9}  {e.status:<8}  {e.age_days:5.1f} days  {shape:<24}  {e.model}  {e.data}")
+    say(f"{size(total):>9}  {'deleted from' if verb == 'cache prune' else 'in'} {root}")
 
 
 def doctor(as_json: Json = False) -> None:

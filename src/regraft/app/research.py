@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
-from regraft.app.console import Bars, say, show_json
+from regraft.app.console import Bars, Grouped, say, show_json
 
 __all__ = ["register"]
 
@@ -19,7 +19,7 @@ pretrain = typer.Typer(help="Train a backbone that the loaders read.", no_args_i
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
     app.add_typer(pretrain, name="pretrain")
-    app.command("reproduce")(reproduce)
+    app.command("reproduce", cls=Grouped, short_help="Run rows of the papers, and say which shapes hold.")(reproduce)
 
 
 @pretrain.command("supervised")
@@ -36,8 +36,8 @@ def supervised(
     as_json: Json = False,
 ) -> None:
     """Train on labelled images and save a backbone folder."""
+    from regraft.app.results import summary
     from regraft.graft.pretrain import pretrain as run_pretrain
-    from regraft.app.adapting import summary
 
     with Bars({"train": "training"}) as bars:
         record = run_pretrain(
@@ -60,7 +60,7 @@ def supervised(
 
 def reproduce(
     rows: Annotated[list[str] | None, typer.Argument(help="Rows by id; all if absent.")] = None,
-    scale: Annotated[str, typer.Option("--scale", help="mini or full.")] = "mini",
+    scale: Annotated[Literal["mini", "full"], typer.Option("--scale", help="mini or full.")] = "mini",
     data: Annotated[Path, typer.Option("--data", help="The data pack.")] = Path("../shared/data"),
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of result files.")] = Path("papers"),
     gates: Annotated[bool, typer.Option("--gates/--no-gates", help="Check the gates first.")] = True,

@@ -17,13 +17,15 @@ from torch import Tensor
 
 from regraft.data import BadRow, Kind, Manifest, inspect, scan
 from regraft.errors import DataError
-from regraft.files import atomic_path, write_bytes, write_json
 from regraft.features import Plan, Progress, batches, pool_batch
+from regraft.files import atomic_path, write_bytes, write_json
 from regraft.heads import Readout
 from regraft.linear import Dense, FeatureDesign, Matrix, UnitRows
 from regraft.network import Network
 
 __all__ = ["Adapted", "Prediction", "design_of", "refuse"]
+
+_SHOWN = 50
 
 
 def design_of(matrices: dict[str, Matrix], normalise: str, outputs: int) -> FeatureDesign:
@@ -33,12 +35,12 @@ def design_of(matrices: dict[str, Matrix], normalise: str, outputs: int) -> Feat
 
 
 def refuse(bad: Sequence[tuple[int, BadRow]], name: str) -> DataError:
-    """One error that names every row that cannot be used (the first eight in full)."""
-    shown = "; ".join(f"{row.where}: {row.reason}" for _, row in bad[:8])
-    more = f"; and {len(bad) - 8} more" if len(bad) > 8 else ""
+    """One error that names every row that cannot be used (the first fifty of very many)."""
+    shown = "; ".join(f"{row.where}: {row.reason}" for _, row in bad[:_SHOWN])
+    more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
+    where = "" if name == "inputs" else f" in {name}"
     return DataError(
-        f"{len(bad)} of the inputs in {name} cannot be used",
-        got=shown + more,
+        f"{len(bad)} of the inputs{where} cannot be used: {shown}{more}",
         do="mend or remove them, or pass --skip-bad to go on without them",
     )
 

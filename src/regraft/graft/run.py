@@ -13,56 +13,25 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
+from regraft.data import Manifest, drop, inspect, scan
+from regraft.errors import DataError, RecipeError
+from regraft.features import Plan, Store, find, plan, sweep
+from regraft.files import write_bytes
 from regraft.graft.adapted import Adapted, Prediction, design_of, refuse
 from regraft.graft.artifact import save_artifact
 from regraft.graft.card import model_card
 from regraft.graft.evidence import figures, prediction_rows
 from regraft.graft.findings import Context, check
+from regraft.graft.options import Options, check_options, choose_metric, pick_device
 from regraft.graft.protocol import Evaluation, Problem, evaluate
 from regraft.graft.recipe import Recipe, find_recipe
-from regraft.data import Kind, Manifest, drop, inspect, scan
-from regraft.errors import DataError, RecipeError
-from regraft.features import Plan, Store, find, plan, sweep
-from regraft.files import write_bytes
-from regraft.heads import METRICS, default_metric
 from regraft.network import Network, load
 from regraft.record import Ledger, Record, Score
 
 __all__ = ["Options", "Progress", "Run", "adapt", "pick_device", "prepare", "versions"]
 
 Progress = Callable[[str, int, int], None]
-
-
-@dataclass(frozen=True)
-class Options:
-    """How a run is carried out; none of it changes what is measured except where said.
-
-    Attributes:
-        metric: what chooses and headlines; by the kind of task if ``None``.
-        folds: inner (and outer) folds.
-        seed: of folds and bootstrap.
-        class_weight: ``balanced`` weights every class alike in the loss.
-        limit: use so many training rows, balanced and seeded.
-        dtype: how features are stored.
-        batch_size, workers, device, cache: of the sweep.
-        weights: safetensors file of a ``package.module:callable`` backbone.
-        skip_bad: leave unreadable inputs out (and say so) instead of refusing.
-    """
-
-    metric: str | None = None
-    folds: int = 5
-    seed: int = 0
-    class_weight: str | None = None
-    limit: int | None = None
-    dtype: str = "float32"
-    batch_size: int = 32
-    workers: int | None = None
-    device: str = "auto"
-    cache: Path | None = None
-    skip_bad: bool = False
-    weights: str | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,21 +108,12 @@ class Prepared:
         return self.manifest.take(rows) if len(rows) else None
 
 
-def pick_device(name: str) -> str:
-    """``auto`` is a CUDA device if there is one, then Apple's, then the processor."""
-    if name != "auto":
-        return name
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
 def prepare(
     data: Any,
     model: str | Network,
     *,
     method: str | Recipe = "all-layers",
-    options: Options = Options(),
+    options: Options | None = None,
     ledger: Ledger | None = None,
     **columns: Any,
 ) -> Prepared:
@@ -165,16 +125,18 @@ def prepare(
         DataError, MissingPathError, ModelError, TapError, RecipeError: the user's mistakes, in a sentence.
     """
     ledger = ledger or Ledger()
+    options = options or Options()
     recipe = find_recipe(method)
+    device = check_options(options)
     with ledger.stage("data"):
         manifest = scan(data, skip_bad=options.skip_bad, **columns)
         manifest, unlabelled = _labelled(manifest)
         if options.limit is not None:
             manifest = manifest.limit(options.limit, options.seed)
-        metric = _metric(options.metric, manifest.target.kind)  # type: ignore[union-attr]
+        metric = choose_metric(options, manifest.target.kind)  # type: ignore[union-attr]
     with ledger.stage("model"):
         network = model if isinstance(model, Network) else load(model, weights=options.weights)
-        network = network.to(pick_device(options.device))
+        network = network.to(device)
         if network.preprocess.modality != manifest.inputs.modality:
             raise DataError(
                 f"{network.name} reads {network.preprocess.modality} inputs",
@@ -198,14 +160,6 @@ def _labelled(manifest: Manifest) -> tuple[Manifest, int]:
     if not present.any():
         raise DataError(f"no row of {manifest.name} has a label", do="name the label column with --label")
     return manifest.take(np.flatnonzero(present)), int((~present).sum())
-
-
-def _metric(name: str | None, kind: Kind) -> str:
-    if name is None:
-        return default_metric(kind)
-    if name not in METRICS:
-        raise RecipeError(f"metric {name!r} is unknown", expected=", ".join(METRICS))
-    return name
 
 
 def adapt(
@@ -275,7 +229,7 @@ def _sweep(
     """The pass over the fit rows and the test rows, or what the store has of it."""
     with ledger.stage("sweep") as extra:
         if not _all_stored(ready, options):
-            ready = replace(ready, manifest=_readable(ready.manifest, options.skip_bad))
+            ready = replace(ready, manifest=_readable(ready.manifest, options.skip_bad, progress))
         stores: list[Store | None] = []
         parts = [ready.fit, ready.test]
         total, before = len(ready.manifest), 0
@@ -313,8 +267,9 @@ def _all_stored(ready: Prepared, options: Options) -> bool:
     )
 
 
-def _readable(manifest: Manifest, skip_bad: bool) -> Manifest:
-    bad = inspect(manifest.inputs)
+def _readable(manifest: Manifest, skip_bad: bool, progress: Progress | None) -> Manifest:
+    tick = None if progress is None else lambda done, total: progress("inspect", done, total)
+    bad = inspect(manifest.inputs, progress=tick)
     if not bad:
         return manifest
     if not skip_bad:

@@ -1,0 +1,151 @@
+"""The arguments and options of the verbs, each with the heading that its help stands under."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = [
+    "RESULT",
+    "Batch",
+    "ClassWeight",
+    "Data",
+    "Device",
+    "DryRun",
+    "Dtype",
+    "Embed",
+    "Folds",
+    "Group",
+    "Input",
+    "Json",
+    "Kind",
+    "Label",
+    "Limit",
+    "Method",
+    "Metric",
+    "Model",
+    "Output",
+    "RunFolder",
+    "Seed",
+    "SkipBad",
+    "Weights",
+    "Workers",
+]
+
+RESULT = "Result"
+_BACKBONE, _DATA, _SCORE, _PASS = "Backbone and method", "Data", "Choice and score", "The pass"
+
+Data = Annotated[
+    str,
+    typer.Argument(
+        metavar="DATA",
+        help="A folder of class folders (or train/ and test/ with class folders), a CSV, TSV, parquet or npz file, "
+        "or a hub id.",
+        show_default=False,
+    ),
+]
+Model = Annotated[
+    str,
+    typer.Option(
+        "--model", "-m", metavar="NAME", show_default=False, rich_help_panel=_BACKBONE,
+        help="Backbone: regraft/fashion-resnet (bundled), a folder made by save_pretrained, org/name of the hub, "
+        "timm/NAME, torchvision/NAME, or package.module:callable.",
+    ),
+]  # fmt: skip
+Weights = Annotated[
+    str | None,
+    typer.Option(
+        "--weights", metavar="FILE", rich_help_panel=_BACKBONE, help="Safetensors file for package.module:callable."
+    ),
+]
+Method = Annotated[
+    str,
+    typer.Option(
+        "--method", metavar="NAME", rich_help_panel=_BACKBONE, help="all-layers, or probe (the last layer alone)."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", rich_help_panel=RESULT, help="Print exactly one JSON object on stdout.")]
+Batch = Annotated[int, typer.Option("--batch-size", metavar="N", min=1, rich_help_panel=_PASS, help="Rows per batch.")]
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers", metavar="N", min=0, rich_help_panel=_PASS, help="Decoding processes; by the work if absent."
+    ),
+]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", rich_help_panel=_PASS, help="auto, cpu, cuda or mps.")]
+SkipBad = Annotated[
+    bool,
+    typer.Option("--skip-bad", rich_help_panel=_DATA, help="Leave unreadable or unlabelled rows out, and say so."),
+]
+Kind = Annotated[
+    str | None,
+    typer.Option(
+        "--kind", metavar="KIND", rich_help_panel=_DATA,
+        help="binary, multiclass, multilabel or regression; by the labels if absent.",
+    ),
+]  # fmt: skip
+Label = Annotated[
+    list[str] | None,
+    typer.Option("--label", metavar="COLUMN", rich_help_panel=_DATA, help="Label column; repeat it for several."),
+]
+Group = Annotated[
+    str | None,
+    typer.Option(
+        "--group", metavar="COLUMN", rich_help_panel=_DATA,
+        help="Rows with the same value here (one patient, one scene) stay on one side of every split.",
+    ),
+]  # fmt: skip
+Input = Annotated[
+    str | None,
+    typer.Option("--input", metavar="COLUMN", rich_help_panel=_DATA, help="Input column; found by itself if absent."),
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(
+        "--metric", metavar="NAME", rich_help_panel=_SCORE,
+        help="accuracy, balanced-accuracy, f1, roc-auc, map, r2 or rmse; by the kind of labels if absent.",
+    ),
+]  # fmt: skip
+Limit = Annotated[
+    int | None,
+    typer.Option(
+        "--limit", metavar="N", min=2, rich_help_panel=_DATA, help="Use N training rows, balanced and seeded."
+    ),
+]
+Folds = Annotated[
+    int, typer.Option("--folds", metavar="K", min=2, rich_help_panel=_SCORE, help="Cross-validation folds.")
+]
+Seed = Annotated[
+    int, typer.Option("--seed", metavar="N", rich_help_panel=_SCORE, help="Of limit, folds and intervals.")
+]
+ClassWeight = Annotated[
+    str | None,
+    typer.Option(
+        "--class-weight", metavar="balanced", rich_help_panel=_SCORE, help="Let every class count alike in the fit."
+    ),
+]
+Dtype = Annotated[
+    str,
+    typer.Option(
+        "--dtype", metavar="TYPE", rich_help_panel=_PASS, help="Stored features: float32, float16 or bfloat16."
+    ),
+]
+Output = Annotated[
+    Path | None,
+    typer.Option(
+        "--output", "-o", metavar="FOLDER", rich_help_panel=RESULT, help="Run folder; runs/DATA-MODEL-METHOD if absent."
+    ),
+]
+Embed = Annotated[
+    bool,
+    typer.Option("--embed", rich_help_panel=RESULT, help="Keep a copy of the backbone in the run folder."),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option("--dry-run", rich_help_panel=RESULT, help="Say what it would cost; compute and write nothing."),
+]
+RunFolder = Annotated[
+    Path, typer.Argument(metavar="RUN", show_default=False, help="Run folder that `regraft adapt` wrote.")
+]

@@ -1,0 +1,97 @@
+"""What a run comes to: the JSON object, and the lines for people."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from regraft.app.console import duration, size, table
+
+if TYPE_CHECKING:
+    from regraft.record import Record, Score
+
+__all__ = ["say_estimate", "say_result", "summary"]
+
+
+def summary(record: Record) -> dict[str, Any]:
+    """The one JSON object of `adapt --json`."""
+    full = record.to_json()
+    return {
+        "verb": record.verb,
+        "status": record.status,
+        "method": record.method,
+        "task": {key: full["task"][key] for key in ("kind", "classes", "rows")},
+        "scores": {name: _brief(record.scores.get(name)) for name in ("validation", "test")},
+        "cost": {
+            "backbone_passes": record.total("backbone_passes"),
+            "flops": int(record.total("flops")),
+            "seconds": {cost.stage: cost.seconds for cost in record.costs},
+            "peak_bytes": max((cost.peak_bytes for cost in record.costs), default=0),
+            "artifact_bytes": record.artifact_bytes,
+        },
+        "findings": full["findings"],
+        "paths": {name: record.paths.get(name) for name in ("run", "artifact", "report")},
+    }
+
+
+def _brief(score: Score | None) -> dict[str, Any] | None:
+    return None if score is None else {key: asdict(score)[key] for key in ("metric", "value", "low", "high")}
+
+
+def say_result(record: Record) -> None:
+    """What an adapted model can do, what it cost, what to mind, and where it lies."""
+    classes = "" if record.task["kind"] == "regression" else f", {len(record.task['classes'])} classes"
+    lines = [
+        ("adapted", f"{record.model['name']} to {record.data['name']} by {record.method}: {_rows(record)}{classes}")
+    ]
+    for name in ("test", "validation"):
+        if (score := record.scores.get(name)) is not None:
+            lines += [
+                (name, f"{score.metric} {score.value:.4f}, 95 % interval {score.low:.4f} to {score.high:.4f}"),
+                ("", f"{score.rows} rows, {score.protocol}"),
+            ]
+    spent = f"{_passes(record.total('backbone_passes'))}, {duration(record.total('seconds'))}"
+    lines.append(("cost", f"{spent}, artifact {size(record.artifact_bytes)}"))
+    if licence := record.model["licence"]:
+        lines.append(("licence", f"{licence} (the backbone's)"))
+    for finding in record.findings:
+        if finding.severity in ("warning", "advice"):
+            lines += [(finding.severity, finding.title), *([("", finding.advice)] if finding.advice else [])]
+    lines += [
+        ("model", record.paths["run"]),
+        ("report", record.paths["report"]),
+        ("next", f"regraft predict {shlex.quote(record.paths['run'])} NEW_INPUTS"),
+    ]
+    table(lines)
+
+
+def say_estimate(record: Record) -> None:
+    """What a run would cost."""
+    taps, features = record.model["taps"], record.model["features"]
+    lines = [("would adapt", f"{record.model['name']} to {record.data['name']} by {record.method}: {_rows(record)}")]
+    for cost in record.costs:
+        about = duration(cost.seconds)
+        about = about if about.startswith("under") else f"about {about}"
+        if cost.stage == "sweep":
+            flops = f", {cost.flops:.2e} floating-point operations" if cost.flops else ""
+            about = "stored already" if cost.reused else f"{about}, {_passes(cost.backbone_passes)}{flops}"
+        lines.append((cost.stage, about))
+    lines += [
+        ("features", f"{features} a row from {taps} taps, {size(record.data['store_bytes'])} of disk"),
+        ("artifact", size(record.artifact_bytes)),
+    ]
+    table(lines)
+
+
+def _rows(record: Record) -> str:
+    """Such as ``96 rows (48 train, 48 test)``."""
+    parts = {part: count for part, count in record.task["rows"].items() if count}
+    named = f" ({', '.join(f'{count} {part}' for part, count in parts.items())})" if len(parts) > 1 else ""
+    return f"{sum(parts.values())} rows{named}"
+
+
+def _passes(passes: float) -> str:
+    if passes == 0:
+        return "no backbone pass (features were stored)"
+    return "1 backbone pass" if passes == 1 else f"{passes:.2f} of a backbone pass"

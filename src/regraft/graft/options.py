@@ -1,0 +1,90 @@
+"""How a run is carried out, and what of it can be refused before anything is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from regraft.data import Kind
+from regraft.errors import RecipeError
+from regraft.features import DTYPES
+from regraft.heads import METRICS, default_metric
+
+__all__ = ["Options", "check_options", "choose_metric", "pick_device"]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How a run is carried out; none of it changes what is measured except where said.
+
+    Attributes:
+        metric: what chooses and headlines; by the kind of task if ``None``.
+        folds: inner (and outer) folds.
+        seed: of folds and bootstrap.
+        class_weight: ``balanced`` weights every class alike in the loss.
+        limit: use so many training rows, balanced and seeded.
+        dtype: how features are stored.
+        batch_size, workers, device, cache: of the sweep.
+        weights: safetensors file of a ``package.module:callable`` backbone.
+        skip_bad: leave unreadable inputs out (and say so) instead of refusing.
+    """
+
+    metric: str | None = None
+    folds: int = 5
+    seed: int = 0
+    class_weight: str | None = None
+    limit: int | None = None
+    dtype: str = "float32"
+    batch_size: int = 32
+    workers: int | None = None
+    device: str = "auto"
+    cache: Path | None = None
+    skip_bad: bool = False
+    weights: str | None = None
+
+
+def pick_device(name: str) -> str:
+    """``auto`` is a CUDA device if there is one, then Apple's, then the processor.
+
+    Raises:
+        RecipeError: the name is no device, or this machine or this torch does not have it.
+    """
+    if name != "auto":
+        try:
+            torch.empty(0, device=name)
+        except (RuntimeError, AssertionError, NotImplementedError) as error:
+            known = name.split(":")[0] in ("cpu", "cuda", "mps")
+            raise RecipeError(
+                f"device {name!r} is {'not there' if known else 'unknown'}",
+                expected="auto, cpu, cuda or mps",
+                got=str(error).splitlines()[0] if known else "",
+                do="use --device auto; `regraft doctor` says what there is",
+            ) from error
+        return name
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def check_options(options: Options) -> str:
+    """Refuse what no data can make right, before anything is read; gives the device."""
+    if options.dtype not in DTYPES:
+        raise RecipeError(f"storage type {options.dtype!r} is unknown", expected=", ".join(DTYPES))
+    if options.metric is not None and options.metric not in METRICS:
+        raise RecipeError(f"metric {options.metric!r} is unknown", expected=", ".join(METRICS))
+    if options.class_weight not in (None, "balanced"):
+        raise RecipeError(f"class weight {options.class_weight!r} is unknown", expected="'balanced' or none")
+    return pick_device(options.device)
+
+
+def choose_metric(options: Options, kind: Kind) -> str:
+    """The metric, and whether it and the class weights fit the kind of labels: said before the pass."""
+    if kind == "regression" and options.class_weight is not None:
+        raise RecipeError("class weights do not fit regression", do="leave --class-weight out")
+    name = options.metric or default_metric(kind)
+    fits = [metric for metric in METRICS if (metric in ("r2", "rmse")) == (kind == "regression")]
+    if name not in fits:
+        raise RecipeError(f"metric {name!r} does not fit {kind} labels", expected=", ".join(fits))
+    return name
