@@ -16,7 +16,9 @@ from regraft.heads import score
 from regraft.linear import Dense
 
 
-def problem(rows: int = 60, width: int = 8, signal: float = 2.0, seed: int = 0, groups=None, kind="multiclass") -> Problem:
+def problem(
+    rows: int = 60, width: int = 8, signal: float = 2.0, seed: int = 0, groups=None, kind="multiclass"
+) -> Problem:
     random = np.random.default_rng(seed)
     codes = np.arange(rows) % 3
     x = random.normal(size=(rows, width))
@@ -47,9 +49,7 @@ def test_validation_split_is_predicted_without_its_labels_and_refitted_with_them
     held = np.arange(40, 60)
     found = evaluate(fit, held, None)
     alone = fit.take(np.arange(40)).solve().readout
-    np.testing.assert_allclose(
-        found.validation.probabilities, alone.predict_proba(fit.take(held).design), atol=1e-12
-    )
+    np.testing.assert_allclose(found.validation.probabilities, alone.predict_proba(fit.take(held).design), atol=1e-12)
     assert found.validation.headline.protocol == VALIDATION
     assert found.validation.headline.rows == 20
     whole = fit.solve().readout

@@ -201,3 +201,39 @@ def test_taps_can_be_chosen():
     recipe = Recipe("early", "the first activation", (Features(Taps(("relu:0",), (64,))), Solve()))
     run = regraft.adapt(toy_manifest(60), toy_network(), method=recipe)
     assert [block.site for block in run.adapted.plan.blocks] == ["relu:0"]
+
+
+@pytest.mark.parametrize("name", ["regraft/fashion-resnet", "transformers"])
+def test_an_embedded_backbone_needs_nothing_else(tmp_path, name):
+    random = np.random.default_rng(0)
+    images = random.integers(0, 255, (24, 20, 20, 3), dtype=np.uint8)
+    images[::2, :, :, 0] = 255
+    labels = ["red" if row % 2 == 0 else "noise" for row in range(24)]
+    if name == "transformers":
+        transformers = pytest.importorskip("transformers")
+        config = transformers.ResNetConfig(
+            embedding_size=8, hidden_sizes=[8, 16], depths=[1, 1], layer_type="basic", num_labels=3
+        )
+        torch.manual_seed(0)
+        transformers.ResNetForImageClassification(config).save_pretrained(tmp_path / "model")
+        size = {"shortest_edge": 32}
+        transformers.ConvNextImageProcessor(size=size).save_pretrained(tmp_path / "model")
+        name = str(tmp_path / "model")
+    run = regraft.adapt((images, labels), name, folds=2).save(tmp_path / "run", embed=True)
+    live = run.predict_proba(images[:5]).probabilities
+    (tmp_path / "run").rename(tmp_path / "moved")
+    if (tmp_path / "model").is_dir():
+        (tmp_path / "model").rename(tmp_path / "gone")
+    loaded = load_artifact(tmp_path / "moved")
+    assert np.array_equal(loaded.predict_proba(images[:5]).probabilities, live)
+    backbone = tmp_path / "moved" / "backbone" / "model.safetensors"
+    backbone.write_bytes(backbone.read_bytes()[:-1])
+    with pytest.raises(ArtifactError, match="was changed"):
+        load_artifact(tmp_path / "moved")
+
+
+def test_an_own_module_is_embedded_as_weights_and_named_by_the_user(run, tmp_path):
+    run.save(tmp_path, embed=True)
+    assert (tmp_path / "backbone" / "model.safetensors").is_file()
+    with pytest.raises((ArtifactError, ModelError), match="loading runs no code"):
+        load_artifact(tmp_path)

@@ -26,7 +26,7 @@ from regraft.features import Plan
 from regraft.files import canonical_json, digest, file_digest, read_json, write_bytes, write_json
 from regraft.heads import Readout
 from regraft.linear import Blocks
-from regraft.network import Network, load
+from regraft.network import Network, load, save
 
 __all__ = ["CONFIG", "FORMAT", "TENSORS", "load_artifact", "save_artifact"]
 
@@ -54,7 +54,7 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
     write_bytes(folder / TENSORS, save_tensors(tensors))
     files = {TENSORS: file_digest(folder / TENSORS)}
     if embed:
-        for path in network.save(folder / BACKBONE):
+        for path in save(network, folder / BACKBONE):
             files[path.relative_to(folder).as_posix()] = file_digest(path)
     config = {
         "format": FORMAT,

@@ -6,6 +6,7 @@ from regraft.network.loaders.transformers import TextPreprocess
 from regraft.network.network import About, Network, Traits
 from regraft.network.policy import Policy
 from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
+from regraft.network.save import save
 from regraft.network.site import Site
 
 __all__ = [
@@ -21,4 +22,5 @@ __all__ = [
     "from_module",
     "load",
     "preprocess_from_json",
+    "save",
 ]

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from regraft.errors import ModelError
-from regraft.network.loaders import bundled, timm, torchvision, transformers
+from regraft.network.loaders import bundled, timm, torchvision, transformers, weights
 from regraft.network.loaders import module as own
 from regraft.network.network import About, Network
 from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
@@ -54,9 +54,9 @@ def load(
     return network
 
 
-def _dispatch(name: str, weights: str | None, revision: str | None, head: bool, seed: int | None) -> Network:
+def _dispatch(name: str, file: str | None, revision: str | None, head: bool, seed: int | None) -> Network:
     kind, _, rest = name.partition("/")
-    if weights is not None and not _IMPORT.fullmatch(name):
+    if file is not None and not _IMPORT.fullmatch(name):
         raise ModelError("weights belong to package.module:callable", got=f"the model {name}")
     if kind == "timm" and rest:
         return timm.load(name, rest, head, seed)
@@ -65,7 +65,7 @@ def _dispatch(name: str, weights: str | None, revision: str | None, head: bool, 
     if kind == "regraft" and rest:
         return _bundled(name, *bundled.load(name), seed)
     if _IMPORT.fullmatch(name):
-        return own.load(name, weights, seed)
+        return own.load(name, file, seed)
     folder = Path(name).expanduser()
     if name and folder.exists():
         return _folder(name, folder, head, seed)
@@ -81,6 +81,9 @@ def _folder(name: str, folder: Path, head: bool, seed: int | None) -> Network:
             expected="a folder with config.json and model.safetensors, as save_pretrained writes them",
             got="a file" if folder.is_file() else "a folder without config.json",
         )
+    if weights.is_folder(folder):
+        architecture, tensors = weights.read(folder)
+        return _dispatch(architecture, None, None, head, seed or 0).with_params(tensors)
     if bundled.is_folder(folder):
         return _bundled(name, *bundled.load_folder(folder), seed)
     return transformers.load(str(folder), None, head, seed)

@@ -119,8 +119,8 @@ class Record:
             value["scores"] = {k: None if v is None else _score(v) for k, v in value["scores"].items()}
             value["other_scores"] = {k: tuple(map(_score, v)) for k, v in value["other_scores"].items()}
             value["candidates"] = tuple(Candidate(**_numbers(Candidate, v)) for v in value["candidates"])
-            value["costs"] = tuple(Cost(**v) for v in value["costs"])
-            value["findings"] = tuple(Finding(**v) for v in value["findings"])
+            value["costs"] = tuple(Cost(**_numbers(Cost, v)) for v in value["costs"])
+            value["findings"] = tuple(Finding(**_numbers(Finding, v)) for v in value["findings"])
             value["citations"] = tuple(value["citations"])
             return cls(**value)
         except (KeyError, TypeError, AttributeError) as error:
@@ -144,14 +144,12 @@ class Record:
         """
         try:
             value = json.loads(Path(path).read_text(encoding="utf-8"))
-        except FileNotFoundError as error:
+        except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise MissingPathError(
                 f"{path} is not there", do="name the run folder that `regraft adapt` printed"
             ) from error
         except (json.JSONDecodeError, UnicodeDecodeError) as error:
-            raise ArtifactError(
-                f"{path} is no record", got=str(error), do="run `regraft adapt` again"
-            ) from error
+            raise ArtifactError(f"{path} is no record", got=str(error), do="run `regraft adapt` again") from error
         if not isinstance(value, dict):
             raise ArtifactError(f"{path} is no record", expected="a JSON object", got=type(value).__name__)
         return cls.from_json(value)

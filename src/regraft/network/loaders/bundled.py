@@ -25,7 +25,7 @@ from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preproc
 from regraft.network.resnet import build
 from regraft.network.site import near
 
-__all__ = ["FORMAT", "is_folder", "load", "load_folder", "names", "save_folder"]
+__all__ = ["FORMAT", "is_folder", "load", "load_folder", "names", "save", "save_folder"]
 
 FORMAT = "regraft-backbone"
 VERSION = 1
@@ -49,6 +49,12 @@ def load(name: str) -> tuple[nn.Module, Preprocess, About]:
         ModelError: there is no such backbone.
         ArtifactError: its files were changed.
     """
+    with _folder(name) as path:
+        return load_folder(path)
+
+
+@contextlib.contextmanager
+def _folder(name: str) -> Iterator[Path]:
     if name not in names():
         raise ModelError(
             f"there is no bundled backbone {name!r}",
@@ -58,7 +64,7 @@ def load(name: str) -> tuple[nn.Module, Preprocess, About]:
         )
     folder = resources.files("regraft").joinpath("bundled", name.removeprefix(PREFIX))
     with resources.as_file(folder) as path:
-        return load_folder(path)
+        yield path
 
 
 def is_folder(path: Path) -> bool:
@@ -103,6 +109,22 @@ def load_folder(path: Path) -> tuple[nn.Module, Preprocess, About]:
         parameters=sum(value.numel() for value in module.parameters()),
     )
     return module.eval(), preprocess, about
+
+
+def save(name: str, module: nn.Module, folder: Path) -> None:
+    """Write ``module``, loaded as ``name`` (``regraft/…`` or a folder), into another folder of this format."""
+    with contextlib.nullcontext(Path(name)) if is_folder(Path(name)) else _folder(name) as path:
+        config = _config(path)
+    save_folder(
+        folder,
+        module,
+        arch=config["arch"],
+        options=config["options"],
+        preprocess=_preprocess(config["preprocess"]),
+        classes=config["classes"],
+        licence=config.get("licence", ""),
+        provenance=config.get("provenance"),
+    )
 
 
 def save_folder(

@@ -23,7 +23,7 @@ from regraft.network.blocks import prefix_tokens
 from regraft.network.network import About, Network, Traits
 from regraft.network.preprocess import ImagePreprocess, Modality, Preprocess
 
-__all__ = ["ProcessorPreprocess", "TextPreprocess", "load"]
+__all__ = ["ProcessorPreprocess", "TextPreprocess", "load", "save"]
 
 # Entries of a configuration that do not change what the network computes.
 _VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "id2label", "label2id")
@@ -91,6 +91,29 @@ def load(name: str, revision: str | None, head: bool, seed: int | None) -> Netwo
     settings = {key: value for key, value in config.to_dict().items() if key not in _VOLATILE}
     prefix = max(prefix_tokens(module), preprocess.prefix if isinstance(preprocess, TextPreprocess) else 0)
     return Network(name, module.float(), preprocess, about, traits=Traits(settings, pooler, prefix))
+
+
+def save(network: Network, folder: Path) -> None:
+    """Write the model and its processor or tokeniser as ``save_pretrained`` does.
+
+    Raises:
+        ModelError: the processor can no longer be read from where the model came from.
+    """
+    transformers = _transformers()
+    preprocess = network.preprocess
+    with _quiet(transformers):
+        network.module.save_pretrained(folder)  # type: ignore[operator]
+        if isinstance(preprocess, TextPreprocess):
+            preprocess.tokenizer.save_pretrained(folder)
+        elif isinstance(preprocess, ProcessorPreprocess):
+            preprocess.processor.save_pretrained(folder)
+        else:
+            where = {"local_files_only": True} if Path(network.name).is_dir() else {"revision": network.about.revision}
+            try:
+                processor = transformers.AutoImageProcessor.from_pretrained(network.name, use_fast=False, **where)
+            except Exception as error:
+                raise _unusable(network.name, Path(network.name).is_dir(), error) from error
+            processor.save_pretrained(folder)
 
 
 def _unusable(name: str, local: bool, error: Exception) -> ModelError:

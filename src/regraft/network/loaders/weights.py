@@ -1,0 +1,46 @@
+"""A folder with a network's tensors and the name that its architecture goes by."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import safetensors.torch
+from torch import Tensor
+
+from regraft.errors import ModelError
+from regraft.files import read_json, write_bytes, write_json
+from regraft.network.network import Network
+
+__all__ = ["FORMAT", "is_folder", "read", "save"]
+
+FORMAT = "regraft-weights"
+
+
+def is_folder(path: Path) -> bool:
+    """Whether ``path`` is a folder of this format."""
+    config = read_json(Path(path) / "config.json")
+    return isinstance(config, dict) and config.get("format") == FORMAT
+
+
+def save(network: Network, folder: Path) -> None:
+    """Write every parameter and buffer, and the name to build the architecture by."""
+    tensors = {**network.params, **network.buffers}
+    content = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
+    write_bytes(folder / "model.safetensors", safetensors.torch.save(content))
+    about = network.about
+    write_json(folder / "config.json", {"format": FORMAT, "name": network.name, "source": about.source})
+
+
+def read(folder: Path) -> tuple[str, dict[str, Tensor]]:
+    """The architecture's name and the tensors.
+
+    Raises:
+        ModelError: the architecture is code of the user's, which is only ever run on their word.
+    """
+    config = read_json(folder / "config.json")
+    if config["source"] == "module":
+        raise ModelError(
+            f"the architecture of {folder} is your own {config['name']}, and loading runs no code",
+            do=f"name it yourself: --model {config['name']} --weights {folder / 'model.safetensors'}",
+        )
+    return config["name"], safetensors.torch.load_file(folder / "model.safetensors")
