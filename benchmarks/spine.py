@@ -24,15 +24,15 @@ from typing import Any
 
 import numpy as np
 import torch
-from common import Row, Timing, interleaved, note, parser, report
 from sklearn.linear_model import LogisticRegressionCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import regraft
-from regraft.graft import METHODS
+from common import Row, Timing, interleaved, note, parser, report
 from regraft.data import Manifest, scan
 from regraft.features import batches, plan, sweep
+from regraft.graft import METHODS
 from regraft.network import Network, load
 
 BATCH = 32

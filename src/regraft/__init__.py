@@ -25,7 +25,7 @@ _PUBLIC = {
 }
 _RENAMED = {"load": "load_artifact", "report": "write"}
 
-__all__ = [  # noqa: PLE0604 (they exist through __getattr__)
+__all__ = [
     "GraftClassifier",
     "GraftRegressor",
     "Network",

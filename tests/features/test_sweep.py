@@ -13,11 +13,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from tests.features.toy import Toy, toy_arrays, toy_manifest, toy_network
 
+from regraft.data import scan
 from regraft.errors import DataError, StoreError, TapError
 from regraft.features import Taps, entries, find, plan, prune, sweep, verify
 from regraft.features.store import ShardedMatrix
-from tests.features.toy import Toy, toy_arrays, toy_manifest, toy_network
 
 ALL = Taps(sizes=(16, None))
 
@@ -85,9 +86,10 @@ def test_the_key_is_the_whole_truth(cache):
     weight.view(-1)[0] += 1e-3
     changed = network.with_params({"conv1.weight": weight})
     x, y = toy_arrays()
-    x[4, 0, 0, 0] += 1e-3
+    x[4, 0, 0, 0] += 1e-3  # one pixel of one row
     assert find(network, manifest, wanted, cache=cache) is not None
     assert find(changed, manifest, wanted, cache=cache) is None
+    assert find(network, scan((x, y)), wanted, cache=cache) is None
     assert find(network, manifest.take(range(29)), wanted, cache=cache) is None
     assert find(network, manifest.take(range(29, -1, -1)), wanted, cache=cache) is None
     assert find(network, toy_manifest(seed=1), wanted, cache=cache) is None
@@ -200,7 +202,7 @@ def test_refusals(cache, monkeypatch, tmp_path):
     wanted = plan(network, [ALL])
     with pytest.raises(DataError, match="no rows"):
         sweep(network, manifest.take([]), wanted, cache=cache)
-    with pytest.raises(TapError, match="no tap matches 'relo:0'.*relu:0"):
+    with pytest.raises(TapError, match=r"no tap matches 'relo:0'.*relu:0"):
         plan(network, [Taps(("relo:0",))])
     with pytest.raises(StoreError, match="storage type"):
         sweep(network, manifest, wanted, cache=cache, dtype="int8")
@@ -231,7 +233,9 @@ print("whole")
 def child(cache: Path, workers: int = 0) -> subprocess.Popen:
     root = str(Path(__file__).resolve().parents[2])
     code = CHILD.format(root=root, cache=str(cache), workers=workers)
-    return subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"})
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, env={**os.environ, "OMP_NUM_THREADS": "1"}
+    )
 
 
 @pytest.mark.slow

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 
-from regraft.graft.pretrain import Provenance, pretrain
-from regraft.graft.train import Augment, DivergedError, Optimiser, TrainConfig
 from regraft.data import scan
 from regraft.errors import ArtifactError, DataError, RecipeError
 from regraft.files import file_digest
+from regraft.graft.pretrain import Provenance, pretrain
+from regraft.graft.train import Augment, DivergedError, Optimiser, TrainConfig
 from regraft.network.loaders import bundled
 from regraft.record import Record
 

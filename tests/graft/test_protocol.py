@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
+from regraft.data import Target, folds
 from regraft.graft.adapted import design_of
 from regraft.graft.protocol import INNER, OUTER, TEST, VALIDATION, Problem, evaluate
 from regraft.graft.recipe import Solve
-from regraft.data import Target, folds
 from regraft.heads import score
 from regraft.linear import Dense
 

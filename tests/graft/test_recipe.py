@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from regraft.errors import RecipeError
 from regraft.graft import METHODS, Features, Recipe, Solve
 from regraft.graft.recipe import find_recipe
-from regraft.errors import RecipeError
 
 
 def test_named_recipes_are_whole():

@@ -9,15 +9,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from tests.features.toy import toy_arrays, toy_manifest, toy_network
 
 import regraft
-from regraft.graft import load_artifact
 from regraft.data import scan
 from regraft.errors import ArtifactError, DataError, MissingPathError, ModelError, RecipeError
 from regraft.features import Taps
+from regraft.graft import load_artifact
 from regraft.linear import Blocks
 from regraft.record import Record
-from tests.features.toy import toy_arrays, toy_manifest, toy_network
 
 
 @pytest.fixture
@@ -51,11 +51,11 @@ def test_a_second_run_reuses_the_pass_and_says_so():
 
 def test_layer_shares_are_those_of_the_logits(run):
     """Blocks that are zeroed in the readout lose their whole share, and the others keep their ratio."""
+    from regraft.features import sweep
     from regraft.graft.adapted import design_of
     from regraft.graft.evidence import layer_shares
     from regraft.graft.protocol import Evaluation, Problem
     from regraft.graft.recipe import Solve
-    from regraft.features import sweep
 
     manifest = toy_manifest(90)
     store = sweep(toy_network(), manifest, run.adapted.plan)
@@ -136,7 +136,7 @@ def test_another_backbone_is_refused(run, tmp_path):
 
 def test_loading_runs_no_code_of_the_artifacts(run, tmp_path):
     run.save(tmp_path)
-    with pytest.raises(ArtifactError, match="loading runs no code.*--model toy"):
+    with pytest.raises(ArtifactError, match=r"loading runs no code.*--model toy"):
         load_artifact(tmp_path)
 
 

@@ -15,6 +15,7 @@ import torch
 from scipy import stats
 from torch import Tensor, nn
 
+from regraft.errors import ArtifactError, DataError, RecipeError, RegraftError
 from regraft.graft.train import (
     Augment,
     DivergedError,
@@ -28,7 +29,6 @@ from regraft.graft.train import (
     train,
 )
 from regraft.graft.train_rows import order, uniforms
-from regraft.errors import ArtifactError, DataError, RecipeError, RegraftError
 
 CONFIG = TrainConfig(epochs=3, batch_size=8, optimiser=Optimiser(lr=0.05), schedule=Schedule(warmup=2), seed=5)
 

@@ -62,9 +62,7 @@ class Part:
     shard_rows: int
 
     @classmethod
-    def open(
-        cls, base: Path, plan: Plan, rows: int, dtype: str, shard_rows: int, about: Mapping[str, Any]
-    ) -> Part:
+    def open(cls, base: Path, plan: Plan, rows: int, dtype: str, shard_rows: int, about: Mapping[str, Any]) -> Part:
         """Open the part of ``plan`` below ``base``, or begin it.
 
         An existing part keeps its own rows per shard, so that it can be resumed with another batch size.
@@ -259,8 +257,7 @@ class Store:
             for i, block in enumerate(part.plan.blocks):
                 self._where.setdefault(block.name, (part, f"{i:05d}"))
         self.nbytes = sum(
-            self.rows * block.width * DTYPES[self._where[block.name][0].dtype].itemsize
-            for block in self.blocks
+            self.rows * block.width * DTYPES[self._where[block.name][0].dtype].itemsize for block in self.blocks
         )
         self._shards: dict[Path, tuple[Shard, ...]] = {}
 

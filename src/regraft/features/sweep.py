@@ -25,9 +25,7 @@ from regraft.network import Network, Preprocess
 __all__ = ["Progress", "base_key", "batches", "find", "pool_batch", "sweep"]
 
 Progress = Callable[[int, int], None]
-_WORKER_PAYS_AFTER_SECONDS = (
-    2.0  # below this much decoding, starting worker processes costs more than it saves
-)
+_WORKER_PAYS_AFTER_SECONDS = 2.0  # below this much decoding, starting worker processes costs more than it saves
 
 
 def base_key(network: Network, manifest: Manifest, dtype: str) -> str:
@@ -207,7 +205,7 @@ def batches(
     count = _workers(dataset, spans) if workers is None else workers
     loader = DataLoader(
         dataset,
-        batch_sampler=[range(start, stop) for start, stop in spans],  # type: ignore[arg-type]
+        batch_sampler=[list(range(start, stop)) for start, stop in spans],
         collate_fn=preprocess.collate,
         num_workers=count,
         prefetch_factor=4 if count else None,

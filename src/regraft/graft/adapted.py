@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -28,7 +28,7 @@ __all__ = ["Adapted", "Prediction", "design_of", "refuse"]
 _SHOWN = 50
 
 
-def design_of(matrices: dict[str, Matrix], normalise: str, outputs: int) -> FeatureDesign:
+def design_of(matrices: Mapping[str, Matrix], normalise: str, outputs: int) -> FeatureDesign:
     """The design matrix of some blocks: ``Φ = [X_1 | X_2 | …] ⊗ I_C``, rows of unit norm per block if asked."""
     wrapped = {k: UnitRows(m) for k, m in matrices.items()} if normalise == "unit" else dict(matrices)
     return FeatureDesign(wrapped, outputs)

@@ -20,10 +20,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-from regraft.graft.adapted import Adapted
 from regraft.errors import ArtifactError, MissingPathError, ModelError
 from regraft.features import Plan
 from regraft.files import canonical_json, digest, file_digest, read_json, write_bytes, write_json
+from regraft.graft.adapted import Adapted
 from regraft.heads import Readout
 from regraft.linear import Blocks
 from regraft.network import Network, load, save

@@ -8,8 +8,8 @@ from datetime import datetime, timezone
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.graft.run import Options, Prepared, versions
 from regraft.features import DTYPES, batches, find, pool_batch
+from regraft.graft.run import Options, Prepared, versions
 from regraft.record import Cost, Record
 
 __all__ = ["estimate"]

@@ -16,11 +16,11 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from regraft.graft.adapted import design_of, refuse
-from regraft.graft.recipe import find_recipe
 from regraft.data import Kind, Target, folds, inspect, scan
 from regraft.errors import DataError
 from regraft.features import Plan, plan, sweep
+from regraft.graft.adapted import design_of, refuse
+from regraft.graft.recipe import find_recipe
 from regraft.heads import Response, solve
 from regraft.linear import Dense, FeatureDesign
 from regraft.network import Network, load

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from PIL import Image
 
-from regraft.graft.protocol import Evaluation, Problem, Scored
 from regraft.data import Manifest, Source
 from regraft.errors import RegraftError
 from regraft.features import Block
+from regraft.graft.protocol import Evaluation, Problem, Scored
 from regraft.heads import reliability
 from regraft.linear import Blocks, FeatureDesign
 
@@ -78,7 +78,7 @@ def layer_shares(evaluation: Evaluation, fit: Problem, blocks: tuple[Block, ...]
     """
     readout = evaluation.solution.readout
     index = torch.arange(min(fit.design.n_rows, _LAYER_ROWS))
-    design = fit.design.take(index)
+    design = fit.take(index.numpy()).design
     energy = []
     for block in blocks:
         one = FeatureDesign({block.name: design.matrices[block.name]}, design.n_outputs)

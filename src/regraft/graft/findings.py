@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from regraft.graft.protocol import Evaluation, Problem
 from regraft.data import Manifest, duplicates
+from regraft.graft.protocol import Evaluation, Problem
 from regraft.record import Finding
 
 __all__ = ["Context", "check"]

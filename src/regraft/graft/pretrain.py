@@ -21,13 +21,13 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.graft.train import Outcome, Progress, logits, train
-from regraft.graft.train_config import Schedule, TrainConfig
-from regraft.graft.train_rows import Augment, ImageRows
 from regraft.data import Manifest, scan
 from regraft.data.split import holdout
 from regraft.errors import DataError, RecipeError
 from regraft.files import canonical_json, digest, write_bytes
+from regraft.graft.train import Outcome, Progress, logits, train
+from regraft.graft.train_config import Schedule, TrainConfig
+from regraft.graft.train_rows import Augment, ImageRows
 from regraft.heads.intervals import measure
 from regraft.heads.response import Response
 from regraft.network.loaders.bundled import Stored, is_folder, load_folder, save_folder

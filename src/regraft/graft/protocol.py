@@ -13,15 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.graft.recipe import Solve
 from regraft.data import Target, folds
+from regraft.graft.recipe import Solve
 from regraft.heads import Readout, Response, Solution, link, measure, score, solve
-from regraft.linear import FeatureDesign
+from regraft.linear import FeatureDesign, Taken
 from regraft.record import Score
 
 __all__ = ["Evaluation", "Problem", "Scored", "evaluate"]
@@ -43,7 +44,7 @@ class Problem:
     stage: Solve
     seed: int = 0
     folds: int = 5
-    class_weight: str | None = None
+    class_weight: Literal["balanced"] | None = None
 
     @property
     def response(self) -> Response:
@@ -54,7 +55,10 @@ class Problem:
         """The problem on some of its rows."""
         index = torch.as_tensor(rows, dtype=torch.long)
         groups = None if self.groups is None else tuple(self.groups[i] for i in rows)
-        return replace(self, design=self.design.take(index), target=self.target.take(rows), groups=groups)
+        design = FeatureDesign(
+            {name: Taken(m, index) for name, m in self.design.matrices.items()}, self.design.n_outputs
+        )
+        return replace(self, design=design, target=self.target.take(rows), groups=groups)
 
     def fold_ids(self) -> np.ndarray:
         """Seeded, stratified folds that no group crosses."""

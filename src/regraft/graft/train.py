@@ -23,10 +23,10 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regraft.graft.train_config import Optimiser, Schedule, TrainConfig
-from regraft.graft.train_rows import Augment, ImageRows, Rows, order
 from regraft.errors import ArtifactError, DataError, RecipeError, RegraftError
 from regraft.files import canonical_json, digest, write_bytes
+from regraft.graft.train_config import Optimiser, Schedule, TrainConfig
+from regraft.graft.train_rows import Augment, ImageRows, Rows, order
 
 __all__ = [
     "Augment",

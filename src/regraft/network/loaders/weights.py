@@ -37,7 +37,7 @@ def read(folder: Path) -> tuple[str, dict[str, Tensor]]:
     Raises:
         ModelError: the architecture is code of the user's, which is only ever run on their word.
     """
-    config = read_json(folder / "config.json")
+    config: dict[str, str] = read_json(folder / "config.json") or {}
     if config["source"] == "module":
         raise ModelError(
             f"the architecture of {folder} is your own {config['name']}, and loading runs no code",
