@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
@@ -290,7 +290,7 @@ def _problem(ready: Prepared, rows: Manifest, store: Store | None, options: Opti
         ready.recipe.solve,
         options.seed,
         options.folds,
-        options.class_weight,
+        "balanced" if options.class_weight else None,
     )
 
 
