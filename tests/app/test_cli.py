@@ -1,0 +1,506 @@
+"""The command line as a user meets it: what is printed, what is written, what can be typed."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import shutil
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from pyarrow import parquet
+from safetensors.torch import save_file
+from tests.app.photos import MODEL, Small, folder, table
+
+from regraft.app.cli import run
+from regraft.app.console import duration, size
+
+RUN_FILES = ["README.md", "config.json", "model.safetensors", "predictions.csv", "record.json", "report.html"]
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory) -> Path:
+    return folder(tmp_path_factory.mktemp("data") / "photos")
+
+
+@pytest.fixture(scope="module")
+def adapted(photos, tmp_path_factory) -> Path:
+    """One run folder that the tests of predict and report read, and never write."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("REGRAFT_CACHE", str(tmp_path_factory.mktemp("store")))
+        where = tmp_path_factory.mktemp("runs") / "run"
+        assert run(["adapt", str(photos), *MODEL, "-o", str(where)]) == 0
+    return where
+
+
+@pytest.fixture
+def regraft(capfd):
+    """Run one command; gives (exit code, stdout, stderr)."""
+
+    def call(*arguments) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = run([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+# ---------------------------------------------------------------- adapt
+
+
+def test_adapt_fills_the_run_folder_and_says_where_it_lies(regraft, photos, tmp_path):
+    code, out, err = regraft("adapt", photos, *MODEL, "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == RUN_FILES
+    lines = out.splitlines()
+    assert lines[0].startswith("adapted ")
+    assert "regraft/fashion-resnet to photos by all-layers: 48 rows, 4 classes" in lines[0]
+    column = lines[0].index("regraft/")
+    assert all(line[column - 1] == " " and line[column] != " " for line in lines)  # one aligned column
+    assert any(line.startswith("validation") and "accuracy" in line and "95 % interval" in line for line in lines)
+    assert any("48 rows, outer cross-validation" in line for line in lines)
+    assert any(line.startswith("licence") and "MIT" in line for line in lines)
+    assert lines[-1].startswith("next")
+    assert f"regraft predict {tmp_path / 'run'}" in lines[-1]
+    with (tmp_path / "run" / "predictions.csv").open() as stream:
+        assert len(list(csv.DictReader(stream))) == 48
+
+
+def test_json_is_one_object_with_the_promised_keys_and_nothing_else(regraft, tmp_path):
+    data = folder(tmp_path / "data", per_class=6, parts=("train", "test"))
+    code, out, err = regraft("adapt", data, *MODEL, "-o", tmp_path / "run", "--json")
+    assert (code, err) == (0, "")
+    assert out.count("\n") == 1
+    value = json.loads(out)
+    assert list(value) == ["verb", "status", "method", "task", "scores", "cost", "findings", "paths"]
+    assert (value["verb"], value["status"], value["method"]) == ("adapt", "done", "all-layers")
+    assert value["task"] == {
+        "kind": "multiclass",
+        "classes": ["colour0", "colour1", "colour2", "colour3"],
+        "rows": {"train": 24, "validation": 0, "test": 24},
+    }
+    assert list(value["scores"]) == ["validation", "test"]
+    for score in value["scores"].values():
+        assert list(score) == ["metric", "value", "low", "high"]
+        assert score["low"] <= score["value"] <= score["high"]
+    assert list(value["cost"]) == ["backbone_passes", "flops", "seconds", "peak_bytes", "artifact_bytes"]
+    assert value["cost"]["backbone_passes"] == 1
+    assert value["cost"]["flops"] > 0
+    assert {"sweep", "solve"} <= set(value["cost"]["seconds"])
+    run_folder = tmp_path / "run"
+    assert value["cost"]["artifact_bytes"] == sum(
+        (run_folder / name).stat().st_size for name in ("model.safetensors", "config.json")
+    )
+    assert value["paths"] == {
+        "run": str(run_folder),
+        "artifact": str(run_folder / "model.safetensors"),
+        "report": str(run_folder / "report.html"),
+    }
+    assert all(Path(path).exists() for path in value["paths"].values())
+
+
+def test_without_a_test_split_its_score_is_null(regraft, photos, tmp_path):
+    _, out, _ = regraft("adapt", photos, *MODEL, "-o", tmp_path / "run", "--json")
+    assert json.loads(out)["scores"]["test"] is None
+
+
+def test_progress_goes_to_a_terminal_on_stderr_and_never_to_stdout(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run(["adapt", str(photos), *MODEL, "-o", str(tmp_path / "run"), "--json"]) == 0
+    out, err = capsys.readouterr()
+    assert json.loads(out)["status"] == "done"
+    for stage in ("checking inputs", "one pass of the backbone", "solving heads"):
+        assert stage in err
+    assert "48/48" in err
+
+
+def test_dry_run_says_the_cost_and_writes_nothing(regraft, photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "cache"))
+    code, out, err = regraft("adapt", photos, *MODEL, "--dry-run")
+    assert (code, err) == (0, "")
+    words = {line.split("  ")[0]: line for line in out.splitlines()}
+    assert list(words) == ["would adapt", "sweep", "solve", "features", "artifact"]
+    assert "1 backbone pass," in words["sweep"]
+    predicted = json.loads(regraft("adapt", photos, *MODEL, "--dry-run", "--json")[1])
+    assert predicted["status"] == "dry-run"
+    assert predicted["scores"] == {"validation": None, "test": None}
+    assert list(tmp_path.iterdir()) == []
+
+    regraft("adapt", photos, *MODEL)
+    done = json.loads(Path("runs/photos-fashion-resnet-all-layers/record.json").read_text())
+    spent = sum(cost["flops"] for cost in done["costs"])
+    assert predicted["cost"]["flops"] == spent  # the prediction is exact where it can be
+    assert "stored already" in regraft("adapt", photos, *MODEL, "--dry-run")[1]
+
+
+def test_a_run_without_output_is_named_after_data_model_and_method(regraft, photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, out, _ = regraft("adapt", photos, *MODEL, "--method", "probe")
+    assert code == 0
+    assert Path("runs/photos-fashion-resnet-probe/report.html").is_file()
+    assert "runs/photos-fashion-resnet-probe" in out
+
+
+def test_the_same_seed_gives_the_same_bytes(regraft, photos, tmp_path, monkeypatch):
+    made = []
+    for name, seed in (("a", 3), ("b", 3), ("c", 4)):
+        monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / f"cache-{name}"))
+        command = ("adapt", photos, *MODEL, "--seed", seed, "--limit", 24, "-o", tmp_path / name)
+        assert regraft(*command)[0] == 0
+        made.append(tmp_path / name)
+    first, again, other = made
+    for name in ("model.safetensors", "config.json", "predictions.csv"):
+        assert (first / name).read_bytes() == (again / name).read_bytes()
+    assert (first / "model.safetensors").read_bytes() != (other / "model.safetensors").read_bytes()
+
+
+def test_limit_takes_so_many_balanced_training_rows_and_all_test_rows(regraft, tmp_path):
+    data = folder(tmp_path / "data", per_class=6, parts=("train", "test"))
+    _, out, _ = regraft("adapt", data, *MODEL, "--limit", 8, "-o", tmp_path / "run", "--json")
+    assert json.loads(out)["task"]["rows"] == {"train": 8, "validation": 0, "test": 24}
+
+
+@pytest.mark.parametrize("metric", ["balanced-accuracy", "f1", "roc-auc", "map"])
+def test_metric_is_what_is_reported(regraft, photos, tmp_path, metric):
+    code, out, _ = regraft("adapt", photos, *MODEL, "--metric", metric, "-o", tmp_path / "run", "--json")
+    assert code == 0
+    assert json.loads(out)["scores"]["validation"]["metric"] == metric
+
+
+def test_class_weights_change_the_head(regraft, tmp_path):
+    data = folder(tmp_path / "data", classes=2, per_class=12)
+    for path in sorted((data / "colour1").iterdir())[3:]:
+        path.unlink()
+    for name, extra in (("plain", ()), ("weighted", ("--class-weight", "balanced"))):
+        assert regraft("adapt", data, *MODEL, "--folds", 2, *extra, "-o", tmp_path / name)[0] == 0
+    plain, weighted = (tmp_path / name / "model.safetensors" for name in ("plain", "weighted"))
+    assert plain.read_bytes() != weighted.read_bytes()
+
+
+def test_a_second_method_reads_the_stored_pass(regraft, photos, tmp_path):
+    regraft("adapt", photos, *MODEL, "-o", tmp_path / "a")
+    _, out, _ = regraft("adapt", photos, *MODEL, "--method", "probe", "-o", tmp_path / "b", "--json")
+    assert json.loads(out)["cost"]["backbone_passes"] == 0
+    assert "no backbone pass" in regraft("adapt", photos, *MODEL, "-o", tmp_path / "c")[1]
+
+
+def test_a_csv_of_numbers_is_regression(regraft, photos, tmp_path):
+    rows = [f"{photos}/colour{i % 4}/{i // 4:02d}.{'jpg' if i // 4 % 4 == 3 else 'png'}" for i in range(48)]
+    data = table(tmp_path / "r.csv", "path,label", [f"{row},{i % 4 + 0.01 * i}" for i, row in enumerate(rows)])
+    code, out, err = regraft("adapt", data, *MODEL, "-o", tmp_path / "run", "--json")
+    assert (code, err) == (0, "")
+    value = json.loads(out)
+    assert value["task"]["kind"] == "regression"
+    assert value["scores"]["validation"]["metric"] == "r2"
+    assert value["scores"]["validation"]["value"] > 0.5
+    code, out, _ = regraft("predict", tmp_path / "run", data)
+    predicted = [float(row["prediction"]) for row in csv.DictReader(io.StringIO(out))]
+    assert np.corrcoef(predicted, [i % 4 + 0.01 * i for i in range(48)])[0, 1] > 0.9
+
+
+def test_several_label_columns_are_multilabel(regraft, photos, tmp_path):
+    rows = [f"{photos}/colour{i % 4}/{i // 4:02d}.{'jpg' if i // 4 % 4 == 3 else 'png'}" for i in range(48)]
+    data = table(tmp_path / "m.csv", "path,red,odd", [f"{row},{int(i % 4 == 0)},{i % 2}" for i, row in enumerate(rows)])
+    command = ("adapt", data, *MODEL, "--label", "red", "--label", "odd", "-o", tmp_path / "run", "--json")
+    code, out, err = regraft(*command)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["task"]["kind"] == "multilabel"
+    assert json.loads(out)["task"]["classes"] == ["red", "odd"]
+    _, out, _ = regraft("predict", tmp_path / "run", rows[0], rows[1], rows[2])
+    assert [row["prediction"] for row in csv.DictReader(io.StringIO(out))] == ["red", "odd", ""]
+
+
+def test_npz_of_pixels(regraft, tmp_path):
+    random = np.random.default_rng(0)
+    pixels = random.integers(0, 100, (40, 16, 16, 3)).astype(np.uint8)
+    pixels[::2] += 120
+    np.savez(tmp_path / "a.npz", X=pixels, y=np.arange(40) % 2)
+    code, out, _ = regraft("adapt", tmp_path / "a.npz", *MODEL, "-o", tmp_path / "run", "--json")
+    assert code == 0
+    assert json.loads(out)["task"]["kind"] == "binary"
+
+
+def test_own_module_with_weights(regraft, photos, tmp_path):
+    torch.manual_seed(3)
+    save_file(Small().state_dict(), tmp_path / "own.safetensors")
+    own = ("--model", "tests.app.photos:small", "--weights", tmp_path / "own.safetensors")
+    code, _, err = regraft("adapt", photos, *own, "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    first = photos / "colour0/00.png"
+    code, _, err = regraft("predict", tmp_path / "run", first)
+    assert code == 2
+    assert "--model tests.app.photos:small" in err
+    code, out, _ = regraft("predict", tmp_path / "run", first, *own)
+    assert code == 0
+    assert len(out.splitlines()) == 2
+    torch.manual_seed(4)
+    save_file(Small().state_dict(), tmp_path / "other.safetensors")
+    code, _, err = regraft("predict", tmp_path / "run", first, *own[:3], tmp_path / "other.safetensors")
+    assert code == 2
+    assert "not the backbone that this head was solved on" in err
+
+
+# ---------------------------------------------------------------- predict
+
+
+def test_predict_prints_csv_with_one_row_per_input(regraft, adapted, photos):
+    code, out, err = regraft("predict", adapted, photos)
+    assert (code, err) == (0, "")
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert list(rows[0]) == ["id", "prediction", "confidence", *(f"p(colour{k})" for k in range(4))]
+    assert len(rows) == 48
+    right = [row["prediction"] == row["id"].split("/")[0] for row in rows]
+    assert np.mean(right) > 0.9
+    for row in rows:
+        probabilities = [float(row[f"p(colour{k})"]) for k in range(4)]
+        assert sum(probabilities) == pytest.approx(1, abs=1e-5)
+        assert float(row["confidence"]) == max(probabilities)
+
+
+def test_predict_reads_files_a_folder_or_a_table_alike(regraft, adapted, photos, tmp_path):
+    files = [photos / "colour2/00.png", photos / "colour0/03.jpg"]
+    flat = tmp_path / "flat"
+    flat.mkdir()
+    for number, file in enumerate(files):
+        shutil.copy(file, flat / f"{number}{file.suffix}")
+    listed = table(tmp_path / "new.csv", "path", [str(file) for file in files])
+    answers = []
+    for given in (files, [flat], [listed]):
+        code, out, err = regraft("predict", adapted, *given)
+        assert (code, err) == (0, "")
+        answers.append([{k: v for k, v in row.items() if k != "id"} for row in csv.DictReader(io.StringIO(out))])
+    assert answers[0] == answers[1] == answers[2]
+    assert [row["prediction"] for row in answers[0]] == ["colour2", "colour0"]
+
+
+def test_predict_writes_the_same_rows_as_csv_parquet_and_json(regraft, adapted, photos, tmp_path):
+    shown = regraft("predict", adapted, photos)[1]
+    for ending in ("csv", "parquet", "json"):
+        target = tmp_path / "deep" / f"out.{ending}"
+        code, out, _ = regraft("predict", adapted, photos, "-o", target)
+        assert code == 0
+        assert out == f"48 predictions in {target}\n"
+    assert (tmp_path / "deep/out.csv").read_text() == shown
+    from_json = json.loads((tmp_path / "deep/out.json").read_text())
+    assert parquet.read_table(tmp_path / "deep/out.parquet").to_pylist() == from_json
+    assert [row["id"] for row in from_json] == [row["id"] for row in csv.DictReader(io.StringIO(shown))]
+
+
+def test_predict_json_is_one_object(regraft, adapted, photos, tmp_path):
+    code, out, _ = regraft("predict", adapted, photos, "--json")
+    value = json.loads(out)
+    assert (code, value["verb"], value["rows"], len(value["predictions"])) == (0, "predict", 48, 48)
+    value = json.loads(regraft("predict", adapted, photos, "--json", "-o", tmp_path / "p.csv")[1])
+    assert value["paths"]["predictions"] == str(tmp_path / "p.csv")
+    assert value["predictions"] is None
+
+
+def test_predictions_equal_those_of_the_live_object(regraft, adapted, photos):
+    import regraft as package
+
+    live = package.adapt(photos, "regraft/fashion-resnet").predict_proba(photos)
+    shown = list(csv.DictReader(io.StringIO(regraft("predict", adapted, photos)[1])))
+    kept = np.array([[float(row[f"p({name})"]) for name in live.classes] for row in shown])
+    assert np.array_equal(kept, live.probabilities)
+
+
+def test_predict_names_all_bad_inputs_or_goes_on_without_them(regraft, adapted, photos, tmp_path):
+    good = photos / "colour1/00.png"
+    (tmp_path / "zero.png").touch()
+    (tmp_path / "text.jpg").write_text("no picture")
+    whole = good.read_bytes()
+    (tmp_path / "torn.png").write_bytes(whole[: len(whole) // 2])
+    bad = [tmp_path / name for name in ("zero.png", "text.jpg", "torn.png")]
+    code, out, err = regraft("predict", adapted, good, *bad)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert err.startswith("regraft: 3 of the inputs cannot be used")
+    assert all(str(path) in err for path in bad)
+    assert "--skip-bad" in err
+    code, out, _ = regraft("predict", adapted, good, *bad, "--skip-bad")
+    assert code == 0
+    assert [row["id"] for row in csv.DictReader(io.StringIO(out))] == [str(good)]
+
+
+def test_a_moved_backbone_is_named_and_a_wrong_one_refused(regraft, photos, tmp_path):
+    transformers = pytest.importorskip("transformers")
+    kind = transformers.ResNetConfig(
+        embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", num_channels=3, num_labels=3
+    )
+    size = {"height": 16, "width": 16}
+    for name, seed in (("right", 0), ("wrong", 1)):
+        torch.manual_seed(seed)
+        transformers.ResNetForImageClassification(kind).save_pretrained(tmp_path / name)
+        transformers.ViTImageProcessor(size=size).save_pretrained(tmp_path / name)
+    code, _, err = regraft("adapt", photos, "-m", tmp_path / "right", "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    before = regraft("predict", tmp_path / "run", photos)[1]
+    (tmp_path / "right").rename(tmp_path / "moved")
+    code, _, err = regraft("predict", tmp_path / "run", photos)
+    assert code == 2
+    assert "--model" in err
+    code, after, err = regraft("predict", tmp_path / "run", photos, "-m", tmp_path / "moved")
+    assert (code, err) == (0, "")
+    assert after == before
+    code, _, err = regraft("predict", tmp_path / "run", photos, "-m", tmp_path / "wrong")
+    assert code == 2
+    assert "not the backbone that this head was solved on" in err
+
+
+# ---------------------------------------------------------------- report, cache, doctor, the rest
+
+
+def test_report_is_written_again_from_the_record_alone(regraft, adapted, tmp_path):
+    (tmp_path / "run").mkdir()
+    shutil.copy(adapted / "record.json", tmp_path / "run")
+    code, out, _ = regraft("report", tmp_path / "run")
+    assert (code, out) == (0, f"{tmp_path / 'run' / 'report.html'}\n")
+    assert (tmp_path / "run/report.html").read_bytes() == (adapted / "report.html").read_bytes()
+    code, out, _ = regraft("report", tmp_path / "run", "-o", tmp_path / "else.html", "--json")
+    assert json.loads(out)["paths"]["report"] == str(tmp_path / "else.html")
+    assert (tmp_path / "else.html").is_file()
+
+
+def test_cache_lists_verifies_and_prunes(regraft, photos, tmp_path, monkeypatch):
+    root = tmp_path / "cache"
+    monkeypatch.setenv("REGRAFT_CACHE", str(root))
+    assert json.loads(regraft("cache", "ls", "--json")[1])["entries"] == []
+    regraft("adapt", photos, *MODEL, "-o", tmp_path / "run")
+    code, out, _ = regraft("cache", "ls")
+    assert code == 0
+    assert "48 rows" in out
+    assert "regraft/fashion-resnet" in out
+    assert "complete" in out
+    assert str(root) in out.splitlines()[-1]
+    entry = json.loads(regraft("cache", "ls", "--json")[1])["entries"][0]
+    assert entry["nbytes"] == sum(file.stat().st_size for file in Path(entry["path"]).iterdir())
+
+    shards = sorted(root.rglob("*.safetensors"))
+    content = bytearray(shards[0].read_bytes())
+    content[-1] ^= 1
+    shards[0].write_bytes(bytes(content))
+    assert json.loads(regraft("cache", "verify", "--json")[1])["entries"][0]["status"] == "torn"
+    assert sorted(root.rglob("*.safetensors")) == shards[1:]
+    _, out, _ = regraft("adapt", photos, *MODEL, "-o", tmp_path / "again", "--json")
+    assert 0 < json.loads(out)["cost"]["backbone_passes"] < 1  # the torn shard alone
+    assert json.loads(regraft("cache", "verify", "--json")[1])["entries"][0]["status"] == "complete"
+    for name in ("model.safetensors", "config.json"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "run" / name).read_bytes()
+
+    assert json.loads(regraft("cache", "prune", "--older-than", 1, "--json")[1])["entries"] == []
+    code, out, _ = regraft("cache", "prune")
+    assert "deleted from" in out
+    assert list(root.rglob("*.safetensors")) == []
+
+
+def test_doctor_says_what_is_there_and_what_is_broken(regraft, tmp_path, monkeypatch):
+    code, out, err = regraft("doctor", "--json")
+    assert (code, err) == (0, "")
+    checks = {check["name"]: check for check in json.loads(out)["checks"]}
+    assert {"python", "torch", "transformers", "timm", "torchvision", "datasets", "device", "cache"} <= set(checks)
+    assert checks["bundled"]["detail"].split(", ") == ["regraft/fashion-resnet"]
+    assert {check["state"] for check in checks.values()} <= {"ok", "absent", "broken"}
+    assert all(check["do"] for check in checks.values() if check["state"] != "ok")
+
+    broken = tmp_path / "site" / "torchvision"  # such as one that was built for another torch
+    broken.mkdir(parents=True)
+    (broken / "__init__.py").write_text("raise RuntimeError('operator torchvision::nms does not exist')\n")
+    about = tmp_path / "site" / "torchvision-0.0.1.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text("Metadata-Version: 2.1\nName: torchvision\nVersion: 0.0.1\n")
+    monkeypatch.syspath_prepend(str(tmp_path / "site"))
+    monkeypatch.delitem(sys.modules, "torchvision", raising=False)
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "file" / "cache"))
+    code, out, _ = regraft("doctor")
+    lines = {line.split()[1]: line for line in out.splitlines()[:-1]}
+    assert code == 0
+    assert lines["torchvision"].startswith("broken")
+    assert "nms does not exist" in lines["torchvision"]
+    assert lines["cache"].startswith("broken")
+    assert out.splitlines()[-1] == "2 broken"
+
+
+def test_demo_adapts_to_digits(regraft, tmp_path):
+    code, out, err = regraft("demo", "-o", tmp_path / "demo", "--json")
+    assert (code, err) == (0, "")
+    value = json.loads(out)
+    assert value["task"]["rows"] == {"train": 1198, "validation": 0, "test": 599}
+    assert value["scores"]["test"]["value"] > 0.9
+    assert Path(value["paths"]["report"]).is_file()
+
+
+def test_version_is_the_installed_one(regraft):
+    assert regraft("--version") == (0, version("regraft") + "\n", "")
+
+
+def test_python_m_regraft_is_the_same_command_and_help_needs_no_torch():
+    code = "import sys; from regraft.app.cli import run; run(['--help']); sys.exit('torch' in sys.modules)"
+    light = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    same = subprocess.run([sys.executable, "-m", "regraft", "--help"], capture_output=True, text=True, check=True)
+    assert same.stdout == light.stdout
+    verbs = ["demo", "adapt", "predict", "report", "doctor", "cache", "pretrain", "reproduce"]
+    listed = [line.split()[0] for line in same.stdout.split("Commands:")[1].splitlines() if line.strip()]
+    assert listed == verbs
+
+
+@pytest.mark.parametrize("words", [(), ("cache",), ("pretrain",)])
+def test_a_bare_verb_shows_its_help(regraft, words):
+    code, out, err = regraft(*words)
+    assert (code, err) == (0, "")
+    assert out.startswith(" ".join(["Usage: regraft", *words]))
+
+
+@pytest.mark.parametrize("verb", ["adapt", "predict", "report", "demo", "doctor", "reproduce"])
+def test_help_explains_every_option(regraft, verb, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    code, out, _ = regraft(verb, "--help")
+    assert code == 0
+    lines = out.splitlines()
+    for at, line in enumerate(lines):
+        if line.startswith("  -"):
+            follows = lines[at + 1] if at + 1 < len(lines) else ""
+            assert len(line.strip().split("  ", 1)) == 2 or follows.startswith("      "), line
+
+
+def test_help_of_adapt_stands_in_groups(regraft):
+    out = regraft("adapt", "--help")[1]
+    headings = [line[:-1] for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
+    assert headings == [
+        "Arguments", "Backbone and method", "Data", "Choice and score", "The pass", "Result", "Options",
+    ]  # fmt: skip
+    assert out.index("--model") < out.index("--label") < out.index("--metric") < out.index("--output")
+
+
+def test_a_reader_that_closes_the_pipe_is_no_fault(adapted, photos):
+    command = f"{sys.executable} -m regraft predict {adapted} {photos} | true"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("seconds", "said"),
+    [(0, "under 0.1 s"), (3.71, "3.7 s"), (59.97, "1 min 0 s"), (125, "2 min 5 s"), (4200, "1 h 10 min")],
+)
+def test_durations_are_said_as_people_say_them(seconds, said):
+    assert duration(seconds) == said
+
+
+@pytest.mark.parametrize(("nbytes", "said"), [(12, "12 B"), (51_400, "51.4 kB"), (2.5e6, "2.5 MB"), (3e9, "3.0 GB")])
+def test_sizes_are_said_as_people_say_them(nbytes, said):
+    assert size(nbytes) == said
+
+
+def test_pictures_of_the_tests_are_told_apart_by_colour(photos):
+    image = np.asarray(Image.open(photos / "colour2/00.png"))
+    assert image[8:].mean((0, 1)).argmax() == 2
