@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regraft.linear import Cast, Dense, Matrix, Scaled, ShapeError, Stacked, Taken, UnitRows
+from regraft.linear import Cast, Dense, Kept, Matrix, Scaled, ShapeError, Stacked, Taken, UnitRows
 from regraft.linear.checks import as_index
 
 
@@ -29,6 +29,10 @@ WRAPPED = {
     "taken": (Taken(Dense(X), torch.tensor([5, 0, 0])), X[[5, 0, 0]]),
     "taken-slice": (Taken(Dense(X), slice(1, 6, 2)), X[1:6:2]),
     "taken-twice": (Taken(Taken(Dense(X), torch.tensor([5, 0, 3])), torch.tensor([2, 0])), X[[3, 5]]),
+    "kept": (Kept(Dense(X), torch.tensor([3, 0])), X[:, [3, 0]]),
+    "kept-twice": (Kept(Kept(Dense(X), [3, 0, 1]), [2, 0]), X[:, [1, 3]]),
+    "kept-none": (Kept(Dense(X), []), X[:, :0]),
+    "kept-unit": (UnitRows(Kept(Dense(X), [1, 2])), torch.nn.functional.normalize(X[:, 1:3], dim=1)),
     "scaled": (Scaled(Scaled(Dense(X), 2.0), -3.0), -6.0 * X),
     "cast": (Cast(Dense(X), torch.float32), X.float()),
     "stacked": (Stacked(Dense(X), Dense(X[:0]), Dense(2 * X[:2])), torch.cat([X, 2 * X[:2]])),
@@ -95,6 +99,15 @@ def test_taken_reads_only_what_is_asked_for_and_contiguous_rows_as_a_slice():
     assert source.reads[1].tolist() == [3, 0]
 
 
+def test_kept_columns_read_a_wide_matrix_a_few_rows_at_a_time(monkeypatch):
+    monkeypatch.setattr("regraft.linear.matrix._READ_BYTES", 2 * 4 * 8)  # two rows of X
+    source = Counting(X)
+    kept = Kept(source, torch.tensor([0, 3]))
+    assert torch.equal(kept.rows(slice(1, 6)), X[1:6][:, [0, 3]])
+    assert source.reads == [slice(1, 3), slice(3, 5), slice(5, 6)]
+    assert torch.equal(kept.rows(torch.tensor([5, 0, 2])), X[[5, 0, 2]][:, [0, 3]])
+
+
 @pytest.mark.parametrize(
     ("index", "expected"),
     [
@@ -127,6 +140,7 @@ def test_a_wrong_index_is_refused(index):
         lambda: Stacked(Dense(X), Dense(X.float())),
         lambda: Taken(Dense(X), torch.tensor([6])),
         lambda: Cast(Dense(X), torch.int32),
+        lambda: Kept(Dense(X), torch.tensor([4])),
     ],
 )
 def test_what_is_no_matrix_is_refused(make):

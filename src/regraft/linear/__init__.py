@@ -6,7 +6,7 @@ from regraft.linear.checks import ShapeError
 from regraft.linear.design import Design
 from regraft.linear.features import FeatureDesign
 from regraft.linear.krylov import Outcome, cg, jacobi
-from regraft.linear.matrix import Cast, Dense, Matrix, Scaled, Stacked, Taken, UnitRows
+from regraft.linear.matrix import Cast, Dense, Kept, Matrix, Scaled, SignedRoot, Stacked, Taken, UnitRows
 from regraft.linear.operator import Identity, Operator, Tagged
 from regraft.linear.solve import solve
 from regraft.linear.structured import BlockDiagonal, DenseOperator, DiagonalOperator, KroneckerIdentity
@@ -22,12 +22,14 @@ __all__ = [
     "DiagonalOperator",
     "FeatureDesign",
     "Identity",
+    "Kept",
     "KroneckerIdentity",
     "Matrix",
     "Operator",
     "Outcome",
     "Scaled",
     "ShapeError",
+    "SignedRoot",
     "Stacked",
     "Tag",
     "Tagged",

@@ -12,9 +12,9 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
-from regraft.linear.checks import ShapeError, as_index, check_float
+from regraft.linear.checks import Index, ShapeError, as_index, check_float
 
-__all__ = ["Cast", "Dense", "Matrix", "Scaled", "Stacked", "Taken", "UnitRows"]
+__all__ = ["Cast", "Dense", "Matrix", "Scaled", "SignedRoot", "Stacked", "Taken", "UnitRows"]
 
 
 @runtime_checkable
@@ -108,6 +108,25 @@ class UnitRows:
         return (wide / torch.where(norms > 0, norms, torch.ones_like(norms))).to(rows.dtype)
 
 
+class SignedRoot:
+    """Every entry's signed square root, sign(x) √|x|.
+
+    Power normalisation (Perronnin, Sánchez, Mensink, ECCV 2010): it evens out the few large, bursty
+    activations of a ReLU layer. It looks at one entry at a time, so nothing is fitted.
+
+    Args:
+        matrix: the matrix to take roots of.
+    """
+
+    def __init__(self, matrix: Matrix) -> None:
+        self.matrix, self.shape, self.dtype, self.device = matrix, matrix.shape, matrix.dtype, _device(matrix)
+
+    def rows(self, index: slice | Tensor) -> Tensor:
+        """Return the roots of the rows."""
+        rows = self.matrix.rows(index)
+        return rows.sign() * rows.abs().sqrt()
+
+
 class Taken:
     """Some rows of a matrix, in a given order (repeats allowed), read when asked for.
 
@@ -132,6 +151,45 @@ class Taken:
         if count and int(chosen[-1]) - int(chosen[0]) == count - 1 and bool((chosen.diff() == 1).all()):
             return self.matrix.rows(slice(int(chosen[0]), int(chosen[0]) + count))  # contiguous: a cheaper read
         return self.matrix.rows(chosen)
+
+
+class Kept:
+    """Some columns of a matrix, in a given order, as a feature selection leaves them.
+
+    Rows are read a few at a time (about 32 MiB of the whole matrix), so what is not kept takes no memory.
+
+    Args:
+        matrix: the matrix to read from.
+        columns: their indices, as ``as_index`` takes them.
+
+    Raises:
+        ShapeError: a column that the matrix does not have.
+    """
+
+    def __init__(self, matrix: Matrix, columns: Index) -> None:
+        chosen = as_index(columns, matrix.shape[1])
+        if isinstance(matrix, Kept):  # one gather, however often columns were chosen
+            chosen, matrix = matrix.columns[chosen], matrix.matrix
+        self.matrix: Matrix = matrix
+        self.columns: Tensor = chosen
+        self.shape = (matrix.shape[0], chosen.numel())
+        self.dtype, self.device = matrix.dtype, _device(matrix)
+
+    def rows(self, index: slice | Tensor) -> Tensor:
+        """Return the kept columns of the rows."""
+        if isinstance(index, slice):
+            first, last, _ = index.indices(self.shape[0])
+            count = max(0, last - first)
+        else:
+            first, count = 0, index.numel()
+        out = torch.empty((count, self.shape[1]), dtype=self.dtype, device=self.device)
+        columns = self.columns.to(self.device)
+        step = max(1, _READ_BYTES // max(1, self.matrix.shape[1] * self.dtype.itemsize))
+        for start in range(0, count, step):
+            stop = min(start + step, count)
+            part = slice(first + start, first + stop) if isinstance(index, slice) else index[start:stop]
+            torch.index_select(self.matrix.rows(part), 1, columns, out=out[start:stop])
+        return out
 
 
 class Scaled:
