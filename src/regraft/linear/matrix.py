@@ -14,7 +14,10 @@ from torch import Tensor
 
 from regraft.linear.checks import Index, ShapeError, as_index, check_float
 
-__all__ = ["Cast", "Dense", "Matrix", "Scaled", "SignedRoot", "Stacked", "Taken", "UnitRows"]
+__all__ = ["Cast", "Dense", "Kept", "Matrix", "Scaled", "SignedRoot", "Stacked", "Taken", "UnitRows"]
+
+_READ_BYTES = 32 * 2**20
+"""How much of a wider matrix is read at once where only some of its columns are kept."""
 
 
 @runtime_checkable
