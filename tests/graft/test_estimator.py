@@ -55,8 +55,8 @@ def test_string_labels_pipeline_and_probabilities():
 def test_same_random_state_same_coefficients():
     X, y = load_digits(return_X_y=True)
     a, b = (GraftClassifier(random_state=3).fit(X[:200], y[:200]) for _ in range(2))
-    for name, value in a.readout_.coefficients.items():
-        assert np.array_equal(value.numpy(), b.readout_.coefficients[name].numpy())
+    for name, value in a.head_.solution.readout.coefficients.items():
+        assert np.array_equal(value.numpy(), b.head_.solution.readout.coefficients[name].numpy())
 
 
 @pytest.fixture(scope="module")

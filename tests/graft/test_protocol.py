@@ -9,15 +9,21 @@ import pytest
 import torch
 
 from regraft.data import Target, folds
-from regraft.graft.adapted import design_of
-from regraft.graft.protocol import INNER, OUTER, TEST, VALIDATION, Problem, evaluate
+from regraft.graft.problem import Problem
+from regraft.graft.protocol import INNER, OUTER, TEST, VALIDATION, evaluate
 from regraft.graft.recipe import Solve
 from regraft.heads import score
 from regraft.linear import Dense
 
 
 def problem(
-    rows: int = 60, width: int = 8, signal: float = 2.0, seed: int = 0, groups=None, kind="multiclass"
+    rows: int = 60,
+    width: int = 8,
+    signal: float = 2.0,
+    seed: int = 0,
+    groups=None,
+    kind="multiclass",
+    scalings=("none",),
 ) -> Problem:
     random = np.random.default_rng(seed)
     codes = np.arange(rows) % 3
@@ -27,20 +33,20 @@ def problem(
         target = Target("regression", ("y",), (x @ random.normal(size=(width, 1))) + 0.1)
     else:
         target = Target("multiclass", ("a", "b", "c"), codes.astype(np.int64))
-    design = design_of({"x": Dense(torch.from_numpy(x))}, "none", target.outputs)
-    return Problem(design, target, groups, "r2" if kind == "regression" else "accuracy", Solve())
+    metric = "r2" if kind == "regression" else "accuracy"
+    return Problem({"x": Dense(torch.from_numpy(x))}, target, groups, metric, ("none",), Solve())
 
 
 def test_test_split_is_scored_by_the_head_of_all_other_rows():
     fit, test = problem(), problem(seed=1)
     found = evaluate(fit, np.array([], dtype=int), test)
-    readout = fit.solve().readout
-    expected = score("accuracy", test.response, readout.predict_proba(test.design))
+    head = fit.solve()
+    expected = score("accuracy", test.response, head.predict_proba(test))
     assert found.test.headline.value == expected
     assert found.test.headline.protocol == TEST
     assert found.main is found.test
     assert found.validation.headline.protocol == INNER
-    chosen = next(c for c in found.solution.candidates if c.chosen)
+    chosen = next(c for c in found.head.solution.candidates if c.chosen)
     assert np.mean(found.validation.headline.per_fold) == pytest.approx(chosen.score)
 
 
@@ -48,13 +54,13 @@ def test_validation_split_is_predicted_without_its_labels_and_refitted_with_them
     fit = problem()
     held = np.arange(40, 60)
     found = evaluate(fit, held, None)
-    alone = fit.take(np.arange(40)).solve().readout
-    np.testing.assert_allclose(found.validation.probabilities, alone.predict_proba(fit.take(held).design), atol=1e-12)
+    alone = fit.take(np.arange(40)).solve()
+    np.testing.assert_allclose(found.validation.probabilities, alone.predict_proba(fit.take(held)), atol=1e-12)
     assert found.validation.headline.protocol == VALIDATION
     assert found.validation.headline.rows == 20
-    whole = fit.solve().readout
+    whole = fit.solve().solution.readout
     for name, value in whole.coefficients.items():
-        torch.testing.assert_close(found.solution.readout.coefficients[name], value)
+        torch.testing.assert_close(found.head.solution.readout.coefficients[name], value)
 
 
 def test_outer_cross_validation_repeats_the_whole_choice_in_every_fold():
@@ -63,7 +69,7 @@ def test_outer_cross_validation_repeats_the_whole_choice_in_every_fold():
     outer = folds(fit.target, None, 5, fit.seed + 1)
     for number in range(5):
         inside, held = np.flatnonzero(outer != number), np.flatnonzero(outer == number)
-        expected = fit.take(inside).solve().readout.predict_proba(fit.take(held).design)
+        expected = fit.take(inside).solve().predict_proba(fit.take(held))
         np.testing.assert_allclose(found.validation.probabilities[held], expected, atol=1e-12)
     assert found.validation.headline.protocol == OUTER
     assert len(found.validation.headline.per_fold) == 5
@@ -105,3 +111,21 @@ def test_same_seed_same_result_and_progress_counts_solves():
     assert ticks == [(i, 6) for i in range(1, 7)]
     other = evaluate(replace(problem(), seed=5), np.array([], dtype=int), None)
     assert not np.array_equal(other.validation.fold, first.validation.fold)
+
+
+def test_the_scaling_is_chosen_by_the_inner_folds():
+    """Labels that hang on each row's direction alone, rows of wildly different length: unit rows must win."""
+    random = np.random.default_rng(0)
+    codes = np.arange(120) % 3
+    x = (np.eye(3)[codes] + 0.4 * random.normal(size=(120, 3))) * np.exp(2 * random.normal(size=(120, 1)))
+    target = Target("multiclass", ("a", "b", "c"), codes.astype(np.int64))
+    matrices = {"x": Dense(torch.from_numpy(x))}
+    fit = Problem(matrices, target, None, "accuracy", ("none", "unit", "root", "root-unit"), Solve())
+    head = fit.solve()
+    assert head.scaling in ("unit", "root-unit")
+    tried = head.solution.candidates
+    assert sum(c.chosen for c in tried) == 1
+    assert next(c for c in tried if c.chosen).score == max(c.score for c in tried)
+    assert {c.name for c in tried} == {
+        f"{form}{s}" for form in ("ridge", "logistic") for s in ("", ", root", ", root-unit")
+    }

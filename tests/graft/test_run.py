@@ -52,19 +52,19 @@ def test_a_second_run_reuses_the_pass_and_says_so():
 def test_layer_shares_are_those_of_the_logits(run):
     """Blocks that are zeroed in the readout lose their whole share, and the others keep their ratio."""
     from regraft.features import sweep
-    from regraft.graft.adapted import design_of
     from regraft.graft.evidence import layer_shares
-    from regraft.graft.protocol import Evaluation, Problem
+    from regraft.graft.problem import Problem
     from regraft.graft.recipe import Solve
 
     manifest = toy_manifest(90)
     store = sweep(toy_network(), manifest, run.adapted.plan)
-    fit = Problem(design_of(store.matrices(), "unit", 3), manifest.target, None, "accuracy", Solve())
-    solution = fit.solve()
-    before = layer_shares(Evaluation(solution, None, None), fit, store.blocks)
-    kept = {k: v if i != 0 else torch.zeros_like(v) for i, (k, v) in enumerate(solution.readout.coefficients.items())}
-    zeroed = replace(solution, readout=replace(solution.readout, coefficients=Blocks(kept)))
-    after = layer_shares(Evaluation(zeroed, None, None), fit, store.blocks)
+    fit = Problem(store.matrices(), manifest.target, None, "accuracy", ("unit",), Solve())
+    head = fit.solve()
+    before = layer_shares(head, fit, store.blocks)
+    weights = head.solution.readout.coefficients.items()
+    kept = {k: v if i != 0 else torch.zeros_like(v) for i, (k, v) in enumerate(weights)}
+    readout = replace(head.solution.readout, coefficients=Blocks(kept))
+    after = layer_shares(replace(head, solution=replace(head.solution, readout=readout)), fit, store.blocks)
     assert after[0]["share"] == 0
     ratio = [a["share"] / b["share"] for a, b in zip(after[1:], before[1:])]
     np.testing.assert_allclose(ratio, ratio[0])

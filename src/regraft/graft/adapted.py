@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow
@@ -20,18 +20,29 @@ from regraft.errors import DataError
 from regraft.features import Plan, Progress, batches, pool_batch
 from regraft.files import atomic_path, write_bytes, write_json
 from regraft.heads import Readout
-from regraft.linear import Dense, FeatureDesign, Matrix, UnitRows
+from regraft.linear import Dense, FeatureDesign, Matrix, SignedRoot, UnitRows
 from regraft.network import Network
 
-__all__ = ["Adapted", "Prediction", "design_of", "refuse"]
+__all__ = ["Adapted", "Prediction", "Scaling", "design_of", "refuse"]
+
+Scaling = Literal["none", "unit", "root", "root-unit"]
+_STEPS: dict[str, tuple[Callable[[Matrix], Matrix], ...]] = {
+    "none": (),
+    "unit": (UnitRows,),
+    "root": (SignedRoot,),
+    "root-unit": (SignedRoot, UnitRows),
+}
 
 _SHOWN = 50
 
 
-def design_of(matrices: Mapping[str, Matrix], normalise: str, outputs: int) -> FeatureDesign:
-    """The design matrix of some blocks: ``Φ = [X_1 | X_2 | …] ⊗ I_C``, rows of unit norm per block if asked."""
-    wrapped = {k: UnitRows(m) for k, m in matrices.items()} if normalise == "unit" else dict(matrices)
-    return FeatureDesign(wrapped, outputs)
+def design_of(matrices: Mapping[str, Matrix], scaling: Scaling, outputs: int) -> FeatureDesign:
+    """The design matrix of some blocks: ``Φ = [X_1 | X_2 | …] ⊗ I_C``, each block scaled alike."""
+    steps = _STEPS[scaling]
+    scaled = dict(matrices)
+    for step in steps:
+        scaled = {name: step(matrix) for name, matrix in scaled.items()}
+    return FeatureDesign(scaled, outputs)
 
 
 def refuse(bad: Sequence[tuple[int, BadRow]], name: str) -> DataError:
@@ -124,14 +135,14 @@ class Adapted:
     Attributes:
         network: the backbone.
         plan: the blocks that are computed for a new input.
-        normalise: as in :class:`regraft.graft.recipe.Features`.
+        scaling: as in :class:`regraft.graft.recipe.Features`.
         readout: the solved head.
         kind, classes: of the task.
     """
 
     network: Network
     plan: Plan
-    normalise: str
+    scaling: Scaling
     readout: Readout
     kind: Kind
     classes: tuple[str, ...]
@@ -179,7 +190,7 @@ class Adapted:
         matrices: dict[str, Matrix] = {
             block.name: Dense(values[block.name].float().cpu()) for block in self.plan.blocks
         }
-        return self.readout.predict_proba(design_of(matrices, self.normalise, len(self.classes)))
+        return self.readout.predict_proba(design_of(matrices, self.scaling, len(self.classes)))
 
     def predict(self, inputs: Any, **options: Any) -> list[Any]:
         """Class names, lists of names, or numbers: see :attr:`Prediction.labels`."""

@@ -70,7 +70,7 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
         },
         "preprocess": network.preprocess.to_json(),
         "taps": adapted.plan.to_json(),
-        "normalise": adapted.normalise,
+        "scaling": adapted.scaling,
         "readout": {
             "link": readout.link,
             "form": readout.form,
@@ -119,7 +119,7 @@ def load_artifact(
     return Adapted(
         network,
         plan,
-        config["normalise"],
+        config["scaling"],
         readout,
         config["task"]["kind"],
         tuple(config["task"]["classes"]),

@@ -28,8 +28,9 @@ def estimate(ready: Prepared, options: Options) -> Record:
     Returns:
         a Record with status ``dry-run``, no scores, and predicted costs.
     """
-    parts = [part for part in (ready.fit, ready.test) if part is not None]
-    todo = [p for p in parts if find(ready.network, p, ready.plan, cache=options.cache, dtype=options.dtype) is None]
+    todo = [
+        p for p in ready.parts if find(ready.network, p, ready.plan, cache=options.cache, dtype=options.dtype) is None
+    ]
     rows = sum(len(part) for part in todo)
     seconds_per_row, flops_per_row = _one_batch(ready, options) if todo else (0.0, 0)
     width, outputs = ready.plan.width, ready.manifest.target.outputs  # type: ignore[union-attr]
@@ -80,7 +81,9 @@ def _solve_seconds(ready: Prepared, options: Options, width: int, outputs: int) 
     rank = min(n, width)
     one = 2 * n * width * rank + 10 * rank**3 + _PATH_PRODUCTS * 4 * n * rank * outputs * options.folds
     nested = not len(ready.manifest.rows_of("test")) and not len(ready.manifest.rows_of("validation"))
-    solves = 1 + (options.folds if nested else 1 if len(ready.manifest.rows_of("validation")) else 0)
+    solves = len(ready.recipe.features.scalings) * (
+        1 + (options.folds if nested else 1 if len(ready.manifest.rows_of("validation")) else 0)
+    )
     size = 512
     a = torch.randn(size, size, generator=torch.Generator().manual_seed(0))
     a @ a

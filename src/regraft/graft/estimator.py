@@ -7,6 +7,7 @@ cross-validation a row that was seen before costs nothing but the look-up of its
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,13 +17,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from regraft.data import Kind, Target, folds, inspect, scan
+from regraft.data import Kind, Target, inspect, scan
 from regraft.errors import DataError
 from regraft.features import Plan, plan, sweep
 from regraft.graft.adapted import design_of, refuse
+from regraft.graft.problem import Problem
 from regraft.graft.recipe import find_recipe
-from regraft.heads import Response, solve
-from regraft.linear import Dense, FeatureDesign
+from regraft.linear import Dense, Matrix
 from regraft.network import Network, load
 
 __all__ = ["GraftClassifier", "GraftRegressor"]
@@ -37,15 +38,13 @@ class _Graft(BaseEstimator):
     random_state: Any
     batch_size: int
 
-    def _design(self, X: Any, outputs: int) -> FeatureDesign:
+    def _matrices(self, X: Any) -> dict[str, Matrix]:
         if self.model is None:
-            columns = {"columns": Dense(torch.from_numpy(np.array(X, dtype=np.float64)))}
-            return design_of(columns, "none", outputs)
+            return {"columns": Dense(torch.from_numpy(np.array(X, dtype=np.float64)))}
         manifest = scan(list(X), labelled=False)
         if bad := inspect(manifest.inputs):
             raise refuse(bad, manifest.name)
-        store = sweep(self.network_, manifest, self.plan_, batch_size=self.batch_size)
-        return design_of(store.matrices(), find_recipe(self.method).features.normalise, outputs)
+        return sweep(self.network_, manifest, self.plan_, batch_size=self.batch_size).matrices()
 
     def _prepare(self, X: Any, y: Any, *, numeric: bool) -> tuple[Any, np.ndarray]:
         """Validate as scikit-learn does, and load the backbone."""
@@ -58,26 +57,28 @@ class _Graft(BaseEstimator):
         self.plan_: Plan = plan(self.network_, [find_recipe(self.method).features.taps])
         return X, column_or_1d(y)
 
-    def _solve(self, X: Any, target: Target, metric: str) -> None:
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        design = self._design(X, target.outputs)
-        solution = solve(
-            design,
-            Response.of(target.kind, target.classes, target.values),
-            forms=find_recipe(self.method).solve.forms,
-            folds=folds(target, None, min(self.folds, len(target)), seed),
-            metric=metric,
-            class_weight=getattr(self, "class_weight", None),
+    def _solve(self, X: Any, target: Target, metric: str, class_weight: Any = None) -> None:
+        recipe = find_recipe(self.method)
+        problem = Problem(
+            self._matrices(X),
+            target,
+            None,
+            metric,
+            ("none",) if self.model is None else recipe.features.scalings,
+            recipe.solve,
+            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
+            folds=min(self.folds, len(target)),
+            class_weight=class_weight,
         )
-        self.readout_ = solution.readout
-        self.candidates_ = solution.candidates
-        self.n_iter_ = max(1, solution.status.iterations)
+        self.head_ = problem.solve()
+        self.n_iter_ = max(1, self.head_.solution.status.iterations)
 
     def _outputs(self, X: Any, outputs: int) -> np.ndarray:
-        check_is_fitted(self, "readout_")
+        check_is_fitted(self, "head_")
         if self.model is None:
             X = validate_data(self, X, reset=False, dtype=np.float64)
-        return self.readout_.predict_proba(self._design(X, outputs)).double().numpy()
+        design = design_of(self._matrices(X), self.head_.scaling, outputs)
+        return self.head_.solution.readout.predict_proba(design).double().numpy()
 
 
 class GraftClassifier(ClassifierMixin, _Graft):
@@ -88,14 +89,13 @@ class GraftClassifier(ClassifierMixin, _Graft):
         method: ``probe`` or ``all-layers``.
         metric: what chooses the head.
         folds: inner folds.
-        class_weight: ``balanced`` or ``None``.
+        class_weight: ``balanced``, a weight by label, or ``None``.
         random_state: of the folds.
         batch_size: rows per forward pass.
 
     Attributes:
         classes_: labels as they came.
-        readout_: the solved head.
-        candidates_: what was tried.
+        head_: the solved head, with all that was tried.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class GraftClassifier(ClassifierMixin, _Graft):
         method: str = "all-layers",
         metric: str = "accuracy",
         folds: int = 5,
-        class_weight: str | None = None,
+        class_weight: Any = None,
         random_state: Any = None,
         batch_size: int = 32,
     ) -> None:
@@ -131,12 +131,18 @@ class GraftClassifier(ClassifierMixin, _Graft):
             )
         kind: Kind = "binary" if len(self.classes_) == 2 else "multiclass"
         names = tuple(str(i) for i in range(len(self.classes_)))
-        self._solve(X, Target(kind, names, codes.astype(np.int64)), self.metric)
+        self._solve(X, Target(kind, names, codes.astype(np.int64)), self.metric, self._weights(names))
         return self
+
+    def _weights(self, names: tuple[str, ...]) -> Any:
+        """Weights by label, as scikit-learn has them, by the target's class names."""
+        if not isinstance(self.class_weight, Mapping):
+            return self.class_weight
+        return {name: self.class_weight.get(label, 1.0) for name, label in zip(names, self.classes_)}
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Calibrated probabilities, ``(N, classes)`` in the order of ``classes_``."""
-        check_is_fitted(self, "readout_")
+        check_is_fitted(self, "head_")
         return self._outputs(X, len(self.classes_))
 
     def predict(self, X: Any) -> np.ndarray:
@@ -152,8 +158,7 @@ class GraftRegressor(RegressorMixin, _Graft):
         model, method, metric, folds, random_state, batch_size: as in :class:`GraftClassifier`.
 
     Attributes:
-        readout_: the solved head.
-        candidates_: what was tried.
+        head_: the solved head, with all that was tried.
     """
 
     def __init__(
@@ -182,5 +187,5 @@ class GraftRegressor(RegressorMixin, _Graft):
 
     def predict(self, X: Any) -> np.ndarray:
         """The predicted value per row."""
-        check_is_fitted(self, "readout_")
+        check_is_fitted(self, "head_")
         return self._outputs(X, 1)[:, 0]

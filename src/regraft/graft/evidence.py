@@ -13,7 +13,8 @@ from PIL import Image
 from regraft.data import Manifest, Source
 from regraft.errors import RegraftError
 from regraft.features import Block
-from regraft.graft.protocol import Evaluation, Problem, Scored
+from regraft.graft.problem import Head, Problem
+from regraft.graft.protocol import Evaluation, Scored
 from regraft.heads import reliability
 from regraft.linear import Blocks, FeatureDesign
 
@@ -36,7 +37,7 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, blocks:
     """
     main, kind = evaluation.main, fit.target.kind
     found: dict[str, Any] = {
-        "layers": layer_shares(evaluation, fit, blocks),
+        "layers": layer_shares(evaluation.head, fit, blocks),
         "strengths": [
             {
                 "form": c.name,
@@ -45,7 +46,7 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, blocks:
                 "standard_error": c.standard_error,
                 "chosen": c.chosen,
             }
-            for c in evaluation.solution.candidates
+            for c in evaluation.head.solution.candidates
         ],
     }
     if kind == "regression":
@@ -68,7 +69,7 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, blocks:
     return found
 
 
-def layer_shares(evaluation: Evaluation, fit: Problem, blocks: tuple[Block, ...]) -> list[dict[str, Any]]:
+def layer_shares(head: Head, fit: Problem, blocks: tuple[Block, ...]) -> list[dict[str, Any]]:
     r"""How much each layer moves the head's output.
 
     The contribution of layer ``l`` is ``F_l = X_l W_l`` (N × C), centred over rows, and over outputs for
@@ -76,9 +77,9 @@ def layer_shares(evaluation: Evaluation, fit: Problem, blocks: tuple[Block, ...]
     ``‖F_l‖² / Σ_m ‖F_m‖²``, on at most 1,000 of the rows that the head was solved on. Shares say where
     the head reads, not what a layer could do alone: correlated layers divide what they have in common.
     """
-    readout = evaluation.solution.readout
-    index = torch.arange(min(fit.design.n_rows, _LAYER_ROWS))
-    design = fit.take(index.numpy()).design
+    readout = head.solution.readout
+    index = torch.arange(min(len(fit), _LAYER_ROWS))
+    design = fit.take(index.numpy()).design(head.scaling)
     energy = []
     for block in blocks:
         one = FeatureDesign({block.name: design.matrices[block.name]}, design.n_outputs)

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from regraft.data import Manifest, duplicates
-from regraft.graft.protocol import Evaluation, Problem
+from regraft.graft.problem import Problem
+from regraft.graft.protocol import Evaluation
 from regraft.record import Finding
 
 __all__ = ["Context", "check"]
@@ -155,7 +156,7 @@ def _classes(context: Context) -> Iterator[Finding]:
 
 
 def _fit(context: Context) -> Iterator[Finding]:
-    solution = context.evaluation.solution
+    solution = context.evaluation.head.solution
     if not solution.status.converged:
         yield Finding(
             "not-converged",

@@ -13,68 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.data import Target, folds
-from regraft.graft.recipe import Solve
-from regraft.heads import Readout, Response, Solution, link, measure, score, solve
-from regraft.linear import FeatureDesign, Taken
+from regraft.data import folds
+from regraft.graft.problem import Head, Problem
+from regraft.heads import Response, measure, score
 from regraft.record import Score
 
-__all__ = ["Evaluation", "Problem", "Scored", "evaluate"]
+__all__ = ["Evaluation", "Scored", "evaluate"]
 
 TEST = "test split"
 VALIDATION = "validation split"
 OUTER = "outer cross-validation"
 INNER = "inner cross-validation (selection: optimistic)"
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """Labelled rows as a design, with all that the choice of a head needs."""
-
-    design: FeatureDesign
-    target: Target
-    groups: tuple[str, ...] | None
-    metric: str
-    stage: Solve
-    seed: int = 0
-    folds: int = 5
-    class_weight: Literal["balanced"] | None = None
-
-    @property
-    def response(self) -> Response:
-        """The target as tensors."""
-        return Response.of(self.target.kind, self.target.classes, self.target.values)
-
-    def take(self, rows: np.ndarray) -> Problem:
-        """The problem on some of its rows."""
-        index = torch.as_tensor(rows, dtype=torch.long)
-        groups = None if self.groups is None else tuple(self.groups[i] for i in rows)
-        design = FeatureDesign(
-            {name: Taken(m, index) for name, m in self.design.matrices.items()}, self.design.n_outputs
-        )
-        return replace(self, design=design, target=self.target.take(rows), groups=groups)
-
-    def fold_ids(self) -> np.ndarray:
-        """Seeded, stratified folds that no group crosses."""
-        return folds(self.target, self.groups, self.folds, self.seed)
-
-    def solve(self) -> Solution:
-        """Choose form and strength by inner cross-validation and solve on all rows."""
-        return solve(
-            self.design,
-            self.response,
-            forms=self.stage.forms,
-            strengths=self.stage.strengths,
-            folds=self.fold_ids(),
-            metric=self.metric,
-            class_weight=self.class_weight,
-        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,7 +58,7 @@ class Scored:
 class Evaluation:
     """The final head and the honest predictions that its scores come from."""
 
-    solution: Solution
+    head: Head
     validation: Scored
     test: Scored | None
 
@@ -138,10 +92,8 @@ def evaluate(
         final = step(fit.solve)
     else:
         final = step(fit.solve)
-        probabilities = link(final.readout.link, final.out_of_fold / final.readout.temperature)
-        everything = np.arange(fit.design.n_rows)
-        validation = _scored("validation", fit, everything, fit.fold_ids(), probabilities, INNER)
-    scored_test = None if test is None else _on_test(final.readout, test)
+        validation = _scored("validation", fit, np.arange(len(fit)), fit.fold_ids(), final.out_of_fold(), INNER)
+    scored_test = None if test is None else _on_test(final, test)
     return Evaluation(final, validation, scored_test)
 
 
@@ -151,20 +103,19 @@ class _Steps:
     def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
         self.progress, self.total, self.done = progress, total, 0
 
-    def __call__(self, solve_one: Callable[[], Solution]) -> Solution:
-        solution = solve_one()
+    def __call__(self, solve_one: Callable[[], Head]) -> Head:
+        head = solve_one()
         self.done += 1
         if self.progress:
             self.progress(self.done, max(self.total, self.done))
-        return solution
+        return head
 
 
 def _on_validation_split(fit: Problem, rows: np.ndarray, step: _Steps) -> Scored:
-    chosen = np.zeros(fit.design.n_rows, dtype=bool)
+    chosen = np.zeros(len(fit), dtype=bool)
     chosen[rows] = True
-    readout = step(fit.take(np.flatnonzero(~chosen)).solve).readout
-    held_out = fit.take(np.flatnonzero(chosen))
-    probabilities = readout.predict_proba(held_out.design)
+    head = step(fit.take(np.flatnonzero(~chosen)).solve)
+    probabilities = head.predict_proba(fit.take(np.flatnonzero(chosen)))
     return _scored("validation", fit, np.flatnonzero(chosen), None, probabilities, VALIDATION)
 
 
@@ -174,18 +125,16 @@ def _outer(fit: Problem, step: _Steps) -> Scored:
     probabilities: Tensor | None = None
     for number in range(int(outer.max()) + 1):
         held_out = np.flatnonzero(outer == number)
-        readout = step(fit.take(np.flatnonzero(outer != number)).solve).readout
-        predicted = readout.predict_proba(fit.take(held_out).design)
+        predicted = step(fit.take(np.flatnonzero(outer != number)).solve).predict_proba(fit.take(held_out))
         if probabilities is None:
-            probabilities = predicted.new_zeros(fit.design.n_rows, predicted.shape[1])
+            probabilities = predicted.new_zeros(len(fit), predicted.shape[1])
         probabilities[torch.as_tensor(held_out)] = predicted
-    everything = np.arange(fit.design.n_rows)
+    everything = np.arange(len(fit))
     return _scored("validation", fit, everything, outer, probabilities, OUTER)  # type: ignore[arg-type]
 
 
-def _on_test(readout: Readout, test: Problem) -> Scored:
-    probabilities = readout.predict_proba(test.design)
-    return _scored("test", test, np.arange(test.design.n_rows), None, probabilities, TEST)
+def _on_test(head: Head, test: Problem) -> Scored:
+    return _scored("test", test, np.arange(len(test)), None, head.predict_proba(test), TEST)
 
 
 def _scored(

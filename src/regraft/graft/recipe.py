@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from regraft.errors import RecipeError
 from regraft.features import Taps
+from regraft.graft.adapted import Scaling
 
 __all__ = ["METHODS", "Features", "Recipe", "Solve", "Stage", "find_recipe"]
 
@@ -19,13 +20,15 @@ class Features:
 
     Attributes:
         taps: which taps, pooled how.
-        normalise: ``unit`` divides every row of every block by its Euclidean norm, so that layers of
-            any scale weigh alike (Head2Toe §3.3); ``none`` leaves the features as they are. Neither
-            uses a statistic of other rows, so nothing can leak between folds.
+        scalings: how features are scaled; the head's cross-validation chooses one. ``none`` leaves them as
+            they are; ``unit`` divides every row of every block by its Euclidean norm, so that layers of
+            any scale weigh alike (Head2Toe §3.3); ``root`` takes signed square roots, and ``root-unit``
+            both, one after the other. None of them uses a statistic of other rows, so nothing can leak
+            between folds.
     """
 
     taps: Taps = field(default_factory=Taps)
-    normalise: Literal["unit", "none"] = "unit"
+    scalings: tuple[Scaling, ...] = ("unit", "root-unit")
 
     needs: ClassVar[tuple[str, ...]] = ("network", "rows")
     yields: ClassVar[tuple[str, ...]] = ("design",)
@@ -104,13 +107,13 @@ METHODS: dict[str, Recipe] = {
         Recipe(
             "probe",
             "linear probe on the last layer",
-            (Features(Taps(("embedding",), (None,)), normalise="none"), Solve()),
+            (Features(Taps(("embedding",), (None,)), ("none", "root")), Solve()),
             _PROBES,
         ),
         Recipe(
             "all-layers",
             "linear head on all layers",
-            (Features(Taps(), normalise="unit"), Solve()),
+            (Features(), Solve()),
             _HEAD2TOE,
         ),
     )

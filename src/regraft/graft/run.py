@@ -18,13 +18,14 @@ from regraft.data import Manifest, drop, inspect, scan
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, Store, find, plan, sweep
 from regraft.files import write_bytes
-from regraft.graft.adapted import Adapted, Prediction, design_of, refuse
+from regraft.graft.adapted import Adapted, Prediction, refuse
 from regraft.graft.artifact import save_artifact
 from regraft.graft.card import model_card
 from regraft.graft.evidence import figures, prediction_rows
 from regraft.graft.findings import Context, check
 from regraft.graft.options import Options, check_options, choose_metric, pick_device
-from regraft.graft.protocol import Evaluation, Problem, evaluate
+from regraft.graft.problem import Problem
+from regraft.graft.protocol import Evaluation, evaluate
 from regraft.graft.recipe import Recipe, find_recipe
 from regraft.network import Network, load
 from regraft.record import Ledger, Record, Score
@@ -100,6 +101,11 @@ class Prepared:
     def fit(self) -> Manifest:
         """Training and validation rows."""
         return self.manifest.take(np.flatnonzero([part != "test" for part in self.manifest.split]))
+
+    @property
+    def parts(self) -> list[Manifest]:
+        """What is swept: the fit rows, and the test rows if there are any."""
+        return [part for part in (self.fit, self.test) if part is not None]
 
     @property
     def test(self) -> Manifest | None:
@@ -208,7 +214,7 @@ def adapt(
         evaluation = evaluate(fit, fit_rows.rows_of("validation"), test, progress=tick)
     target = fit.target
     adapted = Adapted(
-        ready.network, ready.plan, ready.recipe.features.normalise, evaluation.solution.readout,
+        ready.network, ready.plan, evaluation.head.scaling, evaluation.head.solution.readout,
         target.kind, target.classes,
     )  # fmt: skip
     with ledger.stage("evidence"):
@@ -228,43 +234,43 @@ def _sweep(
 ) -> tuple[Prepared, Store, Store | None]:
     """The pass over the fit rows and the test rows, or what the store has of it."""
     with ledger.stage("sweep") as extra:
-        if not _all_stored(ready, options):
+        stores = _stored(ready, options)
+        if not all(stores):
+            # What was swept before was readable then; only rows that are new are looked at before the pass.
             ready = replace(ready, manifest=_readable(ready.manifest, options.skip_bad, progress))
-        stores: list[Store | None] = []
-        parts = [ready.fit, ready.test]
-        total, before = len(ready.manifest), 0
-        for part in parts:
-            if part is None:
-                stores.append(None)
-                continue
-            done = before
-            tick = None if progress is None else lambda n, _, done=done: progress("sweep", done + n, total)
-            stores.append(
-                sweep(
-                    ready.network,
-                    part,
-                    ready.plan,
-                    cache=options.cache,
-                    dtype=options.dtype,
-                    batch_size=options.batch_size,
-                    workers=options.workers,
-                    progress=tick,
-                )
+            stores = _swept(ready, options, progress)
+        extra["backbone_passes"] = sum(store.computed_rows for store in stores if store) / len(ready.manifest)
+        extra["flops"] = sum(store.flops for store in stores if store)
+        extra["reused"] = all(store.reused for store in stores if store)
+    fit, test = (*stores, None)[:2]
+    return ready, fit, test  # type: ignore[return-value]
+
+
+def _stored(ready: Prepared, options: Options) -> list[Store | None]:
+    """The store of each part that is complete already."""
+    where = {"cache": options.cache, "dtype": options.dtype}
+    return [find(ready.network, part, ready.plan, **where) for part in ready.parts]  # type: ignore[arg-type]
+
+
+def _swept(ready: Prepared, options: Options, progress: Progress | None) -> list[Store | None]:
+    total, before = len(ready.manifest), 0
+    stores: list[Store | None] = []
+    for part in ready.parts:
+        tick = None if progress is None else lambda n, _, done=before: progress("sweep", done + n, total)
+        stores.append(
+            sweep(
+                ready.network,
+                part,
+                ready.plan,
+                cache=options.cache,
+                dtype=options.dtype,
+                batch_size=options.batch_size,
+                workers=options.workers,
+                progress=tick,
             )
-            before += len(part)
-        real = [store for store in stores if store is not None]
-        extra["backbone_passes"] = sum(store.computed_rows for store in real) / total
-        extra["flops"] = sum(store.flops for store in real)
-        extra["reused"] = all(store.reused for store in real)
-    return ready, real[0], stores[1]
-
-
-def _all_stored(ready: Prepared, options: Options) -> bool:
-    """What was swept before was readable then, and the key covers its bytes: no second look is needed."""
-    return all(
-        part is None or find(ready.network, part, ready.plan, cache=options.cache, dtype=options.dtype) is not None
-        for part in (ready.fit, ready.test)
-    )
+        )
+        before += len(part)
+    return stores
 
 
 def _readable(manifest: Manifest, skip_bad: bool, progress: Progress | None) -> Manifest:
@@ -281,12 +287,12 @@ def _problem(ready: Prepared, rows: Manifest, store: Store | None, options: Opti
     target = rows.target
     if target is None or store is None:
         raise DataError(f"{rows.name} has no labels")
-    design = design_of(store.matrices(), ready.recipe.features.normalise, target.outputs)
     return Problem(
-        design,
+        store.matrices(),
         target,
         rows.groups,
         ready.metric,
+        ready.recipe.features.scalings,
         ready.recipe.solve,
         options.seed,
         options.folds,
@@ -327,7 +333,7 @@ def _record(ready: Prepared, evaluation: Evaluation, options: Options, ledger: L
         },
         scores={name: None if part is None else part.headline for name, part in scored.items()},
         other_scores={name: part.others for name, part in scored.items() if part is not None},
-        candidates=evaluation.solution.candidates,
+        candidates=evaluation.head.solution.candidates,
         costs=ledger.costs,
         seeds={"seed": options.seed},
         versions=versions(),

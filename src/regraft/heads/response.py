@@ -53,7 +53,7 @@ class Response:
         names = tuple(str(name) for name in classes)
         if kind not in KINDS:
             raise DataError(f"the kind of the labels is {kind!r}", expected=", ".join(KINDS))
-        array = torch.as_tensor(np.ascontiguousarray(np.asarray(values)))
+        array = torch.from_numpy(np.array(values))
         if kind in ("binary", "multiclass"):
             return _classes(kind, names, array)
         return _columns(kind, names, array.to(torch.float64))

@@ -1,0 +1,121 @@
+"""Labelled rows as a design, and the head that cross-validation inside them chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.data import Target, folds
+from regraft.graft.adapted import Scaling, design_of
+from regraft.graft.recipe import Solve
+from regraft.heads import Response, Solution, higher_is_better, link, solve
+from regraft.linear import FeatureDesign, Matrix, Taken
+from regraft.record import Candidate
+
+__all__ = ["Head", "Problem"]
+
+
+@dataclass(frozen=True, eq=False)
+class Head:
+    """A solved head and the scaling of the features that it reads."""
+
+    scaling: Scaling
+    solution: Solution
+
+    def predict_proba(self, problem: Problem) -> Tensor:
+        """Probabilities (or values) of another problem's rows, ``(N, C)``."""
+        return self.solution.readout.predict_proba(problem.design(self.scaling))
+
+    def out_of_fold(self) -> Tensor:
+        """Probabilities of the rows that it was solved on, each by the inner fold that did not see it."""
+        readout = self.solution.readout
+        return link(readout.link, self.solution.out_of_fold / readout.temperature)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """Features and labels of some rows, with all that the choice of a head needs.
+
+    Attributes:
+        matrices: block name → un-scaled features ``(N, d)``.
+        target, groups: the labels, and the groups that no fold may cross.
+        metric: what the head is chosen by.
+        scalings: the candidates of :class:`regraft.graft.recipe.Features`.
+        stage: forms and penalties to try.
+        seed, folds: of the inner folds.
+        class_weight: see :func:`regraft.heads.solve`.
+    """
+
+    matrices: Mapping[str, Matrix]
+    target: Target
+    groups: tuple[str, ...] | None
+    metric: str
+    scalings: tuple[Scaling, ...]
+    stage: Solve
+    seed: int = 0
+    folds: int = 5
+    class_weight: Literal["balanced"] | Mapping[str, float] | None = None
+
+    def __len__(self) -> int:
+        return len(self.target)
+
+    @property
+    def response(self) -> Response:
+        """The target as tensors."""
+        return Response.of(self.target.kind, self.target.classes, self.target.values)
+
+    def design(self, scaling: Scaling) -> FeatureDesign:
+        """The features as a design matrix under one scaling."""
+        return design_of(self.matrices, scaling, self.target.outputs)
+
+    def take(self, rows: np.ndarray) -> Problem:
+        """The problem on some of its rows."""
+        index = torch.as_tensor(rows, dtype=torch.long)
+        groups = None if self.groups is None else tuple(self.groups[i] for i in rows)
+        matrices = {name: Taken(matrix, index) for name, matrix in self.matrices.items()}
+        return replace(self, matrices=matrices, target=self.target.take(rows), groups=groups)
+
+    def fold_ids(self) -> np.ndarray:
+        """Seeded, stratified folds that no group crosses."""
+        return folds(self.target, self.groups, self.folds, self.seed)
+
+    def solve(self) -> Head:
+        """Choose scaling, form and strength by inner cross-validation and solve on all rows.
+
+        All scalings share the folds; of equal scores the one named first wins.
+        """
+        fold_ids, response = self.fold_ids(), self.response
+        heads = [
+            Head(
+                scaling,
+                solve(
+                    self.design(scaling),
+                    response,
+                    forms=self.stage.forms,
+                    strengths=self.stage.strengths,
+                    folds=fold_ids,
+                    metric=self.metric,
+                    class_weight=self.class_weight,
+                ),
+            )
+            for scaling in self.scalings
+        ]
+        sign = 1 if higher_is_better(self.metric) else -1
+        best = max(range(len(heads)), key=lambda i: sign * _chosen(heads[i]).score)
+        tried = [_named(head, c, i == best) for i, head in enumerate(heads) for c in head.solution.candidates]
+        return replace(heads[best], solution=replace(heads[best].solution, candidates=tuple(tried)))
+
+
+def _chosen(head: Head) -> Candidate:
+    return next(candidate for candidate in head.solution.candidates if candidate.chosen)
+
+
+def _named(head: Head, candidate: Candidate, best: bool) -> Candidate:
+    """The cell with its scaling in its name, chosen only if its scaling is."""
+    name = candidate.name if head.scaling in ("none", "unit") else f"{candidate.name}, {head.scaling}"
+    return replace(candidate, name=name, chosen=candidate.chosen and best)
