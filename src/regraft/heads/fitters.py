@@ -20,7 +20,7 @@ from regraft.heads.ridge import ridge_fit, ridge_path
 from regraft.heads.streamed import Streamed
 from regraft.linear import Blocks, Cast, Design, FeatureDesign
 
-__all__ = ["EIGEN_LIMIT", "Fitter", "fitter"]
+__all__ = ["EIGEN_LIMIT", "Eigen", "Fitter", "fitter", "ridge_targets"]
 
 #: Largest min(N, d) that is factorised: 6,000³ costs about a minute on one core.
 EIGEN_LIMIT = 6000
@@ -66,7 +66,7 @@ def fitter(design: Design, response: Response, weights: Tensor, folds: Tensor) -
         basis = Basis.of_gram(design.kernel(precision).cpu(), precision)
     else:
         basis = Basis.of_rows(lambda: (chunk.cpu() for _, chunk in design.chunks()))
-    return _Eigen(design, basis, response, weights, folds)
+    return Eigen(design, basis, response, weights, folds)
 
 
 def _wide_enough(design: FeatureDesign) -> FeatureDesign:
@@ -77,7 +77,7 @@ def _wide_enough(design: FeatureDesign) -> FeatureDesign:
     return FeatureDesign(matrices, design.n_outputs, device=design.device)
 
 
-def _ridge_targets(response: Response) -> Tensor:
+def ridge_targets(response: Response) -> Tensor:
     """One-hot classes as they are; labels as ±1, so that a sigmoid's ½ lies between them."""
     return 2 * response.values - 1 if response.kind == "multilabel" else response.values
 
@@ -98,8 +98,11 @@ def _iterated(fit: Fit, tolerance: float) -> Status:
     return Status(False, fit.iterations, residual, message)
 
 
-class _Eigen(Fitter):
-    """min(N, d) small: one eigendecomposition."""
+class Eigen(Fitter):
+    """min(N, d) small: one eigendecomposition.
+
+    ``design`` is only read by :meth:`refit`.
+    """
 
     def __init__(self, design: FeatureDesign, basis: Basis, response: Response, weights: Tensor, folds: Tensor) -> None:
         self.design, self.basis, self.response, self.weights, self.folds = design, basis, response, weights, folds
@@ -111,9 +114,10 @@ class _Eigen(Fitter):
         return self.basis.to(torch.float32)
 
     def out_of_fold(self, form: str, strengths: Sequence[float]) -> tuple[Tensor, list[Tensor | None]]:
+        """Closed form for ridge; all folds together for logistic."""
         penalties = [s * self.basis.scale for s in strengths]
         if form == "ridge":
-            logits = ridge_path(self.basis, _ridge_targets(self.response), self.weights, self.folds, penalties)
+            logits = ridge_path(self.basis, ridge_targets(self.response), self.weights, self.folds, penalties)
             return logits, [None] * len(penalties)
         if self.path is None:
             self.path = PathSolver(self.low, _loss(self.response), self.response.values, self.weights, self.folds)
@@ -121,9 +125,10 @@ class _Eigen(Fitter):
         return torch.stack([cell.out_of_fold for cell in cells]), [cell.centre for cell in cells]
 
     def refit(self, form: str, strength: float, start: Tensor | None) -> Found:
+        """In float64."""
         penalty = strength * self.basis.scale
         if form == "ridge":
-            v, b, residual = ridge_fit(self.basis, _ridge_targets(self.response), self.weights, penalty)
+            v, b, residual = ridge_fit(self.basis, ridge_targets(self.response), self.weights, penalty)
             status = Status(residual < 1e-6, 0, residual, "closed form in the Gram's eigenbasis")
         else:
             models = (self.low, self.basis)
@@ -144,7 +149,7 @@ class _Streaming(Fitter):
 
     def __init__(self, design: FeatureDesign, response: Response, weights: Tensor, folds: Tensor) -> None:
         self.model, self.response, self.weights, self.folds = Streamed(design), response, weights, folds
-        targets = _ridge_targets(response)
+        targets = ridge_targets(response)
         total = weights.sum(0)
         self.mean = (weights * targets).sum(0) / total
         spread = ((weights * (targets - self.mean).square()).sum(0) / total).sqrt()
@@ -153,7 +158,7 @@ class _Streaming(Fitter):
 
     def _problem(self, form: str) -> tuple[Loss, Tensor]:
         if form == "ridge":  # in units of the targets' spread, so that tolerances mean the same everywhere
-            return LOSSES["squared"], (_ridge_targets(self.response) - self.mean) / self.spread
+            return LOSSES["squared"], (ridge_targets(self.response) - self.mean) / self.spread
         return _loss(self.response), self.response.values
 
     def out_of_fold(self, form: str, strengths: Sequence[float]) -> tuple[Tensor, list[Tensor | None]]:

@@ -18,7 +18,7 @@ from regraft.heads.search import Judge, Trial, candidates, choose, explore
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import Design
 
-__all__ = ["FORMS", "solve"]
+__all__ = ["FORMS", "check_folds", "check_forms", "check_sizes", "check_strengths", "check_training", "search", "solve"]
 
 FORMS: tuple[str, ...] = ("ridge", "logistic")
 
@@ -78,23 +78,41 @@ def solve(
         DataError: the metric does not fit the kind of labels.
     """
     response.require_learnable()
-    _check_sizes(design, response, metric)
-    wanted = _forms(forms, response)
-    grid = None if strengths is None else _strengths(strengths)
-    fold_of = _folds(folds, len(response))
+    check_sizes(design, response, metric)
+    wanted = check_forms(forms, response)
+    grid = None if strengths is None else check_strengths(strengths)
+    fold_of = check_folds(folds, len(response))
     rows = sample_weights(response, sample_weight)
     weights = row_weights(response, class_weight, rows)
-    _check_training(fold_of, weights)
+    check_training(fold_of, weights)
     judge = Judge(metric, response, fold_of, rows > 0, calibrate)
     fit = fitter(design, response, weights, fold_of)
+    return search(fit, judge, wanted, grid, one_standard_error)
+
+
+def search(
+    fit: Fitter,
+    judge: Judge,
+    forms: Sequence[str],
+    strengths: Sequence[float] | None = None,
+    one_standard_error: bool = False,
+) -> Solution:
+    """Try every strength of every form, choose one by the judge's out-of-fold score, refit on all rows.
+
+    Args:
+        fit: the fits without each fold, and the fit on all rows.
+        judge: what scores them.
+        forms: as :func:`check_forms` returns them.
+        strengths: strongest first, or None for the default grid.
+        one_standard_error: as in :func:`solve`.
+    """
     trials: list[Trial] = []
-    for form in wanted:
-        trials += explore(lambda values, form=form: _run(fit, judge, form, values), grid, judge.sign)  # type: ignore[misc]
+    for form in forms:
+        trials += explore(lambda values, form=form: _run(fit, judge, form, values), strengths, judge.sign)  # type: ignore[misc]
     chosen = choose(trials, judge.sign, one_standard_error)
     coefficients, intercept, status = fit.refit(chosen.form, chosen.strength, chosen.centre)
-    readout = Readout(
-        coefficients, intercept, response.link, chosen.temperature, form=chosen.form, strength=chosen.strength
-    )
+    link = judge.response.link
+    readout = Readout(coefficients, intercept, link, chosen.temperature, form=chosen.form, strength=chosen.strength)
     return Solution(readout, status, candidates(trials, chosen), chosen.out_of_fold)
 
 
@@ -103,7 +121,8 @@ def _run(fit: Fitter, judge: Judge, form: str, strengths: Sequence[float]) -> li
     return judge.trials(form, strengths, logits, centres)
 
 
-def _check_sizes(design: Design, response: Response, metric: str) -> None:
+def check_sizes(design: Design, response: Response, metric: str) -> None:
+    """Refuse a design and labels that do not fit, or an unknown metric."""
     if design.n_rows != len(response):
         raise SolverError(f"the design has {design.n_rows} rows", expected=f"{len(response)}, one for each label")
     if design.n_outputs != response.n_outputs:
@@ -112,7 +131,8 @@ def _check_sizes(design: Design, response: Response, metric: str) -> None:
         raise SolverError(f"{metric!r} is no metric", expected=", ".join(METRICS + PROPER))
 
 
-def _forms(forms: Sequence[str], response: Response) -> list[str]:
+def check_forms(forms: Sequence[str], response: Response) -> list[str]:
+    """The forms to try, each once; those that do not fit the labels left out."""
     unknown = [form for form in forms if form not in FORMS]
     if unknown or not forms:
         raise SolverError("the forms of the head", expected=" and/or ".join(FORMS), got=repr(list(forms)))
@@ -122,14 +142,16 @@ def _forms(forms: Sequence[str], response: Response) -> list[str]:
     return wanted
 
 
-def _strengths(strengths: Sequence[float]) -> list[float]:
+def check_strengths(strengths: Sequence[float]) -> list[float]:
+    """Penalties as floats, strongest first, each once."""
     values = [float(s) for s in strengths]
     if not values or not all(np.isfinite(s) and s > 0 for s in values):
         raise SolverError("the strengths of the penalty", expected="finite numbers above zero", got=repr(values[:5]))
     return sorted(set(values), reverse=True)
 
 
-def _folds(folds: Any, rows: int) -> Tensor:
+def check_folds(folds: Any, rows: int) -> Tensor:
+    """Folds as integers, one a row."""
     found = torch.as_tensor(np.asarray(folds))
     if tuple(found.shape) != (rows,) or found.is_floating_point() or found.dtype == torch.bool:
         raise SolverError(
@@ -141,7 +163,8 @@ def _folds(folds: Any, rows: int) -> Tensor:
     return found
 
 
-def _check_training(folds: Tensor, weights: Tensor) -> None:
+def check_training(folds: Tensor, weights: Tensor) -> None:
+    """Refuse a fold without which no weighted row is left."""
     for fold in torch.unique(folds[folds >= 0]).tolist():
         if not bool((weights[folds != fold] > 0).any()):
             raise SolverError(
