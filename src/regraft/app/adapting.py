@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -117,16 +120,40 @@ def adapt(
 
 
 def _finish(run: Any, folder: Path, embed: bool, as_json: bool) -> None:
-    """Save the run folder with its report and say the result."""
+    """Save the run folder with its report, whole or not at all, and say the result."""
     from dataclasses import replace
 
     from regraft.app.report import write
 
-    run = run.save(folder, embed=embed)
-    record = replace(run.record, paths={**run.record.paths, "report": str(folder / "report.html")})
-    record.save(folder / "record.json")
-    write(record, folder / "report.html")
+    with _whole(folder) as staging:
+        run = run.save(staging, embed=embed)
+        names = {"run": "", "artifact": "model.safetensors", "report": "report.html"}
+        record = replace(run.record, paths={key: str(folder / name) for key, name in names.items()})
+        record.save(staging / "record.json")
+        write(record, staging / "report.html")
     show_json(summary(record)) if as_json else say_result(record)
+
+
+@contextmanager
+def _whole(folder: Path) -> Iterator[Path]:
+    """A folder beside ``folder`` to fill; it takes its place at the end, or is gone after an error.
+
+    Files of an earlier run are replaced one by one; others that lie in ``folder`` stay. A reader that comes
+    in between is told by the artifact's checksums.
+    """
+    staging = folder.absolute().parent / f".{folder.name}.{os.getpid()}.part"
+    try:
+        staging.mkdir(parents=True)
+        yield staging
+        if not folder.exists():
+            staging.rename(folder)
+            return
+        for item in sorted(staging.iterdir()):
+            if (there := folder / item.name).is_dir():
+                shutil.rmtree(there)
+            os.replace(item, there)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
 
 
 def predict(
