@@ -13,6 +13,7 @@ Start-up: ``regraft --help`` and ``import regraft`` beside ``import torch``.
 
 from __future__ import annotations
 
+import inspect
 import shutil
 import statistics
 import subprocess
@@ -39,14 +40,19 @@ BATCH = 32
 
 
 def main() -> None:
-    arguments = parser(__doc__.splitlines()[0]).parse_args()
-    data, quick = arguments.data, arguments.quick
-    network = load(str(data / "weights" / "mobilenet_v2_1.0_224"))
-    rows = _speed(network, data, quick)
-    for name in ["flowers5"] if quick else ["flowers5", "vww", "usps"]:
-        rows.append(_accuracy(network, data / "images" / name, 300 if quick else None))
-    rows += _startup(2 if quick else 5)
-    report("spine", rows, arguments.json)
+    options = parser(__doc__.splitlines()[0])
+    options.add_argument("--device", default="cpu", help="where the backbone runs (default: %(default)s)")
+    options.add_argument("--parts", default="speed,accuracy,start", help="what to measure (default: %(default)s)")
+    arguments = options.parse_args()
+    data, quick, parts = arguments.data, arguments.quick, arguments.parts.split(",")
+    network = load(str(data / "weights" / "mobilenet_v2_1.0_224")).to(arguments.device)
+    rows = _speed(network, data, quick) if "speed" in parts else []
+    if "accuracy" in parts:
+        for name in ["flowers5"] if quick else ["flowers5", "vww", "usps"]:
+            rows.append(_accuracy(network, data / "images" / name, 300 if quick else None))
+    if "start" in parts:
+        rows += _startup(2 if quick else 5)
+    report("spine", rows, arguments.json, device=arguments.device)
 
 
 def _speed(network: Network, data: Path, quick: bool) -> list[Row]:
@@ -58,7 +64,9 @@ def _speed(network: Network, data: Path, quick: bool) -> list[Row]:
     def ours(method: str, *, warm: bool) -> Any:
         if not warm:
             shutil.rmtree(caches[method], ignore_errors=True)
-        run = regraft.adapt(manifest, network, method=method, cache=caches[method], batch_size=BATCH)
+        run = regraft.adapt(
+            manifest, network, method=method, cache=caches[method], batch_size=BATCH, device=str(network.device)
+        )
         return {cost.stage: cost.seconds for cost in run.record.costs}
 
     alternatives = {
@@ -106,11 +114,11 @@ def _plain_loop(network: Network, manifest: Manifest, *, keep: bool) -> np.ndarr
     kept = []
     spans = [(a, min(a + BATCH, len(manifest))) for a in range(0, len(manifest), BATCH)]
     hook = network.module.get_submodule(network.head).register_forward_pre_hook(
-        lambda _module, inputs: kept.append(inputs[0].flatten(1).clone()) if keep else None
+        lambda _module, inputs: kept.append(inputs[0].flatten(1).cpu()) if keep else None
     )
     with torch.no_grad():
         for batch in batches(network.preprocess, manifest.inputs, spans, None):
-            network.module(batch)
+            network.module(network.place(batch))
     hook.remove()
     return torch.cat(kept).numpy() if keep else None
 
@@ -122,11 +130,10 @@ def _peer(network: Network, manifest: Manifest) -> None:
 
 
 def _sklearn() -> Any:
+    known = inspect.signature(LogisticRegressionCV).parameters
+    modern = {"l1_ratios": (0,), "use_legacy_attributes": False} if "use_legacy_attributes" in known else {}
     return make_pipeline(
-        StandardScaler(),
-        LogisticRegressionCV(
-            Cs=10, l1_ratios=(0,), cv=5, max_iter=2000, scoring="accuracy", use_legacy_attributes=False
-        ),
+        StandardScaler(), LogisticRegressionCV(Cs=10, cv=5, max_iter=2000, scoring="accuracy", **modern)
     )
 
 
@@ -135,7 +142,7 @@ def _accuracy(network: Network, folder: Path, limit: int | None) -> Row:
     manifest = scan(str(folder))
     if limit:
         manifest = _few(manifest, limit, limit)
-    run = regraft.adapt(manifest, network, method="probe", batch_size=BATCH)
+    run = regraft.adapt(manifest, network, method="probe", batch_size=BATCH, device=str(network.device))
     fit = manifest.take(np.flatnonzero([part != "test" for part in manifest.split]))
     test = manifest.take(manifest.rows_of("test"))
     wanted = plan(network, [METHODS["probe"].features.taps])
