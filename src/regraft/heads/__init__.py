@@ -1,6 +1,7 @@
 """Losses, penalties and solvers: a Design and labels become a Readout."""
 
 from regraft.heads.calibration import link, reliability, temperature
+from regraft.heads.head2toe import select
 from regraft.heads.intervals import measure, wilson
 from regraft.heads.metrics import (
     METRICS,
@@ -14,30 +15,39 @@ from regraft.heads.metrics import (
     score,
 )
 from regraft.heads.readout import Readout, Solution, Status
+from regraft.heads.relevance import relevance
 from regraft.heads.response import KINDS, Kind, Link, Response
+from regraft.heads.selection import FRACTIONS, Cell, Selection, keep, kept_design
 from regraft.heads.solve import FORMS, solve
 
 __all__ = [
     "FORMS",
+    "FRACTIONS",
     "KINDS",
     "METRICS",
     "PROPER",
+    "Cell",
     "Kind",
     "Link",
     "Readout",
     "Response",
+    "Selection",
     "Solution",
     "Status",
     "brier",
     "default_metric",
     "ece",
     "higher_is_better",
+    "keep",
+    "kept_design",
     "link",
     "measure",
     "nll",
     "predictions",
+    "relevance",
     "reliability",
     "score",
+    "select",
     "solve",
     "temperature",
     "wilson",

@@ -1,0 +1,82 @@
+"""Ridge heads of many outputs from a Gram matrix, intercept free, by one factorisation."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from regraft.errors import SolverError
+
+__all__ = ["dual_ridge", "gram_scale", "weight_patterns"]
+
+
+def gram_scale(gram: Tensor) -> float:
+    """t = (1/N) Σ_i ‖x_i − x̄‖² from K = X Xᵀ (N × N), the unit of the penalty; 1 where the rows never vary."""
+    diagonal = float(gram.diagonal().mean(dtype=torch.float64))
+    t = diagonal - float(gram.mean(dtype=torch.float64))
+    return t if t > 1e-10 * abs(diagonal) and t > 0 else 1.0
+
+
+def weight_patterns(weights: Tensor, outputs: int) -> list[tuple[Tensor, Tensor]]:
+    """Outputs that share their row weights (N, 1 or C), with those weights."""
+    if weights.shape[1] == 1:
+        return [(torch.arange(outputs), weights[:, 0])]
+    unique, which = torch.unique(weights, dim=1, return_inverse=True)
+    return [((which == u).nonzero().squeeze(1), unique[:, u].contiguous()) for u in range(unique.shape[1])]
+
+
+def dual_ridge(
+    gram: Tensor, targets: Tensor, weights: Tensor, penalties: Sequence[float]
+) -> list[tuple[Tensor, Tensor]]:
+    """Dual weights a (N, C) and intercepts b (C,) of the heads f(x) = Σ_i a_i k(x_i, x) + b at each penalty λ.
+
+    They minimise (1/Σs) Σ_i s_i ½‖y_i − f(x_i)‖² + (λ/2)‖W‖² with W = Xᵀ a. With α = λ Σs that is
+
+        (K + α diag(1/s)) a = y − 1bᵀ,   1ᵀ a = 0,
+
+    over the rows with s_i > 0; the others get a_i = 0. The intercept comes by elimination of its column, so
+    K need not be centred (centring it changes neither a nor, up to the shift, f).
+
+    Args:
+        gram: K (N × N), float32 or float64.
+        targets: (N, C) float64, anything finite where the weight is zero.
+        weights: s, (N, 1) or (N, C), zero for rows that do not take part.
+        penalties: values of λ, above zero.
+
+    Returns:
+        For each λ, a in K's dtype and b in float64. Outputs without any weight get zeros.
+    """
+    out = [
+        (torch.zeros(len(gram), targets.shape[1], dtype=gram.dtype), torch.zeros(targets.shape[1], dtype=torch.float64))
+        for _ in penalties
+    ]
+    for columns, shares in weight_patterns(weights, targets.shape[1]):
+        rows = (shares > 0).nonzero().squeeze(1)
+        if len(rows) == 0:
+            continue
+        inner = gram[rows[:, None], rows[None]] if len(rows) < len(gram) else gram
+        inverse = shares[rows].sum() / shares[rows]
+        right = torch.cat([targets[rows][:, columns], torch.ones(len(rows), 1, dtype=targets.dtype)], dim=1)
+        for (a, b), penalty in zip(out, penalties):
+            solved = _solve(inner, penalty * inverse, right)
+            shift = solved[:, :-1].sum(0) / solved[:, -1].sum()
+            a[rows[:, None], columns[None]] = (solved[:, :-1] - solved[:, -1:] * shift).to(gram.dtype)
+            b[columns] = shift
+    return out
+
+
+def _solve(gram: Tensor, ridge: Tensor, right: Tensor) -> Tensor:
+    """(K + diag(ridge))⁻¹ right, in float64; factorised in K's dtype, in float64 where that fails."""
+    for dtype in dict.fromkeys((gram.dtype, torch.float64)):
+        system = gram.to(dtype, copy=True)
+        system.diagonal().add_(ridge.to(dtype))
+        factor, failed = torch.linalg.cholesky_ex(system)
+        if not int(failed):
+            return torch.cholesky_solve(right.to(dtype), factor).to(torch.float64)
+    raise SolverError(
+        "the ridge system of the features is not positive definite",
+        expected="a finite Gram matrix and a penalty above its rounding errors",
+        do="use a stronger penalty, or look for NaN in the features",
+    )

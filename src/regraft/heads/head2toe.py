@@ -1,0 +1,262 @@
+"""Head2Toe's search: which features of which layers, how many, at which pooling, and the head on them.
+
+Everything that is scored is honest: in every cell, the rows of a fold are predicted by a head whose
+*features too* were chosen without that fold's labels. One Gram matrix a design serves all folds and
+penalties, one pass over the columns scores every feature for all of them, and one running Gram a layer
+serves all fractions, so the search costs about as much as two products X Xᵀ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.errors import SolverError
+from regraft.heads.dual import dual_ridge, gram_scale
+from regraft.heads.fitters import fitter
+from regraft.heads.foldwise import Foldwise, fold_fitter, in_memory
+from regraft.heads.metrics import PROPER
+from regraft.heads.nested import nested_grams
+from regraft.heads.panel import Panel
+from regraft.heads.relevance import GRAM_ROWS, FoldTask, check_rows, fold_tasks, panel_scores, streamed_scores
+from regraft.heads.response import Response
+from regraft.heads.search import Judge
+from regraft.heads.selection import FRACTIONS, Cell, Selection, keep, kept_count, kept_design, ranking, stored_bytes
+from regraft.heads.solve import FORMS, check_folds, check_forms, check_sizes, check_strengths, check_training, search
+from regraft.heads.weights import ClassWeight, row_weights, sample_weights
+from regraft.linear import FeatureDesign, Taken
+
+__all__ = ["select"]
+
+_TIE = 1e-12
+
+
+def select(
+    designs: Mapping[str, FeatureDesign],
+    response: Response,
+    *,
+    folds: Any,
+    metric: str,
+    fractions: Sequence[float] = FRACTIONS,
+    strengths: Sequence[float] = (1e-2, 1e-3),
+    forms: Sequence[str] = FORMS,
+    class_weight: ClassWeight = None,
+    one_standard_error: bool = False,
+    seed: int = 0,
+) -> Selection:
+    """Choose target size T, fraction F, score penalty λ and norm order by cross-validated ridge heads, then the head.
+
+    For every design and λ, each fold's features are scored without its rows (:func:`regraft.heads.relevance`),
+    the ⌊N·F⌋ best are kept, and a ridge head of penalty λ on them predicts the fold, with rows of unit norm
+    over the kept features of each layer and with the norms as they were. At the best cell the forms and their
+    penalties are cross-validated (features again chosen inside each fold), and the head is refitted on all rows
+    with the features that all rows choose.
+
+    Above 65,536 features the cells' Grams are multiplied in bfloat16, and sets of more than 16,384 features are
+    sampled (see :func:`regraft.heads.nested.nested_grams`); the cross-validation of the chosen cell is over every
+    kept column, the final head on the features as they are. Above 4,000 rows the cells are compared on 4,000 of
+    them, drawn with ``seed`` in the classes' proportions; the chosen cell is scored, validated and fitted on all.
+
+    Args:
+        designs: by target size; features by layer, rows of unit norm in each (``UnitRows``).
+        response: labels of the rows.
+        folds: (N,) fold of each row; rows of -1 are in every training set and never scored.
+        metric: what to choose by, as in :func:`regraft.heads.solve`.
+        fractions: values of F in (0, 1].
+        strengths: values of λ, in units of the features' mean squared norm about their mean.
+        forms: of the final head; regression has ``ridge`` only.
+        class_weight: as in :func:`regraft.heads.solve`; "balanced" is counted inside each training set.
+        one_standard_error: take the cell of fewest stored bytes within one standard error of the best.
+        seed: of the rows that are drawn.
+
+    Returns:
+        The selection. Equal scores go to the fewest stored bytes, then to the stronger penalty.
+
+    Raises:
+        SolverError: NaN features, one class, designs, folds or fractions that do not fit.
+        DataError: the metric does not fit the kind of labels.
+    """
+    response.require_learnable()
+    if not designs:
+        raise SolverError("there is no design to choose features from", do="give at least one target size")
+    for design in designs.values():
+        check_rows(design, response)
+        check_sizes(design, response, metric)
+    wanted = check_forms(forms, response)
+    grid = _Grid(_fractions(fractions), check_strengths(strengths))
+    fold_of = check_folds(folds, len(response))
+    rows = sample_weights(response, None)
+    check_training(fold_of, row_weights(response, class_weight, rows))
+    judge = Judge(metric, response, fold_of, rows > 0, calibrate=True)
+    tasks = [*fold_tasks(response, fold_of, class_weight), *fold_tasks(response, None, class_weight)]
+    if len(response) <= GRAM_ROWS:
+        best = _compare(designs, response, fold_of, metric, grid, class_weight, one_standard_error)
+    else:
+        few = _draw(response, GRAM_ROWS, seed)
+        part = {size: _rows(design, few) for size, design in designs.items()}
+        best = _compare(part, response.take(few), fold_of[few], metric, grid, class_weight, one_standard_error)
+        scores = streamed_scores(designs[best.cell.size], tasks, [best.cell.strength])[:, 0]
+        best = replace(best, scores=scores, panel=None)
+    return _finish(designs[best.cell.size], best, tasks, response, fold_of, judge, wanted)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    fractions: list[float]
+    strengths: list[float]
+
+
+@dataclass(frozen=True, eq=False)
+class _Best:
+    """The chosen cell, every cell, and what scored the chosen one: (tasks, width), the last without a fold."""
+
+    cell: Cell
+    table: tuple[Cell, ...]
+    scores: Tensor
+    panel: Panel | None
+
+
+def _fractions(fractions: Sequence[float]) -> list[float]:
+    values = [float(f) for f in fractions]
+    if not values or not all(0 < f <= 1 for f in values):
+        raise SolverError("the fractions of features to keep", expected="above 0, at most 1", got=repr(values[:5]))
+    return sorted(set(values))
+
+
+def _rows(design: FeatureDesign, index: Tensor) -> FeatureDesign:
+    matrices = {name: Taken(matrix, index) for name, matrix in design.matrices.items()}
+    return FeatureDesign(matrices, design.n_outputs, device=design.device)
+
+
+def _draw(response: Response, count: int, seed: int) -> Tensor:
+    """Ascending indices of labelled rows, in the classes' proportions, at least one of each class."""
+    rows = np.random.default_rng(seed).permutation(np.flatnonzero(response.present.numpy()))
+    if response.codes is not None:
+        codes = response.codes.numpy()[rows]
+        place = np.empty(len(rows))
+        for code in np.unique(codes):
+            member = np.flatnonzero(codes == code)
+            place[member] = np.arange(len(member)) / len(member)
+        rows = rows[np.argsort(place, kind="stable")]
+    return torch.from_numpy(np.sort(rows[:count]))
+
+
+def _compare(
+    designs: Mapping[str, FeatureDesign],
+    response: Response,
+    folds: Tensor,
+    metric: str,
+    grid: _Grid,
+    class_weight: ClassWeight,
+    one_standard_error: bool,
+) -> _Best:
+    """Judge every cell of every design; panels other than the best one's are let go."""
+    rows = sample_weights(response, None)
+    judge = Judge(metric, response, folds, rows > 0, calibrate=metric in PROPER)
+    tasks = [*fold_tasks(response, folds, class_weight), *fold_tasks(response, None, class_weight)]
+    table: list[Cell] = []
+    kept: dict[str, tuple[Tensor, Panel]] = {}
+    for size, design in designs.items():
+        panel = Panel(design)
+        scores = panel_scores(panel, tasks, grid.strengths)
+        for index, strength in enumerate(grid.strengths):
+            logits = _cells(panel, scores[:-1, index], strength, grid.fractions, tasks, folds)
+            table += _judged(judge, size, strength, grid.fractions, logits, panel.width)
+        kept[size] = (scores, panel)
+        best = _choose(table, judge.sign, one_standard_error)
+        kept = {best.size: kept[best.size]}
+        del panel
+    scores, panel = kept[best.size]
+    chosen = tuple(replace(cell, chosen=cell is best) for cell in table)
+    return _Best(best, chosen, scores[:, grid.strengths.index(best.strength)], panel)
+
+
+def _cells(
+    panel: Panel, scores: Tensor, strength: float, fractions: list[float], tasks: Sequence[FoldTask], folds: Tensor
+) -> Tensor:
+    """Out-of-fold logits (fractions, 2, N, C) of ridge heads, norms as they were and recomputed."""
+    counts = [kept_count(panel.width, fraction) for fraction in fractions]
+    outputs = tasks[0].plain.shape[1]
+    out = torch.full((len(counts), 2, panel.n_rows, outputs), torch.nan, dtype=torch.float64)
+    for label, fold_scores, task in zip(torch.unique(folds[folds >= 0]).tolist(), scores, tasks):
+        member = (folds == label).nonzero().squeeze(1)
+        order = ranking(fold_scores, counts[-1])
+        for level, grams in enumerate(nested_grams(panel, order, counts)):
+            for form, gram in enumerate(grams):
+                ((a, b),) = dual_ridge(gram, task.plain, task.weights, [strength * gram_scale(gram)])
+                out[level, form, member] = (gram[member] @ a).to(torch.float64) + b
+    return out
+
+
+def _judged(judge: Judge, size: str, strength: float, fractions: list[float], logits: Tensor, width: int) -> list[Cell]:
+    outputs = logits.shape[-1]
+    cells = []
+    for level, fraction in enumerate(fractions):
+        count = kept_count(width, fraction)
+        trials = judge.trials("ridge", [strength] * 2, logits[level], [None, None])
+        for normalised, trial in zip((False, True), trials):
+            room = stored_bytes(count, outputs, width)
+            score, error = trial.score, trial.standard_error
+            cells.append(Cell(size, strength, fraction, normalised, score, error, count, room))
+    return cells
+
+
+def _choose(table: Sequence[Cell], sign: float, one_standard_error: bool) -> Cell:
+    """Best score, then fewest bytes, then stronger penalty, then norms recomputed."""
+
+    def rank(cell: Cell) -> tuple[float, float, bool]:
+        return (cell.stored_bytes, -cell.strength, not cell.normalised)
+
+    top = max(sign * cell.score for cell in table)
+    best = min((cell for cell in table if sign * cell.score >= top - _TIE), key=rank)
+    if not one_standard_error or np.isnan(best.standard_error):
+        return best
+    floor = sign * best.score - best.standard_error
+    near = [cell for cell in table if sign * cell.score >= floor - _TIE]
+    fewest = min(cell.stored_bytes for cell in near)
+    return min(
+        (cell for cell in near if cell.stored_bytes == fewest), key=lambda cell: (-sign * cell.score, *rank(cell))
+    )
+
+
+def _finish(
+    design: FeatureDesign,
+    best: _Best,
+    tasks: Sequence[FoldTask],
+    response: Response,
+    folds: Tensor,
+    judge: Judge,
+    forms: Sequence[str],
+) -> Selection:
+    """Cross-validate the forms at the chosen cell and refit on all rows."""
+    cell = best.cell
+    parts = []
+    for label, scores, task in zip(torch.unique(folds[folds >= 0]).tolist(), best.scores, tasks):
+        columns = keep(_named(design, scores), cell.fraction)
+        alone = torch.where(folds == label, 0, -1)
+        parts.append(fold_fitter(design, best.panel, columns, cell.normalised, task, response, alone))
+    everything = _named(design, best.scores[-1])
+    columns = keep(everything, cell.fraction)
+    kept = in_memory(kept_design(design, columns, cell.normalised))
+    final = fitter(kept, response, tasks[-1].weights, folds)
+    solution = search(Foldwise(folds, parts, final), judge, forms)
+    return Selection(
+        cell.size,
+        cell.fraction,
+        cell.strength,
+        solution.readout.form,
+        cell.normalised,
+        columns,
+        everything,
+        solution,
+        best.table,
+    )
+
+
+def _named(design: FeatureDesign, scores: Tensor) -> dict[str, Tensor]:
+    return dict(zip(design.widths, torch.split(scores, list(design.widths.values()))))

@@ -1,0 +1,175 @@
+"""Which features a task needs: what a selection is, how scores become columns, and the kept design.
+
+Head2Toe (Evci, Dumoulin, Larochelle, Mozer 2022, section 3.3) scores feature i of all layers by s_i = ‖W_i‖₂,
+the norm of its row of a linear head's coefficients, keeps the ⌊N·F⌋ features of largest score, and fits the
+final head on these.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.errors import SolverError
+from regraft.heads.readout import Solution
+from regraft.linear import FeatureDesign, Kept, Matrix, UnitRows
+
+__all__ = ["FRACTIONS", "Cell", "Selection", "keep", "kept_count", "kept_design", "ranking", "stored_bytes"]
+
+#: The fractions F of the paper's grid.
+FRACTIONS: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One cell of the search.
+
+    Attributes:
+        size: key of the design.
+        strength: λ of the scores and of the ridge head that judged them.
+        fraction: F.
+        normalised: rows brought to unit norm again over the kept features of each layer.
+        score: mean of the metric over folds, each with features chosen without it.
+        standard_error: of that mean.
+        kept: features kept, ⌊N·F⌋ and at least one.
+        stored_bytes: of the final head (float32 coefficients and intercept) and a bit a feature.
+        chosen: the cell that the final head comes from.
+    """
+
+    size: str
+    strength: float
+    fraction: float
+    normalised: bool
+    score: float
+    standard_error: float
+    kept: int
+    stored_bytes: int
+    chosen: bool = False
+
+
+@dataclass(frozen=True, eq=False)
+class Selection:
+    """What :func:`regraft.heads.select` chose.
+
+    Attributes:
+        size: key of the chosen design.
+        fraction: F.
+        strength: λ of the scores, in units of the features' mean squared norm about their mean.
+        form: of the final head, ``ridge`` or ``logistic``; its own penalty is ``solution.readout.strength``.
+        normalised: whether the kept features of each layer are brought to unit norm again.
+        columns: block → kept feature indices, ascending; blocks that keep nothing are absent.
+        scores: block → s_i of every feature of the chosen design.
+        solution: the head on :func:`kept_design`, with the candidates and the out-of-fold logits of the chosen
+            cell, in which every fold's features were chosen without that fold.
+        table: every cell tried.
+    """
+
+    size: str
+    fraction: float
+    strength: float
+    form: str
+    normalised: bool
+    columns: Mapping[str, Tensor]
+    scores: Mapping[str, Tensor]
+    solution: Solution
+    table: tuple[Cell, ...]
+
+
+def kept_count(width: int, fraction: float) -> int:
+    """⌊N·F⌋, at least 1 (a product within rounding of an integer counts as that integer)."""
+    return max(1, min(width, math.floor(width * fraction * (1 + 1e-12))))
+
+
+def ranking(scores: Tensor, count: int) -> Tensor:
+    """The ``count`` highest of (N,) scores, best first; equal ones by rising index.
+
+    Raises:
+        SolverError: a score that is not finite.
+    """
+    values = scores.numpy()
+    if not np.isfinite(values).all():
+        raise SolverError(
+            f"the score of feature {int(np.flatnonzero(~np.isfinite(values))[0])} is not finite",
+            expected="finite features",
+            do="look for NaN, infinities or huge numbers in the features",
+        )
+    if count < len(values):
+        least = np.partition(values, len(values) - count)[len(values) - count]
+        above, ties = np.flatnonzero(values > least), np.flatnonzero(values == least)
+        found = np.union1d(above, ties[: count - len(above)])
+    else:
+        found = np.arange(len(values))
+    return torch.from_numpy(found[np.argsort(-values[found], kind="stable")])
+
+
+def keep(scores: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
+    """The columns that the highest scores keep, over all blocks together.
+
+    Args:
+        scores: block → (d_l,) scores.
+        fraction: F in (0, 1]; ⌊N·F⌋ features are kept, at least one, ties to the lower index (blocks in order).
+
+    Returns:
+        Block → ascending indices (LongTensor); blocks that keep nothing are absent.
+
+    Raises:
+        SolverError: a fraction out of range, no feature, or a score that is not finite.
+    """
+    if not 0 < fraction <= 1:
+        raise SolverError("the fraction of features to keep", expected="above 0, at most 1", got=repr(fraction))
+    flat = torch.cat([part.reshape(-1) for part in scores.values()]) if scores else torch.empty(0)
+    if len(flat) == 0:
+        raise SolverError("there is no feature to choose from", do="choose at least one layer")
+    chosen = ranking(flat, kept_count(len(flat), fraction)).sort().values
+    return by_block(chosen, {name: len(part) for name, part in scores.items()})
+
+
+def by_block(indices: Tensor, widths: Mapping[str, int]) -> dict[str, Tensor]:
+    """Ascending indices through all blocks, cut into those of each block that has any."""
+    out, start = {}, 0
+    for name, width in widths.items():
+        low, high = torch.searchsorted(indices, torch.tensor([start, start + width])).tolist()
+        if low < high:
+            out[name] = indices[low:high] - start
+        start += width
+    return out
+
+
+def kept_design(design: FeatureDesign, columns: Mapping[str, Tensor], normalise: bool = True) -> FeatureDesign:
+    """The design of the kept columns, read when asked for.
+
+    Args:
+        design: features by layer, normally with rows of unit norm in each.
+        columns: block → indices, as :func:`keep` gives them.
+        normalise: divide each row of each layer by its norm over the *kept* features (a zero row stays zero),
+            as in the authors' code; otherwise the norms stay those over all features.
+
+    Raises:
+        SolverError: no column at all, or a block that the design does not have.
+    """
+    unknown = [name for name in columns if name not in design.matrices]
+    if unknown or not any(len(index) for index in columns.values()):
+        raise SolverError(
+            "the columns to keep", expected=f"some of the blocks {list(design.matrices)[:5]}", got=repr(unknown[:1])
+        )
+    matrices: dict[str, Matrix] = {}
+    for name, matrix in design.matrices.items():
+        if name not in columns or len(columns[name]) == 0:
+            continue
+        if normalise:
+            # unit norm over the kept features is the same whether or not the row was scaled before
+            inner = matrix.matrix if isinstance(matrix, UnitRows) else matrix
+            matrices[name] = UnitRows(Kept(inner, columns[name]))
+        else:
+            matrices[name] = Kept(matrix, columns[name])
+    return FeatureDesign(matrices, design.n_outputs, device=design.device)
+
+
+def stored_bytes(kept: int, outputs: int, width: int) -> int:
+    """A head in float32 on the kept features, its intercept, and one bit for each feature there was."""
+    return 4 * outputs * (kept + 1) + (width + 7) // 8
