@@ -357,6 +357,32 @@ def test_a_moved_backbone_is_named_and_a_wrong_one_refused(regraft, photos, tmp_
     assert "not the backbone that this head was solved on" in err
 
 
+def test_an_embedded_backbone_is_read_from_the_run_folder_and_verified(regraft, photos, tmp_path):
+    torch.manual_seed(3)
+    transformers = pytest.importorskip("transformers")
+    kind = transformers.ResNetConfig(
+        embedding_size=4, hidden_sizes=[4, 8], depths=[1, 1], layer_type="basic", num_channels=3, num_labels=3
+    )
+    transformers.ResNetForImageClassification(kind).save_pretrained(tmp_path / "net")
+    transformers.ViTImageProcessor(size={"height": 16, "width": 16}).save_pretrained(tmp_path / "net")
+    for _ in range(2):  # the second run replaces the first one's backbone
+        code, _, err = regraft("adapt", photos, "-m", tmp_path / "net", "--embed", "-o", tmp_path / "run")
+        assert (code, err) == (0, "")
+    before = regraft("predict", tmp_path / "run", photos, "-m", tmp_path / "net")[1]
+    shutil.rmtree(tmp_path / "net")
+    (tmp_path / "run").rename(tmp_path / "elsewhere")
+    code, after, err = regraft("predict", tmp_path / "elsewhere", photos)
+    assert (code, err) == (0, "")
+    assert after == before
+    weights = tmp_path / "elsewhere/backbone/model.safetensors"
+    content = bytearray(weights.read_bytes())
+    content[-1] ^= 1
+    weights.write_bytes(bytes(content))
+    code, _, err = regraft("predict", tmp_path / "elsewhere", photos)
+    assert code == 2
+    assert "was changed after it was written" in err
+
+
 # ---------------------------------------------------------------- report, cache, doctor, the rest
 
 
