@@ -129,3 +129,16 @@ def test_the_scaling_is_chosen_by_the_inner_folds():
     assert {c.name for c in tried} == {
         f"{form}{s}" for form in ("ridge", "logistic") for s in ("", ", root", ", root-unit")
     }
+
+
+def test_shared_kernels_change_nothing():
+    """Wide features: folds that cut a common kernel choose and predict as those that make their own."""
+    wide = problem(width=90)
+    wide = replace(wide, scalings=("none", "root-unit"))
+    shared = wide.sharing()
+    assert set(shared.kernels) == {"none", "root-unit"}
+    part = np.arange(5, 50)
+    ours, theirs = shared.take(part).solve(), wide.take(part).solve()
+    assert ours.scaling == theirs.scaling
+    np.testing.assert_allclose(ours.predict_proba(wide), theirs.predict_proba(wide), atol=1e-8)
+    assert problem(width=8).sharing().kernels == {}

@@ -166,3 +166,16 @@ def test_features_are_tagged_and_say_what_they_are():
     assert design.tags == {Tag.IDENTITY_KRONECKER}
     assert "identity-kronecker" in repr(design)
     assert "6 blocks" in repr(design)
+
+
+def test_a_known_kernel_is_given_back_and_must_fit() -> None:
+    rows = torch.randn(6, 4, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    design = FeatureDesign({"a": Dense(rows)}, 2)
+    known = design.knowing(design.kernel())
+    torch.testing.assert_close(known.kernel(), rows @ rows.T)
+    torch.testing.assert_close(
+        known.apply(known.adjoint(torch.ones(6, 2, dtype=torch.float64))),
+        design.apply(design.adjoint(torch.ones(6, 2, dtype=torch.float64))),
+    )
+    with pytest.raises(ValueError, match=r"expected \(6, 6\)"):
+        design.knowing(torch.eye(5))

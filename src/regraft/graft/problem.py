@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import numpy as np
@@ -18,6 +18,8 @@ from regraft.linear import FeatureDesign, Matrix, Taken
 from regraft.record import Candidate
 
 __all__ = ["Head", "Problem"]
+
+_KERNEL_ROWS = 6000  # two scalings in float64 then take 0.6 GB
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,6 +51,7 @@ class Problem:
         stage: forms and penalties to try.
         seed, folds: of the inner folds.
         class_weight: see :func:`regraft.heads.solve`.
+        kernels: of the rows by scaling, where several folds will share them; see :meth:`sharing`.
     """
 
     matrices: Mapping[str, Matrix]
@@ -60,6 +63,7 @@ class Problem:
     seed: int = 0
     folds: int = 5
     class_weight: Literal["balanced"] | Mapping[str, float] | None = None
+    kernels: Mapping[Scaling, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.target)
@@ -71,14 +75,26 @@ class Problem:
 
     def design(self, scaling: Scaling) -> FeatureDesign:
         """The features as a design matrix under one scaling."""
-        return design_of(self.matrices, scaling, self.target.outputs)
+        design = design_of(self.matrices, scaling, self.target.outputs)
+        return design.knowing(self.kernels[scaling]) if scaling in self.kernels else design
+
+    def sharing(self) -> Problem:
+        """The problem with its kernels computed once, for all parts that :meth:`take` will cut from it.
+
+        Only where kernels serve: more features than rows, and few enough rows to hold N × N numbers.
+        """
+        designs = {scaling: self.design(scaling) for scaling in self.scalings}
+        if any(design.width <= len(self) or len(self) > _KERNEL_ROWS for design in designs.values()):
+            return self
+        return replace(self, kernels={scaling: design.kernel(torch.float64) for scaling, design in designs.items()})
 
     def take(self, rows: np.ndarray) -> Problem:
         """The problem on some of its rows."""
         index = torch.as_tensor(rows, dtype=torch.long)
         groups = None if self.groups is None else tuple(self.groups[i] for i in rows)
         matrices = {name: Taken(matrix, index) for name, matrix in self.matrices.items()}
-        return replace(self, matrices=matrices, target=self.target.take(rows), groups=groups)
+        kernels = {scaling: kernel[index][:, index] for scaling, kernel in self.kernels.items()}
+        return replace(self, matrices=matrices, target=self.target.take(rows), groups=groups, kernels=kernels)
 
     def fold_ids(self) -> np.ndarray:
         """Seeded, stratified folds that no group crosses."""

@@ -84,6 +84,8 @@ def evaluate(
         progress: called with (solves done, solves in all).
     """
     step = _Steps(progress, 1 + (1 if len(validation_rows) else 0 if test else fit.folds))
+    if len(validation_rows) or test is None:
+        fit = fit.sharing()  # several solves on parts of the same rows
     if len(validation_rows):
         validation = _on_validation_split(fit, validation_rows, step)
         final = step(fit.solve)

@@ -64,6 +64,7 @@ class FeatureDesign(Design):
         self.widths = {name: int(matrix.shape[1]) for name, matrix in self.matrices.items()}
         self.width = sum(self.widths.values())
         shapes = {name: (width, n_outputs) for name, width in self.widths.items()}
+        self._known: Tensor | None = None
         place = getattr(first, "device", "cpu") if device is None else device
         super().__init__(shapes, first.shape[0], n_outputs, first.dtype, tags=(Tag.IDENTITY_KRONECKER,), device=place)
 
@@ -127,6 +128,8 @@ class FeatureDesign(Design):
             SolverError: a layer holds NaN or infinity, or overflows.
         """
         dtype = _accumulator(dtype or self.dtype, given=dtype is not None)
+        if self._known is not None:
+            return self._known.to(dtype)
         out = torch.zeros((self.n_rows, self.n_rows), dtype=dtype, device=self.device)
         for name in self.matrices:
             step, fetch = self._tiles(name, dtype)
@@ -141,6 +144,21 @@ class FeatureDesign(Design):
             _finite(out.diagonal(), name)
         _mirror(out)
         return out
+
+    def knowing(self, kernel: Tensor) -> FeatureDesign:
+        """This design with its kernel given: folds of the same rows need only its entries.
+
+        Args:
+            kernel: what :meth:`kernel` gave for these rows, ``(N, N)``; it is trusted, not checked.
+
+        Raises:
+            ShapeError: another number of rows.
+        """
+        if kernel.shape != (self.n_rows, self.n_rows):
+            raise ShapeError("a known kernel", expected=f"({self.n_rows}, {self.n_rows})", got=str(tuple(kernel.shape)))
+        design = FeatureDesign(self.matrices, self.n_outputs, device=self.device)
+        design._known = kernel
+        return design
 
     def cross(self, other: FeatureDesign, dtype: torch.dtype | None = None) -> Tensor:
         """Return Σ_l X_l Y_lᵀ, ``(N, M)``, between this design's rows and another's.
