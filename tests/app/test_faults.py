@@ -283,7 +283,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_pass(refused, ph
     assert not list(Path(os.environ["REGRAFT_CACHE"]).rglob("*.safetensors"))
     assert "file is a file" in refused("demo", "-o", tmp_path / below)
     assert "file is a file" in refused("predict", adapted, photos, "-o", tmp_path / "file" / "p.csv")
-    refused("report", adapted, "-o", tmp_path / "file" / "r.html")
+    assert "file is a file" in refused("report", adapted, "-o", tmp_path / "file" / "r.html")
     refused("pretrain", "supervised", photos, "-o", tmp_path / "file" / "x", "--epochs", 1)
     assert (tmp_path / "file").read_text() == "mine"
 

@@ -220,6 +220,8 @@ def report(
     from regraft.app.report import write
     from regraft.record import Record
 
+    if output is not None:
+        _check_folder(output.parent)
     path = write(Record.load(run / "record.json"), output or run / "report.html")
     if as_json:
         show_json({"verb": "report", "status": "done", "paths": {"run": str(run), "report": str(path)}})
