@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -15,7 +15,7 @@ from regraft.heads.response import Response
 from regraft.heads.selection import kept_design
 from regraft.linear import Dense, FeatureDesign
 
-__all__ = ["Foldwise", "fold_fitter", "in_memory"]
+__all__ = ["Foldwise", "fold_fitters", "in_memory"]
 
 #: Kept features up to this size are read once and held.
 _HELD_BYTES = 2**31
@@ -50,31 +50,37 @@ class Foldwise(Fitter):
         return self.final.refit(form, strength, start)
 
 
-def fold_fitter(
+def fold_fitters(
     design: FeatureDesign,
     panel: Panel | None,
-    columns: dict[str, Tensor],
+    choices: Sequence[Mapping[str, Tensor]],
     normalise: bool,
-    task: FoldTask,
+    tasks: Sequence[FoldTask],
     response: Response,
-    alone: Tensor,
-) -> Fitter:
-    """The fitter of one fold on the columns that were chosen without it.
+    folds: Tensor,
+) -> list[Fitter]:
+    """A fitter for each fold on the columns that were chosen without it.
 
     Args:
         design: all features.
-        panel: the same in memory, or None to read the design.
-        columns: block → kept indices.
+        panel: the same, for Gram matrices of all folds in one pass; None to give each fold its own solver.
+        choices: block → kept indices, by rising fold.
         normalise: as in :func:`kept_design`.
-        task: weights without the fold.
+        tasks: weights without each fold.
         response: all labels; those of the fold have weight zero.
-        alone: (N,) 0 for the fold's rows, -1 elsewhere.
+        folds: (N,).
     """
+    alone = [torch.where(folds == label, 0, -1) for label in torch.unique(folds[folds >= 0]).tolist()]
     if panel is None:
-        return fitter(in_memory(kept_design(design, columns, normalise)), response, task.weights, alone)
-    precision = torch.float64 if panel.dtype == torch.float64 else torch.float32
-    basis = Basis.of_gram(panel.kernel(columns, normalise), precision)
-    return Eigen(design, basis, response, task.weights, alone)
+        return [
+            fitter(in_memory(kept_design(design, columns, normalise)), response, task.weights, fold)
+            for columns, task, fold in zip(choices, tasks, alone)
+        ]
+    out: list[Fitter] = []
+    for gram, task, fold in zip(panel.kernels(choices, normalise), tasks, alone):
+        basis = Basis.of_gram(gram, panel.dtype)
+        out.append(Eigen(design, basis, response, task.weights, fold))
+    return out
 
 
 def in_memory(design: FeatureDesign) -> FeatureDesign:

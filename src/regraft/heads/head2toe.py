@@ -19,9 +19,9 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.dual import dual_ridge, gram_scale
 from regraft.heads.fitters import fitter
-from regraft.heads.foldwise import Foldwise, fold_fitter, in_memory
+from regraft.heads.foldwise import Foldwise, fold_fitters, in_memory
 from regraft.heads.metrics import PROPER
-from regraft.heads.nested import nested_grams
+from regraft.heads.nested import NestedGrams, steps, union
 from regraft.heads.panel import Panel
 from regraft.heads.relevance import GRAM_ROWS, FoldTask, check_rows, fold_tasks, panel_scores, streamed_scores
 from regraft.heads.response import Response
@@ -58,7 +58,7 @@ def select(
     with the features that all rows choose.
 
     Above 65,536 features the cells' Grams are multiplied in bfloat16, and sets of more than 16,384 features are
-    sampled (see :func:`regraft.heads.nested.nested_grams`); the cross-validation of the chosen cell is over every
+    sampled (see :func:`regraft.heads.nested.steps`); the cross-validation of the chosen cell is over every
     kept column, the final head on the features as they are. Above 4,000 rows the cells are compared on 4,000 of
     them, drawn with ``seed`` in the classes' proportions; the chosen cell is scored, validated and fitted on all.
 
@@ -155,54 +155,66 @@ def _compare(
     class_weight: ClassWeight,
     one_standard_error: bool,
 ) -> _Best:
-    """Judge every cell of every design; panels other than the best one's are let go."""
-    rows = sample_weights(response, None)
-    judge = Judge(metric, response, folds, rows > 0, calibrate=metric in PROPER)
+    """Judge every cell of every design."""
+    # the heads are solved on rows in the order of the folds: a fold's rows are one slice
+    order = torch.argsort(folds, stable=True)
+    sorted_folds, sorted_response = folds[order], response.take(order)
+    judge = Judge(metric, sorted_response, sorted_folds, sorted_response.present, calibrate=metric in PROPER)
     tasks = [*fold_tasks(response, folds, class_weight), *fold_tasks(response, None, class_weight)]
+    heads = fold_tasks(sorted_response, sorted_folds, class_weight)
     table: list[Cell] = []
-    kept: dict[str, tuple[Tensor, Panel]] = {}
+    best: Cell | None = None
+    found: tuple[Tensor, Panel] | None = None
     for size, design in designs.items():
         panel = Panel(design)
         scores = panel_scores(panel, tasks, grid.strengths)
-        for index, strength in enumerate(grid.strengths):
-            logits = _cells(panel, scores[:-1, index], strength, grid.fractions, tasks, folds)
-            table += _judged(judge, size, strength, grid.fractions, logits, panel.width)
-        kept[size] = (scores, panel)
-        best = _choose(table, judge.sign, one_standard_error)
-        kept = {best.size: kept[best.size]}
-        del panel
-    scores, panel = kept[best.size]
+        logits = _cells(panel, scores, grid, heads, sorted_folds, order)
+        table += _judged(judge, size, grid, logits, panel.width)
+        last, best = best, _choose(table, judge.sign, one_standard_error)
+        if best is not last:
+            found = scores, panel
+    if best is None or found is None:
+        raise SolverError("there is no design to choose features from", do="give at least one target size")
     chosen = tuple(replace(cell, chosen=cell is best) for cell in table)
-    return _Best(best, chosen, scores[:, grid.strengths.index(best.strength)], panel)
+    return _Best(best, chosen, found[0][:, grid.strengths.index(best.strength)], found[1])
 
 
 def _cells(
-    panel: Panel, scores: Tensor, strength: float, fractions: list[float], tasks: Sequence[FoldTask], folds: Tensor
+    panel: Panel, scores: Tensor, grid: _Grid, tasks: Sequence[FoldTask], folds: Tensor, order: Tensor
 ) -> Tensor:
-    """Out-of-fold logits (fractions, 2, N, C) of ridge heads, norms as they were and recomputed."""
-    counts = [kept_count(panel.width, fraction) for fraction in fractions]
-    outputs = tasks[0].plain.shape[1]
-    out = torch.full((len(counts), 2, panel.n_rows, outputs), torch.nan, dtype=torch.float64)
-    for label, fold_scores, task in zip(torch.unique(folds[folds >= 0]).tolist(), scores, tasks):
-        member = (folds == label).nonzero().squeeze(1)
-        order = ranking(fold_scores, counts[-1])
-        for level, grams in enumerate(nested_grams(panel, order, counts)):
+    """Out-of-fold logits (strengths, fractions, 2, N, C) of ridge heads, norms as they were and recomputed.
+
+    Tasks, folds and logits have the rows in the given order; scores are (tasks, strengths, width).
+    """
+    counts = [kept_count(panel.width, fraction) for fraction in grid.fractions]
+    shape = (len(grid.strengths), len(counts), 2, *tasks[0].plain.shape)
+    out = torch.full(shape, torch.nan, dtype=torch.float64)
+    labels = torch.unique(folds[folds >= 0]).tolist()
+    cells = [(fold, s) for fold in range(len(labels)) for s in range(len(grid.strengths))]
+    plans = [steps(panel, ranking(scores[fold, s], counts[-1]), counts) for fold, s in cells]
+    nested = NestedGrams(panel, panel.collect(union(plans, panel.width), order))
+    for (fold, s), plan in zip(cells, plans):
+        member = (folds == labels[fold]).nonzero().squeeze(1)
+        rows, task = slice(int(member[0]), int(member[-1]) + 1), tasks[fold]
+        for level, grams in enumerate(nested.grams(plan)):
             for form, gram in enumerate(grams):
-                ((a, b),) = dual_ridge(gram, task.plain, task.weights, [strength * gram_scale(gram)])
-                out[level, form, member] = (gram[member] @ a).to(torch.float64) + b
+                penalty = grid.strengths[s] * gram_scale(gram)
+                ((a, b),) = dual_ridge(gram, task.plain, task.weights, [penalty])
+                out[s, level, form, rows] = (gram[rows] @ a).to(torch.float64) + b
     return out
 
 
-def _judged(judge: Judge, size: str, strength: float, fractions: list[float], logits: Tensor, width: int) -> list[Cell]:
+def _judged(judge: Judge, size: str, grid: _Grid, logits: Tensor, width: int) -> list[Cell]:
     outputs = logits.shape[-1]
     cells = []
-    for level, fraction in enumerate(fractions):
-        count = kept_count(width, fraction)
-        trials = judge.trials("ridge", [strength] * 2, logits[level], [None, None])
-        for normalised, trial in zip((False, True), trials):
+    for s, strength in enumerate(grid.strengths):
+        for level, fraction in enumerate(grid.fractions):
+            count = kept_count(width, fraction)
             room = stored_bytes(count, outputs, width)
-            score, error = trial.score, trial.standard_error
-            cells.append(Cell(size, strength, fraction, normalised, score, error, count, room))
+            trials = judge.trials("ridge", [strength] * 2, logits[s, level], [None, None])
+            for normalised, trial in zip((False, True), trials):
+                score, error = trial.score, trial.standard_error
+                cells.append(Cell(size, strength, fraction, normalised, score, error, count, room))
     return cells
 
 
@@ -235,11 +247,8 @@ def _finish(
 ) -> Selection:
     """Cross-validate the forms at the chosen cell and refit on all rows."""
     cell = best.cell
-    parts = []
-    for label, scores, task in zip(torch.unique(folds[folds >= 0]).tolist(), best.scores, tasks):
-        columns = keep(_named(design, scores), cell.fraction)
-        alone = torch.where(folds == label, 0, -1)
-        parts.append(fold_fitter(design, best.panel, columns, cell.normalised, task, response, alone))
+    choices = [keep(_named(design, scores), cell.fraction) for scores in best.scores[:-1]]
+    parts = fold_fitters(design, best.panel, choices, cell.normalised, tasks, response, folds)
     everything = _named(design, best.scores[-1])
     columns = keep(everything, cell.fraction)
     kept = in_memory(kept_design(design, columns, cell.normalised))

@@ -3,90 +3,123 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from regraft.heads.panel import Panel, add_product, add_scaled, check_gram, mirror, unit
+from regraft.heads.panel import Columns, Panel, add_product, check_gram, mirror, unit
 from regraft.heads.selection import by_block
 
-__all__ = ["NESTED_COLUMNS", "nested_grams"]
+__all__ = ["NESTED_COLUMNS", "NestedGrams", "Step", "steps", "union"]
 
-#: Kept sets up to this size have their Grams over every column; what larger ones add is sampled.
-NESTED_COLUMNS = 16_384
-#: Layers with fewer kept columns than this have no Gram of their own: multiplying them again is cheaper.
-_FEW = 48
+#: Grams of kept sets up to this size are over every column; larger sets are sampled.
+NESTED_COLUMNS = 8192
 
 
-def nested_grams(
-    panel: Panel, order: Tensor, counts: Sequence[int], limit: int | None = NESTED_COLUMNS
-) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield the Grams of the first ``counts[0]``, ``counts[1]``, … features of a ranking.
+@dataclass(frozen=True, eq=False)
+class Step:
+    """What a set of kept features adds to the last one, and the set itself.
 
-    One Gram G_l = X_l X_lᵀ a layer runs through the counts; each step adds the new columns' product, and
-    with n_il the norm of row i over the kept columns of layer l gives
+    Attributes:
+        count: features of the set.
+        new: ascending indices through all layers of the added features, or of a sample of them.
+        weight: how many added features each stands for.
+        kept: block → ascending indices through all layers of the set, or of a sample of it.
+    """
 
-        after[i, j] = Σ_l G_l[i, j] / (n_il n_jl)   (norms recomputed over what is kept; zero stays zero)
-        before[i, j] = Σ_l G_l[i, j]                (norms as they were)
+    count: int
+    new: Tensor
+    weight: float
+    kept: tuple[Tensor, ...]
+
+
+def steps(panel: Panel, order: Tensor, counts: Sequence[int], limit: int | None = NESTED_COLUMNS) -> list[Step]:
+    """The sets of the first ``counts[0]``, ``counts[1]``, … features of a ranking.
 
     Args:
         panel: the features.
         order: indices through all layers, best first.
         counts: rising.
-        limit: a step to more than this many features takes every s-th of its new columns in each layer, with
-            s = ⌈count / limit⌉, in place of s (``None``: all of them).
-
-    Yields:
-        (before, after), each (N, N) in the panel's dtype.
+        limit: of a set with more features than this, every s-th column of each layer is used (at least one),
+            s = ⌈count / limit⌉, in the order of the columns: neighbours in a layer are much alike. ``None``: all.
     """
-    state = _Nested(panel)
-    done = 0
+    offsets, start = {}, 0
+    for name, width in panel.widths.items():
+        offsets[name] = start
+        start += width
+    out, done = [], 0
     for count in counts:
         stride = 1 if limit is None else -(-count // limit)
-        added = by_block(order[done:count].sort().values, panel.widths)
-        for name, index in added.items():
-            sample = index[(min(stride, len(index)) - 1) // 2 :: stride]
-            state.grow(name, sample, len(index) / len(sample), count)
+        new = order[done:count].sort().values
+        sample = _every(new, stride)
+        blocks = by_block(order[:count].sort().values, panel.widths)
+        kept = tuple(_every(index, stride) + offsets[name] for name, index in blocks.items())
+        out.append(Step(count, sample, len(new) / max(1, len(sample)), kept))
         done = count
-        yield state.grams(count)
+    return out
 
 
-class _Nested:
-    """The running Grams of the layers with many kept columns, the columns of those with few."""
+def _every(index: Tensor, stride: int) -> Tensor:
+    return index[max(0, min(stride, len(index)) - 1) // 2 :: stride]
 
-    def __init__(self, panel: Panel) -> None:
-        self.panel = panel
-        self.running: dict[str, Tensor] = {}
-        self.few: dict[str, Tensor] = {}
-        self.squares: dict[str, Tensor] = {}
 
-    def grow(self, name: str, index: Tensor, weight: float, count: int) -> None:
-        """Add columns of a layer, each counted ``weight`` times."""
-        new = self.panel.columns(name, index)
-        if weight != 1:
-            new *= weight**0.5
-        squares = new.square().sum(1)
-        self.squares[name] = self.squares[name] + squares if name in self.squares else squares
-        if name in self.few:
-            new = torch.cat([self.few.pop(name), new], dim=1)
-        if name not in self.running and new.shape[1] < _FEW:
-            self.few[name] = new
-            return
-        if name not in self.running:
-            self.running[name] = torch.zeros(len(new), len(new), dtype=new.dtype)
-        add_product(self.running[name], self.panel.rounded(new, count))
+def union(plans: Sequence[Sequence[Step]], width: int) -> Tensor:
+    """Ascending indices of every column that some step uses."""
+    used = torch.zeros(width, dtype=torch.bool)
+    for plan in plans:
+        for step in plan:
+            used[step.new] = True
+            for index in step.kept:
+                used[index] = True
+    return used.nonzero().squeeze(1)
 
-    def grams(self, count: int) -> tuple[Tensor, Tensor]:
-        """Sum over the layers, as they are and rescaled."""
-        rows = self.panel.n_rows
-        before, after = (torch.zeros(rows, rows, dtype=self.panel.dtype) for _ in range(2))
-        for name, gram in self.running.items():
-            add_scaled(before, gram)
-            add_scaled(after, gram, unit(self.squares[name]))
-        if self.few:
-            columns = list(self.few.values())
-            scaled = [x * unit(self.squares[name])[:, None] for name, x in self.few.items()]
-            add_product(before, self.panel.rounded(torch.cat(columns, dim=1), count))
-            add_product(after, self.panel.rounded(torch.cat(scaled, dim=1), count))
-        check_gram(after)
-        return mirror(before), mirror(after)
+
+class NestedGrams:
+    """The Grams of nested sets; its memory serves one ranking after the other.
+
+    With X_l the kept columns of layer l and n_il the norm of row i over them,
+
+        before[i, j] = Σ_l (X_l X_lᵀ)[i, j]                 (norms as they were; a running sum)
+        after[i, j]  = Σ_l (X_l X_lᵀ)[i, j] / (n_il n_jl)   (norms recomputed over what is kept; zero stays zero)
+
+    A running Gram for every layer would also give ``after``, but rescaling and adding n × n numbers for each of
+    fifty layers takes longer than multiplying up to 8,192 rescaled columns at once.
+
+    Args:
+        panel: the features.
+        columns: those of them that the steps use.
+    """
+
+    def __init__(self, panel: Panel, columns: Columns) -> None:
+        self.panel, self.columns = panel, columns
+        rows = columns.values.shape[1]
+        self.running, self.before, self.after = (torch.empty(rows, rows, dtype=panel.dtype) for _ in range(3))
+        self.wide, self.narrow = torch.empty(0, rows, dtype=panel.dtype), torch.empty(0, rows, dtype=torch.bfloat16)
+
+    def grams(self, plan: Sequence[Step]) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield (before, after), each (N, N), for every step; they are overwritten by the next."""
+        self._reserve(max(max(len(step.new), sum(map(len, step.kept))) for step in plan))
+        self.running.zero_()
+        for step in plan:
+            if len(step.new):
+                new = self.columns.take(step.new, self.wide)
+                if step.weight != 1:
+                    new *= step.weight**0.5
+                self._add(self.running, new, step.count)
+            kept = self.columns.take(torch.cat(step.kept), self.wide)
+            for part in torch.split(kept, [len(index) for index in step.kept]):
+                part *= unit(part.square().sum(0))
+            self._add(self.after.zero_(), kept, step.count)
+            check_gram(self.after)
+            yield mirror(self.before.copy_(self.running)), mirror(self.after)
+
+    def _reserve(self, columns: int) -> None:
+        # memory that is asked for anew costs a page fault every 4 KiB, more than what is done with it
+        if len(self.wide) < columns:
+            self.wide, self.narrow = (old.new_empty(columns, old.shape[1]) for old in (self.wide, self.narrow))
+
+    def _add(self, out: Tensor, columns: Tensor, count: int) -> None:
+        if self.panel.rounds(count):
+            columns = self.narrow[: len(columns)].copy_(columns)
+        add_product(out, columns.T)

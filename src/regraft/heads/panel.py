@@ -1,11 +1,15 @@
-"""Features held once for a search over columns: every row, all layers, read column by column.
+"""Features as a search over columns reads them: layer by layer, every row.
 
-Wide designs are held in bfloat16 (2 bytes a number; products of bfloat16 numbers are accumulated in
-float32 within 4,096 columns and rounded once, and over columns and layers in float32). That is for
-ranking and choosing; what is kept is fitted on the features as they are.
+Wide designs are read anew for every pass, into one buffer of the widest layer, so memory stays flat; they are
+rounded to bfloat16, and so are the factors of large Grams (products of up to 4,096 columns are accumulated in
+float32 and rounded once, sums over them stay in float32). That is for ranking and comparing; what is kept is
+fitted on the features as they are.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -14,14 +18,14 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.linear import FeatureDesign
 
-__all__ = ["EXACT_COLUMNS", "Panel", "add_product", "mirror", "unit"]
+__all__ = ["EXACT_COLUMNS", "Columns", "Panel", "add_product", "check_gram", "mirror", "unit"]
 
-#: Up to this many features a panel keeps the design's own precision, and Grams are over every column.
+#: Up to this many features are held in their own precision, and a Gram is over every column.
 EXACT_COLUMNS = 65_536
 #: Bfloat16 Grams of fewer columns than about this are not positive definite.
 _ROUNDED_FROM = 2048
 _COLUMNS = 4096
-_CHUNK = 2**20
+_CHUNK = 2**17
 _PARTS = 4
 
 
@@ -45,16 +49,6 @@ def add_product(out: Tensor, rows: Tensor) -> None:
                 here.add_(x[part] @ x[part.start :].T)
 
 
-def add_scaled(out: Tensor, gram: Tensor, scale: Tensor | None = None) -> None:
-    """Add diag(scale) G diag(scale), or G, upper block triangle to upper block triangle."""
-    for part in _parts(len(out)):
-        here, block = out[part, part.start :], gram[part, part.start :]
-        if scale is None:
-            here.add_(block)
-        else:
-            here.addcmul_(block * scale[part, None], scale[None, part.start :])
-
-
 def mirror(square: Tensor) -> Tensor:
     """Copy the upper block triangle onto the lower, in place."""
     for part in _parts(len(square)):
@@ -69,43 +63,66 @@ def unit(squares: Tensor) -> Tensor:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Some columns of all layers, gathered: ``values`` (k, N) for the ascending indices ``index`` (k,)."""
+
+    index: Tensor
+    values: Tensor
+
+    def take(self, wanted: Tensor, out: Tensor) -> Tensor:
+        """Write (len(wanted), N) into the first rows of ``out``, float32 or float64, and return these."""
+        place = torch.searchsorted(self.index, wanted.contiguous())
+        here = out[: len(wanted)]
+        if self.values.dtype == out.dtype:
+            return torch.index_select(self.values, 0, place, out=here)
+        return here.copy_(torch.index_select(self.values, 0, place))
+
+
 class Panel:
-    """The features X_l (N, d_l) of one design, in memory.
+    """The features X_l (N, d_l) of one design, by passes over the layers.
 
     Args:
         design: features by layer.
-        exact: hold them in the design's precision however wide; by default up to 65,536 features, bfloat16 beyond.
 
     Attributes:
-        dtype: of Grams and scores, float64 for a float64 panel, else float32.
+        held: the design has at most 65,536 features; they are in memory in its own precision.
+        dtype: of Grams and scores, float64 for a float64 design that is held, else float32.
     """
 
-    def __init__(self, design: FeatureDesign, exact: bool | None = None) -> None:
-        self.widths, self.width, self.n_rows = design.widths, design.width, design.n_rows
+    def __init__(self, design: FeatureDesign) -> None:
+        self.design, self.widths, self.width, self.n_rows = design, design.widths, design.width, design.n_rows
         if self.width == 0:
             raise SolverError("the design has no column", do="choose at least one layer")
-        self.exact = self.width <= EXACT_COLUMNS if exact is None else exact
-        self.dtype = torch.float64 if self.exact and design.dtype == torch.float64 else torch.float32
-        self.held: dict[str, Tensor] = {}
-        for name, matrix in design.matrices.items():
-            out = torch.empty(matrix.shape, dtype=self.dtype if self.exact else torch.bfloat16)
-            step = max(8, _CHUNK // max(1, matrix.shape[1]))  # small enough to be normalised in cache
-            for start in range(0, self.n_rows, step):
-                rows = matrix.rows(slice(start, min(start + step, self.n_rows)))
-                out[start : start + step].copy_(rows)
-            self.held[name] = out
+        self.held = self.width <= EXACT_COLUMNS
+        self.dtype = torch.float64 if self.held and design.dtype == torch.float64 else torch.float32
+        self._memory: dict[str, Tensor] = {}
 
-    def columns(self, name: str, index: Tensor) -> Tensor:
-        """X_l[:, index], (N, k), in ``dtype``."""
-        held = self.held[name]
-        if held.dtype == torch.bfloat16:  # NumPy's gather is twice as fast, and knows no bfloat16
-            taken = np.take(held.view(torch.int16).numpy(), index.numpy(), axis=1)
-            return torch.from_numpy(taken).view(torch.bfloat16).to(self.dtype)
-        return torch.from_numpy(np.take(held.numpy(), index.numpy(), axis=1))
+    def layers(self) -> Iterator[tuple[str, int, Tensor]]:
+        """Yield (name, index of its first column, (N, d_l)) of layers with columns; valid until the next one."""
+        start, buffer = 0, None
+        for name, width in self.widths.items():
+            if width and self.held:
+                if name not in self._memory:
+                    self._memory[name] = self._read(name, torch.empty(self.n_rows, width, dtype=self.dtype))
+                yield name, start, self._memory[name]
+            elif width:
+                if buffer is None:
+                    buffer = torch.empty(self.n_rows * max(self.widths.values()), dtype=torch.bfloat16)
+                yield name, start, self._read(name, buffer[: self.n_rows * width].view(self.n_rows, width))
+            start += width
 
-    def rounded(self, rows: Tensor, columns: int) -> Tensor:
-        """The rows in the precision that a Gram of that many columns is multiplied in."""
-        return rows if self.exact or columns <= _ROUNDED_FROM else rows.to(torch.bfloat16)
+    def _read(self, name: str, out: Tensor) -> Tensor:
+        matrix = self.design.matrices[name]
+        step = max(1, _CHUNK // out.shape[1])  # small enough to be normalised in cache
+        for start in range(0, self.n_rows, step):
+            part = slice(start, min(start + step, self.n_rows))
+            out[part].copy_(matrix.rows(part))
+        return out
+
+    def rounds(self, columns: int) -> bool:
+        """Whether a Gram of that many columns is multiplied in bfloat16."""
+        return self.dtype == torch.float32 and columns > _ROUNDED_FROM
 
     def gram(self, limit: int = EXACT_COLUMNS) -> Tensor:
         """K = Σ_l X_l X_lᵀ (N × N), from at most about ``limit`` columns.
@@ -117,29 +134,53 @@ class Panel:
         """
         out = torch.zeros(self.n_rows, self.n_rows, dtype=self.dtype)
         stride = -(-self.width // limit)
-        for held in self.held.values():
-            width = held.shape[1]
-            if width == 0:
-                continue
-            part = held[:, (min(stride, width) - 1) // 2 :: stride] if stride > 1 else held
-            scale = (width / part.shape[1]) ** 0.5
-            for start in range(0, part.shape[1], _COLUMNS):
-                x = part[:, start : start + _COLUMNS]
-                add_product(out, x * scale if scale != 1 else x)
+        for _, _, x in self.layers():
+            width = x.shape[1]
+            if stride > 1:
+                x = x[:, (min(stride, width) - 1) // 2 :: stride]
+                x = x * (width / x.shape[1]) ** 0.5
+            add_product(out, x)
         check_gram(out)
         return mirror(out)
 
-    def kernel(self, columns: dict[str, Tensor], normalise: bool) -> Tensor:
-        """K (N × N) of some columns, each layer's rows brought to unit norm over them or left as they are."""
-        out = torch.zeros(self.n_rows, self.n_rows, dtype=self.dtype)
-        total = sum(map(len, columns.values()))
-        for name, index in columns.items():
-            x = self.columns(name, index)
-            if normalise:
-                x *= unit(x.square().sum(1))[:, None]
-            add_product(out, self.rounded(x, total))
-        check_gram(out)
-        return mirror(out)
+    def kernels(self, choices: Sequence[Mapping[str, Tensor]], normalise: bool) -> list[Tensor]:
+        """K (N × N) of each choice of columns, every one of them used, in one pass.
+
+        Args:
+            choices: block → indices, each.
+            normalise: each layer's rows brought to unit norm over the chosen columns, or left as they are.
+        """
+        out = [torch.zeros(self.n_rows, self.n_rows, dtype=self.dtype) for _ in choices]
+        rounds = [not self.held and self.rounds(sum(map(len, choice.values()))) for choice in choices]
+        for name, _, x in self.layers():
+            for gram, choice, rounded in zip(out, choices, rounds):
+                if name not in choice:
+                    continue
+                chosen = torch.index_select(x, 1, choice[name]).to(self.dtype)
+                if normalise:
+                    chosen *= unit(chosen.square().sum(1))[:, None]
+                add_product(gram, chosen.to(torch.bfloat16) if rounded else chosen)
+        for gram in out:
+            check_gram(gram)
+            mirror(gram)
+        return out
+
+    def collect(self, index: Tensor, order: Tensor) -> Columns:
+        """Gather columns by ascending indices through all layers, in one pass, with the rows in a given order."""
+        values: Tensor | None = None
+        rows = order.numpy()
+        for _, start, x in self.layers():
+            if values is None:
+                values = torch.empty(len(index), len(order), dtype=x.dtype)
+            low, high = torch.searchsorted(index, torch.tensor([start, start + x.shape[1]])).tolist()
+            if low < high:
+                columns = (index[low:high] - start).numpy()
+                bits = x.view(torch.int16) if x.dtype == torch.bfloat16 else x  # NumPy gathers faster, but no bfloat16
+                found = torch.from_numpy(np.take(np.take(bits.numpy(), columns, axis=1), rows, axis=0))
+                values[low:high] = found.view(x.dtype).T
+        if values is None:
+            raise SolverError("the design has no column", do="choose at least one layer")
+        return Columns(index, values)
 
     def norms(self, duals: Tensor) -> Tensor:
         """‖x_iᵀ A_q‖ of every column x_i and each of the dual weights: (Q, N, C) → (Q, width), in one pass.
@@ -150,22 +191,19 @@ class Panel:
         count, rows, outputs = duals.shape
         flat = duals.permute(0, 2, 1).reshape(count * outputs, rows)
         peak = flat.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)  # keeps bfloat16 and squares in range
-        flat = (flat / peak).to(self.dtype if self.exact else torch.bfloat16)
+        flat = (flat / peak).to(self.dtype if self.held else torch.bfloat16)
         out = torch.empty(count, self.width, dtype=self.dtype)
-        begin = 0
-        for name, held in self.held.items():
-            for start in range(0, held.shape[1], _COLUMNS):
-                part = held[:, start : start + _COLUMNS]
-                z = (part.T @ flat.T).to(self.dtype).view(-1, count, outputs)
-                out[:, begin : begin + len(z)] = torch.linalg.vector_norm(z, dim=2).T
-                begin += len(z)
-            if not bool(torch.isfinite(out[:, begin - held.shape[1] : begin]).all()):
+        for name, begin, x in self.layers():
+            for start in range(0, x.shape[1], _COLUMNS):
+                z = (x[:, start : start + _COLUMNS].T @ flat.T).to(self.dtype).view(-1, count, outputs)
+                out[:, begin + start : begin + start + len(z)] = torch.linalg.vector_norm(z, dim=2).T
+            if not bool(torch.isfinite(out[:, begin : begin + x.shape[1]]).all()):
                 raise SolverError(
                     f"the features of {name!r} hold NaN or infinities",
                     expected="finite numbers",
                     do="look for unreadable inputs or a network that overflows in this dtype",
                 )
-        return out * peak
+        return out * peak.to(self.dtype)
 
 
 def check_gram(gram: Tensor) -> None:

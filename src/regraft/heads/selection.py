@@ -100,8 +100,9 @@ def ranking(scores: Tensor, count: int) -> Tensor:
         )
     if count < len(values):
         least = np.partition(values, len(values) - count)[len(values) - count]
-        above, ties = np.flatnonzero(values > least), np.flatnonzero(values == least)
-        found = np.union1d(above, ties[: count - len(above)])
+        taken = values > least
+        taken[np.flatnonzero(values == least)[: count - int(taken.sum())]] = True
+        found = np.flatnonzero(taken)
     else:
         found = np.arange(len(values))
     return torch.from_numpy(found[np.argsort(-values[found], kind="stable")])
