@@ -122,7 +122,7 @@ def test_the_scaling_is_chosen_by_the_inner_folds():
     matrices = {"x": Dense(torch.from_numpy(x))}
     fit = Problem(matrices, target, None, "accuracy", ("none", "unit", "root", "root-unit"), Solve())
     head = fit.solve()
-    assert head.scaling in ("unit", "root-unit")
+    assert head.view.scaling in ("unit", "root-unit")
     tried = head.solution.candidates
     assert sum(c.chosen for c in tried) == 1
     assert next(c for c in tried if c.chosen).score == max(c.score for c in tried)
@@ -139,6 +139,6 @@ def test_shared_kernels_change_nothing():
     assert set(shared.kernels) == {"none", "root-unit"}
     part = np.arange(5, 50)
     ours, theirs = shared.take(part).solve(), wide.take(part).solve()
-    assert ours.scaling == theirs.scaling
+    assert ours.view.scaling == theirs.view.scaling
     np.testing.assert_allclose(ours.predict_proba(wide), theirs.predict_proba(wide), atol=1e-8)
     assert problem(width=8).sharing().kernels == {}

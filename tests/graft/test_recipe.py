@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from regraft.errors import RecipeError
-from regraft.graft import METHODS, Features, Recipe, Solve
+from regraft.graft import METHODS, Features, Recipe, Select, Solve
 from regraft.graft.recipe import find_recipe
 
 
 def test_named_recipes_are_whole():
-    assert list(METHODS) == ["probe", "all-layers"]
+    assert list(METHODS) == ["probe", "all-layers", "head2toe"]
     for recipe in METHODS.values():
-        assert recipe.stages == (recipe.features, recipe.solve)
+        assert recipe.stages == tuple(s for s in (recipe.features, recipe.select, recipe.solve) if s is not None)
         assert recipe.citation
 
 
@@ -36,3 +36,8 @@ def test_unknown_name_gets_the_near_one():
 def test_recipes_are_values():
     assert Features() == Features()
     assert hash(Recipe("a", "", (Features(), Solve()))) == hash(Recipe("a", "", (Features(), Solve())))
+
+
+def test_selection_needs_features_first():
+    with pytest.raises(RecipeError, match="Select comes too early"):
+        Recipe("wrong", "", (Select(), Features(), Solve()))

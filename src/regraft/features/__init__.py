@@ -1,7 +1,7 @@
 """One pass of the backbone: plan what is needed, sweep once, keep it in the store."""
 
 from regraft.features.cache import cache_root, entries, prune, verify
-from regraft.features.plan import Block, Plan, Taps, plan
+from regraft.features.plan import Block, Plan, Taps, by_size, plan
 from regraft.features.pooling import Pooling, choose_pooling
 from regraft.features.store import DTYPES, Store
 from regraft.features.sweep import Progress, batches, find, pool_batch, sweep
@@ -15,6 +15,7 @@ __all__ = [
     "Store",
     "Taps",
     "batches",
+    "by_size",
     "cache_root",
     "choose_pooling",
     "entries",

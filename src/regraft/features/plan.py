@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from regraft.errors import TapError
 from regraft.features.pooling import Cls, Pooling, choose_pooling
 from regraft.network import Network, Site
 
-__all__ = ["Block", "Plan", "Taps", "plan"]
+__all__ = ["Block", "Plan", "Taps", "by_size", "plan"]
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,14 @@ def plan(network: Network, needs: Sequence[Taps]) -> Plan:
     if not found:
         raise TapError("no taps were asked for", do="name at least one tap pattern, such as 'embedding'")
     return Plan(tuple(sorted(found.values(), key=lambda block: order[block.site])))
+
+
+def by_size(network: Network, need: Taps) -> dict[str, tuple[str, ...]]:
+    """The names of the blocks of each target size of a need; a block may belong to several sizes."""
+    return {
+        str(size): tuple(block.name for block in plan(network, [replace(need, sizes=(size,))]).blocks)
+        for size in need.sizes
+    }
 
 
 def _block(site: Site, index: int, count: int, size: int | None, cls: Cls, ragged: bool) -> Block:

@@ -1,11 +1,13 @@
 """Recipes of frozen stages, the adapted model, the artifact, and the scikit-learn face."""
 
-from regraft.graft.adapted import Adapted, Prediction
+from regraft.graft.adapted import Adapted
 from regraft.graft.artifact import load_artifact, save_artifact
 from regraft.graft.estimate import estimate
 from regraft.graft.estimator import GraftClassifier, GraftRegressor
-from regraft.graft.recipe import METHODS, Features, Recipe, Solve
+from regraft.graft.prediction import Prediction
+from regraft.graft.recipe import METHODS, Features, Recipe, Select, Solve
 from regraft.graft.run import Options, Run, adapt, pick_device, prepare
+from regraft.graft.view import View
 
 __all__ = [
     "METHODS",
@@ -17,7 +19,9 @@ __all__ = [
     "Prediction",
     "Recipe",
     "Run",
+    "Select",
     "Solve",
+    "View",
     "adapt",
     "estimate",
     "load_artifact",

@@ -3,7 +3,7 @@
 A run folder holds::
 
     config.json          task, class names, preprocessing, taps, the backbone's fingerprint, checksums
-    model.safetensors    coefficients per block, intercept
+    model.safetensors    coefficients per block, intercept, kept columns
     backbone/            the backbone itself (only with ``embed``)
 
 ``config.json`` carries the SHA-256 of every other file and of its own content, and the fingerprint of
@@ -24,6 +24,7 @@ from regraft.errors import ArtifactError, MissingPathError, ModelError
 from regraft.features import Plan
 from regraft.files import canonical_json, digest, file_digest, read_json, write_bytes, write_json
 from regraft.graft.adapted import Adapted
+from regraft.graft.view import View
 from regraft.heads import Readout
 from regraft.linear import Blocks
 from regraft.network import Network, load, save
@@ -51,6 +52,8 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
     order = {block.name: f"{i:05d}" for i, block in enumerate(adapted.plan.blocks)}
     tensors = {f"coefficients.{order[name]}": value.contiguous() for name, value in readout.coefficients.items()}
     tensors["intercept"] = readout.intercept.contiguous()
+    for name, kept in (adapted.view.columns or {}).items():
+        tensors[f"columns.{order[name]}"] = kept.to(torch.int32).contiguous()
     write_bytes(folder / TENSORS, save_tensors(tensors))
     files = {TENSORS: file_digest(folder / TENSORS)}
     if embed:
@@ -70,7 +73,11 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
         },
         "preprocess": network.preprocess.to_json(),
         "taps": adapted.plan.to_json(),
-        "scaling": adapted.scaling,
+        "view": {
+            "scaling": adapted.view.scaling,
+            "selected": adapted.view.columns is not None,
+            "renormalised": adapted.view.renormalised,
+        },
         "readout": {
             "link": readout.link,
             "form": readout.form,
@@ -106,6 +113,9 @@ def load_artifact(
     tensors = _read_tensors(folder / TENSORS)
     plan = Plan.from_json(config["taps"])
     coefficients = Blocks({block.name: tensors[f"coefficients.{i:05d}"] for i, block in enumerate(plan.blocks)})
+    columns = None
+    if config["view"]["selected"]:
+        columns = {block.name: tensors[f"columns.{i:05d}"].long() for i, block in enumerate(plan.blocks)}
     shape = config["readout"]
     readout = Readout(
         coefficients=coefficients,
@@ -119,7 +129,7 @@ def load_artifact(
     return Adapted(
         network,
         plan,
-        config["scaling"],
+        View(config["view"]["scaling"], columns, config["view"]["renormalised"]),
         readout,
         config["task"]["kind"],
         tuple(config["task"]["classes"]),

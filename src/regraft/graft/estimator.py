@@ -19,10 +19,10 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 
 from regraft.data import Kind, Target, inspect, scan
 from regraft.errors import DataError
-from regraft.features import Plan, plan, sweep
-from regraft.graft.adapted import design_of, refuse
+from regraft.features import Plan, by_size, plan, sweep
+from regraft.graft.adapted import refuse
 from regraft.graft.problem import Problem
-from regraft.graft.recipe import find_recipe
+from regraft.graft.recipe import Recipe, find_recipe
 from regraft.linear import Dense, Matrix
 from regraft.network import Network, load
 
@@ -69,15 +69,20 @@ class _Graft(BaseEstimator):
             seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
             folds=min(self.folds, len(target)),
             class_weight=class_weight,
+            select=recipe.select,
+            sizes=self._sizes(recipe) if recipe.select else {},
         )
         self.head_ = problem.solve()
         self.n_iter_ = max(1, self.head_.solution.status.iterations)
+
+    def _sizes(self, recipe: Recipe) -> dict[str, tuple[str, ...]]:
+        return {"columns": ("columns",)} if self.model is None else by_size(self.network_, recipe.features.taps)
 
     def _outputs(self, X: Any, outputs: int) -> np.ndarray:
         check_is_fitted(self, "head_")
         if self.model is None:
             X = validate_data(self, X, reset=False, dtype=np.float64)
-        design = design_of(self._matrices(X), self.head_.scaling, outputs)
+        design = self.head_.view.design(self._matrices(X), outputs)
         return self.head_.solution.readout.predict_proba(design).double().numpy()
 
 
@@ -86,7 +91,7 @@ class GraftClassifier(ClassifierMixin, _Graft):
 
     Args:
         model: a backbone by name, a loaded Network, or ``None``: ``X`` is a numeric array.
-        method: ``probe`` or ``all-layers``.
+        method: ``probe``, ``all-layers`` or ``head2toe``.
         metric: what chooses the head.
         folds: inner folds.
         class_weight: ``balanced``, a weight by label, or ``None``.

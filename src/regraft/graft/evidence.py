@@ -79,7 +79,8 @@ def layer_shares(head: Head, fit: Problem, blocks: tuple[Block, ...]) -> list[di
     """
     readout = head.solution.readout
     index = torch.arange(min(len(fit), _LAYER_ROWS))
-    design = fit.take(index.numpy()).design(head.scaling)
+    design = fit.take(index.numpy()).design(head.view)
+    blocks = tuple(block for block in blocks if block.name in design.matrices)
     energy = []
     for block in blocks:
         one = FeatureDesign({block.name: design.matrices[block.name]}, design.n_outputs)
@@ -90,8 +91,15 @@ def layer_shares(head: Head, fit: Problem, blocks: tuple[Block, ...]) -> list[di
         energy.append(float(value.double().square().sum()))
     total = sum(energy) or 1.0
     return [
-        {"name": b.name, "kind": b.kind, "depth": b.depth, "width": b.width, "share": e / total}
-        for b, e in zip(blocks, energy)
+        {
+            "name": block.name,
+            "kind": block.kind,
+            "depth": block.depth,
+            "width": block.width,
+            "kept": design.widths[block.name],
+            "share": part / total,
+        }
+        for block, part in zip(blocks, energy)
     ]
 
 

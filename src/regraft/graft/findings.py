@@ -155,6 +155,22 @@ def _classes(context: Context) -> Iterator[Finding]:
         )
 
 
+def _selected(context: Context) -> Iterator[Finding]:
+    found = context.evaluation.head.selection
+    if found is None:
+        return
+    kept, of = sum(map(len, found.columns.values())), sum(map(len, found.scores.values()))
+    yield Finding(
+        "features-kept",
+        f"The head keeps {kept:,} of {of:,} features, from {len(found.columns)} of {len(found.scores)} taps.",
+        "info",
+        kept,
+        "features",
+        detail=f"Target size {found.size}, fraction {found.fraction:g}, penalty of the scores {found.strength:g}; "
+        + ("norms taken again over the kept features." if found.normalised else "norms taken over all features."),
+    )
+
+
 def _fit(context: Context) -> Iterator[Finding]:
     solution = context.evaluation.head.solution
     if not solution.status.converged:
@@ -216,4 +232,4 @@ def _never_right(context: Context) -> list[str]:
     ]
 
 
-_CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (_repeated, _left_out, _classes, _fit)
+_CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (_repeated, _left_out, _classes, _selected, _fit)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from regraft.data import Target, folds
-from regraft.graft.adapted import Scaling, design_of
-from regraft.graft.recipe import Solve
-from regraft.heads import Response, Solution, higher_is_better, link, solve
+from regraft.graft.recipe import Select, Solve
+from regraft.graft.view import Scaling, View
+from regraft.heads import Response, Selection, Solution, higher_is_better, link, select, solve
 from regraft.linear import FeatureDesign, Matrix, Taken
 from regraft.record import Candidate
 
@@ -24,14 +24,21 @@ _KERNEL_ROWS = 6000  # two scalings in float64 then take 0.6 GB
 
 @dataclass(frozen=True, eq=False)
 class Head:
-    """A solved head and the scaling of the features that it reads."""
+    """A solved head and the view of the features that it reads.
 
-    scaling: Scaling
+    Attributes:
+        view: how blocks become its design.
+        solution: the head and what was tried.
+        selection: what Head2Toe's search found, where it ran.
+    """
+
+    view: View
     solution: Solution
+    selection: Selection | None = None
 
     def predict_proba(self, problem: Problem) -> Tensor:
         """Probabilities (or values) of another problem's rows, ``(N, C)``."""
-        return self.solution.readout.predict_proba(problem.design(self.scaling))
+        return self.solution.readout.predict_proba(problem.design(self.view))
 
     def out_of_fold(self) -> Tensor:
         """Probabilities of the rows that it was solved on, each by the inner fold that did not see it."""
@@ -51,6 +58,8 @@ class Problem:
         stage: forms and penalties to try.
         seed, folds: of the inner folds.
         class_weight: see :func:`regraft.heads.solve`.
+        select: Head2Toe's search before the head is solved, if wanted.
+        sizes: target size → names of its blocks, for the search.
         kernels: of the rows by scaling, where several folds will share them; see :meth:`sharing`.
     """
 
@@ -63,6 +72,8 @@ class Problem:
     seed: int = 0
     folds: int = 5
     class_weight: Literal["balanced"] | Mapping[str, float] | None = None
+    select: Select | None = None
+    sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kernels: Mapping[Scaling, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -73,18 +84,21 @@ class Problem:
         """The target as tensors."""
         return Response.of(self.target.kind, self.target.classes, self.target.values)
 
-    def design(self, scaling: Scaling) -> FeatureDesign:
-        """The features as a design matrix under one scaling."""
-        design = design_of(self.matrices, scaling, self.target.outputs)
-        return design.knowing(self.kernels[scaling]) if scaling in self.kernels else design
+    def design(self, view: View) -> FeatureDesign:
+        """The features as a design matrix under one view."""
+        design = view.design(self.matrices, self.target.outputs)
+        whole = view.columns is None and view.scaling in self.kernels
+        return design.knowing(self.kernels[view.scaling]) if whole else design
 
     def sharing(self) -> Problem:
         """The problem with its kernels computed once, for all parts that :meth:`take` will cut from it.
 
         Only where kernels serve: more features than rows, and few enough rows to hold N × N numbers.
         """
-        designs = {scaling: self.design(scaling) for scaling in self.scalings}
-        if any(design.width <= len(self) or len(self) > _KERNEL_ROWS for design in designs.values()):
+        designs = {scaling: self.design(View(scaling)) for scaling in self.scalings}
+        if self.select is not None or any(
+            design.width <= len(self) or len(self) > _KERNEL_ROWS for design in designs.values()
+        ):
             return self
         return replace(self, kernels={scaling: design.kernel(torch.float64) for scaling, design in designs.items()})
 
@@ -105,12 +119,14 @@ class Problem:
 
         All scalings share the folds; of equal scores the one named first wins.
         """
+        if self.select is not None:
+            return self._selected(self.select)
         fold_ids, response = self.fold_ids(), self.response
         heads = [
             Head(
-                scaling,
+                View(scaling),
                 solve(
-                    self.design(scaling),
+                    self.design(View(scaling)),
                     response,
                     forms=self.stage.forms,
                     strengths=self.stage.strengths,
@@ -126,6 +142,26 @@ class Problem:
         tried = [_named(head, c, i == best) for i, head in enumerate(heads) for c in head.solution.candidates]
         return replace(heads[best], solution=replace(heads[best].solution, candidates=tuple(tried)))
 
+    def _selected(self, stage: Select) -> Head:
+        """Search target sizes, fractions and penalties, then solve on the kept features."""
+        units = View("unit")
+        designs = {
+            size: units.design({name: self.matrices[name] for name in names}, self.target.outputs)
+            for size, names in self.sizes.items()
+        }
+        found = select(
+            designs,
+            self.response,
+            folds=self.fold_ids(),
+            metric=self.metric,
+            fractions=stage.fractions,
+            strengths=stage.strengths,
+            forms=self.stage.forms,
+            class_weight=self.class_weight,
+            seed=self.seed,
+        )
+        return Head(View("unit", found.columns, found.normalised), found.solution, found)
+
 
 def _chosen(head: Head) -> Candidate:
     return next(candidate for candidate in head.solution.candidates if candidate.chosen)
@@ -133,5 +169,5 @@ def _chosen(head: Head) -> Candidate:
 
 def _named(head: Head, candidate: Candidate, best: bool) -> Candidate:
     """The cell with its scaling in its name, chosen only if its scaling is."""
-    name = candidate.name if head.scaling in ("none", "unit") else f"{candidate.name}, {head.scaling}"
+    name = candidate.name if head.view.scaling in ("none", "unit") else f"{candidate.name}, {head.view.scaling}"
     return replace(candidate, name=name, chosen=candidate.chosen and best)

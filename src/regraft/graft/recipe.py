@@ -9,9 +9,10 @@ from typing import ClassVar
 
 from regraft.errors import RecipeError
 from regraft.features import Taps
-from regraft.graft.adapted import Scaling
+from regraft.graft.view import Scaling
+from regraft.heads import FRACTIONS
 
-__all__ = ["METHODS", "Features", "Recipe", "Solve", "Stage", "find_recipe"]
+__all__ = ["METHODS", "Features", "Recipe", "Select", "Solve", "Stage", "find_recipe"]
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,25 @@ class Features:
 
 
 @dataclass(frozen=True)
+class Select:
+    """Keep the features that the task needs, over all layers and target sizes (Head2Toe §3.3).
+
+    Target size, fraction and the penalty of the scores are chosen by cross-validation with the selection
+    inside every fold; see :func:`regraft.heads.select`.
+
+    Attributes:
+        fractions: values of F, the part of the features that is kept.
+        strengths: values of λ of the scores.
+    """
+
+    fractions: tuple[float, ...] = FRACTIONS
+    strengths: tuple[float, ...] = (1e-2, 1e-3)
+
+    needs: ClassVar[tuple[str, ...]] = ("design", "labels")
+    yields: ClassVar[tuple[str, ...]] = ("design",)
+
+
+@dataclass(frozen=True)
 class Solve:
     """Solve a linear head on the design; form and strength are chosen by inner cross-validation.
 
@@ -50,7 +70,7 @@ class Solve:
     yields: ClassVar[tuple[str, ...]] = ("readout",)
 
 
-Stage = Features | Solve
+Stage = Features | Select | Solve
 
 
 @dataclass(frozen=True)
@@ -90,6 +110,11 @@ class Recipe:
         return [stage for stage in self.stages if isinstance(stage, Features)][-1]
 
     @property
+    def select(self) -> Select | None:
+        """The stage that keeps some of the features, if there is one."""
+        return next((stage for stage in self.stages if isinstance(stage, Select)), None)
+
+    @property
     def solve(self) -> Solve:
         """The stage that gives the readout."""
         return [stage for stage in self.stages if isinstance(stage, Solve)][-1]
@@ -114,6 +139,12 @@ METHODS: dict[str, Recipe] = {
             "all-layers",
             "linear head on all layers",
             (Features(), Solve()),
+            _HEAD2TOE,
+        ),
+        Recipe(
+            "head2toe",
+            "linear head on the features of all layers that the task needs",
+            (Features(Taps(sizes=(512, 2048, 8192)), ("unit",)), Select(), Solve()),
             _HEAD2TOE,
         ),
     )

@@ -16,7 +16,7 @@ import numpy as np
 
 from regraft.data import Manifest, drop, inspect, scan
 from regraft.errors import DataError, RecipeError
-from regraft.features import Plan, Store, find, plan, sweep
+from regraft.features import Plan, Store, by_size, find, plan, sweep
 from regraft.files import write_bytes
 from regraft.graft.adapted import Adapted, Prediction, refuse
 from regraft.graft.artifact import save_artifact
@@ -188,7 +188,7 @@ def adapt(
         data: a folder of class folders, a CSV/TSV/parquet file, a folder of parquet files, an ``.npz``
             file, ``(X, y)`` arrays, a ``datasets`` object or id, or a Manifest.
         model: a backbone by name or folder, or a loaded Network.
-        method: ``probe``, ``all-layers`` or a Recipe.
+        method: ``probe``, ``all-layers``, ``head2toe`` or a Recipe.
         options: all run options at once; or give their fields as keywords.
         progress: called with (stage, done, total).
         command: kept in the record as how to reproduce the run.
@@ -214,7 +214,7 @@ def adapt(
         evaluation = evaluate(fit, fit_rows.rows_of("validation"), test, progress=tick)
     target = fit.target
     adapted = Adapted(
-        ready.network, ready.plan, evaluation.head.scaling, evaluation.head.solution.readout,
+        ready.network, _read_by(evaluation, ready.plan), evaluation.head.view, evaluation.head.solution.readout,
         target.kind, target.classes,
     )  # fmt: skip
     with ledger.stage("evidence"):
@@ -227,6 +227,11 @@ def adapt(
     record = replace(record, figures=pictures, findings=findings)
     lines = prediction_rows(evaluation, fit_rows.ids, test_rows.ids if test_rows else ())
     return Run(adapted, record, lines)
+
+
+def _read_by(evaluation: Evaluation, wanted: Plan) -> Plan:
+    """The blocks that the head reads: what a prediction must compute."""
+    return wanted.only(list(evaluation.head.solution.readout.coefficients))
 
 
 def _sweep(
@@ -297,6 +302,8 @@ def _problem(ready: Prepared, rows: Manifest, store: Store | None, options: Opti
         options.seed,
         options.folds,
         "balanced" if options.class_weight else None,
+        ready.recipe.select,
+        by_size(ready.network, ready.recipe.features.taps) if ready.recipe.select else {},
     )
 
 

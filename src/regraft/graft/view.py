@@ -1,0 +1,46 @@
+"""From un-scaled blocks of features to the design that a head reads."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor
+
+from regraft.heads import kept_design
+from regraft.linear import FeatureDesign, Matrix, SignedRoot, UnitRows
+
+__all__ = ["Scaling", "View"]
+
+Scaling = Literal["none", "unit", "root", "root-unit"]
+_STEPS: dict[str, tuple[Callable[[Matrix], Matrix], ...]] = {
+    "none": (),
+    "unit": (UnitRows,),
+    "root": (SignedRoot,),
+    "root-unit": (SignedRoot, UnitRows),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class View:
+    """How blocks become ``Φ = [X_1 | X_2 | …] ⊗ I_C``.
+
+    Attributes:
+        scaling: of every block alike: ``none``; ``unit``, rows of unit norm; ``root``, signed square roots;
+            ``root-unit``, both, one after the other.
+        columns: block → kept columns (Head2Toe); blocks that are not named are left out. ``None`` keeps all.
+        renormalised: rows are brought to unit norm again over the kept columns of each block.
+    """
+
+    scaling: Scaling = "none"
+    columns: Mapping[str, Tensor] | None = None
+    renormalised: bool = False
+
+    def design(self, matrices: Mapping[str, Matrix], outputs: int) -> FeatureDesign:
+        """The design of some rows' blocks for a head with ``outputs`` outputs."""
+        scaled = {name: m for name, m in matrices.items() if self.columns is None or name in self.columns}
+        for step in _STEPS[self.scaling]:
+            scaled = {name: step(matrix) for name, matrix in scaled.items()}
+        design = FeatureDesign(scaled, outputs)
+        return design if self.columns is None else kept_design(design, self.columns, self.renormalised)

@@ -1,0 +1,72 @@
+"""Head2Toe as a recipe: chosen features, a small artifact, and the same predictions after loading."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.features.toy import toy_arrays, toy_manifest, toy_network
+
+import regraft
+from regraft.features import Taps, by_size, plan
+from regraft.graft import Features, Recipe, Select, Solve, load_artifact
+
+SMALL = Recipe(
+    "head2toe",
+    "a small search",
+    (Features(Taps(sizes=(16, 64)), ("unit",)), Select(fractions=(0.05, 0.2), strengths=(1e-2,)), Solve()),
+)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return regraft.adapt(toy_manifest(90), toy_network(), method=SMALL, cache=tmp_path_factory.mktemp("cache"))
+
+
+def test_the_head_reads_few_features_and_says_which(run):
+    view, readout = run.adapted.view, run.adapted.readout
+    kept = {name: len(columns) for name, columns in view.columns.items()}
+    assert {name: len(value) for name, value in readout.coefficients.items()} == kept
+    assert [block.name for block in run.adapted.plan.blocks] == list(kept)
+    finding = next(f for f in run.record.findings if f.code == "features-kept")
+    assert finding.value == sum(kept.values())
+    layers = run.record.figures["layers"]
+    assert {row["name"]: row["kept"] for row in layers} == kept
+    assert sum(row["share"] for row in layers) == pytest.approx(1.0)
+    assert run.score.value > 0.6
+
+
+def test_loaded_artifact_predicts_bit_for_bit(run, tmp_path):
+    run.save(tmp_path)
+    x = toy_arrays(20, seed=3)[0]
+    loaded = load_artifact(tmp_path, model=toy_network())
+    assert np.array_equal(loaded.predict_proba(x).probabilities, run.predict_proba(x).probabilities)
+
+
+def test_it_stores_less_than_all_layers(run, tmp_path):
+    whole = regraft.adapt(toy_manifest(90), toy_network(), method="all-layers")
+    size = {name: sum(v.numel() for v in r.adapted.readout.coefficients.values()) for name, r in
+            (("some", run), ("all", whole))}  # fmt: skip
+    assert size["some"] * 2 < size["all"]
+
+
+def test_each_target_size_has_its_blocks():
+    network, need = toy_network(), Taps(sizes=(16, 64))
+    names = by_size(network, need)
+    assert set(names) == {"16", "64"}
+    for size, found in names.items():
+        alone = plan(network, [replace(need, sizes=(int(size),))])
+        assert found == tuple(block.name for block in alone.blocks)
+    assert {name for found in names.values() for name in found} == {b.name for b in plan(network, [need]).blocks}
+
+
+def test_labels_without_signal_score_at_chance():
+    """Selection inside every fold: choosing among many features on noise must not lift the score."""
+    random = np.random.default_rng(0)
+    scores = []
+    for seed in range(4):
+        x = random.normal(size=(60, 3, 6, 6)).astype(np.float32)
+        y = random.permutation(np.repeat(["a", "b", "c"], 20))
+        scores.append(regraft.adapt((x, y), toy_network(seed), method=SMALL).score.value)
+    assert abs(np.mean(scores) - 1 / 3) < 0.1
