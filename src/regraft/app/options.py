@@ -63,7 +63,10 @@ Weights = Annotated[
 Method = Annotated[
     str,
     typer.Option(
-        "--method", metavar="NAME", rich_help_panel=_BACKBONE, help="all-layers, or probe (the last layer alone)."
+        "--method",
+        metavar="NAME",
+        rich_help_panel=_BACKBONE,
+        help="all-layers, probe (the last layer alone), or head2toe (few features of all layers).",
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", rich_help_panel=RESULT, help="Print exactly one JSON object on stdout.")]
