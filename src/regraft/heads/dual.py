@@ -57,7 +57,7 @@ def dual_ridge(
         rows = (shares > 0).nonzero().squeeze(1)
         if len(rows) == 0:
             continue
-        inner = _square(gram, rows)
+        inner = _square(gram, rows)  # a copy
         inverse = shares[rows].sum() / shares[rows]
         right = torch.cat([targets[rows][:, columns], torch.ones(len(rows), 1, dtype=targets.dtype)], dim=1)
         for (a, b), penalty in zip(out, penalties):
@@ -80,10 +80,12 @@ def _square(gram: Tensor, rows: Tensor) -> Tensor:
 
 def _solve(gram: Tensor, ridge: Tensor, right: Tensor) -> Tensor:
     """(K + diag(ridge))⁻¹ right, in float64; factorised in K's dtype, in float64 where that fails."""
+    plain = gram.diagonal().clone()
     for dtype in dict.fromkeys((gram.dtype, torch.float64)):
-        system = gram.to(dtype, copy=True)
-        system.diagonal().add_(ridge.to(dtype))
+        system = gram.to(dtype)
+        system.diagonal().copy_(plain.to(dtype) + ridge.to(dtype))
         factor, failed = torch.linalg.cholesky_ex(system)
+        gram.diagonal().copy_(plain)
         if not int(failed):
             return torch.cholesky_solve(right.to(dtype), factor).to(torch.float64)
     raise SolverError(

@@ -191,7 +191,8 @@ def _cells(
     out = torch.full(shape, torch.nan, dtype=torch.float64)
     labels = torch.unique(folds[folds >= 0]).tolist()
     cells = [(fold, s) for fold in range(len(labels)) for s in range(len(grid.strengths))]
-    plans = [steps(panel, ranking(scores[fold, s], counts[-1]), counts) for fold, s in cells]
+    widths = list(panel.widths.values())
+    plans = [steps(widths, *ranking(scores[fold, s], counts[-1]), counts) for fold, s in cells]
     nested = NestedGrams(panel, panel.collect(union(plans, panel.width), order))
     for (fold, s), plan in zip(cells, plans):
         member = (folds == labels[fold]).nonzero().squeeze(1)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor
 
 from regraft.heads.panel import Columns, Panel, add_product, check_gram, mirror, unit
-from regraft.heads.selection import by_block
 
 __all__ = ["NESTED_COLUMNS", "NestedGrams", "Step", "steps", "union"]
 
@@ -25,7 +25,7 @@ class Step:
         count: features of the set.
         new: ascending indices through all layers of the added features, or of a sample of them.
         weight: how many added features each stands for.
-        kept: block → ascending indices through all layers of the set, or of a sample of it.
+        kept: for each layer that has any, ascending indices through all layers of the set, or of a sample of it.
     """
 
     count: int
@@ -34,28 +34,29 @@ class Step:
     kept: tuple[Tensor, ...]
 
 
-def steps(panel: Panel, order: Tensor, counts: Sequence[int], limit: int | None = NESTED_COLUMNS) -> list[Step]:
+def steps(
+    widths: Sequence[int], found: Tensor, rank: Tensor, counts: Sequence[int], limit: int | None = NESTED_COLUMNS
+) -> list[Step]:
     """The sets of the first ``counts[0]``, ``counts[1]``, … features of a ranking.
 
     Args:
-        panel: the features.
-        order: indices through all layers, best first.
+        widths: columns of each layer.
+        found: ascending indices through all layers, at least the last count of them.
+        rank: of each, 0 the best.
         counts: rising.
         limit: of a set with more features than this, every s-th column of each layer is used (at least one),
             s = ⌈count / limit⌉, in the order of the columns: neighbours in a layer are much alike. ``None``: all.
     """
-    offsets, start = {}, 0
-    for name, width in panel.widths.items():
-        offsets[name] = start
-        start += width
+    edges = torch.tensor([0, *widths]).cumsum(0)
     out, done = [], 0
     for count in counts:
         stride = 1 if limit is None else -(-count // limit)
-        new = order[done:count].sort().values
+        new = found[(rank >= done) & (rank < count)]
         sample = _every(new, stride)
-        blocks = by_block(order[:count].sort().values, panel.widths)
-        kept = tuple(_every(index, stride) + offsets[name] for name, index in blocks.items())
-        out.append(Step(count, sample, len(new) / max(1, len(sample)), kept))
+        kept = found[rank < count]
+        cuts = torch.searchsorted(kept, edges).tolist()
+        blocks = tuple(_every(kept[low:high], stride) for low, high in pairwise(cuts) if low < high)
+        out.append(Step(count, sample, len(new) / max(1, len(sample)), blocks))
         done = count
     return out
 

@@ -25,7 +25,7 @@ EXACT_COLUMNS = 65_536
 #: Bfloat16 Grams of fewer columns than about this are not positive definite.
 _ROUNDED_FROM = 2048
 _COLUMNS = 4096
-_CHUNK = 2**17
+_CHUNK = 2**19
 _PARTS = 4
 
 
@@ -114,7 +114,7 @@ class Panel:
 
     def _read(self, name: str, out: Tensor) -> Tensor:
         matrix = self.design.matrices[name]
-        step = max(1, _CHUNK // out.shape[1])  # small enough to be normalised in cache
+        step = max(1, _CHUNK // out.shape[1])  # small enough to be normalised in the cache
         for start in range(0, self.n_rows, step):
             part = slice(start, min(start + step, self.n_rows))
             out[part].copy_(matrix.rows(part))

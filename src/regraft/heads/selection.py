@@ -85,8 +85,8 @@ def kept_count(width: int, fraction: float) -> int:
     return max(1, min(width, math.floor(width * fraction * (1 + 1e-12))))
 
 
-def ranking(scores: Tensor, count: int) -> Tensor:
-    """The ``count`` highest of (N,) scores, best first; equal ones by rising index.
+def ranking(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """The ``count`` highest of (N,) scores, equal ones by lower index: ascending indices, and the rank of each.
 
     Raises:
         SolverError: a score that is not finite.
@@ -105,7 +105,9 @@ def ranking(scores: Tensor, count: int) -> Tensor:
         found = np.flatnonzero(taken)
     else:
         found = np.arange(len(values))
-    return torch.from_numpy(found[np.argsort(-values[found], kind="stable")])
+    rank = np.empty(len(found), dtype=np.int64)
+    rank[np.argsort(-values[found], kind="stable")] = np.arange(len(found))
+    return torch.from_numpy(found), torch.from_numpy(rank)
 
 
 def keep(scores: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
@@ -126,19 +128,19 @@ def keep(scores: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
     flat = torch.cat([part.reshape(-1) for part in scores.values()]) if scores else torch.empty(0)
     if len(flat) == 0:
         raise SolverError("there is no feature to choose from", do="choose at least one layer")
-    chosen = ranking(flat, kept_count(len(flat), fraction)).sort().values
+    chosen, _ = ranking(flat, kept_count(len(flat), fraction))
     return by_block(chosen, {name: len(part) for name, part in scores.items()})
 
 
 def by_block(indices: Tensor, widths: Mapping[str, int]) -> dict[str, Tensor]:
     """Ascending indices through all blocks, cut into those of each block that has any."""
-    out, start = {}, 0
-    for name, width in widths.items():
-        low, high = torch.searchsorted(indices, torch.tensor([start, start + width])).tolist()
-        if low < high:
-            out[name] = indices[low:high] - start
-        start += width
-    return out
+    edges = torch.tensor([0, *widths.values()]).cumsum(0)
+    cuts = torch.searchsorted(indices, edges).tolist()
+    return {
+        name: indices[low:high] - start
+        for name, start, low, high in zip(widths, edges.tolist(), cuts, cuts[1:])
+        if low < high
+    }
 
 
 def kept_design(design: FeatureDesign, columns: Mapping[str, Tensor], normalise: bool = True) -> FeatureDesign:
