@@ -1,6 +1,8 @@
 """Losses, penalties and solvers: a Design and labels become a Readout."""
 
 from regraft.heads.calibration import link, reliability, temperature
+from regraft.heads.feature_scores import relevance
+from regraft.heads.group_lasso import GroupLassoFit, GroupLassoPath, group_lasso
 from regraft.heads.head2toe import select
 from regraft.heads.intervals import measure, wilson
 from regraft.heads.metrics import (
@@ -15,7 +17,6 @@ from regraft.heads.metrics import (
     score,
 )
 from regraft.heads.readout import Readout, Solution, Status
-from regraft.heads.relevance import relevance
 from regraft.heads.response import KINDS, Kind, Link, Response
 from regraft.heads.selection import FRACTIONS, Cell, Selection, keep, kept_design
 from regraft.heads.solve import FORMS, solve
@@ -27,6 +28,8 @@ __all__ = [
     "METRICS",
     "PROPER",
     "Cell",
+    "GroupLassoFit",
+    "GroupLassoPath",
     "Kind",
     "Link",
     "Readout",
@@ -37,6 +40,7 @@ __all__ = [
     "brier",
     "default_metric",
     "ece",
+    "group_lasso",
     "higher_is_better",
     "keep",
     "kept_design",

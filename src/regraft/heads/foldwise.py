@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor
 
+from regraft.heads.feature_scores import FoldTask
 from regraft.heads.fitters import Eigen, Fitter, Found, fitter
 from regraft.heads.model import Basis
 from regraft.heads.panel import Panel
-from regraft.heads.relevance import FoldTask
 from regraft.heads.response import Response
 from regraft.heads.selection import kept_design
 from regraft.linear import Dense, FeatureDesign

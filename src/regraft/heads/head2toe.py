@@ -18,12 +18,12 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.dual import dual_ridge, gram_scale
+from regraft.heads.feature_scores import GRAM_ROWS, FoldTask, check_rows, fold_tasks, panel_scores, streamed_scores
 from regraft.heads.fitters import fitter
 from regraft.heads.foldwise import Foldwise, fold_fitters, in_memory
 from regraft.heads.metrics import PROPER
 from regraft.heads.nested import NestedGrams, steps, union
 from regraft.heads.panel import Panel
-from regraft.heads.relevance import GRAM_ROWS, FoldTask, check_rows, fold_tasks, panel_scores, streamed_scores
 from regraft.heads.response import Response
 from regraft.heads.search import Judge
 from regraft.heads.selection import FRACTIONS, Cell, Selection, keep, kept_count, kept_design, ranking, stored_bytes

@@ -189,9 +189,10 @@ class Panel:
             SolverError: NaN or infinities.
         """
         count, rows, outputs = duals.shape
-        flat = duals.permute(0, 2, 1).reshape(count * outputs, rows)
-        peak = flat.abs().amax().clamp_min(torch.finfo(torch.float32).tiny)  # keeps bfloat16 and squares in range
-        flat = (flat / peak).to(self.dtype if self.held else torch.bfloat16)
+        # each set in its own unit, which keeps squares in range and one set's rounding from the others
+        peak = duals.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+        flat = (duals / peak).permute(0, 2, 1).reshape(count * outputs, rows)
+        flat = flat.to(self.dtype if self.held else torch.bfloat16)
         out = torch.empty(count, self.width, dtype=self.dtype)
         for name, begin, x in self.layers():
             for start in range(0, x.shape[1], _COLUMNS):
@@ -203,7 +204,7 @@ class Panel:
                     expected="finite numbers",
                     do="look for unreadable inputs or a network that overflows in this dtype",
                 )
-        return out * peak.to(self.dtype)
+        return out * peak[:, 0].to(self.dtype)
 
 
 def check_gram(gram: Tensor) -> None:
