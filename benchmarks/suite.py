@@ -140,11 +140,13 @@ def _peer(make: Callable[[], Any], rows: Manifest, features: Mapping[str, np.nda
     return Measured(float(right), seconds, 4 * (weights + 2 * features["train"].shape[1]))
 
 
-def measure(pair: Pair, seed: int, data: Path, cache: Path) -> tuple[dict[str, Measured], dict[str, Any]]:
+def measure(
+    pair: Pair, seed: int, methods: Sequence[str], data: Path, cache: Path
+) -> tuple[dict[str, Measured], dict[str, Any]]:
     """Every method on one pair and seed, and what the shared pass cost."""
     network = pack_network(pair.network, data, pixels=pair.pixels, random=pair.random)
     rows = rows_of(pair.task, data, seed)
-    wanted = plan(network, [recipe.features.taps for recipe in METHODS.values()])
+    wanted = plan(network, [METHODS[name].features.taps for name in methods])
     began = time.process_time()
     stores = {part: sweep(network, rows.part(part), wanted, cache=cache, workers=0) for part in ("train", "test")}
     seconds = time.process_time() - began
@@ -157,7 +159,7 @@ def measure(pair: Pair, seed: int, data: Path, cache: Path) -> tuple[dict[str, M
         store = sweep(network, rows.part(part), last, cache=cache, workers=0)
         features[part] = next(iter(store.matrices().values())).rows(slice(0, store.rows)).numpy()
     results = {name: _peer(make, rows, features) for name, make in peers().items()}
-    results |= {name: ours(name, rows, network, seed, cache) for name in METHODS}
+    results |= {name: ours(name, rows, network, seed, cache) for name in methods}
     cost = {
         "passes": 1,
         "pass_cpu_s": seconds * len(rows) / max(computed, 1) if computed else None,
@@ -180,8 +182,9 @@ def _row(pair: Pair, runs: Sequence[dict[str, Measured]], cost: Mapping[str, Any
         }
         for method in runs[0]
     }
+    ours_first = next(name for name in arms if name in METHODS)
     more = {"task": pair.task, "kind": pair.kind, "arms": arms, **cost}
-    return Row(pair.name, arms["all-layers"]["cpu_s"], PICK, arms[PICK]["cpu_s"], cost["pass_cpu_s"], None, more)
+    return Row(pair.name, arms[ours_first]["cpu_s"], PICK, arms[PICK]["cpu_s"], cost["pass_cpu_s"], None, more)
 
 
 def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -228,6 +231,8 @@ def _accuracies(rows: Sequence[Row]) -> list[dict[str, Any]]:
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--pairs", nargs="*", default=(), metavar="NAME", help="some pairs only")
+    options.add_argument("--seeds", nargs="*", type=int, default=(), help="some seeds only (default: 0 1 2)")
+    options.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS), help="of regraft's")
     options.add_argument("--cache", type=Path, help="keep the features here (default: a folder that is deleted)")
     chosen = options.parse_args()
     if not (chosen.data / "weights").is_dir():
@@ -237,8 +242,9 @@ def main() -> None:
     unknown = [name for name in names if name not in {pair.name for pair in PAIRS}]
     if unknown:
         options.error(f"no pair is called {unknown[0]}; the pairs are {', '.join(p.name for p in PAIRS)}")
-    seeds = SEEDS[:1] if chosen.quick else SEEDS
-    rows = [_measured(pair, seeds, chosen.data, chosen.cache) for pair in PAIRS if pair.name in names]
+    seeds = tuple(chosen.seeds) or (SEEDS[:1] if chosen.quick else SEEDS)
+    methods = tuple(chosen.methods)
+    rows = [_measured(pair, seeds, methods, chosen.data, chosen.cache) for pair in PAIRS if pair.name in names]
     totals = summary(rows)
     report(
         "suite",
@@ -255,11 +261,11 @@ def main() -> None:
         note(text) if chosen.json == "-" else print(f"\n{text}")
 
 
-def _measured(pair: Pair, seeds: Sequence[int], data: Path, cache: Path | None) -> Row:
+def _measured(pair: Pair, seeds: Sequence[int], methods: Sequence[str], data: Path, cache: Path | None) -> Row:
     runs, costs = [], []
     with tempfile.TemporaryDirectory() as folder:
         for seed in seeds:
-            result, cost = measure(pair, seed, data, cache or Path(folder))
+            result, cost = measure(pair, seed, methods, data, cache or Path(folder))
             runs.append(result)
             costs.append(cost)
             shown = ", ".join(f"{name} {100 * m.accuracy:.1f}" for name, m in result.items())
