@@ -1,0 +1,146 @@
+"""The data term of the group lasso, its free intercept, and the dual points that certify a solution.
+
+Logits stand as (C, n): outputs, rows. With weights ω (each output's sum to one) the problem and its dual are
+
+    min_{W, b}  Σ_i ω_i ℓ(y_i, Wᵀx_i + b) + λ Σ_j ‖W_j‖₂
+    max_Θ      −Σ_i ω_i ℓ*(y_i, −Θ_i/ω_i)      subject to  ‖Θ X_j‖₂ ≤ λ for every feature j,  Σ_i Θ_i = 0,
+
+the last constraint because b is free. Write Θ_i = ω_i (y_i − v_i); at the optimum v_i is the prediction. Then the dual
+objective is
+
+    softmax   Σ_i ω_i H(v_i),                     v_i on the simplex, H the entropy,
+    sigmoid   Σ_ic ω_ic H₂(v_ic),                 v_ic in [0, 1], H₂ the binary entropy,
+    squared   ½ Σ_ic ω_ic (y_ic² − v_ic²),        v free.
+
+Shrinking Θ by s ≤ 1 moves v to y + s (v − y), which stays in these (convex) domains, so every Θ that fulfils the
+intercept's constraint becomes feasible by s = min(1, λ / max_j ‖Θ X_j‖).
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regraft.heads.losses import LOSSES
+
+__all__ = ["SMOOTHNESS", "DataTerm"]
+
+#: Largest eigenvalue of the Hessian of ℓ in a row's logits.
+SMOOTHNESS = {"softmax": 0.5, "sigmoid": 0.25, "squared": 1.0}
+_NEWTON_STEPS = 100
+
+
+class DataTerm:
+    """f(Z) = Σ_i ω_i ℓ(y_i, z_i) in float64, with what its dual needs.
+
+    Args:
+        loss: ``softmax``, ``sigmoid`` or ``squared``.
+        targets: (C, n) float64.
+        weights: (1, n) for softmax, else (C, n); not negative.
+    """
+
+    def __init__(self, loss: str, targets: Tensor, weights: Tensor) -> None:
+        self.loss, self._loss = loss, LOSSES[loss]
+        self.targets = targets.contiguous()
+        self.weights = weights / weights.sum(1, keepdim=True)
+        outputs, rows = targets.shape
+        self._shape = (outputs, 1, rows) if self._loss.separable else (1, outputs, rows)
+        self.mean = (self.weights * targets).sum(1, keepdim=True)
+
+    def value(self, logits: Tensor) -> float:
+        """f(Z)."""
+        return float(self._loss.value(logits.view(self._shape), self.targets.view(self._shape), self.weights).sum())
+
+    def predict(self, logits: Tensor) -> Tensor:
+        """The predictions v of logits, (C, n)."""
+        if self.loss == "softmax":
+            return torch.softmax(logits, 0)
+        return torch.sigmoid(logits) if self.loss == "sigmoid" else logits.clone()
+
+    def divergence(self, predictions: Tensor, step: Tensor) -> float:
+        """f(Z + D) − f(Z) − ⟨∇f(Z), D⟩ without cancellation, however small the step D (C, n).
+
+        With p the prediction at Z and d' the step minus its mean under p, softmax gives
+        Σ_i ω_i log(1 + Σ_c p_c (exp d'_c − 1 − d'_c)); sigmoid is its case of two classes.
+        """
+        if self.loss == "squared":
+            return 0.5 * float((self.weights * step.square()).sum())
+        if self.loss == "softmax":
+            moved = step - (predictions * step).sum(0, keepdim=True)
+            inner = (predictions * (torch.expm1(moved) - moved)).sum(0)
+        else:
+            up, down = (1 - predictions) * step, -predictions * step
+            inner = predictions * (torch.expm1(up) - up) + (1 - predictions) * (torch.expm1(down) - down)
+        return float((self.weights * torch.log1p(inner)).sum())
+
+    def null(self) -> Tensor:
+        """The intercept of the model without features, (C, 1), in closed form."""
+        means = self.mean.T if self.loss == "softmax" else self.mean
+        floor = torch.full((1, 1), torch.finfo(torch.float64).tiny, dtype=torch.float64)
+        return self._loss.prior(means, floor).reshape(-1, 1)
+
+    def recentre(self, logits: Tensor) -> Tensor:
+        """The shift b (C, 1) that minimises f(Z + b), by damped Newton steps to machine precision."""
+        shift = torch.zeros_like(self.mean)
+        if self.loss == "squared":
+            return self.mean - (self.weights * logits).sum(1, keepdim=True)
+        best, before = self.value(logits), torch.inf
+        for _ in range(_NEWTON_STEPS):
+            predictions = self.predict(logits + shift)
+            slope = (self.weights * (predictions - self.targets)).sum(1)
+            size = float(slope.abs().max())
+            if size == 0.0 or (size < 1e-12 and size >= before):  # rounding decides from here
+                break
+            step, rate = self._newton(predictions, slope), 1.0
+            found = self.value(logits + shift - step)
+            while found > best + 1e-13 * (1 + abs(best)) and rate > 1e-6:
+                rate /= 2
+                found = self.value(logits + shift - rate * step)
+            if rate <= 1e-6:
+                break
+            shift, best, before = shift - rate * step, found, size
+        return shift
+
+    def _newton(self, predictions: Tensor, slope: Tensor) -> Tensor:
+        """H⁻¹ slope of the intercept's problem, (C, 1); softmax's free direction, all equal, gets nothing."""
+        if self.loss == "sigmoid":
+            curvature = (self.weights * predictions * (1 - predictions)).sum(1)
+            return (slope / curvature.clamp_min(1e-12)).unsqueeze(1)
+        weighted = self.weights * predictions
+        hessian = torch.diag(weighted.sum(1)) - weighted @ predictions.T
+        trace = float(hessian.diagonal().sum())
+        hessian += trace / len(slope) ** 2 + (1e-12 * trace + 1e-300) * torch.eye(len(slope), dtype=hessian.dtype)
+        step = torch.linalg.solve(hessian, slope.unsqueeze(1))
+        return step - step.mean()
+
+    def balanced(self, predictions: Tensor) -> Tensor:
+        """Move predictions (C, n) to where Σ_i ω_i (y_i − v_i) = 0 and v is in the dual's domain.
+
+        The defect is subtracted from every row; should that leave the domain, v is mixed with the mean response,
+        which lies inside it and has no defect.
+        """
+        moved = predictions + (self.weights * (self.targets - predictions)).sum(1, keepdim=True)
+        if self.loss == "squared":
+            return moved
+        below = -moved / (self.mean - moved)
+        share = float(torch.where(moved < 0, below, torch.zeros_like(below)).max())
+        if self.loss == "sigmoid":
+            above = (moved - 1) / (moved - self.mean)
+            share = max(share, float(torch.where(moved > 1, above, torch.zeros_like(above)).max()))
+        if share > 0:
+            moved = torch.lerp(moved, self.mean.expand_as(moved), min(1.0, share)).clamp(0.0, 1.0)
+        return moved
+
+    def residual(self, predictions: Tensor) -> Tensor:
+        """Θ = ω (y − v), (C, n)."""
+        return self.weights * (self.targets - predictions)
+
+    def dual(self, predictions: Tensor, shrink: float) -> float:
+        """The dual objective at s Θ: of v moved to y + s (v − y)."""
+        v = self.targets + shrink * (predictions - self.targets)
+        if self.loss == "squared":
+            return float(0.5 * (self.weights * (self.targets.square() - v.square())).sum())
+        entropy = torch.special.entr(v)
+        if self.loss == "sigmoid":
+            entropy = entropy + torch.special.entr(1 - v)
+        return float((self.weights * entropy).sum())
