@@ -79,8 +79,19 @@ def fold_fitters(
     out: list[Fitter] = []
     for gram, task, fold in zip(panel.kernels(choices, normalise), tasks, alone):
         basis = Basis.of_gram(gram, panel.dtype)
-        out.append(Eigen(design, basis, response, task.weights, fold))
+        out.append(Eigen(design, basis, response, _even(task.weights, fold), fold))
     return out
+
+
+def _even(weights: Tensor, alone: Tensor) -> Tensor:
+    """Weights of a fit that leaves the fold out, so that its rows may weigh what the others do.
+
+    Where all weights are then equal, ridge paths are solved in the basis as it is, without turning it.
+    """
+    others = weights[alone < 0]
+    if weights.shape[1] == 1 and len(others) and bool((others == others[0]).all()):
+        return others[:1].expand(len(weights), 1)
+    return weights
 
 
 def in_memory(design: FeatureDesign) -> FeatureDesign:

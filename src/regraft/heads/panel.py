@@ -1,7 +1,7 @@
 """Features as a search over columns reads them: layer by layer, every row.
 
 Wide designs are read anew for every pass, into one buffer of the widest layer, so memory stays flat; they are
-rounded to bfloat16, and so are the factors of large Grams (products of up to 4,096 columns are accumulated in
+rounded to bfloat16, and so are the factors of large Grams (products of up to 8,192 columns are accumulated in
 float32 and rounded once, sums over them stay in float32). That is for ranking and comparing; what is kept is
 fitted on the features as they are.
 """
@@ -24,7 +24,7 @@ __all__ = ["EXACT_COLUMNS", "Columns", "Panel", "add_product", "check_gram", "mi
 EXACT_COLUMNS = 65_536
 #: Bfloat16 Grams of fewer columns than about this are not positive definite.
 _ROUNDED_FROM = 2048
-_COLUMNS = 4096
+_COLUMNS = 8192
 _CHUNK = 2**19
 _PARTS = 4
 
