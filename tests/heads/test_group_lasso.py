@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import itertools
 
 import numpy as np
@@ -263,7 +264,8 @@ def test_permuted_features_rows_and_outputs_permute_the_solution(loss):
 def test_layers_and_chunks_change_nothing(loss, monkeypatch):
     x, response = problem(loss, 40, 150)
     one = group_lasso(torch.tensor(x), response, strengths=4, tol=1e-9)
-    monkeypatch.setattr("regraft.linear.features.CHUNK_BYTES", 150 * 8 * 7)
+    module = importlib.import_module("regraft.heads.group_lasso")  # the package's name is the function
+    monkeypatch.setattr(module, "_CHUNK_BYTES", 38 * 8 * 7)
     design = design_of(x, response.n_outputs, cuts=4)
     many = group_lasso(design, response, strengths=4, tol=1e-9)
     for first, second in zip(one, many):
@@ -282,7 +284,7 @@ def test_the_same_call_gives_the_same_bytes():
     assert all(torch.equal(a.values, b.values) and a.gap == b.gap for a, b in zip(first, second))
 
 
-def test_single_precision_features_reach_double_precision_certificates():
+def test_single_precision_features_reach_double_precision_certificates(monkeypatch):
     x, response = problem("softmax", 60, 200)
     single = torch.tensor(x, dtype=torch.float32)
     rough = group_lasso(single, response, strengths=[0.01], tol=1e-4)[0]
@@ -291,6 +293,12 @@ def test_single_precision_features_reach_double_precision_certificates():
     assert rough.status.converged
     assert 0 <= rough.objective - exact.objective <= rough.gap <= 1e-4 * rough.objective
     assert fine.objective == pytest.approx(exact.objective, rel=1e-9)
+    module = importlib.import_module("regraft.heads.group_lasso")
+    monkeypatch.setattr(module, "_TILE_BYTES", 0)  # 256 columns a tile: more than 200 of them, so make X wider
+    wider = torch.cat([single, 0.1 * single[:, :100]], 1)
+    assert group_lasso(wider, response, strengths=[0.01], tol=1e-9)[0].objective == pytest.approx(
+        fine.objective, rel=1e-9
+    )
     wide = group_lasso(single.bfloat16(), response, strengths=[0.01], tol=1e-4)[0]
     assert wide.status.converged
 

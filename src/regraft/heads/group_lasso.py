@@ -26,6 +26,9 @@ _LENGTH = 20
 _RATIO = 0.01
 _FEWEST = 64
 """The smallest working set, and the fewest features that join it at once."""
+_CHUNK_BYTES = 64 * 2**20
+"""How much of a layer is read at once for a certificate."""
+_TILE_BYTES = 4 * 2**20
 _SINGLE = 1e-5
 """Above this tolerance a working set from float32 features is iterated on in float32."""
 _NEVER = 36.0
@@ -248,11 +251,18 @@ class _Problem:
 
     def _norms(self, theta: Tensor) -> Tensor:
         """‖Θ X_j‖ of all features, (d,), one pass in float64."""
-        theta = theta.to(self.design.device)
-        total = torch.zeros(theta.shape[0], self.design.width, dtype=torch.float64, device=theta.device)
-        for part, chunk in self.design.chunks():
-            total.addmm_(theta[:, part], chunk.to(torch.float64))
-        norms = torch.linalg.vector_norm(total, dim=0).cpu()
+        design = self.design
+        theta = theta.to(design.device)
+        found = []
+        for name, matrix in design.matrices.items():
+            width = design.widths[name]
+            total = torch.zeros(theta.shape[0], width, dtype=torch.float64, device=theta.device)
+            step = max(1, _CHUNK_BYTES // max(1, width * design.dtype.itemsize))
+            for start in range(0, design.n_rows, step):
+                part = slice(start, min(start + step, design.n_rows))
+                _add_product(total, theta[:, part], matrix.rows(part).to(design.device))
+            found.append(torch.linalg.vector_norm(total, dim=0).cpu())
+        norms = torch.cat(found)
         if not bool(torch.isfinite(norms).all()):
             column = int((~torch.isfinite(norms)).nonzero()[0])
             raise SolverError(
@@ -391,6 +401,20 @@ class _Problem:
             len(self.work),
             passes,
         )
+
+
+def _add_product(total: Tensor, left: Tensor, chunk: Tensor) -> None:
+    """total += left @ chunk in float64; a chunk of fewer bits is widened tile by tile, in cache."""
+    if chunk.dtype == torch.float64:
+        total.addmm_(left, chunk)
+        return
+    height, width = chunk.shape
+    across = max(256, _TILE_BYTES // (8 * max(1, height)))
+    tile = torch.empty(height * across, dtype=torch.float64, device=chunk.device)
+    for start in range(0, width, across):
+        piece = chunk[:, start : start + across]
+        wide = tile[: piece.numel()].view(piece.shape).copy_(piece)
+        total[:, start : start + across].addmm_(left, wide)
 
 
 def _taken(design: FeatureDesign, rows: Tensor) -> FeatureDesign:
