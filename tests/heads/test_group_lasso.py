@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import itertools
 
 import numpy as np
@@ -12,7 +11,7 @@ from scipy.optimize import minimize
 from tests.heads.problems import classes_of, design_of, features
 
 from regraft.errors import DataError, SolverError
-from regraft.heads import Response, group_lasso
+from regraft.heads import Response, group_lasso, group_lasso_columns
 from regraft.heads.group_lasso_dual import DataTerm
 
 LOSSES = ("softmax", "sigmoid", "squared")
@@ -183,6 +182,18 @@ def test_one_feature_with_squared_loss_is_the_shrunken_slope():
     np.testing.assert_allclose(fit.intercept.numpy(), y.mean(0) - x.mean() * slope, rtol=1e-6)
 
 
+def test_targets_far_from_zero_keep_their_gap():
+    x, response = problem("squared")
+    far = Response.of("regression", list("abc"), response.values.numpy() + 1e6)
+    near = group_lasso(x, response, strengths=4, tol=1e-9)
+    for fit, other in zip(near, group_lasso(x, far, strengths=near.strengths, tol=1e-9)):
+        assert other.status.converged
+        assert other.objective == pytest.approx(fit.objective, rel=1e-7)
+        np.testing.assert_allclose(other.intercept.numpy() - 1e6, fit.intercept.numpy(), atol=1e-2)
+    again = group_lasso(x, far, strengths=near.strengths[-1:], start=other)[0]
+    assert again.passes == 1
+
+
 def test_two_classes_and_one_binary_feature_have_a_closed_form():
     """p of either group moves towards the other by λ: the balance of score and penalty in one coefficient."""
     x = np.repeat([0.0, 1.0], 20)[:, None]
@@ -264,8 +275,7 @@ def test_permuted_features_rows_and_outputs_permute_the_solution(loss):
 def test_layers_and_chunks_change_nothing(loss, monkeypatch):
     x, response = problem(loss, 40, 150)
     one = group_lasso(torch.tensor(x), response, strengths=4, tol=1e-9)
-    module = importlib.import_module("regraft.heads.group_lasso")  # the package's name is the function
-    monkeypatch.setattr(module, "_CHUNK_BYTES", 38 * 8 * 7)
+    monkeypatch.setattr(group_lasso_columns, "_CHUNK_BYTES", 38 * 8 * 7)
     design = design_of(x, response.n_outputs, cuts=4)
     many = group_lasso(design, response, strengths=4, tol=1e-9)
     for first, second in zip(one, many):
@@ -293,8 +303,9 @@ def test_single_precision_features_reach_double_precision_certificates(monkeypat
     assert rough.status.converged
     assert 0 <= rough.objective - exact.objective <= rough.gap <= 1e-4 * rough.objective
     assert fine.objective == pytest.approx(exact.objective, rel=1e-9)
-    module = importlib.import_module("regraft.heads.group_lasso")
-    monkeypatch.setattr(module, "_TILE_BYTES", 0)  # 256 columns a tile: more than 200 of them, so make X wider
+    monkeypatch.setattr(
+        group_lasso_columns, "_TILE_BYTES", 0
+    )  # 256 columns a tile: more than 200 of them, so make X wider
     wider = torch.cat([single, 0.1 * single[:, :100]], 1)
     assert group_lasso(wider, response, strengths=[0.01], tol=1e-9)[0].objective == pytest.approx(
         fine.objective, rel=1e-9

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from regraft.errors import DataError, SolverError
 from regraft.heads.fitters import ridge_targets
+from regraft.heads.group_lasso_columns import Columns, as_features
 from regraft.heads.group_lasso_dual import DataTerm
 from regraft.heads.group_lasso_inner import WorkingSet
 from regraft.heads.readout import Readout, Status
 from regraft.heads.response import Response
 from regraft.heads.weights import row_weights, sample_weights
-from regraft.linear import Blocks, Dense, FeatureDesign, Kept
+from regraft.linear import Blocks, FeatureDesign
 
 __all__ = ["GroupLassoFit", "GroupLassoPath", "group_lasso"]
 
@@ -26,9 +27,6 @@ _LENGTH = 20
 _RATIO = 0.01
 _FEWEST = 64
 """The smallest working set, and the fewest features that join it at once."""
-_CHUNK_BYTES = 64 * 2**20
-"""How much of a layer is read at once for a certificate."""
-_TILE_BYTES = 4 * 2**20
 _SINGLE = 1e-5
 """Above this tolerance a working set from float32 features is iterated on in float32."""
 _NEVER = 36.0
@@ -173,7 +171,7 @@ def group_lasso(
     _positive("the tolerance", tol)
     if isinstance(max_iterations, bool) or int(max_iterations) != max_iterations or max_iterations < 1:
         raise SolverError(f"max_iterations is {max_iterations!r}", expected="a whole number, at least 1")
-    problem = _Problem(_design(design, response), response, chosen, sample_weight, tol)
+    problem = _Problem(as_features(design, response), response, chosen, sample_weight, tol)
     state = problem.null()
     largest = float(state.norms.max())
     grid = _grid(strengths, largest)
@@ -215,8 +213,9 @@ class _Problem:
         rows = sample_weights(response, sample_weight)
         weights = row_weights(response, None, rows)
         there = (weights > 0).any(1)
+        self.columns = Columns(design, there)
         if not bool(there.all()):
-            design, response, weights = _taken(design, there), response.take(there), weights[there]
+            response, weights = response.take(there), weights[there]
         targets = ridge_targets(response) if loss == "squared" else response.values
         used = (weights > 0).expand_as(targets)
         low = torch.where(used, targets, torch.inf).amin(0)
@@ -229,54 +228,23 @@ class _Problem:
                 do="add rows of another class",
             )
         self.sides = high[~self.varied]
-        self.design, self.loss = design, loss
+        self.loss = loss
+        targets = targets[:, self.varied]
         shares = weights if weights.shape[1] == 1 or loss == "softmax" else weights[:, self.varied]
         outputs = int(self.varied.sum())
         shares = shares[:, :1] if loss == "softmax" else shares.expand(-1, outputs)
-        self.fit = DataTerm(loss, targets[:, self.varied].T, shares.T.contiguous())
+        # A squared loss far from zero would lose its gap to rounding; the intercept takes the offset back.
+        offset = (shares * targets).sum(0) / shares.sum(0) if loss == "squared" else torch.zeros(outputs).double()
+        self.offset = offset[:, None]
+        self.fit = DataTerm(loss, (targets - offset).T, shares.T.contiguous())
         single = design.dtype != torch.float64 and tol >= _SINGLE
-        self.work = WorkingSet(self.fit, self._gather, torch.float32 if single else torch.float64)
-
-    def _gather(self, columns: Tensor) -> Tensor:
-        """(k, n) float64 columns of X, for rising indices."""
-        found, begin = [], 0
-        for name, matrix in self.design.matrices.items():
-            width = self.design.widths[name]
-            inside = columns[(columns >= begin) & (columns < begin + width)] - begin
-            if len(inside):
-                kept = Kept(matrix, inside).rows(slice(0, self.design.n_rows))
-                found.append(kept.to("cpu", torch.float64).T)
-            begin += width
-        return torch.cat(found).contiguous()
-
-    def _norms(self, theta: Tensor) -> Tensor:
-        """‖Θ X_j‖ of all features, (d,), one pass in float64."""
-        design = self.design
-        theta = theta.to(design.device)
-        found = []
-        for name, matrix in design.matrices.items():
-            width = design.widths[name]
-            total = torch.zeros(theta.shape[0], width, dtype=torch.float64, device=theta.device)
-            step = max(1, _CHUNK_BYTES // max(1, width * design.dtype.itemsize))
-            for start in range(0, design.n_rows, step):
-                part = slice(start, min(start + step, design.n_rows))
-                _add_product(total, theta[:, part], matrix.rows(part).to(design.device))
-            found.append(torch.linalg.vector_norm(total, dim=0).cpu())
-        norms = torch.cat(found)
-        if not bool(torch.isfinite(norms).all()):
-            column = int((~torch.isfinite(norms)).nonzero()[0])
-            raise SolverError(
-                f"feature {column} holds NaN or infinity",
-                expected="finite numbers",
-                do="look at the inputs of that layer, or leave it out",
-            )
-        return norms
+        self.work = WorkingSet(self.fit, self.columns.gather, torch.float32 if single else torch.float64)
 
     def null(self) -> _State:
         """The solution without features, known in closed form."""
         mean = self.fit.mean.expand_as(self.fit.targets)
         none = torch.zeros(len(self.fit.mean), 0, dtype=torch.float64)
-        norms = self._norms(self.fit.residual(mean))
+        norms = self.columns.norms(self.fit.residual(mean))
         empty = torch.empty(0, dtype=torch.long)
         intercept = self.fit.null()
         data = self.fit.value(intercept.expand_as(mean))
@@ -285,7 +253,7 @@ class _Problem:
 
     def restart(self, start: GroupLassoFit) -> _State:
         """The state at a given fit, its intercept refitted."""
-        start.scores(self.design.width)
+        start.scores(self.columns.width)
         if start.values.shape[1] != len(self.varied):
             raise SolverError(
                 f"the fit to start from has {start.values.shape[1]} outputs", expected=f"{len(self.varied)}"
@@ -293,7 +261,7 @@ class _Problem:
         if not len(start.indices):
             return self._null
         self.work.switch(start.indices)
-        intercept = start.intercept[self.varied, None]
+        intercept = start.intercept[self.varied, None] - self.offset
         return self._look(self.work.scaled(start.values[:, self.varied].T, intercept), None)
 
     def _look(self, coefficients: Tensor, reach: float | None) -> _State:
@@ -303,7 +271,7 @@ class _Problem:
         shift = fit.recentre(logits)
         logits = logits + shift
         predictions = fit.balanced(fit.predict(logits))
-        norms = self._norms(fit.residual(predictions))
+        norms = self.columns.norms(fit.residual(predictions))
         weights, intercept = work.unscaled(coefficients)
         active = torch.linalg.vector_norm(weights, dim=0) > 0
         peak = float(norms.max())
@@ -380,7 +348,7 @@ class _Problem:
             message += f" (tolerance {tol:.0e}): allow more iterations, or take a stronger penalty or a longer path"
         values = torch.zeros(len(state.columns), len(self.varied), dtype=torch.float64)
         values[:, self.varied] = state.weights.T
-        level = state.intercept[:, 0]
+        level = (state.intercept + self.offset)[:, 0]
         intercept = torch.zeros(len(self.varied), dtype=torch.float64)
         intercept[self.varied] = level
         if self.loss == "softmax":
@@ -401,42 +369,6 @@ class _Problem:
             len(self.work),
             passes,
         )
-
-
-def _add_product(total: Tensor, left: Tensor, chunk: Tensor) -> None:
-    """total += left @ chunk in float64; a chunk of fewer bits is widened tile by tile, in cache."""
-    if chunk.dtype == torch.float64:
-        total.addmm_(left, chunk)
-        return
-    height, width = chunk.shape
-    across = max(256, _TILE_BYTES // (8 * max(1, height)))
-    tile = torch.empty(height * across, dtype=torch.float64, device=chunk.device)
-    for start in range(0, width, across):
-        piece = chunk[:, start : start + across]
-        wide = tile[: piece.numel()].view(piece.shape).copy_(piece)
-        total[:, start : start + across].addmm_(left, wide)
-
-
-def _taken(design: FeatureDesign, rows: Tensor) -> FeatureDesign:
-    found = design.take(rows)
-    if not isinstance(found, FeatureDesign):
-        raise SolverError(f"rows of a {type(design).__name__} are a {type(found).__name__}", expected="a FeatureDesign")
-    return found
-
-
-def _design(design: FeatureDesign | Tensor | np.ndarray, response: Response) -> FeatureDesign:
-    if not isinstance(design, FeatureDesign):
-        if not isinstance(design, Tensor | np.ndarray) or design.ndim != 2:
-            raise SolverError(f"features are a {type(design).__name__}", expected="a FeatureDesign or an (N, d) array")
-        tensor = torch.as_tensor(design)
-        design = FeatureDesign(
-            {"features": Dense(tensor if tensor.is_floating_point() else tensor.double())}, response.n_outputs
-        )
-    if design.n_rows != len(response):
-        raise SolverError(f"the features have {design.n_rows} rows", expected=f"{len(response)}, as the labels")
-    if design.width == 0:
-        raise SolverError("there are no features", expected="at least one column")
-    return design
 
 
 def _loss(loss: Loss | None, response: Response) -> Loss:
