@@ -167,6 +167,19 @@ def test_verify_finds_torn_shards_and_prune_empties(cache):
     assert entries(cache) == ()
 
 
+def test_verify_clears_what_a_killed_writer_left(cache):
+    network, manifest = toy_network(), toy_manifest()
+    sweep(network, manifest, plan(network, [ALL]), cache=cache)
+    folder = next(cache.rglob("part.json")).parent
+    old, new = folder / ".a.safetensors.x.part", folder / ".b.safetensors.y.part"
+    old.write_bytes(b"half")
+    new.write_bytes(b"half")
+    os.utime(old, (time.time() - 7200,) * 2)
+    assert [e.status for e in verify(cache)] == ["complete"]
+    assert not old.exists()
+    assert new.exists()
+
+
 def test_large_blocks_stay_on_disk_and_read_the_same(cache, monkeypatch):
     network, manifest = toy_network(), toy_manifest()
     store = sweep(network, manifest, plan(network, [ALL]), cache=cache, batch_size=7)

@@ -14,6 +14,8 @@ from regraft.features.plan import Plan
 from regraft.features.store import Part
 from regraft.files import read_json
 
+_STALE_SECONDS = 3600
+
 __all__ = ["Entry", "cache_root", "entries", "prune", "verify"]
 
 
@@ -77,13 +79,19 @@ def _entry(folder: Path) -> Entry | None:
 
 
 def verify(root: Path | None = None) -> tuple[Entry, ...]:
-    """Check every shard against the checksum in its name; torn ones are deleted, to be computed again."""
+    """Check every shard against the checksum in its name; torn ones are deleted, to be computed again.
+
+    Temporary files that a killed process left behind more than an hour ago are deleted too.
+    """
     checked = []
     for entry in entries(root):
         meta = read_json(entry.path / "part.json") or {}
         part = Part(entry.path, Plan(()), entry.rows, meta["dtype"], int(meta["shard_rows"]))
         present = list(part.listing().values())
         torn = [path for path in present if not part.sound(path)]
+        for left in entry.path.glob(".*.part"):  # of a writer that was killed; a live one needs seconds
+            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                left.unlink(missing_ok=True)
         status = "torn" if torn else ("complete" if len(present) == len(part.spans) else "partial")
         checked.append(Entry(**{**entry.__dict__, "status": status}))
     return tuple(checked)

@@ -289,3 +289,17 @@ def test_a_failed_run_says_so() -> None:
 def test_costs_of_a_torn_record_are_read_as_zero() -> None:
     torn = replace(samples.minimal(), costs=(Cost("sweep", None, None, None, 0, 0),))  # type: ignore[arg-type]
     assert cost.costs(torn).stages[0].seconds.replace("\u00a0", " ") == "0 s"
+
+
+def test_kept_features_are_told_where_some_are_left_out() -> None:
+    found = [
+        {"name": "a", "share": 0.4, "depth": 0.1, "width": 2048, "kept": 12},
+        {"name": "b", "share": 0.6, "depth": 0.9, "width": 10, "kept": 10},
+    ]
+    view = layers.layers(replace(samples.minimal(), figures={"layers": found}))
+    assert view.selected
+    assert [layer.kept for layer in view.layers] == ["12 of 2,048", ""]
+    whole = layers.layers(
+        replace(samples.minimal(), figures={"layers": [{**row, "kept": row["width"]} for row in found]})
+    )
+    assert not whole.selected

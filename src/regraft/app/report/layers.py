@@ -22,6 +22,7 @@ class Layer:
     share: str
     width: float
     size: str
+    kept: str
     tip: str
     top: bool
     left: float
@@ -30,11 +31,12 @@ class Layer:
 
 @dataclass(frozen=True)
 class Layers:
-    """The section, shallow layers first."""
+    """The section, shallow layers first; ``selected`` where some layers keep a part of their features."""
 
     lead: str
     layers: tuple[Layer, ...]
     long: bool
+    selected: bool
 
 
 def layers(record: Record) -> Layers | None:
@@ -54,6 +56,10 @@ def layers(record: Record) -> Layers | None:
         name, kind = read.text(row.get("name")), read.text(row.get("kind"))
         width = read.number(row.get("width"))
         size = words.plural(width, "feature") if width else ""
+        kept = read.number(row.get("kept"))
+        chosen = f"{kept:,.0f} of {width:,.0f}" if width and kept is not None and kept < width else ""
+        if chosen:
+            size = f"{chosen} features kept"
         details = [f"{name}: {words.percent(share)}", kind, size]
         if read.number(row.get("depth")) is not None:
             details.append(f"depth {words.percent(depth)}")
@@ -64,6 +70,7 @@ def layers(record: Record) -> Layers | None:
                 share=words.percent(share),
                 width=round(100 * share / most, 3),
                 size=size,
+                kept=chosen,
                 tip=", ".join(filter(None, details)),
                 top=share == most,
                 left=round(100 * len(shown) / len(found), 3),
@@ -71,7 +78,10 @@ def layers(record: Record) -> Layers | None:
             )
         )
     return Layers(
-        _lead([(share, read.text(row.get("name"))) for _, _, share, row in found]), tuple(shown), len(shown) > LONG
+        _lead([(share, read.text(row.get("name"))) for _, _, share, row in found]),
+        tuple(shown),
+        len(shown) > LONG,
+        any(layer.kept for layer in shown),
     )
 
 
