@@ -43,10 +43,12 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--device", default="cpu", help="where the backbone runs (default: %(default)s)")
     options.add_argument("--parts", default="speed,accuracy,start", help="what to measure (default: %(default)s)")
+    options.add_argument("--rows", type=int, help="time so many training rows, and a third as many test rows")
     arguments = options.parse_args()
     data, quick, parts = arguments.data, arguments.quick, arguments.parts.split(",")
     network = load(str(data / "weights" / "mobilenet_v2_1.0_224")).to(arguments.device)
-    rows = _speed(network, data, quick) if "speed" in parts else []
+    few = arguments.rows or (160 if quick else None)
+    rows = _speed(network, data, few, repeats=1 if quick else 3) if "speed" in parts else []
     if "accuracy" in parts:
         for name in ["flowers5"] if quick else ["flowers5", "vww", "usps"]:
             rows.append(_accuracy(network, data / "images" / name, 300 if quick else None))
@@ -55,10 +57,10 @@ def main() -> None:
     report("spine", rows, arguments.json, device=arguments.device)
 
 
-def _speed(network: Network, data: Path, quick: bool) -> list[Row]:
+def _speed(network: Network, data: Path, few: int | None, repeats: int) -> list[Row]:
     manifest = scan(str(data / "images" / "flowers5"))
-    if quick:
-        manifest = _few(manifest, 160, 80)
+    if few:
+        manifest = _few(manifest, few, few // 3)
     caches = {name: Path(tempfile.mkdtemp()) for name in ("probe", "all-layers")}
 
     def ours(method: str, *, warm: bool) -> Any:
@@ -79,7 +81,7 @@ def _speed(network: Network, data: Path, quick: bool) -> list[Row]:
     }
     note(f"speed: {len(manifest)} rows, {torch.get_num_threads()} threads")
     # A fixed order keeps each warm run right behind the cold one that filled its store.
-    seconds, results = _in_order(alternatives, repeats=1 if quick else 3)
+    seconds, results = _in_order(alternatives, repeats)
     for folder in caches.values():
         shutil.rmtree(folder, ignore_errors=True)
     peer = ("features in a loop + LogisticRegressionCV", seconds["sklearn"])
