@@ -27,6 +27,8 @@ _LENGTH = 20
 _RATIO = 0.01
 _FEWEST = 64
 """The smallest working set, and the fewest features that join it at once."""
+_EARLY = 1e-3
+"""The gap to reach on a working set, of that over all features: lower wastes steps on a set that will still grow."""
 _SINGLE = 1e-5
 """Above this tolerance a working set from float32 features is iterated on in float32."""
 _NEVER = 36.0
@@ -296,13 +298,13 @@ class _Problem:
         work, spent, passes = self.work, 0, 0
         primal, bound = self._bounds(state, strength)
         columns = self._first(state, strength)
-        patience = 0.1
+        share = 0.3
         while True:
             work.switch(columns)
             place = torch.searchsorted(work.columns, state.columns)
             weights = torch.zeros(len(state.intercept), len(work), dtype=torch.float64)
             weights[:, place] = state.weights
-            target = max(3 * patience * tol * primal, patience * (primal - bound))
+            target = max(share * tol * primal, _EARLY * (primal - bound))
             begin = work.scaled(weights, state.intercept)
             coefficients, steps = work.descend(begin, strength, target, budget - spent)
             spent, passes = spent + steps, passes + 1
@@ -313,7 +315,7 @@ class _Problem:
                 return self._wrap(strength, state, primal, bound, tol, spent, passes), state
             grown = self._grown(state, strength)
             if len(grown) == len(columns):  # the set is right: what is missing is precision on it
-                patience *= 0.3
+                share *= 0.3
                 work.refine()
             columns = grown
 
