@@ -268,6 +268,36 @@ def test_an_earlier_run_in_the_folder_survives_a_failed_one(refused, capfd, phot
     assert [path.name for path in out.parent.iterdir()] == ["run"]
 
 
+def test_a_run_folder_that_is_a_disk_of_its_own(photos, tmp_path, monkeypatch):
+    """An existing folder on another device, such as a mounted volume: nothing is renamed into it from outside."""
+    out, real = tmp_path / "mounted", {"rename": os.rename, "replace": os.replace}
+    out.mkdir()
+
+    def move(name):
+        def within_one_disk(source, target, **options):
+            if (out in Path(source).parents) != (out in Path(target).parents):
+                raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), str(source), None, str(target))
+            return real[name](source, target, **options)
+
+        return within_one_disk
+
+    for name in real:
+        monkeypatch.setattr(os, name, move(name))
+    for _ in range(2):  # into an empty folder, and over an earlier run
+        assert run(["adapt", str(photos), *MODEL, "-o", str(out)]) == 0
+        assert {path.name for path in out.iterdir()} == RUN_FILES
+
+
+def test_what_a_killed_save_left_is_in_nobodys_way(photos, tmp_path):
+    """A container's process has the same number every time: its staging folder may be there already."""
+    for left in (tmp_path / f".run.{os.getpid()}.part", tmp_path / "run" / f".run.{os.getpid()}.part"):
+        assert run(["adapt", str(photos), *MODEL, "-o", str(tmp_path / "run")]) == 0
+        left.mkdir()
+    assert run(["adapt", str(photos), *MODEL, "-o", str(tmp_path / "run")]) == 0
+    shutil.rmtree(tmp_path / "run")
+    assert run(["adapt", str(photos), *MODEL, "-o", str(tmp_path / "run")]) == 0
+
+
 def test_a_cache_that_cannot_be_written(refused, photos, tmp_path, monkeypatch):
     (tmp_path / "file").touch()
     monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "file" / "cache"))

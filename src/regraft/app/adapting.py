@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -136,16 +137,18 @@ def _finish(run: Any, folder: Path, embed: bool, as_json: bool) -> None:
 
 @contextmanager
 def _whole(folder: Path) -> Iterator[Path]:
-    """A folder beside ``folder`` to fill; it takes its place at the end, or is gone after an error.
+    """A staging folder to fill; it becomes ``folder`` at the end, or is gone after an error.
 
-    Files of an earlier run are replaced one by one; others that lie in ``folder`` stay. A reader that comes
-    in between is told by the artifact's checksums.
+    It lies inside ``folder`` where that exists, for ``folder`` may be a disk of its own, onto which nothing can
+    be renamed from beside it; else beside it. Files of an earlier run are replaced one by one; others that lie in
+    ``folder`` stay. A reader that comes in between is told by the artifact's checksums.
     """
-    staging = folder.absolute().parent / f".{folder.name}.{os.getpid()}.part"
+    inside = folder.is_dir()
+    staging = (folder if inside else folder.absolute().parent) / f".{folder.name}.{uuid.uuid4().hex[:12]}.part"
     try:
         staging.mkdir(parents=True)
         yield staging
-        if not folder.exists():
+        if not inside:
             staging.rename(folder)
             return
         for item in sorted(staging.iterdir()):
