@@ -95,7 +95,7 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
 def load_artifact(
     folder: str | Path, *, model: str | Network | None = None, weights: str | None = None, device: str = "cpu"
 ) -> Adapted:
-    """Load and verify an artifact. No code of the artifact's is run.
+    """Load and verify an artifact. No code of the artifact's is run, and none that only it names.
 
     Args:
         folder: a run folder.
@@ -189,7 +189,12 @@ def _find_backbone(folder: Path, recorded: dict[str, Any], model: str | Network 
                 do=f"name it yourself: --model {recorded['name']}",
             )
         try:
-            network = load(model or recorded["name"], weights=weights, revision=recorded["revision"] or None)
+            network = load(
+                model or recorded["name"],
+                weights=weights,
+                revision=recorded["revision"] or None,
+                allow_code=model is not None,  # anyone can write a name into the file
+            )
         except ModelError as error:
             if model is not None:
                 raise

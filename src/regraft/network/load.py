@@ -31,6 +31,7 @@ def load(
     revision: str | None = None,
     head: bool = True,
     random: int | None = None,
+    allow_code: bool = True,
 ) -> Network:
     """Load a network by name, with its preprocessing, frozen and in eval mode, and run an example through it.
 
@@ -41,20 +42,24 @@ def load(
         revision: of the hub's repository.
         head: keep the classifier, where there is one; without it the network gives its embedding.
         random: a seed: random weights instead of the trained ones.
+        allow_code: import and call ``package.module:callable``. Switch it off for a name that was read from a
+            file instead of typed by the user.
 
     Raises:
         ModelError: the name is unknown (near names are given), nothing can be reached, the weights do not
-            fit, or the network gives no tensors.
+            fit, the network gives no tensors, or the name is code where none is allowed.
         MissingDependencyError: the package that the name asks for is not installed or does not load.
     """
-    network = _dispatch(str(name), weights, revision, head, random)
+    network = _dispatch(str(name), weights, revision, head, random, allow_code)
     if not head and network.head:
         network = network.without_head()
     _ = network.sites  # a network that does not run is found here, not after the rows were read
     return network
 
 
-def _dispatch(name: str, file: str | None, revision: str | None, head: bool, seed: int | None) -> Network:
+def _dispatch(
+    name: str, file: str | None, revision: str | None, head: bool, seed: int | None, allow_code: bool
+) -> Network:
     kind, _, rest = name.partition("/")
     if file is not None and not _IMPORT.fullmatch(name):
         raise ModelError("weights belong to package.module:callable", got=f"the model {name}")
@@ -65,6 +70,10 @@ def _dispatch(name: str, file: str | None, revision: str | None, head: bool, see
     if kind == "regraft" and rest:
         return _bundled(name, *bundled.load(name), seed)
     if _IMPORT.fullmatch(name):
+        if not allow_code:
+            raise ModelError(
+                f"{name} is code, and code is only ever run on your word", do=f"name it yourself: --model {name}"
+            )
         return own.load(name, file, seed)
     folder = Path(name).expanduser()
     if name and folder.exists():
@@ -83,7 +92,7 @@ def _folder(name: str, folder: Path, head: bool, seed: int | None) -> Network:
         )
     if weights.is_folder(folder):
         architecture, tensors = weights.read(folder)
-        return _dispatch(architecture, None, None, head, seed or 0).with_params(tensors)
+        return _dispatch(architecture, None, None, head, seed or 0, allow_code=False).with_params(tensors)
     if bundled.is_folder(folder):
         return _bundled(name, *bundled.load_folder(folder), seed)
     return transformers.load(str(folder), None, head, seed)

@@ -14,6 +14,7 @@ from regraft.network.network import Network
 __all__ = ["FORMAT", "is_folder", "read", "save"]
 
 FORMAT = "regraft-weights"
+_LIBRARIES = ("timm/", "torchvision/")  # whose architectures are built by name, from installed code alone
 
 
 def is_folder(path: Path) -> bool:
@@ -38,9 +39,10 @@ def read(folder: Path) -> tuple[str, dict[str, Tensor]]:
         ModelError: the architecture is code of the user's, which is only ever run on their word.
     """
     config: dict[str, str] = read_json(folder / "config.json") or {}
-    if config["source"] == "module":
+    name = str(config.get("name", ""))
+    if not name.startswith(_LIBRARIES):  # the name itself decides: what else the file says, anyone can write
         raise ModelError(
-            f"the architecture of {folder} is your own {config['name']}, and loading runs no code",
-            do=f"name it yourself: --model {config['name']} --weights {folder / 'model.safetensors'}",
+            f"the architecture of {folder} is your own {name}, and loading runs no code",
+            do=f"name it yourself: --model {name} --weights {folder / 'model.safetensors'}",
         )
-    return config["name"], safetensors.torch.load_file(folder / "model.safetensors")
+    return name, safetensors.torch.load_file(folder / "model.safetensors")

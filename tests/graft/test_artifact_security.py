@@ -1,0 +1,64 @@
+"""What a forged artifact or backbone folder must not be able to do: run code."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from tests.features.toy import toy_manifest, toy_network
+
+import regraft
+from regraft.errors import ArtifactError, ModelError
+from regraft.files import canonical_json, digest, file_digest
+from regraft.network import load
+
+EVIL = "from pathlib import Path\nPath('ran').touch()\ndef build():\n    Path('ran').touch()\n"
+
+
+@pytest.fixture
+def artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An artifact with its backbone, in the working folder, beside a module of the forger's."""
+    folder = tmp_path / "run"
+    regraft.adapt(toy_manifest(60), toy_network()).save(folder, embed=True)
+    (folder / "evil_backbone.py").write_text(EVIL)
+    monkeypatch.chdir(folder)
+    return folder
+
+
+def forge(folder: Path, **backbone: object) -> None:
+    """Change what ``config.json`` says of the backbone and recompute every digest, as anyone can."""
+    config = json.loads((folder / "config.json").read_text())
+    config.pop("digest")
+    config["backbone"].update(backbone)
+    config["files"] = {name: file_digest(folder / name) for name in config["files"]}
+    config["digest"] = digest(canonical_json(config))
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize("source", ["timm", "transformers", "regraft", "module", ""])
+@pytest.mark.parametrize("name", ["evil_backbone:build", "evil_backbone:Path.cwd"])
+def test_a_recorded_name_runs_no_code_whatever_its_source(artifact: Path, source: str, name: str) -> None:
+    forge(artifact, name=name, source=source, embedded=False)
+    with pytest.raises(ArtifactError, match="--model"):
+        regraft.load(".")
+    assert not (artifact / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["evil_backbone:build", "backbone", ".", "regraft/../evil_backbone:build"])
+def test_an_embedded_backbone_runs_no_code_whatever_it_says(artifact: Path, name: str) -> None:
+    config = {"format": "regraft-weights", "name": name, "source": "timm"}
+    (artifact / "backbone" / "config.json").write_text(json.dumps(config))
+    forge(artifact)
+    with pytest.raises(ModelError, match="runs no code"):
+        regraft.load(".")
+    with pytest.raises(ModelError, match="runs no code"):
+        load("backbone")
+    assert not (artifact / "ran").exists()
+
+
+def test_a_name_that_the_user_typed_is_run(artifact: Path) -> None:
+    forge(artifact, embedded=False)
+    with pytest.raises(ModelError, match="gives no module"):
+        regraft.load(".", model="evil_backbone:build")
+    assert (artifact / "ran").exists()
