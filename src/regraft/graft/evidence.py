@@ -13,9 +13,10 @@ from PIL import Image
 from regraft.data import Manifest, Source
 from regraft.errors import RegraftError
 from regraft.features import Block
+from regraft.graft.prediction import predicted_names
 from regraft.graft.problem import Head, Problem
 from regraft.graft.protocol import Evaluation, Scored
-from regraft.heads import reliability
+from regraft.heads import Response, reliability
 from regraft.linear import Blocks, FeatureDesign
 
 __all__ = ["figures", "layer_shares", "prediction_rows"]
@@ -181,8 +182,13 @@ def _scatter(scored: Scored) -> list[dict[str, float]]:
 
 
 def prediction_rows(evaluation: Evaluation, fit_ids: tuple[str, ...], test_ids: tuple[str, ...]) -> list[list[Any]]:
-    """One line per scored row: id, part, outer fold, truth, prediction, confidence. The first is the header."""
-    lines: list[list[Any]] = [["id", "part", "fold", "truth", "predicted", "confidence"]]
+    """One line per scored row, the first being the header.
+
+    Columns: id, part, outer fold, truth, predicted, confidence. A truth that is not known is an empty cell.
+    Several regression outputs give a pair ``truth NAME``, ``predicted NAME`` each. Multilabel rows list the
+    labels known to hold, and in a last column, ``unknown``, those of which nothing is known.
+    """
+    lines: list[list[Any]] = [["id", "part", "fold", *_header(evaluation.main.response)]]
     for scored, ids in ((evaluation.validation, fit_ids), (evaluation.test, test_ids)):
         if scored is None:
             continue
@@ -191,17 +197,25 @@ def prediction_rows(evaluation: Evaluation, fit_ids: tuple[str, ...], test_ids: 
     return lines
 
 
+def _header(response: Response) -> list[str]:
+    if response.kind == "regression" and response.n_outputs > 1:
+        return [f"{what} {name}" for name in response.classes for what in ("truth", "predicted")] + ["confidence"]
+    return ["truth", "predicted", "confidence"] + (["unknown"] if response.kind == "multilabel" else [])
+
+
 def _line(scored: Scored, i: int) -> list[Any]:
-    row, classes = scored.probabilities[i], scored.response.classes
-    if scored.response.kind == "regression":
-        truth = [float(v) for v in scored.response.values[i]]
-        return [truth[0] if len(truth) == 1 else truth, float(row[0]) if len(row) == 1 else row.tolist(), ""]
-    if scored.response.kind == "multilabel":
-        truth_names = [c for c, v in zip(classes, scored.response.values[i]) if v > 0.5]
-        return [
-            "|".join(truth_names),
-            "|".join(c for c, p in zip(classes, row) if p >= 0.5),
-            float(row.max()),
-        ]
-    code = int(_codes(scored)[i])
-    return [classes[code], classes[int(row.argmax())], float(row.max())]
+    response, row = scored.response, scored.probabilities[i].numpy()
+    classes = response.classes
+    if response.codes is not None:
+        code = int(response.codes[i])
+        return ["" if code < 0 else classes[code], classes[int(row.argmax())], float(row.max())]
+    truth = response.values[i].tolist()
+    known = [True] * len(truth) if response.mask is None else response.mask[i].tolist()
+    if response.kind == "regression":
+        return [cell for t, k, p in zip(truth, known, row) for cell in (t if k else "", float(p))] + [""]
+    return [
+        "|".join(c for c, t, k in zip(classes, truth, known) if k and t > 0.5),
+        "|".join(predicted_names(classes, row)),
+        float(row.max()),
+        "|".join(c for c, k in zip(classes, known) if not k),
+    ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,12 @@ from regraft.data import Kind
 from regraft.errors import DataError
 from regraft.files import atomic_path, write_bytes, write_json
 
-__all__ = ["Prediction"]
+__all__ = ["Prediction", "predicted_names"]
+
+
+def predicted_names(classes: Sequence[str], probabilities: np.ndarray) -> list[str]:
+    """The labels of one multilabel row: those with a probability above ½, as the metrics count them."""
+    return [classes[int(j)] for j in np.flatnonzero(probabilities > 0.5)]
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,12 +42,12 @@ class Prediction:
 
     @property
     def labels(self) -> list[Any]:
-        """Class names; lists of class names (multilabel, probability at least 0.5); numbers (regression)."""
+        """Class names; lists of class names (multilabel, probability above ½); numbers (regression)."""
         if self.kind == "regression":
             values = self.probabilities
             return values[:, 0].tolist() if values.shape[1] == 1 else values.tolist()
         if self.kind == "multilabel":
-            return [[self.classes[j] for j in np.flatnonzero(row >= 0.5)] for row in self.probabilities]
+            return [predicted_names(self.classes, row) for row in self.probabilities]
         return [self.classes[j] for j in self.probabilities.argmax(1)]
 
     @property
