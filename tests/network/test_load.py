@@ -18,7 +18,7 @@ from safetensors.torch import load_file, save_file
 from tests.network.zoo import build
 
 from regraft.errors import MissingDependencyError, MissingPathError, ModelError
-from regraft.network import ArrayPreprocess, ImagePreprocess, load
+from regraft.network import ArrayPreprocess, ImagePreprocess, load, preprocess_from_json, save
 
 Folders = Callable[[str], Path]
 
@@ -187,6 +187,78 @@ def test_a_folder_whose_weights_do_not_fit(folders: Folders, tmp_path: Path) -> 
     (folder / "model.safetensors").unlink()
     with pytest.raises(ModelError, match="holds no usable model"):
         load(str(folder))
+
+
+@pytest.mark.parametrize("part", ["config", "model", "processor", "tokeniser"])
+def test_a_repository_with_code_of_its_own_is_refused_without_a_question(
+    part: str, folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every class that transformers would fetch by ``auto_map``; the answer on the standard input is yes."""
+    folder = shutil.copytree(folders("bert" if part == "tokeniser" else "vit"), tmp_path / "coded")
+    (folder / "evil.py").write_text(f"from pathlib import Path\nPath({str(tmp_path / 'ran')!r}).touch()\n")
+    file, entry = {
+        "config": ("config.json", {"AutoConfig": "evil.Config"}),
+        "model": ("config.json", {"AutoModelForImageClassification": "evil.Model"}),
+        "processor": ("preprocessor_config.json", {"AutoImageProcessor": "evil.Processor"}),
+        "tokeniser": ("tokenizer_config.json", {"AutoTokenizer": ["evil.Tokenizer", None]}),
+    }[part]
+    config = json.loads((folder / file).read_text())
+    config["auto_map"] = entry
+    if part == "config":
+        config["model_type"] = "evil"
+    if part == "processor":
+        config["image_processor_type"] = "EvilProcessor"
+    if part == "tokeniser":
+        config["tokenizer_class"] = "EvilTokenizer"
+    (folder / file).write_text(json.dumps(config))
+    asked: list[str] = []
+
+    def answer(question: str = "") -> str:
+        asked.append(question)
+        return "y"
+
+    monkeypatch.setattr("builtins.input", answer)
+    try:
+        load(str(folder))
+        message = ""  # transformers holds the class itself and takes its own
+    except ModelError as error:
+        message = str(error)
+    assert not asked
+    assert not (tmp_path / "ran").exists()
+    assert "\n" not in message
+    if part == "config":
+        assert "needs code of its own, and none of a repository's is run" in message
+
+
+def test_no_call_into_transformers_leaves_it_open_whether_code_is_run(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import transformers
+    from transformers.models.auto.auto_factory import _BaseAutoModelClass
+
+    given: list[Any] = []
+
+    def spied(owner: Any, method: str) -> None:
+        original = getattr(owner, method).__func__
+
+        def call(cls: Any, *args: Any, **kwargs: Any) -> Any:
+            given.append(kwargs.get("trust_remote_code"))
+            return original(cls, *args, **kwargs)
+
+        monkeypatch.setattr(owner, method, classmethod(call))
+
+    spied(transformers.AutoConfig, "from_pretrained")
+    spied(transformers.AutoTokenizer, "from_pretrained")
+    spied(transformers.AutoImageProcessor, "from_pretrained")
+    spied(_BaseAutoModelClass, "from_pretrained")
+    spied(_BaseAutoModelClass, "from_config")
+    vit, bert = load(str(folders("vit"))), load(str(folders("bert")))
+    load(str(folders("vit")), random=0)
+    save(vit, folders("vit").parent / "again")
+    preprocess_from_json(bert.preprocess.to_json())
+    # config, model and processor or tokeniser of each; config, model, processor; processor; tokeniser
+    assert len([value for value in given if value is False]) >= 11
+    assert all(value is False for value in given)
 
 
 def test_a_folder_without_preprocessing(folders: Folders, tmp_path: Path) -> None:

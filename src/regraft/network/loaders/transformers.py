@@ -30,6 +30,7 @@ _VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "i
 _HEADS = {"ForImageClassification": "AutoModelForImageClassification",
           "ForSequenceClassification": "AutoModelForSequenceClassification"}  # fmt: skip
 _MAX_LENGTH = 512
+_NO_CODE = {"trust_remote_code": False}  # said outright: left open, the library asks on the standard input
 
 
 def _transformers() -> Any:
@@ -71,7 +72,7 @@ def load(name: str, revision: str | None, head: bool, seed: int | None) -> Netwo
     """
     transformers = _transformers()
     local = Path(name).is_dir()
-    where: dict[str, Any] = {"local_files_only": True} if local else {"revision": revision}
+    where: dict[str, Any] = {**({"local_files_only": True} if local else {"revision": revision}), **_NO_CODE}
     source = str(Path(name)) if local else name
     with _quiet(transformers):
         try:
@@ -108,16 +109,25 @@ def save(network: Network, folder: Path) -> None:
         elif isinstance(preprocess, ProcessorPreprocess):
             preprocess.processor.save_pretrained(folder)
         else:
-            where = {"local_files_only": True} if Path(network.name).is_dir() else {"revision": network.about.revision}
+            local = Path(network.name).is_dir()
+            where = {"local_files_only": True} if local else {"revision": network.about.revision}
             try:
-                processor = transformers.AutoImageProcessor.from_pretrained(network.name, use_fast=False, **where)
+                processor = transformers.AutoImageProcessor.from_pretrained(
+                    network.name, use_fast=False, **where, **_NO_CODE
+                )
             except Exception as error:
-                raise _unusable(network.name, Path(network.name).is_dir(), error) from error
+                raise _unusable(network.name, local, error) from error
             processor.save_pretrained(folder)
 
 
 def _unusable(name: str, local: bool, error: Exception) -> ModelError:
     reason = " ".join(str(error).split())[:300]
+    if "trust_remote_code" in str(error):
+        return ModelError(
+            f"{name} needs code of its own, and none of a repository's is run",
+            expected="an architecture, a preprocessing and a tokeniser that transformers itself holds",
+            do="build it in a module of yours and name that as package.module:callable",
+        )
     if local:
         return ModelError(
             f"{name} holds no usable model",
@@ -147,7 +157,7 @@ def _module(
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             make = getattr(auto, "from_config", None)
-            return (make(config) if make else auto(config.vision_config)), True
+            return (make(config, **_NO_CODE) if make else auto(config.vision_config)), True
     options = {**where, "use_safetensors": True, "output_loading_info": True}
     module, report = auto.from_pretrained(source, **options)
     missing = sorted(report["missing_keys"])
@@ -173,6 +183,8 @@ def _preprocess(transformers: Any, source: str, config: Any, module: nn.Module, 
     try:
         processor = transformers.AutoImageProcessor.from_pretrained(source, use_fast=False, **where)
     except Exception as error:
+        if "trust_remote_code" in str(error):
+            raise _unusable(source, True, error) from error
         raise ModelError(
             f"{source} says nothing about its preprocessing",
             expected="preprocessor_config.json",
@@ -298,6 +310,8 @@ class TextPreprocess(Preprocess):
         try:
             tokenizer = transformers.AutoTokenizer.from_pretrained(source, **where)
         except Exception as error:
+            if "trust_remote_code" in str(error):
+                raise _unusable(source, True, error) from error
             raise ModelError(
                 f"{source} has no tokeniser that loads",
                 expected="tokenizer.json or a vocabulary beside the model",
@@ -360,7 +374,7 @@ class TextPreprocess(Preprocess):
             ModelError: it is not there any more, or has changed.
         """
         transformers, source = _transformers(), value["source"]
-        where = {"local_files_only": True} if Path(source).is_dir() else {}
+        where = {**({"local_files_only": True} if Path(source).is_dir() else {}), **_NO_CODE}
         with _quiet(transformers):
             made = cls.load(transformers, source, None, where)
         made = cls.of(source, made.tokenizer, int(value["max_length"]))
