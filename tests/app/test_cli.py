@@ -275,11 +275,13 @@ def test_predict_reads_files_a_folder_or_a_table_alike(regraft, adapted, photos,
         shutil.copy(file, flat / f"{number}{file.suffix}")
     listed = table(tmp_path / "new.csv", "path", [str(file) for file in files])
     answers = []
-    for given in (files, [flat], [listed]):
+    shouted = table(tmp_path / "NEW.CSV", "path", [str(file) for file in files])
+    tabbed = table(tmp_path / "new.tab", "path\trow", [f"{file}\t{row}" for row, file in enumerate(files)])
+    for given in (files, [flat], [listed], [shouted], [tabbed]):
         code, out, err = regraft("predict", adapted, *given)
         assert (code, err) == (0, "")
         answers.append([{k: v for k, v in row.items() if k != "id"} for row in csv.DictReader(io.StringIO(out))])
-    assert answers[0] == answers[1] == answers[2]
+    assert all(answer == answers[0] for answer in answers)
     assert [row["prediction"] for row in answers[0]] == ["colour2", "colour0"]
 
 

@@ -178,6 +178,15 @@ def test_text_is_refused_for_an_image_backbone(refused, tmp_path):
     assert "text inputs" in line
 
 
+def test_inputs_of_another_kind_are_refused_by_predict(refused, adapted, tmp_path):
+    (tmp_path / "notes.txt").write_text("some words")
+    line = refused("predict", adapted, tmp_path / "notes.txt")
+    assert "reads image inputs" in line
+    assert "text inputs" in line
+    numbers = table(tmp_path / "n.csv", "x0,x1", ["1,2", "3,4"])
+    assert "array inputs in n" in refused("predict", adapted, numbers)
+
+
 def test_bad_images_are_all_named_before_the_pass_and_can_be_left_out(refused, capfd, tmp_path):
     data = folder(tmp_path / "photos")
     whole = (data / "colour0/00.png").read_bytes()

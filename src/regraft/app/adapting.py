@@ -265,7 +265,9 @@ def _check_folder(folder: Path) -> None:
 
 def _inputs(given: list[str]) -> Any:
     """One folder or table as it is; anything else as a list of files."""
-    if len(given) == 1 and (Path(given[0]).is_dir() or Path(given[0]).suffix in (".csv", ".tsv", ".parquet", ".npz")):
+    from regraft.data import DATA_SUFFIXES
+
+    if len(given) == 1 and (Path(given[0]).is_dir() or Path(given[0]).suffix.lower() in DATA_SUFFIXES):
         return given[0]
     missing = [name for name in given if not Path(name).exists()]
     if missing:

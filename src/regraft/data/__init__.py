@@ -16,8 +16,10 @@ from regraft.data.source import (
     Texts,
 )
 from regraft.data.split import duplicates, folds, holdout
+from regraft.data.table import DATA_SUFFIXES
 
 __all__ = [
+    "DATA_SUFFIXES",
     "PARTS",
     "Arrays",
     "BadRow",

@@ -22,7 +22,7 @@ from regraft.data.manifest import BadRow, Kind, Manifest, Target
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Dense, Rows, Wish
 from regraft.data.source import FileImages
-from regraft.data.table import TABLE_SUFFIXES, Piece, read_pieces, read_table
+from regraft.data.table import DATA_SUFFIXES, TABLE_SUFFIXES, Piece, read_pieces, read_table
 from regraft.errors import DataError, MissingPathError
 
 __all__ = ["scan"]
@@ -124,7 +124,7 @@ def _read(data: Any, wish: Wish, skip_bad: bool) -> tuple[str, Rows]:
 
 def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str, Rows]:
     suffix = path.suffix.lower()
-    name = path.stem if suffix in (*TABLE_SUFFIXES, ".npz") else path.resolve().name
+    name = path.stem if suffix in DATA_SUFFIXES else path.resolve().name
     if path.is_dir():
         if parts := part_files(path):
             return name, read_pieces([read_table(file, part) for part, file in parts], wish)
@@ -146,7 +146,7 @@ def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str,
         return name, _unlabelled([path], skip_bad)
     raise DataError(
         f"{path}: data of this form is not read",
-        expected=f"a folder of images, or a file ending in {', '.join((*TABLE_SUFFIXES, '.npz'))}",
+        expected=f"a folder of images, or a file ending in {', '.join(DATA_SUFFIXES)}",
         do="convert it" if wish.labelled else "name images, a folder or a table",
     )
 

@@ -21,7 +21,7 @@ from regraft.data.rows import Dense, Rows, Wish, part_of
 from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts
 from regraft.errors import DataError
 
-__all__ = ["TABLE_SUFFIXES", "Piece", "near", "read_csv", "read_pieces", "read_table"]
+__all__ = ["DATA_SUFFIXES", "TABLE_SUFFIXES", "Piece", "near", "read_csv", "read_pieces", "read_table"]
 
 INPUTS = ("image", "img", "path", "file", "file_name", "filename", "filepath", "text", "sentence")
 PATHS = ("path", "file", "file_name", "filename", "filepath", "image", "img")
@@ -29,6 +29,7 @@ LABELS = ("label", "labels", "y", "target", "class", "fine_label")
 MASKS = ("mask", "segmentation_mask", "annotation")
 SPLITS = ("split",)
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".parquet")
+DATA_SUFFIXES = (*TABLE_SUFFIXES, ".npz")  # files that hold rows; any other file is one input
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from regraft.heads import Readout
 from regraft.linear import Dense, Matrix
 from regraft.network import Network
 
-__all__ = ["Adapted", "refuse"]
+__all__ = ["Adapted", "check_modality", "refuse"]
 
 _SHOWN = 50
 
@@ -32,6 +32,21 @@ def refuse(bad: Sequence[tuple[int, BadRow]], name: str) -> DataError:
         f"{len(bad)} of the inputs{where} cannot be used: {shown}{more}",
         do="mend or remove them, or pass --skip-bad to go on without them",
     )
+
+
+def check_modality(network: Network, manifest: Manifest) -> None:
+    """Refuse inputs of a kind that the network does not read.
+
+    Raises:
+        DataError: such as texts for a network that reads images.
+    """
+    if network.preprocess.modality != manifest.inputs.modality:
+        where = "" if manifest.name == "inputs" else f" in {manifest.name}"
+        raise DataError(
+            f"{network.name} reads {network.preprocess.modality} inputs",
+            got=f"{manifest.inputs.modality} inputs{where}",
+            do="give it inputs of its own kind, or name another input column with --input",
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +87,10 @@ class Adapted:
             progress: called with (rows done, rows).
 
         Raises:
-            DataError: inputs that cannot be read, all named at once.
+            DataError: inputs that cannot be read, all named at once, or of a kind that the backbone does not read.
         """
         manifest = inputs if isinstance(inputs, Manifest) else scan(inputs, labelled=False)
+        check_modality(self.network, manifest)
         if bad := inspect(manifest.inputs):
             if not skip_bad:
                 raise refuse(bad, manifest.name)
