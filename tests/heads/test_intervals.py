@@ -6,6 +6,7 @@ from scipy import stats
 
 from regraft.errors import DataError
 from regraft.heads import Response, measure, score, wilson
+from regraft.record import Score
 
 
 @pytest.mark.parametrize(("hits", "rows"), [(0, 10), (7, 10), (10, 10), (431, 500)])
@@ -73,9 +74,71 @@ def test_the_seed_decides_the_resamples() -> None:
     assert (first.low, first.high) != (other.low, other.high)
 
 
-def test_a_single_row_still_has_an_interval() -> None:
+def unknown(got: Score, why: str) -> bool:
+    return np.isnan(got.low) and np.isnan(got.high) and got.interval == f"unknown: {why}"
+
+
+def test_one_row_or_one_group_says_nothing_of_the_spread() -> None:
     got = measure("nll", binary(np.array([1])), np.array([[0.2, 0.8]]))
-    assert got.low == got.high == got.value == pytest.approx(-np.log(0.8))
+    assert got.value == pytest.approx(-np.log(0.8))
+    assert unknown(got, "one row")
+    y = np.arange(20) % 2
+    for metric in ("accuracy", "balanced-accuracy", "nll"):
+        assert unknown(measure(metric, binary(y), np.full((20, 2), 0.5), groups=["t1"] * 20), "one group")
+
+
+def test_rows_without_an_error_do_not_exclude_errors() -> None:
+    y = np.arange(12) % 2
+    for metric in ("balanced-accuracy", "f1", "roc-auc", "map"):
+        got = measure(metric, binary(y), certain(y))
+        assert (got.value, got.low, got.high) == (1.0, pytest.approx(12 / (12 + stats.norm.ppf(0.975) ** 2)), 1.0)
+        assert got.interval == "wilson over 12 rows: every resample agrees"
+    wrong = measure("balanced-accuracy", binary(y), certain(1 - y))
+    assert (wrong.low, wrong.high) == (pytest.approx(0.0, abs=1e-15), pytest.approx(1 - got.low))
+    brier = measure("brier", binary(y), certain(y))
+    assert (brier.low, brier.high) == (wrong.low, wrong.high)
+    codes = np.arange(12) % 3
+    brier = measure("brier", Response.of("multiclass", ["a", "b", "c"], codes), np.eye(3)[codes])  # reaches 2
+    assert unknown(brier, "every resample agrees")
+
+
+def test_perfect_groups_count_as_groups_and_the_rarest_class_decides() -> None:
+    y = np.arange(12) % 2
+    grouped = measure("accuracy", binary(y), certain(y), groups=np.repeat(["a", "b", "c"], 4))
+    assert (grouped.low, grouped.high) == wilson(3, 3)
+    assert grouped.interval == "wilson over 3 groups: every resample agrees"
+    rare = np.array([0] * 50 + [1, 1])  # the mean recall of 50 and of 2 rows is known as if from 2 · 2
+    got = measure("balanced-accuracy", binary(rare), certain(rare))
+    assert (got.low, got.high) == wilson(4, 4)
+    labels = np.zeros((40, 2))
+    labels[:20, 0], labels[:3, 1] = 1, 1
+    several = measure("map", Response.of("multilabel", ["a", "b"], labels), labels)
+    assert (several.low, several.high) == wilson(6, 6)
+
+
+def test_a_constant_prediction_is_not_known_to_be_worth_one_half() -> None:
+    y = np.arange(40) % 2
+    got = measure("balanced-accuracy", binary(y), np.tile([0.9, 0.1], (40, 1)))
+    assert (got.value, got.low, got.high) == (0.5, *wilson(20, 40))
+
+
+def test_unbounded_metrics_that_never_vary_have_no_interval() -> None:
+    y = np.linspace(1, 2, 30)[:, None]
+    response = Response.of("regression", ["y"], y)
+    for metric, value in (("r2", 1.0), ("rmse", 0.0)):
+        got = measure(metric, response, y)
+        assert got.value == value
+        assert unknown(got, "every resample agrees")
+
+
+def test_no_resample_that_defines_the_metric_leaves_the_interval_open() -> None:
+    """Two groups of one class each can only be drawn as a pair of both or of one: with both the area is 1."""
+    y, groups = np.repeat([0, 1], 5), np.repeat(["a", "b"], 5)
+    got = measure("roc-auc", binary(y), certain(y), groups=groups)
+    assert (got.low, got.high) == wilson(2, 2)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regraft.heads.intervals._resamples", lambda member, rng: [np.repeat([[0.0, 2.0]], 5, axis=1)])
+        assert unknown(measure("roc-auc", binary(y), certain(y), groups=groups), "undefined in every resample")
 
 
 def test_groups_of_another_length_are_refused() -> None:

@@ -1,4 +1,4 @@
-"""Scores with an interval: Wilson for accuracy, else a seeded percentile bootstrap."""
+"""Scores with an interval: Wilson for accuracy, else a seeded percentile bootstrap; NaN where neither can know."""
 
 from __future__ import annotations
 
@@ -18,6 +18,9 @@ __all__ = ["measure", "wilson"]
 RESAMPLES = 1000
 _Z = 1.959963984540054  # the normal distribution's 97.5 % point
 _TABLE = 4_000_000  # row weights held at once
+_NO_WIDTH = 1e-12
+_UNBOUNDED = ("r2", "rmse", "nll")
+_BY_CLASS = ("balanced-accuracy", "f1", "roc-auc", "map")
 
 
 def wilson(hits: float, rows: int) -> tuple[float, float]:
@@ -47,6 +50,16 @@ def measure(
     bootstrap over 1,000 resamples of rows; with ``groups``, whole groups are resampled, for rows of
     one group are no independent evidence. Resamples that leave the metric undefined are left out.
 
+    Where the resamples agree, the bootstrap has no width, though the score is uncertain: twelve rows without
+    an error do not exclude errors. A metric that lies between 0 and 1 then gets the Wilson interval of a
+    proportion of that value in n draws (Bernoulli draws spread as much as any within 0 and 1 of that mean); at
+    a value of 1: low = n / (n + 3.84), close to the rule of three. n is the number of rows (of
+    groups); for a metric that is a mean over classes, K times the rows (groups) of the rarest of the K
+    classes if that is fewer, so that the rarest class is not taken for better known than it is.
+
+    ``low`` and ``high`` are NaN, and ``interval`` says why, where nothing is known: one row, one group, a
+    metric that no resample defines, or resamples that agree on an unbounded metric.
+
     Args:
         metric: a name of :data:`regraft.heads.METRICS` or ``nll``, ``ece``, ``brier``.
         response: N rows of labels.
@@ -71,15 +84,44 @@ def measure(
     member = np.arange(rows)
     if groups is not None:
         _, member = np.unique(np.asarray(groups)[there], return_inverse=True)
-    draws = np.concatenate(
-        [resampled(metric, kept, values, weights) for weights in _resamples(member, np.random.default_rng(seed))]
-    )
-    draws = draws[~np.isnan(draws)]
-    low, high = (float(q) for q in np.quantile(draws, [0.025, 0.975])) if len(draws) else (value, value)
-    # a percentile interval of a biased metric (ece) may miss the estimate: stretch it to hold it
-    low, high = min(low, value), max(high, value)
-    kind = "bootstrap over rows" if groups is None else "bootstrap over groups"
+    units, unit = int(member.max()) + 1, "row" if groups is None else "group"
+    low, high, kind = math.nan, math.nan, f"unknown: one {unit}"
+    if units > 1:
+        tables = _resamples(member, np.random.default_rng(seed))
+        draws = np.concatenate([resampled(metric, kept, values, weights) for weights in tables])
+        low, high, kind = _interval(value, draws[~np.isnan(draws)], _effective(metric, kept, member), unit)
     return Score(metric, value, low, high, kind, rows, protocol=protocol)
+
+
+def _interval(value: float, draws: np.ndarray[Any, Any], effective: int, unit: str) -> tuple[float, float, str]:
+    """The percentile interval of the resamples, and what stands for it where it has no width."""
+    if not len(draws):
+        return math.nan, math.nan, "unknown: undefined in every resample"
+    # a percentile interval of a biased metric (ece) may miss the estimate: stretch it to hold it
+    low = min(float(np.quantile(draws, 0.025)), value)
+    high = max(float(np.quantile(draws, 0.975)), value)
+    if high - low > _NO_WIDTH:
+        return low, high, f"bootstrap over {unit}s"
+    if not effective:
+        return math.nan, math.nan, "unknown: every resample agrees"
+    return *wilson(value * effective, effective), f"wilson over {effective} {unit}s: every resample agrees"
+
+
+def _effective(metric: str, response: Response, member: np.ndarray[Any, Any]) -> int:
+    """How many independent draws the metric rests on, see :func:`measure`; 0 where it is not within 0 and 1."""
+    if metric in _UNBOUNDED or (metric == "brier" and response.kind == "multiclass"):  # the latter reaches 2
+        return 0
+    units = int(member.max()) + 1
+    if metric not in _BY_CLASS:
+        return units
+    if response.codes is not None:
+        classes = [[response.codes.numpy() == code for code in np.unique(response.codes)]]
+    else:
+        there = np.ones(response.values.shape, bool) if response.mask is None else response.mask.numpy()
+        truth = response.values.numpy() > 0.5
+        classes = [[t & k, ~t & k] for t, k in zip(truth.T, there.T)]
+    counts = [[len(np.unique(member[rows])) for rows in column if rows.any()] for column in classes]
+    return min([units, *(len(column) * min(column) for column in counts if column)])
 
 
 def _resamples(member: np.ndarray[Any, Any], rng: np.random.Generator) -> Iterator[np.ndarray[Any, Any]]:
