@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
 from regraft.data import Target, folds
+from regraft.graft.findings import _undefined
 from regraft.graft.problem import Problem
 from regraft.graft.protocol import INNER, OUTER, TEST, VALIDATION, evaluate
 from regraft.graft.recipe import Solve
@@ -142,3 +144,48 @@ def test_shared_kernels_change_nothing():
     assert ours.view.scaling == theirs.view.scaling
     np.testing.assert_allclose(ours.predict_proba(wide), theirs.predict_proba(wide), atol=1e-8)
     assert problem(width=8).sharing().kernels == {}
+
+
+def two_classes(**changes) -> Problem:
+    """60 rows of the classes a (even rows) and b, one after the other in groups of six rows."""
+    codes = np.arange(60) % 2
+    x = np.random.default_rng(0).normal(size=(60, 4)) + 2 * codes[:, None]
+    target = Target("binary", ("a", "b"), codes.astype(np.int64))
+    fit = Problem({"x": Dense(torch.from_numpy(x))}, target, None, "accuracy", ("none",), Solve())
+    return replace(fit, **changes)
+
+
+def test_a_further_metric_that_the_rows_leave_undefined_is_left_out_and_said():
+    fit = two_classes()
+    found = evaluate(fit.take(np.arange(40)), np.array([], dtype=int), fit.take(np.arange(40, 60, 2)))
+    assert found.test.headline.metric == "accuracy"
+    assert [s.metric for s in found.test.others] == ["balanced-accuracy", "nll", "ece", "brier"]
+    assert [name for name, _ in found.test.undefined] == ["roc-auc"]
+    assert found.validation.undefined == ()
+    context = SimpleNamespace(evaluation=found)
+    (finding,) = _undefined(context)
+    assert (finding.code, finding.severity) == ("metric-not-applicable", "not-applicable")
+    assert "roc-auc is undefined on these 10 rows" in finding.detail
+
+
+def test_one_test_row_of_a_regression_keeps_the_error_and_leaves_r2_out():
+    fit = replace(problem(kind="regression"), metric="rmse")
+    found = evaluate(fit.take(np.arange(59)), np.array([], dtype=int), fit.take(np.array([59]))).test
+    assert (found.headline.metric, found.headline.rows) == ("rmse", 1)
+    assert np.isnan(found.headline.low)
+    assert [name for name, _ in found.undefined] == ["r2"]
+
+
+def test_a_fold_that_leaves_the_metric_undefined_is_nan():
+    one_row_each = evaluate(problem(rows=8, kind="regression"), np.array([], dtype=int), None).validation
+    sizes = np.bincount(one_row_each.fold)
+    assert list(np.isnan(one_row_each.headline.per_fold)) == list(sizes == 1)
+    assert (sizes == 1).any()
+    order = np.argsort(np.arange(60) % 2, kind="stable")
+    by_class = tuple(f"g{row // 10}" for row in range(60))
+    fit = replace(two_classes(metric="roc-auc").take(order), groups=by_class)
+    found = evaluate(fit, np.array([], dtype=int), None).validation
+    mixed = [len(np.unique(fit.target.values[found.fold == number])) == 2 for number in range(found.fold.max() + 1)]
+    assert list(~np.isnan(found.headline.per_fold)) == mixed
+    assert not all(mixed)
+    assert 0.9 < found.headline.value <= 1

@@ -220,6 +220,17 @@ def _fit(context: Context) -> Iterator[Finding]:
         )
 
 
+def _undefined(context: Context) -> Iterator[Finding]:
+    for scored in (context.evaluation.validation, context.evaluation.test):
+        for metric, why in scored.undefined if scored else ():
+            yield Finding(
+                "metric-not-applicable",
+                f"{metric} is not given for the {scored.part} rows.",  # type: ignore[union-attr]
+                "not-applicable",
+                detail=why,
+            )
+
+
 def _never_right(context: Context) -> list[str]:
     main = context.evaluation.main
     if main.response.codes is None:
@@ -232,4 +243,11 @@ def _never_right(context: Context) -> list[str]:
     ]
 
 
-_CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (_repeated, _left_out, _classes, _selected, _fit)
+_CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
+    _repeated,
+    _left_out,
+    _classes,
+    _selected,
+    _fit,
+    _undefined,
+)

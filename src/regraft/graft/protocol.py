@@ -11,6 +11,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -19,6 +20,7 @@ import torch
 from torch import Tensor
 
 from regraft.data import folds
+from regraft.errors import DataError
 from regraft.graft.problem import Head, Problem
 from regraft.heads import Response, measure, score
 from regraft.record import Score
@@ -43,6 +45,7 @@ class Scored:
         response: the labels of these rows.
         headline: the metric with its interval.
         others: further metrics on the same rows.
+        undefined: further metrics that these rows leave undefined, each with why.
     """
 
     part: str
@@ -52,6 +55,7 @@ class Scored:
     response: Response
     headline: Score
     others: tuple[Score, ...]
+    undefined: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -149,19 +153,33 @@ def _scored(
 ) -> Scored:
     response = problem.response.take(torch.as_tensor(rows))
     groups = None if problem.groups is None else [problem.groups[i] for i in rows]
-    measured = [
-        measure(name, response, probabilities, groups=groups, seed=problem.seed, protocol=protocol)
-        for name in (problem.metric, *_other_metrics(problem.target.kind, problem.metric))
-    ]
-    headline = measured[0]
+
+    def measured(name: str) -> Score:
+        return measure(name, response, probabilities, groups=groups, seed=problem.seed, protocol=protocol)
+
+    headline = measured(problem.metric)
     if fold is not None:
-        per_fold = []
-        for number in range(int(fold.max()) + 1):
-            here = torch.as_tensor(np.flatnonzero(fold == number))
-            per_fold.append(score(problem.metric, response.take(here), probabilities[here]))
-        headline = replace(headline, per_fold=tuple(per_fold))
+        held = [torch.as_tensor(np.flatnonzero(fold == number)) for number in range(int(fold.max()) + 1)]
+        headline = replace(
+            headline, per_fold=tuple(_score_or_nan(problem.metric, response, probabilities, rows) for rows in held)
+        )
+    others: list[Score] = []
+    undefined: list[tuple[str, str]] = []
+    for name in _other_metrics(problem.target.kind, problem.metric):
+        try:
+            others.append(measured(name))
+        except DataError as error:  # nobody asked for this one: a finding says why it is not there
+            undefined.append((name, str(error)))
     ids = np.full(len(rows), -1) if fold is None else fold
-    return Scored(part, rows, ids, probabilities, response, headline, tuple(measured[1:]))
+    return Scored(part, rows, ids, probabilities, response, headline, tuple(others), tuple(undefined))
+
+
+def _score_or_nan(metric: str, response: Response, probabilities: Tensor, rows: Tensor) -> float:
+    """A fold of one row or one class may leave undefined what all rows together define."""
+    try:
+        return score(metric, response.take(rows), probabilities[rows])
+    except DataError:
+        return math.nan
 
 
 def _other_metrics(kind: str, metric: str) -> tuple[str, ...]:
