@@ -1,16 +1,18 @@
 from __future__ import annotations
 
+import pickle
 from pathlib import Path
 
 import numpy as np
 import pandas
 import pyarrow as pa
 import pytest
+from PIL import Image
 
-from regraft.data import Arrays, FileImages, PixelImages, Texts, scan
-from regraft.errors import DataError
+from regraft.data import Arrays, FileImages, FileTexts, Pictures, PixelImages, Texts, inspect, scan
+from regraft.errors import DataError, MissingPathError
 
-from .helpers import put
+from .helpers import picture, put
 
 X = np.random.default_rng(0).normal(size=(8, 3))
 Y = np.array([0, 1] * 4)
@@ -45,6 +47,57 @@ def test_pixels_texts_paths_and_frames(tmp_path):
     assert scan(pa.table({"x0": X[:, 0], "y": X[:, 1]})).target.kind == "regression"
     assert scan(X, labelled=False).target is None
     assert scan(["good", "bad"], labelled=False).inputs.modality == "text"
+
+
+def unlabelled(inputs):
+    return scan(inputs, labelled=False)
+
+
+def test_one_image_is_one_row():
+    image = picture(1)
+    pixels = np.asarray(image)
+    alone, rows = unlabelled(image), unlabelled(pixels)
+    assert (len(alone), len(rows)) == (1, 1)
+    assert np.array_equal(np.asarray(alone.inputs.read(0)), pixels)
+    assert alone.hashes == rows.hashes == unlabelled(pixels[None]).hashes
+    assert len(unlabelled(np.asarray(image.convert("RGBA")))) == 1
+    assert len(unlabelled(np.asarray(image.convert("L")))) == 7  # (N, W): rows of numbers in bytes
+    assert len(unlabelled(np.zeros((5, 7, 9), np.uint8))) == 5
+    assert len(scan((np.arange(64, dtype=np.uint8).reshape(4, 4, 4), [0, 1, 0, 1]))) == 4  # the labels say so
+
+
+def test_images_in_memory_have_their_own_sizes_and_pickle(tmp_path):
+    images = [picture(0), picture(1, (5, 4), "L"), picture(2, (3, 8), "P"), Image.open(put(tmp_path / "a.jpg"))]
+    for given in (images, tuple(images)):
+        source = unlabelled(given).inputs
+        assert isinstance(source, Pictures)
+        assert [source.read(row).size for row in range(4)] == [(9, 7), (5, 4), (3, 8), (9, 7)]
+    copy = pickle.loads(pickle.dumps(source.take([2, 0])))
+    assert [copy.where(row) for row in range(2)] == ["image 2", "image 0"]
+    assert [copy.content(0), copy.content(1)] == [source.content(2), source.content(0)]
+    assert scan((images, list("abab"))).target.classes == ("a", "b")
+    bad = unlabelled([picture(0), Image.fromarray(np.ones((2, 2), np.float32)), Image.new("RGB", (0, 3))])
+    assert [row for row, _ in inspect(bad.inputs)] == [1, 2]
+
+
+def test_text_files_are_read_and_other_files_refused(tmp_path):
+    (tmp_path / "a.txt").write_bytes("\ufefffine, très fine\n".encode())
+    (tmp_path / "B.TXT").write_text("poor")
+    (tmp_path / "c.txt").write_bytes(b"\xff\xfe")
+    paths = [tmp_path / name for name in ("a.txt", "B.TXT", "c.txt")]
+    for given in (paths, [str(path) for path in paths]):
+        m = unlabelled(given)
+        assert isinstance(m.inputs, FileTexts)
+        assert m.ids == tuple(map(str, paths))
+        assert [m.inputs.read(row) for row in range(2)] == ["fine, très fine", "poor"]
+        assert [item.reason for _, item in inspect(m.inputs)] == ["not UTF-8 (byte 0)"]
+    assert m.hashes[:2] == unlabelled(["fine, très fine", "poor"]).hashes
+    assert unlabelled(paths[0]).inputs.read(0) == "fine, très fine"
+    with pytest.raises(MissingPathError, match="no such file"):
+        unlabelled(["gone.txt"])
+    with pytest.raises(DataError, match=r"notes\.md: a file of this form is no input"):
+        unlabelled([tmp_path / "notes.md"])
+    assert isinstance(unlabelled(["I read a.txt", "it was fine"]).inputs, Texts)
 
 
 def test_a_manifest_is_returned_as_it_is():

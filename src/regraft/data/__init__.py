@@ -1,6 +1,8 @@
 """Data of any form → a :class:`Manifest`: rows with inputs, labels, parts, groups and content hashes."""
 
+from regraft.data.checks import check_target
 from regraft.data.inspect import checked, drop, inspect
+from regraft.data.loose import FileTexts, Pictures
 from regraft.data.manifest import PARTS, BadRow, Kind, Manifest, Target, joined
 from regraft.data.rendered import rendered
 from regraft.data.scan import scan
@@ -25,15 +27,18 @@ __all__ = [
     "BadRow",
     "EncodedImages",
     "FileImages",
+    "FileTexts",
     "Joined",
     "Kind",
     "Manifest",
     "Masks",
     "Modality",
+    "Pictures",
     "PixelImages",
     "Source",
     "Target",
     "Texts",
+    "check_target",
     "checked",
     "drop",
     "duplicates",

@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from regraft.data.labels import Column
+from regraft.data.loose import FileTexts, Pictures
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Rows, Wish
 from regraft.data.source import Arrays, FileImages, Joined, PixelImages, Source, Texts
 from regraft.data.table import near
 from regraft.errors import DataError
 
-__all__ = ["array_rows", "input_source", "npz_rows"]
+__all__ = ["array_rows", "input_source", "npz_rows", "one_or_many"]
 
 _X = ("X", "x", "images", "data")
 _Y = ("y", "Y", "labels", "label", "target")
@@ -26,16 +28,21 @@ _ENDS = {"train": ("", "_train"), "validation": ("_val", "_valid", "_validation"
 def input_source(inputs: Any, name: str) -> Source:
     """The source that fits an array or list.
 
-    uint8 ``(N, H, W)`` or ``(N, H, W, C)`` are images; other numbers ``(N, …)`` are arrays; a list of
-    strings or paths is image files where most end like one, and texts otherwise.
+    uint8 ``(N, H, W)`` or ``(N, H, W, C)`` are images, as is a Pillow image or a list of them; other numbers
+    ``(N, …)`` are arrays; a list of strings or paths is image files where most end like one, text files where all
+    end in ``.txt``, and otherwise texts, which paths cannot be.
 
     Raises:
         DataError: none of these.
     """
     if isinstance(inputs, Source):
         return inputs
+    if isinstance(inputs, Image.Image):
+        return Pictures([inputs])
     if isinstance(inputs, Sequence) and inputs and all(isinstance(item, str | Path) for item in inputs):
-        return _strings([str(item) for item in inputs], name)
+        return _strings(inputs, name)
+    if isinstance(inputs, Sequence) and inputs and all(isinstance(item, Image.Image) for item in inputs):
+        return Pictures(inputs)
     try:
         array = np.asarray(inputs)
     except ValueError as error:  # rows of different lengths
@@ -43,15 +50,33 @@ def input_source(inputs: Any, name: str) -> Source:
             "the inputs", expected="rows of one shape", got=str(error), do="give every row the same shape"
         ) from error
     if array.dtype.kind == "U" or (array.dtype == object and all(isinstance(item, str | Path) for item in array.flat)):
-        return _strings([str(item) for item in array.reshape(-1)], name)
+        return _strings(array.reshape(-1).tolist(), name)
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         return PixelImages(array, name)
     return Arrays(array, name)
 
 
-def _strings(values: list[str], name: str) -> Source:
-    images = sum(value.lower().endswith(IMAGE_SUFFIXES) for value in values)
-    return FileImages(values) if 2 * images >= len(values) and images else Texts(values, name)
+def one_or_many(inputs: Any) -> Any:
+    """``inputs`` with a row axis: one image's pixels, uint8 ``(H, W, 3)`` or ``(H, W, 4)``, are one row.
+
+    For inputs without labels alone: with labels, their number says what the first axis is.
+    """
+    lone = isinstance(inputs, np.ndarray) and inputs.dtype == np.uint8 and inputs.ndim == 3
+    return inputs[None] if lone and inputs.shape[2] in (3, 4) else inputs
+
+
+def _strings(given: Sequence[str | Path], name: str) -> Source:
+    values = [str(item) for item in given]
+    lower = [value.lower() for value in values]
+    images = sum(value.endswith(IMAGE_SUFFIXES) for value in lower)
+    if images and 2 * images >= len(values):
+        return FileImages(values)
+    if all(value.endswith(".txt") for value in lower):
+        return FileTexts(values)
+    other = next((item for item, value in zip(given, lower) if isinstance(item, Path)), None)
+    if other is not None:
+        raise DataError(f"{other}: a file of this form is no input", expected="images, or .txt files alone")
+    return Texts(values, name)
 
 
 def array_rows(parts: Sequence[Any], wish: Wish, name: str = "") -> Rows:
@@ -63,7 +88,9 @@ def array_rows(parts: Sequence[Any], wish: Wish, name: str = "") -> Rows:
     if len(parts) not in (2, 3):
         raise DataError("arrays", expected="(X, y) or (X, y, groups)", got=f"{len(parts)} items")
     inputs = input_source(parts[0], name)
-    ids = [inputs.where(row) if isinstance(inputs, FileImages) else f"row {row}" for row in range(len(inputs))]
+    ids = [
+        inputs.where(row) if isinstance(inputs, FileImages | FileTexts) else f"row {row}" for row in range(len(inputs))
+    ]
     columns = _columns(parts[1], wish, len(inputs)) if wish.labelled and parts[1] is not None else []
     groups = None
     if len(parts) == 3 and parts[2] is not None:

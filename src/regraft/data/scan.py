@@ -10,14 +10,16 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from PIL import Image
 
 from regraft.data import hub
-from regraft.data.arrays import array_rows, input_source, npz_rows
+from regraft.data.arrays import array_rows, input_source, npz_rows, one_or_many
 from regraft.data.checks import check_target
 from regraft.data.folder import folder_rows, part_files
 from regraft.data.hashing import hash_rows
 from regraft.data.inspect import checked, drop, thread_map
 from regraft.data.labels import KINDS, read_target
+from regraft.data.loose import FileTexts
 from regraft.data.manifest import BadRow, Kind, Manifest, Target
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Dense, Rows, Wish
@@ -57,7 +59,8 @@ def scan(
             * ``org/name`` of a Hugging Face data set, a ``Dataset``, a ``DatasetDict``, a data frame or a
               pyarrow table;
             * ``(X, y)`` or ``(X, y, groups)``: arrays, lists of paths or texts;
-            * with ``labelled=False`` also a list of image paths, one image path, or X alone;
+            * with ``labelled=False`` also a list of paths of images or of ``.txt`` files, one such path, X alone, or
+              one image (Pillow's, or uint8 ``(H, W, 3)``);
             * a :class:`Manifest`, which is returned as it is.
         kind: the kind of task; inferred where ``None`` by the rules in :mod:`regraft.data.labels`.
         label: the label column, or several.
@@ -111,7 +114,7 @@ def _read(data: Any, wish: Wish, skip_bad: bool) -> tuple[str, Rows]:
         return "table", read_pieces([Piece(data, "table")], wish)
     if type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
         return "frame", read_pieces([Piece(pa.Table.from_pandas(data, preserve_index=False), "frame")], wish)
-    if isinstance(data, tuple) and not all(isinstance(item, str | Path) for item in data):
+    if isinstance(data, tuple) and not all(isinstance(item, str | Path | Image.Image) for item in data):
         return "arrays", array_rows(data, wish)
     if wish.labelled:
         raise DataError(
@@ -142,7 +145,7 @@ def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str,
         return name, read_pieces([read_table(path)], wish)
     if suffix == ".npz":
         return name, npz_rows(path, wish)
-    if suffix in IMAGE_SUFFIXES and not wish.labelled:
+    if suffix in (*IMAGE_SUFFIXES, ".txt") and not wish.labelled:
         return name, _unlabelled([path], skip_bad)
     raise DataError(
         f"{path}: data of this form is not read",
@@ -160,11 +163,11 @@ def _missing(path: Path) -> MissingPathError:
 
 
 def _unlabelled(data: Any, skip_bad: bool) -> Rows:
-    """Inputs alone, for prediction: paths, texts or an array."""
+    """Inputs alone, for prediction: paths, texts, images or an array."""
     if isinstance(data, list | tuple) and not data:
         raise DataError("no inputs", expected="at least one path", do="check the pattern")
-    source = input_source(data, "")
-    if isinstance(source, FileImages):
+    source = input_source(one_or_many(data), "")
+    if isinstance(source, FileImages | FileTexts):
         ids = list(source.paths)
         gone = [path for path in ids if not os.path.exists(path)]
         if gone and not skip_bad:

@@ -31,6 +31,8 @@ __all__ = [
     "Raw",
     "Source",
     "Texts",
+    "array_content",
+    "file_content",
 ]
 
 Modality = Literal["image", "text", "array"]
@@ -88,22 +90,30 @@ class FileImages(Source):
         return decode_image(self.content(row), self.where(row))
 
     def content(self, row: int) -> bytes:
-        path = self.paths[row]
-        try:
-            with open(path, "rb") as stream:
-                return stream.read()
-        except FileNotFoundError as error:
-            raise MissingPathError(f"{path}: no such file", do="correct the path or leave the row out") from error
-        except OSError as error:
-            raise DataError(
-                f"{path}: cannot be read ({error.strerror or error})", do="check that it is a readable file"
-            ) from error
+        return file_content(self.paths[row])
 
     def where(self, row: int) -> str:
         return self.paths[row]
 
     def take(self, rows: Sequence[int] | np.ndarray) -> FileImages:
         return FileImages(self.paths[row] for row in rows)
+
+
+def file_content(path: str) -> bytes:
+    """The bytes of a file.
+
+    Raises:
+        MissingPathError, DataError: it is not there or cannot be read.
+    """
+    try:
+        with open(path, "rb") as stream:
+            return stream.read()
+    except FileNotFoundError as error:
+        raise MissingPathError(f"{path}: no such file", do="correct the path or leave the row out") from error
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror or error})", do="check that it is a readable file"
+        ) from error
 
 
 class EncodedImages(Source):
@@ -195,7 +205,7 @@ class PixelImages(Source):
         return to_rgb(Image.fromarray(np.ascontiguousarray(self.pixels[row])))
 
     def content(self, row: int) -> bytes:
-        return _array_content(self.pixels[row])
+        return array_content(self.pixels[row])
 
     def where(self, row: int) -> str:
         return f"{self.name} row {self.rows[row]}".strip()
@@ -239,7 +249,7 @@ class Arrays(Source):
         return self.values[row]
 
     def content(self, row: int) -> bytes:
-        return _array_content(self.values[row])
+        return array_content(self.values[row])
 
     def where(self, row: int) -> str:
         return f"{self.name} row {self.rows[row]}".strip()
@@ -365,7 +375,7 @@ def _index(rows: Sequence[int] | np.ndarray, length: int) -> np.ndarray:
     return index
 
 
-def _array_content(values: np.ndarray) -> bytes:
+def array_content(values: np.ndarray) -> bytes:
     """Shape and values in little-endian order, so that the hash is the same on every machine."""
     little = np.ascontiguousarray(values, dtype=values.dtype.newbyteorder("<"))
     return f"{little.dtype.str}{little.shape}".encode() + little.tobytes()
