@@ -34,6 +34,7 @@ Form = Literal["list", "text", "flag", "integer", "real", "empty"]
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})")  # "007" is a code, not a number
 _REAL = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)  # a number, though none that can be learnt: refused
 _GAPS = ("", "nan", "na", "n/a", "null", "none")  # in columns of numbers only: "none" can be a class
 
 
@@ -111,7 +112,8 @@ def _read_text(column: Column, values: list[str | None]) -> _Read:
     if given and not column.names:
         if all(_INTEGER.fullmatch(value) for value in given):
             return _Read(column.name, "integer", [None if v is None else int(v) for v in numbers], ())
-        if all(_REAL.fullmatch(value) for value in given):
+        real = [bool(_REAL.fullmatch(value)) for value in given]
+        if any(real) and all(is_real or _INFINITE.fullmatch(value) for is_real, value in zip(real, given)):
             return _Read(column.name, "real", [None if v is None else float(v) for v in numbers], ())
     form: Form = "text" if any(value is not None for value in values) else "empty"
     return _Read(column.name, form, values, column.names)
