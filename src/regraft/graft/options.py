@@ -14,6 +14,8 @@ from regraft.heads import METRICS, default_metric
 
 __all__ = ["Options", "check_options", "choose_metric", "pick_device"]
 
+_SEEDS = 2**32 - 1  # the outer folds take seed + 1, which must fit 32 bits too
+
 
 @dataclass(frozen=True)
 class Options:
@@ -22,7 +24,7 @@ class Options:
     Attributes:
         metric: what chooses and headlines; by the kind of task if ``None``.
         folds: inner (and outer) folds.
-        seed: of folds and bootstrap.
+        seed: of folds and bootstrap, 0 to 4,294,967,294.
         class_weight: ``balanced`` weights every class alike in the loss.
         limit: use so many training rows, balanced and seeded.
         dtype: how features are stored.
@@ -76,6 +78,8 @@ def check_options(options: Options) -> str:
         raise RecipeError(f"metric {options.metric!r} is unknown", expected=", ".join(METRICS))
     if options.class_weight not in (None, "balanced"):
         raise RecipeError(f"class weight {options.class_weight!r} is unknown", expected="'balanced' or none")
+    if not 0 <= options.seed < _SEEDS:
+        raise RecipeError(f"seed {options.seed} is out of range", expected=f"0 to {_SEEDS - 1:,}")
     return pick_device(options.device)
 
 

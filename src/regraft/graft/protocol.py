@@ -19,13 +19,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.data import folds
+from regraft.data import Manifest, Target, check_target, folds
 from regraft.errors import DataError
 from regraft.graft.problem import Head, Problem
 from regraft.heads import Response, measure, score
 from regraft.record import Score
 
-__all__ = ["Evaluation", "Scored", "evaluate"]
+__all__ = ["Evaluation", "Scored", "check_protocol", "evaluate"]
 
 TEST = "test split"
 VALIDATION = "validation split"
@@ -101,6 +101,107 @@ def evaluate(
         validation = _scored("validation", fit, np.arange(len(fit)), fit.fold_ids(), final.out_of_fold(), INNER)
     scored_test = None if test is None else _on_test(final, test)
     return Evaluation(final, validation, scored_test)
+
+
+def check_protocol(manifest: Manifest, metric: str, count: int, seed: int) -> None:
+    """Refuse, before the pass, rows that :func:`evaluate` could not choose or score on.
+
+    Every head of the protocol is solved on rows that are split once more for the choice: they must be at
+    least two, of two groups (if there are groups) and two classes, with a label in every column. The metric
+    must be defined on them, and on the rows that score.
+
+    Args:
+        manifest: labelled rows of all parts.
+        metric: what is chosen and headlined by.
+        count, seed: folds of the inner and outer cross-validation, as in :class:`Problem`.
+
+    Raises:
+        DataError: the rows are too few, lie in too few groups, or leave the metric undefined.
+    """
+    check_target(manifest)
+    parts = np.array(manifest.split)
+    labels = _Labels(manifest.name, metric, manifest.target, manifest.groups)  # type: ignore[arg-type]
+    fit = labels.take(parts != "test")
+    if not (parts != "train").any():
+        _check_outer(fit, count, seed)
+        return
+    fit.check_solve("the labelled rows outside the test split", "add rows")
+    if (parts == "validation").any():
+        labels.take(parts == "train").check_solve("the training rows", "add some, or leave the validation split out")
+    for part in ("validation", "test"):
+        if (parts == part).any():
+            labels.take(parts == part).check_metric(f"the {part} split", "choose another --metric, or add rows there")
+
+
+@dataclass(frozen=True, eq=False)
+class _Labels:
+    """The labels and groups of some rows, without the rows."""
+
+    name: str
+    metric: str
+    target: Target
+    groups: tuple[str, ...] | None
+
+    def take(self, chosen: np.ndarray) -> _Labels:
+        rows = np.flatnonzero(chosen)
+        groups = None if self.groups is None else tuple(self.groups[row] for row in rows)
+        return replace(self, target=self.target.take(rows), groups=groups)
+
+    def check_solve(self, which: str, do: str) -> None:
+        """Refuse rows that no head can be chosen on."""
+        values, wrong = self.target.values, ""
+        if len(values) < 2:
+            wrong = "are fewer than 2"
+        elif self.groups is not None and len(set(self.groups)) < 2:
+            wrong = f"are all in one group, {self.groups[0]!r}"
+        elif values.ndim == 1 and len(np.unique(values)) < 2:
+            wrong = f"are all of one class, {self.target.classes[values[0]]!r}"
+        elif values.ndim == 2 and (empty := np.isnan(values).all(axis=0)).any():
+            wrong = f"have no label in column {self.target.classes[int(empty.argmax())]!r}"
+        if wrong:
+            raise DataError(f"{self.name}: {which} {wrong}, so no head can be chosen on them", do=do)
+        self.check_metric(which, do)
+
+    def check_metric(self, which: str, do: str) -> None:
+        """Refuse rows whose labels leave the metric undefined: that hangs on no prediction, so any will do."""
+        response = Response.of(self.target.kind, self.target.classes, self.target.values)
+        try:
+            score(self.metric, response, torch.zeros(response.values.shape))
+        except DataError as error:
+            raise DataError(
+                f"{self.name}: {self.metric} is undefined on {which}", expected=error.expected, do=do
+            ) from error
+
+
+def _check_outer(fit: _Labels, count: int, seed: int) -> None:
+    """Refuse rows whose outer cross-validation has a training part that no head can be chosen on."""
+    target, do = fit.target, "name a test split, or bring more rows"
+    if fit.groups is not None:
+        do = "name a test split, or leave --group out"
+        groups = np.unique(fit.groups, return_inverse=True)[1]
+        if groups.max() < 2:
+            found = "1 group is" if groups.max() == 0 else "2 groups are"
+            raise DataError(
+                f"{fit.name}: {found} too few to score by cross-validation", expected="at least 3 groups", do=do
+            )
+        single = [
+            name
+            for code, name in enumerate(target.classes)
+            if target.values.ndim == 1 and len(np.unique(groups[target.values == code])) == 1
+        ]
+        if single:
+            raise DataError(
+                f"{fit.name}: all rows of class {single[0]!r} are in one group, too few to score by cross-validation",
+                expected="at least 2 groups of every class",
+                do=do,
+            )
+    if len(target) < 3:
+        raise DataError(
+            f"{fit.name}: {len(target)} rows are too few to score by cross-validation", expected="at least 3", do=do
+        )
+    outer = folds(target, fit.groups, count, seed + 1)
+    for number in range(int(outer.max()) + 1):
+        fit.take(outer != number).check_solve("the rows outside one of the outer folds", do)
 
 
 class _Steps:

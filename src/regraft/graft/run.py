@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from regraft.data import Manifest, drop, inspect, scan
+from regraft.data import Manifest, check_target, drop, inspect, scan
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, Store, by_size, find, plan, sweep
 from regraft.files import write_bytes
@@ -25,7 +25,7 @@ from regraft.graft.evidence import figures, prediction_rows
 from regraft.graft.findings import Context, check
 from regraft.graft.options import Options, check_options, choose_metric, pick_device
 from regraft.graft.problem import Problem
-from regraft.graft.protocol import Evaluation, evaluate
+from regraft.graft.protocol import Evaluation, check_protocol, evaluate
 from regraft.graft.recipe import Recipe, find_recipe
 from regraft.network import Network, load
 from regraft.record import Ledger, Record, Score
@@ -138,8 +138,9 @@ def prepare(
         manifest = scan(data, skip_bad=options.skip_bad, **columns)
         manifest, unlabelled = _labelled(manifest)
         if options.limit is not None:
-            manifest = manifest.limit(options.limit, options.seed)
+            manifest = _limited(manifest, options.limit, options.seed)
         metric = choose_metric(options, manifest.target.kind)  # type: ignore[union-attr]
+        check_protocol(manifest, metric, options.folds, options.seed)
     with ledger.stage("model"):
         network = model if isinstance(model, Network) else load(model, weights=options.weights)
         network = network.to(device)
@@ -151,6 +152,17 @@ def prepare(
             )
         wanted = plan(network, [recipe.features.taps])
     return Prepared(recipe, manifest, unlabelled, network, wanted, metric)
+
+
+def _limited(manifest: Manifest, rows: int, seed: int) -> Manifest:
+    kept = manifest.limit(rows, seed)
+    try:
+        check_target(kept)
+    except DataError as error:
+        raise DataError(
+            f"{error.what}, after --limit {rows}", expected=error.expected, got=error.got, do="raise --limit"
+        ) from error
+    return kept
 
 
 def _labelled(manifest: Manifest) -> tuple[Manifest, int]:
@@ -243,6 +255,7 @@ def _sweep(
         if not all(stores):
             # What was swept before was readable then; only rows that are new are looked at before the pass.
             ready = replace(ready, manifest=_readable(ready.manifest, options.skip_bad, progress))
+            check_protocol(ready.manifest, ready.metric, options.folds, options.seed)
             stores = _swept(ready, options, progress)
         extra["backbone_passes"] = sum(store.computed_rows for store in stores if store) / len(ready.manifest)
         extra["flops"] = sum(store.flops for store in stores if store)
