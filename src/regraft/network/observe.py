@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from regraft.errors import TapError
+from regraft.network.hooks import Hook, hooked
 from regraft.network.reading import first_tensor
 from regraft.network.trace import Tap, Trace, activation_name
 
@@ -105,6 +106,8 @@ def observe(module: nn.Module, trace: Trace, names: Sequence[str], on_value: OnV
     The value has its site's layout, ``(B, C, H, W)``, ``(B, L, D)`` or ``(B, D)``. It may be overwritten
     by the network as soon as ``on_value`` returns: use it up there, or clone it.
 
+    Only passes of this thread are observed: others may run the same module at the same time.
+
     Raises:
         TapError: a name is no site, or a forward pass did not come by all of them.
     """
@@ -113,26 +116,14 @@ def observe(module: nn.Module, trace: Trace, names: Sequence[str], on_value: OnV
         raise TapError(f"{unknown[0]!r} is no tap of this network", do="choose with `network.match(patterns)`")
     observer = _Observer(trace, [table[name] for name in dict.fromkeys(names)], on_value)
     modules = dict(module.named_modules())
-    handles = [module.register_forward_pre_hook(observer.start)]
-    for key in observer.by_module:
-        path, source = key
-        if source == "input":
-            hook = _input_hook(observer, key)
-            handles.append(modules[path].register_forward_pre_hook(hook, with_kwargs=True))
-        else:
-            handles.append(modules[path].register_forward_hook(_output_hook(observer, key)))
-    handles.append(module.register_forward_hook(observer.finish, with_kwargs=True))
-    try:
-        with _FunctionWatch(observer) if observer.by_function else contextlib.nullcontext():
-            yield
-    finally:
-        for handle in handles:
-            handle.remove()
+    hooks: list[Hook] = [(module, "before", observer.start)]
+    hooks += [_hook(observer, modules[path], (path, source)) for path, source in observer.by_module]
+    hooks.append((module, "after", observer.finish))
+    with hooked(hooks), _FunctionWatch(observer) if observer.by_function else contextlib.nullcontext():
+        yield
 
 
-def _input_hook(observer: _Observer, key: tuple[str, str]) -> Callable[..., None]:
-    return lambda _module, args, kwargs: observer.module(key, (args, kwargs))
-
-
-def _output_hook(observer: _Observer, key: tuple[str, str]) -> Callable[..., None]:
-    return lambda _module, _args, output: observer.module(key, output)
+def _hook(observer: _Observer, module: nn.Module, key: tuple[str, str]) -> Hook:
+    if key[1] == "input":
+        return module, "before", lambda _module, args, kwargs: observer.module(key, (args, kwargs))
+    return module, "after", lambda _module, _args, _kwargs, output: observer.module(key, output)

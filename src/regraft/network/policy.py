@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -65,14 +66,37 @@ def slow_attention() -> Iterator[None]:
     """The fused inference path of ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention`` off.
 
     That path skips the modules and functions inside, so nothing in it can be observed, and its numbers
-    differ in the last bits from those of the path that can.
+    differ in the last bits from those of the path that can. The setting is the process's: while any thread
+    is inside it stays off, and the last one out restores it.
     """
-    before = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
+    _OFF.enter()
     try:
         yield
     finally:
-        torch.backends.mha.set_fastpath_enabled(before)
+        _OFF.leave()
+
+
+class _Off:
+    """How many are inside :func:`slow_attention`, and what the first of them found."""
+
+    def __init__(self) -> None:
+        self.lock, self.inside, self.before = threading.Lock(), 0, True
+
+    def enter(self) -> None:
+        with self.lock:
+            if not self.inside:
+                self.before = torch.backends.mha.get_fastpath_enabled()
+                torch.backends.mha.set_fastpath_enabled(False)
+            self.inside += 1
+
+    def leave(self) -> None:
+        with self.lock:
+            self.inside -= 1
+            if not self.inside:
+                torch.backends.mha.set_fastpath_enabled(self.before)
+
+
+_OFF = _Off()
 
 
 def needs_slow_path(module: nn.Module) -> bool:

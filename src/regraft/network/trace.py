@@ -21,6 +21,7 @@ from torch.overrides import TorchFunctionMode
 
 from regraft.errors import ModelError
 from regraft.network.blocks import find_blocks
+from regraft.network.hooks import Hook, hooked
 from regraft.network.reading import Pooled, Reading, choose, first_tensor
 from regraft.network.site import Form, Kind, Layout, Site
 
@@ -130,17 +131,12 @@ class _Tracer(TorchFunctionMode):
 
     @contextlib.contextmanager
     def hooked(self) -> Iterator[None]:
-        handles = []
+        hooks: list[Hook] = []
         for path, part in self.module.named_modules():
             leaf = next(part.children(), None) is None and next(part.parameters(), None) is None
-            handles.append(part.register_forward_pre_hook(self._enter(path, leaf)))
-            handles.append(part.register_forward_hook(self._leave, with_kwargs=True))
-        try:
-            with self:
-                yield
-        finally:
-            for handle in handles:
-                handle.remove()
+            hooks += [(part, "before", self._enter(path, leaf)), (part, "after", self._leave)]
+        with hooked(hooks), self:
+            yield
 
     def _enter(self, path: str, leaf: bool) -> Callable[..., None]:
         return lambda *_: self._stack.append(_Frame(path, leaf))
