@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import csv
+import errno
 import io
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -149,6 +151,15 @@ def test_a_run_without_output_is_named_after_data_model_and_method(regraft, phot
     assert code == 0
     assert Path("runs/photos-fashion-resnet-probe/report.html").is_file()
     assert "runs/photos-fashion-resnet-probe" in out
+
+
+def test_runs_of_data_with_names_in_any_script_lie_apart(regraft, photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name in ("猫", "犬と 鳥", "cafe\u0301"):
+        shutil.copytree(photos, tmp_path / name)
+        assert regraft("adapt", name, *MODEL, "--method", "probe")[0] == 0
+    made = {path.name for path in (tmp_path / "runs").iterdir()}
+    assert made == {f"{name}-fashion-resnet-probe" for name in ("猫", "犬と-鳥", "caf\u00e9")}
 
 
 def test_the_same_seed_gives_the_same_bytes(regraft, photos, tmp_path, monkeypatch):
@@ -510,10 +521,47 @@ def test_help_of_adapt_stands_in_groups(regraft):
     assert out.index("--model") < out.index("--label") < out.index("--metric") < out.index("--output")
 
 
-def test_a_reader_that_closes_the_pipe_is_no_fault(adapted, photos):
-    command = f"{sys.executable} -m regraft predict {adapted} {photos} | true"
-    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert done.stderr == ""
+def _into_closed_pipe(*arguments, environment=None) -> tuple[int, str]:
+    """Exit code and stderr of a command whose stdout has no reader any more."""
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [sys.executable, "-m", "regraft", *map(str, arguments)]
+    done = subprocess.run(
+        command,
+        stdout=writer,
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+        env={**os.environ, **(environment or {})},
+    )
+    os.close(writer)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize("words", [["doctor"], ["--help"], ["--version"], ["cache", "ls", "--json"]])
+def test_a_reader_that_closes_the_pipe_is_no_fault(words):
+    assert _into_closed_pipe(*words) == (0, "")
+
+
+def test_a_mistake_stays_one_when_nobody_reads_its_json():
+    code, err = _into_closed_pipe("report", "no-run", "--json")
+    assert (code, err.count("\n")) == (2, 1)
+
+
+def test_predictions_into_a_closed_pipe(adapted, photos):
+    assert _into_closed_pipe("predict", adapted, photos, environment={"PYTHONUNBUFFERED": "1"}) == (0, "")
+
+
+def test_a_pipe_that_breaks_within_is_a_fault(regraft, monkeypatch):
+    def broken(root):
+        raise BrokenPipeError(errno.EPIPE, "Broken pipe")
+
+    for stream in ("stdout", "stderr"):  # the argument parser wraps them on the way; put them back
+        monkeypatch.setattr(sys, stream, getattr(sys, stream))
+    monkeypatch.setattr("regraft.features.entries", broken)
+    code, _, err = regraft("cache", "ls")
+    assert code == 1
+    assert "this is a fault in regraft: BrokenPipeError" in err
 
 
 @pytest.mark.parametrize(

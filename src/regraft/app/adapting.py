@@ -7,6 +7,7 @@ import re
 import shlex
 import shutil
 import sys
+import unicodedata
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -284,4 +285,6 @@ def _one_or_many(label: list[str] | None) -> str | list[str] | None:
 
 def _slug(record: Record) -> str:
     words = [Path(record.data["name"]).name, record.model["name"].rstrip("/").split("/")[-1], record.method]
-    return "-".join(re.sub(r"[^A-Za-z0-9._]+", "-", word).strip("-.") or "data" for word in words)
+    # Letters and digits of every script stay, composed: two data sets must not share a folder for want of Latin names.
+    plain = [unicodedata.normalize("NFC", word) for word in words]
+    return "-".join(re.sub(r"[^\w.]+", "-", word).strip("-.") or "data" for word in plain)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
+import os
+import select
 import sys
 import traceback
 from typing import Any
@@ -52,13 +55,50 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def run(arguments: list[str]) -> int:
-    """Run one command and return its exit code; every error becomes one line on stderr."""
+    """Run one command and return its exit code; every error becomes one line on stderr.
+
+    A reader that closes the pipe early, such as ``head``, has what it wanted: 0, and no word.
+    """
+    try:
+        return _run(arguments)
+    except BrokenPipeError as error:
+        closed = error
+    except SystemExit as stop:  # what the argument parser makes of a closed pipe
+        if not isinstance(stop.__context__, BrokenPipeError):
+            raise
+        closed = stop.__context__
+    if not _nobody_reads():  # a pipe between processes of ours
+        return _fault(arguments, closed)
+    _drop_output()
+    return 0
+
+
+def _drop_output() -> None:
+    """Let what is still in the buffers of a closed pipe go nowhere, lest it fail when Python ends."""
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _nobody_reads() -> bool:
+    """Whether stdout or stderr is a pipe without a reader; assumed where the system cannot tell."""
+    if not hasattr(select, "poll"):
+        return True
+    streams = select.poll()
+    for stream in (sys.stdout, sys.stderr):
+        streams.register(stream.fileno(), 0)
+    return bool(streams.poll(0))
+
+
+def _run(arguments: list[str]) -> int:
     try:
         result = app(arguments, standalone_mode=False, prog_name="regraft")
     except RegraftError as error:
         return _failed(arguments, str(error), 2)
     except KeyboardInterrupt:
         return _interrupted(arguments)
+    except BrokenPipeError:
+        raise
     except OSError as error:
         if error.errno not in _REFUSALS:
             return _fault(arguments, error)
@@ -83,7 +123,7 @@ def _misspelt(error: Any) -> str:
     return f"{error.format_message().rstrip('.')}. See `{command} --help`."
 
 
-def _fault(arguments: list[str], error: Exception) -> int:
+def _fault(arguments: list[str], error: BaseException) -> int:
     traceback.print_exception(error)
     return _failed(arguments, f"this is a fault in regraft: {type(error).__name__}: {error}", 1)
 
@@ -94,8 +134,11 @@ def _interrupted(arguments: list[str]) -> int:
 
 def _failed(arguments: list[str], message: str, code: int) -> int:
     line = " ".join(message.split())
-    say(f"regraft: {line}", error=True)
-    if "--json" in arguments:
-        verb: Any = next((word for word in arguments if not word.startswith("-")), None)
-        show_json({"verb": verb, "status": "interrupted" if code == 130 else "error", "error": line})
+    try:
+        say(f"regraft: {line}", error=True)
+        if "--json" in arguments:
+            verb: Any = next((word for word in arguments if not word.startswith("-")), None)
+            show_json({"verb": verb, "status": "interrupted" if code == 130 else "error", "error": line})
+    except BrokenPipeError:
+        _drop_output()
     return code
