@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import json
 import os
 import shutil
 import signal
@@ -18,7 +20,10 @@ from tests.features.toy import Toy, toy_arrays, toy_manifest, toy_network
 from regraft.data import scan
 from regraft.errors import DataError, StoreError, TapError
 from regraft.features import Taps, entries, find, plan, prune, sweep, verify
-from regraft.features.store import ShardedMatrix
+from regraft.features import store as store_module
+from regraft.features.plan import Plan
+from regraft.features.store import Arrivals, Part, ShardedMatrix
+from regraft.files import read_json
 
 ALL = Taps(sizes=(16, None))
 
@@ -194,7 +199,7 @@ def test_large_blocks_stay_on_disk_and_read_the_same(cache, monkeypatch):
         assert torch.equal(matrix.rows(slice(None, None, 3)), whole[name].rows(slice(None, None, 3)))
 
 
-def test_another_writer_of_the_same_part_is_respected(cache):
+def test_another_writer_of_the_same_part_is_respected(cache, monkeypatch):
     """A shard that appears while the sweep runs is not computed again."""
     network, manifest = toy_network(), toy_manifest()
     wanted = plan(network, [ALL])
@@ -206,8 +211,93 @@ def test_another_writer_of_the_same_part_is_respected(cache):
             folder = next(cache.rglob("part.json")).parent
             shutil.copy(donor[-1], folder / donor[-1].name)
 
+    monkeypatch.setattr(sys.modules["regraft.features.sweep"], "Arrivals", lambda part: Arrivals(part, every_seconds=0))
     store = sweep(network, manifest, wanted, cache=cache, batch_size=10, progress=tick)
     assert store.computed_rows == 20
+
+
+def test_the_folder_is_looked_at_once_in_a_while_and_not_for_every_batch(cache, monkeypatch):
+    looks, now = [], [0.0]
+    listing = Part.listing
+    monkeypatch.setattr(Part, "listing", lambda self: looks.append(now[0]) or listing(self))
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    part = Part.open(cache, Plan(()), 100, "float32", 1, {})
+    arrivals = Arrivals(part)
+    for start in range(100):
+        (part.path / f"{start:08d}-{start + 1:08d}.{'0' * 16}.safetensors").touch()
+        seen = arrivals.has(start, start + 1)
+        assert seen == (start % 10 == 0)  # ten batches a second: what came since the last look is not seen yet
+        now[0] = (start + 1) / 10
+    assert looks == [float(second) for second in range(10)]
+
+
+def test_the_first_of_two_writers_says_how_many_rows_a_shard_has(cache, monkeypatch):
+    """The other process begins the part between this one's look and its write."""
+    first = []
+
+    def look(path):
+        if not first:
+            first.append(None)
+            first.append(Part.open(cache, Plan(()), 30, "float32", 8, {"data": "theirs"}))
+            return None
+        return read_json(path)
+
+    monkeypatch.setattr(store_module, "read_json", look)
+    mine = Part.open(cache, Plan(()), 30, "float32", 4, {"data": "mine"})
+    assert (mine.shard_rows, mine.spans) == (8, first[1].spans)
+    assert json.loads((mine.path / "part.json").read_text())["about"] == {"data": "theirs"}
+    assert [path.name for path in mine.path.iterdir()] == ["part.json"]
+
+
+def test_a_disk_without_hard_links_begins_a_part_all_the_same(cache, monkeypatch):
+    def no_links(source, target):
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", no_links)
+    part = Part.open(cache, Plan(()), 30, "float32", 4, {})
+    assert Part.load(part.path) == part
+
+
+def test_a_prune_during_the_pass_is_said_in_a_sentence_and_the_next_call_goes_on(cache):
+    network, manifest = toy_network(), toy_manifest()
+    wanted = plan(network, [ALL])
+
+    def tick(done: int, total: int) -> None:
+        if done == 8:
+            assert len(prune(cache)) == 1
+
+    with pytest.raises(StoreError, match=r"rows 0 to 4 are gone .* run the same command again"):
+        sweep(network, manifest, wanted, cache=cache, batch_size=4, progress=tick)
+    (entry,) = entries(cache)
+    assert (entry.status, entry.model) == ("partial", "toy")
+    again = sweep(network, manifest, wanted, cache=cache, batch_size=5)
+    assert again.computed_rows == 8
+    fresh = sweep(network, manifest, wanted, cache=cache.parent / "other", batch_size=4)
+    for name, matrix in again.matrices().items():
+        assert torch.equal(matrix.rows(slice(None)), fresh.matrices()[name].rows(slice(None)))
+
+
+def test_a_shard_that_vanishes_while_it_is_verified_is_missing(cache, monkeypatch):
+    network, manifest = toy_network(), toy_manifest()
+    wanted = plan(network, [ALL])
+    sweep(network, manifest, wanted, cache=cache, batch_size=10)
+    part = Part.load(next(cache.rglob("part.json")).parent)
+    there = part.listing()
+    there[0, 10].unlink()
+    monkeypatch.setattr(Part, "listing", lambda self: there)
+    assert part.missing() == [(0, 10)]
+
+
+def test_prune_deletes_folders_that_have_lost_their_description(cache):
+    network, manifest = toy_network(), toy_manifest()
+    sweep(network, manifest, plan(network, [ALL]), cache=cache)
+    (described,) = cache.rglob("part.json")
+    size = sum(path.stat().st_size for path in described.parent.iterdir()) - described.stat().st_size
+    described.unlink()
+    assert prune(cache, older_than_days=1) == ()
+    (gone,) = prune(cache)
+    assert (gone.status, gone.nbytes) == ("lost", size)
+    assert list((cache / "features").iterdir()) == []
 
 
 def test_refusals(cache, monkeypatch, tmp_path):

@@ -40,7 +40,8 @@ class Entry:
         rows, blocks: its shape.
         nbytes: on disk.
         age_days: since it was last written.
-        status: ``complete``, ``partial`` or, after :func:`verify`, ``torn``.
+        status: ``complete``, ``partial`` or, after :func:`verify`, ``torn``; ``lost`` for a folder, deleted by
+            :func:`prune`, that nothing said the shape of.
     """
 
     path: Path
@@ -78,6 +79,13 @@ def _entry(folder: Path) -> Entry | None:
     )
 
 
+def _lost(folder: Path) -> Entry:
+    files = [path.stat() for path in folder.iterdir() if path.is_file()]
+    newest = max((stat.st_mtime for stat in files), default=folder.stat().st_mtime)
+    age = (time.time() - newest) / 86400
+    return Entry(folder, "?", "?", 0, 0, sum(stat.st_size for stat in files), age, "lost")
+
+
 def verify(root: Path | None = None) -> tuple[Entry, ...]:
     """Check every shard against the checksum in its name; torn ones are deleted, to be computed again.
 
@@ -100,10 +108,15 @@ def verify(root: Path | None = None) -> tuple[Entry, ...]:
 def prune(root: Path | None = None, *, older_than_days: float = 0.0) -> tuple[Entry, ...]:
     """Delete parts not written for ``older_than_days`` (0: all) and return what was deleted.
 
+    Folders without a readable ``part.json``, which :func:`entries` cannot list, are deleted like the others.
+
     Raises:
         StoreError: the cache cannot be written.
     """
-    gone = tuple(entry for entry in entries(root) if entry.age_days >= older_than_days)
+    root = cache_root() if root is None else root
+    folders = sorted(path for path in (root / "features").glob("*/*") if path.is_dir())
+    lost = [_lost(path) for path in folders if read_json(path / "part.json") is None]
+    gone = tuple(entry for entry in (*entries(root), *lost) if entry.age_days >= older_than_days)
     for entry in gone:
         try:
             shutil.rmtree(entry.path)

@@ -18,9 +18,13 @@ from __future__ import annotations
 
 import bisect
 import hashlib
+import math
+import os
 import shutil
+import time
+import uuid
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +39,7 @@ from regraft.features.plan import Block, Plan
 from regraft.files import atomic_path, canonical_json, digest, file_digest, read_json, write_json
 from regraft.linear import Dense, Matrix
 
-__all__ = ["DTYPES", "VERSION", "Part", "Shard", "ShardedMatrix", "Store"]
+__all__ = ["DTYPES", "VERSION", "Arrivals", "Part", "Shard", "ShardedMatrix", "Store"]
 
 VERSION = 1
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
@@ -60,6 +64,7 @@ class Part:
     rows: int
     dtype: str
     shard_rows: int
+    about: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def open(cls, base: Path, plan: Plan, rows: int, dtype: str, shard_rows: int, about: Mapping[str, Any]) -> Part:
@@ -67,23 +72,29 @@ class Part:
 
         An existing part keeps its own rows per shard, so that it can be resumed with another batch size.
         """
-        path = base / digest(canonical_json(plan.to_json()))[:16]
-        meta = read_json(path / "part.json")
-        if meta is not None and meta.get("rows") == rows and meta.get("dtype") == dtype:
-            shard_rows = int(meta["shard_rows"])
-        else:
-            write_json(
-                path / "part.json",
-                {
-                    "version": VERSION,
-                    "rows": rows,
-                    "dtype": dtype,
-                    "shard_rows": shard_rows,
-                    "blocks": plan.to_json(),
-                    "about": dict(about),
-                },
-            )
-        return cls(path, plan, rows, dtype, shard_rows)
+        part = cls(base / digest(canonical_json(plan.to_json()))[:16], plan, rows, dtype, shard_rows, dict(about))
+        meta = part._begin()
+        return replace(part, shard_rows=int(meta["shard_rows"]))
+
+    def _begin(self) -> dict[str, Any]:
+        """Write ``part.json`` unless it is there, and return what is there: the first of two writers has its way."""
+        path = self.path / "part.json"
+        mine = {
+            "version": VERSION,
+            "rows": self.rows,
+            "dtype": self.dtype,
+            "shard_rows": self.shard_rows,
+            "blocks": self.plan.to_json(),
+            "about": dict(self.about),
+        }
+        there = read_json(path)
+        if there is None:
+            write_json_once(path, mine)
+            there = read_json(path)
+        if there is None or (there.get("rows"), there.get("dtype")) != (self.rows, self.dtype):  # torn
+            write_json(path, mine)
+            return mine
+        return there
 
     @classmethod
     def load(cls, path: Path) -> Part | None:
@@ -91,7 +102,8 @@ class Part:
         meta = read_json(path / "part.json")
         if meta is None or meta.get("version") != VERSION:
             return None
-        return cls(path, Plan.from_json(meta["blocks"]), meta["rows"], meta["dtype"], meta["shard_rows"])
+        plan = Plan.from_json(meta["blocks"])
+        return cls(path, plan, meta["rows"], meta["dtype"], meta["shard_rows"], meta.get("about", {}))
 
     @property
     def spans(self) -> list[tuple[int, int]]:
@@ -106,13 +118,12 @@ class Part:
             found[int(start), int(stop)] = path
         return found
 
-    def has(self, start: int, stop: int) -> bool:
-        """Whether some process has written the shard of these rows by now."""
-        return any(self.path.glob(f"{start:08d}-{stop:08d}.*.safetensors"))
-
     def sound(self, path: Path) -> bool:
-        """Whether a shard's bytes are those that its name promises; a torn one is deleted."""
-        good = file_digest(path)[:16] == path.name.split(".")[1]
+        """Whether a shard is there with the bytes that its name promises; a torn one is deleted."""
+        try:
+            good = file_digest(path)[:16] == path.name.split(".")[1]
+        except FileNotFoundError:  # deleted since it was listed
+            return False
         if not good:
             path.unlink(missing_ok=True)
         return good
@@ -139,9 +150,13 @@ class Part:
             temporary.write_bytes(content)
 
     def finish(self, about: Mapping[str, Any]) -> None:
-        """Write ``done.json``: the part is complete."""
-        there = self.listing()
-        shards = [there[span].name for span in self.spans]
+        """Write ``done.json``: the part is complete.
+
+        Raises:
+            StoreError: shards are gone; ``part.json`` stands, so that the same call goes on with the rest.
+        """
+        self._begin()  # for the case that the folder was deleted meanwhile and came back with the later shards
+        shards = [shard.path.name for shard in self.shards()]
         write_json(self.path / "done.json", {"shards": shards, "about": dict(about)})
 
     @property
@@ -160,7 +175,7 @@ class Part:
             path = there.get((start, stop))
             if path is None:
                 raise StoreError(
-                    f"the features of rows {start} to {stop} are gone from {self.path}",
+                    f"the features of rows {start} to {stop} are gone from {self.path}: something emptied the cache",
                     do="run the same command again: only what is missing is computed",
                 )
             found.append(Shard(start, stop, path))
@@ -183,6 +198,26 @@ class Part:
                 do="set REGRAFT_CACHE to a larger disk, use --dtype float16 or fewer taps",
             )
         return needed
+
+
+class Arrivals:
+    """Which shards of a part some process has written by now, from a look at the folder once in a while.
+
+    A look costs the more the more shards there are, so that one per batch would make a long pass quadratic. What
+    arrives between two looks is computed twice, to the same bytes.
+    """
+
+    def __init__(self, part: Part, every_seconds: float = 1.0) -> None:
+        self._part, self._every = part, every_seconds
+        self._there: frozenset[tuple[int, int]] = frozenset()
+        self._looked = -math.inf
+
+    def has(self, start: int, stop: int) -> bool:
+        """Whether the shard of these rows was there at the last look."""
+        if time.monotonic() - self._looked >= self._every:
+            self._there = frozenset(self._part.listing())
+            self._looked = time.monotonic()
+        return (start, stop) in self._there
 
 
 class ShardedMatrix:
@@ -235,6 +270,20 @@ def read_shard(path: Path, keys: Sequence[str] | None = None) -> dict[str, Tenso
             got=str(error),
             do="run the same command again: a torn file is recomputed",
         ) from error
+
+
+def write_json_once(path: Path, value: Any) -> None:
+    """Write JSON to a new file, whole or not at all; one that is there already stays."""
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.part")
+    write_json(temporary, value)
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        pass
+    except OSError:  # a disk without hard links
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
 
 
 class Store:

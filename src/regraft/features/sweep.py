@@ -18,7 +18,7 @@ from regraft.data import Manifest, Source
 from regraft.errors import DataError, StoreError
 from regraft.features.cache import cache_root
 from regraft.features.plan import Block, Plan
-from regraft.features.store import DTYPES, VERSION, Part, Store
+from regraft.features.store import DTYPES, VERSION, Arrivals, Part, Store
 from regraft.files import canonical_json, digest
 from regraft.network import Network, Preprocess
 
@@ -128,8 +128,9 @@ def _fill(
     if progress:
         progress(done, part.rows)
     flops_per_row, computed = 0, 0
+    arrivals = Arrivals(part)
     for (start, stop), batch in zip(missing, batches(network.preprocess, manifest.inputs, missing, workers)):
-        if not part.has(start, stop):  # another process may have written it meanwhile
+        if not arrivals.has(start, stop):  # another process may have written it meanwhile
             counter = FlopCounterMode(display=False) if not flops_per_row else contextlib.nullcontext()
             with counter:
                 values = pool_batch(network, part.plan.blocks, batch)
