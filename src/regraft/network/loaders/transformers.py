@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor, nn
 
 from regraft.errors import MissingDependencyError, ModelError
-from regraft.files import digest
+from regraft.files import canonical_json, digest
 from regraft.network.blocks import prefix_tokens
 from regraft.network.network import About, Network, Traits
 from regraft.network.preprocess import ImagePreprocess, Modality, Preprocess
@@ -324,8 +324,14 @@ class TextPreprocess(Preprocess):
     def of(cls, source: str, tokenizer: Any, max_length: int) -> TextPreprocess:
         """From a tokeniser in hand."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
-        text = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
-        ids = tokenizer("a")["input_ids"]
+        ids = tokenizer("a", truncation=True, max_length=max_length)["input_ids"]
+        if backend is not None:
+            content = json.loads(backend.to_str())
+            for state in ("truncation", "padding"):  # left behind by the last call, and said anew in every call
+                content.pop(state, None)
+            text = canonical_json(content)
+        else:
+            text = json.dumps(tokenizer.get_vocab(), sort_keys=True)
         first = int(tokenizer.cls_token_id is not None and len(ids) > 0 and ids[0] == tokenizer.cls_token_id)
         names = tuple(tokenizer.model_input_names)
         return cls(source, digest(text, json.dumps(names)), max_length, tokenizer, names, first)
