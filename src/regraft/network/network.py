@@ -99,6 +99,11 @@ class Network:
         self._architecture = _architecture or architecture(module, self.traits.config)
         self._slow = needs_slow_path(module)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What a copy or a pickle holds: everything but the values that are derived from it."""
+        cached = {name for name, value in vars(type(self)).items() if isinstance(value, cached_property)}
+        return {name: value for name, value in vars(self).items() if name not in cached}
+
     def __repr__(self) -> str:
         return f"Network({self.name!r}, {self.about.source}, {self.about.parameters:,} parameters)"
 
