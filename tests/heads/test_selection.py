@@ -83,7 +83,9 @@ def test_wide_designs_in_bfloat16_with_a_sampled_gram_find_nearly_the_same_featu
     assert not Panel(design).held
     rough = torch.cat(list(relevance(design, classes_of(codes), None, 1e-2).values()))
     full = Panel(design).gram(limit=10**6)
-    torch.testing.assert_close(full, design.kernel(), rtol=1e-2, atol=1e-3)
+    # in 16 bits the columns are centred first, which double-centring makes of the plain kernel too
+    centre = torch.eye(len(full)) - 1 / len(full)
+    torch.testing.assert_close(centre @ full @ centre, centre @ design.kernel() @ centre, rtol=1e-2, atol=1e-3)
     for count in (60, 600):
         same = set(exact.topk(count).indices.tolist()) & set(rough.topk(count).indices.tolist())
         assert len(same) >= 0.9 * count

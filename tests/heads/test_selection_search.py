@@ -325,3 +325,18 @@ def test_arguments_that_do_not_fit_are_refused():
     empty = FeatureDesign({"a": UnitRows(Dense(torch.empty(90, 0)))}, 3)
     with pytest.raises(SolverError, match="no column"):
         select({"512": empty}, response, **good)
+
+
+def test_rows_that_are_much_alike_are_told_apart_in_sixteen_bits() -> None:
+    """Rendered images on one black ground: what rows share is a hundred times what parts them."""
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.arange(60) % 3
+    rows = 1 + 0.01 * torch.randn(60, 6000, generator=generator)
+    rows[:, :300] += 0.02 * torch.nn.functional.one_hot(codes, 3).float().repeat_interleave(100, 1)
+    design = FeatureDesign({"one": UnitRows(Dense(rows[:, :3000])), "two": UnitRows(Dense(rows[:, 3000:]))}, 3)
+    response = Response.of("multiclass", ("a", "b", "c"), codes.numpy())
+    folds = np.arange(60) // 3 % 5
+    found = select({"6000": design}, response, folds=folds, metric="accuracy", fractions=(0.05, 0.9))
+    wide = [cell.score for cell in found.table if cell.fraction == 0.9]
+    assert min(wide) > 0.6
+    assert max(cell.score for cell in found.table) > 0.9
