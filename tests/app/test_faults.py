@@ -210,6 +210,17 @@ def test_bad_images_are_all_named_before_the_pass_and_can_be_left_out(refused, c
     assert next(f for f in value["findings"] if f["code"] == "skipped-rows")["value"] == 5
 
 
+def test_with_skip_bad_every_image_is_looked_at_once_before_the_pass(photos, tmp_path, monkeypatch):
+    looked, module = [], sys.modules["regraft.data.inspect"]
+    look = module._inspect_row
+    monkeypatch.setattr(module, "_inspect_row", lambda source, row: looked.append(row) or look(source, row))
+    for more in ([], ["--skip-bad"]):
+        monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / f"cache{len(more)}"))
+        looked.clear()
+        assert run(["adapt", str(photos), *MODEL, *more, "--method", "probe", "-o", str(tmp_path / "run")]) == 0
+        assert sorted(looked) == list(range(48))
+
+
 # ---------------------------------------------------------------- the disk
 
 

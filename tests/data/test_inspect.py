@@ -119,7 +119,7 @@ def test_a_csv_with_missing_files_lists_all_of_them_at_once(tmp_path):
     assert len(m) == 6
     assert len(set(m.hashes)) == 6
     with pytest.raises(
-        DataError, match=r"2 of 6 rows cannot be read: .*1\.png: no such file; .*3\.png: no such file"
+        DataError, match=r"2 of the inputs in d cannot be used: .*1\.png: no such file; .*3\.png: no such file"
     ) as caught:
         checked(m)
     assert "--skip-bad" in str(caught.value)
@@ -130,8 +130,8 @@ def test_a_csv_with_missing_files_lists_all_of_them_at_once(tmp_path):
 
 
 def test_many_bad_rows_are_counted_and_the_first_named():
-    m = scan((EncodedImages([b""] * 30 + [encoded(1), encoded(2)], "d"), [0, 1] * 16))
-    with pytest.raises(DataError, match=r"30 of 32 rows cannot be read: d row 0: .*; and 10 more"):
+    m = scan((EncodedImages([b""] * 60 + [encoded(1), encoded(2)], "d"), [0, 1] * 31))
+    with pytest.raises(DataError, match=r"60 of the inputs in arrays cannot be used: d row 0: .*; and 10 more"):
         checked(m)
 
 
@@ -164,7 +164,9 @@ def test_bad_masks_are_bad_rows():
     masks = Masks(EncodedImages([encoded(0, mode="L"), b"", encoded(2, mode="L")], "d"))
     m = scan((inputs, [0, 1, 0]))
     target = dataclasses.replace(m.target, masks=masks, values=np.zeros((3, 0), np.int64))
-    with pytest.raises(DataError, match=r"1 of 3 rows cannot be read: d row 1 \(mask\): the image is empty"):
+    with pytest.raises(
+        DataError, match=r"1 of the inputs in arrays cannot be used: d row 1 \(mask\): the image is empty"
+    ):
         checked(dataclasses.replace(m, target=target))
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas
 import pytest
 from PIL import Image
 from sklearn.base import clone
@@ -80,6 +81,25 @@ def test_image_paths_in_cross_validation_and_grid(pictures):
     grid = GridSearchCV(estimator, {"method": ["probe", "all-layers"]}, cv=2).fit(paths, labels)
     assert grid.best_score_ > 0.9
     assert grid.predict(paths[:3]).tolist() == labels[:3]
+
+
+def test_one_column_of_a_frame_or_a_table_is_the_inputs(pictures):
+    paths, labels = pictures
+    frame = pandas.DataFrame({"file": paths})
+    estimator = GraftClassifier("regraft/fashion-resnet", method="probe", random_state=0, folds=3)
+    expected = estimator.fit(paths, labels).predict_proba(paths[:5])
+    for X in (frame, frame["file"], np.array(paths)[:, None], np.array(paths, dtype=object)[:, None]):
+        assert np.array_equal(estimator.fit(X, labels).predict_proba(X[:5]), expected)
+    for wide in (pandas.DataFrame({"file": paths, "row": range(60)}), np.array([paths, paths]).T):
+        with pytest.raises(DataError, match=r"one column of inputs; got 2 columns"):
+            estimator.fit(wide, labels)
+
+
+def test_inputs_of_another_kind_are_refused():
+    with pytest.raises(DataError, match=r"reads image inputs; got text inputs"):
+        GraftClassifier("regraft/fashion-resnet").fit(["some words", "more words"] * 4, [0, 1] * 4)
+    with pytest.raises(DataError, match=r"reads image inputs; got array inputs"):
+        GraftClassifier("regraft/fashion-resnet").fit(np.eye(8), [0, 1] * 4)
 
 
 def test_clone_keeps_the_model():

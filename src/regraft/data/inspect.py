@@ -20,7 +20,7 @@ __all__ = ["BadRow", "checked", "drop", "inspect", "thread_map"]
 
 Result = TypeVar("Result")
 _SPAN = 64
-_SHOWN = 20  # rows that an error names; the rest are counted
+_SHOWN = 50  # rows that an error names; the rest are counted
 
 
 def inspect(
@@ -69,7 +69,7 @@ def checked(
     """The manifest with readable rows only: inspects inputs and masks, then refuses or drops the bad rows.
 
     Raises:
-        DataError: bad rows (all listed, up to 20 by name) unless ``skip_bad``; or too little is left.
+        DataError: bad rows (all listed, up to 50 by name) unless ``skip_bad``; or too little is left.
     """
     bad = dict(inspect(manifest.inputs, workers=workers, progress=progress))
     if manifest.target is not None and manifest.target.masks is not None:
@@ -80,9 +80,10 @@ def checked(
     if not skip_bad:
         lines = "; ".join(f"{item.where}: {item.reason}" for _, item in listed[:_SHOWN])
         more = f"; and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+        where = "" if manifest.name == "inputs" else f" in {manifest.name}"
         raise DataError(
-            f"{manifest.name}: {len(listed)} of {len(manifest)} rows cannot be read: {lines}{more}",
-            do="mend or delete them, or leave them out with --skip-bad",
+            f"{len(listed)} of the inputs{where} cannot be used: {lines}{more}",
+            do="mend or remove them, or pass --skip-bad to go on without them",
         )
     return drop(manifest, listed)
 

@@ -61,7 +61,7 @@ def scan(
             * ``(X, y)`` or ``(X, y, groups)``: arrays, lists of paths or texts;
             * with ``labelled=False`` also a list of paths of images or of ``.txt`` files, one such path, X alone, or
               one image (Pillow's, or uint8 ``(H, W, 3)``);
-            * a :class:`Manifest`, which is returned as it is.
+            * a :class:`Manifest`, which is returned as it is (with ``skip_bad``, without its unreadable rows).
         kind: the kind of task; inferred where ``None`` by the rules in :mod:`regraft.data.labels`.
         label: the label column, or several.
         group: the column whose equal values no split may part.
@@ -75,7 +75,7 @@ def scan(
         MissingDependencyError: a Hugging Face id without the package ``datasets``.
     """
     if isinstance(data, Manifest):
-        return data
+        return checked(data, skip_bad=True) if skip_bad else data
     if kind is not None and kind not in KINDS:
         near = difflib.get_close_matches(str(kind), KINDS, n=1)
         raise DataError(

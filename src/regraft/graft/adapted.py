@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regraft.data import BadRow, Kind, Manifest, inspect, scan
+from regraft.data import Kind, Manifest, checked, scan
 from regraft.errors import DataError
 from regraft.features import Plan, Progress, batches, pool_batch
 from regraft.graft.prediction import Prediction
@@ -18,20 +17,7 @@ from regraft.heads import Readout
 from regraft.linear import Dense, Matrix
 from regraft.network import Network
 
-__all__ = ["Adapted", "check_modality", "refuse"]
-
-_SHOWN = 50
-
-
-def refuse(bad: Sequence[tuple[int, BadRow]], name: str) -> DataError:
-    """One error that names every row that cannot be used (the first fifty of very many)."""
-    shown = "; ".join(f"{row.where}: {row.reason}" for _, row in bad[:_SHOWN])
-    more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-    where = "" if name == "inputs" else f" in {name}"
-    return DataError(
-        f"{len(bad)} of the inputs{where} cannot be used: {shown}{more}",
-        do="mend or remove them, or pass --skip-bad to go on without them",
-    )
+__all__ = ["Adapted", "check_modality"]
 
 
 def check_modality(network: Network, manifest: Manifest) -> None:
@@ -91,11 +77,7 @@ class Adapted:
         """
         manifest = inputs if isinstance(inputs, Manifest) else scan(inputs, labelled=False)
         check_modality(self.network, manifest)
-        if bad := inspect(manifest.inputs):
-            if not skip_bad:
-                raise refuse(bad, manifest.name)
-            left_out = {row for row, _ in bad}
-            manifest = manifest.take([row for row in range(len(manifest)) if row not in left_out])
+        manifest = checked(replace(manifest, target=None), skip_bad=skip_bad)
         spans = [(a, min(a + batch_size, len(manifest))) for a in range(0, len(manifest), batch_size)]
         outputs: list[Tensor] = []
         done = 0

@@ -17,10 +17,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
-from regraft.data import Kind, Target, inspect, scan
+from regraft.data import Kind, Target, checked, scan
 from regraft.errors import DataError
 from regraft.features import Plan, by_size, plan, sweep
-from regraft.graft.adapted import refuse
+from regraft.graft.adapted import check_modality
 from regraft.graft.problem import Problem
 from regraft.graft.recipe import Recipe, find_recipe
 from regraft.linear import Dense, Matrix
@@ -41,9 +41,9 @@ class _Graft(BaseEstimator):
     def _matrices(self, X: Any) -> dict[str, Matrix]:
         if self.model is None:
             return {"columns": Dense(torch.from_numpy(np.array(X, dtype=np.float64)))}
-        manifest = scan(list(X), labelled=False)
-        if bad := inspect(manifest.inputs):
-            raise refuse(bad, manifest.name)
+        manifest = scan(_one_column(X), labelled=False)
+        check_modality(self.network_, manifest)
+        manifest = checked(manifest)
         return sweep(self.network_, manifest, self.plan_, batch_size=self.batch_size).matrices()
 
     def _prepare(self, X: Any, y: Any, *, numeric: bool) -> tuple[Any, np.ndarray]:
@@ -84,6 +84,25 @@ class _Graft(BaseEstimator):
             X = validate_data(self, X, reset=False, dtype=np.float64)
         design = self.head_.view.design(self._matrices(X), outputs)
         return self.head_.solution.readout.predict_proba(design).double().numpy()
+
+
+def _one_column(X: Any) -> list[Any]:
+    """The rows as a list; a frame or a table of texts must have one column, whose cells are the rows.
+
+    Raises:
+        DataError: several columns: no telling which one holds the inputs.
+    """
+    if hasattr(X, "columns") and hasattr(X, "to_numpy"):
+        X = X.to_numpy()
+        width: int | None = X.shape[1]
+    else:
+        table = isinstance(X, np.ndarray) and X.ndim == 2 and X.dtype.kind in "OUT"
+        width = X.shape[1] if table else None
+    if width is not None and width != 1:
+        raise DataError(
+            "X for a backbone", expected="one column of inputs", got=f"{width} columns", do="choose one, as X[name]"
+        )
+    return list(X) if width is None else X[:, 0].tolist()
 
 
 class GraftClassifier(ClassifierMixin, _Graft):

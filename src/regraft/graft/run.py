@@ -14,11 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from regraft.data import Manifest, check_target, drop, inspect, scan
+from regraft.data import Manifest, check_target, checked, scan
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, Store, by_size, find, plan, sweep
 from regraft.files import write_bytes
-from regraft.graft.adapted import Adapted, Prediction, refuse
+from regraft.graft.adapted import Adapted, Prediction
 from regraft.graft.artifact import save_artifact
 from regraft.graft.card import model_card
 from regraft.graft.evidence import figures, prediction_rows
@@ -253,8 +253,10 @@ def _sweep(
     with ledger.stage("sweep") as extra:
         stores = _stored(ready, options)
         if not all(stores):
-            # What was swept before was readable then; only rows that are new are looked at before the pass.
-            ready = replace(ready, manifest=_readable(ready.manifest, options.skip_bad, progress))
+            # What was swept before was readable then; only rows that are new are looked at before the pass. With
+            # skip_bad the scan has looked at all of them.
+            if not options.skip_bad:
+                checked(ready.manifest, progress=_stage(progress, "inspect"))
             check_protocol(ready.manifest, ready.metric, options.folds, options.seed)
             stores = _swept(ready, options, progress)
         extra["backbone_passes"] = sum(store.computed_rows for store in stores if store) / len(ready.manifest)
@@ -291,14 +293,8 @@ def _swept(ready: Prepared, options: Options, progress: Progress | None) -> list
     return stores
 
 
-def _readable(manifest: Manifest, skip_bad: bool, progress: Progress | None) -> Manifest:
-    tick = None if progress is None else lambda done, total: progress("inspect", done, total)
-    bad = inspect(manifest.inputs, progress=tick)
-    if not bad:
-        return manifest
-    if not skip_bad:
-        raise refuse(bad, manifest.name)
-    return drop(manifest, bad)
+def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, total: progress(name, done, total)
 
 
 def _problem(ready: Prepared, rows: Manifest, store: Store | None, options: Options) -> Problem:
