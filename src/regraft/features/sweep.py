@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,14 @@ def base_key(network: Network, manifest: Manifest, dtype: str) -> str:
     """The key of everything that features depend on, except which blocks were asked for.
 
     Weights, architecture and preprocessing are in the network's fingerprint; the rows are their
-    content hashes in order.
+    content hashes in order. The fingerprint outlives an upgrade of torch or of the library that holds the
+    architecture, the features do not: another version may compute other numbers.
     """
-    return digest(str(VERSION), network.fingerprint, canonical_json(list(manifest.hashes)), dtype)[:24]
+    versions = {"torch": str(torch.__version__)}
+    with contextlib.suppress(metadata.PackageNotFoundError):
+        versions[network.about.source] = metadata.version(network.about.source)
+    rows = canonical_json(list(manifest.hashes))
+    return digest(str(VERSION), network.fingerprint, canonical_json(versions), rows, dtype)[:24]
 
 
 def find(

@@ -1,0 +1,160 @@
+"""The fingerprint sees every function that a forward pass may call, and no version of any library."""
+
+from __future__ import annotations
+
+import functools
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.features.toy import toy_manifest
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regraft.features.sweep import base_key
+from regraft.network import ArrayPreprocess, from_module, load
+
+
+class Holds(nn.Module):
+    """A linear layer and an attribute."""
+
+    def __init__(self, value: Any) -> None:
+        super().__init__()
+        self.fc = nn.Linear(4, 4)
+        self.value = value
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(x)
+
+
+class Power:
+    def __init__(self, exponent: float) -> None:
+        self.exponent = exponent
+
+    def __call__(self, x: Tensor) -> Tensor:
+        return x**self.exponent
+
+
+def scaled(factor: float) -> Callable[[Tensor], Tensor]:
+    return lambda x: factor * x
+
+
+def recursive() -> Callable[[Tensor], Tensor]:
+    def again(x: Tensor) -> Tensor:
+        return x if x.numel() < 2 else again(x[1:])
+
+    return again
+
+
+def fingerprint(value: Any) -> str:
+    torch.manual_seed(0)
+    return from_module(Holds(value), ArrayPreprocess((4,))).fingerprint
+
+
+VALUES: dict[str, Callable[[], Any]] = {
+    "nothing": lambda: None,
+    "relu": lambda: torch.relu,
+    "tanh": lambda: torch.tanh,
+    "functional relu": lambda: functional.relu,
+    "a class": lambda: nn.ReLU,
+    "another class": lambda: nn.GELU,
+    "exact gelu": lambda: functools.partial(functional.gelu, approximate="none"),
+    "tanh gelu": lambda: functools.partial(functional.gelu, approximate="tanh"),
+    "a list": lambda: [torch.relu, torch.tanh],
+    "another list": lambda: [torch.tanh, torch.relu],
+    "a tuple of partials": lambda: (functools.partial(torch.clamp, min=0.0),),
+    "a mapping": lambda: {"first": torch.relu},
+    "another mapping": lambda: {"second": torch.relu},
+    "a lambda": lambda: lambda x: x + 1,
+    "another lambda": lambda: lambda x: x + 2,
+    "a closure": lambda: scaled(2.0),
+    "another closure": lambda: scaled(3.0),
+    "an object": lambda: Power(2.0),
+    "another object": lambda: Power(3.0),
+    "a method": lambda: Power(2.0).__call__,
+    "another method": lambda: Power(3.0).__call__,
+    "a function that calls itself": lambda: recursive(),
+}
+
+
+def test_callables_count_and_give_the_same_digest_each_time() -> None:
+    prints = {name: fingerprint(make()) for name, make in VALUES.items()}
+    assert len(set(prints.values())) == len(VALUES)
+    assert prints == {name: fingerprint(make()) for name, make in VALUES.items()}
+
+
+@pytest.mark.parametrize("attribute", ["act", "_act"])
+def test_two_networks_that_differ_in_their_activation_alone(attribute: str) -> None:
+    made = []
+    for act in (torch.relu, torch.tanh):
+        module = Holds(None)
+        module.load_state_dict(Holds(None).state_dict())
+        with torch.no_grad():
+            for p in module.parameters():
+                p.fill_(1.0)
+        setattr(module, attribute, act)
+        made.append(from_module(module, ArrayPreprocess((4,))).fingerprint)
+    assert made[0] != made[1]
+
+
+CODE = """
+from torch import nn
+from regraft.network import ArrayPreprocess
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.fc, self.act = nn.Linear(4, 3), (lambda x: x.{function}())
+    def forward(self, x):
+        return self.fc(x){forward}
+def build():
+    return Net(), ArrayPreprocess((4,))
+"""
+
+
+def test_source_of_own_classes_and_functions_counts(tmp_path: Path) -> None:
+    """One module, edited between processes; what is not edited keeps its fingerprint."""
+
+    def loaded(folder: str, **text: str) -> str:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "mynet.py").write_text(CODE.format(**text))
+        script = "from regraft.network import load; print(load('mynet:build').fingerprint)"
+        done = subprocess.run(
+            [sys.executable, "-c", script], cwd=tmp_path / folder, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    first = loaded("a", function="relu", forward="")
+    assert loaded("b", function="relu", forward="") == first
+    assert len({first, loaded("c", function="tanh", forward=""), loaded("d", function="relu", forward=" * 2")}) == 3
+
+
+def test_code_without_source_is_told_apart() -> None:
+    def made(expression: str) -> str:
+        space: dict[str, Any] = {"nn": nn, "__name__": "typed"}
+        exec(f"class Net(nn.Linear):\n    def forward(self, x):\n        return {expression}\n", space)
+        torch.manual_seed(0)
+        return from_module(space["Net"](4, 4), ArrayPreprocess((4,))).fingerprint
+
+    assert made("x + 1") == made("x + 1")
+    assert len({made("x + 1"), made("x + 2"), made("x.relu()"), made("x.tanh()")}) == 4
+
+
+def test_library_code_counts_by_name_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that an upgrade of a library leaves the fingerprint as it is; the stored features it does not."""
+    import importlib.metadata
+
+    network, manifest = load("regraft/fashion-resnet"), toy_manifest(30)
+    before, key = network.fingerprint, base_key(network, manifest, "float32")
+    assert base_key(load("regraft/fashion-resnet"), manifest, "float32") == key
+    monkeypatch.setattr("inspect.getsource", lambda _: "a newer version")
+    again = load("regraft/fashion-resnet")
+    assert again.fingerprint == before
+    monkeypatch.setattr(torch, "__version__", "99.0")
+    other = base_key(again, manifest, "float32")
+    assert other != key
+    monkeypatch.setattr(importlib.metadata, "version", lambda _: "99.0")
+    assert base_key(again, manifest, "float32") not in (key, other)
