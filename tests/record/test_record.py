@@ -224,3 +224,10 @@ def test_totals_are_sums_over_the_stages() -> None:
 def test_is_a_value() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         RECORD.status = "changed"  # type: ignore[misc]
+
+
+def test_an_unknown_interval_says_why():
+    known = Score("accuracy", 0.95, 0.9435, 0.962, "wilson", 100)
+    unknown = Score("accuracy", 1.0, math.nan, math.nan, "unknown: one group", 12)
+    assert known.spread == "0.9435 to 0.9620"
+    assert unknown.spread == "unknown: one group"

@@ -54,7 +54,7 @@ def supervised(
         show_json(summary(record))
         return
     if (score := record.headline) is not None:
-        say(f"{score.protocol} {score.metric} {score.value:.4f}  (95 % interval {score.low:.4f} to {score.high:.4f})")
+        say(f"{score.protocol} {score.metric} {score.value:.4f}  (95 % interval {score.spread})")
     say(f"backbone  {output}")
 
 

@@ -48,7 +48,7 @@ def say_result(record: Record) -> None:
     for name in ("test", "validation"):
         if (score := record.scores.get(name)) is not None:
             lines += [
-                (name, f"{score.metric} {score.value:.4f}, 95 % interval {score.low:.4f} to {score.high:.4f}"),
+                (name, f"{score.metric} {score.value:.4f}, 95 % interval {score.spread}"),
                 ("", f"{score.rows} rows, {score.protocol}"),
             ]
     spent = f"{_passes(record.total('backbone_passes'))}, {duration(record.total('seconds'))}"

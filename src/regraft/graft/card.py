@@ -60,6 +60,6 @@ def _name(record: Record, score: Score) -> str:
 
 def _row(score: Score) -> str:
     return (
-        f"| {score.rows} | {score.metric} | {score.value:.4f} | {score.low:.4f} to {score.high:.4f} "
+        f"| {score.rows} | {score.metric} | {score.value:.4f} | {score.spread} "
         f"| {score.protocol} |"
     )

@@ -28,7 +28,8 @@ class Score:
             ``nll``, ``ece``, ``brier``.
         value: the point estimate.
         low, high: a 95 % interval.
-        interval: how it was made: ``wilson``, ``bootstrap over rows``, ``bootstrap over groups``.
+        interval: how it was made: ``wilson``, ``bootstrap over rows``, ``bootstrap over groups``, ``wilson over
+            N rows: every resample agrees``; or ``unknown: …`` and why, with ``low`` and ``high`` NaN.
         rows: how many rows it was measured on.
         per_fold: the same metric on each outer fold, where the score is a cross-validation.
         protocol: which rows: ``test split``, ``validation split``, ``outer cross-validation`` or
@@ -43,6 +44,12 @@ class Score:
     rows: int
     per_fold: tuple[float, ...] = ()
     protocol: str = ""
+
+    @property
+    def spread(self) -> str:
+        """The interval in words: ``0.9435 to 0.9620``, or why there is none."""
+        known = math.isfinite(self.low) and math.isfinite(self.high)
+        return f"{self.low:.4f} to {self.high:.4f}" if known else self.interval
 
 
 @dataclass(frozen=True)
