@@ -59,7 +59,4 @@ def _name(record: Record, score: Score) -> str:
 
 
 def _row(score: Score) -> str:
-    return (
-        f"| {score.rows} | {score.metric} | {score.value:.4f} | {score.spread} "
-        f"| {score.protocol} |"
-    )
+    return f"| {score.rows} | {score.metric} | {score.value:.4f} | {score.spread} | {score.protocol} |"
