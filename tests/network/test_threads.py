@@ -5,9 +5,11 @@ from __future__ import annotations
 import copy
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.network.zoo import capture
@@ -81,17 +83,15 @@ def test_threads_observe_their_own_passes(name: str, own: Callable[[str], Networ
 
 
 def test_threads_may_find_the_sites_at_once() -> None:
-    """Two traces of one module that wait for each other in the middle of their passes."""
-    meeting = threading.Barrier(2, timeout=60)
+    """Two traces of one module, and a plain pass in the middle of one of them: each sees its own pass alone."""
 
-    class Meets(nn.Module):
+    class Rests(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
-            if threading.current_thread() is not threading.main_thread():
-                meeting.wait()
+            time.sleep(0.05)  # the other thread gets to run
             return torch.relu(x)
 
     torch.manual_seed(0)
-    module = nn.Sequential(nn.Linear(4, 5), Meets(), nn.Linear(5, 6), Meets(), nn.Linear(6, 2))
+    module = nn.Sequential(nn.Linear(4, 5), Rests(), nn.Linear(5, 6), Rests(), nn.Linear(6, 2))
     x = torch.randn(3, 4)
 
     def found() -> Trace:
@@ -103,7 +103,11 @@ def test_threads_may_find_the_sites_at_once() -> None:
     def task() -> None:
         assert found().taps == alone.taps
 
-    at_once([task, task])
+    def plain() -> None:
+        for _ in range(3):
+            module(x)
+
+    at_once([task, task, plain])
 
 
 def test_a_copy_made_while_observed_is_not_observed(own: Callable[[str], Network]) -> None:
@@ -128,7 +132,8 @@ def test_threads_predict_as_they_do_alone() -> None:
 
     def predict(index: int) -> Callable[[], None]:
         def task() -> None:
-            assert (adapted.predict_proba(inputs[index], **options).probabilities == alone[index]).all()
+            together = adapted.predict_proba(inputs[index], **options).probabilities
+            np.testing.assert_allclose(together, alone[index], rtol=1e-4, atol=1e-6)  # other rows differ by far more
 
         return task
 

@@ -12,7 +12,7 @@ from torch import nn
 __all__ = ["Hook", "hooked"]
 
 Hook = tuple[nn.Module, Literal["before", "after"], Callable[..., None]]
-_LOCK = threading.Lock()  # torch numbers its hooks by a counter that two threads may read at once
+_TURN = threading.RLock()  # torch's lists of hooks bear no change by one thread while another walks through them
 
 
 @contextlib.contextmanager
@@ -20,16 +20,16 @@ def hooked(hooks: Iterable[Hook]) -> Iterator[None]:
     """Inside this context, call ``hook(module, args, kwargs)`` before or ``hook(module, args, kwargs, output)``
     after each pass through a module by the thread that entered the context.
 
-    A module is shared by all threads, and so are its hooks: passes of other threads go by unheard.
+    A module is shared by all threads, and so are its hooks: threads that hang hooks take turns, and passes of a
+    thread that hung none go by unheard.
     """
     owner: list[int] = [threading.get_ident()]
-    with _LOCK:
+    with _TURN:
         handles = [_register(module, when, _heard_by(owner, hook)) for module, when, hook in hooks]
-    try:
-        yield
-    finally:
-        owner.clear()  # a copy of the module that was made meanwhile keeps its hooks, and they stay silent
-        with _LOCK:
+        try:
+            yield
+        finally:
+            owner.clear()  # a copy of the module that was made meanwhile keeps its hooks, and they stay silent
             for handle in handles:
                 handle.remove()
 

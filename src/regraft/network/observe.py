@@ -106,7 +106,7 @@ def observe(module: nn.Module, trace: Trace, names: Sequence[str], on_value: OnV
     The value has its site's layout, ``(B, C, H, W)``, ``(B, L, D)`` or ``(B, D)``. It may be overwritten
     by the network as soon as ``on_value`` returns: use it up there, or clone it.
 
-    Only passes of this thread are observed: others may run the same module at the same time.
+    Only passes of this thread are observed; other threads that want to observe wait for their turn.
 
     Raises:
         TapError: a name is no site, or a forward pass did not come by all of them.
