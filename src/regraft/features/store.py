@@ -41,7 +41,7 @@ from regraft.linear import Dense, Matrix
 
 __all__ = ["DTYPES", "VERSION", "Arrivals", "Part", "Shard", "ShardedMatrix", "Store"]
 
-VERSION = 1
+VERSION = 2
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _IN_MEMORY_BYTES = 2 << 30  # a block larger than this is read from its shards chunk by chunk
 
