@@ -18,12 +18,13 @@ from regraft.data import Manifest, check_target, checked, scan
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, Store, by_size, find, plan, sweep
 from regraft.files import write_bytes
-from regraft.graft.adapted import Adapted, Prediction
+from regraft.graft.adapted import Adapted, check_modality
 from regraft.graft.artifact import save_artifact
 from regraft.graft.card import model_card
 from regraft.graft.evidence import figures, prediction_rows
 from regraft.graft.findings import Context, check
 from regraft.graft.options import Options, check_options, choose_metric, pick_device
+from regraft.graft.prediction import Prediction
 from regraft.graft.problem import Problem
 from regraft.graft.protocol import Evaluation, check_protocol, evaluate
 from regraft.graft.recipe import Recipe, find_recipe
@@ -144,12 +145,7 @@ def prepare(
     with ledger.stage("model"):
         network = model if isinstance(model, Network) else load(model, weights=options.weights)
         network = network.to(device)
-        if network.preprocess.modality != manifest.inputs.modality:
-            raise DataError(
-                f"{network.name} reads {network.preprocess.modality} inputs",
-                got=f"{manifest.inputs.modality} inputs in {manifest.name}",
-                do="choose a backbone for this kind of data, or name another input column with --input",
-            )
+        check_modality(network, manifest)
         wanted = plan(network, [recipe.features.taps])
     return Prepared(recipe, manifest, unlabelled, network, wanted, metric)
 
