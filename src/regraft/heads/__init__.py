@@ -1,6 +1,19 @@
 """Losses, penalties and solvers: a Design and labels become a Readout."""
 
 from regraft.heads.calibration import link, reliability, temperature
+from regraft.heads.chosen import (
+    Choice,
+    Overlap,
+    Transfer,
+    chosen_scores,
+    mean_depth,
+    overlap,
+    overlap_matrix,
+    rank_offset,
+    ranked,
+    stability,
+    transfer,
+)
 from regraft.heads.feature_scores import relevance
 from regraft.heads.group_lasso import GroupLassoFit, GroupLassoPath, group_lasso
 from regraft.heads.head2toe import select
@@ -28,16 +41,20 @@ __all__ = [
     "METRICS",
     "PROPER",
     "Cell",
+    "Choice",
     "GroupLassoFit",
     "GroupLassoPath",
     "Kind",
     "Link",
+    "Overlap",
     "Readout",
     "Response",
     "Selection",
     "Solution",
     "Status",
+    "Transfer",
     "brier",
+    "chosen_scores",
     "default_metric",
     "ece",
     "group_lasso",
@@ -45,14 +62,21 @@ __all__ = [
     "keep",
     "kept_design",
     "link",
+    "mean_depth",
     "measure",
     "nll",
+    "overlap",
+    "overlap_matrix",
     "predictions",
+    "rank_offset",
+    "ranked",
     "relevance",
     "reliability",
     "score",
     "select",
     "solve",
+    "stability",
     "temperature",
+    "transfer",
     "wilson",
 ]
