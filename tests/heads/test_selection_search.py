@@ -300,6 +300,43 @@ def test_drawn_rows_hold_every_class_in_proportion():
     assert not torch.equal(rows, head2toe._draw(classes_of(codes), 100, seed=1))
 
 
+class Favourites:
+    """Ranks the given columns first, whatever the labels."""
+
+    name = "favourites"
+
+    def __init__(self, *columns):
+        self.columns, self.seen = columns, []
+
+    def __call__(self, panel, tasks, response, strengths):
+        self.seen.append((panel.n_rows, len(tasks), len(response), list(strengths)))
+        scores = torch.zeros(len(tasks), len(strengths), panel.width)
+        for place, column in enumerate(self.columns):
+            scores[..., column] = len(self.columns) - place
+        return scores
+
+
+@pytest.mark.parametrize("limit", [1000, 60])
+def test_a_given_scorer_ranks_the_features_in_every_fold_and_for_the_final_head(monkeypatch, limit):
+    monkeypatch.setattr(head2toe, "GRAM_ROWS", limit)
+    x, codes = planted()
+    scorer = Favourites(7, 120, 300, 301)
+    arguments = {"folds": np.arange(90) % 3, "metric": "accuracy", "fractions": (0.01,)}
+    found = select({"512": design_of(x, 3)}, classes_of(codes), scorer=scorer, **arguments)
+    assert scorer.seen == [(min(limit, 90), 4, min(limit, 90), [1e-2, 1e-3])]
+    assert {k: v.tolist() for k, v in found.columns.items()} == {"layer0": [7], "layer1": [20], "layer2": [100, 101]}
+    assert found.scores["layer1"][20] == 3
+    assert found.table[0].score < 0.7 < select({"512": design_of(x, 3)}, classes_of(codes), **arguments).table[0].score
+
+
+def test_scores_of_another_shape_are_refused():
+    x, codes = planted()
+    scorer = Favourites(7)
+    short = type("Short", (), {"name": "short", "__call__": lambda self, *a: scorer(*a)[:1]})()
+    with pytest.raises(SolverError, match="'short' have shape"):
+        select({"512": design_of(x, 3)}, classes_of(codes), folds=np.arange(90) % 3, metric="accuracy", scorer=short)
+
+
 def test_arguments_that_do_not_fit_are_refused():
     x, codes = planted()
     good = {"folds": np.arange(90) % 3, "metric": "accuracy"}

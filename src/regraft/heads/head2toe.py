@@ -25,6 +25,7 @@ from regraft.heads.metrics import PROPER
 from regraft.heads.nested import NestedGrams, steps, union
 from regraft.heads.panel import Panel
 from regraft.heads.response import Response
+from regraft.heads.scorer import Scorer
 from regraft.heads.search import Judge
 from regraft.heads.selection import FRACTIONS, Cell, Selection, keep, kept_count, kept_design, ranking, stored_bytes
 from regraft.heads.solve import FORMS, check_folds, check_forms, check_sizes, check_strengths, check_training, search
@@ -48,6 +49,7 @@ def select(
     class_weight: ClassWeight = None,
     one_standard_error: bool = False,
     seed: int = 0,
+    scorer: Scorer | None = None,
 ) -> Selection:
     """Choose target size T, fraction F, score penalty λ and norm order by cross-validated ridge heads, then the head.
 
@@ -73,6 +75,8 @@ def select(
         class_weight: as in :func:`regraft.heads.solve`; "balanced" is counted inside each training set.
         one_standard_error: take the cell of fewest stored bytes within one standard error of the best.
         seed: of the rows that are drawn.
+        scorer: what ranks the features in the place of the ridge scores. Above 4,000 rows it sees the drawn rows
+            alone, and what it finds there also chooses the features of the final head.
 
     Returns:
         The selection. Equal scores go to the fewest stored bytes, then to the stronger penalty.
@@ -88,7 +92,7 @@ def select(
         check_rows(design, response)
         check_sizes(design, response, metric)
     wanted = check_forms(forms, response)
-    grid = _Grid(_fractions(fractions), check_strengths(strengths))
+    grid = _Grid(_fractions(fractions), check_strengths(strengths), scorer)
     fold_of = check_folds(folds, len(response))
     rows = sample_weights(response, None)
     check_training(fold_of, row_weights(response, class_weight, rows))
@@ -100,8 +104,10 @@ def select(
         few = _draw(response, GRAM_ROWS, seed)
         part = {size: _rows(design, few) for size, design in designs.items()}
         best = _compare(part, response.take(few), fold_of[few], metric, grid, class_weight, one_standard_error)
-        scores = streamed_scores(designs[best.cell.size], tasks, [best.cell.strength])[:, 0]
-        best = replace(best, scores=scores, panel=None)
+        best = replace(best, panel=None)
+        if scorer is None:
+            scores = streamed_scores(designs[best.cell.size], tasks, [best.cell.strength])[:, 0]
+            best = replace(best, scores=scores)
     return _finish(designs[best.cell.size], best, tasks, response, fold_of, judge, wanted)
 
 
@@ -109,6 +115,20 @@ def select(
 class _Grid:
     fractions: list[float]
     strengths: list[float]
+    scorer: Scorer | None = None
+
+    def scores(self, panel: Panel, tasks: Sequence[FoldTask], response: Response) -> Tensor:
+        """(tasks, strengths, width)."""
+        if self.scorer is None:
+            return panel_scores(panel, tasks, self.strengths)
+        found = self.scorer(panel, tasks, response, self.strengths)
+        wanted = (len(tasks), len(self.strengths), panel.width)
+        if tuple(found.shape) != wanted:
+            raise SolverError(
+                f"the scores of {self.scorer.name!r} have shape {tuple(found.shape)}",
+                expected=f"{wanted}: training sets, penalties, features",
+            )
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,7 +187,7 @@ def _compare(
     found: tuple[Tensor, Panel] | None = None
     for size, design in designs.items():
         panel = Panel(design)
-        scores = panel_scores(panel, tasks, grid.strengths)
+        scores = grid.scores(panel, tasks, response)
         logits = _cells(panel, scores, grid, heads, sorted_folds, order)
         table += _judged(judge, size, grid, logits, panel.width)
         last, best = best, _choose(table, judge.sign, one_standard_error)
