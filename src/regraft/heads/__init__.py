@@ -15,7 +15,7 @@ from regraft.heads.chosen import (
     transfer,
 )
 from regraft.heads.feature_scores import relevance
-from regraft.heads.group_lasso import GroupLassoFit, GroupLassoPath, group_lasso
+from regraft.heads.group_lasso import GroupLassoFit, GroupLassoPath, group_lasso, lasso
 from regraft.heads.head2toe import select
 from regraft.heads.intervals import measure, wilson
 from regraft.heads.metrics import (
@@ -61,6 +61,7 @@ __all__ = [
     "higher_is_better",
     "keep",
     "kept_design",
+    "lasso",
     "link",
     "mean_depth",
     "measure",

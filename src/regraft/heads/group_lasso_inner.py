@@ -1,4 +1,4 @@
-"""The group lasso on a working set of features held in memory: accelerated proximal gradient."""
+"""A sparse problem on a working set of features held in memory: accelerated proximal gradient."""
 
 from __future__ import annotations
 
@@ -8,17 +8,12 @@ import torch
 from torch import Tensor
 
 from regraft.heads.group_lasso_dual import SMOOTHNESS, DataTerm
+from regraft.heads.group_lasso_penalty import Penalty
 
-__all__ = ["WorkingSet", "shrink_rows"]
+__all__ = ["WorkingSet"]
 
 _CHECK_EVERY = 10
 _SLACK = 1 + 1e-6
-
-
-def shrink_rows(rows: Tensor, thresholds: Tensor) -> Tensor:
-    """The proximal operator of Σ_j τ_j ‖U_j‖: columns of ``rows`` (C, k) scaled by max(0, 1 − τ_j / ‖U_j‖)."""
-    norms = torch.linalg.vector_norm(rows, dim=0)
-    return rows * (1 - thresholds / norms.clamp_min(torch.finfo(rows.dtype).tiny)).clamp_min(0.0)
 
 
 class WorkingSet:
@@ -29,12 +24,13 @@ class WorkingSet:
 
     Args:
         fit: the data term.
+        penalty: what shrinks the coefficients.
         gather: columns (k,) → (k, n) float64 of X.
         dtype: of the products inside :meth:`descend`; certificates use float64.
     """
 
-    def __init__(self, fit: DataTerm, gather: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
-        self.fit, self.dtype = fit, dtype
+    def __init__(self, fit: DataTerm, penalty: Penalty, gather: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+        self.fit, self.penalty, self.dtype = fit, penalty, dtype
         self._gather, self._share = gather, fit.weights.mean(0)
         rows = fit.targets.shape[1]
         self.columns = torch.empty(0, dtype=torch.long)
@@ -80,10 +76,6 @@ class WorkingSet:
         weights = state[:, 1:] / self.scales
         return weights, state[:, :1] - (weights * self.means).sum(1, keepdim=True)
 
-    def norms(self, theta: Tensor) -> Tensor:
-        """‖Θ X_j‖ of the held columns, (k,)."""
-        return torch.linalg.vector_norm(theta @ self.matrix[1:].T, dim=0) * self.scales
-
     def descend(self, state: Tensor, strength: float, target: float, budget: int) -> tuple[Tensor, int]:
         """Minimise over the held columns until the duality gap there is at most ``target``.
 
@@ -108,7 +100,7 @@ class WorkingSet:
             predictions = fit.predict(ahead_logits)
             gradient = -fit.residual(predictions).to(self.dtype) @ fast.T
             while True:
-                found = shrink_rows(ahead - gradient / self._steepness, thresholds / self._steepness)
+                found = self.penalty.shrink(ahead - gradient / self._steepness, thresholds / self._steepness)
                 found_logits = (found @ fast).double()
                 bend = fit.divergence(predictions, found_logits - ahead_logits)
                 size = 0.5 * float((found - ahead).double().square().sum())
@@ -133,7 +125,7 @@ class WorkingSet:
         logits = logits + fit.recentre(logits)
         predictions = fit.balanced(fit.predict(logits))
         inner = (fit.residual(predictions).to(self.dtype) @ self._fast[1:].T).double()
-        peak = float((torch.linalg.vector_norm(inner, dim=0) * self.scales).max()) if len(self) else 0.0
+        peak = float((self.penalty.duals(inner) * self.scales).max()) if len(self) else 0.0
         weights = state[:, 1:] / self.scales
-        penalty = strength * float(torch.linalg.vector_norm(weights, dim=0).sum())
+        penalty = strength * float(self.penalty.sizes(weights).sum())
         return fit.value(logits) + penalty - fit.dual(predictions, min(1.0, strength / peak if peak > 0 else 1.0))

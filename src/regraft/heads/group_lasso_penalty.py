@@ -1,0 +1,52 @@
+"""What a sparse penalty is to a solver: its value, its dual norm, its proximal operator."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+__all__ = ["PENALTIES", "Penalty", "PenaltyName"]
+
+PenaltyName = Literal["l1", "l21"]
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """Ω(W) = Σ_j ‖W_j‖_p over features j, W_j the feature's C coefficients; p = 2 (``l21``) or 1 (``l1``).
+
+    The dual norm of a feature is ‖·‖_q with 1/p + 1/q = 1, so that W = 0 is optimal exactly where
+    ‖Θ X_j‖_q ≤ λ for every j. Coefficients stand as (C, k): outputs, features.
+
+    Attributes:
+        name: ``l1`` or ``l21``.
+        order: p.
+    """
+
+    name: PenaltyName
+    order: float
+
+    def sizes(self, coefficients: Tensor) -> Tensor:
+        """‖W_j‖_p of every feature: (C, k) → (k,)."""
+        return torch.linalg.vector_norm(coefficients, self.order, dim=0)
+
+    def duals(self, correlations: Tensor) -> Tensor:
+        """‖Θ X_j‖_q of every feature: (C, k) → (k,)."""
+        return torch.linalg.vector_norm(correlations, 2 if self.order == 2 else math.inf, dim=0)
+
+    def shrink(self, coefficients: Tensor, thresholds: Tensor) -> Tensor:
+        """The proximal operator of Σ_j τ_j ‖U_j‖_p: (C, k), (k,) → (C, k).
+
+        p = 2 scales a feature by max(0, 1 − τ_j/‖U_j‖₂); p = 1 moves each entry towards zero by τ_j.
+        """
+        if self.order == 1:
+            return coefficients - coefficients.clamp(-thresholds, thresholds)
+        norms = torch.linalg.vector_norm(coefficients, dim=0)
+        tiny = torch.finfo(coefficients.dtype).tiny
+        return coefficients * (1 - thresholds / norms.clamp_min(tiny)).clamp_min(0.0)
+
+
+PENALTIES: dict[str, Penalty] = {"l21": Penalty("l21", 2), "l1": Penalty("l1", 1)}
