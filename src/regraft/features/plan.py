@@ -18,8 +18,8 @@ class Taps:
     """A need for features: which taps, pooled to which sizes.
 
     Attributes:
-        patterns: shell patterns over tap names, or the kinds ``activation``, ``block``, ``embedding``,
-            ``logits``.
+        patterns: shell patterns over tap names, the kinds ``activation``, ``block``, ``embedding``,
+            ``logits``, ``module:PATTERN`` over the paths of modules, or ``input``.
         sizes: target sizes ``T`` per tap (see :mod:`regraft.features.pooling`); ``None`` is the plain
             average over positions.
         cls: what happens to a class token.
@@ -87,21 +87,34 @@ def plan(network: Network, needs: Sequence[Taps]) -> Plan:
     Raises:
         TapError: a pattern matches nothing, or nothing is asked for.
     """
-    order = {site.name: index for index, site in enumerate(network.sites)}
+    everything = network.all_sites
+    order = {site.name: index for index, site in enumerate(everything)}
+    depth = _depths(network)
     ragged = network.preprocess.modality == "text"
     found: dict[str, Block] = {}
     for need in needs:
         matched = network.match(need.patterns)
         for name in matched:
-            site = network.sites[order[name]]
+            site = everything[order[name]]
             if site.same_as in matched:
                 continue
             for size in need.sizes:
-                block = _block(site, order[name], len(order), size, need.cls, ragged)
+                block = _block(site, depth[name], size, need.cls, ragged)
                 found.setdefault(block.name, block)
     if not found:
         raise TapError("no taps were asked for", do="name at least one tap pattern, such as 'embedding'")
     return Plan(tuple(sorted(found.values(), key=lambda block: order[block.site])))
+
+
+def _depths(network: Network) -> dict[str, float]:
+    """The share of the network's sites that have been passed where a value exists; a module's output counts with
+    the next site, and the input is at 0."""
+    count, passed, own = len(network.sites), 0, {site.name for site in network.sites}
+    found = {}
+    for site in network.all_sites:
+        passed += site.name in own
+        found[site.name] = 0.0 if site.kind == "input" else min(passed + (site.name not in own), count) / count
+    return found
 
 
 def by_size(network: Network, need: Taps) -> dict[str, tuple[str, ...]]:
@@ -112,7 +125,7 @@ def by_size(network: Network, need: Taps) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _block(site: Site, index: int, count: int, size: int | None, cls: Cls, ragged: bool) -> Block:
+def _block(site: Site, depth: float, size: int | None, cls: Cls, ragged: bool) -> Block:
     pooling = choose_pooling(
         site.shape,
         site.layout,
@@ -121,5 +134,4 @@ def _block(site: Site, index: int, count: int, size: int | None, cls: Cls, ragge
         prefix_tokens=site.prefix_tokens,
         ragged=ragged and site.layout == "tokens",
     )
-    depth = (index + 1) / count
     return Block(site.name + pooling.label, site.name, site.kind, depth, pooling.width(site.shape), pooling)

@@ -171,8 +171,13 @@ class Network:
 
     @property
     def sites(self) -> tuple[Site, ...]:
-        """Every place where a value can be read, in order of execution, seen in one example pass."""
+        """Every place where a value is looked for, in order of execution, seen in one example pass."""
         return tuple(tap.site for tap in self._trace.taps)
+
+    @property
+    def all_sites(self) -> tuple[Site, ...]:
+        """The sites, and between them the output of every module (``module:PATH``); before them the ``input``."""
+        return tuple(tap.site for tap in self._trace.everything)
 
     @property
     def head(self) -> str:
@@ -246,12 +251,13 @@ class Network:
         """Names of the sites that the patterns select, in order of execution.
 
         A pattern is a kind (``activation``, ``block``, ``embedding``, ``logits``), a name with or without
-        its call index, or a shell-style wildcard.
+        its call index, or a shell-style wildcard; ``module:PATTERN`` selects outputs of modules by their
+        paths, and ``input`` what the network is given.
 
         Raises:
             TapError: a pattern that is no kind matches nothing; near names are given.
         """
-        return match_sites(self.sites, [patterns] if isinstance(patterns, str) else patterns)
+        return match_sites(self.all_sites, [patterns] if isinstance(patterns, str) else patterns)
 
     def select(self, pattern: str) -> tuple[str, ...]:
         """Names of the parameters that a shell-style wildcard matches, in order of registration.

@@ -111,7 +111,7 @@ def observe(module: nn.Module, trace: Trace, names: Sequence[str], on_value: OnV
     Raises:
         TapError: a name is no site, or a forward pass did not come by all of them.
     """
-    table = {tap.site.name: tap for tap in trace.taps}
+    table = {tap.site.name: tap for tap in trace.everything}
     if unknown := [name for name in names if name not in table]:
         raise TapError(f"{unknown[0]!r} is no tap of this network", do="choose with `network.match(patterns)`")
     observer = _Observer(trace, [table[name] for name in dict.fromkeys(names)], on_value)

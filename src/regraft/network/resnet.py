@@ -1,4 +1,4 @@
-"""The small convolutional networks that regraft builds itself: residual ones and the plain S4."""
+"""The small networks that regraft builds itself: residual ones, the plain S4, and by name also the transformer."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regraft.errors import ModelError
+from regraft.network.vit import tiny_vit
 
 __all__ = [
     "ARCHITECTURES",
@@ -220,6 +221,7 @@ ARCHITECTURES: Mapping[str, Callable[..., nn.Module]] = {
     "cifar_resnet": cifar_resnet,
     "s4": s4,
     "small_resnet": small_resnet,
+    "tiny_vit": tiny_vit,
 }
 
 

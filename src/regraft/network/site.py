@@ -14,9 +14,10 @@ from regraft.errors import TapError
 
 __all__ = ["Form", "Kind", "Layout", "Site", "match_sites", "near"]
 
-Kind = Literal["activation", "block", "embedding", "logits"]
+Kind = Literal["activation", "block", "embedding", "logits", "module", "input"]
 Layout = Literal["map", "tokens", "vector"]
 KINDS: tuple[str, ...] = ("activation", "block", "embedding", "logits")
+"""What a pattern may select by kind; ``module:PATTERN`` and ``input`` are asked for by name alone."""
 
 
 @dataclass(frozen=True)
@@ -25,7 +26,8 @@ class Site:
 
     Attributes:
         name: the module's path (``layer1.0.relu``), ``M.relu()`` for a function called in module ``M``,
-            ``embedding`` or ``logits``; ``:0``, ``:1`` … count several calls in one forward pass.
+            ``embedding``, ``logits``, ``module:PATH`` for any module's output, or ``input``; ``:0``, ``:1`` …
+            count several calls in one forward pass.
         kind: what it is.
         shape: of one row's value on the example batch, in the order of ``layout``.
         layout: ``map`` (C, H, W), ``tokens`` (L, D) or ``vector`` (D,).
@@ -88,7 +90,8 @@ def match_sites(sites: Sequence[Site], patterns: Sequence[str]) -> tuple[str, ..
 
     A pattern is a kind (``block``), a name with or without its call index, or a shell-style wildcard over
     names. A kind that this network does not have selects nothing and is no mistake. A block whose value is
-    that of another selected site is left out, so that no value is taken twice.
+    that of another selected site is left out, so that no value is taken twice. Outputs of modules are selected
+    by ``module:PATTERN`` alone and the network's input by ``input`` alone.
 
     Raises:
         TapError: a pattern that is no kind matches nothing, or nothing at all is selected.
@@ -97,7 +100,8 @@ def match_sites(sites: Sequence[Site], patterns: Sequence[str]) -> tuple[str, ..
     for pattern in patterns:
         hits = [site.name for site in sites if _matches(site, pattern)]
         if not hits and pattern not in KINDS:
-            names = [site.name for site in sites]
+            own = pattern.startswith("module:")
+            names = [site.name for site in sites if (site.kind == "module") == own and site.kind != "input"]
             raise TapError(
                 f"no tap matches {pattern!r}",
                 expected="a kind (" + ", ".join(KINDS) + ") or a pattern over the network's taps",
@@ -116,4 +120,6 @@ def match_sites(sites: Sequence[Site], patterns: Sequence[str]) -> tuple[str, ..
 def _matches(site: Site, pattern: str) -> bool:
     if pattern in KINDS:
         return site.kind == pattern
+    if site.kind == "input" or (site.kind == "module" and not pattern.startswith("module:")):
+        return site.name == pattern
     return fnmatch.fnmatchcase(site.name, pattern) or fnmatch.fnmatchcase(site.base, pattern)

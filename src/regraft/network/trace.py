@@ -4,6 +4,9 @@ An activation is a *call* of an activation function. Inside a parameter-less lea
 hand-written Swish) the call belongs to the module and its value is the module's output; elsewhere it is
 named after the function. Calls are told apart by their order within one forward pass, so a module that is
 used several times, or that writes in place, gives one site per call, read the moment it exists.
+
+Besides these, every module's output can be had as ``module:PATH`` and the network's own input as ``input``:
+they are no sites that a kind or a wildcard selects, only those that a pattern of that form names.
 """
 
 from __future__ import annotations
@@ -69,6 +72,7 @@ class Trace:
     head: str
     functions: int
     output: Tensor  # the raw value that the reading took from the example's output
+    everything: tuple[Tap, ...] = ()  # the taps, and those at the input and at any module's output, in one order
 
 
 def activation_name(func: Any) -> str:
@@ -92,6 +96,7 @@ class _Event:
     convolutional: bool  # whether that module counts features on axis 1
     function: str = ""
     same: int = -1  # index of the event that this very tensor was before
+    time: int = 0  # its place among all events
 
 
 @dataclass
@@ -109,6 +114,8 @@ class _Tracer(TorchFunctionMode):
         self.module = module
         self.blocks = frozenset(find_blocks(module))
         self.events: list[_Event] = []
+        self.modules: list[_Event] = []
+        self.given: Tensor | None = None
         self.linear: list[tuple[str, int, Tensor, tuple[int, ...]]] = []
         self.calls: Counter[str] = Counter()
         self.functions = 0
@@ -135,11 +142,15 @@ class _Tracer(TorchFunctionMode):
         for path, part in self.module.named_modules():
             leaf = next(part.children(), None) is None and next(part.parameters(), None) is None
             hooks += [(part, "before", self._enter(path, leaf)), (part, "after", self._leave)]
+        hooks.append((self.module, "before", self._take))
         with hooked(hooks), self:
             yield
 
     def _enter(self, path: str, leaf: bool) -> Callable[..., None]:
         return lambda *_: self._stack.append(_Frame(path, leaf))
+
+    def _take(self, _part: nn.Module, args: Any, kwargs: Any) -> None:
+        self.given = first_tensor((args, kwargs))
 
     def _leave(self, part: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
         frame = self._stack.pop()
@@ -157,6 +168,8 @@ class _Tracer(TorchFunctionMode):
             self._event("activation", frame.path, frame.path, call, "output", value)
         elif frame.path in self.blocks:
             self._event("block", frame.path, frame.path, call, "output", value)
+        if frame.path and value.is_floating_point():
+            self._event("module", f"module:{frame.path}", frame.path, call, "output", value)
 
     def _note_width(self, part: nn.Module) -> None:
         for name in ("out_features", "out_channels", "num_features", "num_channels", "nf"):
@@ -179,11 +192,12 @@ class _Tracer(TorchFunctionMode):
     ) -> None:
         shape = tuple(value.shape)
         event = _Event(kind, base, path, call, source, shape, self._width, self._convolutional, function)
+        event.time = len(self.events) + len(self.modules)
         if kind == "activation":
             self._latest = (value, value._version, len(self.events))
         elif self._latest is not None and self._latest[0] is value and self._latest[1] == value._version:
             event.same = self._latest[2]
-        self.events.append(event)
+        (self.modules if kind == "module" else self.events).append(event)
 
 
 def _is_linear(part: nn.Module) -> bool:
@@ -217,13 +231,24 @@ def trace(module: nn.Module, run: Callable[[], Any], rows: int, prefix: int, poo
             expected=f"({rows}, …) for a batch of {rows}",
             got=str(tuple(value.shape)),
         )
-    taps = _forms(tracer.events, rows, prefix)
+    timed = _forms(tracer.events, tracer.events, rows, prefix)
+    taps = tuple(tap for _, tap in timed)
     head, head_call, given = _find_head(tracer, key, value)
     logits = bool(head) or key in ("logits", "out")
     pool: Pooled = "as is" if logits or value.ndim == 2 else _pooling(value, 0 if text else prefix)
     reading = Reading(key, logits, pool)
     ends = _end_taps(tracer, value, reading, (head, head_call, given), rows, prefix)
-    return Trace((*taps, *ends), reading, head, tracer.functions, value)
+    inner = sorted([*timed, *_forms(tracer.modules, tracer.events, rows, prefix)], key=lambda item: item[0])
+    everything = (*_input_tap(tracer.given, rows), *(tap for _, tap in inner), *ends)
+    return Trace((*taps, *ends), reading, head, tracer.functions, value, everything)
+
+
+def _input_tap(given: Tensor | None, rows: int) -> list[Tap]:
+    """The network's own input: an image (features on axis 1) or a row of numbers, where it is one of these."""
+    if given is None or given.ndim not in (2, 4) or len(given) != rows or not given.is_floating_point():
+        return []
+    form = _form(tuple(given.shape), 0, 1)
+    return [Tap(_site("input", "input", tuple(given.shape), form, 0), form, "", 0, "input")]
 
 
 def _pooling(value: Tensor, prefix: int) -> Pooled:
@@ -271,8 +296,10 @@ def _end_taps(
 # ------------------------------------------------------------------------------------------ layout
 
 
-def _forms(events: list[_Event], rows: int, prefix: int) -> list[Tap]:
-    """Decide for every event which raw axis counts rows and which counts features.
+def _forms(events: list[_Event], named: list[_Event], rows: int, prefix: int) -> list[tuple[int, Tap]]:
+    """Decide for every event which raw axis counts rows and which counts features; taps with their times.
+
+    ``named`` are the events that ``same`` counts: an event of a tensor that was one of them before says so.
 
     Convolutional code keeps features on axis 1, transformer code on the last axis, and Swin- and
     ConvNeXt-like networks change between them inside one block, so neither the number of axes nor the
@@ -292,16 +319,17 @@ def _forms(events: list[_Event], rows: int, prefix: int) -> list[Tap]:
             certain.setdefault(_place(event), -1 if axis == len(shape) - 1 and len(shape) > 2 else 1)
         choices.append((event, batch_axis, shape, axis))
     names = _numbered([event.base for event, *_ in choices])
-    by_event = {id(event): name for (event, *_), name in zip(choices, names)}
+    kept = [event for event in named if _batch_axis(event.shape, rows) is not None]
+    by_event = {id(event): name for event, name in zip(kept, _numbered([event.base for event in kept]))}
     taps = []
     for name, (event, batch_axis, shape, axis) in zip(names, choices):
         if axis is None:
             convention = 1 if event.convolutional or (len(shape) > 3 and event.width not in shape) else -1
             axis = certain.get(_place(event), convention) % len(shape)
         form = _form(shape, batch_axis, axis)
-        same = by_event.get(id(events[event.same]), "") if event.same >= 0 else ""
+        same = by_event.get(id(named[event.same]), "") if event.same >= 0 else ""
         site = replace(_site(name, event.kind, shape, form, prefix), same_as=same)
-        taps.append(Tap(site, form, event.path, event.call, event.source, event.function))
+        taps.append((event.time, Tap(site, form, event.path, event.call, event.source, event.function)))
     return taps
 
 
@@ -344,7 +372,7 @@ def _numbered(names: list[str]) -> list[str]:
     seen: Counter[str] = Counter()
     numbered = []
     for name in names:
-        reserved = name in ("embedding", "logits")  # of the two ends of every network
+        reserved = name in ("embedding", "logits", "input")  # of the ends of every network
         numbered.append(f"{name}:{seen[name]}" if totals[name] > 1 or reserved else name)
         seen[name] += 1
     return numbered
