@@ -1,0 +1,104 @@
+"""What Head2Toe chose, as plain JSON values: by layer, over the grid, and from fold to fold."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from regraft.features import Block
+from regraft.heads import Overlap, Selection, mean_depth, overlap, stability
+
+__all__ = ["selection_figure"]
+
+
+def selection_figure(selection: Selection, blocks: Sequence[Block], outputs: int) -> dict[str, Any]:
+    """Which features were kept, where, how surely, and what the other cells of the grid would have given.
+
+    Args:
+        selection: what the search found.
+        blocks: of the sweep, in the network's order; those of the chosen target size are described.
+        outputs: C, of the head.
+
+    Returns:
+        ``size``, ``fraction``, ``strength``, ``form``, ``normalised`` of the chosen cell; ``kept`` of ``width``
+        features; ``stored_bytes`` (head and a bit a feature) beside ``whole_bytes`` (a head on all features of
+        that size); ``layers`` with, for each block, ``name``, ``kind``, relative ``depth``, ``features``,
+        ``kept``, ``mean_score`` (of s_i over its features) and ``score_share`` (Σ s_i² of the block ÷ that of
+        all); ``grid``, every cell; ``folds``, see :func:`_folds`, where the folds' choices are known; ``depth``,
+        the mean relative depth of the kept features, beside ``depth_all``, that of all features.
+    """
+    blocks = [block for block in blocks if block.name in selection.scores]
+    depths = {block.name: block.depth for block in blocks}
+    width = sum(len(scores) for scores in selection.scores.values())
+    everything = sum(float(scores.double().square().sum()) for scores in selection.scores.values())
+    kept = sum(len(index) for index in selection.columns.values())
+    layers = [
+        {
+            "name": block.name,
+            "kind": block.kind,
+            "depth": block.depth,
+            "features": block.width,
+            "kept": len(selection.columns.get(block.name, ())),
+            "mean_score": float(selection.scores[block.name].double().mean()) if block.width else 0.0,
+            "score_share": float(selection.scores[block.name].double().square().sum()) / (everything or 1.0),
+        }
+        for block in blocks
+    ]
+    return {
+        "size": selection.size,
+        "fraction": selection.fraction,
+        "strength": selection.strength,
+        "form": selection.form,
+        "normalised": selection.normalised,
+        "kept": kept,
+        "width": width,
+        "stored_bytes": next((cell.stored_bytes for cell in selection.table if cell.chosen), None),
+        "whole_bytes": 4 * outputs * (width + 1),
+        "layers": layers,
+        "grid": [
+            {
+                "size": cell.size,
+                "fraction": cell.fraction,
+                "strength": cell.strength,
+                "normalised": cell.normalised,
+                "score": cell.score,
+                "standard_error": cell.standard_error,
+                "kept": cell.kept,
+                "stored_bytes": cell.stored_bytes,
+                "chosen": cell.chosen,
+            }
+            for cell in selection.table
+        ],
+        "depth": mean_depth(selection.columns, depths),
+        "depth_all": sum(block.depth * block.width for block in blocks) / max(1, width),
+        "folds": _folds(selection, depths, width),
+    }
+
+
+def _folds(selection: Selection, depths: dict[str, float], width: int) -> dict[str, Any] | None:
+    """How alike the inner folds chose, each without its own rows.
+
+    Returns:
+        ``jaccard``, ``overlap`` and its ``chance`` level, means over pairs of folds; ``matrix`` of overlaps;
+        ``depths``, the mean relative depth of each fold's features, and their standard deviation
+        ``depth_spread``; ``None`` for fewer than two folds.
+    """
+    choices = getattr(selection, "fold_columns", ())
+    if len(choices) < 2:
+        return None
+    mean: Overlap = stability(choices, width)
+    matrix = np.eye(len(choices))
+    for i, j in combinations(range(len(choices)), 2):
+        matrix[i, j] = matrix[j, i] = overlap(choices[i], choices[j], width).overlap
+    each = [mean_depth(choice, depths) for choice in choices]
+    return {
+        "jaccard": mean.jaccard,
+        "overlap": mean.overlap,
+        "chance": mean.chance,
+        "matrix": matrix.tolist(),
+        "depths": each,
+        "depth_spread": float(np.std(each, ddof=1)),
+    }
