@@ -15,13 +15,12 @@ __all__ = ["Scorer"]
 
 
 class Scorer(Protocol):
-    """Scores of every feature, for every set of training rows.
+    """Scores of every feature, for every set of training rows."""
 
-    Attributes:
-        name: for records and messages.
-    """
-
-    name: str
+    @property
+    def name(self) -> str:
+        """For records and messages."""
+        ...
 
     def __call__(
         self, panel: Panel, tasks: Sequence[FoldTask], response: Response, strengths: Sequence[float]
