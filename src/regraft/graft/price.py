@@ -1,0 +1,226 @@
+"""What methods cost, by counting: floating-point operations (two per multiply-add), passes, stored bytes.
+
+Nothing here is measured. The paper's ledger (Head2Toe, appendix B) and ours are both here: its head is trained by
+t steps of stochastic gradients on all features, ours is solved through Gram matrices of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regraft.heads import FRACTIONS
+
+__all__ = [
+    "FINETUNE_BATCH",
+    "FINETUNE_STEPS",
+    "Workload",
+    "alternatives",
+    "finetune_flops",
+    "gram_search_flops",
+    "head_bytes",
+    "head_flops",
+    "paper_flops",
+    "paper_search_flops",
+    "paper_stored_words",
+]
+
+#: The fine-tuning that others are compared with: 500 steps of 64 rows.
+FINETUNE_STEPS, FINETUNE_BATCH = 500, 64
+_TRIANGLE = 5 / 8  # of X Xᵀ that a symmetric product of four slices computes
+_SAMPLED, _NESTED = 65_536, 8192  # columns of a Gram, of a nested Gram: see regraft.heads.select
+_EIGEN = 10  # n³ of an eigendecomposition, about
+_PATH_PRODUCTS = 40  # products with the factorised design that one cross-validated path takes, measured
+
+
+def finetune_flops(forward: float, steps: int, batch: int) -> float:
+    """3 · C_I · steps · batch: a training step costs three forward passes of its rows (forward, and a backward
+    pass for the activations and for the weights).
+
+    Args:
+        forward: C_I, FLOPs of one row's forward pass.
+        steps, batch: of the training.
+    """
+    return 3.0 * forward * steps * batch
+
+
+def paper_flops(
+    forward: float, width: int, outputs: int, *, rows: int, steps: int, batch: int, fractions: Sequence[float] = ()
+) -> float:
+    """C_I + C_all · t + Σ_f C_f of the paper's search, one setting of it, in FLOPs.
+
+    With n rows, N features, C classes and t steps of B rows: the pass takes C_I · n; a step of the head on stored
+    features takes 4 N C B (forward, and the gradient of the weights alone); validating a fraction f costs f times
+    the first training, C_f = f · C_all · t. Relative to fine-tuning (3 C_I B t) and without the fractions this is
+    Table 3's FLOPs column, n / (3 B t) + (4/3) N C / C_I, for all 19 tasks with C_I = 6.95 GFLOP.
+
+    Args:
+        forward: C_I of one row.
+        width, outputs: N and C.
+        rows, steps, batch: n, t, B.
+        fractions: that are validated; none leaves Σ_f out.
+    """
+    return forward * rows + 4.0 * width * outputs * batch * steps * (1 + sum(fractions))
+
+
+def paper_search_flops(
+    widths: Sequence[int],
+    outputs: int,
+    *,
+    folds: int = 5,
+    steps: Sequence[int] = (500, 5000),
+    rates: int = 2,
+    strengths: int = 2,
+    batch: int = 128,
+    fractions: Sequence[float] = FRACTIONS,
+) -> float:
+    """The paper's whole search, without the pass: Σ over target sizes, steps, rates, penalties and folds of
+    4 N C B t (1 + Σ_f f).
+
+    Args:
+        widths: N of each target size.
+        outputs: C.
+        folds, steps, rates, strengths, batch, fractions: its grid.
+    """
+    each = sum(4.0 * width * outputs * batch * t for width in widths for t in steps)
+    return each * folds * rates * strengths * (1 + sum(fractions))
+
+
+def paper_stored_words(fraction: float, width: int, outputs: int) -> float:
+    """F N C + N/32 words of four bytes: the kept rows of the head, and a bit for every feature (Table 3).
+
+    The paper leaves the intercept out; :func:`regraft.heads.selection.stored_bytes` counts it.
+    """
+    return fraction * width * outputs + width / 32
+
+
+def head_bytes(features: int, outputs: int) -> int:
+    """4 C (d + 1): a linear head with its intercept in float32."""
+    return 4 * outputs * (features + 1)
+
+
+def head_flops(rows: int, features: int, outputs: int, *, folds: int, solves: int = 1) -> float:
+    """Solving ridge and logistic paths on stored features, by leading terms.
+
+    With r = min(n, d): 2 n d r for the Gram, 10 r³ for its eigendecomposition, and 40 products of 4 n r C with
+    the factorised design for each fold of the paths.
+
+    Args:
+        rows, features, outputs: n, d, C.
+        folds: inner folds.
+        solves: how often the protocol repeats it: outer folds, scalings.
+    """
+    rank = min(rows, features)
+    gram = 2.0 * rows * features * rank + _EIGEN * rank**3
+    return solves * (gram + _PATH_PRODUCTS * 4.0 * rows * rank * outputs * folds)
+
+
+def gram_search_flops(
+    widths: Sequence[int],
+    rows: int,
+    outputs: int,
+    *,
+    folds: int,
+    strengths: int = 2,
+    fractions: Sequence[float] = FRACTIONS,
+    solves: int = 1,
+) -> dict[str, float]:
+    """Head2Toe's search by Gram matrices (:func:`regraft.heads.select`), by leading terms.
+
+    For n rows and, at each target size, N features; a symmetric product of k columns takes 5/8 · 2 n² k:
+
+    * ``score`` (the paper's C_all): Σ_T 5/8 · 2 n² min(N, 65,536) for the Gram, n³/3 for each of (folds + 1)
+      × strengths Cholesky factors, 2 n N C for each of them to score all features.
+    * ``fractions`` (its Σ_f C_f): Σ_T folds × strengths × Σ_f of 5/8 · 2 n² (k_f − k_f' + k_f) for the nested
+      Grams before and after the norms are recomputed, k_f = F N at most 8,192, and 2 · n³/3 for their heads.
+    * ``final``: the cross-validation of the head's form at the chosen cell, (folds + 1) eigendecompositions of
+      10 n³ and their paths.
+
+    Args:
+        widths: N of each target size.
+        rows, outputs: n (above 4,000 the cells are compared on 4,000 of them) and C.
+        folds, strengths, fractions: of the grid.
+        solves: how often the protocol repeats it.
+    """
+    n = min(rows, 4000)
+    parts = {"score": 0.0, "fractions": 0.0, "final": 0.0}
+    fits = (folds + 1) * strengths
+    for width in widths:
+        parts["score"] += _TRIANGLE * 2.0 * n**2 * min(width, _SAMPLED)
+        parts["score"] += fits * (n**3 / 3 + 2.0 * n * width * outputs)
+        last = 0.0
+        for fraction in sorted(fractions):
+            count = min(max(1.0, fraction * width), _NESTED)
+            columns = max(count - last, 0.0) + count
+            parts["fractions"] += folds * strengths * (_TRIANGLE * 2.0 * n**2 * columns + 2 * n**3 / 3)
+            last = count
+    parts["final"] = (folds + 1) * (_EIGEN * float(n) ** 3 + _PATH_PRODUCTS * 4.0 * n**2 * outputs)
+    return {name: solves * value for name, value in parts.items()}
+
+
+@dataclass(frozen=True)
+class Workload:
+    """What the cost of a method is counted from.
+
+    Attributes:
+        rows: that cross the backbone for features.
+        solve_rows: that heads are solved on.
+        outputs: C.
+        folds: inner folds.
+        solves: how often the protocol chooses a head: once, or once more for every outer fold.
+        forward: FLOPs of one row's forward pass.
+        row_seconds: of one row's pass, as measured; 0 where it is not known.
+        parameters: of the backbone.
+        embedding: features of its last layer.
+        width: features of all layers at the smallest target size.
+    """
+
+    rows: int
+    solve_rows: int
+    outputs: int
+    folds: int
+    solves: int
+    forward: float
+    row_seconds: float
+    parameters: int
+    embedding: int
+    width: int
+
+
+def alternatives(work: Workload) -> list[dict[str, Any]]:
+    """What other methods would cost on the same rows, counted and not measured.
+
+    ``probe``: one pass and a head on the last layer. ``all-layers``: one pass and a head on every feature.
+    ``finetune``: all weights by 500 steps of 64 rows (see :func:`finetune_flops`), every weight stored.
+
+    Returns:
+        for each: ``name``; ``passes`` of the rows through the backbone, forward passes worth; ``backbone_flops``
+        and ``head_flops``; ``seconds`` of the backbone at the pace of this run's pass (None where that is not
+        known); ``stored_bytes``.
+    """
+    pace = work.row_seconds or None
+
+    def frozen(name: str, features: int) -> dict[str, Any]:
+        return {
+            "name": name,
+            "passes": 1.0,
+            "backbone_flops": work.forward * work.rows,
+            "head_flops": head_flops(work.solve_rows, features, work.outputs, folds=work.folds, solves=2 * work.solves),
+            "seconds": None if pace is None else pace * work.rows,
+            "stored_bytes": head_bytes(features, work.outputs),
+        }
+
+    trained = 3 * FINETUNE_STEPS * FINETUNE_BATCH
+    return [
+        frozen("probe", work.embedding),
+        frozen("all-layers", work.width),
+        {
+            "name": "finetune",
+            "passes": trained / max(1, work.rows),
+            "backbone_flops": finetune_flops(work.forward, FINETUNE_STEPS, FINETUNE_BATCH),
+            "head_flops": 0.0,
+            "seconds": None if pace is None else pace * trained,
+            "stored_bytes": 4 * work.parameters + head_bytes(work.embedding, work.outputs),
+        },
+    ]
