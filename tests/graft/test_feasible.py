@@ -11,7 +11,7 @@ from tests.features.toy import toy_arrays, toy_manifest, toy_network
 import regraft
 from regraft.data import Target, scan
 from regraft.errors import DataError, RecipeError
-from regraft.graft import run as graft_run
+from regraft.graft import preparation
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def no_pass(monkeypatch):
     def forbidden(*args, **kwargs):
         raise AssertionError("the backbone ran")
 
-    monkeypatch.setattr(graft_run, "sweep", forbidden)
+    monkeypatch.setattr(preparation, "sweep", forbidden)
 
 
 def rows(target, *, split=None, groups=None):

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 from regraft.data import Target, folds
+from regraft.graft.features_problem import INNER, FeatureProblem
 from regraft.graft.findings import _undefined
-from regraft.graft.problem import Problem
-from regraft.graft.protocol import INNER, OUTER, TEST, VALIDATION, evaluate
+from regraft.graft.problem import Task
+from regraft.graft.protocol import OUTER, TEST, VALIDATION, evaluate
 from regraft.graft.recipe import Solve
 from regraft.heads import score
 from regraft.linear import Dense
@@ -26,7 +27,7 @@ def problem(
     groups=None,
     kind="multiclass",
     scalings=("none",),
-) -> Problem:
+) -> FeatureProblem:
     random = np.random.default_rng(seed)
     codes = np.arange(rows) % 3
     x = random.normal(size=(rows, width))
@@ -36,14 +37,19 @@ def problem(
     else:
         target = Target("multiclass", ("a", "b", "c"), codes.astype(np.int64))
     metric = "r2" if kind == "regression" else "accuracy"
-    return Problem({"x": Dense(torch.from_numpy(x))}, target, groups, metric, ("none",), Solve())
+    return FeatureProblem(Task(target, groups, metric), {"x": Dense(torch.from_numpy(x))}, ("none",), Solve())
+
+
+def judged(fit: FeatureProblem, **changes) -> FeatureProblem:
+    """The same features under another task."""
+    return replace(fit, task=replace(fit.task, **changes))
 
 
 def test_test_split_is_scored_by_the_head_of_all_other_rows():
     fit, test = problem(), problem(seed=1)
     found = evaluate(fit, np.array([], dtype=int), test)
     head = fit.solve()
-    expected = score("accuracy", test.response, head.predict_proba(test))
+    expected = score("accuracy", test.task.response, head.predict_proba(test))
     assert found.test.headline.value == expected
     assert found.test.headline.protocol == TEST
     assert found.main is found.test
@@ -68,14 +74,14 @@ def test_validation_split_is_predicted_without_its_labels_and_refitted_with_them
 def test_outer_cross_validation_repeats_the_whole_choice_in_every_fold():
     fit = problem()
     found = evaluate(fit, np.array([], dtype=int), None)
-    outer = folds(fit.target, None, 5, fit.seed + 1)
+    outer = folds(fit.task.target, None, 5, fit.task.seed + 1)
     for number in range(5):
         inside, held = np.flatnonzero(outer != number), np.flatnonzero(outer == number)
         expected = fit.take(inside).solve().predict_proba(fit.take(held))
         np.testing.assert_allclose(found.validation.probabilities[held], expected, atol=1e-12)
     assert found.validation.headline.protocol == OUTER
     assert len(found.validation.headline.per_fold) == 5
-    assert not np.array_equal(outer, fit.fold_ids())
+    assert not np.array_equal(outer, fit.task.fold_ids())
 
 
 def test_labels_without_signal_score_at_chance():
@@ -111,7 +117,7 @@ def test_same_seed_same_result_and_progress_counts_solves():
     assert first.validation.headline == second.validation.headline
     assert torch.equal(first.validation.probabilities, second.validation.probabilities)
     assert ticks == [(i, 6) for i in range(1, 7)]
-    other = evaluate(replace(problem(), seed=5), np.array([], dtype=int), None)
+    other = evaluate(judged(problem(), seed=5), np.array([], dtype=int), None)
     assert not np.array_equal(other.validation.fold, first.validation.fold)
 
 
@@ -122,7 +128,7 @@ def test_the_scaling_is_chosen_by_the_inner_folds():
     x = (np.eye(3)[codes] + 0.4 * random.normal(size=(120, 3))) * np.exp(2 * random.normal(size=(120, 1)))
     target = Target("multiclass", ("a", "b", "c"), codes.astype(np.int64))
     matrices = {"x": Dense(torch.from_numpy(x))}
-    fit = Problem(matrices, target, None, "accuracy", ("none", "unit", "root", "root-unit"), Solve())
+    fit = FeatureProblem(Task(target, None, "accuracy"), matrices, ("none", "unit", "root", "root-unit"), Solve())
     head = fit.solve()
     assert head.view.scaling in ("unit", "root-unit")
     tried = head.solution.candidates
@@ -146,13 +152,13 @@ def test_shared_kernels_change_nothing():
     assert problem(width=8).sharing().kernels == {}
 
 
-def two_classes(**changes) -> Problem:
+def two_classes(**changes) -> FeatureProblem:
     """60 rows of the classes a (even rows) and b, one after the other in groups of six rows."""
     codes = np.arange(60) % 2
     x = np.random.default_rng(0).normal(size=(60, 4)) + 2 * codes[:, None]
     target = Target("binary", ("a", "b"), codes.astype(np.int64))
-    fit = Problem({"x": Dense(torch.from_numpy(x))}, target, None, "accuracy", ("none",), Solve())
-    return replace(fit, **changes)
+    task = replace(Task(target, None, "accuracy"), **changes)
+    return FeatureProblem(task, {"x": Dense(torch.from_numpy(x))}, ("none",), Solve())
 
 
 def test_a_further_metric_that_the_rows_leave_undefined_is_left_out_and_said():
@@ -169,7 +175,7 @@ def test_a_further_metric_that_the_rows_leave_undefined_is_left_out_and_said():
 
 
 def test_one_test_row_of_a_regression_keeps_the_error_and_leaves_r2_out():
-    fit = replace(problem(kind="regression"), metric="rmse")
+    fit = judged(problem(kind="regression"), metric="rmse")
     found = evaluate(fit.take(np.arange(59)), np.array([], dtype=int), fit.take(np.array([59]))).test
     assert (found.headline.metric, found.headline.rows) == ("rmse", 1)
     assert np.isnan(found.headline.low)
@@ -183,9 +189,11 @@ def test_a_fold_that_leaves_the_metric_undefined_is_nan():
     assert (sizes == 1).any()
     order = np.argsort(np.arange(60) % 2, kind="stable")
     by_class = tuple(f"g{row // 10}" for row in range(60))
-    fit = replace(two_classes(metric="roc-auc").take(order), groups=by_class)
+    fit = judged(two_classes(metric="roc-auc").take(order), groups=by_class)
     found = evaluate(fit, np.array([], dtype=int), None).validation
-    mixed = [len(np.unique(fit.target.values[found.fold == number])) == 2 for number in range(found.fold.max() + 1)]
+    mixed = [
+        len(np.unique(fit.task.target.values[found.fold == number])) == 2 for number in range(found.fold.max() + 1)
+    ]
     assert list(~np.isnan(found.headline.per_fold)) == mixed
     assert not all(mixed)
     assert 0.9 < found.headline.value <= 1

@@ -52,19 +52,16 @@ def test_a_second_run_reuses_the_pass_and_says_so():
 def test_layer_shares_are_those_of_the_logits(run):
     """Blocks that are zeroed in the readout lose their whole share, and the others keep their ratio."""
     from regraft.features import sweep
-    from regraft.graft.evidence import layer_shares
-    from regraft.graft.problem import Problem
-    from regraft.graft.recipe import Solve
+    from regraft.graft.layers import layer_shares
+    from regraft.graft.view import View
 
     manifest = toy_manifest(90)
     store = sweep(toy_network(), manifest, run.adapted.plan)
-    fit = Problem(store.matrices(), manifest.target, None, "accuracy", ("unit",), Solve())
-    head = fit.solve()
-    before = layer_shares(head, fit, store.blocks)
-    weights = head.solution.readout.coefficients.items()
-    kept = {k: v if i != 0 else torch.zeros_like(v) for i, (k, v) in enumerate(weights)}
-    readout = replace(head.solution.readout, coefficients=Blocks(kept))
-    after = layer_shares(replace(head, solution=replace(head.solution, readout=readout)), fit, store.blocks)
+    design = View("unit").design(store.matrices(), 3)
+    readout = run.adapted.readout
+    before = layer_shares(readout, design, store.blocks)
+    kept = {k: v if i != 0 else torch.zeros_like(v) for i, (k, v) in enumerate(readout.coefficients.items())}
+    after = layer_shares(replace(readout, coefficients=Blocks(kept)), design, store.blocks)
     assert after[0]["share"] == 0
     ratio = [a["share"] / b["share"] for a, b in zip(after[1:], before[1:])]
     np.testing.assert_allclose(ratio, ratio[0])

@@ -4,9 +4,12 @@ from regraft.graft.adapted import Adapted
 from regraft.graft.artifact import load_artifact, save_artifact
 from regraft.graft.estimate import estimate
 from regraft.graft.estimator import GraftClassifier, GraftRegressor
+from regraft.graft.options import Options, pick_device
 from regraft.graft.prediction import Prediction
+from regraft.graft.preparation import prepare
+from regraft.graft.problem import Head, Problem, Task
 from regraft.graft.recipe import METHODS, Features, Recipe, Select, Solve
-from regraft.graft.run import Options, Run, adapt, pick_device, prepare
+from regraft.graft.run import Run, adapt
 from regraft.graft.view import View
 
 __all__ = [
@@ -15,12 +18,15 @@ __all__ = [
     "Features",
     "GraftClassifier",
     "GraftRegressor",
+    "Head",
     "Options",
     "Prediction",
+    "Problem",
     "Recipe",
     "Run",
     "Select",
     "Solve",
+    "Task",
     "View",
     "adapt",
     "estimate",

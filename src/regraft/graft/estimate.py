@@ -9,7 +9,9 @@ import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from regraft.features import DTYPES, batches, find, pool_batch
-from regraft.graft.run import Options, Prepared, versions
+from regraft.graft.options import Options
+from regraft.graft.preparation import Prepared
+from regraft.graft.recording import versions
 from regraft.record import Cost, Record
 
 __all__ = ["estimate"]

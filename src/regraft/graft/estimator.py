@@ -21,7 +21,8 @@ from regraft.data import Kind, Target, checked, scan
 from regraft.errors import DataError
 from regraft.features import Plan, by_size, plan, sweep
 from regraft.graft.adapted import check_modality
-from regraft.graft.problem import Problem
+from regraft.graft.features_problem import FeatureProblem
+from regraft.graft.problem import Task
 from regraft.graft.recipe import Recipe, find_recipe
 from regraft.linear import Dense, Matrix
 from regraft.network import Network, load
@@ -59,16 +60,12 @@ class _Graft(BaseEstimator):
 
     def _solve(self, X: Any, target: Target, metric: str, class_weight: Any = None) -> None:
         recipe = find_recipe(self.method)
-        problem = Problem(
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        problem = FeatureProblem(
+            Task(target, None, metric, seed, min(self.folds, len(target)), class_weight),
             self._matrices(X),
-            target,
-            None,
-            metric,
             ("none",) if self.model is None else recipe.features.scalings,
             recipe.solve,
-            seed=int(check_random_state(self.random_state).randint(2**31 - 1)),
-            folds=min(self.folds, len(target)),
-            class_weight=class_weight,
             select=recipe.select,
             sizes=self._sizes(recipe) if recipe.select else {},
         )

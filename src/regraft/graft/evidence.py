@@ -12,33 +12,32 @@ from PIL import Image
 
 from regraft.data import Manifest, Source
 from regraft.errors import RegraftError
-from regraft.features import Block
+from regraft.features import Plan
 from regraft.graft.prediction import predicted_names
-from regraft.graft.problem import Head, Problem
+from regraft.graft.problem import Problem
 from regraft.graft.protocol import Evaluation, Scored
 from regraft.heads import Response, reliability
-from regraft.linear import Blocks, FeatureDesign
 
-__all__ = ["figures", "layer_shares", "prediction_rows"]
+__all__ = ["figures", "prediction_rows"]
 
 _MISTAKES = 12
 _THUMBNAIL = 96
-_LAYER_ROWS = 1000
 _SCATTER_POINTS = 2000
 
 
-def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, blocks: tuple[Block, ...]) -> dict[str, Any]:
-    """Every picture that this task has: see the keys below.
+def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, plan: Plan) -> dict[str, Any]:
+    """Every picture that this task and this kind of head have: see the keys below, and :meth:`Head.figures`.
 
     Args:
         evaluation: scores and final head.
         fit: the problem that the final head was solved on.
         scored_rows: the rows of ``evaluation.main``, in its order.
-        blocks: of the sweep.
+        plan: the blocks of the sweep.
     """
-    main, kind = evaluation.main, fit.target.kind
+    main, target = evaluation.main, fit.task.target
+    kind = target.kind
     found: dict[str, Any] = {
-        "layers": layer_shares(evaluation.head, fit, blocks),
+        **evaluation.head.figures(fit, plan),
         "strengths": [
             {
                 "form": c.name,
@@ -47,7 +46,7 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, blocks:
                 "standard_error": c.standard_error,
                 "chosen": c.chosen,
             }
-            for c in evaluation.head.solution.candidates
+            for c in evaluation.head.candidates
         ],
     }
     if kind == "regression":
@@ -55,11 +54,11 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, blocks:
     if kind in ("binary", "multiclass"):
         counts = _confusion(main)
         found["confusion"] = {
-            "classes": list(fit.target.classes),
+            "classes": list(target.classes),
             "counts": counts.tolist(),
             "rows": "test" if main.part == "test" else "out-of-fold",
         }
-        found["classes"] = _per_class(fit.target.classes, counts)
+        found["classes"] = _per_class(target.classes, counts)
         found["mistakes"] = _mistakes(main, scored_rows)
     if kind != "regression":
         bins = reliability(main.probabilities, main.response)
@@ -68,40 +67,6 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, blocks:
             "ece": next((s.value for s in main.others if s.metric == "ece"), None),
         }
     return found
-
-
-def layer_shares(head: Head, fit: Problem, blocks: tuple[Block, ...]) -> list[dict[str, Any]]:
-    r"""How much each layer moves the head's output.
-
-    The contribution of layer ``l`` is ``F_l = X_l W_l`` (N × C), centred over rows, and over outputs for
-    a softmax (a shift common to all classes changes nothing). Its share is
-    ``‖F_l‖² / Σ_m ‖F_m‖²``, on at most 1,000 of the rows that the head was solved on. Shares say where
-    the head reads, not what a layer could do alone: correlated layers divide what they have in common.
-    """
-    readout = head.solution.readout
-    index = torch.arange(min(len(fit), _LAYER_ROWS))
-    design = fit.take(index.numpy()).design(head.view)
-    blocks = tuple(block for block in blocks if block.name in design.matrices)
-    energy = []
-    for block in blocks:
-        one = FeatureDesign({block.name: design.matrices[block.name]}, design.n_outputs)
-        value = one.apply(Blocks({block.name: readout.coefficients[block.name].to(one.dtype)}))
-        value = value - value.mean(0)
-        if readout.link == "softmax":
-            value = value - value.mean(1, keepdim=True)
-        energy.append(float(value.double().square().sum()))
-    total = sum(energy) or 1.0
-    return [
-        {
-            "name": block.name,
-            "kind": block.kind,
-            "depth": block.depth,
-            "width": block.width,
-            "kept": design.widths[block.name],
-            "share": part / total,
-        }
-        for block, part in zip(blocks, energy)
-    ]
 
 
 def _confusion(scored: Scored) -> np.ndarray:

@@ -114,7 +114,7 @@ def _left_out(context: Context) -> Iterator[Finding]:
 
 
 def _classes(context: Context) -> Iterator[Finding]:
-    target = context.fit.target
+    target = context.fit.task.target
     if target.kind not in ("binary", "multiclass"):
         return
     counts = np.bincount(target.values, minlength=len(target.classes))
@@ -130,7 +130,7 @@ def _classes(context: Context) -> Iterator[Finding]:
             advice="A few more labels for these classes will help more than any choice of method.",
         )
     ratio = counts.max() / max(counts.min(), 1)
-    if ratio > _IMBALANCE and context.fit.metric == "accuracy":
+    if ratio > _IMBALANCE and context.fit.task.metric == "accuracy":
         yield Finding(
             "class-imbalance",
             f"The largest class has {ratio:.0f} times the rows of the smallest.",
@@ -155,37 +155,25 @@ def _classes(context: Context) -> Iterator[Finding]:
         )
 
 
-def _selected(context: Context) -> Iterator[Finding]:
-    found = context.evaluation.head.selection
-    if found is None:
-        return
-    kept, of = sum(map(len, found.columns.values())), sum(map(len, found.scores.values()))
-    yield Finding(
-        "features-kept",
-        f"The head keeps {kept:,} of {of:,} features, from {len(found.columns)} of {len(found.scores)} taps.",
-        "info",
-        kept,
-        "features",
-        detail=f"Target size {found.size}, fraction {found.fraction:g}, penalty of the scores {found.strength:g}; "
-        + ("norms taken again over the kept features." if found.normalised else "norms taken over all features."),
-    )
+def _own(context: Context) -> Iterator[Finding]:
+    yield from context.evaluation.head.findings()
 
 
 def _fit(context: Context) -> Iterator[Finding]:
-    solution = context.evaluation.head.solution
-    if not solution.status.converged:
+    head = context.evaluation.head
+    if not head.status.converged:
         yield Finding(
             "not-converged",
             "The solver stopped before it converged.",
             "warning",
-            solution.status.residual,
+            head.status.residual,
             "relative gradient",
-            detail=solution.status.message,
+            detail=head.status.message,
             advice="The head is usable, but a stronger penalty would be safer.",
         )
-    chosen = next((c for c in solution.candidates if c.chosen), None)
+    chosen = next((c for c in head.candidates if c.chosen), None)
     if chosen is not None:
-        grid = sorted({c.strength for c in solution.candidates if c.name == chosen.name})
+        grid = sorted({c.strength for c in head.candidates if c.name == chosen.name})
         if len(grid) > 1 and chosen.strength in (grid[0], grid[-1]):
             yield Finding(
                 "strength-at-edge",
@@ -247,7 +235,7 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     _repeated,
     _left_out,
     _classes,
-    _selected,
+    _own,
     _fit,
     _undefined,
 )

@@ -1,173 +1,149 @@
-"""Labelled rows as a design, and the head that cross-validation inside them chooses."""
+"""What the protocol asks of a method: labelled rows that can be cut and solved, and the head that they give.
+
+:func:`regraft.graft.protocol.evaluate` scores every method through these two abstract classes alone, so a method is
+a :class:`Problem` of its own (features and a linear head, a network to be trained, …) and nothing else.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
-from typing import Literal
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from regraft.data import Target, folds
-from regraft.graft.recipe import Select, Solve
-from regraft.graft.view import Scaling, View
-from regraft.heads import Response, Selection, Solution, higher_is_better, link, select, solve
-from regraft.linear import FeatureDesign, Matrix, Taken
-from regraft.record import Candidate
+from regraft.data import Kind, Target, folds
+from regraft.features import Plan
+from regraft.graft.adapted import Adapted
+from regraft.heads import Response, Status
+from regraft.network import Network
+from regraft.record import Candidate, Finding
 
-__all__ = ["Head", "Problem"]
-
-_KERNEL_ROWS = 6000  # two scalings in float64 then take 0.6 GB
+__all__ = ["Head", "HeldOut", "Problem", "Task"]
 
 
 @dataclass(frozen=True, eq=False)
-class Head:
-    """A solved head and the view of the features that it reads.
+class Task:
+    """The labels of some rows, and how a choice among heads is judged on them.
 
     Attributes:
-        view: how blocks become its design.
-        solution: the head and what was tried.
-        selection: what Head2Toe's search found, where it ran.
-    """
-
-    view: View
-    solution: Solution
-    selection: Selection | None = None
-
-    def predict_proba(self, problem: Problem) -> Tensor:
-        """Probabilities (or values) of another problem's rows, ``(N, C)``."""
-        return self.solution.readout.predict_proba(problem.design(self.view))
-
-    def out_of_fold(self) -> Tensor:
-        """Probabilities of the rows that it was solved on, each by the inner fold that did not see it."""
-        readout = self.solution.readout
-        return link(readout.link, self.solution.out_of_fold / readout.temperature)
-
-
-@dataclass(frozen=True, eq=False)
-class Problem:
-    """Features and labels of some rows, with all that the choice of a head needs.
-
-    Attributes:
-        matrices: block name → un-scaled features ``(N, d)``.
         target, groups: the labels, and the groups that no fold may cross.
-        metric: what the head is chosen by.
-        scalings: the candidates of :class:`regraft.graft.recipe.Features`.
-        stage: forms and penalties to try.
+        metric: what a head is chosen by.
         seed, folds: of the inner folds.
         class_weight: see :func:`regraft.heads.solve`.
-        select: Head2Toe's search before the head is solved, if wanted.
-        sizes: target size → names of its blocks, for the search.
-        kernels: of the rows by scaling, where several folds will share them; see :meth:`sharing`.
     """
 
-    matrices: Mapping[str, Matrix]
     target: Target
     groups: tuple[str, ...] | None
     metric: str
-    scalings: tuple[Scaling, ...]
-    stage: Solve
     seed: int = 0
     folds: int = 5
     class_weight: Literal["balanced"] | Mapping[str, float] | None = None
-    select: Select | None = None
-    sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    kernels: Mapping[Scaling, Tensor] = field(default_factory=dict)
 
     def __len__(self) -> int:
         return len(self.target)
+
+    @property
+    def kind(self) -> Kind:
+        """Of the labels."""
+        return self.target.kind
 
     @property
     def response(self) -> Response:
         """The target as tensors."""
         return Response.of(self.target.kind, self.target.classes, self.target.values)
 
-    def design(self, view: View) -> FeatureDesign:
-        """The features as a design matrix under one view."""
-        design = view.design(self.matrices, self.target.outputs)
-        whole = view.columns is None and view.scaling in self.kernels
-        return design.knowing(self.kernels[view.scaling]) if whole else design
-
-    def sharing(self) -> Problem:
-        """The problem with its kernels computed once, for all parts that :meth:`take` will cut from it.
-
-        Only where kernels serve: more features than rows, and few enough rows to hold N × N numbers.
-        """
-        designs = {scaling: self.design(View(scaling)) for scaling in self.scalings}
-        if self.select is not None or any(
-            design.width <= len(self) or len(self) > _KERNEL_ROWS for design in designs.values()
-        ):
-            return self
-        return replace(self, kernels={scaling: design.kernel(torch.float64) for scaling, design in designs.items()})
-
-    def take(self, rows: np.ndarray) -> Problem:
-        """The problem on some of its rows."""
-        index = torch.as_tensor(rows, dtype=torch.long)
+    def take(self, rows: np.ndarray) -> Task:
+        """The task on some of its rows."""
         groups = None if self.groups is None else tuple(self.groups[i] for i in rows)
-        matrices = {name: Taken(matrix, index) for name, matrix in self.matrices.items()}
-        kernels = {scaling: kernel[index][:, index] for scaling, kernel in self.kernels.items()}
-        return replace(self, matrices=matrices, target=self.target.take(rows), groups=groups, kernels=kernels)
+        return replace(self, target=self.target.take(rows), groups=groups)
 
     def fold_ids(self) -> np.ndarray:
         """Seeded, stratified folds that no group crosses."""
         return folds(self.target, self.groups, self.folds, self.seed)
 
+
+@dataclass(frozen=True, eq=False)
+class HeldOut:
+    """Predictions of rows that took part in a head's choice but not in the fit that predicts them.
+
+    Attributes:
+        rows: indices into the problem.
+        probabilities: ``(len(rows), C)``.
+        fold: the inner fold of each row; ``None`` where there are no folds.
+        protocol: how they came about, for the record.
+    """
+
+    rows: np.ndarray
+    probabilities: Tensor
+    fold: np.ndarray | None
+    protocol: str
+
+
+class Head(ABC):
+    """What solving a problem gives."""
+
+    @property
+    @abstractmethod
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Every cell that was tried, one of them chosen."""
+
+    @property
+    @abstractmethod
+    def status(self) -> Status:
+        """How the final fit ended."""
+
+    @abstractmethod
+    def predict_proba(self, problem: Any) -> Tensor:
+        """Probabilities (or values) of the rows of another problem of the same kind, ``(N, C)`` on the processor."""
+
+    @abstractmethod
+    def held_out(self) -> HeldOut:
+        """Predictions of rows it was solved on, by fits that did not see them. They chose it: optimistic."""
+
+    @abstractmethod
+    def adapted(self, task: Task, network: Network, plan: Plan) -> Adapted:
+        """The model for raw inputs, given the backbone and the blocks that were swept."""
+
+    @abstractmethod
+    def figures(self, problem: Any, plan: Plan) -> dict[str, Any]:
+        """Pictures that only this kind of head has, as plain JSON, given the problem that it solves."""
+
+    @abstractmethod
+    def findings(self) -> Iterator[Finding]:
+        """What this kind of head has to say of itself."""
+
+
+class Problem(ABC):
+    """Labelled rows of one method, with all that the choice of its head needs. Immutable."""
+
+    task: Task
+
+    @property
+    @abstractmethod
+    def dear(self) -> bool:
+        """Whether one solve costs so much that the protocol holds one part out instead of cross-validating."""
+
+    @abstractmethod
+    def take(self, rows: np.ndarray) -> Problem:
+        """The problem on some of its rows."""
+
+    @abstractmethod
     def solve(self) -> Head:
-        """Choose scaling, form and strength by inner cross-validation and solve on all rows.
+        """Choose and fit a head on these rows alone."""
 
-        All scalings share the folds; of equal scores the one named first wins.
+    @abstractmethod
+    def sharing(self) -> Problem:
+        """The problem with what all parts that :meth:`take` will cut from it have in common, computed once."""
+
+    @abstractmethod
+    def settled(self, head: Any) -> Problem:
+        """The problem that takes over the choices of a head chosen on part of its rows, instead of choosing anew.
+
+        For dear problems; others give themselves, and choose anew.
         """
-        if self.select is not None:
-            return self._selected(self.select)
-        fold_ids, response = self.fold_ids(), self.response
-        heads = [
-            Head(
-                View(scaling),
-                solve(
-                    self.design(View(scaling)),
-                    response,
-                    forms=self.stage.forms,
-                    strengths=self.stage.strengths,
-                    folds=fold_ids,
-                    metric=self.metric,
-                    class_weight=self.class_weight,
-                ),
-            )
-            for scaling in self.scalings
-        ]
-        sign = 1 if higher_is_better(self.metric) else -1
-        best = max(range(len(heads)), key=lambda i: sign * _chosen(heads[i]).score)
-        tried = [_named(head, c, i == best) for i, head in enumerate(heads) for c in head.solution.candidates]
-        return replace(heads[best], solution=replace(heads[best].solution, candidates=tuple(tried)))
 
-    def _selected(self, stage: Select) -> Head:
-        """Search target sizes, fractions and penalties, then solve on the kept features."""
-        units = View("unit")
-        designs = {
-            size: units.design({name: self.matrices[name] for name in names}, self.target.outputs)
-            for size, names in self.sizes.items()
-        }
-        found = select(
-            designs,
-            self.response,
-            folds=self.fold_ids(),
-            metric=self.metric,
-            fractions=stage.fractions,
-            strengths=stage.strengths,
-            forms=self.stage.forms,
-            class_weight=self.class_weight,
-            seed=self.seed,
-        )
-        return Head(View("unit", found.columns, found.normalised), found.solution, found)
-
-
-def _chosen(head: Head) -> Candidate:
-    return next(candidate for candidate in head.solution.candidates if candidate.chosen)
-
-
-def _named(head: Head, candidate: Candidate, best: bool) -> Candidate:
-    """The cell with its scaling in its name, chosen only if its scaling is."""
-    name = candidate.name if head.view.scaling in ("none", "unit") else f"{candidate.name}, {head.view.scaling}"
-    return replace(candidate, name=name, chosen=candidate.chosen and best)
+    def __len__(self) -> int:
+        return len(self.task)

@@ -7,6 +7,11 @@
   whole choice inside every fold; the final head is solved on all rows.
 * With a test split but no validation split the validation score is the inner cross-validation of the
   chosen cell. It took part in the choice, so it is optimistic, and its protocol says so.
+
+Training a network is too dear to be repeated in every fold. A :attr:`Problem.dear` problem without a test or
+validation split holds one seeded, stratified fifth of the rows out, which no group crosses: everything is
+chosen and trained on the rest, which predicts it once. The final head takes the choices over and is trained on
+all rows; with a validation split it takes over the choices made on the training rows.
 """
 
 from __future__ import annotations
@@ -19,9 +24,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.data import Manifest, Target, check_target, folds
+from regraft.data import Manifest, Target, check_target, folds, holdout
 from regraft.errors import DataError
-from regraft.graft.problem import Head, Problem
+from regraft.graft.problem import Head, Problem, Task
 from regraft.heads import Response, measure, score
 from regraft.record import Score
 
@@ -30,7 +35,8 @@ __all__ = ["Evaluation", "Scored", "check_protocol", "evaluate"]
 TEST = "test split"
 VALIDATION = "validation split"
 OUTER = "outer cross-validation"
-INNER = "inner cross-validation (selection: optimistic)"
+HOLDOUT = "hold-out of a fifth"
+FRACTION = 0.2
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,18 +93,21 @@ def evaluate(
         test: the named test split's rows, if there is one.
         progress: called with (solves done, solves in all).
     """
-    step = _Steps(progress, 1 + (1 if len(validation_rows) else 0 if test else fit.folds))
-    if len(validation_rows) or test is None:
+    alone = len(validation_rows) or (test is None and fit.dear)
+    step = _Steps(progress, 1 + (1 if alone else 0 if test else fit.task.folds))
+    if alone or test is None:
         fit = fit.sharing()  # several solves on parts of the same rows
-    if len(validation_rows):
-        validation = _on_validation_split(fit, validation_rows, step)
-        final = step(fit.solve)
+    if alone:
+        rows, protocol = (validation_rows, VALIDATION) if len(validation_rows) else (_held_out(fit.task), HOLDOUT)
+        validation, part = _on_part(fit, rows, protocol, step)
+        final = step(fit.settled(part).solve)
     elif test is None:
         validation = _outer(fit, step)
         final = step(fit.solve)
     else:
         final = step(fit.solve)
-        validation = _scored("validation", fit, np.arange(len(fit)), fit.fold_ids(), final.out_of_fold(), INNER)
+        held = final.held_out()
+        validation = _scored("validation", fit.task, held.rows, held.fold, held.probabilities, held.protocol)
     scored_test = None if test is None else _on_test(final, test)
     return Evaluation(final, validation, scored_test)
 
@@ -218,17 +227,23 @@ class _Steps:
         return head
 
 
-def _on_validation_split(fit: Problem, rows: np.ndarray, step: _Steps) -> Scored:
+def _held_out(task: Task) -> np.ndarray:
+    """The fifth that scores a dear problem; another seed than that of the part that chooses inside the rest."""
+    return np.flatnonzero(holdout(task.target, task.groups, FRACTION, task.seed + 1))
+
+
+def _on_part(fit: Problem, rows: np.ndarray, protocol: str, step: _Steps) -> tuple[Scored, Head]:
     chosen = np.zeros(len(fit), dtype=bool)
     chosen[rows] = True
     head = step(fit.take(np.flatnonzero(~chosen)).solve)
-    probabilities = head.predict_proba(fit.take(np.flatnonzero(chosen)))
-    return _scored("validation", fit, np.flatnonzero(chosen), None, probabilities, VALIDATION)
+    held = np.flatnonzero(chosen)
+    return _scored("validation", fit.task, held, None, head.predict_proba(fit.take(held)), protocol), head
 
 
 def _outer(fit: Problem, step: _Steps) -> Scored:
     # Another seed than the inner folds': an outer fold must not coincide with an inner one.
-    outer = folds(fit.target, fit.groups, fit.folds, fit.seed + 1)
+    task = fit.task
+    outer = folds(task.target, task.groups, task.folds, task.seed + 1)
     probabilities: Tensor | None = None
     for number in range(int(outer.max()) + 1):
         held_out = np.flatnonzero(outer == number)
@@ -237,36 +252,36 @@ def _outer(fit: Problem, step: _Steps) -> Scored:
             probabilities = predicted.new_zeros(len(fit), predicted.shape[1])
         probabilities[torch.as_tensor(held_out)] = predicted
     everything = np.arange(len(fit))
-    return _scored("validation", fit, everything, outer, probabilities, OUTER)  # type: ignore[arg-type]
+    return _scored("validation", task, everything, outer, probabilities, OUTER)  # type: ignore[arg-type]
 
 
 def _on_test(head: Head, test: Problem) -> Scored:
-    return _scored("test", test, np.arange(len(test)), None, head.predict_proba(test), TEST)
+    return _scored("test", test.task, np.arange(len(test)), None, head.predict_proba(test), TEST)
 
 
 def _scored(
     part: str,
-    problem: Problem,
+    task: Task,
     rows: np.ndarray,
     fold: np.ndarray | None,
     probabilities: Tensor,
     protocol: str,
 ) -> Scored:
-    response = problem.response.take(torch.as_tensor(rows))
-    groups = None if problem.groups is None else [problem.groups[i] for i in rows]
+    response = task.response.take(torch.as_tensor(rows))
+    groups = None if task.groups is None else [task.groups[i] for i in rows]
 
     def measured(name: str) -> Score:
-        return measure(name, response, probabilities, groups=groups, seed=problem.seed, protocol=protocol)
+        return measure(name, response, probabilities, groups=groups, seed=task.seed, protocol=protocol)
 
-    headline = measured(problem.metric)
+    headline = measured(task.metric)
     if fold is not None:
         held = [torch.as_tensor(np.flatnonzero(fold == number)) for number in range(int(fold.max()) + 1)]
         headline = replace(
-            headline, per_fold=tuple(_score_or_nan(problem.metric, response, probabilities, rows) for rows in held)
+            headline, per_fold=tuple(_score_or_nan(task.metric, response, probabilities, rows) for rows in held)
         )
     others: list[Score] = []
     undefined: list[tuple[str, str]] = []
-    for name in _other_metrics(problem.target.kind, problem.metric):
+    for name in _other_metrics(task.target.kind, task.metric):
         try:
             others.append(measured(name))
         except DataError as error:  # nobody asked for this one: a finding says why it is not there

@@ -1,0 +1,161 @@
+"""What comes before the solve: rows, backbone and blocks, checked together, and the one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from regraft.data import Manifest, check_target, checked, scan
+from regraft.errors import DataError, RecipeError
+from regraft.features import Plan, Store, find, plan, sweep
+from regraft.graft.adapted import check_modality
+from regraft.graft.options import Options, check_options, choose_metric
+from regraft.graft.protocol import check_protocol
+from regraft.graft.recipe import Recipe, find_recipe
+from regraft.network import Network, load
+from regraft.record import Ledger
+
+__all__ = ["Prepared", "Progress", "prepare", "swept"]
+
+Progress = Callable[[str, int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """What is known before the pass: rows, backbone, blocks."""
+
+    recipe: Recipe
+    manifest: Manifest
+    unlabelled: int
+    network: Network
+    plan: Plan
+    metric: str
+
+    @property
+    def fit(self) -> Manifest:
+        """Training and validation rows."""
+        return self.manifest.take(np.flatnonzero([part != "test" for part in self.manifest.split]))
+
+    @property
+    def parts(self) -> list[Manifest]:
+        """What is swept: the fit rows, and the test rows if there are any."""
+        return [part for part in (self.fit, self.test) if part is not None]
+
+    @property
+    def test(self) -> Manifest | None:
+        """The named test split's rows."""
+        rows = self.manifest.rows_of("test")
+        return self.manifest.take(rows) if len(rows) else None
+
+
+def prepare(
+    data: Any,
+    model: str | Network,
+    *,
+    method: str | Recipe = "all-layers",
+    options: Options | None = None,
+    ledger: Ledger | None = None,
+    **columns: Any,
+) -> Prepared:
+    """Scan the rows, load the backbone, plan the blocks: everything that comes before the pass.
+
+    ``columns`` (kind, label, group, input) go to :func:`regraft.data.scan`.
+
+    Raises:
+        DataError, MissingPathError, ModelError, TapError, RecipeError: the user's mistakes, in a sentence.
+    """
+    ledger = ledger or Ledger()
+    options = options or Options()
+    recipe = find_recipe(method)
+    device = check_options(options)
+    with ledger.stage("data"):
+        manifest = scan(data, skip_bad=options.skip_bad, **columns)
+        manifest, unlabelled = _labelled(manifest)
+        if options.limit is not None:
+            manifest = _limited(manifest, options.limit, options.seed)
+        metric = choose_metric(options, manifest.target.kind)  # type: ignore[union-attr]
+        check_protocol(manifest, metric, options.folds, options.seed)
+    with ledger.stage("model"):
+        network = model if isinstance(model, Network) else load(model, weights=options.weights)
+        network = network.to(device)
+        check_modality(network, manifest)
+        wanted = plan(network, [recipe.features.taps])
+    return Prepared(recipe, manifest, unlabelled, network, wanted, metric)
+
+
+def _limited(manifest: Manifest, rows: int, seed: int) -> Manifest:
+    kept = manifest.limit(rows, seed)
+    try:
+        check_target(kept)
+    except DataError as error:
+        raise DataError(
+            f"{error.what}, after --limit {rows}", expected=error.expected, got=error.got, do="raise --limit"
+        ) from error
+    return kept
+
+
+def _labelled(manifest: Manifest) -> tuple[Manifest, int]:
+    target = manifest.target
+    if target is None:
+        raise DataError(f"{manifest.name} has no labels", do="name the label column with --label")
+    if target.masks is not None:
+        raise RecipeError(
+            f"{manifest.name} has a mask per image; the methods here need one label per row",
+            do="choose a column of labels with --label",
+        )
+    present = target.present
+    if not present.any():
+        raise DataError(f"no row of {manifest.name} has a label", do="name the label column with --label")
+    return manifest.take(np.flatnonzero(present)), int((~present).sum())
+
+
+def swept(ready: Prepared, options: Options, ledger: Ledger, progress: Progress | None) -> tuple[Store, Store | None]:
+    """The pass over the fit rows and the test rows, or what the store has of it."""
+    with ledger.stage("sweep") as extra:
+        stores = _stored(ready, options)
+        if not all(stores):
+            # What was swept before was readable then; only rows that are new are looked at before the pass. With
+            # skip_bad the scan has looked at all of them.
+            if not options.skip_bad:
+                checked(ready.manifest, progress=_stage(progress, "inspect"))
+            check_protocol(ready.manifest, ready.metric, options.folds, options.seed)
+            stores = _pass(ready, options, progress)
+        extra["backbone_passes"] = sum(store.computed_rows for store in stores if store) / len(ready.manifest)
+        extra["flops"] = sum(store.flops for store in stores if store)
+        extra["reused"] = all(store.reused for store in stores if store)
+    fit, test = (*stores, None)[:2]
+    return fit, test  # type: ignore[return-value]
+
+
+def _stored(ready: Prepared, options: Options) -> list[Store | None]:
+    """The store of each part that is complete already."""
+    where = {"cache": options.cache, "dtype": options.dtype}
+    return [find(ready.network, part, ready.plan, **where) for part in ready.parts]  # type: ignore[arg-type]
+
+
+def _pass(ready: Prepared, options: Options, progress: Progress | None) -> list[Store | None]:
+    total, before = len(ready.manifest), 0
+    stores: list[Store | None] = []
+    for part in ready.parts:
+        tick = None if progress is None else lambda n, _, done=before: progress("sweep", done + n, total)
+        stores.append(
+            sweep(
+                ready.network,
+                part,
+                ready.plan,
+                cache=options.cache,
+                dtype=options.dtype,
+                batch_size=options.batch_size,
+                workers=options.workers,
+                progress=tick,
+            )
+        )
+        before += len(part)
+    return stores
+
+
+def _stage(progress: Progress | None, name: str) -> Callable[[int, int], None] | None:
+    return None if progress is None else lambda done, total: progress(name, done, total)

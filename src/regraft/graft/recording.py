@@ -1,0 +1,65 @@
+"""The Record of a run of `adapt`."""
+
+from __future__ import annotations
+
+import platform
+from datetime import datetime, timezone
+from importlib.metadata import version
+from pathlib import Path
+
+from regraft.graft.options import Options
+from regraft.graft.preparation import Prepared
+from regraft.graft.protocol import Evaluation
+from regraft.record import Ledger, Record
+
+__all__ = ["record_of", "versions"]
+
+
+def record_of(ready: Prepared, evaluation: Evaluation, options: Options, ledger: Ledger, command: str) -> Record:
+    """What is known about the run, but for figures and findings."""
+    target, network = ready.manifest.target, ready.network
+    scored = {"validation": evaluation.validation, "test": evaluation.test}
+    return Record(
+        verb="adapt",
+        status="done",
+        method=ready.recipe.name,
+        task={
+            "kind": target.kind,  # type: ignore[union-attr]
+            "classes": list(target.classes),  # type: ignore[union-attr]
+            "rows": {part: len(ready.manifest.rows_of(part)) for part in ("train", "validation", "test")},
+            "metric": ready.metric,
+            "title": ready.recipe.title,
+        },
+        model={
+            "name": Path(network.name).name if Path(network.name).is_dir() else network.name,
+            "path": network.name,
+            "source": network.about.source,
+            "revision": network.about.revision,
+            "licence": network.about.licence,
+            "fingerprint": network.fingerprint,
+            "parameters": network.about.parameters,
+            "taps": len(ready.plan.blocks),
+            "features": ready.plan.width,
+        },
+        data={
+            "name": ready.manifest.name,
+            "fingerprint": ready.manifest.fingerprint,
+            "modality": ready.manifest.inputs.modality,
+            "grouped": ready.manifest.groups is not None,
+        },
+        scores={name: None if part is None else part.headline for name, part in scored.items()},
+        other_scores={name: part.others for name, part in scored.items() if part is not None},
+        candidates=evaluation.head.candidates,
+        costs=ledger.costs,
+        seeds={"seed": options.seed},
+        versions=versions(),
+        command=command,
+        citations=(ready.recipe.citation,) if ready.recipe.citation else (),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def versions() -> dict[str, str]:
+    """The versions that a run's numbers depend on."""
+    packages = ("regraft", "torch", "numpy", "scikit-learn")
+    return {"python": platform.python_version(), **{name: version(name) for name in packages}}
