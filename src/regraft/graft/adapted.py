@@ -37,14 +37,16 @@ def check_modality(network: Network, manifest: Manifest) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Adapted:
-    """A frozen backbone, the taps that the head reads, and the head. Immutable.
+    """A backbone, the taps that the head reads, and the head. Immutable.
 
     Attributes:
-        network: the backbone.
+        network: the backbone as it predicts.
         plan: the blocks that are computed for a new input.
         view: how the blocks become the head's design.
         readout: the solved head.
         kind, classes: of the task.
+        source: the pretrained backbone that ``network`` was trained from, where it was trained: the artifact names
+            the source and holds what :attr:`changed` gives. ``None`` where the backbone is as it came.
     """
 
     network: Network
@@ -53,6 +55,16 @@ class Adapted:
     readout: Readout
     kind: Kind
     classes: tuple[str, ...]
+    source: Network | None = None
+
+    @property
+    def changed(self) -> dict[str, Tensor]:
+        """The parameters and buffers that differ from the source's, whole, by name."""
+        if self.source is None:
+            return {}
+        before = {**self.source.params, **self.source.buffers}
+        after = {**self.network.params, **self.network.buffers}
+        return {name: value for name, value in after.items() if not torch.equal(value, before[name])}
 
     def predict_proba(
         self,

@@ -3,11 +3,13 @@
 A run folder holds::
 
     config.json          task, class names, preprocessing, taps, the backbone's fingerprint, checksums
-    model.safetensors    coefficients per block, intercept, kept columns
+    model.safetensors    coefficients per block, intercept, kept columns, and of a trained backbone every
+                         parameter and buffer that training changed, whole
     backbone/            the backbone itself (only with ``embed``)
 
 ``config.json`` carries the SHA-256 of every other file and of its own content, and the fingerprint of
-the backbone that the head was solved on: loading refuses a changed file or another backbone.
+the backbone that the head was solved on (before training, and after it): loading refuses a changed file
+or another backbone. An embedded backbone is the one that predicts, so it needs no other tensors.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ from regraft.network import Network, load, save
 __all__ = ["CONFIG", "FORMAT", "TENSORS", "load_artifact", "save_artifact"]
 
 FORMAT = "regraft-artifact"
-VERSION = 1
+VERSION = 2
+READABLE = (1, 2)  # the first had no trained backbones
+_CHANGED = "backbone."
 CONFIG, TENSORS, BACKBONE = "config.json", "model.safetensors", "backbone"
 
 
@@ -48,12 +52,16 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
         StoreError: the folder cannot be written.
     """
     folder = Path(folder)
-    readout, network = adapted.readout, adapted.network
+    readout, network = adapted.readout, adapted.source or adapted.network
+    if embed:
+        network = adapted.network
     order = {block.name: f"{i:05d}" for i, block in enumerate(adapted.plan.blocks)}
     tensors = {f"coefficients.{order[name]}": value.contiguous() for name, value in readout.coefficients.items()}
     tensors["intercept"] = readout.intercept.contiguous()
     for name, kept in (adapted.view.columns or {}).items():
         tensors[f"columns.{order[name]}"] = kept.to(torch.int32).contiguous()
+    if not embed:
+        tensors |= {f"{_CHANGED}{name}": value.cpu().contiguous() for name, value in adapted.changed.items()}
     write_bytes(folder / TENSORS, save_tensors(tensors))
     files = {TENSORS: file_digest(folder / TENSORS)}
     if embed:
@@ -69,6 +77,7 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
             "revision": network.about.revision,
             "licence": network.about.licence,
             "fingerprint": network.fingerprint,
+            "trained": adapted.network.fingerprint,
             "embedded": embed,
         },
         "preprocess": network.preprocess.to_json(),
@@ -125,7 +134,9 @@ def load_artifact(
         form=shape["form"],
         strength=shape["strength"],
     )
-    network = _find_backbone(folder, config["backbone"], model, weights).to(device)
+    source = _find_backbone(folder, config["backbone"], model, weights).to(device)
+    changed = {name.removeprefix(_CHANGED): v for name, v in tensors.items() if name.startswith(_CHANGED)}
+    network = _trained(source, changed, config["backbone"].get("trained", source.fingerprint))
     return Adapted(
         network,
         plan,
@@ -133,7 +144,21 @@ def load_artifact(
         readout,
         config["task"]["kind"],
         tuple(config["task"]["classes"]),
+        source if changed else None,
     )
+
+
+def _trained(source: Network, changed: dict[str, torch.Tensor], fingerprint: str) -> Network:
+    """The backbone after its training, its fingerprint verified."""
+    network = source.with_params(changed) if changed else source
+    if network.fingerprint != fingerprint:
+        raise ArtifactError(
+            "the trained backbone cannot be put together again",
+            expected=f"fingerprint {fingerprint[:12]}…",
+            got=f"{network.fingerprint[:12]}…",
+            do="run `regraft adapt` again",
+        )
+    return network
 
 
 def _read_config(folder: Path) -> dict[str, Any]:
@@ -145,10 +170,10 @@ def _read_config(folder: Path) -> dict[str, Any]:
     config = read_json(path)
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ArtifactError(f"{path} is no regraft artifact", do="name a run folder of `regraft adapt`")
-    if config.get("version") != VERSION:
+    if config.get("version") not in READABLE:
         raise ArtifactError(
             f"{path} has another format",
-            expected=f"version {VERSION}",
+            expected=f"version {READABLE[0]} to {READABLE[-1]}",
             got=str(config.get("version")),
             do="use the regraft version that wrote it",
         )
