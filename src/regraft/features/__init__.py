@@ -5,6 +5,7 @@ from regraft.features.plan import Block, Plan, Taps, by_size, plan
 from regraft.features.pooling import Pooling, choose_pooling
 from regraft.features.store import DTYPES, Store
 from regraft.features.sweep import Progress, batches, find, pool_batch, sweep
+from regraft.features.tangent import Tangent, TangentCost
 
 __all__ = [
     "DTYPES",
@@ -13,6 +14,8 @@ __all__ = [
     "Pooling",
     "Progress",
     "Store",
+    "Tangent",
+    "TangentCost",
     "Taps",
     "batches",
     "by_size",

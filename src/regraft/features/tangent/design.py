@@ -1,0 +1,370 @@
+"""The network's Jacobian as a design: Φ = J_θ₂ f.
+
+Rows are the inputs, outputs those of the network, coefficient blocks the selected parameters θ₂ by name:
+``apply`` is a Jacobian-vector product (forward mode), ``adjoint`` a vector-Jacobian product (reverse mode).
+What does not depend on θ₂ is computed in one pass over the rows and kept.
+
+Paper: Mu, Liang and Li, Gradients as Features for Deep Representation Learning (2020), Eqs. 3-7.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, Literal, final
+
+import torch
+from torch import Tensor, nn
+
+from regraft.data import Manifest
+from regraft.errors import ModelError, RecipeError
+from regraft.features.sweep import base_key
+from regraft.features.tangent.cache import Cache
+from regraft.features.tangent.feed import Feed
+from regraft.features.tangent.generic import Generic, Way
+from regraft.features.tangent.replay import Replay
+from regraft.files import canonical_json, digest
+from regraft.linear import Blocks, Design
+from regraft.linear.design import rows_of, take_of
+from regraft.network import Network
+
+__all__ = ["Tangent", "TangentCost"]
+
+Of = Literal["logits", "embedding"]
+
+
+@dataclass(frozen=True)
+class TangentCost:
+    """What a tangent costs, known before the pass over the rows.
+
+    Attributes:
+        rows, outputs, coefficients: N, C and P.
+        bytes_per_row: cached for each row.
+        bytes: cached for all rows.
+        explicit_bytes: of the Jacobian written out, N · C · P numbers.
+        flops_per_row: of the pass that fills the cache; once a row.
+        apply_flops_per_row, adjoint_flops_per_row: of one product.
+    """
+
+    rows: int
+    outputs: int
+    coefficients: int
+    bytes_per_row: int
+    bytes: int
+    explicit_bytes: int
+    flops_per_row: int = 0
+    apply_flops_per_row: int = 0
+    adjoint_flops_per_row: int = 0
+
+
+@final
+class Tangent(Design):
+    """Φ[i, c] = ∂f_c(θ, x_i)/∂θ₂ for the selected parameters θ₂.
+
+    The constructor looks at three rows: it finds what can be cached and how products are computed (``path``
+    says it), and what that costs (``cost``). The pass over all rows runs at the first use, or in :meth:`prepare`.
+
+    Args:
+        network: f; frozen, in eval mode.
+        select: shell-style patterns over parameter names; ``None`` for the topmost block.
+        inputs: a Manifest, a preprocessed batch (rows on the first axis), or a list of batches.
+        of: ``logits``, the network's outputs, or ``embedding``, those of the network without its head.
+        dtype: of coefficients, outputs and arithmetic; by default the parameters'.
+        batch_size: rows a pass.
+        fast: whether the products may be computed from cached activations; else ``torch.func`` computes them.
+        memory: bytes that may be cached in memory; more than that goes to a temporary file.
+
+    Raises:
+        ModelError: a pattern matches nothing, the parameters have no influence on the outputs, a module is in
+            training mode or cannot be differentiated, or the outputs are not one vector a row.
+        RecipeError: the head is zero, so that every derivative below it is.
+        DataError: there are no rows.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        select: str | Sequence[str] | None,
+        inputs: Manifest | Any,
+        *,
+        of: Of = "logits",
+        dtype: torch.dtype | None = None,
+        batch_size: int = 64,
+        fast: bool = True,
+        memory: int = 4 * 2**30,
+    ) -> None:
+        self.names = _selected(network, select)
+        _check_modes(network)
+        _check_head(network, of, self.names)
+        feed = Feed(network, inputs)
+        first = next(iter(network.params[name] for name in self.names))
+        dtype = dtype or first.dtype
+        source = network.without_head() if of == "embedding" else network
+        self._engine = _Engine(source, self.names, feed, dtype, batch_size, fast, memory)
+        self.of, self.batch_size = of, batch_size
+        shapes = {name: tuple(network.params[name].shape) for name in self.names}
+        super().__init__(shapes, feed.rows, self._engine.outputs, dtype, device=network.device)
+        self._network = network
+
+    @cached_property
+    def key(self) -> str:
+        """What the cached values depend on (weights, rows, selection …); empty without a Manifest."""
+        manifest = self._engine.feed.manifest
+        if manifest is None:
+            return ""
+        base = base_key(self._network, manifest, str(self.dtype))
+        return digest("tangent", base, self.of, canonical_json(list(self.names)))
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """How each part is computed, a sentence a part."""
+        return self._engine.path
+
+    @property
+    def cost(self) -> TangentCost:
+        """What it costs; known before the pass over the rows."""
+        per_row = self._engine.bytes_per_row
+        explicit = self.n_rows * self.n_outputs * self.n_coefficients * self.dtype.itemsize
+        return TangentCost(self.n_rows, self.n_outputs, self.n_coefficients, per_row, per_row * self.n_rows, explicit)
+
+    @property
+    def outputs(self) -> Tensor:
+        """f(θ, x), ``(N, C)``, at the parameters that the derivative is taken at."""
+        return self._engine.prepared().outputs
+
+    def prepare(self, progress: Callable[[int, int], None] | None = None) -> Tangent:
+        """Run the pass over the rows, if it has not run; ``progress(rows done, rows in all)``."""
+        self._engine.prepared(progress)
+        return self
+
+    def through(self, weight: Tensor) -> Design:
+        """The tangents of the logits W h(x) of a head W ``(C, D)`` on this embedding's: rows ``(N, C)``.
+
+        Everything cached is shared, so heads may change (be solved in each fold) without another pass.
+
+        Raises:
+            ModelError: this is no embedding's tangent, or the head does not fit.
+            RecipeError: the head is zero.
+        """
+        if self.of != "embedding":
+            raise ModelError("a head on a tangent", expected='Tangent(…, of="embedding")', got=f"of={self.of!r}")
+        return _Through(self, weight)
+
+    def _apply(self, coefficients: Blocks) -> Tensor:
+        return self._engine.apply(None, coefficients)
+
+    def _adjoint(self, outputs: Tensor) -> Mapping[str, Tensor]:
+        return self._engine.adjoint(None, outputs)
+
+
+@final
+class _Part(Design):
+    """Some rows of a tangent: only these are computed."""
+
+    def __init__(self, whole: Tangent, index: Tensor) -> None:
+        super().__init__(whole.shapes, index.numel(), whole.n_outputs, whole.dtype, device=whole.device)
+        self.whole, self.index = whole, index
+
+    def _apply(self, coefficients: Blocks) -> Tensor:
+        return self.whole._engine.apply(self.index, coefficients)
+
+    def _adjoint(self, outputs: Tensor) -> Mapping[str, Tensor]:
+        return self.whole._engine.adjoint(self.index, outputs)
+
+
+@final
+class _Through(Design):
+    """(I ⊗ W) Φ: the tangents of a linear head's outputs."""
+
+    def __init__(self, design: Design, weight: Tensor) -> None:
+        weight = weight.detach().to(device=design.device, dtype=design.dtype).clone()  # a copy: ω stays as it is
+        if weight.ndim != 2 or weight.shape[1] != design.n_outputs:
+            raise ModelError("a head on a tangent", expected=f"(C, {design.n_outputs})", got=str(tuple(weight.shape)))
+        if not bool(weight.any()):
+            raise _zero_head()
+        super().__init__(design.shapes, design.n_rows, weight.shape[0], design.dtype, device=design.device)
+        self.design, self.weight = design, weight
+
+    def _apply(self, coefficients: Blocks) -> Tensor:
+        return self.design.apply(coefficients) @ self.weight.T
+
+    def _adjoint(self, outputs: Tensor) -> Mapping[str, Tensor]:
+        return self.design.adjoint(outputs @ self.weight)
+
+
+@take_of.register
+def _(design: Tangent, index: Tensor) -> Design:
+    return _Part(design, index)
+
+
+@take_of.register
+def _(design: _Part, index: Tensor) -> Design:
+    return _Part(design.whole, design.index[index])
+
+
+@take_of.register
+def _(design: _Through, index: Tensor) -> Design:
+    return _Through(design.design.take(index), design.weight)
+
+
+@rows_of.register
+def _(design: Tangent, index: Tensor) -> Blocks:
+    return design._engine.rows(index)
+
+
+@rows_of.register
+def _(design: _Part, index: Tensor) -> Blocks:
+    return design.whole._engine.rows(design.index[index])
+
+
+@rows_of.register
+def _(design: _Through, index: Tensor) -> Blocks:
+    inner = design.design.rows(index)
+    return inner.map(lambda block: torch.einsum("nd...,cd->nc...", block, design.weight))
+
+
+# --------------------------------------------------------------------------------------------- engine
+
+
+class _Engine:
+    """The cache and the way in which products are computed from it; shared by all views of a tangent."""
+
+    def __init__(
+        self,
+        network: Network,
+        names: Sequence[str],
+        feed: Feed,
+        dtype: torch.dtype,
+        batch_size: int,
+        fast: bool,
+        memory: int,
+    ) -> None:
+        self.feed, self.batch_size, self.memory = feed, max(1, int(batch_size)), memory
+        few = feed.some([row % feed.rows for row in range(3)])
+        self.replay = Replay(network, names, dtype)
+        problem = self.replay.probe(few)
+        if problem:
+            self.replay = Replay(network, names, dtype, whole=True)
+            if again := self.replay.probe(few):
+                raise ModelError(f"{network.name} cannot be run row by row", got=again)
+        outputs, recorded = self.replay.record(few)
+        if outputs.ndim != 2:
+            raise ModelError(
+                f"the outputs of {network.name} are no vectors", expected="(rows, C)", got=str(tuple(outputs.shape))
+            )
+        self.outputs = outputs.shape[1]
+        self.way: Way = Generic(self.replay, recorded, outputs)
+        self.path = (*_about_prefix(self.replay, problem), *self.way.path)
+        self.cache: Cache | None = None
+
+    @property
+    def bytes_per_row(self) -> int:
+        return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self.way.shapes())
+
+    def prepared(self, progress: Callable[[int, int], None] | None = None) -> Cache:
+        if self.cache is None:
+            rows = self.feed.rows
+            shapes = [*self.way.shapes(), ((self.outputs,), self.replay.dtype)]
+            cache = Cache(rows, shapes, self.replay.network.device, self.memory)
+            for start, stop, batch in self.feed.batches(self.batch_size):
+                outputs, recorded = self.replay.record(batch)
+                cache.write(start, stop, [*self.way.values(recorded, stop - start), outputs])
+                if progress:
+                    progress(stop, rows)
+            self.cache = cache
+        return self.cache
+
+    def apply(self, index: Tensor | None, weights: Mapping[str, Tensor]) -> Tensor:
+        parts = [
+            self.way.apply(values, rows, weights) for _, rows, values in self.prepared().read(index, self.batch_size)
+        ]
+        return torch.cat(parts) if parts else self._no_rows()
+
+    def _no_rows(self) -> Tensor:
+        return torch.zeros((0, self.outputs), dtype=self.replay.dtype, device=self.replay.network.device)
+
+    def adjoint(self, index: Tensor | None, outputs: Tensor) -> dict[str, Tensor]:
+        total = {name: torch.zeros_like(value) for name, value in self.replay.params.items()}
+        for start, rows, values in self.prepared().read(index, self.batch_size):
+            for name, part in self.way.adjoint(values, rows, outputs[start : start + rows]).items():
+                total[name] += part
+        return total
+
+    def rows(self, index: Tensor) -> Blocks:
+        found: list[dict[str, Tensor]] = []
+        for _, rows, values in self.prepared().read(index, self.batch_size):
+            found.append(self.way.rows(values, rows))
+        if not found:
+            empty = self._no_rows()
+            return Blocks({n: empty.view(0, self.outputs, *([1] * v.ndim)).expand(0, self.outputs, *v.shape)
+                           for n, v in self.replay.params.items()})  # fmt: skip
+        return Blocks({name: torch.cat([part[name] for part in found]) for name in found[0]})
+
+
+def _about_prefix(replay: Replay, problem: str) -> tuple[str, ...]:
+    if problem:
+        return (f"prefix: none, the whole network runs at every product, for {problem}",)
+    kept = len(replay.kept)
+    paths = [path for path, _ in replay.calls]
+    shown = ", ".join(paths[:3]) + (", …" if len(paths) > 3 else "")
+    if not paths:
+        return ("prefix: none, the selection reaches down to the inputs, which are kept",)
+    return (f"prefix: {len(paths)} module calls ({shown}) run once, {kept} tensors a row kept",)
+
+
+# --------------------------------------------------------------------------------------------- checks
+
+
+def _selected(network: Network, select: str | Sequence[str] | None) -> tuple[str, ...]:
+    if select is None:
+        if not network.blocks:
+            raise ModelError(
+                f"{network.name} has no blocks to take the topmost of",
+                expected="a selection of parameters",
+                do="give patterns such as 'layer4.*'",
+            )
+        select = f"{network.blocks[-1]}.*"
+    patterns = [select] if isinstance(select, str) else list(select)
+    if not patterns:
+        raise ModelError("no parameters are selected", expected="at least one pattern", got="none")
+    chosen = {name for pattern in patterns for name in network.select(pattern)}
+    return tuple(name for name in network.params if name in chosen)
+
+
+def _check_modes(network: Network) -> None:
+    """Frozen means dropout off and statistics fixed."""
+    loud = [(path, part) for path, part in network.module.named_modules() if part.training]
+    kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
+    for path, part in sorted(loud, key=lambda each: not isinstance(each[1], kinds)):
+        raise ModelError(
+            f"{path or network.name} ({type(part).__name__}) is in training mode",
+            expected="a frozen network: no dropout, fixed statistics",
+            do="call module.eval() before tangents are taken",
+        )
+
+
+def _check_head(network: Network, of: Of, names: Sequence[str]) -> None:
+    if of not in ("logits", "embedding"):
+        raise ModelError("tangents are of the logits or of the embedding", got=repr(of))
+    if of == "embedding":
+        if network.has_logits and not network.head:
+            raise ModelError(f"{network.name} has logits that no single linear layer gives", do='use of="logits"')
+        inside = [name for name in names if network.head and name.startswith(network.head + ".")]
+        if inside:
+            raise ModelError(f"{inside[0]} is the head's: the embedding does not depend on it", do='use of="logits"')
+        return
+    if not network.has_logits:
+        raise ModelError(f"{network.name} has no logits", do='give it a head (with_head), or use of="embedding"')
+    weight = network.params.get(f"{network.head}.weight") if network.head else None
+    below = [name for name in names if not name.startswith(network.head + ".")]
+    if weight is not None and below and not bool(weight.any()):
+        raise _zero_head()
+
+
+def _zero_head() -> RecipeError:
+    return RecipeError(
+        "the head is zero, so every derivative below it is exactly zero",
+        expected="a solved head before tangents are taken",
+        do="solve a head first and set it (with_head)",
+    )

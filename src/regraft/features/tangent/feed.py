@@ -1,0 +1,97 @@
+"""The rows that a tangent is taken at: a manifest, or batches that are preprocessed already."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regraft.data import Manifest
+from regraft.errors import DataError
+from regraft.features.sweep import batches
+from regraft.network import Network
+
+__all__ = ["Feed"]
+
+
+class Feed:
+    """Preprocessed rows in order.
+
+    Args:
+        network: gives the preprocessing.
+        inputs: a Manifest; a batch (a tensor, or tensors by name, rows on the first axis); or a list of them.
+
+    Raises:
+        DataError: no rows, or batches that do not fit together.
+    """
+
+    def __init__(self, network: Network, inputs: Manifest | Any) -> None:
+        self.preprocess = network.preprocess
+        self.manifest = inputs if isinstance(inputs, Manifest) else None
+        self.batch: Any = None
+        if self.manifest is None:
+            self.batch = _joined(inputs)
+        elif self.preprocess.modality == "text" and len(self.manifest):
+            # Token ids are small, and rows that are padded alike have prefixes that fit together.
+            items = [self.preprocess(self.manifest.inputs.read(row)) for row in range(len(self.manifest))]
+            self.batch = self.preprocess.collate(items)
+        self.rows = len(self.manifest) if self.manifest is not None else _length(self.batch)
+        if not self.rows:
+            raise DataError("there are no rows to take tangents at", expected="at least one row", got="0")
+
+    def some(self, rows: Sequence[int]) -> Any:
+        """The batch of a few rows."""
+        if self.manifest is not None and self.batch is None:
+            return self.preprocess.collate([self.preprocess(self.manifest.inputs.read(row)) for row in rows])
+        return _take(self.batch, torch.as_tensor(rows))
+
+    def batches(self, size: int) -> Iterator[tuple[int, int, Any]]:
+        """(start, stop, batch) over all rows in order."""
+        spans = [(start, min(start + size, self.rows)) for start in range(0, self.rows, size)]
+        if self.batch is not None:
+            for start, stop in spans:
+                yield start, stop, _take(self.batch, slice(start, stop))
+        elif self.manifest is not None:
+            read = batches(self.preprocess, self.manifest.inputs, spans, None)
+            for (start, stop), batch in zip(spans, read):
+                yield start, stop, batch
+
+
+def _take(batch: Any, index: Any) -> Any:
+    if isinstance(batch, Mapping):
+        return {name: value[index] for name, value in batch.items()}
+    return batch[index]
+
+
+def _length(batch: Any) -> int:
+    values = list(batch.values()) if isinstance(batch, Mapping) else [batch]
+    lengths = {len(value) if isinstance(value, Tensor) and value.ndim else -1 for value in values}
+    if len(lengths) != 1 or -1 in lengths:
+        raise DataError(
+            "a batch for tangents",
+            expected="tensors with the rows on their first axis, equally many",
+            got=", ".join(type(value).__name__ for value in values) or "none",
+        )
+    return lengths.pop()
+
+
+def _joined(inputs: Any) -> Any:
+    if not isinstance(inputs, list | tuple):
+        return inputs
+    if not inputs:
+        raise DataError("there are no rows to take tangents at", expected="at least one batch", got="none")
+    for batch in inputs:
+        _length(batch)
+    try:
+        if isinstance(inputs[0], Mapping):
+            return {name: torch.cat([batch[name] for batch in inputs]) for name in inputs[0]}
+        return torch.cat(list(inputs))
+    except (RuntimeError, KeyError, TypeError) as error:
+        raise DataError(
+            "the batches do not fit together",
+            expected="equal shapes but for the rows",
+            got=str(error).splitlines()[0],
+            do="pad them to one length, or give a Manifest",
+        ) from error

@@ -1,0 +1,388 @@
+"""Running only the part of a network that chosen parameters reach.
+
+A *clean* call of a module holds no chosen parameter and is given nothing that depends on one. The first pass
+finds the largest clean calls (autograd tells what depends on what), later passes answer them from a record and
+run the rest: so the cut may lie anywhere, inside a residual block or between tuples, and glue code runs as written.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils import _pytree as pytree
+
+from regraft.errors import ModelError
+from regraft.network import Network
+
+__all__ = ["Form", "Replay", "form_of"]
+
+_AGREE = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+
+@dataclass(frozen=True)
+class Form:
+    """Where a value keeps its rows: ``factor`` entries of ``axis`` a row (attention windows: several).
+
+    ``axis`` -1 stands for a value that does not depend on the rows (a table of positions).
+    """
+
+    axis: int = 0
+    factor: int = 1
+
+    def split(self, value: Tensor, rows: int) -> Tensor:
+        """Rows first: ``(rows, …)``."""
+        if (self.axis, self.factor) == (0, 1):
+            return value
+        value = value.movedim(self.axis, 0)
+        return value.reshape(rows, self.factor, *value.shape[1:])
+
+    def join(self, value: Tensor) -> Tensor:
+        """The inverse of :meth:`split`."""
+        if (self.axis, self.factor) == (0, 1):
+            return value
+        return value.reshape(-1, *value.shape[2:]).movedim(0, self.axis)
+
+
+def form_of(three: Sequence[int], two: Sequence[int]) -> Form | None:
+    """The form of a value from its shapes in passes of three rows and of two; ``None`` where there is none."""
+    if len(three) != len(two):
+        return None
+    axes = [axis for axis, (a, b) in enumerate(zip(three, two)) if a != b]
+    if not axes:
+        return Form(-1)
+    axis = axes[0]
+    if len(axes) > 1 or three[axis] * 2 != two[axis] * 3 or three[axis] % 3:
+        return None
+    return Form(axis, three[axis] // 3)
+
+
+@dataclass(frozen=True)
+class _Tree:
+    """The form of a nested value: what stands where, with places for its tensors."""
+
+    spec: Any
+    leaves: tuple[Any, ...]  # ``None`` in the place of a tensor
+    places: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: Any) -> tuple[_Tree, list[Tensor]] | None:
+        """The form and the tensors; ``None`` where the value holds an object that may keep a state."""
+        leaves, spec = pytree.tree_flatten(value)
+        places = tuple(i for i, leaf in enumerate(leaves) if isinstance(leaf, Tensor))
+        kept = [None if isinstance(leaf, Tensor) else leaf for leaf in leaves]
+        if not all(leaf is None or isinstance(leaf, bool | int | float | str) for leaf in kept):
+            return None
+        return cls(spec, tuple(kept), places), [leaves[i] for i in places]
+
+    def fill(self, tensors: Sequence[Tensor]) -> Any:
+        """The value with these tensors."""
+        leaves = list(self.leaves)
+        for place, tensor in zip(self.places, tensors):
+            leaves[place] = tensor
+        return pytree.tree_unflatten(leaves, self.spec)
+
+
+class _AgainError(Exception):
+    """A call that seemed clean cannot be answered from a record; the pass starts anew without it."""
+
+
+@dataclass
+class _Slot:
+    """A value that later passes are given: a tensor of the inputs, or of a clean call's output."""
+
+    needed: bool = True
+    written: bool = False  # the network writes into it afterwards
+    form: Form = Form()
+    shape: tuple[int, ...] = ()  # with three rows
+    dtype: torch.dtype = torch.float32
+    shared: Tensor | None = None  # the value, where it does not depend on the rows
+    same: int = -1  # the slot that holds this very tensor
+
+
+@dataclass
+class _Pass:
+    """What one recording pass saw."""
+
+    values: list[Tensor] = field(default_factory=list)
+    versions: list[tuple[Tensor, int]] = field(default_factory=list)
+    calls: list[tuple[str, int, _Tree]] = field(default_factory=list)  # path, number of the call, form
+
+
+class Replay:
+    """A private copy of a network that answers clean calls from a record.
+
+    Args:
+        network: what is copied; its tensors are shared unless ``dtype`` is another.
+        names: the chosen parameters.
+        dtype: of the arithmetic.
+        whole: answer nothing: every pass runs the whole network.
+    """
+
+    def __init__(self, network: Network, names: Sequence[str], dtype: torch.dtype, *, whole: bool = False) -> None:
+        self.names, self.dtype, self.whole = tuple(names), dtype, whole
+        self.network = _private(network, dtype)
+        module = self.network.module
+        self.params = {name: value.detach() for name, value in module.named_parameters() if name in set(names)}
+        self.policy = network.policy
+        self.slots: list[_Slot] = []
+        self.calls: dict[tuple[str, int], tuple[_Tree, int]] = {}  # → form, first slot
+        self.trail: list[str] = []
+        self._inputs, self._start = _Tree(None, (), ()), 0
+        self._given: list[Tensor] = []
+        self._mode, self._pass, self._inside = "plain", _Pass(), 0
+        self._counts: Counter[str] = Counter()
+        self._lock = threading.RLock()
+        chosen = {id(p) for name, p in module.named_parameters() if name in self.params}
+        self._reached = {
+            path for path, part in module.named_modules() if any(id(p) in chosen for p in part.parameters())
+        }
+        for path, part in module.named_modules():
+            if path and not isinstance(part, torch.jit.ScriptModule):
+                part.forward = self._wrapped(path, part.forward)
+
+    # ------------------------------------------------------------------------------- one module's call
+
+    def _wrapped(self, path: str, forward: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if self._mode == "plain" or self._inside:
+                return forward(*args, **kwargs)
+            count = self._counts[path]
+            self._counts[path] += 1
+            if self._mode == "replay" and (path, count) in self.calls:
+                tree, start = self.calls[path, count]
+                return tree.fill(self._given[start:])
+            if self._mode == "record" and self._is_clean(path, args, kwargs):
+                return self._recorded(path, count, forward, args, kwargs)
+            self.trail.append(path)
+            out = forward(*args, **kwargs)
+            self.trail.pop()
+            return out
+
+        return call
+
+    def _is_clean(self, path: str, args: Any, kwargs: Any) -> bool:
+        if self.whole or path in self._reached:
+            return False
+        given = pytree.tree_leaves((args, kwargs))
+        return not any(isinstance(value, Tensor) and value.requires_grad for value in given)
+
+    def _recorded(self, path: str, count: int, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        self._inside += 1
+        try:
+            out = forward(*args, **kwargs)
+        finally:
+            self._inside -= 1
+        found = _Tree.of(out)
+        if found is None or any(leaf.requires_grad for leaf in found[1]):
+            self._reached.add(path)
+            raise _AgainError
+        self._pass.calls.append((path, count, found[0]))
+        self._keep(found[1])
+        return out
+
+    def _keep(self, leaves: Sequence[Tensor]) -> None:
+        for leaf in leaves:
+            index = len(self._pass.values)
+            slot = self.slots[index] if index < len(self.slots) else _Slot(written=True)
+            self._pass.versions.append((leaf, leaf._version))
+            self._pass.values.append(leaf.clone() if slot.needed and slot.written else leaf)
+
+    # ----------------------------------------------------------------------------------------- passes
+
+    def record(self, batch: Any) -> tuple[Tensor, list[Tensor]]:
+        """Run the whole network: (outputs ``(B, C)``, one value a slot).
+
+        Raises:
+            ModelError: this batch took another path through the modules than the first one.
+        """
+        with self._lock, self.policy.differentiable():
+            seen, inputs, out = self._seen(self.cast(batch))
+        if not out.requires_grad and not self.slots:
+            raise ModelError(
+                "the selected parameters have no influence on the outputs",
+                expected="parameters that the forward pass uses",
+                got=", ".join(self.names[:3]),
+            )
+        calls, start = {}, inputs
+        for path, number, tree in seen.calls:
+            calls[path, number] = (tree, start)
+            start += len(tree.places)
+        if not self.slots:
+            self.calls, self._start = calls, inputs
+            self.slots = _slots(seen.versions)
+        elif calls != self.calls:
+            raise ModelError(
+                f"{self.network.name} took another path through its modules for some rows",
+                expected=f"the {len(self.calls)} calls of the first rows",
+                got=f"{len(calls)}",
+                do="select parameters of modules that run for every row alike",
+            )
+        return out.detach(), [value.detach() for value in seen.values]
+
+    def _seen(self, batch: Any) -> tuple[_Pass, int, Tensor]:
+        """One recording pass: what it saw, how many tensors the inputs are, and the outputs."""
+        found = _Tree.of(batch)
+        if found is None:
+            raise ModelError("a batch for tangents", expected="tensors, alone or by name", got=type(batch).__name__)
+        self._inputs, leaves = found
+        while True:
+            self._pass = _Pass()
+            given = [leaf if i < len(self.slots) and not self.slots[i].written else leaf.clone()
+                     for i, leaf in enumerate(leaves)]  # fmt: skip
+            self._keep(given)
+            params = {name: value.detach().requires_grad_(True) for name, value in self.params.items()}
+            try:
+                with torch.enable_grad():
+                    out = self._run("record", params, self._inputs.fill(given))
+                break
+            except _AgainError:
+                continue
+        seen, self._pass = self._pass, _Pass()
+        return seen, len(leaves), out
+
+    def __call__(self, params: Mapping[str, Tensor], values: Sequence[Tensor]) -> Tensor:
+        """The outputs ``(B, C)`` for other chosen parameters, from one value a slot; differentiable in both."""
+        with self._lock:
+            self._given = list(values)
+            return self._run("replay", params, self._inputs.fill(self._given[: self._start]))
+
+    def _run(self, mode: str, params: Mapping[str, Tensor], batch: Any) -> Tensor:
+        self._counts.clear()
+        self.trail.clear()
+        self._mode = mode
+        try:
+            return self.network(params, {}, batch)
+        finally:
+            self._mode, self._inside = "plain", 0
+
+    def cast(self, batch: Any) -> Any:
+        """The batch on the network's device, floats in the dtype of the arithmetic."""
+        return pytree.tree_map(
+            lambda v: v.to(self.dtype) if isinstance(v, Tensor) and v.is_floating_point() else v,
+            self.network.place(batch),
+        )
+
+    # ------------------------------------------------------------------------------- values row by row
+
+    @property
+    def kept(self) -> list[int]:
+        """The slots whose values later passes need, one a row."""
+        return [i for i, slot in enumerate(self.slots) if slot.needed and slot.form.axis >= 0 and slot.same < 0]
+
+    def pack(self, values: Sequence[Tensor], rows: int) -> list[Tensor]:
+        """The kept values of one pass, rows first."""
+        return [self.slots[i].form.split(values[i], rows) for i in self.kept]
+
+    def unpack(self, packed: Sequence[Tensor], rows: int) -> list[Tensor]:
+        """One value a slot from kept values; what is not needed has the right shape and holds zeros."""
+        given = iter(packed)
+        values: list[Tensor] = []
+        for slot in self.slots:
+            if slot.shared is not None:
+                values.append(slot.shared)
+            elif slot.same >= 0:
+                values.append(values[slot.same])
+            elif slot.needed:
+                values.append(slot.form.join(next(given)))
+            else:
+                shape = list(slot.shape)
+                shape[slot.form.axis] = slot.form.factor * rows
+                zero = torch.zeros((), dtype=slot.dtype, device=self.network.device)
+                values.append(zero.expand(shape).clone() if slot.written else zero.expand(shape))
+        return values
+
+    # ------------------------------------------------------------------------------------------ probe
+
+    def probe(self, batch: Any) -> str:
+        """Find the slots' forms, and which are needed, from three rows; returns what failed, or nothing."""
+        two = pytree.tree_map(lambda v: v[:2] if isinstance(v, Tensor) else v, batch)
+        outputs, values = self.record(batch)
+        outputs_two, values_two = self.record(two)
+        for slot, a, b in zip(self.slots, values, values_two):
+            form = form_of(a.shape, b.shape)
+            if form is None:
+                return f"a value of shape {tuple(a.shape)} before the cut does not keep its rows on one axis"
+            slot.form, slot.shape, slot.dtype = form, tuple(a.shape), a.dtype
+            if form.axis < 0:
+                if not torch.equal(a, b):
+                    return "a value before the cut has no axis of rows and depends on them"
+                slot.shared = a
+        if outputs.ndim == 2 and not self._same(self._from_rows(values, 2), outputs_two):
+            return "the values before the cut, taken row by row, give other outputs"
+        unused = self._unused(values)
+        for slot, idle in zip(self.slots, unused):
+            slot.needed = not idle
+        if any(unused) and not self._same(self._with_nan(values), outputs):
+            for slot in self.slots:
+                slot.needed = True
+        return "" if self._same(self._with_nan(values), outputs) else "answering calls from the record fails"
+
+    def _unused(self, values: list[Tensor]) -> list[bool]:
+        """Which floating slots have no path to the outputs."""
+        places = [i for i, value in enumerate(values) if value.is_floating_point()]
+        free = [value.clone() for value in values]
+        roots = [free[i].requires_grad_(True) for i in places]
+        given = [value * 1 if i in set(places) else value for i, value in enumerate(free)]  # no leaf is written into
+        with self.policy.differentiable(), torch.enable_grad():
+            out = self(self.params, given)
+            found = (
+                torch.autograd.grad(out.sum(), roots, allow_unused=True) if out.requires_grad else [None] * len(roots)
+            )
+        unused = [False] * len(values)
+        for i, grad in zip(places, found):
+            unused[i] = grad is None
+        for i, slot in enumerate(self.slots):  # what is needed under another name is needed
+            if slot.same >= 0 and not unused[i]:
+                unused[slot.same] = False
+        return unused
+
+    def _with_nan(self, values: list[Tensor]) -> Tensor:
+        return self._plain([v if s.needed else torch.full_like(v, torch.nan) for s, v in zip(self.slots, values)])
+
+    def _from_rows(self, values: list[Tensor], rows: int) -> Tensor:
+        cut = [
+            value if slot.form.axis < 0 else slot.form.join(slot.form.split(value, 3)[:rows])
+            for slot, value in zip(self.slots, values)
+        ]
+        return self._plain(cut)
+
+    def _plain(self, values: list[Tensor]) -> Tensor:
+        with self.policy.differentiable(), torch.no_grad():
+            return self(self.params, [v.clone() if s.written else v for s, v in zip(self.slots, values)])
+
+    def _same(self, found: Tensor, expected: Tensor) -> bool:
+        if found.shape != expected.shape or not bool(torch.isfinite(found).all()):
+            return False
+        scale = float(expected.abs().max()) if expected.numel() else 0.0
+        return float((found - expected).abs().max()) <= _AGREE.get(self.dtype, 5e-2) * max(scale, 1e-6)
+
+
+def _slots(versions: Sequence[tuple[Tensor, int]]) -> list[_Slot]:
+    """The slots of a first pass; a value that several calls pass on unchanged is kept once."""
+    slots: list[_Slot] = []
+    first: dict[tuple[Any, ...], int] = {}
+    for i, (leaf, version) in enumerate(versions):
+        slot = _Slot(written=leaf._version != version)
+        if not slot.written and leaf.numel():
+            place = (leaf.data_ptr(), leaf.dtype, leaf.shape, leaf.stride())
+            slot.same = earlier if (earlier := first.setdefault(place, i)) != i else -1
+        slots.append(slot)
+    return slots
+
+
+def _private(network: Network, dtype: torch.dtype) -> Network:
+    """A copy with modules of its own; tensors are shared where the dtype is the same."""
+    tensors = [*network.module.parameters(), *network.module.buffers()]
+    same = all(t.dtype == dtype for t in tensors if t.is_floating_point())
+    made = copy.deepcopy(network, {id(t): t for t in tensors} if same else {})
+    _ = made.sites  # seen in an example pass of the original dtype
+    if not same:
+        made.module.to(dtype)
+    return made
