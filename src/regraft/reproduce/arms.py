@@ -1,0 +1,307 @@
+"""Arms: one measured value per (arm, network, task, seed), kept on disk, so that rows share what they need.
+
+An :class:`Arm` is a function with a name and a version; a :class:`Bench` knows the networks, the tasks, the seeds
+and the cache, and measures an arm once. Its value lies under a key of everything that decides it: the arm's name,
+version and parameters, the network's fingerprint, the rows' fingerprints and the seed. So rows share features and
+arms, a run that was killed goes on where it stopped, and one row can be run alone.
+
+Features come from one sweep a (network, rows) over the union of the taps and sizes that the rows share; whatever
+is wider than :data:`WIDE` features goes to a part of the cache that is kept below :data:`QUOTA_BYTES`, for it is
+large and is swept again in seconds.
+"""
+
+from __future__ import annotations
+
+import shutil
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regraft.data import Manifest, folds
+from regraft.features import Block, Plan, Store, Taps, plan, sweep
+from regraft.features.cache import entries
+from regraft.files import canonical_json, digest, read_json, write_json
+from regraft.heads import Readout, Response, score
+from regraft.linear import Dense, FeatureDesign, Matrix, UnitRows
+from regraft.network import Network
+from regraft.reproduce.result import GateReport
+from regraft.reproduce.row import Context
+from regraft.reproduce.sources import pack_network
+from regraft.reproduce.tasks import KINDS, T12, task
+
+__all__ = ["BACKBONES", "FOLDS", "Arm", "Backbone", "Bench", "Place", "Sample", "points", "seeds_gate", "unit"]
+
+FOLDS = 5
+SEEDS = 5
+WIDE = 20_000
+QUOTA_BYTES = 12 * 2**30
+_STORED = "float16"  # half the room of float32; the features are activations of order one
+
+
+@dataclass(frozen=True)
+class Backbone:
+    """A network of the page, and the pooling that its rows use.
+
+    Attributes:
+        load: (data pack, cache, seed) → the network; the seed matters for networks that the harness trains.
+        width: features of its embedding, and the target size of "one more layer as wide as the embedding".
+        sizes: target sizes T of the search: ¼, 2 and 16 times the embedding's width. The paper's (512, 8192,
+            24576; Table 2) are ¼, 4 and 12 times that of its ResNet-50; ours hold the sizes 64, 512 and 4096 at
+            which the page scales V1a's candidates, so that rows share features.
+    """
+
+    load: Callable[[Path, Path, int], Network]
+    width: int
+    sizes: tuple[int, ...]
+
+
+def _packed(name: str, pixels: int) -> Callable[[Path, Path, int], Network]:
+    def load(data: Path, cache: Path, seed: int) -> Network:
+        return pack_network(name, data, pixels=pixels)
+
+    return load
+
+
+BACKBONES: dict[str, Backbone] = {
+    "V1a": Backbone(_packed("V1a", 128), 256, (64, 512, 4096)),
+    "V1b": Backbone(_packed("V1b", 128), 512, (128, 1024, 8192)),
+    "R20": Backbone(_packed("R20", 32), 64, (16, 128, 1024)),
+    "R56": Backbone(_packed("R56", 32), 64, (16, 128, 1024)),
+}
+"""MobileNets see 128 × 128 pixels, the CIFAR ResNets 32 × 32."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """What an arm is measured on: names of a network and a task, and the seed of rows and folds."""
+
+    network: str
+    task: str
+    seed: int
+
+
+Compute = Callable[..., dict[str, Any]]
+
+
+@dataclass(frozen=True)
+class Arm:
+    """Something to measure at a place.
+
+    Attributes:
+        name: its folder in the cache.
+        version: raised whenever the function may give other values.
+        compute: (bench, place, **parameters) → JSON values by name; accuracies in percentage points.
+    """
+
+    name: str
+    version: int
+    compute: Compute = field(repr=False)
+
+
+class Bench:
+    """Networks, tasks, seeds and the cache of a row's run.
+
+    Args:
+        context: of the row.
+        tasks: their names, in order.
+        backbones: by name.
+        rows: (task, data pack, seed) → the task's rows, parts ``train`` and ``test``.
+        kinds: of the tasks.
+    """
+
+    def __init__(
+        self,
+        context: Context,
+        *,
+        tasks: Sequence[str] = T12,
+        backbones: Mapping[str, Backbone] | None = None,
+        rows: Callable[[str, Path, int], Manifest] = task,
+        kinds: Mapping[str, str] = KINDS,
+    ) -> None:
+        self.context, self.tasks, self.seeds = context, tuple(tasks), tuple(context.seeds)
+        self.backbones = dict(BACKBONES if backbones is None else backbones)
+        self._rows, self._kinds = rows, kinds
+        self._networks: dict[tuple[str, int], Network] = {}
+        self._sample: Sample | None = None
+
+    def kind_of(self, name: str) -> str:
+        """``near``, ``characters`` or ``structured``."""
+        return self._kinds[name]
+
+    def tasks_of(self, kind: str) -> tuple[str, ...]:
+        """The tasks of a kind, in order."""
+        return tuple(name for name in self.tasks if self.kind_of(name) == kind)
+
+    def network(self, name: str, seed: int = 0) -> Network:
+        """A network, loaded (or trained) once."""
+        key = (name, seed)
+        if key not in self._networks:
+            self._networks[key] = self.backbones[name].load(self.context.data, self.context.cache, seed)
+        return self._networks[key]
+
+    def rows(self, name: str, seed: int) -> Manifest:
+        """The rows of a task."""
+        return self._rows(name, self.context.data, seed)
+
+    def sample(self, place: Place) -> Sample:
+        """The rows of a place with their features; the last one is kept, for arms in a row ask for the same."""
+        if self._sample is None or self._sample.place != place:
+            self._sample = Sample(self, place)
+        return self._sample
+
+    def measure(self, arm: Arm, network: str, task: str, seed: int, **parameters: Any) -> dict[str, Any]:
+        """The arm's value there: from the cache, or measured now and kept.
+
+        Args:
+            arm: what to measure.
+            network, task, seed: the place.
+            parameters: plain JSON values; part of the key.
+        """
+        place = Place(network, task, seed)
+        path = self.context.cache / "reproduce" / "arms" / arm.name / f"{self._key(arm, place, parameters)}.json"
+        kept = read_json(path)
+        if isinstance(kept, dict) and "value" in kept:
+            return dict(kept["value"])
+        wall, cpu = time.perf_counter(), time.process_time()
+        value = arm.compute(self, place, **parameters)
+        spent = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
+        about = {"arm": arm.name, "version": arm.version, "network": network, "task": task, "seed": seed}
+        write_json(path, {**about, "parameters": parameters, "value": value, **spent})
+        return value
+
+    def _key(self, arm: Arm, place: Place, parameters: Mapping[str, Any]) -> str:
+        rows = self.rows(place.task, place.seed)
+        network = self.network(place.network, place.seed)
+        shape = self.backbones[place.network]
+        return digest(
+            arm.name,
+            str(arm.version),
+            canonical_json(dict(parameters)),
+            canonical_json([place.seed, FOLDS, shape.width, list(shape.sizes), _STORED]),
+            network.fingerprint,
+            rows.fingerprint,
+        )[:24]
+
+    def table(
+        self, arm: Arm, network: str, what: str = "accuracy", *, tasks: Sequence[str] = (), **parameters: Any
+    ) -> dict[str, list[Any]]:
+        """One entry of the arm's value for every task and seed: what :class:`Result` calls an arm."""
+        out: dict[str, list[Any]] = {}
+        names = tuple(tasks) or self.tasks
+        for number, name in enumerate(names):
+            out[name] = [self.measure(arm, network, name, seed, **parameters)[what] for seed in self.seeds]
+            if self.context.progress:
+                self.context.progress(number + 1, len(names))
+        return out
+
+
+class Sample:
+    """The rows of one place: labels, folds, and features by tap and size, read when asked for.
+
+    Args:
+        bench: of the place.
+        place: network, task and seed.
+    """
+
+    def __init__(self, bench: Bench, place: Place) -> None:
+        self.bench, self.place = bench, place
+        self.network = bench.network(place.network, place.seed)
+        self.backbone = bench.backbones[place.network]
+        rows = bench.rows(place.task, place.seed)
+        self.parts = {"train": rows.part("train"), "test": rows.part("test")}
+        self._held: dict[tuple[str, str], Tensor] = {}
+
+    @cached_property
+    def responses(self) -> dict[str, Response]:
+        """Labels by part."""
+        out = {}
+        for name, part in self.parts.items():
+            if part.target is None:
+                raise ValueError(f"{self.place.task} has no labels")
+            out[name] = Response.of(part.target.kind, part.target.classes, part.target.values)
+        return out
+
+    @property
+    def train(self) -> Response:
+        """Labels of the training rows."""
+        return self.responses["train"]
+
+    @cached_property
+    def folds(self) -> Tensor:
+        """(N,) the fold of each training row: stratified, by the seed, never through a group."""
+        part = self.parts["train"]
+        if part.target is None:
+            raise ValueError(f"{self.place.task} has no labels")
+        return torch.from_numpy(folds(part.target, part.groups, FOLDS, self.place.seed))
+
+    def blocks(self, taps: Taps) -> tuple[Block, ...]:
+        """The blocks of some taps, in the network's order."""
+        return plan(self.network, [taps]).blocks
+
+    def matrices(self, blocks: Sequence[Block], part: str = "train") -> dict[str, Matrix]:
+        """Features by block, (rows, width) in float32."""
+        absent = [block for block in blocks if (part, block.name) not in self._held]
+        if absent:
+            store = self._store(absent, part)
+            for name, matrix in store.matrices([block.name for block in absent]).items():
+                self._held[part, name] = matrix.rows(slice(0, store.rows))
+        return {block.name: Dense(self._held[part, block.name]) for block in blocks}
+
+    def _store(self, blocks: Sequence[Block], part: str) -> Store:
+        """The sweep that holds the blocks: the one that all rows share where it does."""
+        shared = self._shared
+        names = {block.name for block in blocks}
+        wanted = shared if names <= {block.name for block in shared.blocks} else Plan(tuple(blocks))
+        cache = self.bench.context.cache
+        if wanted.width > WIDE:
+            cache = cache / "reproduce" / "wide"
+            _make_room(cache, QUOTA_BYTES - 2 * wanted.width * len(self.parts[part]))
+        return sweep(self.network, self.parts[part], wanted, cache=cache, dtype=_STORED, workers=0)
+
+    @cached_property
+    def _shared(self) -> Plan:
+        sizes = (*(size for size in self.backbone.sizes[:-1]), self.backbone.width, None)
+        return plan(self.network, [Taps(sizes=sizes)])
+
+    def design(self, matrices: Mapping[str, Matrix], part: str = "train") -> FeatureDesign:
+        """Blocks side by side, one coefficient each an output."""
+        return FeatureDesign(dict(matrices), self.responses[part].n_outputs)
+
+    def accuracy(self, readout: Readout, test: FeatureDesign) -> float:
+        """Per cent of the test rows whose most probable class is theirs."""
+        return 100.0 * score("accuracy", self.responses["test"], readout.predict_proba(test))
+
+
+def unit(matrices: Mapping[str, Matrix]) -> dict[str, Matrix]:
+    """Every row of every block at unit norm (Head2Toe §3.3)."""
+    return {name: UnitRows(matrix) for name, matrix in matrices.items()}
+
+
+def points(value: float) -> float:
+    """A share as percentage points."""
+    return 100.0 * float(value)
+
+
+def seeds_gate(seeds: Sequence[int], needed: int = SEEDS) -> tuple[GateReport, ...]:
+    """No gate where every seed was run; else one that leaves the row *not run*, whatever its clauses say."""
+    if len(seeds) >= needed:
+        return ()
+    message = f"{len(seeds)} of {needed} seeds were run"
+    return (GateReport("seeds", "not run", f"{needed} seeds", {"seeds": float(len(seeds))}, message),)
+
+
+def _make_room(cache: Path, room: int) -> None:
+    """Delete the parts written longest ago until no more than ``room`` bytes are left."""
+    found = entries(cache)
+    total = sum(entry.nbytes for entry in found)
+    for entry in found:
+        if total <= max(0, room):
+            break
+        shutil.rmtree(entry.path, ignore_errors=True)
+        total -= entry.nbytes
