@@ -33,6 +33,7 @@ from regraft.heads.readout import Readout, Solution, Status
 from regraft.heads.response import KINDS, Kind, Link, Response
 from regraft.heads.selection import FRACTIONS, Cell, Selection, keep, kept_design
 from regraft.heads.solve import FORMS, solve
+from regraft.heads.sparse import solve_sparse
 
 __all__ = [
     "FORMS",
@@ -76,6 +77,7 @@ __all__ = [
     "score",
     "select",
     "solve",
+    "solve_sparse",
     "stability",
     "temperature",
     "transfer",

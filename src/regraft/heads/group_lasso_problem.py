@@ -18,7 +18,7 @@ from regraft.heads.readout import Status
 from regraft.heads.response import Response
 from regraft.linear import FeatureDesign
 
-__all__ = ["SparseProblem", "State"]
+__all__ = ["NEVER", "SparseProblem", "State"]
 
 _FEWEST = 64
 """The smallest working set, and the fewest features that join it at once."""
@@ -28,7 +28,7 @@ _SINGLE = 1e-5
 """Above this tolerance a working set from float32 features is iterated on in float32."""
 _ROUGH = 5e-4
 """From this tolerance on float32 features are certified in float32, whose products keep six digits."""
-_NEVER = 36.0
+NEVER = 36.0
 """How far below (or above) the others an output stands that the labels never (or always) show: e⁻³⁶ ≈ 2e-16."""
 
 
@@ -196,9 +196,9 @@ class SparseProblem:
         intercept = torch.zeros(len(self.varied), dtype=torch.float64)
         intercept[self.varied] = level
         if self.loss == "softmax":
-            intercept[~self.varied] = float(level.min()) - _NEVER
+            intercept[~self.varied] = float(level.min()) - NEVER
         elif self.loss == "sigmoid":
-            intercept[~self.varied] = torch.where(self.sides > 0.5, _NEVER, -_NEVER).to(torch.float64)
+            intercept[~self.varied] = torch.where(self.sides > 0.5, NEVER, -NEVER).to(torch.float64)
         status = Status(done, spent, relative, message)
         return GroupLassoFit(
             strength,

@@ -137,12 +137,16 @@ def choose(trials: Sequence[Trial], sign: float, one_standard_error: bool = Fals
 
 
 def explore(
-    run: Callable[[Sequence[float]], list[Trial]], strengths: Sequence[float] | None, sign: float
+    run: Callable[[Sequence[float]], list[Trial]],
+    strengths: Sequence[float] | None,
+    sign: float,
+    default: Sequence[float] = GRID,
+    bounds: tuple[float, float] = (WEAKEST, STRONGEST),
 ) -> list[Trial]:
-    """All trials of one form: a given grid, or :data:`GRID`, extended while its edge scores best."""
+    """All trials of one form: a given grid, or the default one, extended within bounds while its edge scores best."""
     if strengths is not None:
         return run(sorted(strengths, reverse=True))
-    grid = list(GRID)
+    grid = list(default)
     ratio = grid[0] / grid[1]
     trials = run(grid)
     for _ in range(_EXTENSIONS):
@@ -154,7 +158,7 @@ def explore(
             more = [best / ratio**k for k in range(1, _STEPS + 1)]
         else:
             break
-        more = [s for s in more if WEAKEST <= s <= STRONGEST]
+        more = [s for s in more if bounds[0] * (1 - _TIE) <= s <= bounds[1] * (1 + _TIE)]
         if not more:
             break
         found = run(more)
