@@ -318,6 +318,12 @@ class Store:
         return self.rows * max(rates)
 
     @property
+    def flops_per_row(self) -> int:
+        """Floating-point operations of the backbone for one row, counted when its pass was made."""
+        parts = {part.path: part for part, _ in self._where.values()}
+        return max((part.done or {}).get("about", {}).get("flops_per_row", 0) for part in parts.values())
+
+    @property
     def reused(self) -> bool:
         """Whether nothing had to be computed."""
         return self.computed_rows == 0

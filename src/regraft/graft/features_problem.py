@@ -15,6 +15,7 @@ from regraft.graft.adapted import Adapted
 from regraft.graft.layers import layer_shares
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.recipe import Select, Solve
+from regraft.graft.selected import selection_figure
 from regraft.graft.view import Scaling, View
 from regraft.heads import Selection, Solution, Status, higher_is_better, link, select, solve
 from regraft.linear import FeatureDesign, Matrix, Taken
@@ -71,25 +72,17 @@ class FeatureHead(Head):
         return Adapted(network, read, self.view, readout, task.kind, task.target.classes)
 
     def figures(self, problem: FeatureProblem, plan: Plan) -> dict[str, Any]:
-        """``layers``, on at most 1,000 rows: see :func:`regraft.graft.layers.layer_shares`."""
+        """``layers``, on at most 1,000 rows (see :func:`regraft.graft.layers.layer_shares`), and ``selection``
+        where features were chosen (see :func:`regraft.graft.selected.selection_figure`)."""
         some = problem.take(np.arange(min(len(problem), _SHOWN_ROWS)))
-        return {"layers": layer_shares(self.solution.readout, some.design(self.view), plan.blocks)}
+        found: dict[str, Any] = {"layers": layer_shares(self.solution.readout, some.design(self.view), plan.blocks)}
+        if self.selection is not None:
+            found["selection"] = selection_figure(self.selection, plan.blocks, problem.task.target.outputs)
+        return found
 
     def findings(self) -> Iterator[Finding]:
-        """What the search kept."""
-        found = self.selection
-        if found is None:
-            return
-        kept, of = sum(map(len, found.columns.values())), sum(map(len, found.scores.values()))
-        yield Finding(
-            "features-kept",
-            f"The head keeps {kept:,} of {of:,} features, from {len(found.columns)} of {len(found.scores)} taps.",
-            "info",
-            kept,
-            "features",
-            detail=f"Target size {found.size}, fraction {found.fraction:g}, penalty of the scores {found.strength:g}; "
-            + ("norms taken again over the kept features." if found.normalised else "norms taken over all features."),
-        )
+        """None: what was chosen is judged from its figure, in :mod:`regraft.graft.findings`."""
+        return iter(())
 
 
 @dataclass(frozen=True, eq=False)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
 from regraft.data import Manifest, duplicates
+from regraft.graft.advice import selection_findings
 from regraft.graft.problem import Problem
 from regraft.graft.protocol import Evaluation
+from regraft.heads import higher_is_better
 from regraft.record import Finding
 
 __all__ = ["Context", "check"]
@@ -28,6 +31,7 @@ class Context:
     unlabelled: int
     fit: Problem
     evaluation: Evaluation
+    figures: Mapping[str, Any] = field(default_factory=dict)
 
 
 def check(context: Context) -> tuple[Finding, ...]:
@@ -157,6 +161,8 @@ def _classes(context: Context) -> Iterator[Finding]:
 
 def _own(context: Context) -> Iterator[Finding]:
     yield from context.evaluation.head.findings()
+    if (chosen := context.figures.get("selection")) is not None:
+        yield from selection_findings(chosen, higher_is_better=higher_is_better(context.fit.task.metric))
 
 
 def _fit(context: Context) -> Iterator[Finding]:

@@ -19,6 +19,7 @@ from regraft.graft.findings import Context, check
 from regraft.graft.options import Options, pick_device
 from regraft.graft.prediction import Prediction
 from regraft.graft.preparation import Progress, prepare, swept
+from regraft.graft.pricing import price_of_run
 from regraft.graft.protocol import evaluate
 from regraft.graft.recipe import Recipe
 from regraft.graft.recording import record_of, versions
@@ -128,7 +129,8 @@ def adapt(
         scored = (test_rows if main.part == "test" else fit_rows).take(main.rows)  # type: ignore[union-attr]
         pictures = figures(evaluation, fit, scored, ready.plan)
         pictures["floor_seconds"] = sum(store.pass_seconds for store in stores if store)
-        findings = check(Context(ready.manifest, ready.unlabelled, fit, evaluation))
+        findings = check(Context(ready.manifest, ready.unlabelled, fit, evaluation, pictures))
+    pictures["price"] = price_of_run(ready, stores, adapted, options, ledger)
     record = record_of(ready, evaluation, options, ledger, command)
     record = replace(record, figures=pictures, findings=findings)
     lines = prediction_rows(evaluation, fit_rows.ids, test_rows.ids if test_rows else ())
