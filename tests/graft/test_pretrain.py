@@ -148,7 +148,7 @@ def test_without_test_rows_some_training_rows_are_held_out(stripes: Path, tmp_pa
     assert score is not None
     assert score.rows == record.data["validation"] == 4
     assert record.data["train"] == 36
-    assert record.figures["history"][-1]["validation_accuracy"] == pytest.approx(score.value)
+    assert record.figures["history"][-1]["validation_score"] == pytest.approx(score.value)
 
 
 def test_a_run_that_diverges_leaves_no_backbone(stripes: Path, tmp_path: Path) -> None:

@@ -113,7 +113,7 @@ def test_it_learns() -> None:
     outcome = train(module, rows, TrainConfig(epochs=12, batch_size=16, optimiser=Optimiser(lr=0.05)), validation=rows)
     assert before < 0.7
     assert accuracy(module, rows) > 0.95
-    assert outcome.history[-1].validation_accuracy == pytest.approx(accuracy(module, rows), abs=1e-12)
+    assert outcome.history[-1].validation_score == pytest.approx(accuracy(module, rows), abs=1e-12)
     assert not module.training
 
 
@@ -297,7 +297,7 @@ def test_a_loss_that_is_no_number_stops_with_a_sentence_and_the_best_weights(tmp
     for words in ("the loss became nan at step 9 of 12 (epoch 3", "lower learning rate", "best.safetensors"):
         assert words in str(error)
     assert error.outcome.status == "diverged"
-    scores = [epoch.validation_accuracy for epoch in error.outcome.history]
+    scores = [epoch.validation_score for epoch in error.outcome.history]
     assert len(scores) == 2
     assert error.outcome.best == 1 + int(np.argmax(scores))
     assert tensor_digest(module.state_dict()) == kept[error.outcome.best]

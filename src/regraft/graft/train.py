@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -17,27 +16,29 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import safetensors.torch
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
-from torch.nn import functional
 
-from regraft.errors import ArtifactError, DataError, RecipeError, RegraftError
-from regraft.files import canonical_json, digest, write_bytes
-from regraft.graft.train_config import Optimiser, Schedule, TrainConfig
-from regraft.graft.train_rows import Augment, ImageRows, Rows, order
+from regraft.errors import DataError, RecipeError, RegraftError
+from regraft.files import canonical_json, digest
+from regraft.graft.checkpoint import read, tensor_digest, write
+from regraft.graft.descent import Average, Descent
+from regraft.graft.objective import Objective
+from regraft.graft.train_config import Loop, Optimiser, Schedule, TrainConfig
+from regraft.graft.train_rows import Augment, ImageRows, Rows, order, parts, place
 
 __all__ = [
     "Augment",
     "DivergedError",
     "Epoch",
     "ImageRows",
+    "Loop",
     "Optimiser",
     "Outcome",
     "Rows",
     "Schedule",
     "TrainConfig",
+    "Training",
     "accuracy",
     "logits",
     "tensor_digest",
@@ -45,26 +46,29 @@ __all__ = [
 ]
 
 Progress = Callable[[int, int, float], None]
+OnEpoch = Callable[[int, nn.Module], None]
+Status = Literal["completed", "stopped", "paused", "diverged"]
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
 
 
 @dataclass(frozen=True)
 class Epoch:
-    """One epoch: training loss and accuracy as the weights moved (augmented rows), then validation."""
+    """One epoch: training loss and accuracy as the weights moved (augmented rows; ``None`` where rows have no one
+    class), then the validation score (larger is better)."""
 
     epoch: int
     loss: float
-    train_accuracy: float
-    validation_accuracy: float | None = None
+    train_score: float | None = None
+    validation_score: float | None = None
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a run ended. ``best`` is the epoch kept as the best one (0: none yet), by validation accuracy or,
+    """How a run ended. ``best`` is the epoch kept as the best one (0: none yet), by validation score or,
     without validation rows, by training loss. ``resumed`` is the step that the run went on from."""
 
-    status: Literal["completed", "diverged"]
+    status: Status
     message: str
     history: tuple[Epoch, ...]
     steps: int
@@ -78,24 +82,14 @@ class DivergedError(RegraftError, ArithmeticError):
     outcome: Outcome
 
 
-def tensor_digest(tensors: Mapping[str, Tensor]) -> str:
-    """SHA-256 over names, dtypes, shapes and bytes, in the order of the names."""
-    parts: list[str | bytes] = []
-    for name in sorted(tensors):
-        value = tensors[name].detach().cpu().contiguous()
-        parts += [name, str(value.dtype), str(tuple(value.shape))]
-        parts.append(value.reshape(-1).view(torch.uint8).numpy().tobytes() if value.numel() else b"")
-    return digest(*parts)
-
-
 @torch.no_grad()
 def logits(module: nn.Module, rows: Rows, device: str = "cpu", batch_size: int = 512) -> Tensor:
     """Eval-mode outputs ``(N, C)`` of un-augmented rows, on the CPU; the module's mode is put back."""
     was_training = module.training
     module.eval()
     try:
-        parts = torch.arange(len(rows)).split(batch_size)
-        return torch.cat([module(rows.inputs(part).to(device)).cpu() for part in parts])
+        spans = torch.arange(len(rows)).split(batch_size)
+        return torch.cat([module(place(rows.inputs(part), device)).cpu() for part in spans])
     finally:
         module.train(was_training)
 
@@ -110,21 +104,26 @@ def train(
     rows: Rows,
     config: TrainConfig,
     *,
+    objective: Objective | None = None,
     validation: Rows | None = None,
+    scales: Mapping[str, float] | None = None,
     checkpoint: Path | None = None,
     resume: bool = True,
     every_seconds: float = 10.0,
     device: str = "cpu",
     progress: Progress | None = None,
-    on_epoch: Callable[[int, nn.Module], None] | None = None,
+    on_epoch: OnEpoch | None = None,
 ) -> Outcome:
-    """Minimise the mean cross-entropy of ``module`` on ``rows`` in place; leave it in eval mode.
+    """Minimise the mean loss of ``module`` on ``rows`` in place; leave it in eval mode.
 
     Args:
-        module: maps a batch of inputs to logits ``(B, C)``; its weights now are where the run begins.
+        module: maps a batch of inputs to outputs ``(B, C)``; its weights now are where the run begins, and what
+            requires no gradient stays.
         rows: the training rows; every epoch visits each once.
         config: how long and how.
+        objective: the loss and the score; cross-entropy and accuracy by default.
         validation: rows scored, un-augmented, after each epoch.
+        scales: factor of the learning rate by parameter name.
         checkpoint: a folder for ``checkpoint.safetensors`` (weights, buffers, optimiser, step, random
             state) and ``best.safetensors`` (weights and buffers of the best epoch).
         resume: go on from the checkpoint there; ``False`` begins anew.
@@ -139,63 +138,90 @@ def train(
         RecipeError: the checkpoint there belongs to other settings, rows or initial weights.
         ArtifactError: the checkpoint there is damaged.
     """
-    if len(rows) < 2:
-        raise DataError("there is too little to train on", expected="at least 2 rows", got=str(len(rows)))
-    module.to(device)
-    settings = dataclasses.asdict(config)
-    held = validation.key if validation is not None else ""
-    key = digest(canonical_json(settings), rows.key, held, tensor_digest(module.state_dict()))
-    with _own_randomness(config.seed, device):
-        run = _Run(module, rows, config, validation, checkpoint, key, device)
-        if resume and checkpoint is not None and (checkpoint / CHECKPOINT).is_file():
-            run.restore()
-        elif checkpoint is not None:
-            for name in (CHECKPOINT, BEST):
-                (checkpoint / name).unlink(missing_ok=True)
-        return run.loop(every_seconds, progress, on_epoch)
+    run = Training(module, rows, config, objective, validation, checkpoint, scales, device)
+    run.open(resume)
+    return run.advance(every_seconds=every_seconds, progress=progress, on_epoch=on_epoch)
 
 
-class _Run:
-    """One run's moving parts."""
+class Training:
+    """One run, which can be advanced in parts: see :func:`train`, which advances it to its end."""
 
     def __init__(
         self,
         module: nn.Module,
         rows: Rows,
         config: TrainConfig,
-        validation: Rows | None,
-        folder: Path | None,
-        key: str,
-        device: str,
+        objective: Objective | None = None,
+        validation: Rows | None = None,
+        folder: Path | None = None,
+        scales: Mapping[str, float] | None = None,
+        device: str = "cpu",
     ) -> None:
+        if len(rows) < 2:
+            raise DataError("there is too little to train on", expected="at least 2 rows", got=str(len(rows)))
+        if config.loop.patience is not None and validation is None:
+            raise RecipeError("stopping early needs rows that say when", do="give validation rows, or no patience")
+        module.to(device)
         self.module, self.rows, self.config, self.validation = module, rows, config, validation
-        self.folder, self.key, self.device = folder, key, device
+        self.objective, self.folder, self.device = objective or Objective(), folder, device
         self.per_epoch, self.total = config.batches(len(rows)), config.total(len(rows))
-        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
-        self.names = [name for name, _ in named]
-        self.sgd = torch.optim.SGD([p for _, p in named], **dataclasses.asdict(_plain(config.optimiser)))
+        held = validation.key if validation is not None else ""
+        settings = canonical_json([dataclasses.asdict(config), dict(scales or {})])
+        frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
+        start = tensor_digest(module.state_dict())
+        self.key = digest(settings, self.objective.key, rows.key, held, start, *frozen)
+        self.descent = Descent(module, config.optimiser, scales)
+        beta = config.loop.average
+        self.average = None if beta is None else Average.of(module, beta)
         self.step, self.resumed, self.best, self.best_value = 0, 0, 0, -math.inf
         self.history: list[Epoch] = []
         self.sums = [0.0, 0.0, 0.0]  # of this epoch so far: loss x rows, rows right, rows
+        self.kept: dict[str, Tensor] = {}  # the best epoch's tensors, where there is no folder for them
+        self.random: dict[str, Tensor] = {}
 
-    def loop(
+    # --------------------------------------------------------------------------------------- running
+
+    def open(self, resume: bool = True) -> None:
+        """Go on from the folder's checkpoint if there is one, or clear it."""
+        if self.folder is None:
+            return
+        if resume and (self.folder / CHECKPOINT).is_file():
+            self.restore()
+            return
+        for name in (CHECKPOINT, BEST):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def advance(
         self,
-        every_seconds: float,
-        progress: Progress | None,
-        on_epoch: Callable[[int, nn.Module], None] | None,
+        until: int | None = None,
+        *,
+        every_seconds: float = 10.0,
+        progress: Progress | None = None,
+        on_epoch: OnEpoch | None = None,
     ) -> Outcome:
+        """Go on to step ``until`` (or the end); the schedule is that of the whole run.
+
+        The module is left in eval mode, at the end of the run with the weights that count: the average's if there
+        is one, the best epoch's if the run stopped early.
+        """
+        stop = self.total if until is None else min(until, self.total)
+        with self._own_randomness():
+            return self._loop(stop, every_seconds, progress, on_epoch)
+
+    def _loop(self, stop: int, every_seconds: float, progress: Progress | None, on_epoch: OnEpoch | None) -> Outcome:
         if on_epoch is not None and self.step == 0:
             on_epoch(0, self.module)
         saved = time.monotonic()
-        drawn, batches = -1, list[Tensor]()
-        while self.step < self.total:
+        drawn, batches, over = -1, list[Tensor](), self._patience_over()
+        while self.step < stop and not over:
             epoch, position = divmod(self.step, self.per_epoch)
             if drawn != epoch:
                 drawn, batches = epoch, order(len(self.rows), self.config.seed, epoch, self.per_epoch)
-            loss = self.advance(batches[position], epoch)
+            loss = self._descend(batches[position], epoch)
             ended = position + 1 == self.per_epoch or self.step == self.total
             if ended:
-                self.end_epoch(epoch + 1)
+                self._end_epoch(epoch + 1)
+                over = self._patience_over()
                 if on_epoch is not None:
                     on_epoch(epoch + 1, self.module)
             if ended or time.monotonic() - saved >= every_seconds:
@@ -204,52 +230,86 @@ class _Run:
             if progress is not None:
                 progress(self.step, self.total, loss)
         self.module.eval()
+        if over:
+            self.module.load_state_dict(self._best())
+            return self.outcome("stopped", f"stopped after epoch {len(self.history)}: none was better than {self.best}")
+        if self.step < self.total:
+            return self.outcome("paused", f"{self.step} of {self.total} steps")
+        if self.average is not None:
+            self.module.load_state_dict(self.average.tensors)
         return self.outcome("completed", f"{self.step} steps, {len(self.history)} epochs")
 
-    def advance(self, batch: Tensor, epoch: int) -> float:
+    def _descend(self, batch: Tensor, epoch: int) -> float:
         """One step of gradient descent; the loss before it."""
         self.module.train()
-        for group in self.sgd.param_groups:
-            group["lr"] = self.config.optimiser.lr * self.config.schedule.scale(self.step, self.total)
-        inputs = self.rows.inputs(batch, epoch, self.config.seed).to(self.device)
-        labels = self.rows.labels[batch].to(self.device)
-        self.sgd.zero_grad(set_to_none=True)
-        outputs = self.module(inputs)
-        loss = functional.cross_entropy(outputs, labels, label_smoothing=self.config.label_smoothing)
-        value = loss.item()
-        if not math.isfinite(value):
-            self.diverge(f"the loss became {value}", epoch)
-        loss.backward()
-        self.sgd.step()
+        self.descent.zero()
+        value, right = 0.0, 0.0
+        for part in parts(batch, self.config.loop.accumulate):
+            inputs = place(self.rows.inputs(part, epoch, self.config.seed), self.device)
+            labels = self.rows.labels[part].to(self.device)
+            with self._precision():
+                outputs = self.module(inputs)
+            loss = self.objective.loss(outputs.float(), labels, self.config.label_smoothing)
+            loss = loss * (len(part) / len(batch)) if len(part) < len(batch) else loss
+            amount = loss.item()
+            if not math.isfinite(amount):
+                self._diverge(f"the loss became {amount}", epoch)
+            loss.backward()
+            value += amount
+            right += self.objective.right(outputs.detach(), labels) or 0.0
+        self.descent.step(self.config.schedule.scale(self.step, self.total))
+        if self.average is not None:
+            self.average.update(self.module)
         self.step += 1
-        right = float((outputs.detach().argmax(1) == labels).sum())
         for index, amount in enumerate((value * len(batch), right, len(batch))):
             self.sums[index] += amount
         return value
 
-    def end_epoch(self, epoch: int) -> None:
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self.config.loop.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(torch.device(self.device).type, torch.bfloat16)
+
+    def scored(self, rows: Rows) -> tuple[float, Tensor]:
+        """(score, outputs ``(N, C)``) of un-augmented rows by the weights that count now."""
+        with self.average.inside(self.module) if self.average is not None else contextlib.nullcontext():
+            outputs = logits(self.module, rows, self.device)
+        return self.objective.score(outputs, rows.labels), outputs
+
+    def _end_epoch(self, epoch: int) -> None:
         """Score the epoch, and keep its weights if it is the best so far."""
         if not all(bool(torch.isfinite(v).all()) for v in self.module.state_dict().values()):
-            self.diverge("a weight is no longer finite", epoch - 1)
+            self._diverge("a weight is no longer finite", epoch - 1)
         loss, right, seen = self.sums
-        score = None if self.validation is None else accuracy(self.module, self.validation, self.device)
-        self.history.append(Epoch(epoch, loss / seen, right / seen, score))
+        score = None if self.validation is None else self.scored(self.validation)[0]
+        classes = self.objective.kind in ("binary", "multiclass")
+        self.history.append(Epoch(epoch, loss / seen, right / seen if classes else None, score))
         self.sums = [0.0, 0.0, 0.0]
         value = -loss / seen if score is None else score
         if value > self.best_value:
             self.best, self.best_value = epoch, value
+            tensors = dict(self.module.state_dict()) if self.average is None else self.average.tensors
             if self.folder is not None:
-                _write(self.folder / BEST, dict(self.module.state_dict()), {"epoch": epoch})
+                write(self.folder / BEST, tensors, {"epoch": epoch})
+            else:
+                self.kept = {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
-    def diverge(self, what: str, epoch: int) -> None:
-        """Stop with a sentence; the module gets the best epoch's weights back where they were kept."""
+    def _best(self) -> dict[str, Tensor]:
+        return self.kept if self.folder is None else read(self.folder / BEST)[0]
+
+    def _patience_over(self) -> bool:
+        patience = self.config.loop.patience
+        return patience is not None and len(self.history) - self.best >= patience
+
+    def _diverge(self, what: str, epoch: int) -> None:
+        """Stop with a sentence; the module gets the best epoch's weights back."""
         kept = "no epoch had ended"
-        if self.best and self.folder is not None:
-            tensors, _ = _read(self.folder / BEST)
-            self.module.load_state_dict(tensors)
-            kept = f"the best weights (epoch {self.best}) are kept in {self.folder / BEST}"
+        if self.best:
+            self.module.load_state_dict(self._best())
+            where = "" if self.folder is None else f" in {self.folder / BEST}"
+            kept = f"the best weights (epoch {self.best}) are kept{where}"
         self.module.eval()
-        rate = self.sgd.param_groups[0]["lr"]
+        rate = self.config.optimiser.lr * self.config.schedule.scale(self.step, self.total)
         error = DivergedError(
             f"training diverged: {what} at step {self.step + 1} of {self.total} (epoch {epoch + 1}, "
             f"learning rate {rate:.3g}); {kept}",
@@ -259,21 +319,43 @@ class _Run:
         error.outcome = self.outcome("diverged", str(error))
         raise error
 
-    def outcome(self, status: Literal["completed", "diverged"], message: str) -> Outcome:
+    def outcome(self, status: Status, message: str) -> Outcome:
+        """What was reached until now."""
         return Outcome(status, message, tuple(self.history), self.step, self.resumed, self.best)
+
+    # ------------------------------------------------------------------------- state, randomness
+
+    @contextlib.contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        """The run's own random state (dropout draws from it) for the block; the caller's is put back after it."""
+        cuda = self.device.startswith("cuda")
+        with torch.random.fork_rng(devices=[self.device] if cuda else []):
+            if self.random:
+                torch.set_rng_state(self.random["cpu"])
+                if cuda and "cuda" in self.random:
+                    torch.cuda.set_rng_state(self.random["cuda"], self.device)
+            else:
+                torch.manual_seed(self.config.seed)
+            try:
+                yield
+            finally:
+                self.random = self._random_now()
+
+    def _random_now(self) -> dict[str, Tensor]:
+        now = {"cpu": torch.get_rng_state()}
+        if self.device.startswith("cuda"):
+            now["cuda"] = torch.cuda.get_rng_state(self.device)
+        return now
 
     def save(self) -> None:
         """Write the whole state as one file, so that no two files can disagree."""
         if self.folder is None:
             return
         tensors = {f"model.{name}": value for name, value in self.module.state_dict().items()}
-        for index, state in self.sgd.state_dict()["state"].items():
-            for name, value in state.items():
-                if isinstance(value, Tensor):
-                    tensors[f"optimiser.{self.names[index]}.{name}"] = value
-        tensors["random.cpu"] = torch.get_rng_state()
-        if self.device.startswith("cuda"):
-            tensors["random.cuda"] = torch.cuda.get_rng_state(self.device)
+        tensors |= {f"optimiser.{name}": value for name, value in self.descent.tensors().items()}
+        tensors |= {f"random.{name}": value for name, value in self._random_now().items()}
+        if self.average is not None:
+            tensors |= {f"average.{name}": value for name, value in self.average.tensors.items()}
         state = {
             "key": self.key,
             "step": self.step,
@@ -282,12 +364,12 @@ class _Run:
             "best": self.best,
             "best_value": self.best_value if math.isfinite(self.best_value) else None,
         }
-        _write(self.folder / CHECKPOINT, tensors, state)
+        write(self.folder / CHECKPOINT, tensors, state)
 
     def restore(self) -> None:
         """The inverse of :meth:`save`."""
         folder = self.folder or Path()
-        tensors, state = _read(folder / CHECKPOINT)
+        tensors, state = read(folder / CHECKPOINT)
         if state.get("key") != self.key:
             raise RecipeError(
                 f"{folder / CHECKPOINT} belongs to another run",
@@ -295,62 +377,18 @@ class _Run:
                 got="different ones",
                 do="give another output folder, or resume=False to begin anew",
             )
-        part = {k.partition(".")[2]: v for k, v in tensors.items() if k.startswith("model.")}
-        self.module.load_state_dict(part)
-        buffers: dict[int, dict[str, Tensor]] = {}
+        kinds: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "random": {}, "average": {}}
         for name, value in tensors.items():
-            if name.startswith("optimiser."):
-                parameter, _, entry = name.removeprefix("optimiser.").rpartition(".")
-                buffers.setdefault(self.names.index(parameter), {})[entry] = value
-        groups = self.sgd.state_dict()["param_groups"]
-        self.sgd.load_state_dict({"state": buffers, "param_groups": groups})
-        torch.set_rng_state(tensors["random.cpu"])
-        if "random.cuda" in tensors and self.device.startswith("cuda"):
-            torch.cuda.set_rng_state(tensors["random.cuda"], self.device)
+            kind, _, rest = name.partition(".")
+            kinds[kind][rest] = value
+        self.module.load_state_dict(kinds["model"])
+        self.descent.restore(kinds["optimiser"])
+        self.random = kinds["random"]
+        if self.average is not None:
+            for name, value in kinds["average"].items():
+                self.average.tensors[name].copy_(value)
         self.step = self.resumed = int(state["step"])
         self.history = [Epoch(**epoch) for epoch in state["history"]]
         self.sums = [float(value) for value in state["sums"]]
         self.best = int(state["best"])
         self.best_value = -math.inf if state["best_value"] is None else float(state["best_value"])
-
-
-def _plain(optimiser: Optimiser) -> Optimiser:
-    """Nesterov's form is only defined with momentum."""
-    return optimiser if optimiser.momentum > 0 else dataclasses.replace(optimiser, nesterov=False)
-
-
-@contextlib.contextmanager
-def _own_randomness(seed: int, device: str) -> Iterator[None]:
-    """Seed torch for the block (dropout draws from it) and put the caller's random state back after it."""
-    devices = [device] if device.startswith("cuda") else []
-    with torch.random.fork_rng(devices=devices):
-        torch.manual_seed(seed)
-        yield
-
-
-def _write(path: Path, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """One safetensors file: tensors and, in its header, the state as JSON with a digest of both."""
-    held = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
-    text = canonical_json(state)
-    metadata = {"state": text, "digest": digest(text, tensor_digest(held))}
-    write_bytes(path, safetensors.torch.save(held, metadata))
-
-
-def _read(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """What :func:`_write` wrote.
-
-    Raises:
-        ArtifactError: the file is torn or was changed.
-    """
-    try:
-        with safe_open(path, "pt") as file:
-            metadata = file.metadata() or {}
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        text = metadata["state"]
-        if metadata["digest"] != digest(text, tensor_digest(tensors)):
-            raise ValueError("the digest differs")
-        return tensors, json.loads(text)
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        raise ArtifactError(
-            f"{path} is damaged", got=str(error) or type(error).__name__, do="delete it and start again"
-        ) from error

@@ -1,4 +1,4 @@
-"""How to train: length, optimiser and schedule as frozen values."""
+"""How to train: length, optimiser, schedule and the loop's extras as frozen values."""
 
 from __future__ import annotations
 
@@ -8,17 +8,31 @@ from typing import Literal
 
 from regraft.errors import RecipeError
 
-__all__ = ["Optimiser", "Schedule", "TrainConfig"]
+__all__ = ["Loop", "Optimiser", "Schedule", "TrainConfig"]
 
 
 @dataclass(frozen=True)
 class Optimiser:
-    """Gradient descent: ``v = momentum v + g + weight_decay w``, then ``w -= lr v`` (or Nesterov's form)."""
+    """How gradients become steps.
+
+    Attributes:
+        lr: the base learning rate; the schedule multiplies it.
+        momentum: of ``sgd``: ``v = momentum v + g + weight_decay w``, then ``w -= lr v`` (or Nesterov's form); of
+            ``adamw`` it is beta 1 (beta 2 is 0.999), and the decay is decoupled: ``w -= lr weight_decay w``
+            (Loshchilov, Hutter, ICLR 2019).
+        weight_decay, nesterov: as above.
+        kind: ``sgd`` or ``adamw``.
+        clip: gradients of a larger Euclidean norm, over all parameters, are brought to this norm.
+        layer_decay: the learning rate of the k-th block from the top is ``lr layer_decay^k``; the head has k = 0.
+    """
 
     lr: float = 0.1
     momentum: float = 0.9
     weight_decay: float = 5e-4
     nesterov: bool = True
+    kind: Literal["sgd", "adamw"] = "sgd"
+    clip: float | None = None
+    layer_decay: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -47,6 +61,25 @@ class Schedule:
 
 
 @dataclass(frozen=True)
+class Loop:
+    """What the loop does beside descending.
+
+    Attributes:
+        accumulate: a batch goes through the network in so many parts, whose gradients add up: memory for time.
+        precision: ``float32``, or ``bfloat16`` for the products of the forward pass (torch's autocast; weights,
+            gradients and steps stay float32).
+        average: beta of an exponential moving average of the weights, ``a = beta a + (1 - beta) w`` after each step;
+            the average is what is scored and kept.
+        patience: stop after so many epochs without a better validation score, and keep the best epoch's weights.
+    """
+
+    accumulate: int = 1
+    precision: Literal["float32", "bfloat16"] = "float32"
+    average: float | None = None
+    patience: int | None = None
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """How to train. The length is given once: by ``epochs`` or by ``steps``.
 
@@ -61,6 +94,7 @@ class TrainConfig:
     schedule: Schedule = field(default_factory=Schedule)
     label_smoothing: float = 0.0
     seed: int = 0
+    loop: Loop = field(default_factory=Loop)
 
     def __post_init__(self) -> None:
         length = self.steps if self.epochs is None else self.epochs
@@ -79,6 +113,15 @@ class TrainConfig:
             ("label_smoothing", self.label_smoothing, 0 <= self.label_smoothing < 1, "a number in [0, 1)"),
             ("schedule", self.schedule.kind, self.schedule.kind in ("cosine", "step", "constant"),
              "cosine, step or constant"),
+            ("optimiser", self.optimiser.kind, self.optimiser.kind in ("sgd", "adamw"), "sgd or adamw"),
+            ("clip", self.optimiser.clip, self.optimiser.clip is None or self.optimiser.clip > 0, "a positive number"),
+            ("layer_decay", self.optimiser.layer_decay, 0 < self.optimiser.layer_decay <= 1, "a number in (0, 1]"),
+            ("accumulate", self.loop.accumulate, 1 <= self.loop.accumulate <= self.batch_size,
+             "1 to the batch size"),
+            ("precision", self.loop.precision, self.loop.precision in ("float32", "bfloat16"), "float32 or bfloat16"),
+            ("average", self.loop.average, self.loop.average is None or 0 < self.loop.average < 1,
+             "a number in (0, 1)"),
+            ("patience", self.loop.patience, self.loop.patience is None or self.loop.patience >= 1, "at least 1"),
         )  # fmt: skip
         for name, value, good, expected in checks:
             if not good:

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
-from regraft.errors import DataError
+from regraft.errors import DataError, RecipeError
 from regraft.files import canonical_json, digest
 
-__all__ = ["Augment", "ImageRows", "Rows", "order", "uniforms"]
+__all__ = ["Augment", "ImageRows", "Rows", "order", "parts", "place", "uniforms"]
 
 
 class Rows(Protocol):
@@ -25,9 +27,21 @@ class Rows(Protocol):
 
     def __len__(self) -> int: ...
 
-    def inputs(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Tensor:
-        """The rows ``index``; with an ``epoch``, as augmented for it."""
+    def inputs(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Any:
+        """The rows ``index``, a tensor or a mapping of tensors; with an ``epoch``, as augmented for it."""
         ...
+
+
+def place(batch: Any, device: str | torch.device) -> Any:
+    """A batch on a device."""
+    if isinstance(batch, Mapping):
+        return {name: place(value, device) for name, value in batch.items()}
+    return batch.to(device)
+
+
+def parts(batch: Tensor, count: int) -> tuple[Tensor, ...]:
+    """The rows of a batch in ``count`` parts that differ by at most one row."""
+    return batch.tensor_split(count) if count > 1 else (batch,)
 
 
 def uniforms(rows: np.ndarray, epoch: int, seed: int, count: int) -> np.ndarray:
@@ -52,27 +66,64 @@ def _mix(value: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Augment:
-    """Random shift by up to ``shift`` pixels each way (black comes in) and horizontal flip at odds of 1/2."""
+    """Random shift by up to ``shift`` pixels each way (black comes in), resized crop, and horizontal flip.
+
+    Attributes:
+        shift: in pixels.
+        flip: at odds of 1/2.
+        crop: a window of a share of the image's area drawn uniformly from [crop, 1], of a proportion whose
+            logarithm is uniform between 3/4 and 4/3, at a uniform place, resized back bilinearly (Szegedy et al.,
+            CVPR 2015); 1 leaves it out.
+
+    Raises:
+        RecipeError: a crop outside (0, 1], a negative shift.
+    """
 
     shift: int = 0
     flip: bool = False
+    crop: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.crop <= 1 or self.shift < 0:
+            raise RecipeError(
+                "the augmentation is out of range",
+                expected="a crop above 0, at most 1, and a shift of 0 or more",
+                got=f"crop={self.crop}, shift={self.shift}",
+            )
 
     def __call__(self, pixels: Tensor, rows: Tensor, epoch: int, seed: int) -> Tensor:
         """``(B, C, H, W)`` to the same shape; row b's change depends on ``(rows[b], epoch, seed)`` alone."""
-        if not self.shift and not self.flip:
+        if not self.shift and not self.flip and self.crop == 1:
             return pixels
+        draws = torch.from_numpy(uniforms(rows.numpy(), epoch, seed, 7))
+        if self.crop < 1:
+            pixels = _resized_crop(pixels, draws[:, 3:], self.crop)
         height, width = pixels.shape[-2:]
-        draws = torch.from_numpy(uniforms(rows.numpy(), epoch, seed, 3))
         offsets = (draws[:, :2] * (2 * self.shift + 1)).long()
         down = offsets[:, :1] + torch.arange(height)
         across = torch.arange(width).expand(len(rows), width)
         if self.flip:
-            across = torch.where(draws[:, 2:] < 0.5, across.flip(1), across)
+            across = torch.where(draws[:, 2:3] < 0.5, across.flip(1), across)
         across = across + offsets[:, 1:2]
         padded = functional.pad(pixels, (self.shift,) * 4)
         batch = torch.arange(len(rows))[:, None, None, None]
         channel = torch.arange(pixels.shape[1])[None, :, None, None]
         return padded[batch, channel, down[:, None, :, None], across[:, None, None, :]]
+
+
+def _resized_crop(pixels: Tensor, draws: Tensor, least: float) -> Tensor:
+    """Windows by four uniform numbers a row (area, proportion, down, across), resized back; 8-bit stay 8-bit."""
+    area = least + (1 - least) * draws[:, 0]
+    proportion = torch.exp((2 * draws[:, 1] - 1) * math.log(4 / 3))
+    width = (area * proportion).sqrt().clamp(max=1)
+    height = (area / proportion).sqrt().clamp(max=1)
+    zero = torch.zeros_like(area)
+    across = (2 * draws[:, 3] - 1) * (1 - width)
+    down = (2 * draws[:, 2] - 1) * (1 - height)
+    theta = torch.stack([torch.stack([width, zero, across], 1), torch.stack([zero, height, down], 1)], 1).float()
+    grid = functional.affine_grid(theta, list(pixels.shape), align_corners=False)
+    out = functional.grid_sample(pixels.float(), grid, padding_mode="border", align_corners=False)
+    return out.round_().clamp_(0, 255).to(pixels.dtype) if pixels.dtype == torch.uint8 else out
 
 
 class ImageRows:
