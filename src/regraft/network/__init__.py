@@ -1,5 +1,6 @@
 """Pretrained networks as pure functions with named parameters, taps and preprocessing."""
 
+from regraft.network.fresh import reinitialised
 from regraft.network.load import load, preprocess_from_json
 from regraft.network.loaders.module import from_module
 from regraft.network.loaders.transformers import TextPreprocess
@@ -22,5 +23,6 @@ __all__ = [
     "from_module",
     "load",
     "preprocess_from_json",
+    "reinitialised",
     "save",
 ]

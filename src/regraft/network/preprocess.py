@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from math import ceil
 from typing import Any, ClassVar, Literal
 
@@ -111,10 +111,21 @@ class ImagePreprocess(Preprocess):
         if self.crop is not None:
             pixels = _centre_crop(pixels, self.crop, self.rounding)
         pixels = pixels.reshape(*pixels.shape[:2], self.channels)
+        return self._values(pixels.transpose(2, 0, 1))
+
+    def pixels(self) -> ImagePreprocess:
+        """The same geometry alone: 8-bit pixels as float32, whose :meth:`values` are this preprocessing's numbers."""
+        return replace(self, mean=(), std=(), scale=1.0)
+
+    def values(self, pixels: Tensor) -> Tensor:
+        """The numbers of 8-bit pixels ``(…, channels, H, W)``: scaled and normalised, float32."""
+        return self._values(pixels.numpy())
+
+    def _values(self, pixels: np.ndarray) -> Tensor:
         table = self._table()
-        out = np.empty((self.channels, *pixels.shape[:2]), dtype=np.float32)
+        out = np.empty(pixels.shape, dtype=np.float32)
         for channel in range(self.channels):
-            np.take(table[channel], pixels[..., channel], out=out[channel], mode="clip")
+            np.take(table[channel], pixels[..., channel, :, :], out=out[..., channel, :, :], mode="clip")
         return torch.from_numpy(out)
 
     def _size(self, height: int, width: int) -> tuple[int, int]:

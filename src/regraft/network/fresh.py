@@ -1,0 +1,52 @@
+"""The same architecture with weights drawn anew, in whole or in part."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+
+import torch
+
+from regraft.errors import ModelError
+from regraft.network.network import Network
+
+__all__ = ["reinitialised"]
+
+
+def reinitialised(network: Network, seed: int, parts: Sequence[str] | None = None) -> Network:
+    """The network with the weights of some of its modules drawn anew by their own ``reset_parameters``.
+
+    The draws are a function of the seed and the architecture. Running statistics begin anew too.
+
+    Args:
+        network: stays as it is.
+        seed: of the draws.
+        parts: paths of modules, such as the last of ``network.blocks``, with all that is inside them; everything
+            if ``None``.
+
+    Raises:
+        ModelError: a path is none of this network's, or a module holds weights without saying how to draw them.
+    """
+    module = copy.deepcopy(network.module)
+    held = dict(module.named_modules())
+    for path in parts or ():
+        if path not in held:
+            raise ModelError(f"{network.name} has no module {path!r}", do="choose among `network.blocks`")
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(seed)
+        for path, part in held.items():
+            if parts is not None and not any(path == p or path.startswith(f"{p}.") for p in parts):
+                continue
+            own = [name for name, value in part.named_parameters(recurse=False) if value is not None]
+            reset = getattr(part, "reset_parameters", None)
+            if callable(reset):
+                reset()
+            elif own:
+                raise ModelError(
+                    f"{network.name} cannot be given random weights: {path or 'its root'} ({type(part).__name__}) "
+                    "has no reset_parameters",
+                    got=f"its weight {own[0]!r}",
+                    do="load it with random weights from its own library instead",
+                )
+    tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
+    return network.with_params(tensors)
