@@ -29,8 +29,11 @@ from regraft.heads.metrics import (
     predictions,
     score,
 )
+from regraft.heads.penalised_scorers import ExactGroupLasso, LayerGroups
 from regraft.heads.readout import Readout, Solution, Status
 from regraft.heads.response import KINDS, Kind, Link, Response
+from regraft.heads.scorer import Scorer
+from regraft.heads.scorers import ByLayer, FirstGradient, Offset, RandomScores, Relevance, Stability, Variance
 from regraft.heads.selection import FRACTIONS, Cell, Selection, keep, kept_design
 from regraft.heads.solve import FORMS, solve
 from regraft.heads.sparse import solve_sparse
@@ -41,19 +44,29 @@ __all__ = [
     "KINDS",
     "METRICS",
     "PROPER",
+    "ByLayer",
     "Cell",
     "Choice",
+    "ExactGroupLasso",
+    "FirstGradient",
     "GroupLassoFit",
     "GroupLassoPath",
     "Kind",
+    "LayerGroups",
     "Link",
+    "Offset",
     "Overlap",
+    "RandomScores",
     "Readout",
+    "Relevance",
     "Response",
+    "Scorer",
     "Selection",
     "Solution",
+    "Stability",
     "Status",
     "Transfer",
+    "Variance",
     "brier",
     "chosen_scores",
     "default_metric",

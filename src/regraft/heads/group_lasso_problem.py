@@ -18,7 +18,7 @@ from regraft.heads.readout import Status
 from regraft.heads.response import Response
 from regraft.linear import FeatureDesign
 
-__all__ = ["NEVER", "SparseProblem", "State"]
+__all__ = ["NEVER", "SparseProblem", "State", "data_term", "only_class"]
 
 _FEWEST = 64
 """The smallest working set, and the fewest features that join it at once."""
@@ -30,6 +30,59 @@ _ROUGH = 5e-4
 """From this tolerance on float32 features are certified in float32, whose products keep six digits."""
 NEVER = 36.0
 """How far below (or above) the others an output stands that the labels never (or always) show: e⁻³⁶ ≈ 2e-16."""
+
+
+def data_term(response: Response, loss: Loss, weights: Tensor) -> tuple[DataTerm, Tensor, Tensor, Tensor]:
+    """The data term of rows that all have some weight, over the outputs whose labels vary.
+
+    Args:
+        response: n rows.
+        loss: that fits them.
+        weights: (n, 1) or (n, C).
+
+    Returns:
+        The term; (C,) bool, which outputs vary (all, for a squared loss); the one label of each of the others; and the
+        mean that was taken from the targets of each output that varies (zero but for a squared loss).
+
+    Raises:
+        SolverError: no output varies.
+    """
+    targets = ridge_targets(response) if loss == "squared" else response.values
+    low, high = _range(targets, weights)
+    varied = high > low if loss != "squared" else torch.ones_like(high, dtype=torch.bool)
+    if int(varied.sum()) < (2 if loss == "softmax" else 1):
+        raise SolverError(
+            "the labels hold one class only",
+            expected="at least two classes in the rows of positive weight",
+            do="add rows of another class",
+        )
+    targets = targets[:, varied]
+    shares = weights if weights.shape[1] == 1 or loss == "softmax" else weights[:, varied]
+    outputs = int(varied.sum())
+    shares = shares[:, :1] if loss == "softmax" else shares.expand(-1, outputs)
+    # A squared loss far from zero would lose its gap to rounding; the intercept takes the offset back.
+    offset = (shares * targets).sum(0) / shares.sum(0) if loss == "squared" else torch.zeros(outputs).double()
+    return DataTerm(loss, (targets - offset).T, shares.T.contiguous()), varied, high[~varied], offset
+
+
+def only_class(response: Response, weights: Tensor) -> Tensor | None:
+    """(C,) logits where the rows of positive weight hold one class only (or labels that never vary), else None.
+
+    A label column without any row of weight stays undecided, at 0.
+    """
+    if response.kind == "regression":
+        return None
+    low, high = _range(response.values, weights)
+    if bool((high > low).any()):
+        return None
+    unseen = 0.0 if response.codes is None else -NEVER
+    return torch.where(high > 0.5, NEVER, torch.where(low < 0.5, -NEVER, unseen)).to(torch.float64)
+
+
+def _range(targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Least and largest target of each output over the rows of positive weight."""
+    used = (weights > 0).expand_as(targets)
+    return torch.where(used, targets, torch.inf).amin(0), torch.where(used, targets, -torch.inf).amax(0)
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,27 +114,9 @@ class SparseProblem:
         self.columns = Columns(design, there, penalty, exact=tol < _ROUGH)
         if not bool(there.all()):
             response, weights = response.take(there), weights[there]
-        targets = ridge_targets(response) if loss == "squared" else response.values
-        used = (weights > 0).expand_as(targets)
-        low = torch.where(used, targets, torch.inf).amin(0)
-        high = torch.where(used, targets, -torch.inf).amax(0)
-        self.varied = high > low if loss != "squared" else torch.ones_like(high, dtype=torch.bool)
-        if int(self.varied.sum()) < (2 if loss == "softmax" else 1):
-            raise SolverError(
-                "the labels hold one class only",
-                expected="at least two classes in the rows of positive weight",
-                do="add rows of another class",
-            )
-        self.sides = high[~self.varied]
         self.loss = loss
-        targets = targets[:, self.varied]
-        shares = weights if weights.shape[1] == 1 or loss == "softmax" else weights[:, self.varied]
-        outputs = int(self.varied.sum())
-        shares = shares[:, :1] if loss == "softmax" else shares.expand(-1, outputs)
-        # A squared loss far from zero would lose its gap to rounding; the intercept takes the offset back.
-        offset = (shares * targets).sum(0) / shares.sum(0) if loss == "squared" else torch.zeros(outputs).double()
+        self.fit, self.varied, self.sides, offset = data_term(response, loss, weights)
         self.offset = offset[:, None]
-        self.fit = DataTerm(loss, (targets - offset).T, shares.T.contiguous())
         self.work = WorkingSet(self.fit, penalty, self.columns.gather, torch.float32 if single else torch.float64)
 
     def null(self) -> State:

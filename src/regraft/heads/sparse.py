@@ -14,7 +14,7 @@ from regraft.heads.group_lasso import check_loss
 from regraft.heads.group_lasso_columns import Columns
 from regraft.heads.group_lasso_fit import GroupLassoFit, Loss
 from regraft.heads.group_lasso_penalty import PENALTIES, Penalty, PenaltyName
-from regraft.heads.group_lasso_problem import NEVER, SparseProblem, State
+from regraft.heads.group_lasso_problem import SparseProblem, State, only_class
 from regraft.heads.readout import Readout, Solution
 from regraft.heads.response import Response
 from regraft.heads.search import Judge, Trial, candidates, choose, explore
@@ -184,7 +184,7 @@ class _Folds:
             if not isinstance(here, FeatureDesign):
                 raise SolverError(f"rows of a {type(design).__name__} are a {type(here).__name__}")
             path: SparsePath | _Constant
-            only = _only_class(response, others)
+            only = only_class(response, others)
             if only is None:
                 path = SparsePath(design, response, penalty, others, _FOLD_TOLERANCE * tol)
             else:
@@ -204,19 +204,6 @@ class _Folds:
                     logits = logits + columns.gather(fit.indices).T @ fit.values
                 out[index, member] = logits
         return out
-
-
-def _only_class(response: Response, weights: Tensor) -> Tensor | None:
-    """(C,) logits where the rows of positive weight hold one class only (or labels that never vary), else None."""
-    if response.kind == "regression":
-        return None
-    used = (weights > 0).expand_as(response.values)
-    low = torch.where(used, response.values, torch.inf).amin(0)
-    high = torch.where(used, response.values, -torch.inf).amax(0)
-    if bool((high > low).any()):
-        return None
-    never = 0.0 if response.codes is None else -NEVER  # a label without any row to learn from stays undecided
-    return torch.where(high > 0.5, NEVER, torch.where(low < 0.5, -NEVER, never)).to(torch.float64)
 
 
 def _shares(strengths: Sequence[float]) -> list[float]:
