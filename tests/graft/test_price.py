@@ -121,7 +121,7 @@ def test_a_head_by_hand():
 
 
 def test_alternatives_by_hand():
-    work = Workload(2000, 1600, 4, 5, 1, 1e6, 0.01, 500_000, 64, 9000)
+    work = Workload(2000, 1600, 4, 5, 1, 1e6, 0.01, 500_000, 64, {"512": 9000, "2048": 30_000})
     probe, whole, tuned = alternatives(work)
     assert [row["name"] for row in (probe, whole, tuned)] == ["probe", "all-layers", "finetune"]
     assert probe["backbone_flops"] == whole["backbone_flops"] == 2e9
@@ -135,5 +135,5 @@ def test_alternatives_by_hand():
 
 
 def test_an_unknown_pace_gives_no_seconds():
-    rows = alternatives(Workload(100, 80, 2, 5, 1, 1e6, 0.0, 1000, 8, 90))
+    rows = alternatives(Workload(100, 80, 2, 5, 1, 1e6, 0.0, 1000, 8, {"512": 90}))
     assert [row["seconds"] for row in rows] == [None] * 3

@@ -11,30 +11,30 @@ from torch.utils.flop_counter import FlopCounterMode
 from regraft.features import DTYPES, batches, find, pool_batch
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
-from regraft.graft.recording import versions
+from regraft.graft.pricing import head_work, price_figure, workload
+from regraft.graft.recording import task_of, versions
+from regraft.heads.selection import kept_count, stored_bytes
 from regraft.record import Cost, Record
 
 __all__ = ["estimate"]
-
-_PATH_PRODUCTS = 40  # products with the factorised design that one cross-validated path takes, measured
 
 
 def estimate(ready: Prepared, options: Options) -> Record:
     """Predict passes, FLOPs, seconds and bytes.
 
-    The pass is predicted from one real batch (decoded, preprocessed and run twice, the second timed).
-    The solve is predicted from its leading terms, ``2 n d min(n, d)`` for the Gram and
-    ``10 min(n, d)³`` for its eigendecomposition, per solve of the protocol, at the rate of a matrix
-    product measured now.
+    The pass is predicted from one real batch (decoded, preprocessed and run twice, the second timed). The head,
+    Head2Toe's search included, is predicted from its leading terms (:func:`regraft.graft.price.head_flops`,
+    :func:`regraft.graft.price.gram_search_flops`) at the rate of a matrix product measured now.
 
     Returns:
-        a Record with status ``dry-run``, no scores, and predicted costs.
+        a Record with status ``dry-run``, no scores, predicted costs, and in ``figures["price"]`` the costs of other
+        methods beside these, counted. Of a search the bytes are those of its largest cell, the most it can store.
     """
     todo = [
         p for p in ready.parts if find(ready.network, p, ready.plan, cache=options.cache, dtype=options.dtype) is None
     ]
     rows = sum(len(part) for part in todo)
-    seconds_per_row, flops_per_row = _one_batch(ready, options) if todo else (0.0, 0)
+    seconds_per_row, flops_per_row = _one_batch(ready, options)
     width, outputs = ready.plan.width, ready.manifest.target.outputs  # type: ignore[union-attr]
     sweep = Cost(
         "sweep",
@@ -43,26 +43,38 @@ def estimate(ready: Prepared, options: Options) -> Record:
         flops=rows * flops_per_row,
         reused=not todo,
     )
-    solve = Cost("solve", _solve_seconds(ready, options, width, outputs))
-    target = ready.manifest.target
+    work = workload(ready, options, flops_per_row, seconds_per_row)
+    solve = Cost("solve", sum(head_work(ready, work).values()) / _rate())
+    stored = _most_bytes(ready, work.widths, outputs)
+    own = {
+        "passes": sweep.backbone_passes,
+        "backbone_flops": sweep.flops,
+        "seconds": sweep.seconds + solve.seconds,
+        "stored_bytes": stored,
+    }
     return Record(
         verb="adapt",
         status="dry-run",
         method=ready.recipe.name,
-        task={
-            "kind": target.kind,  # type: ignore[union-attr]
-            "classes": list(target.classes),  # type: ignore[union-attr]
-            "rows": {part: len(ready.manifest.rows_of(part)) for part in ("train", "validation", "test")},
-        },
+        task=task_of(ready),
         model={"name": ready.network.name, "licence": "", "taps": len(ready.plan.blocks), "features": width},
         data={"name": ready.manifest.name, "store_bytes": rows * width * DTYPES[options.dtype].itemsize},
         scores={"validation": None, "test": None},
         costs=(sweep, solve),
+        figures={"price": price_figure(ready, work, own)},
         seeds={"seed": options.seed},
         versions=versions(),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
-        artifact_bytes=4 * outputs * (width + 1),
+        artifact_bytes=stored,
     )
+
+
+def _most_bytes(ready: Prepared, widths: dict[str, int], outputs: int) -> int:
+    """Of the head on all features, or of the largest cell of the search."""
+    if ready.recipe.select is None:
+        return 4 * outputs * (ready.plan.width + 1)
+    top = max(ready.recipe.select.fractions)
+    return max(stored_bytes(kept_count(width, top), outputs, width) for width in widths.values())
 
 
 def _one_batch(ready: Prepared, options: Options) -> tuple[float, int]:
@@ -78,19 +90,12 @@ def _one_batch(ready: Prepared, options: Options) -> tuple[float, int]:
     return (time.perf_counter() - began) / span[0][1], counter.get_total_flops() // span[0][1]
 
 
-def _solve_seconds(ready: Prepared, options: Options, width: int, outputs: int) -> float:
-    n = len(ready.fit)
-    rank = min(n, width)
-    one = 2 * n * width * rank + 10 * rank**3 + _PATH_PRODUCTS * 4 * n * rank * outputs * options.folds
-    nested = not len(ready.manifest.rows_of("test")) and not len(ready.manifest.rows_of("validation"))
-    solves = len(ready.recipe.features.scalings) * (
-        1 + (options.folds if nested else 1 if len(ready.manifest.rows_of("validation")) else 0)
-    )
+def _rate() -> float:
+    """FLOPs a second of a float32 matrix product, now and here."""
     size = 512
     a = torch.randn(size, size, generator=torch.Generator().manual_seed(0))
     a @ a
     began = time.perf_counter()
     for _ in range(4):
         a @ a
-    rate = 4 * 2 * size**3 / (time.perf_counter() - began)
-    return solves * one / rate
+    return 4 * 2 * size**3 / (time.perf_counter() - began)

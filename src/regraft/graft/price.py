@@ -173,7 +173,7 @@ class Workload:
         row_seconds: of one row's pass, as measured; 0 where it is not known.
         parameters: of the backbone.
         embedding: features of its last layer.
-        width: features of all layers at the smallest target size.
+        widths: features of all layers, by target size.
     """
 
     rows: int
@@ -185,13 +185,14 @@ class Workload:
     row_seconds: float
     parameters: int
     embedding: int
-    width: int
+    widths: dict[str, int]
 
 
 def alternatives(work: Workload) -> list[dict[str, Any]]:
     """What other methods would cost on the same rows, counted and not measured.
 
-    ``probe``: one pass and a head on the last layer. ``all-layers``: one pass and a head on every feature.
+    ``probe``: one pass and a head on the last layer. ``all-layers``: one pass and a head on every feature at the
+    smallest target size.
     ``finetune``: all weights by 500 steps of 64 rows (see :func:`finetune_flops`), every weight stored.
 
     Returns:
@@ -214,7 +215,7 @@ def alternatives(work: Workload) -> list[dict[str, Any]]:
     trained = 3 * FINETUNE_STEPS * FINETUNE_BATCH
     return [
         frozen("probe", work.embedding),
-        frozen("all-layers", work.width),
+        frozen("all-layers", min(work.widths.values())),
         {
             "name": "finetune",
             "passes": trained / max(1, work.rows),

@@ -51,7 +51,7 @@ def workload(ready: Prepared, options: Options, forward: float, row_seconds: flo
         row_seconds=row_seconds,
         parameters=ready.network.about.parameters,
         embedding=last.width,
-        width=min(_widths(ready).values()),
+        widths=_widths(ready),
     )
 
 
@@ -62,7 +62,7 @@ def head_work(ready: Prepared, work: Workload) -> dict[str, float]:
         times = work.solves * len(ready.recipe.features.scalings)
         return {"head": head_flops(work.solve_rows, width, work.outputs, folds=work.folds, solves=times)}
     return gram_search_flops(
-        list(_widths(ready).values()),
+        list(work.widths.values()),
         work.solve_rows,
         work.outputs,
         folds=work.folds,
@@ -103,8 +103,8 @@ def price_figure(ready: Prepared, work: Workload, own: Mapping[str, Any]) -> dic
         "forward_flops": work.forward,
     }
     if ready.recipe.select is not None:
-        sizes = list(_widths(ready).values())
-        figure["paper_search_flops"] = work.solves * paper_search_flops(sizes, work.outputs, folds=work.folds)
+        widths = list(work.widths.values())
+        figure["paper_search_flops"] = work.solves * paper_search_flops(widths, work.outputs, folds=work.folds)
     return figure
 
 
@@ -120,11 +120,11 @@ def price_of_run(
         forward=max(store.flops_per_row for store in swept),
         row_seconds=sum(store.pass_seconds for store in swept) / max(1, rows),
     )
-    width = min(_widths(ready).values())
-    if adapted.view.columns is not None:  # the chosen size's: the one whose blocks hold every kept one
+    width = ready.plan.width
+    if adapted.view.columns is not None:  # of the chosen size: the one whose blocks hold every kept one
         names = by_size(ready.network, ready.recipe.features.taps)
         sizes = [size for size, found in names.items() if set(adapted.view.columns) <= set(found)]
-        width = _widths(ready)[sizes[0]] if sizes else ready.plan.width
+        width = work.widths[sizes[0]] if sizes else width
     return price_figure(
         ready,
         work,

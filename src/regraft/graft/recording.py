@@ -6,30 +6,25 @@ import platform
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.protocol import Evaluation
 from regraft.record import Ledger, Record
 
-__all__ = ["record_of", "versions"]
+__all__ = ["record_of", "task_of", "versions"]
 
 
 def record_of(ready: Prepared, evaluation: Evaluation, options: Options, ledger: Ledger, command: str) -> Record:
     """What is known about the run, but for figures and findings."""
-    target, network = ready.manifest.target, ready.network
+    network = ready.network
     scored = {"validation": evaluation.validation, "test": evaluation.test}
     return Record(
         verb="adapt",
         status="done",
         method=ready.recipe.name,
-        task={
-            "kind": target.kind,  # type: ignore[union-attr]
-            "classes": list(target.classes),  # type: ignore[union-attr]
-            "rows": {part: len(ready.manifest.rows_of(part)) for part in ("train", "validation", "test")},
-            "metric": ready.metric,
-            "title": ready.recipe.title,
-        },
+        task=task_of(ready),
         model={
             "name": Path(network.name).name if Path(network.name).is_dir() else network.name,
             "path": network.name,
@@ -57,6 +52,18 @@ def record_of(ready: Prepared, evaluation: Evaluation, options: Options, ledger:
         citations=(ready.recipe.citation,) if ready.recipe.citation else (),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def task_of(ready: Prepared) -> dict[str, Any]:
+    """What is learnt from which rows."""
+    target = ready.manifest.target
+    return {
+        "kind": target.kind,  # type: ignore[union-attr]
+        "classes": list(target.classes),  # type: ignore[union-attr]
+        "rows": {part: len(ready.manifest.rows_of(part)) for part in ("train", "validation", "test")},
+        "metric": ready.metric,
+        "title": ready.recipe.title,
+    }
 
 
 def versions() -> dict[str, str]:
