@@ -93,7 +93,15 @@ def test_json_is_one_object_with_the_promised_keys_and_nothing_else(regraft, tmp
     for score in value["scores"].values():
         assert list(score) == ["metric", "value", "low", "high"]
         assert score["low"] <= score["value"] <= score["high"]
-    assert list(value["cost"]) == ["backbone_passes", "flops", "seconds", "peak_bytes", "artifact_bytes"]
+    assert list(value["cost"]) == [
+        "backbone_passes",
+        "flops",
+        "seconds",
+        "peak_bytes",
+        "artifact_bytes",
+        "alternatives",
+    ]
+    assert [row["name"] for row in value["cost"]["alternatives"]] == ["probe", "finetune"]
     assert value["cost"]["backbone_passes"] == 1
     assert value["cost"]["flops"] > 0
     assert {"sweep", "solve"} <= set(value["cost"]["seconds"])
@@ -131,7 +139,9 @@ def test_dry_run_says_the_cost_and_writes_nothing(regraft, photos, tmp_path, mon
     code, out, err = regraft("adapt", photos, *MODEL, "--dry-run")
     assert (code, err) == (0, "")
     words = {line.split("  ")[0]: line for line in out.splitlines()}
-    assert list(words) == ["would adapt", "sweep", "solve", "features", "artifact"]
+    assert list(words)[:6] == ["would adapt", "sweep", "solve", "features", "artifact", "beside"]
+    assert "a linear probe: 1 backbone pass" in words["beside"]
+    assert "fine-tuning by 500 steps of 64 rows" in out
     assert "1 backbone pass," in words["sweep"]
     predicted = json.loads(regraft("adapt", photos, *MODEL, "--dry-run", "--json")[1])
     assert predicted["status"] == "dry-run"

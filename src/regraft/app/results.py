@@ -29,6 +29,7 @@ def summary(record: Record) -> dict[str, Any]:
             "seconds": {cost.stage: cost.seconds for cost in record.costs},
             "peak_bytes": max((cost.peak_bytes for cost in record.costs), default=0),
             "artifact_bytes": record.artifact_bytes,
+            "alternatives": record.figures.get("price", {}).get("rows", [])[1:],
         },
         "findings": full["findings"],
         "paths": {name: record.paths.get(name) for name in ("run", "artifact", "report")},
@@ -53,6 +54,7 @@ def say_result(record: Record) -> None:
             ]
     spent = f"{_passes(record.total('backbone_passes'))}, {duration(record.total('seconds'))}"
     lines.append(("cost", f"{spent}, artifact {size(record.artifact_bytes)}"))
+    lines += _beside(record) + _kept(record)
     if licence := record.model["licence"]:
         lines.append(("licence", f"{licence} (the backbone's)"))
     for finding in record.findings:
@@ -79,9 +81,41 @@ def say_estimate(record: Record) -> None:
         lines.append((cost.stage, about))
     lines += [
         ("features", f"{features} a row from {taps} taps, {size(record.data['store_bytes'])} of disk"),
-        ("artifact", size(record.artifact_bytes)),
+        ("artifact", ("at most " if record.method == "head2toe" else "") + size(record.artifact_bytes)),
     ]
-    table(lines)
+    table(lines + _beside(record))
+
+
+def _beside(record: Record) -> list[tuple[str, str]]:
+    """What a probe and fine-tuning would cost, counted."""
+    price = record.figures.get("price", {})
+    rows = {row["name"]: row for row in price.get("rows", [])}
+    lines = []
+    if probe := rows.get("probe"):
+        lines.append(f"a linear probe: 1 backbone pass, {size(probe['stored_bytes'])}")
+    if tuned := rows.get("finetune"):
+        took = f", about {duration(tuned['seconds'])} of the backbone" if tuned["seconds"] else ""
+        steps = f"{price['finetune']['steps']} steps of {price['finetune']['batch']} rows"
+        work = f"{tuned['passes']:.0f} passes' work"
+        lines.append(f"fine-tuning by {steps}: {work}{took}, {size(tuned['stored_bytes'])} (counted)")
+    return [("" if i else "beside", line) for i, line in enumerate(lines)]
+
+
+def _kept(record: Record) -> list[tuple[str, str]]:
+    """What was chosen of how much, and where it lies."""
+    chosen = record.figures.get("selection")
+    if chosen is None:
+        return []
+    used = sum(layer["kept"] > 0 for layer in chosen["layers"])
+    lines = [
+        f"{chosen['kept']:,} of {chosen['width']:,} features, from {used} of {len(chosen['layers'])} layers, "
+        f"at {100 * chosen['depth']:.0f} % of the depth on average"
+    ]
+    if folds := chosen["folds"]:
+        lines.append(
+            f"two folds agree on {100 * folds['overlap']:.0f} % of them, {100 * folds['chance']:.1f} % by chance"
+        )
+    return [("" if i else "kept", line) for i, line in enumerate(lines)]
 
 
 def _rows(record: Record) -> str:

@@ -31,7 +31,7 @@ from regraft.heads import Readout
 from regraft.linear import Blocks
 from regraft.network import Network, load, save
 
-__all__ = ["CONFIG", "FORMAT", "TENSORS", "load_artifact", "save_artifact"]
+__all__ = ["CONFIG", "FORMAT", "TENSORS", "kept_columns", "load_artifact", "save_artifact"]
 
 FORMAT = "regraft-artifact"
 VERSION = 2
@@ -146,6 +146,23 @@ def load_artifact(
         tuple(config["task"]["classes"]),
         source if changed else None,
     )
+
+
+def kept_columns(folder: str | Path) -> dict[str, torch.Tensor] | None:
+    """The features that a saved head reads, block → ascending indices; ``None`` where it reads all.
+
+    The backbone is not loaded. Blocks that keep nothing are absent.
+
+    Raises:
+        MissingPathError, ArtifactError: as :func:`load_artifact`.
+    """
+    folder = Path(folder)
+    config = _read_config(folder)
+    if not config["view"]["selected"]:
+        return None
+    tensors = _read_tensors(folder / TENSORS)
+    blocks = Plan.from_json(config["taps"]).blocks
+    return {block.name: tensors[f"columns.{i:05d}"].long() for i, block in enumerate(blocks)}
 
 
 def _trained(source: Network, changed: dict[str, torch.Tensor], fingerprint: str) -> Network:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.features import DTYPES, batches, find, pool_batch
+from regraft.features import DTYPES, Store, batches, find, pool_batch
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.pricing import head_work, price_figure, workload
@@ -30,11 +31,10 @@ def estimate(ready: Prepared, options: Options) -> Record:
         a Record with status ``dry-run``, no scores, predicted costs, and in ``figures["price"]`` the costs of other
         methods beside these, counted. Of a search the bytes are those of its largest cell, the most it can store.
     """
-    todo = [
-        p for p in ready.parts if find(ready.network, p, ready.plan, cache=options.cache, dtype=options.dtype) is None
-    ]
+    stores = [find(ready.network, p, ready.plan, cache=options.cache, dtype=options.dtype) for p in ready.parts]
+    todo = [part for part, store in zip(ready.parts, stores) if store is None]
     rows = sum(len(part) for part in todo)
-    seconds_per_row, flops_per_row = _one_batch(ready, options)
+    seconds_per_row, flops_per_row = _one_batch(ready, options) if todo else _of_stored(stores)
     width, outputs = ready.plan.width, ready.manifest.target.outputs  # type: ignore[union-attr]
     sweep = Cost(
         "sweep",
@@ -88,6 +88,13 @@ def _one_batch(ready: Prepared, options: Options) -> tuple[float, int]:
     for batch in batches(ready.network.preprocess, ready.fit.inputs, span, workers=0):
         pool_batch(ready.network, blocks, batch)
     return (time.perf_counter() - began) / span[0][1], counter.get_total_flops() // span[0][1]
+
+
+def _of_stored(stores: Sequence[Store | None]) -> tuple[float, int]:
+    """(seconds, FLOPs) per row of the pass that filled the stores."""
+    there = [store for store in stores if store is not None]
+    seconds = sum(store.pass_seconds for store in there) / sum(store.rows for store in there)
+    return seconds, max(store.flops_per_row for store in there)
 
 
 def _rate() -> float:
