@@ -14,7 +14,7 @@ from regraft.graft.checkpoint import tensor_digest
 from regraft.graft.problem import Task
 from regraft.heads import Response, higher_is_better, link, score
 
-__all__ = ["Objective"]
+__all__ = ["Objective", "moments"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,7 @@ class Objective:
         weights: Tensor | None = None
         spread: Tensor | None = None
         if task.kind == "regression":
-            spread = _moments(response)[1]
+            spread = moments(response)[1]
         elif task.class_weight is not None:
             weights = _weights(response, task)
         return Objective(task.kind, task.metric, weights, spread)
@@ -101,7 +101,7 @@ class Objective:
         return value if higher_is_better(self.metric) else -value
 
 
-def _moments(response: Response) -> tuple[Tensor, Tensor]:
+def moments(response: Response) -> tuple[Tensor, Tensor]:
     """Means and standard deviations (1 where a column is constant) of the targets that are there, ``(C,)`` each."""
     mask = torch.ones_like(response.values) if response.mask is None else response.mask.to(response.values)
     count = mask.sum(0).clamp_min(1)

@@ -22,8 +22,15 @@ __all__ = ["Augment", "ImageRows", "Rows", "order", "parts", "place", "uniforms"
 class Rows(Protocol):
     """Labelled rows as tensors. ``key`` says everything that decides their values."""
 
-    labels: Tensor
-    key: str
+    @property
+    def labels(self) -> Tensor:
+        """``(N,)`` codes or ``(N, C)`` values."""
+        ...
+
+    @property
+    def key(self) -> str:
+        """A digest of all that decides the values."""
+        ...
 
     def __len__(self) -> int: ...
 
