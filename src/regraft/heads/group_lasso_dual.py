@@ -28,6 +28,8 @@ __all__ = ["SMOOTHNESS", "DataTerm"]
 #: Largest eigenvalue of the Hessian of ℓ in a row's logits.
 SMOOTHNESS = {"softmax": 0.5, "sigmoid": 0.25, "squared": 1.0}
 _NEWTON_STEPS = 100
+#: The logit of a probability that differs from one by less than rounding.
+_SURE = 37.0
 
 
 class DataTerm:
@@ -84,7 +86,11 @@ class DataTerm:
         shift = torch.zeros_like(self.mean)
         if self.loss == "squared":
             return self.mean - (self.weights * logits).sum(1, keepdim=True)
+        if self.loss == "sigmoid":
+            return self._recentre_each(logits)
         best, before = self.value(logits), torch.inf
+        # where all rows are sure of themselves the curvature vanishes, and a Newton step has no bound of its own
+        reach = float(logits.max() - logits.min()) + _SURE
         for _ in range(_NEWTON_STEPS):
             predictions = self.predict(logits + shift)
             slope = (self.weights * (predictions - self.targets)).sum(1)
@@ -92,6 +98,7 @@ class DataTerm:
             if size == 0.0 or (size < 1e-12 and size >= before):  # rounding decides from here
                 break
             step, rate = self._newton(predictions, slope), 1.0
+            step *= min(1.0, reach / max(float(step.abs().max()), 1e-300))
             found = self.value(logits + shift - step)
             while found > best + 1e-13 * (1 + abs(best)) and rate > 1e-6:
                 rate /= 2
@@ -101,15 +108,30 @@ class DataTerm:
             shift, best, before = shift - rate * step, found, size
         return shift
 
+    def _recentre_each(self, logits: Tensor) -> Tensor:
+        """Sigmoid: the root of each output's rising slope, by Newton steps inside a bracket."""
+        shift = torch.zeros_like(self.mean)
+        low = -logits.amax(1, keepdim=True) - _SURE
+        high = -logits.amin(1, keepdim=True) + _SURE
+        for _ in range(_NEWTON_STEPS):
+            predictions = torch.sigmoid(logits + shift)
+            slope = (self.weights * (predictions - self.targets)).sum(1, keepdim=True)
+            curvature = (self.weights * predictions * (1 - predictions)).sum(1, keepdim=True)
+            low, high = torch.where(slope < 0, shift, low), torch.where(slope > 0, shift, high)
+            newton = shift - slope / curvature.clamp_min(1e-300)
+            inside = (newton > low) & (newton < high)
+            following = torch.where(slope == 0, shift, torch.where(inside, newton, (low + high) / 2))
+            if bool(((following - shift).abs() <= 1e-15 * (1 + shift.abs())).all()):
+                break
+            shift = following
+        return shift
+
     def _newton(self, predictions: Tensor, slope: Tensor) -> Tensor:
-        """H⁻¹ slope of the intercept's problem, (C, 1); softmax's free direction, all equal, gets nothing."""
-        if self.loss == "sigmoid":
-            curvature = (self.weights * predictions * (1 - predictions)).sum(1)
-            return (slope / curvature.clamp_min(1e-12)).unsqueeze(1)
+        """H⁻¹ slope of softmax's intercept, (C, 1); the free direction, all equal, gets nothing."""
         weighted = self.weights * predictions
         hessian = torch.diag(weighted.sum(1)) - weighted @ predictions.T
         trace = float(hessian.diagonal().sum())
-        hessian += trace / len(slope) ** 2 + (1e-12 * trace + 1e-300) * torch.eye(len(slope), dtype=hessian.dtype)
+        hessian += trace / len(slope) ** 2 + (1e-12 * trace + 1e-16) * torch.eye(len(slope), dtype=hessian.dtype)
         step = torch.linalg.solve(hessian, slope.unsqueeze(1))
         return step - step.mean()
 

@@ -7,6 +7,7 @@ it works on the logits of the point and of the step.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import torch
@@ -15,7 +16,7 @@ from torch import Tensor
 from regraft.heads.losses import Loss
 from regraft.heads.model import LinearModel
 
-__all__ = ["Fit", "Problem", "minimise"]
+__all__ = ["Fit", "Objective", "Problem", "minimise"]
 
 _MEMORY = 10
 _SEARCHES = 8
@@ -23,8 +24,36 @@ _SEARCHES = 8
 _PATIENCE = 100
 
 
+class Objective(ABC):
+    """P convex problems at once: a data term of logits linear in theta, plus (λ/2) ‖penalised(theta)‖²."""
+
+    @abstractmethod
+    def take(self, index: Tensor) -> Objective:
+        """Some of the problems."""
+
+    @abstractmethod
+    def logits(self, theta: Tensor) -> Tensor:
+        """Of theta, linear in it; the problems come first."""
+
+    @abstractmethod
+    def gradient(self, theta: Tensor, logits: Tensor, penalty: float) -> Tensor:
+        """Of the objective, in the shape of theta."""
+
+    @abstractmethod
+    def precondition(self, gradient: Tensor, penalty: float) -> Tensor:
+        """D g, D near the inverse Hessian."""
+
+    @abstractmethod
+    def penalised(self, theta: Tensor) -> Tensor:
+        """The entries of theta that the penalty is on."""
+
+    @abstractmethod
+    def slope(self, logits: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """First and second derivative (P,) of the data terms along a step of the logits."""
+
+
 @dataclass(frozen=True, eq=False)
-class Problem:
+class Problem(Objective):
     """min over V, b of Σ_i w_pi ℓ(y_pi, V_p x_i + b_p) + (λ/2) ‖V_p‖², for every problem p.
 
     Attributes:
@@ -72,6 +101,14 @@ class Problem:
         slopes = self.model.precondition(gradient[..., :-1], curvature, penalty)
         return torch.cat([slopes, gradient[..., -1:] / curvature], dim=-1)
 
+    def penalised(self, theta: Tensor) -> Tensor:
+        """All but the intercepts."""
+        return theta[..., :-1]
+
+    def slope(self, logits: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+        """Of the data terms along a step of the logits, each (P,)."""
+        return self.loss.slope(logits, self.targets, self.weights, step)
+
 
 @dataclass(frozen=True, eq=False)
 class Fit:
@@ -91,7 +128,7 @@ class Fit:
 
 
 def minimise(
-    problem: Problem,
+    problem: Objective,
     penalty: float,
     *,
     start: Tensor,
@@ -105,7 +142,7 @@ def minimise(
         problem: the batch.
         penalty: λ > 0.
         start: (P, C, p + 1) where to begin.
-        reference: gradient at ``problem.start()`` (without the penalty), the yardstick of convergence:
+        reference: gradient at the model without features (without the penalty), the yardstick of convergence:
             sqrt(gᵀ D g) ≤ tolerance · sqrt(g₀ᵀ D g₀) with D the preconditioner. Half the square of the left
             side bounds the excess loss about a quadratic with curvature 1/D.
         tolerance: relative.
@@ -143,7 +180,7 @@ def minimise(
 class _State:
     """The running problems: point, logits, gradient, curvature pairs."""
 
-    def __init__(self, problem: Problem, penalty: float, theta: Tensor, logits: Tensor) -> None:
+    def __init__(self, problem: Objective, penalty: float, theta: Tensor, logits: Tensor) -> None:
         self.problem, self.penalty = problem, penalty
         self.theta, self.logits = theta.clone(), logits
         self.gradient = problem.gradient(theta, logits, penalty)
@@ -201,15 +238,13 @@ class _State:
 
         Newton's method on the slope, kept inside a bracket; needs the logits only.
         """
-        weights = step[..., :-1]
+        weights = self.problem.penalised(step)
         quadratic = self.penalty * _dot(weights, weights)
-        linear = self.penalty * _dot(self.theta[..., :-1], weights)
+        linear = self.penalty * _dot(self.problem.penalised(self.theta), weights)
         length = torch.ones_like(slope)
         low, high = torch.zeros_like(slope), torch.full_like(slope, torch.inf)
         for _ in range(_SEARCHES):
-            first, second = self.problem.loss.slope(
-                self.logits + moved * length[:, None, None], self.problem.targets, self.problem.weights, moved
-            )
+            first, second = self.problem.slope(self.logits + moved * length[:, None, None], moved)
             first = first + linear + quadratic * length
             second = second + quadratic
             if bool((first.abs() <= 0.1 * slope.abs()).all()):

@@ -1,0 +1,64 @@
+"""One name for every way to solve a convex head."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regraft.errors import SolverError
+from regraft.heads.convex import ConvexFit, ConvexProblem, Progress
+from regraft.heads.convex_lbfgs import lbfgs
+from regraft.heads.minibatch import ADAM, SGD, minibatch
+from regraft.heads.newton import newton
+from regraft.heads.rowspace import dual
+from regraft.linear import Blocks
+
+__all__ = ["SOLVERS", "minimise"]
+
+SOLVERS: tuple[str, ...] = ("auto", "newton", "lbfgs", "dual", "adam", "sgd")
+_DUAL_ROWS = 600
+
+
+def minimise(
+    problem: ConvexProblem,
+    solver: str = "auto",
+    *,
+    start: Blocks | None = None,
+    gap: float = 1e-4,
+    iterations: int | None = None,
+    deviations: dict[str, float] | None = None,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> ConvexFit:
+    """Solve a convex head.
+
+    Args:
+        problem: what to minimise.
+        solver: ``newton`` (:func:`regraft.heads.newton.newton`), ``lbfgs``
+            (:func:`regraft.heads.convex_lbfgs.lbfgs`), ``dual`` (:func:`regraft.heads.rowspace.dual`), ``adam`` or
+            ``sgd`` (the schedules of *Gradients as Features*, :func:`regraft.heads.minibatch.minibatch`), or ``auto``:
+            the dual where N·C ≤ 600 and less than the number of coefficients, else ``newton``.
+        start: coefficients to begin at (the dual needs none and takes none); the centre by default.
+        gap: the duality gap to reach, relative to the objective.
+        iterations: the most that the solver may take; by default its own limit (the whole schedule).
+        deviations: the prior's standard deviations by block, for the schedules' parametrisation alone.
+        seed: of mini-batches.
+        progress: called with (iterations, relative gap, objective).
+
+    Raises:
+        SolverError: an unknown solver, NaN in the design's products, or what the solver refuses.
+    """
+    if solver not in SOLVERS:
+        raise SolverError(f"the solver {solver!r} is unknown", expected=", ".join(SOLVERS))
+    size = problem.design.n_rows * problem.design.n_outputs
+    if solver == "auto":
+        solver = "dual" if size <= min(_DUAL_ROWS, problem.design.n_coefficients) else "newton"
+    limit: dict[str, Any] = {} if iterations is None else {"max_iterations": iterations}
+    if solver in ("adam", "sgd"):
+        schedule = ADAM if solver == "adam" else SGD
+        return minibatch(
+            problem, schedule, deviations=deviations, start=start, seed=seed, gap=gap, progress=progress, **limit
+        )
+    if solver == "dual":
+        return dual(problem, gap=gap, progress=progress, **limit)
+    chosen = newton if solver == "newton" else lbfgs
+    return chosen(problem, start=start, gap=gap, progress=progress, **limit)
