@@ -35,12 +35,25 @@ from regraft.reproduce.row import Context
 from regraft.reproduce.sources import pack_network
 from regraft.reproduce.tasks import KINDS, T12, task
 
-__all__ = ["BACKBONES", "FOLDS", "Arm", "Backbone", "Bench", "Place", "Sample", "points", "seeds_gate", "unit"]
+__all__ = [
+    "BACKBONES",
+    "EMBEDDING",
+    "FOLDS",
+    "Arm",
+    "Backbone",
+    "Bench",
+    "Place",
+    "Sample",
+    "points",
+    "seeds_gate",
+    "unit",
+]
 
 FOLDS = 5
 SEEDS = 5
 WIDE = 20_000
 QUOTA_BYTES = 12 * 2**30
+EMBEDDING = Taps(("embedding",), (None,))
 _STORED = "float16"  # half the room of float32; the features are activations of order one
 
 
@@ -59,6 +72,8 @@ class Backbone:
     load: Callable[[Path, Path, int], Network]
     width: int
     sizes: tuple[int, ...]
+    unit: int = 1
+    patterns: tuple[str, ...] = Taps().patterns
 
 
 def _packed(name: str, pixels: int) -> Callable[[Path, Path, int], Network]:
@@ -69,8 +84,8 @@ def _packed(name: str, pixels: int) -> Callable[[Path, Path, int], Network]:
 
 
 BACKBONES: dict[str, Backbone] = {
-    "V1a": Backbone(_packed("V1a", 128), 256, (64, 512, 4096)),
-    "V1b": Backbone(_packed("V1b", 128), 512, (128, 1024, 8192)),
+    "V1a": Backbone(_packed("V1a", 128), 256, (64, 512, 4096), 2),
+    "V1b": Backbone(_packed("V1b", 128), 512, (128, 1024, 8192), 2),
     "R20": Backbone(_packed("R20", 32), 64, (16, 128, 1024)),
     "R56": Backbone(_packed("R56", 32), 64, (16, 128, 1024)),
 }
@@ -244,6 +259,10 @@ class Sample:
         """The blocks of some taps, in the network's order."""
         return plan(self.network, [taps]).blocks
 
+    def layers(self, size: int) -> tuple[Block, ...]:
+        """Every layer that Head2Toe takes, pooled to a target size."""
+        return self.blocks(Taps(self.backbone.patterns, (size,)))
+
     def matrices(self, blocks: Sequence[Block], part: str = "train") -> dict[str, Matrix]:
         """Features by block, (rows, width) in float32."""
         absent = [block for block in blocks if (part, block.name) not in self._held]
@@ -266,8 +285,8 @@ class Sample:
 
     @cached_property
     def _shared(self) -> Plan:
-        sizes = (*(size for size in self.backbone.sizes[:-1]), self.backbone.width, None)
-        return plan(self.network, [Taps(sizes=sizes)])
+        sizes = (*self.backbone.sizes[:-1], self.backbone.width, None)
+        return plan(self.network, [Taps(self.backbone.patterns, sizes), EMBEDDING])
 
     def design(self, matrices: Mapping[str, Matrix], part: str = "train") -> FeatureDesign:
         """Blocks side by side, one coefficient each an output."""
