@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from PIL import Image
+from tests.app.report import chosen_samples
 
 from regraft.record import Candidate, Cost, Finding, Record, Score
 
@@ -398,6 +399,16 @@ def multilabel() -> Record:
     )
 
 
+def head2toe() -> Record:
+    """Features chosen from all layers."""
+    return chosen_samples.head2toe(multiclass())
+
+
+def finetuned() -> Record:
+    """A backbone that was trained."""
+    return chosen_samples.finetuned(multiclass())
+
+
 def minimal() -> Record:
     """Nothing but the fields that must be there."""
     return Record("adapt", "done", "", {}, {}, {}, {})
@@ -443,6 +454,15 @@ def broken() -> Record:
             "scatter": [*junk, {"truth": nan, "predicted": 1.0}],
             "classes": [*junk, {"name": "a", "rows": None, "recall": nan, "precision": None}],
             "floor_seconds": nan,
+            "selection": {
+                "kept": nan,
+                "width": 3,
+                "layers": [*junk, {"name": None, "kept": 1}],
+                "grid": [*junk, {"fraction": 0}],
+                "folds": {"overlap": nan, "matrix": [*junk]},
+            },
+            "price": {"rows": [*junk, {"name": "this run"}, {"name": "probe", "passes": nan}], "finetune": None},
+            "training": {"runs": [*junk, {"name": None, "epochs": [*junk, {"epoch": 1, "loss": nan}]}], "metric": 3},
         },
         versions={"torch": None},  # type: ignore[dict-item]
         citations=("",),
@@ -455,6 +475,8 @@ ALL = {
     "many-classes": many_classes,
     "regression": regression,
     "multilabel": multilabel,
+    "head2toe": head2toe,
+    "finetuned": finetuned,
     "minimal": minimal,
     "broken": broken,
 }

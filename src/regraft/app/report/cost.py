@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regraft.app.report import read, words
+from regraft.app.report.price import Price, price
 from regraft.app.report.scale import Scale, Tick, linear_ticks, padded
 from regraft.record import Record
 
@@ -51,6 +52,7 @@ class Costs:
     one_pass: float | None
     one_pass_label: str
     has: dict[str, bool]
+    price: Price | None = None
 
 
 def costs(record: Record) -> Costs | None:
@@ -95,6 +97,7 @@ def costs(record: Record) -> Costs | None:
             "peak": peak > 0,
             "bar": total > 0,
         },
+        price=price(record),
     )
 
 

@@ -40,7 +40,10 @@ class Layers:
 
 
 def layers(record: Record) -> Layers | None:
-    """The section, or ``None`` without a share above zero."""
+    """The section, or ``None`` without a share above zero, for one layer alone, and where the section on the chosen
+    features tells it already."""
+    if read.mapping(record.figures.get("selection")).get("layers"):
+        return None
     found = []
     for index, row in enumerate(read.rows(record.figures.get("layers"))):
         share = read.number(row.get("share"))
@@ -48,7 +51,7 @@ def layers(record: Record) -> Layers | None:
             depth = read.number(row.get("depth"))
             found.append((depth if depth is not None else 0.0, index, max(share, 0.0), row))
     most = max((share for _, _, share, _ in found), default=0.0)
-    if most <= 0:
+    if most <= 0 or len(found) < 2:
         return None
     found.sort(key=lambda item: item[:2])
     shown: list[Layer] = []

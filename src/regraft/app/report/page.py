@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regraft.app.report import classes, cost, curves, facts, layers, read, scores, words
+from regraft.app.report import classes, cost, curves, facts, layers, read, scores, selection, training, words
 from regraft.app.report.verdict import Piece, verdict
 from regraft.record import Record
 
@@ -42,7 +42,9 @@ def page(record: Record) -> Page:
         ("confusion", "Confusion", classes.confusion(record)),
         ("classes", "Classes", classes.per_class(record)),
         ("reliability", "Reliability", curves.reliability(record)),
-        ("layers", "Layers", layers.layers(record)),
+        ("training", "Training", training.training(record)),
+        ("selection", "Which layers does the task need?", selection.selection(record)),
+        ("layers", "Which layers does the head read?", layers.layers(record)),
         ("strengths", "Strengths", curves.strengths(record)),
         ("mistakes", "Confident mistakes", facts.mistakes(record)),
         ("scatter", "Predictions", curves.scatter(record)),

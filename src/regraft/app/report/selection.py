@@ -1,0 +1,333 @@
+"""What Head2Toe chose: which layers, how many features, and how surely."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regraft.app.report import read, words
+from regraft.app.report.curves import LINES, Band, Dot, Path
+from regraft.app.report.measures import Measure, measure
+from regraft.app.report.scale import Scale, Tick, linear_ticks, log_ticks, padded
+from regraft.app.report.scores import Bar
+from regraft.record import Record
+
+__all__ = ["Firm", "Grid", "Row", "Selection", "selection"]
+
+_LABELS = 5  # fractions named below the axis
+_QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
+
+
+@dataclass(frozen=True)
+class Row:
+    """A layer: its cells in the table, and its columns in the chart (in per cent of the chart).
+
+    ``blind`` is the height that a blind draw of as many features would give it.
+    """
+
+    name: str
+    kind: str
+    features: str
+    kept: str
+    share: str
+    width: float
+    score: str
+    reads: str
+    tip: str
+    left: float
+    column: float
+    height: float
+    blind: float
+    raw: tuple[float, float, float, float, float]  # depth, features, kept, mean score, reads: what sorting compares
+
+
+@dataclass(frozen=True)
+class Grid:
+    """The search: score and stored bytes over the fractions, a line for each target size."""
+
+    label: str
+    paths: tuple[Path, ...]
+    bytes_: tuple[Path, ...]
+    ticks: tuple[Tick, ...]
+    ticks_y: tuple[Tick, ...]
+    ticks_bytes: tuple[Tick, ...]
+    lean: Dot | None
+    table: tuple[tuple[str, str, str, str, str, str, bool], ...]
+
+
+@dataclass(frozen=True)
+class Firm:
+    """How alike the folds chose; ``bar`` and ``depth`` are drawn on axes from 0 to 100 per cent."""
+
+    overlap: str
+    jaccard: str
+    chance: str
+    bar: Bar
+    depth: str
+    spread: str
+    blind: str
+    depth_bar: Bar
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The section."""
+
+    lead: str
+    kpis: tuple[tuple[str, str, str], ...]
+    rows: tuple[Row, ...]
+    most: str
+    used: int
+    grid: Grid | None
+    firm: Firm | None
+    reads: bool
+
+
+def selection(record: Record) -> Selection | None:
+    """The section, or ``None`` for a head that chose no features."""
+    figure = read.mapping(record.figures.get("selection"))
+    kept, width = read.number(figure.get("kept")), read.number(figure.get("width"))
+    layers = [row for row in read.rows(figure.get("layers")) if read.number(row.get("kept")) is not None]
+    if not kept or not width or not layers or sum(_at(row, "kept") for row in layers) <= 0:
+        return None
+    reads = {
+        read.text(row.get("name")): share
+        for row in read.rows(record.figures.get("layers"))
+        if (share := read.number(row.get("share"))) is not None
+    }
+    rows, most = _rows(layers, reads)
+    shown = measure(read.text(read.mapping(record.task).get("metric")))
+    grid = [cell for cell in read.rows(figure.get("grid")) if _whole(cell)]
+    return Selection(
+        lead=_lead(figure, layers, kept, width),
+        kpis=_kpis(figure, kept, width),
+        rows=rows,
+        most=words.percent(most),
+        used=sum(_at(row, "kept") > 0 for row in layers),
+        grid=_grid(grid, shown) if grid else None,
+        firm=_firm(figure),
+        reads=any(row.reads for row in rows),
+    )
+
+
+def _part(value: float | None) -> str:
+    """A fraction of the grid, without rounding it away: ``0.05 %``."""
+    return "" if value is None else f"{100 * value:.3g}{words.NBSP}%"
+
+
+def _at(row: Mapping[str, Any], key: str) -> float:
+    return max(read.number(row.get(key)) or 0.0, 0.0)
+
+
+def _whole(cell: Mapping[str, Any]) -> bool:
+    numbers = [read.number(cell.get(key)) for key in ("fraction", "score", "stored_bytes")]
+    return all(n is not None for n in numbers) and (numbers[0] or 0) > 0 and (numbers[2] or 0) > 0
+
+
+def _lead(figure: Mapping[str, Any], layers: Sequence[Mapping[str, Any]], kept: float, width: float) -> str:
+    used = [row for row in layers if _at(row, "kept")]
+    ranked = sorted(used, key=lambda row: -_at(row, "kept"))
+    first = ranked[0]
+    sentence = (
+        f"The head keeps {words.count(kept)} of {words.count(width)} features ({words.percent(kept / width)}), from "
+        f"{len(used)} of {words.plural(len(layers), 'layer')}. Most come from {read.text(first.get('name'))}: "
+        f"{words.percent(_at(first, 'kept') / kept)} of what is kept."
+    )
+    depth, blind = read.number(figure.get("depth")), read.number(figure.get("depth_all"))
+    if depth is not None and blind is not None:
+        side = "deeper" if depth > blind else "earlier"
+        sentence += (
+            f" They lie at {words.percent(depth)} of the network’s depth on average, {side} than the "
+            f"{words.percent(blind)} of all features."
+        )
+    return sentence
+
+
+def _kpis(figure: Mapping[str, Any], kept: float, width: float) -> tuple[tuple[str, str, str], ...]:
+    stored, whole = read.number(figure.get("stored_bytes")), read.number(figure.get("whole_bytes"))
+    saved = (
+        f"head and a bit a feature; {words.times(whole / stored)} less than all features" if stored and whole else ""
+    )
+    again = "norms again over what is kept" if read.flag(figure.get("normalised")) else "norms over all features"
+    found = (
+        ("Target size", read.text(figure.get("size")), "numbers that each layer is pooled to, about"),
+        ("Fraction kept", _part(read.number(figure.get("fraction"))), f"{words.count(kept)} features"),
+        ("Head", read.text(figure.get("form")), again),
+        ("Stored", words.bytes_(stored), saved),
+    )
+    return tuple(item for item in found if item[1])
+
+
+def _rows(layers: Sequence[Mapping[str, Any]], reads: Mapping[str, float]) -> tuple[tuple[Row, ...], float]:
+    layers = sorted(layers, key=lambda row: _at(row, "depth"))
+    kept, width = sum(_at(row, "kept") for row in layers), sum(_at(row, "features") for row in layers) or 1.0
+    shares = [_at(row, "kept") / kept for row in layers]
+    blind = [_at(row, "features") / width for row in layers]
+    top = max(max(shares), max(blind))
+    rows = []
+    for index, (row, share, even) in enumerate(zip(layers, shares, blind, strict=True)):
+        name, kind = read.text(row.get("name")), read.text(row.get("kind"))
+        here, of = _at(row, "kept"), _at(row, "features")
+        score, used = read.number(row.get("mean_score")), reads.get(name)
+        rows.append(
+            Row(
+                name=name,
+                kind=kind,
+                features=words.count(of),
+                kept=words.count(here),
+                share=words.percent(share),
+                width=round(100 * share / max(shares), 3),
+                score=words.decimal(score),
+                reads=words.percent(used),
+                tip=f"{name}: {words.count(here)} of {words.count(of)} features kept, {words.percent(share)} of "
+                f"what is kept; a blind choice would take {words.percent(even)} here",
+                left=round(100 * index / len(layers), 3),
+                column=round(82 / len(layers), 3),
+                height=round(100 * share / top, 3),
+                blind=round(100 * even / top, 3),
+                raw=(_at(row, "depth"), of, here, score or 0.0, used or 0.0),
+            )
+        )
+    return tuple(rows), top
+
+
+def _best_cells(cells: Sequence[Mapping[str, Any]], sign: float) -> dict[str, list[Mapping[str, Any]]]:
+    """The best cell of every size and fraction over penalties and norms, the chosen one before all, by fraction."""
+    found: dict[tuple[str, float], Mapping[str, Any]] = {}
+
+    def rank(cell: Mapping[str, Any]) -> tuple[bool, float]:
+        return (read.flag(cell.get("chosen")), sign * float(cell["score"]))
+
+    for cell in cells:
+        key = (read.text(cell.get("size")), float(cell["fraction"]))
+        if key not in found or rank(cell) > rank(found[key]):
+            found[key] = cell
+    lines: dict[str, list[Mapping[str, Any]]] = {}
+    for (size, _), cell in sorted(found.items(), key=lambda item: item[0][1]):
+        lines.setdefault(size, []).append(cell)
+    return {size: lines[size] for size in sorted(lines, key=lambda size: (len(size), size))}
+
+
+def _grid(cells: Sequence[Mapping[str, Any]], shown: Measure) -> Grid:
+    sign = -1.0 if shown.better == "lower" else 1.0
+    lines = _best_cells(cells, sign)
+    drawn = [cell for line in lines.values() for cell in line]
+    fractions = sorted({float(cell["fraction"]) for cell in drawn})
+    low, high = fractions[0], fractions[-1]
+    span = high / low if high > low else 10.0
+    x = Scale(low / span**0.04, high * span**0.04, log=True)
+    ends = [float(c["score"]) + side * _error(c) for c in drawn for side in (-1, 1)]
+    bottom, top = padded(ends)
+    y = Scale(bottom, top, flip=True)
+    sizes = [float(c["stored_bytes"]) for c in drawn]
+    z = Scale(min(sizes) / 1.6, max(sizes) * 1.6, log=True, flip=True)
+    every = math.ceil(len(fractions) / _LABELS)
+    # counted from the last, so that both ends of nine fractions are named
+    named = fractions[::-1][::every][::-1]
+    lean = _lean(drawn, sign)
+    return Grid(
+        label=f"{shown.label}, inner folds",
+        paths=tuple(_path(size, i, line, x, y, shown) for i, (size, line) in enumerate(lines.items())),
+        bytes_=tuple(_bytes(size, i, line, x, z) for i, (size, line) in enumerate(lines.items())),
+        ticks=tuple(Tick(x(f), _part(f) if f in named else "") for f in fractions),
+        ticks_y=tuple(Tick(y(t), shown.tick(t)) for t in linear_ticks(bottom, top, 5)),
+        ticks_bytes=tuple(Tick(z(t), words.trimmed(words.bytes_(t))) for t in log_ticks(min(sizes), max(sizes), 3)),
+        lean=None
+        if lean is None or read.flag(lean.get("chosen"))
+        else Dot(x(lean["fraction"]), y(lean["score"]), _tip(lean, shown) + ": the smallest within one standard error"),
+        table=tuple(
+            (
+                read.text(c.get("size")),
+                _part(float(c["fraction"])),
+                words.count(read.number(c.get("kept"))),
+                words.bytes_(float(c["stored_bytes"])),
+                shown.write(float(c["score"])),
+                _written(read.number(c.get("standard_error")), shown),
+                read.flag(c.get("chosen")),
+            )
+            for c in drawn
+        ),
+    )
+
+
+def _error(cell: Mapping[str, Any]) -> float:
+    return read.number(cell.get("standard_error")) or 0.0
+
+
+def _written(value: float | None, shown: Measure) -> str:
+    return words.percent(value, unit=False) if shown.form == "percent" else words.decimal(value)
+
+
+def _tip(cell: Mapping[str, Any], shown: Measure) -> str:
+    error = read.number(cell.get("standard_error"))
+    spread = f" ± {_written(error, shown)}" if error is not None else ""
+    return (
+        f"target size {read.text(cell.get('size'))}, {_part(float(cell['fraction']))} of the features: "
+        f"{shown.write(float(cell['score']))}{spread}, {words.bytes_(float(cell['stored_bytes']))}"
+    )
+
+
+def _path(size: str, index: int, line: Sequence[Mapping[str, Any]], x: Scale, y: Scale, shown: Measure) -> Path:
+    upper = [f"{x(c['fraction'])},{y(c['score'] + _error(c))}" for c in line]
+    lower = [f"{x(c['fraction'])},{y(c['score'] - _error(c))}" for c in reversed(line)]
+    dots = {flag: [c for c in line if read.flag(c.get("chosen")) is flag] for flag in (True, False)}
+    return Path(
+        form=size,
+        style=index % LINES,
+        points=" ".join(f"{x(c['fraction'])},{y(c['score'])}" for c in line),
+        band=Band(" ".join(upper + lower) if len(line) > 1 and any(map(_error, line)) else ""),
+        dots=tuple(Dot(x(c["fraction"]), y(c["score"]), _tip(c, shown)) for c in dots[False]),
+        chosen=tuple(Dot(x(c["fraction"]), y(c["score"]), _tip(c, shown) + ", chosen") for c in dots[True]),
+    )
+
+
+def _bytes(size: str, index: int, line: Sequence[Mapping[str, Any]], x: Scale, z: Scale) -> Path:
+    chosen = [c for c in line if read.flag(c.get("chosen"))]
+    return Path(
+        form=size,
+        style=index % LINES,
+        points=" ".join(f"{x(c['fraction'])},{z(c['stored_bytes'])}" for c in line),
+        band=Band(""),
+        dots=(),
+        chosen=tuple(Dot(x(c["fraction"]), z(c["stored_bytes"]), words.bytes_(c["stored_bytes"])) for c in chosen),
+    )
+
+
+def _lean(cells: Sequence[Mapping[str, Any]], sign: float) -> Mapping[str, Any] | None:
+    """The cell of fewest stored bytes within one standard error of the best."""
+    best = max(cells, key=lambda c: sign * float(c["score"]))
+    floor = sign * float(best["score"]) - _error(best)
+    near = [c for c in cells if sign * float(c["score"]) >= floor]
+    return min(near, key=lambda c: (float(c["stored_bytes"]), -sign * float(c["score"])))
+
+
+def _firm(figure: Mapping[str, Any]) -> Firm | None:
+    folds = read.mapping(figure.get("folds"))
+    overlap, chance = read.number(folds.get("overlap")), read.number(folds.get("chance"))
+    depth, blind = read.number(figure.get("depth")), read.number(figure.get("depth_all"))
+    if overlap is None or chance is None or depth is None:
+        return None
+    x = Scale(0.0, 1.0)
+    ticks = tuple(Tick(x(t), f"{t * 100:.0f}{words.NBSP}%") for t in _QUARTERS)
+    matrix = [read.numbers(row) for row in read.items(folds.get("matrix"))]
+    pairs = tuple(x(value) for i, row in enumerate(matrix) for value in row[i + 1 :])
+    spread = read.number(folds.get("depth_spread"))
+    return Firm(
+        overlap=words.percent(overlap),
+        jaccard=words.decimal(read.number(folds.get("jaccard"))),
+        chance=words.percent(chance),
+        bar=Bar(x(overlap), None, None, pairs, ticks, x(chance)),
+        depth=words.percent(depth),
+        spread=f"± {words.percent(spread, unit=False)} over folds" if spread is not None else "",
+        blind=words.percent(blind),
+        depth_bar=Bar(
+            x(depth),
+            None,
+            None,
+            tuple(map(x, read.numbers(folds.get("depths")))),
+            ticks,
+            None if blind is None else x(blind),
+        ),
+    )

@@ -1,0 +1,224 @@
+"""How the training went: loss and score by epoch, and what was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from regraft.app.report import read, words
+from regraft.app.report.curves import Dot
+from regraft.app.report.measures import Measure, measure
+from regraft.app.report.scale import Scale, Tick, linear_ticks, padded
+from regraft.record import Record
+
+__all__ = ["Curve", "Line", "Training", "Trial", "training"]
+
+_ROLES = {
+    "final": "final, on all rows",
+    "twin": "on the training part, to be judged",
+    "candidate": "tried",
+}
+_STATUS = {"completed": "completed", "stopped": "stopped early", "diverged": "diverged", "halved": "given up early"}
+
+
+@dataclass(frozen=True)
+class Line:
+    """A line over the epochs; ``style`` 0 is of training rows, 1 of held-out rows, ``faint`` of another run."""
+
+    style: int
+    faint: bool
+    points: str
+    dots: tuple[Dot, ...]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """A plot over the epochs."""
+
+    label: str
+    lines: tuple[Line, ...]
+    ticks: tuple[Tick, ...]
+    ticks_y: tuple[Tick, ...]
+    best: Dot | None
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A run of the training: what was tried and what came of it."""
+
+    name: str
+    role: str
+    status: str
+    steps: str
+    epochs: str
+    loss: str
+    validation: str
+    best: str
+    final: bool
+    raw: tuple[float, float, float, float]  # steps, epochs, loss, best validation: what sorting compares
+
+
+@dataclass(frozen=True)
+class Training:
+    """The section."""
+
+    lead: str
+    score: Curve | None
+    loss: Curve | None
+    trials: tuple[Trial, ...]
+    compared: bool
+    held_out: bool
+
+
+def training(record: Record) -> Training | None:
+    """The section, or ``None`` where nothing was trained."""
+    figure = read.mapping(record.figures.get("training"))
+    runs = [run for run in read.rows(figure.get("runs")) if _epochs(run)]
+    if not runs:
+        return None
+    shown = measure(read.text(figure.get("metric")) or read.text(read.mapping(record.task).get("metric")))
+    first = next((run for run in runs if run.get("role") == "final"), runs[0])
+    judged = _judged(first, runs)
+    trials = tuple(_trial(run, shown, run is first) for run in runs)
+    return Training(
+        lead=_lead(first, judged, runs, shown, read.number(figure.get("total_steps"))),
+        score=_curve(
+            first, judged, runs, ("train", "validation"), shown.label, shown.tick, shown.write, _better(shown)
+        ),
+        loss=_curve(first, judged, runs, ("loss",), "Loss", _loss_tick, words.decimal, None),
+        trials=trials,
+        compared=len(trials) > 1,
+        held_out=_best(judged, shown) is not None,
+    )
+
+
+def _epochs(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    return [row for row in read.rows(run.get("epochs")) if read.number(row.get("epoch")) is not None]
+
+
+def _judged(first: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """The run whose held-out score speaks for the final one: itself, or its twin on the training part."""
+    if any(read.number(row.get("validation")) is not None for row in _epochs(first)):
+        return first
+    return next((run for run in runs if run.get("role") == "twin"), first)
+
+
+def _better(shown: Measure) -> float:
+    return -1.0 if shown.better == "lower" else 1.0
+
+
+def _best(run: Mapping[str, Any], shown: Measure) -> tuple[float, float] | None:
+    """(epoch, score) of the best held-out score, the earliest of equal ones."""
+    found = [(read.number(row["epoch"]) or 0.0, read.number(row.get("validation"))) for row in _epochs(run)]
+    known = [(epoch, value) for epoch, value in found if value is not None]
+    return max(known, key=lambda item: (_better(shown) * item[1], -item[0])) if known else None
+
+
+def _lead(
+    first: Mapping[str, Any],
+    judged: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    shown: Measure,
+    total: float | None,
+) -> str:
+    name, steps = read.text(first.get("name")), read.number(first.get("steps"))
+    parts = [f"Chosen: {name}" if name and len(runs) > 1 else f"Trained with {name}" if name else "Trained"]
+    if steps:
+        parts.append(f"{words.plural(steps, 'step')}")
+    epochs = len(_epochs(first))
+    parts.append(words.plural(epochs, "epoch"))
+    sentence = ", ".join(parts) + "."
+    if (best := _best(judged, shown)) is not None:
+        sentence += (
+            f" On rows it did not train on it was best after epoch {words.count(best[0])}: {shown.write(best[1])}."
+        )
+    if len(runs) > 1 and total:
+        sentence += f" All {words.plural(len(runs), 'run')} together took {words.plural(total, 'step')}."
+    return sentence
+
+
+def _loss_tick(value: float) -> str:
+    return words.trimmed(words.decimal(value))
+
+
+def _curve(
+    first: Mapping[str, Any],
+    judged: Mapping[str, Any],
+    runs: Sequence[Mapping[str, Any]],
+    keys: tuple[str, ...],
+    label: str,
+    tick: Callable[[float], str],
+    write: Callable[[float], str],
+    sign: float | None,
+) -> Curve | None:
+    """One plot: the final run's lines, and faintly the others' last key."""
+    drawn: list[tuple[Mapping[str, Any], str, int, bool]] = [(first, key, i, False) for i, key in enumerate(keys)]
+    if judged is not first and "validation" in keys:
+        drawn = [item for item in drawn if item[1] != "validation"] + [(judged, "validation", 1, False)]
+    solid = {(id(run), key) for run, key, _, _ in drawn}
+    others = [(run, keys[-1], len(keys) - 1, True) for run in runs if (id(run), keys[-1]) not in solid]
+    series = [
+        (run, key, style, faint, found) for run, key, style, faint in [*others, *drawn] if (found := _series(run, key))
+    ]
+    if not any(not faint for _, _, _, faint, _ in series):
+        return None
+    epochs = [epoch for *_, found in series for epoch, _ in found]
+    values = [value for *_, found in series for _, value in found]
+    last = max(max(epochs), 2.0)
+    x = Scale(0.5, last + 0.5)
+    bottom, top = padded(values)
+    y = Scale(bottom, top, flip=True)
+    lines = tuple(
+        Line(
+            style,
+            faint,
+            " ".join(f"{x(epoch)},{y(value)}" for epoch, value in found),
+            tuple(
+                Dot(x(epoch), y(value), _tip(run, key, epoch, write(value)), 3.5)
+                for epoch, value in (found if not faint else [])
+            ),
+        )
+        for run, key, style, faint, found in series
+    )
+    best = None
+    if sign is not None and (held := _series(judged, "validation")):
+        epoch, value = max(held, key=lambda item: (sign * item[1], -item[0]))
+        best = Dot(x(epoch), y(value), f"best after epoch {words.count(epoch)}: {write(value)}", 7.0)
+    whole = [t for t in linear_ticks(1, last, 6) if t == int(t)] or [1.0]
+    return Curve(
+        label=label,
+        lines=lines,
+        ticks=tuple(Tick(x(t), words.count(t)) for t in whole),
+        ticks_y=tuple(Tick(y(t), tick(t)) for t in linear_ticks(bottom, top, 4)),
+        best=best,
+    )
+
+
+def _series(run: Mapping[str, Any], key: str) -> list[tuple[float, float]]:
+    found = [(read.number(row["epoch"]), read.number(row.get(key))) for row in _epochs(run)]
+    return [(epoch, value) for epoch, value in found if epoch is not None and value is not None]
+
+
+def _tip(run: Mapping[str, Any], key: str, epoch: float, value: str) -> str:
+    what = {"train": "training rows", "validation": "held-out rows", "loss": "loss"}[key]
+    name = read.text(run.get("name"))
+    return f"{name + ', ' if name else ''}epoch {words.count(epoch)}: {what} {value}"
+
+
+def _trial(run: Mapping[str, Any], shown: Measure, final: bool) -> Trial:
+    best, losses = _best(run, shown), _series(run, "loss")
+    steps, status = read.number(run.get("steps")), read.text(run.get("status"))
+    role = read.text(run.get("role"))
+    return Trial(
+        name=read.text(run.get("name")) or "run",
+        role=_ROLES.get(role, role),
+        status=_STATUS.get(status, status),
+        steps=words.count(steps),
+        epochs=words.count(len(_epochs(run))),
+        loss=words.decimal(losses[-1][1]) if losses else "",
+        validation=shown.write(best[1]) if best else "",
+        best=words.count(best[0]) if best else "",
+        final=final,
+        raw=(steps or 0.0, float(len(_epochs(run))), losses[-1][1] if losses else 0.0, best[1] if best else 0.0),
+    )
