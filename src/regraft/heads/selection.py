@@ -67,6 +67,7 @@ class Selection:
         solution: the head on :func:`kept_design`, with the candidates and the out-of-fold logits of the chosen
             cell, in which every fold's features were chosen without that fold.
         table: every cell tried.
+        fold_columns: what each inner fold chose at the chosen cell without its own rows, as ``columns``.
     """
 
     size: str
@@ -78,6 +79,7 @@ class Selection:
     scores: Mapping[str, Tensor]
     solution: Solution
     table: tuple[Cell, ...]
+    fold_columns: tuple[Mapping[str, Tensor], ...] = ()
 
 
 def kept_count(width: int, fraction: float) -> int:
