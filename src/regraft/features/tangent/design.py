@@ -23,7 +23,9 @@ from regraft.features.sweep import base_key
 from regraft.features.tangent.cache import Cache
 from regraft.features.tangent.feed import Feed
 from regraft.features.tangent.generic import Generic, Way
+from regraft.features.tangent.graph import Graph, GraphError
 from regraft.features.tangent.replay import Replay
+from regraft.features.tangent.unfold import Unfold
 from regraft.files import canonical_json, digest
 from regraft.linear import Blocks, Design
 from regraft.linear.design import rows_of, take_of
@@ -124,7 +126,7 @@ class Tangent(Design):
     @property
     def cost(self) -> TangentCost:
         """What it costs; known before the pass over the rows."""
-        per_row = self._engine.bytes_per_row
+        per_row = self._engine.way.bytes_per_row
         explicit = self.n_rows * self.n_outputs * self.n_coefficients * self.dtype.itemsize
         return TangentCost(self.n_rows, self.n_outputs, self.n_coefficients, per_row, per_row * self.n_rows, explicit)
 
@@ -241,11 +243,16 @@ class _Engine:
         memory: int,
     ) -> None:
         self.feed, self.batch_size, self.memory = feed, max(1, int(batch_size)), memory
+        self.shapes = {name: tuple(network.params[name].shape) for name in names}
         few = feed.some([row % feed.rows for row in range(3)])
-        self.replay = Replay(network, names, dtype)
+        self.unfold = Unfold(network, names, dtype) if fast else None
+        exact: Mapping[str, Tensor] = {}
+        if self.unfold is not None:
+            network, names, exact = self.unfold.network, self.unfold.names, self.unfold.exact
+        self.replay = Replay(network, names, dtype, exact=exact)
         problem = self.replay.probe(few)
         if problem:
-            self.replay = Replay(network, names, dtype, whole=True)
+            self.replay = Replay(network, names, dtype, whole=True, exact=exact)
             if again := self.replay.probe(few):
                 raise ModelError(f"{network.name} cannot be run row by row", got=again)
         outputs, recorded = self.replay.record(few)
@@ -254,17 +261,31 @@ class _Engine:
                 f"the outputs of {network.name} are no vectors", expected="(rows, C)", got=str(tuple(outputs.shape))
             )
         self.outputs = outputs.shape[1]
-        self.way: Way = Generic(self.replay, recorded, outputs)
-        self.path = (*_about_prefix(self.replay, problem), *self.way.path)
+        self.generic = Generic(self.replay, recorded, outputs)
+        self.way: Way = self.generic
+        self._about = (*_about_prefix(self.replay, problem), *_about_folds(self.unfold))
+        self._note: tuple[str, ...] = ()
         self.cache: Cache | None = None
+        if fast:
+            size = min(self.batch_size, feed.rows)
+            self._try(lambda: setattr(self, "way", Graph(self.generic, recorded, size)))
+
+    def _try(self, step: Callable[[], None]) -> None:
+        """A step of the fast way; where it fails the plain way serves, and ``path`` says why."""
+        try:
+            step()
+        except (GraphError, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+            self.way, self._note = self.generic, (f"no graph of cached activations: {reason}",)
 
     @property
-    def bytes_per_row(self) -> int:
-        return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self.way.shapes())
+    def path(self) -> tuple[str, ...]:
+        return (*self._about, *self.way.path, *self._note)
 
     def prepared(self, progress: Callable[[int, int], None] | None = None) -> Cache:
         if self.cache is None:
             rows = self.feed.rows
+            self._try(self.way.prepare)
             shapes = [*self.way.shapes(), ((self.outputs,), self.replay.dtype)]
             cache = Cache(rows, shapes, self.replay.network.device, self.memory)
             for start, stop, batch in self.feed.batches(self.batch_size):
@@ -276,6 +297,8 @@ class _Engine:
         return self.cache
 
     def apply(self, index: Tensor | None, weights: Mapping[str, Tensor]) -> Tensor:
+        if self.unfold is not None:
+            weights = self.unfold.push(weights)
         parts = [
             self.way.apply(values, rows, weights) for _, rows, values in self.prepared().read(index, self.batch_size)
         ]
@@ -289,17 +312,24 @@ class _Engine:
         for start, rows, values in self.prepared().read(index, self.batch_size):
             for name, part in self.way.adjoint(values, rows, outputs[start : start + rows]).items():
                 total[name] += part
-        return total
+        return total if self.unfold is None else self.unfold.pull(total)
 
     def rows(self, index: Tensor) -> Blocks:
         found: list[dict[str, Tensor]] = []
         for _, rows, values in self.prepared().read(index, self.batch_size):
-            found.append(self.way.rows(values, rows))
+            part = self.way.rows(values, rows)
+            found.append(part if self.unfold is None else self.unfold.pull(part))
         if not found:
-            empty = self._no_rows()
-            return Blocks({n: empty.view(0, self.outputs, *([1] * v.ndim)).expand(0, self.outputs, *v.shape)
-                           for n, v in self.replay.params.items()})  # fmt: skip
+            like = self._no_rows()
+            return Blocks({name: like.new_zeros((0, self.outputs, *shape)) for name, shape in self.shapes.items()})
         return Blocks({name: torch.cat([part[name] for part in found]) for name in found[0]})
+
+
+def _about_folds(unfold: Unfold | None) -> tuple[str, ...]:
+    if unfold is None or not unfold.folds:
+        return ()
+    names = ", ".join(pair.norm for pair in unfold.folds[:3]) + (", …" if len(unfold.folds) > 3 else "")
+    return (f"BatchNorm: {len(unfold.folds)} folded into the layers before them ({names})",)
 
 
 def _about_prefix(replay: Replay, problem: str) -> tuple[str, ...]:

@@ -21,8 +21,17 @@ class Way(Protocol):
 
     path: tuple[str, ...]
 
+    @property
+    def bytes_per_row(self) -> int:
+        """Cached for each row."""
+        ...
+
+    def prepare(self) -> None:
+        """What must be known before the pass over the rows."""
+        ...
+
     def shapes(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
-        """Shape a row and dtype of every cached value."""
+        """Shape a row and dtype of every cached value; after :meth:`prepare`."""
         ...
 
     def values(self, recorded: Sequence[Tensor], rows: int) -> list[Tensor]:
@@ -79,6 +88,14 @@ class Generic:
             got=" and ".join(dict.fromkeys(reason for _, reason in reasons)),
             do="select parameters above it, or write it with torch functions",
         )
+
+    @property
+    def bytes_per_row(self) -> int:
+        """See :class:`Way`."""
+        return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self._shapes)
+
+    def prepare(self) -> None:
+        """Nothing."""
 
     def shapes(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """See :class:`Way`."""

@@ -50,17 +50,17 @@ class Form:
         return value.reshape(-1, *value.shape[2:]).movedim(0, self.axis)
 
 
-def form_of(three: Sequence[int], two: Sequence[int]) -> Form | None:
-    """The form of a value from its shapes in passes of three rows and of two; ``None`` where there is none."""
-    if len(three) != len(two):
+def form_of(many: Sequence[int], two: Sequence[int], rows: int = 3) -> Form | None:
+    """The form of a value from its shapes in passes of ``rows`` rows and of two; ``None`` where there is none."""
+    if len(many) != len(two):
         return None
-    axes = [axis for axis, (a, b) in enumerate(zip(three, two)) if a != b]
+    axes = [axis for axis, (a, b) in enumerate(zip(many, two)) if a != b]
     if not axes:
         return Form(-1)
     axis = axes[0]
-    if len(axes) > 1 or three[axis] * 2 != two[axis] * 3 or three[axis] % 3:
+    if len(axes) > 1 or many[axis] * 2 != two[axis] * rows or many[axis] % rows:
         return None
-    return Form(axis, three[axis] // 3)
+    return Form(axis, many[axis] // rows)
 
 
 @dataclass(frozen=True)
@@ -123,11 +123,22 @@ class Replay:
         names: the chosen parameters.
         dtype: of the arithmetic.
         whole: answer nothing: every pass runs the whole network.
+        exact: parameters to be set in ``dtype``, where it is another than the network's.
     """
 
-    def __init__(self, network: Network, names: Sequence[str], dtype: torch.dtype, *, whole: bool = False) -> None:
+    def __init__(
+        self,
+        network: Network,
+        names: Sequence[str],
+        dtype: torch.dtype,
+        *,
+        whole: bool = False,
+        exact: Mapping[str, Tensor] | None = None,
+    ) -> None:
         self.names, self.dtype, self.whole = tuple(names), dtype, whole
         self.network = _private(network, dtype)
+        for name, value in (exact or {}).items():
+            self.network.module.get_parameter(name).data = value.clone()
         module = self.network.module
         self.params = {name: value.detach() for name, value in module.named_parameters() if name in set(names)}
         self.policy = network.policy
@@ -385,4 +396,6 @@ def _private(network: Network, dtype: torch.dtype) -> Network:
     _ = made.sites  # seen in an example pass of the original dtype
     if not same:
         made.module.to(dtype)
+    if callable(choose := getattr(made.module, "set_attn_implementation", None)):
+        choose("eager")  # the others leave out the mask, or not, by looking at the numbers of a batch
     return made

@@ -1,0 +1,256 @@
+"""Tangent products as a graph of tensor operations over cached activations.
+
+The suffix's forward-mode derivative is traced once. Its operations are of two kinds: *primal* ones, which do not
+depend on the coefficients w, and *tangent* ones, which are linear in w (Eqs. 6-7 of the paper are these, for
+convolutions and ReLU). The primal values that tangent operations read (activations, masks, attention weights) are
+cached for every row, so that a product J w runs tangent operations only, and Jᵀ y their transposes.
+
+Paper: Mu, Liang and Li, Gradients as Features for Deep Representation Learning (2020), Eqs. 5-7.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, fx
+from torch.fx.experimental.proxy_tensor import make_fx
+
+from regraft.features.tangent.generic import Generic
+from regraft.features.tangent.replay import Form, form_of
+from regraft.features.tangent.rewrite import Folded, fold, live, simplified
+
+__all__ = ["Graph", "GraphError"]
+
+_AGREE = {torch.float64: 1e-9, torch.float32: 1e-4}
+_VIEWS = frozenset(
+    getattr(torch.ops.aten, name)
+    for name in ("view", "_unsafe_view", "reshape", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze",
+                 "slice", "select", "alias", "detach", "split", "split_with_sizes", "unbind")
+)  # fmt: skip
+_RARE = 2  # so often a number of rows is padded to a larger one before it has graphs of its own
+
+
+class GraphError(Exception):
+    """The suffix has no such graph; the reason is in the message."""
+
+
+@dataclass(frozen=True)
+class _Program:
+    """The graphs for one number of rows."""
+
+    primal: fx.GraphModule  # packed values → what is cached
+    tangent: fx.GraphModule  # what is cached, coefficients → J w
+    adjoint: fx.GraphModule  # what is cached, outputs → Jᵀ y
+    shapes: tuple[tuple[tuple[int, ...], torch.dtype], ...]  # of what is cached, for these rows
+
+
+class Graph:
+    """Products from cached activations.
+
+    Args:
+        generic: the plain way, which this one is checked against.
+        recorded: a recording pass of three rows.
+        size: rows of most batches.
+
+    Raises:
+        GraphError: the suffix cannot be traced, a cached value mixes rows, or the products disagree.
+    """
+
+    def __init__(self, generic: Generic, recorded: Sequence[Tensor], size: int) -> None:
+        self.generic, self.replay, self.size = generic, generic.replay, size
+        self.outputs, self.names = generic.outputs, list(generic.replay.params)
+        self._few = self.replay.pack(recorded, 3)
+        two = self._trace(2)
+        self._programs: dict[int, _Program] = {2: two}
+        self._asked: Counter[int] = Counter()
+        self._forms: list[Form] = []
+        self._check(two)
+        counts = (_operations(two.tangent), _operations(two.adjoint))
+        self.path: tuple[str, ...] = (
+            f"apply: {counts[0]} operations on cached activations ({len(two.shapes)} tensors a row)",
+            f"adjoint: {counts[1]} operations on the same activations",
+        )
+
+    # --------------------------------------------------------------------------------- the interface
+
+    @property
+    def bytes_per_row(self) -> int:
+        """Cached for each row."""
+        return sum(torch.Size(shape).numel() // 2 * dtype.itemsize for shape, dtype in self._programs[2].shapes)
+
+    def prepare(self) -> None:
+        """Trace the batches' size, which shows where cached values keep their rows."""
+        size = self.size if self.size > 2 else 3
+        self._programs[size] = full = self._trace(size)
+        two = self._programs[2]
+        if len(full.shapes) != len(two.shapes):
+            raise GraphError("its operations depend on the number of rows")
+        for (a, _), (b, _) in zip(full.shapes, two.shapes):
+            form = form_of(a, b, size)
+            if form is None or form.axis < 0:
+                raise GraphError("a value in it does not keep its rows on one axis")
+            self._forms.append(form)
+
+    def shapes(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
+        """See :class:`regraft.features.tangent.generic.Way`."""
+        found = []
+        for (shape, dtype), form in zip(self._programs[2].shapes, self._forms):
+            found.append((tuple(form.split(torch.empty(shape, device="meta"), 2).shape[1:]), dtype))
+        return found
+
+    def values(self, recorded: Sequence[Tensor], rows: int) -> list[Tensor]:
+        """The cached activations of one pass."""
+        with torch.no_grad(), self.replay.policy.differentiable():
+            program, size = self._program(rows)
+            found = program.primal(*_padded(self.replay.pack(recorded, rows), size))
+        return [form.split(value, size)[:rows] for form, value in zip(self._forms, found)]
+
+    def apply(self, values: Sequence[Tensor], rows: int, weights: Mapping[str, Tensor]) -> Tensor:
+        """J w, ``(B, C)``."""
+        program, size = self._program(rows)
+        with torch.no_grad():
+            return program.tangent(*self._joined(values, size), *(weights[name] for name in self.names))[0][:rows]
+
+    def adjoint(self, values: Sequence[Tensor], rows: int, outputs: Tensor) -> dict[str, Tensor]:
+        """Jᵀ y by name."""
+        program, size = self._program(rows)
+        if size != rows:
+            outputs = torch.cat([outputs, outputs.new_zeros((size - rows, self.outputs))])
+        with torch.no_grad():
+            return dict(zip(self.names, program.adjoint(*self._joined(values, size), outputs)))
+
+    def rows(self, values: Sequence[Tensor], rows: int) -> dict[str, Tensor]:
+        """The Jacobian row by row, from the adjoint of a single row and every output."""
+        adjoint = self._programs[2].adjoint
+        found: dict[str, list[Tensor]] = {name: [] for name in self.names}
+        units = torch.zeros((self.outputs, 2, self.outputs), dtype=self.replay.dtype, device=self.replay.network.device)
+        units[:, 0] = torch.eye(self.outputs)
+        with torch.no_grad():
+            for row in range(rows):
+                two = self._joined([value[row : row + 1] for value in values], 2)
+                for unit in units:
+                    for name, block in zip(self.names, adjoint(*two, unit)):
+                        found[name].append(block)
+        shapes = {name: value.shape for name, value in self.replay.params.items()}
+        return {name: torch.stack(parts).view(rows, self.outputs, *shapes[name]) for name, parts in found.items()}
+
+    def _joined(self, values: Sequence[Tensor], size: int) -> list[Tensor]:
+        return [form.join(value) for form, value in zip(self._forms, _padded(values, size))]
+
+    def _program(self, rows: int) -> tuple[_Program, int]:
+        """The graphs for some rows, and for how many they are: a rare number is padded to a larger one."""
+        self._asked[rows] += 1
+        larger = [size for size in self._programs if size >= rows]
+        if rows not in self._programs and (self._asked[rows] > _RARE or not larger) and rows > 1:
+            self._programs[rows] = self._trace(rows)
+            larger = [rows]
+        size = min(larger)
+        return self._programs[size], size
+
+    # ----------------------------------------------------------------------------------------- tracing
+
+    def _trace(self, rows: int) -> _Program:
+        index = torch.arange(rows, device=self.replay.network.device) % 3
+        packed = [value.index_select(0, index) for value in self._few]
+        weights = [torch.ones_like(value) for value in self.replay.params.values()]
+
+        def products(*given: Tensor) -> Tensor:
+            call, at = self.generic.function(given[: len(packed)], rows)
+            tangents = dict(zip(self.names, given[len(packed) :]))
+            return torch.func.jvp(call, at, (tangents, [torch.zeros_like(value) for value in at[1]]))[1]
+
+        with torch.no_grad(), self.replay.policy.differentiable():
+            traced = make_fx(torch.func.functionalize(products))(*packed, *weights)
+            whole = simplified(traced, [*packed, *weights])
+            primal, tangent, kept = _split(whole, len(packed))
+            adjoint = self._transposed(tangent, kept, rows)
+        shapes = tuple((tuple(value.shape), value.dtype) for value in kept)
+        return _Program(primal, tangent, adjoint, shapes)
+
+    def _transposed(self, tangent: fx.GraphModule, kept: list[Tensor], rows: int) -> fx.GraphModule:
+        """Jᵀ y: the vector-Jacobian product of the tangent graph, which is linear, at zero."""
+        zeros = [torch.zeros_like(value) for value in self.replay.params.values()]
+        y = torch.ones((rows, self.outputs), dtype=self.replay.dtype, device=self.replay.network.device)
+
+        def pulled(*given: Tensor) -> tuple[Tensor, ...]:
+            values, outputs, at = given[: len(kept)], given[len(kept)], given[len(kept) + 1 :]
+            pull = torch.func.vjp(lambda *w: tangent(*values, *w)[0], *at)[1]
+            return pull(outputs)
+
+        traced = make_fx(torch.func.functionalize(pulled))(*kept, y, *zeros)
+        whole = simplified(traced, [*kept, y, *zeros], zero=len(zeros))
+        return live(whole, len(kept) + 1)
+
+    def _check(self, two: _Program) -> None:
+        """Both products against ``torch.func`` on two rows, with random vectors."""
+        made = torch.Generator().manual_seed(0)
+        weights = {n: torch.randn(p.shape, generator=made).to(p) for n, p in self.replay.params.items()}
+        y = torch.randn((2, self.outputs), generator=made).to(self.replay.network.device, self.replay.dtype)
+        packed = [value[:2] for value in self._few]
+        with torch.no_grad(), self.replay.policy.differentiable():
+            values = two.primal(*packed)
+            image = two.tangent(*values, *weights.values())[0]
+            back = two.adjoint(*values, y)
+        expected = self.generic.adjoint(packed, 2, y)
+        self._same([image], [self.generic.apply(packed, 2, weights)])
+        self._same(list(back), [expected[name] for name in self.names])
+
+    def _same(self, found: list[Tensor], wanted: list[Tensor]) -> None:
+        """Relative to the largest number of all: some blocks' derivatives are nothing but rounding."""
+        scale = max(float(block.abs().max()) for block in wanted)
+        error = max(float((a - b).abs().max()) for a, b in zip(found, wanted))
+        if not error <= _AGREE.get(self.replay.dtype, 5e-2) * max(scale, 1e-30):
+            raise GraphError(f"its products differ from torch.func's by {error / max(scale, 1e-30):.1e}")
+
+
+def _padded(values: Sequence[Tensor], size: int) -> list[Tensor]:
+    """More rows, which repeat the last one."""
+    if not values or len(values[0]) == size:
+        return list(values)
+    return [torch.cat([value, value[-1:].expand(size - len(value), *value.shape[1:])]) for value in values]
+
+
+def _operations(graph: fx.GraphModule) -> int:
+    return sum(node.op == "call_function" and node.target is not operator.getitem for node in graph.graph.nodes)
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether it only looks at another value; an entry of a tuple does where the tuple's maker does."""
+    if node.op == "call_function" and node.target is operator.getitem:
+        return _is_view(node.all_input_nodes[0])
+    return getattr(node.target, "overloadpacket", None) in _VIEWS
+
+
+def _split(whole: Folded, inputs: int) -> tuple[fx.GraphModule, fx.GraphModule, list[Tensor]]:
+    """Cut a graph of (values, coefficients) where tangent operations read primal ones."""
+    places = [node for node in whole.graph.nodes if node.op == "placeholder"]
+    rows, moving = whole.reached(places[:inputs]), whole.reached(places[inputs:])
+    kept: list[fx.Node] = []
+    copied: set[fx.Node] = set()  # primal views that are cheaper to make again than to keep
+
+    def need(node: fx.Node) -> None:
+        if node in moving or node not in rows or node in kept or node in copied:
+            return
+        if _is_view(node):
+            copied.add(node)
+            for source in node.all_input_nodes:
+                need(source)
+        else:
+            kept.append(node)
+
+    for node in whole.graph.nodes:
+        if node in moving:
+            for source in node.all_input_nodes:
+                need(source)
+    order = {node: i for i, node in enumerate(whole.graph.nodes)}
+    kept.sort(key=order.__getitem__)
+    output = whole.output[0]
+    if output not in moving:
+        raise GraphError("its outputs do not depend on the selected parameters")
+    primal = fold(whole, places[:inputs], kept)
+    tangent = fold(whole, [*kept, *places[inputs:]], [output])
+    return primal, tangent, [whole.values[node] for node in kept]

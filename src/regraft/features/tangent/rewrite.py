@@ -1,0 +1,197 @@
+"""Plain rewriting of traced graphs: what is the identity goes, what is zero is seen, what is constant is computed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx
+
+__all__ = ["Folded", "fold", "live", "simplified"]
+
+aten = torch.ops.aten
+_ALIASES = frozenset((aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default))
+_ZEROS = frozenset(
+    (aten.zeros.default, aten._efficientzerotensor.default, aten.zeros_like.default, aten.new_zeros.default)
+)
+_KEEP_ZERO = frozenset(
+    (aten.expand.default, aten.view.default, aten._unsafe_view.default, aten.permute.default, aten.transpose.int,
+     aten.t.default, aten.alias.default, aten.detach.default, aten.clone.default, aten._to_copy.default,
+     aten.unsqueeze.default, aten.squeeze.dim, aten.slice.Tensor, aten.select.int, aten.neg.default,
+     aten.sum.dim_IntList, aten.mean.dim, aten.div.Tensor, aten.div.Scalar, aten.threshold_backward.default)
+)  # fmt: skip
+_STRICT_VIEWS = frozenset((aten.view.default, aten._unsafe_view.default))
+_PRODUCTS = frozenset((aten.mul.Tensor, aten.mm.default, aten.bmm.default))
+
+
+@dataclass(frozen=True)
+class Folded:
+    """A graph whose nodes' values on an example are known."""
+
+    module: fx.GraphModule
+    values: dict[fx.Node, Any]
+
+    @property
+    def graph(self) -> fx.Graph:
+        """Its graph."""
+        return self.module.graph
+
+    @property
+    def output(self) -> tuple[fx.Node, ...]:
+        """What it returns."""
+        found = next(node for node in reversed(self.graph.nodes) if node.op == "output").args[0]
+        return tuple(found) if isinstance(found, list | tuple) else (found,)
+
+    def reached(self, sources: Iterable[fx.Node]) -> set[fx.Node]:
+        """The nodes that depend on the sources, these included."""
+        found = set(sources)
+        for node in self.graph.nodes:
+            if node.op == "call_function" and any(given in found for given in node.all_input_nodes):
+                found.add(node)
+        return found
+
+
+class _Recorder(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module, garbage_collect_values=False)
+
+    def recorded(self, given: Sequence[Tensor]) -> dict[fx.Node, Any]:
+        self.run(*given)
+        return dict(self.env)
+
+
+def simplified(module: fx.GraphModule, given: Sequence[Tensor], *, zero: int = 0) -> Folded:
+    """The same function with fewer operations, and every node's value on ``given``.
+
+    Args:
+        module: a traced graph without writes into tensors.
+        given: example inputs.
+        zero: how many of the last inputs are zero wherever the graph is used.
+    """
+    module.graph.eliminate_dead_code()
+    values = _Recorder(module).recorded(given)
+    places = [node for node in module.graph.nodes if node.op == "placeholder"]
+    zeros = set(places[len(places) - zero :])
+    for node in list(module.graph.nodes):
+        if node.op != "call_function":
+            continue
+        if _is_zero(node, zeros):
+            zeros.add(node)
+        elif (same := _same(node, values, zeros)) is not None:
+            node.replace_all_uses_with(same)
+    module.graph.eliminate_dead_code()
+    for node in zeros:
+        if (node.users and node.op != "placeholder") or node in places[len(places) - zero :]:
+            _replace_zero(module, node, values)
+    module.graph.eliminate_dead_code()
+    return Folded(module, values)
+
+
+def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
+    target, given = node.target, node.all_input_nodes
+    if target in _ZEROS:
+        return True
+    if target in _KEEP_ZERO:
+        return bool(given) and given[0] in zeros
+    if target in _PRODUCTS:
+        return any(each in zeros for each in given)
+    if target is aten.convolution.default:
+        return node.args[2] is None and (node.args[0] in zeros or node.args[1] in zeros)
+    if target in (aten.add.Tensor, aten.sub.Tensor, aten.where.self):
+        operands = [each for each in node.args if isinstance(each, fx.Node)]
+        wanted = operands[1:] if target is aten.where.self else operands
+        return len(operands) == len(node.args) and all(each in zeros for each in wanted)
+    if target is aten.cat.default:
+        return bool(given) and all(each in zeros for each in given)
+    return False
+
+
+def _same(node: fx.Node, values: dict[fx.Node, Any], zeros: set[fx.Node]) -> fx.Node | None:
+    """The node whose value this one merely repeats."""
+    target, args = node.target, node.args
+    candidate: Any = None
+    if target in _ALIASES or target in (aten.expand.default, aten._to_copy.default):
+        candidate = args[0]
+    elif target is aten.copy.default:
+        candidate = args[1]
+    elif target is aten.add.Tensor and not node.kwargs:
+        candidate = args[0] if args[1] in zeros else args[1] if args[0] in zeros else None
+    elif target is aten.sub.Tensor and not node.kwargs and args[1] in zeros:
+        candidate = args[0]
+    if not isinstance(candidate, fx.Node):
+        return None
+    mine, other = values[node], values.get(candidate)
+    if not isinstance(mine, Tensor) or not isinstance(other, Tensor):
+        return None
+    alike = (mine.shape, mine.dtype, mine.device) == (other.shape, other.dtype, other.device)
+    return candidate if alike else None
+
+
+def _replace_zero(module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> None:
+    """A zero that is still asked for (for its shape alone, as a rule) becomes a constant."""
+    value = values[node]
+    if not isinstance(value, Tensor) or not node.users:
+        return
+    with module.graph.inserting_after(node):
+        constant = _constant(module, torch.zeros(value.shape, dtype=value.dtype, device=value.device))
+    values[constant] = getattr(module, str(constant.target))
+    node.replace_all_uses_with(constant)
+
+
+def _constant(module: fx.GraphModule, value: Any, graph: fx.Graph | None = None) -> fx.Node:
+    count = 0
+    while hasattr(module, f"_value{count}"):
+        count += 1
+    name = f"_value{count}"
+    if isinstance(value, Tensor):
+        module.register_buffer(name, value.detach())
+    else:
+        setattr(module, name, value)
+    return (graph or module.graph).get_attr(name)
+
+
+def fold(whole: Folded, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> fx.GraphModule:
+    """The part of a graph between nodes; what depends on none of the inputs is computed once, now."""
+    reached = whole.reached(inputs)
+    root, graph = torch.nn.Module(), fx.Graph()
+    made = fx.GraphModule(root, graph)
+    known: dict[fx.Node, fx.Node] = {}
+    for number, node in enumerate(inputs):
+        known[node] = made.graph.placeholder(f"given{number}")
+
+    def get(node: fx.Node) -> fx.Node:
+        if node not in known:
+            known[node] = _constant(made, whole.values[node])
+        return known[node]
+
+    wanted = _needed(outputs, set(inputs))
+    for node in whole.graph.nodes:
+        if node in known or node not in wanted or node not in reached:
+            continue
+        known[node] = made.graph.node_copy(node, get)
+        if node.target in _STRICT_VIEWS:  # what was cached may lie in memory otherwise
+            known[node].target = aten.reshape.default
+    made.graph.output(tuple(get(node) for node in outputs))
+    made.graph.lint()
+    made.recompile()
+    return made
+
+
+def _needed(outputs: Sequence[fx.Node], stop: set[fx.Node]) -> set[fx.Node]:
+    found: set[fx.Node] = set()
+    waiting = list(outputs)
+    while waiting:
+        node = waiting.pop()
+        if node not in found:
+            found.add(node)
+            if node not in stop:
+                waiting += node.all_input_nodes
+    return found
+
+
+def live(whole: Folded, inputs: int) -> fx.GraphModule:
+    """A whole graph as a function of its first inputs; the others are zero and have left it."""
+    places = [node for node in whole.graph.nodes if node.op == "placeholder"]
+    return fold(whole, places[:inputs], whole.output)

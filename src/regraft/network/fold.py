@@ -1,0 +1,256 @@
+"""Folding BatchNorm in eval mode into the convolution or linear layer before it.
+
+BatchNorm with running statistics is affine, y = γ (x − μ) / σ + β with σ = √(var + ε), so that behind a layer
+x = W ∗ a + b both are one layer, W' = (γ/σ) W and b' = β + (b − μ) γ/σ. Stride, groups, dilation, padding and its
+mode concern the layer's input and stay as they are.
+
+Paper: Mu, Liang and Li, Gradients as Features for Deep Representation Learning (2020), implementation details.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree as pytree
+
+from regraft.network.hooks import Hook, hooked
+from regraft.network.network import Network
+from regraft.network.policy import slow_attention
+from regraft.network.reading import first_tensor
+from regraft.network.surgery import shared_copy
+
+__all__ = ["Fold", "Folding", "fold", "folded_tensors"]
+
+_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
+_AGREE = 1e-9  # in float64, where nothing but a wrong fold differs by more
+
+
+@dataclass(frozen=True)
+class Fold:
+    """A BatchNorm that can go into a layer.
+
+    Attributes:
+        norm: path of the BatchNorm; an ``nn.Identity`` stands there afterwards.
+        into: path of the layer; it has a bias afterwards.
+    """
+
+    norm: str
+    into: str
+
+
+@dataclass(frozen=True)
+class Folding:
+    """The outcome of :func:`fold`.
+
+    Attributes:
+        network: the folded network.
+        folded: what was folded, in order of execution.
+        kept: (path, reason) of every BatchNorm that stays.
+    """
+
+    network: Network
+    folded: tuple[Fold, ...]
+    kept: tuple[tuple[str, str], ...]
+
+
+def fold(network: Network) -> Folding:
+    """The same function with BatchNorm folded away where the layer before it can take it.
+
+    A BatchNorm is folded if it runs once a pass, on the very output of a convolution (plain or transposed) or
+    linear layer that runs once and shares its weights with nobody, and if the outputs agree afterwards: to 1e-9 in
+    float64, so that in the network's own dtype they agree to rounding. All others are listed with the reason.
+
+    Cost: a few passes of two example rows in float64, and one more for each BatchNorm that fails that check.
+    """
+    module = network.module
+    pairs, kept = _candidates(network)
+    exact = _Exact(network)
+    if pairs and not exact.agrees(pairs):
+        good: list[Fold] = []
+        for pair in pairs:
+            if exact.agrees([pair]):
+                good.append(pair)
+            else:
+                kept.append((pair.norm, f"what {pair.into} gives is used elsewhere as well"))
+        pairs = good if not good or exact.agrees(good) else []
+    for path, part in module.named_modules():
+        known = {pair.norm for pair in pairs} | {name for name, _ in kept}
+        if isinstance(part, nn.modules.batchnorm._NormBase) and path not in known:
+            kept.append((path, "the folded network does not agree with the unfolded one"))
+    if not pairs:
+        return Folding(network, (), tuple(kept))
+    made = shared_copy(module)
+    _put(made, pairs)
+    folded = Network(network.name, made, network.preprocess, network.about, traits=network.traits)
+    return Folding(folded, tuple(pairs), tuple(kept))
+
+
+def folded_tensors(
+    layer: nn.Module,
+    norm: Any,
+    weight: Tensor,
+    bias: Tensor | None,
+    gamma: Tensor | None,
+    beta: Tensor | None,
+) -> tuple[Tensor, Tensor]:
+    """W' = (γ/σ) W and b' = β + (b − μ) γ/σ, differentiable in W, b, γ and β.
+
+    Args:
+        layer: a convolution or linear layer; says which axis of W counts outputs.
+        norm: the BatchNorm behind it; gives μ, var and ε.
+        weight, bias: the layer's; no bias counts as zero.
+        gamma, beta: the BatchNorm's; ``None`` counts as one and zero.
+    """
+    mean, var = norm.running_mean, norm.running_var
+    scale = torch.rsqrt(var.to(weight.dtype) + norm.eps)
+    scale = scale if gamma is None else scale * gamma
+    shift = -mean.to(weight.dtype) if bias is None else bias - mean.to(weight.dtype)
+    moved = shift * scale
+    ones = (1,) * (weight.ndim - 2)
+    if isinstance(layer, _TRANSPOSED):  # (inputs, outputs / groups, …), the inputs group by group
+        groups = int(layer.groups)
+        grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
+        scaled = (grouped * scale.reshape(groups, 1, -1, *ones)).reshape(weight.shape)
+    else:
+        scaled = weight * scale.reshape(-1, 1, *ones)
+    return scaled, moved if beta is None else moved + beta
+
+
+# ---------------------------------------------------------------------------------------- candidates
+
+
+class _Watch:
+    """One pass: which layer's output each BatchNorm was given, and how often each ran."""
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self.calls: Counter[str] = Counter()
+        self.given: dict[str, str] = {}
+        self.rank: dict[str, int] = {}
+        self._outputs: list[tuple[Tensor, int, str]] = []
+
+    @contextlib.contextmanager
+    def watching(self) -> Iterator[None]:
+        hooks: list[Hook] = []
+        for path, part in self.module.named_modules():
+            if isinstance(part, _LAYERS):
+                hooks.append((part, "after", self._layer(path)))
+            elif isinstance(part, nn.modules.batchnorm._NormBase):
+                hooks.append((part, "before", self._norm(path)))
+        with hooked(hooks):
+            yield
+
+    def _layer(self, path: str) -> Any:
+        def seen(_part: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
+            self.calls[path] += 1
+            if isinstance(output, Tensor):
+                self._outputs.append((output, output._version, path))
+
+        return seen
+
+    def _norm(self, path: str) -> Any:
+        def seen(_part: nn.Module, args: Any, kwargs: Any) -> None:
+            self.calls[path] += 1
+            value = first_tensor((args, kwargs))
+            for output, version, layer in self._outputs:
+                if value is output and value._version == version:
+                    self.given[path], self.rank[path] = layer, value.ndim
+
+        return seen
+
+
+def _candidates(network: Network) -> tuple[list[Fold], list[tuple[str, str]]]:
+    module, _ = network.module, network.sites  # the example pass that finds the sites is none of those counted
+    parts = dict(module.named_modules())
+    norms = {path: part for path, part in parts.items() if isinstance(part, nn.modules.batchnorm._NormBase)}
+    watch = _Watch(module)
+    if norms:
+        with torch.no_grad(), watch.watching():
+            network.forward(network.example(2))
+    uses = Counter(id(p) for part in parts.values() for p in part._parameters.values() if p is not None)
+    taken = Counter(watch.given.values())
+    pairs, kept = [], []
+    for path, norm in norms.items():
+        into = watch.given.get(path, "")
+        reason = _obstacle(path, norm, watch)
+        if not reason and into:
+            if watch.calls[into] != 1 or taken[into] != 1:
+                reason = f"{into} before it is used {max(watch.calls[into], taken[into])} times"
+            elif any(uses[id(p)] > 1 for p in parts[into]._parameters.values() if p is not None):
+                reason = f"{into} before it shares its weights"
+            elif isinstance(parts[into], nn.Linear) and watch.rank[path] != 2:
+                reason = f"{into} before it keeps its outputs on another axis"
+        if reason:
+            kept.append((path, reason))
+        else:
+            pairs.append(Fold(path, into))
+    order = list(watch.given)
+    return sorted(pairs, key=lambda pair: order.index(pair.norm)), kept
+
+
+def _obstacle(path: str, norm: nn.Module, watch: _Watch) -> str:
+    if type(norm) not in _NORMS:
+        return f"a {type(norm).__name__} may do more than normalise"
+    if norm.running_mean is None or norm.running_var is None:
+        return "it has no running statistics"
+    if watch.calls[path] != 1:
+        return f"it runs {watch.calls[path]} times a pass"
+    return "" if path in watch.given else "no convolution or linear layer stands right before it"
+
+
+# ------------------------------------------------------------------------------------------- folding
+
+
+def _put(module: nn.Module, pairs: Sequence[Fold]) -> None:
+    """Fold in place, in a module tree of one's own."""
+    for pair in pairs:
+        layer: Any = module.get_submodule(pair.into)
+        norm: Any = module.get_submodule(pair.norm)
+        weight: Tensor = layer.weight
+        given = [None if value is None else value.detach().double() for value in (layer.bias, norm.weight, norm.bias)]
+        new_weight, new_bias = folded_tensors(layer, norm, weight.detach().double(), *given)
+        layer.weight = nn.Parameter(new_weight.to(weight.dtype), requires_grad=False)
+        layer.bias = nn.Parameter(new_bias.to(weight.dtype), requires_grad=False)
+        parent, _, leaf = pair.norm.rpartition(".")
+        setattr(module.get_submodule(parent), leaf, nn.Identity())
+
+
+class _Exact:
+    """The network in float64 on two example rows, to try folds on."""
+
+    def __init__(self, network: Network) -> None:
+        self.network = network
+        self.module: nn.Module | None = None
+        self.expected: Tensor | None = None
+
+    def _run(self, module: nn.Module) -> Tensor | None:
+        batch = self.network.example(2)
+        batch = pytree.tree_map(lambda v: v.double() if v.is_floating_point() else v, batch)
+        try:
+            with torch.no_grad(), slow_attention():
+                output = module(**batch) if isinstance(batch, Mapping) else module(batch)
+                return self.network._trace.reading(output, batch)
+        except (RuntimeError, AttributeError, TypeError):
+            return None  # something else reads the BatchNorm's own tensors
+
+    def agrees(self, pairs: Sequence[Fold]) -> bool:
+        """Whether the folded network gives the same outputs."""
+        if self.module is None:
+            self.module = copy.deepcopy(self.network.module).double()
+            self.expected = self._run(self.module)
+        trial = shared_copy(self.module)
+        _put(trial, pairs)
+        found = self._run(trial)
+        if found is None or self.expected is None or found.shape != self.expected.shape:
+            return False
+        scale = max(float(self.expected.abs().max()), 1e-30)
+        return float((found - self.expected).abs().max()) <= _AGREE * scale
