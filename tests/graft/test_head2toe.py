@@ -6,11 +6,13 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 from tests.features.toy import toy_arrays, toy_manifest, toy_network
 
 import regraft
 from regraft.features import Taps, by_size, plan
 from regraft.graft import Features, Recipe, Select, Solve, load_artifact
+from regraft.graft.artifact import kept_columns
 
 SMALL = Recipe(
     "head2toe",
@@ -35,6 +37,32 @@ def test_the_head_reads_few_features_and_says_which(run):
     assert {row["name"]: row["kept"] for row in layers} == kept
     assert sum(row["share"] for row in layers) == pytest.approx(1.0)
     assert run.score.value > 0.6
+
+
+def test_what_was_chosen_and_what_it_costs_are_in_the_record(run):
+    figure = run.record.figures["selection"]
+    kept = {name: len(columns) for name, columns in run.adapted.view.columns.items()}
+    assert {layer["name"]: layer["kept"] for layer in figure["layers"] if layer["kept"]} == kept
+    assert figure["width"] == sum(layer["features"] for layer in figure["layers"])
+    assert (len(figure["grid"]), sum(cell["chosen"] for cell in figure["grid"])) == (2 * 2 * 2, 1)
+    folds = figure["folds"]
+    assert len(folds["depths"]) == len(folds["matrix"]) == 5
+    assert folds["chance"] < folds["overlap"] <= 1
+    own, probe, whole, tuned = run.record.figures["price"]["rows"]
+    head = 4 * 3 * (figure["kept"] + 1)
+    assert own["stored_bytes"] == head + -(-figure["width"] // 8) == figure["stored_bytes"]
+    assert own["backbone_flops"] == probe["backbone_flops"] == whole["backbone_flops"] > 0
+    assert own["passes"] == 1
+    assert tuned["backbone_flops"] == 3 * 500 * 64 * run.record.figures["price"]["forward_flops"]
+
+
+def test_saved_columns_are_read_without_the_backbone(run, tmp_path):
+    run.save(tmp_path)
+    columns = kept_columns(tmp_path)
+    assert list(columns) == list(run.adapted.view.columns)
+    assert all(torch.equal(columns[name], index) for name, index in run.adapted.view.columns.items())
+    regraft.adapt(toy_manifest(30), toy_network(), method="probe").save(tmp_path / "probe")
+    assert kept_columns(tmp_path / "probe") is None
 
 
 def test_loaded_artifact_predicts_bit_for_bit(run, tmp_path):

@@ -40,9 +40,7 @@ def selection(**changes):
 
 
 def figure(folds=(), **changes):
-    made = selection(**changes)
-    object.__setattr__(made, "fold_columns", tuple(folds))
-    return selection_figure(made, BLOCKS, 5)
+    return selection_figure(selection(fold_columns=tuple(folds), **changes), BLOCKS, 5)
 
 
 def codes(found, **settings):

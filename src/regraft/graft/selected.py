@@ -86,7 +86,7 @@ def _folds(selection: Selection, depths: dict[str, float], width: int) -> dict[s
         ``depths``, the mean relative depth of each fold's features, and their standard deviation
         ``depth_spread``; ``None`` for fewer than two folds.
     """
-    choices = getattr(selection, "fold_columns", ())
+    choices = selection.fold_columns
     if len(choices) < 2:
         return None
     mean: Overlap = stability(choices, width)
