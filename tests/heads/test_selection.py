@@ -6,8 +6,10 @@ from sklearn.linear_model import Ridge
 from regraft.errors import SolverError
 from regraft.heads import Response, keep, kept_design, relevance
 from regraft.heads.dual import dual_ridge, gram_scale
-from regraft.heads.nested import NestedGrams, steps, union
-from regraft.heads.panel import Panel, add_product, mirror
+from regraft.heads.feature_scores import FoldTask
+from regraft.heads.nested import Nested, steps, union
+from regraft.heads.panel import Panel
+from regraft.heads.products import add_product, mirror
 from regraft.heads.selection import kept_count, ranking, stored_bytes
 from regraft.heads.weights import row_weights
 from regraft.linear import Dense, FeatureDesign, UnitRows
@@ -210,27 +212,35 @@ def test_stored_bytes_are_the_head_and_a_bit_for_each_feature():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_nested_grams_equal_direct_grams_of_the_kept_features(dtype):
-    x, _ = features(30, 200, shift=0.5)
+def test_nested_heads_equal_heads_on_the_kept_features(dtype):
+    x, codes = features(30, 200, classes=2, shift=0.5)
     x = np.maximum(x, 0)
     x[4, 7:30] = 0
-    design = unit_design(x, 2, dtype=dtype)
+    design, response = unit_design(x, 2, dtype=dtype), classes_of(codes)
     scores = torch.rand(200, generator=torch.Generator().manual_seed(0))
-    counts = [1, 1, 5, 40, 200]
+    counts = [1, 1, 5, 16, 40, 200]
     order = torch.randperm(30, generator=torch.Generator().manual_seed(1))
+    rows = torch.ones(30, dtype=torch.float64)
+    rows[order[6:11]] = 0
+    task, again = (FoldTask(r, None, w) for r, w in ((response, rows), (response.take(order), rows[order])))
     panel = Panel(design)
     plan = steps(list(panel.widths.values()), *ranking(scores, 200), counts)
-    nested = NestedGrams(panel, panel.collect(union([plan], 200), order))
+    nested = Nested(panel, panel.collect(union([plan], 200), order))
     pieces = dict(zip(panel.widths, torch.split(scores, list(panel.widths.values()))))
+    kinds = []
     for _ in range(2):  # the memory is used again
-        for count, (before, after) in zip(counts, nested.grams(plan)):
+        for count, heads in zip(counts, nested.heads(plan)):
             columns = keep(pieces, count / 200)
             assert sum(map(len, columns.values())) == count
-            for normalise, found in ((False, before), (True, after)):
-                direct = kept_design(design, columns, normalise).kernel()
-                torch.testing.assert_close(found, direct[order][:, order], rtol=1e-5, atol=1e-5)
+            for normalise, head in zip((False, True), heads):
+                kinds.append(type(head).__name__)
+                direct = kept_design(design, columns, normalise).kernel().double()
+                ((a, b),) = dual_ridge(direct, task.plain, task.weights, [1e-2 * gram_scale(direct)])
+                found = head.predict(again, 1e-2, slice(6, 11))
+                torch.testing.assert_close(found, (direct @ a + b)[order[6:11]], rtol=1e-4, atol=1e-4)
                 (kernel,) = panel.kernels([columns], normalise)
-                torch.testing.assert_close(kernel, direct, rtol=1e-5, atol=1e-5)
+                torch.testing.assert_close(kernel.double(), direct, rtol=1e-5, atol=1e-5)
+    assert kinds[:12] == ["Columnwise"] * 6 + ["Kernelwise"] * 6
 
 
 def test_sampled_steps_touch_every_layer_and_stay_near_the_whole_gram():
@@ -246,7 +256,7 @@ def test_sampled_steps_touch_every_layer_and_stay_near_the_whole_gram():
     (whole,) = steps(widths, index, rank, [5003], limit=None)
     assert torch.cat(whole.kept).tolist() == list(range(5003))
     columns = panel.collect(index, torch.arange(40))
-    a, b = (next(NestedGrams(panel, columns).grams([step]))[1].clone() for step in (sampled, whole))
+    a, b = (next(Nested(panel, columns).heads([step]))[1].gram.clone() for step in (sampled, whole))
     # the first two layers: the last one's sample is a single feature of three
     assert float((a - b).abs().max()) < 2.1
     assert float((a - b).abs().mean()) < 1.0

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.products import cholesky_solve
 
 __all__ = ["dual_ridge", "gram_scale", "weight_patterns"]
 
@@ -80,14 +81,12 @@ def _square(gram: Tensor, rows: Tensor) -> Tensor:
 
 def _solve(gram: Tensor, ridge: Tensor, right: Tensor) -> Tensor:
     """(K + diag(ridge))⁻¹ right, in float64; factorised in K's dtype, in float64 where that fails."""
-    plain = gram.diagonal().clone()
     for dtype in dict.fromkeys((gram.dtype, torch.float64)):
-        system = gram.to(dtype)
-        system.diagonal().copy_(plain.to(dtype) + ridge.to(dtype))
-        factor, failed = torch.linalg.cholesky_ex(system)
-        gram.diagonal().copy_(plain)
-        if not int(failed):
-            return torch.cholesky_solve(right.to(dtype), factor).to(torch.float64)
+        system = gram.to(dtype, copy=True)
+        system.diagonal().add_(ridge.to(dtype))
+        found = cholesky_solve(system, right.to(dtype))
+        if found is not None:
+            return found.to(torch.float64)
     raise SolverError(
         "the ridge system of the features is not positive definite",
         expected="a finite Gram matrix and a penalty above its rounding errors",

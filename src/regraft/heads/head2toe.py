@@ -17,12 +17,11 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.dual import dual_ridge, gram_scale
 from regraft.heads.feature_scores import GRAM_ROWS, FoldTask, check_rows, fold_tasks, panel_scores, streamed_scores
 from regraft.heads.fitters import fitter
 from regraft.heads.foldwise import Foldwise, fold_fitters, in_memory
 from regraft.heads.metrics import PROPER
-from regraft.heads.nested import NestedGrams, steps, union
+from regraft.heads.nested import Nested, steps, union
 from regraft.heads.panel import Panel
 from regraft.heads.response import Response
 from regraft.heads.scorer import Scorer
@@ -30,7 +29,7 @@ from regraft.heads.search import Judge
 from regraft.heads.selection import FRACTIONS, Cell, Selection, keep, kept_count, kept_design, ranking, stored_bytes
 from regraft.heads.solve import FORMS, check_folds, check_forms, check_sizes, check_strengths, check_training, search
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
-from regraft.linear import FeatureDesign, Taken
+from regraft.linear import FeatureDesign, Matrix, Taken, UnitRows
 
 __all__ = ["select"]
 
@@ -149,7 +148,10 @@ def _fractions(fractions: Sequence[float]) -> list[float]:
 
 
 def _rows(design: FeatureDesign, index: Tensor) -> FeatureDesign:
-    matrices = {name: Taken(matrix, index) for name, matrix in design.matrices.items()}
+    matrices: dict[str, Matrix] = {
+        name: UnitRows(Taken(matrix.matrix, index)) if isinstance(matrix, UnitRows) else Taken(matrix, index)
+        for name, matrix in design.matrices.items()
+    }
     return FeatureDesign(matrices, design.n_outputs, device=design.device)
 
 
@@ -204,7 +206,7 @@ def _cells(
 ) -> Tensor:
     """Out-of-fold logits (strengths, fractions, 2, N, C) of ridge heads, norms as they were and recomputed.
 
-    Tasks, folds and logits have the rows in the given order; scores are (tasks, strengths, width).
+    Tasks, folds and logits have the rows in the given order, that of the folds; scores are (tasks, strengths, width).
     """
     counts = [kept_count(panel.width, fraction) for fraction in grid.fractions]
     shape = (len(grid.strengths), len(counts), 2, *tasks[0].plain.shape)
@@ -213,15 +215,13 @@ def _cells(
     cells = [(fold, s) for fold in range(len(labels)) for s in range(len(grid.strengths))]
     widths = list(panel.widths.values())
     plans = [steps(widths, *ranking(scores[fold, s], counts[-1]), counts) for fold, s in cells]
-    nested = NestedGrams(panel, panel.collect(union(plans, panel.width), order))
+    nested = Nested(panel, panel.collect(union(plans, panel.width), order))
     for (fold, s), plan in zip(cells, plans):
         member = (folds == labels[fold]).nonzero().squeeze(1)
-        rows, task = slice(int(member[0]), int(member[-1]) + 1), tasks[fold]
-        for level, grams in enumerate(nested.grams(plan)):
-            for form, gram in enumerate(grams):
-                penalty = grid.strengths[s] * gram_scale(gram)
-                ((a, b),) = dual_ridge(gram, task.plain, task.weights, [penalty])
-                out[s, level, form, rows] = (gram[rows] @ a).to(torch.float64) + b
+        rows = slice(int(member[0]), int(member[-1]) + 1)
+        for level, heads in enumerate(nested.heads(plan)):
+            for form, head in enumerate(heads):
+                out[s, level, form, rows] = head.predict(tasks[fold], grid.strengths[s], rows)
     return out
 
 
@@ -285,6 +285,7 @@ def _finish(
         everything,
         solution,
         best.table,
+        tuple(choices),
     )
 
 

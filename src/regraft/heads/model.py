@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.products import eigen, multiply
 
 __all__ = ["Basis", "LinearModel", "check_finite"]
 
@@ -137,12 +138,12 @@ class Basis(LinearModel):
     def forward(self, coefficients: Tensor) -> Tensor:
         """V Zᵀ."""
         problems, outputs, width = coefficients.shape
-        return (coefficients.reshape(problems * outputs, width) @ self.z.T).view(problems, outputs, self.rows)
+        return multiply(coefficients.reshape(problems * outputs, width), self.z.T).view(problems, outputs, self.rows)
 
     def adjoint(self, residuals: Tensor) -> Tensor:
         """R Z."""
         problems, outputs, rows = residuals.shape
-        return (residuals.reshape(problems * outputs, rows) @ self.z).view(problems, outputs, self.width)
+        return multiply(residuals.reshape(problems * outputs, rows), self.z).view(problems, outputs, self.width)
 
     def lift(self, coefficients: Tensor, intercept: Tensor) -> tuple[Tensor, Tensor]:
         """Back to the features: (d, C) weights (primal) or (N, C) dual weights, and the intercept (C,).
@@ -169,7 +170,7 @@ def check_finite(values: Tensor) -> None:
 
 def _eigen(matrix: Tensor, precision: torch.dtype, size: int) -> tuple[Tensor, Tensor]:
     """Eigenpairs above the noise of ``precision``, largest first."""
-    squares, vectors = torch.linalg.eigh(matrix)
+    squares, vectors = eigen(matrix)
     floor = float(squares.clamp_min(0).max()) * torch.finfo(precision).eps * (size if precision == torch.float64 else 4)
     kept = int((squares > max(floor, 1e-300)).sum())
     first = len(squares) - kept

@@ -1,4 +1,4 @@
-"""Gram matrices of growing sets of features, each the last one and some more columns."""
+"""Ridge heads on growing sets of features, each the last one and some more columns."""
 
 from __future__ import annotations
 
@@ -9,9 +9,13 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
-from regraft.heads.panel import Columns, Panel, add_product, check_gram, mirror, unit
+from regraft.heads.dual import dual_ridge, gram_scale
+from regraft.heads.feature_scores import FoldTask
+from regraft.heads.panel import Columns, Panel, check_columns, check_gram, unit
+from regraft.heads.primal import primal_ridge, primal_scale
+from regraft.heads.products import add_product, mirror, multiply
 
-__all__ = ["NESTED_COLUMNS", "NestedGrams", "Step", "steps", "union"]
+__all__ = ["NESTED_COLUMNS", "Columnwise", "Kernelwise", "Nested", "Step", "steps", "union"]
 
 #: Grams of kept sets up to this size are over every column; larger sets are sampled.
 NESTED_COLUMNS = 8192
@@ -76,8 +80,32 @@ def union(plans: Sequence[Sequence[Step]], width: int) -> Tensor:
     return used.nonzero().squeeze(1)
 
 
-class NestedGrams:
-    """The Grams of nested sets; its memory serves one ranking after the other.
+class Columnwise:
+    """Few kept features: Xᵀ (k × N), for heads by normal equations."""
+
+    def __init__(self, columns: Tensor) -> None:
+        self.columns = columns
+
+    def predict(self, task: FoldTask, strength: float, rows: slice) -> Tensor:
+        """(n, C) predictions of the rows by the ridge head of the task, λ in units of the mean squared norm."""
+        penalty = strength * primal_scale(self.columns)
+        return primal_ridge(self.columns, task.plain, task.weights, penalty, rows)
+
+
+class Kernelwise:
+    """Many kept features: their Gram (N × N)."""
+
+    def __init__(self, gram: Tensor) -> None:
+        self.gram = gram
+
+    def predict(self, task: FoldTask, strength: float, rows: slice) -> Tensor:
+        """As :meth:`Columnwise.predict`."""
+        ((a, b),) = dual_ridge(self.gram, task.plain, task.weights, [strength * gram_scale(self.gram)])
+        return multiply(self.gram[rows], a).to(torch.float64) + b
+
+
+class Nested:
+    """Nested sets of features, ready for ridge heads; its memory serves one ranking after the other.
 
     With X_l the kept columns of layer l and n_il the norm of row i over them,
 
@@ -85,7 +113,8 @@ class NestedGrams:
         after[i, j]  = Σ_l (X_l X_lᵀ)[i, j] / (n_il n_jl)   (norms recomputed over what is kept; zero stays zero)
 
     A running Gram for every layer would also give ``after``, but rescaling and adding n × n numbers for each of
-    fifty layers takes longer than multiplying up to 8,192 rescaled columns at once.
+    fifty layers takes longer than multiplying thousands of rescaled columns at once. Sets of at most N/2 features
+    need no Gram.
 
     Args:
         panel: the features.
@@ -94,26 +123,40 @@ class NestedGrams:
 
     def __init__(self, panel: Panel, columns: Columns) -> None:
         self.panel, self.columns = panel, columns
-        rows = columns.values.shape[1]
+        rows = panel.n_rows
         self.running, self.before, self.after = (torch.empty(rows, rows, dtype=panel.dtype) for _ in range(3))
         self.wide, self.narrow = torch.empty(0, rows, dtype=panel.dtype), torch.empty(0, rows, dtype=torch.bfloat16)
 
-    def grams(self, plan: Sequence[Step]) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield (before, after), each (N, N), for every step; they are overwritten by the next."""
-        self._reserve(max(max(len(step.new), sum(map(len, step.kept))) for step in plan))
+    def heads(self, plan: Sequence[Step]) -> Iterator[tuple[Columnwise | Kernelwise, Columnwise | Kernelwise]]:
+        """Yield (before, after) for every step; their memory is overwritten by the next."""
+        few = self.panel.n_rows // 2
+        self._reserve(max(max(few + len(step.new), sum(map(len, step.kept))) for step in plan))
         self.running.zero_()
+        pending: list[Tensor] = []
         for step in plan:
-            if len(step.new):
-                new = self.columns.take(step.new, self.wide)
+            kept = torch.cat(step.kept)
+            if step.count <= few and len(kept) == step.count:
+                pending.append(step.new)
+                before = self.columns.take(kept, torch.empty(len(kept), self.panel.n_rows, dtype=self.panel.dtype))
+                check_columns(before)
+                yield Columnwise(before), Columnwise(self._normed(before.clone(), step))
+                continue
+            new = torch.cat([*pending, step.new])
+            if len(new):
+                found = self.columns.take(new, self.wide)
                 if step.weight != 1:
-                    new *= step.weight**0.5
-                self._add(self.running, new, step.count)
-            kept = self.columns.take(torch.cat(step.kept), self.wide)
-            for part in torch.split(kept, [len(index) for index in step.kept]):
-                part *= unit(part.square().sum(0))
-            self._add(self.after.zero_(), kept, step.count)
+                    found[len(new) - len(step.new) :] *= step.weight**0.5
+                self._add(self.running, found, step.count)
+            pending = []
+            self._add(self.after.zero_(), self._normed(self.columns.take(kept, self.wide), step), step.count)
             check_gram(self.after)
-            yield mirror(self.before.copy_(self.running)), mirror(self.after)
+            yield Kernelwise(mirror(self.before.copy_(self.running))), Kernelwise(mirror(self.after))
+
+    def _normed(self, kept: Tensor, step: Step) -> Tensor:
+        """Rows of unit norm over each layer's kept features, in place."""
+        for part in torch.split(kept, [len(index) for index in step.kept]):
+            part *= unit(part.square().sum(0))
+        return kept
 
     def _reserve(self, columns: int) -> None:
         # memory that is asked for anew costs a page fault every 4 KiB, more than what is done with it

@@ -1,9 +1,9 @@
 """Features as a search over columns reads them: layer by layer, every row.
 
-Wide designs are read anew for every pass, into one buffer of the widest layer, so memory stays flat; they are
-rounded to bfloat16, and so are the factors of large Grams (products of up to 8,192 columns are accumulated in
-float32 and rounded once, sums over them stay in float32). That is for ranking and comparing; what is kept is
-fitted on the features as they are.
+Wide designs are read anew for every pass, into one buffer of the widest layer, so memory stays flat (and it takes no
+longer: memory that is asked for anew costs more than reading what is in memory again). They are rounded to bfloat16,
+and so are the factors of large Grams (products of up to 1,024 columns are accumulated in float32 and rounded once,
+sums over them stay in float32). That is for ranking and comparing; what is kept is fitted on the features as they are.
 """
 
 from __future__ import annotations
@@ -16,37 +16,31 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.linear import FeatureDesign
+from regraft.heads.products import add_product, mirror, multiply
+from regraft.linear import FeatureDesign, UnitRows
 
-__all__ = ["EXACT_COLUMNS", "Columns", "Panel", "add_product", "check_gram", "mirror", "unit"]
+__all__ = ["EXACT_COLUMNS", "Columns", "Panel", "add_product", "check_columns", "check_gram", "mirror", "unit"]
 
 #: Up to this many features are held in their own precision, and a Gram is over every column.
 EXACT_COLUMNS = 65_536
 #: Bfloat16 Grams of fewer columns than about this are not positive definite.
 _ROUNDED_FROM = 2048
-_COLUMNS = 8192
+_COLUMNS = 1024
 _CHUNK = 2**19
-_PARTS = 4
 
 
-def _parts(rows: int) -> list[slice]:
-    step = max(1, -(-rows // _PARTS))
-    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
+def unit(squares: Tensor) -> Tensor:
+    """1/‖x‖ from ‖x‖², zero for a zero row."""
+    return torch.where(
+        squares > 0, squares.clamp_min(torch.finfo(squares.dtype).tiny).rsqrt(), torch.zeros_like(squares)
+    )
 
 
-def add_product(out: Tensor, rows: Tensor) -> None:
-    """Add X Xᵀ to the upper block triangle of ``out`` (N × N), for X (N, k) of its dtype or bfloat16.
-
-    A quarter of the lower triangle is computed too: 5/8 of the whole product.
-    """
-    for start in range(0, rows.shape[1], _COLUMNS):
-        x = rows[:, start : start + _COLUMNS]
-        for part in _parts(len(out)):
-            here = out[part, part.start :]
-            if x.dtype == out.dtype:
-                here.addmm_(x[part], x[part.start :].T)
-            else:
-                here.add_(x[part] @ x[part.start :].T)
+def _every(x: Tensor, first: int, stride: int) -> Tensor:
+    """Every so many columns, gathered."""
+    if x.dtype != torch.bfloat16:
+        return x[:, first::stride].contiguous()
+    return torch.from_numpy(np.ascontiguousarray(x.view(torch.int16).numpy()[:, first::stride])).view(x.dtype)
 
 
 def _centred(rows: Tensor) -> Tensor:
@@ -56,21 +50,7 @@ def _centred(rows: Tensor) -> Tensor:
     indefinite beyond any small penalty. A head with a free intercept does not see the shift.
     """
     wide = rows.float()
-    return (wide - wide.mean(0)).to(torch.bfloat16)
-
-
-def mirror(square: Tensor) -> Tensor:
-    """Copy the upper block triangle onto the lower, in place."""
-    for part in _parts(len(square)):
-        square[part.stop :, part] = square[part, part.stop :].T
-    return square
-
-
-def unit(squares: Tensor) -> Tensor:
-    """1/‖x‖ from ‖x‖², zero for a zero row."""
-    return torch.where(
-        squares > 0, squares.clamp_min(torch.finfo(squares.dtype).tiny).rsqrt(), torch.zeros_like(squares)
-    )
+    return wide.sub_(wide.mean(0)).to(torch.bfloat16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,6 +87,7 @@ class Panel:
         self.held = self.width <= EXACT_COLUMNS
         self.dtype = torch.float64 if self.held and design.dtype == torch.float64 else torch.float32
         self._memory: dict[str, Tensor] = {}
+        self._units: dict[str, Tensor] = {}
 
     def layers(self) -> Iterator[tuple[str, int, Tensor]]:
         """Yield (name, index of its first column, (N, d_l)) of layers with columns; valid until the next one."""
@@ -124,18 +105,32 @@ class Panel:
 
     def _read(self, name: str, out: Tensor) -> Tensor:
         matrix = self.design.matrices[name]
+        inner = matrix.matrix if isinstance(matrix, UnitRows) else matrix
+        if inner is not matrix and name not in self._units:
+            self._units[name] = torch.empty(self.n_rows, 1, dtype=torch.float64)
+            known = False
+        else:
+            known = True
         step = max(1, _CHUNK // out.shape[1])  # small enough to be normalised in the cache
         for start in range(0, self.n_rows, step):
             part = slice(start, min(start + step, self.n_rows))
-            out[part].copy_(matrix.rows(part))
+            rows = inner.rows(part).to(out.device)
+            if inner is not matrix:
+                rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+                if not known:
+                    self._units[name][part] = _inverse_norms(rows)
+                scale = self._units[name][part]
+                # what cannot be scaled by one number in range is left to the matrix
+                rows = rows * scale.to(rows.dtype) if bool(torch.isfinite(scale).all()) else matrix.rows(part)
+            out[part].copy_(rows)
         return out
 
     def rounds(self, columns: int) -> bool:
         """Whether a Gram of that many columns is multiplied in bfloat16."""
         return self.dtype == torch.float32 and columns > _ROUNDED_FROM
 
-    def gram(self, limit: int = EXACT_COLUMNS) -> Tensor:
-        """K = Σ_l X_l X_lᵀ (N × N), from at most about ``limit`` columns.
+    def gram(self, limit: int | None = None) -> Tensor:
+        """K = Σ_l X_l X_lᵀ (N × N), from at most about ``limit`` columns, by default 65,536.
 
         Beyond the limit every s-th column of each layer stands for its s neighbours (a stratified sample).
 
@@ -143,13 +138,19 @@ class Panel:
             SolverError: NaN or infinities.
         """
         out = torch.zeros(self.n_rows, self.n_rows, dtype=self.dtype)
-        stride = -(-self.width // limit)
+        stride = -(-self.width // (EXACT_COLUMNS if limit is None else limit))
         for _, _, x in self.layers():
             width = x.shape[1]
             if stride > 1:
-                x = x[:, (min(stride, width) - 1) // 2 :: stride]
-                x = x * (width / x.shape[1]) ** 0.5
-            add_product(out, _centred(x) if x.dtype == torch.bfloat16 else x)
+                x = _every(x, (min(stride, width) - 1) // 2, stride)
+            x = _centred(x) if x.dtype == torch.bfloat16 else x
+            weight = width / x.shape[1]
+            if weight == 1:
+                add_product(out, x)
+            else:
+                part = torch.zeros_like(out)
+                add_product(part, x)
+                out.add_(part, alpha=weight)
         check_gram(out)
         return mirror(out)
 
@@ -198,23 +199,51 @@ class Panel:
         Raises:
             SolverError: NaN or infinities.
         """
-        count, rows, outputs = duals.shape
-        # each set in its own unit, which keeps squares in range and one set's rounding from the others
-        peak = duals.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
-        flat = (duals / peak).permute(0, 2, 1).reshape(count * outputs, rows)
-        flat = flat.to(self.dtype if self.held else torch.bfloat16)
-        out = torch.empty(count, self.width, dtype=self.dtype)
+        products = _Products(duals, self.dtype if self.held else torch.bfloat16)
+        out = torch.empty(len(duals), self.width, dtype=self.dtype)
         for name, begin, x in self.layers():
             for start in range(0, x.shape[1], _COLUMNS):
-                z = (x[:, start : start + _COLUMNS].T @ flat.T).to(self.dtype).view(-1, count, outputs)
-                out[:, begin + start : begin + start + len(z)] = torch.linalg.vector_norm(z, dim=2).T
-            if not bool(torch.isfinite(out[:, begin : begin + x.shape[1]]).all()):
+                part = x[:, start : start + _COLUMNS]
+                out[:, begin + start : begin + start + part.shape[1]] = products.squares(part)
+            here = out[:, begin : begin + x.shape[1]].sqrt_()
+            if not bool(torch.isfinite(here.sum())):
                 raise SolverError(
                     f"the features of {name!r} hold NaN or infinities",
                     expected="finite numbers",
                     do="look for unreadable inputs or a network that overflows in this dtype",
                 )
-        return out * peak[:, 0].to(self.dtype)
+        return out.mul_(products.peak.to(self.dtype)[:, None])
+
+
+def _inverse_norms(rows: Tensor) -> Tensor:
+    """1/‖x‖ of rows (n, d), (n, 1), NaN where the squares are out of range."""
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    sound = (norms >= torch.finfo(rows.dtype).tiny ** 0.5) & (norms < torch.inf)
+    return torch.where(sound, norms.reciprocal(), torch.nan)
+
+
+class _Products:
+    """‖x_iᵀ A_q‖² of columns x_i, for fixed A_q (Q, N, C), each in its own unit ``peak`` (Q,).
+
+    The unit keeps squares in range and one set's rounding from the others.
+    """
+
+    def __init__(self, duals: Tensor, dtype: torch.dtype) -> None:
+        self.shape = duals.shape
+        self.peak = duals.abs().amax((1, 2)).clamp_min(torch.finfo(torch.float32).tiny)
+        scaled = (duals / self.peak[:, None, None]).transpose(1, 2)
+        self.dual = scaled.reshape(-1, duals.shape[1]).to(dtype).contiguous()
+
+    def squares(self, x: Tensor) -> Tensor:
+        """(Q, w) for the columns of x (N, w), in float32, or in float64 for float64."""
+        z = multiply(self.dual, x).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+        return z.square_().view(self.shape[0], self.shape[2], -1).sum(1)
+
+
+def check_columns(columns: Tensor) -> None:
+    """As :func:`check_gram`, for some features themselves, (k, N)."""
+    if not bool(torch.isfinite(columns.sum())):
+        check_gram(torch.diag(columns.sum(0)))
 
 
 def check_gram(gram: Tensor) -> None:
