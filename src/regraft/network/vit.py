@@ -96,15 +96,15 @@ class TinyViT(nn.Module):
         self.blocks = nn.ModuleList(Block(width, heads, 4 * width) for _ in range(depth))
         self.norm = nn.LayerNorm(width, eps=1e-6)
         self.head = nn.Linear(width, classes)
-        self._initialise()
-
-    def _initialise(self) -> None:
-        """Xavier's uniform for linear layers, patches as one; small normal class token and positions."""
         for part in self.modules():
             if isinstance(part, nn.Linear | nn.Conv2d):
                 nn.init.xavier_uniform_(part.weight.view(len(part.weight), -1))
                 if part.bias is not None:
                     nn.init.zeros_(part.bias)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Draw what is the network's own, the class token and the positions: small normal numbers."""
         for token in (self.cls_token, self.positions):
             nn.init.normal_(token, std=0.02)
 

@@ -30,9 +30,11 @@ from regraft.files import canonical_json, digest, read_json, write_json
 from regraft.heads import Readout, Response, score
 from regraft.linear import Dense, FeatureDesign, Matrix, UnitRows
 from regraft.network import Network
+from regraft.network.vit import TAPS
+from regraft.reproduce.packs import DATA
 from regraft.reproduce.result import GateReport
 from regraft.reproduce.row import Context
-from regraft.reproduce.sources import pack_network
+from regraft.reproduce.sources import pack_network, vision_transformer
 from regraft.reproduce.tasks import KINDS, T12, task
 
 __all__ = [
@@ -83,13 +85,18 @@ def _packed(name: str, pixels: int) -> Callable[[Path, Path, int], Network]:
     return load
 
 
+def _transformer(data: Path, cache: Path, seed: int) -> Network:
+    return vision_transformer(data / DATA["tiny_imagenet"], seed, cache)[0]
+
+
 BACKBONES: dict[str, Backbone] = {
     "V1a": Backbone(_packed("V1a", 128), 256, (64, 512, 4096), 2),
     "V1b": Backbone(_packed("V1b", 128), 512, (128, 1024, 8192), 2),
     "R20": Backbone(_packed("R20", 32), 64, (16, 128, 1024)),
     "R56": Backbone(_packed("R56", 32), 64, (16, 128, 1024)),
+    "TViT": Backbone(_transformer, 96, (64, 512, 4096), patterns=TAPS),
 }
-"""MobileNets see 128 × 128 pixels, the CIFAR ResNets 32 × 32."""
+"""MobileNets see 128 × 128 pixels, the CIFAR ResNets and the transformer 32 × 32."""
 
 
 @dataclass(frozen=True)

@@ -12,14 +12,34 @@ from regraft.data import scan
 from regraft.errors import ModelError
 from regraft.features import Taps, plan, sweep
 from regraft.graft.pretrain import pretrain
+from regraft.graft.train_config import Optimiser, Schedule, TrainConfig
+from regraft.graft.train_rows import Augment
 from regraft.network import About, ImagePreprocess, Network, load
 from regraft.network.resnet import cifar_resnet
 from regraft.record import Score
 from regraft.reproduce.packs import WEIGHTS
 
-__all__ = ["EPOCHS", "pack_network", "source_accuracy", "supervised_source", "top1"]
+__all__ = [
+    "EPOCHS",
+    "VISION_TRANSFORMER",
+    "pack_network",
+    "source_accuracy",
+    "supervised_source",
+    "top1",
+    "vision_transformer",
+]
 
 EPOCHS = 15  # of every supervised S4, fixed before any result
+VISION_TRANSFORMER = TrainConfig(
+    epochs=60,
+    batch_size=64,
+    optimiser=Optimiser(kind="adamw", lr=1e-3, weight_decay=0.05),
+    schedule=Schedule(warmup=200),
+    label_smoothing=0.1,
+)
+"""How TViT is trained: found on a tenth of its training rows before any row was measured with it. A quarter of the
+patches of every picture take part in a step, which makes four times as many epochs affordable; five minutes a seed."""
+KEPT_PATCHES = 0.25
 _CIFAR_DEPTH = {"R20": 20, "R56": 56}
 
 
@@ -104,3 +124,26 @@ def supervised_source(
 def source_accuracy(rows: Path, seed: int, cache: Path) -> float:
     """The test accuracy of :func:`supervised_source`."""
     return supervised_source(rows, seed, cache)[1].value
+
+
+def vision_transformer(
+    rows: Path,
+    seed: int,
+    cache: Path,
+    config: TrainConfig = VISION_TRANSFORMER,
+    progress: Callable[[int, int, float], None] | None = None,
+) -> tuple[Network, Score]:
+    """TViT, trained on the labelled images of ``rows`` at 32 px, once per seed: the network and its test score.
+
+    Six blocks of width 96 over patches of 4 px (:func:`regraft.network.vit.tiny_vit`). It is kept in the cache, and
+    resumed there after an interruption.
+    """
+    folder = cache / "sources" / f"TViT-{rows.name}-{seed}"
+    record = pretrain(
+        rows, output=folder, arch="tiny_vit", options={"size": 32, "keep": KEPT_PATCHES}, size=32,
+        config=replace(config, seed=seed), augment=Augment(shift=4, flip=True), progress=progress,
+    )  # fmt: skip
+    score = record.headline
+    if score is None:
+        raise ModelError(f"the source in {folder} has no score", do="delete that folder to train it again")
+    return load(str(folder)), score
