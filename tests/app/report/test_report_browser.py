@@ -111,7 +111,7 @@ def test_renders_quietly_and_without_a_request(visit: Any, name: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("name", ["multiclass", "cross-validated", "regression"])
+@pytest.mark.parametrize("name", ["multiclass", "cross-validated", "regression", "head2toe", "finetuned"])
 def test_every_text_is_readable(visit: Any, name: str, scheme: str) -> None:
     page = visit(samples.ALL[name](), scheme=scheme).page
     paper = page.evaluate("getComputedStyle(document.body).backgroundColor")
@@ -281,3 +281,45 @@ def test_print_shows_whole_tables_and_no_buttons(visit: Any) -> None:
     box = page.locator("#classes .scroll")
     assert box.evaluate("(e) => e.clientHeight >= e.scrollHeight - 1")
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(255, 255, 255)"
+
+
+def test_layers_of_a_selection_answer_to_the_pointer(visit: Any) -> None:
+    page = visit(samples.head2toe()).page
+    bars = page.locator("#selection .depth .mark")
+    assert bars.count() == len(samples.head2toe().figures["selection"]["layers"])
+    bars.last.hover()
+    assert "a blind choice would take" in page.locator("#tip").inner_text()
+    page.locator("#selection .chosen.mark").hover()
+    assert page.locator("#tip").inner_text().endswith(", chosen")
+    page.locator("#selection summary").first.click()
+    kept = page.locator("#selection details").first.get_by_role("button", name="Kept", exact=True)
+    kept.click()
+    column = page.locator("#selection details").first.locator("tbody tr > :nth-child(3)").all_inner_texts()
+    numbers = [int(text) for text in column]
+    assert numbers == sorted(numbers, reverse=True)
+
+
+def test_both_plots_of_the_grid_stand_under_one_another(visit: Any) -> None:
+    for width in (1440, 390):
+        page = visit(samples.head2toe(), width=width).page
+        above = page.locator("#selection .plot .chosen.mark").bounding_box()
+        below = page.locator("#selection .plot.under .chosen").bounding_box()
+        assert above["x"] + above["width"] / 2 == pytest.approx(below["x"] + below["width"] / 2, abs=1)
+        assert above["y"] < below["y"]
+
+
+def test_nothing_of_a_chart_is_cut_off_on_a_phone(visit: Any) -> None:
+    outside = """() => Array.from(document.querySelectorAll("#selection svg text, #training svg text"))
+      .filter((t) => t.checkVisibility() && t.textContent.trim())
+      .map((t) => [t.textContent, t.getBoundingClientRect()])
+      .filter(([, box]) => box.left < 0 || box.right > document.documentElement.clientWidth)
+      .map(([text]) => text)"""
+    for name in ("head2toe", "finetuned"):
+        assert visit(samples.ALL[name](), width=390).page.evaluate(outside) == []
+
+
+def test_wide_tables_scroll_inside_themselves(visit: Any) -> None:
+    page = visit(samples.finetuned(), width=390).page
+    for box in ("#training .scroll", "#cost .scroll"):
+        assert page.locator(box).last.evaluate("(e) => e.scrollWidth > e.clientWidth")
+    assert page.evaluate(WIDTH) <= 390

@@ -1,0 +1,197 @@
+"""What the sections on chosen features, training and alternatives say, computed from the Record."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import pytest
+from tests.app.report import chosen_samples, samples
+
+from regraft.app.report import layers, price, selection, training
+from regraft.app.report.page import page
+
+
+def plain(text: str) -> str:
+    return text.replace("\u00a0", " ")
+
+
+def with_figure(name: str, **changes):
+    record = samples.head2toe()
+    return replace(record, figures={**record.figures, name: {**record.figures[name], **changes}})
+
+
+LAYERS = [
+    {"name": "deep", "kind": "block", "depth": 1.0, "features": 10, "kept": 3, "mean_score": 0.5, "score_share": 0.6},
+    {"name": "first", "kind": "block", "depth": 0.1, "features": 30, "kept": 1, "mean_score": 0.1, "score_share": 0.4},
+]
+
+
+def cell(size, fraction, score, error=0.01, stored=100, **more):
+    return {"size": size, "fraction": fraction, "score": score, "standard_error": error, "stored_bytes": stored, **more}
+
+
+def test_layers_stand_in_the_network_s_order_beside_a_blind_choice() -> None:
+    view = selection.selection(with_figure("selection", layers=LAYERS, kept=4, width=40))
+    assert [row.name for row in view.rows] == ["first", "deep"]
+    assert [(row.kept, row.features) for row in view.rows] == [("1", "30"), ("3", "10")]
+    first, deep = view.rows
+    # 3 of 4 kept, 10 of 40 features: three times what a blind choice would take
+    assert deep.height / deep.blind == pytest.approx(3, rel=1e-4)
+    assert first.blind / first.height == pytest.approx(3, rel=1e-4)
+    assert max(first.blind, deep.height) == 100
+    assert (deep.width, first.width) == (100, pytest.approx(33.333))
+    assert "The head keeps 4 of 40 features (10.0 %), from 2 of 2 layers. Most come from deep: 75.0 %" in plain(
+        view.lead
+    )
+
+
+def test_the_share_of_the_output_joins_the_table_and_its_own_section_goes() -> None:
+    record = with_figure("selection", layers=LAYERS)
+    record = replace(record, figures={**record.figures, "layers": [{"name": "deep", "share": 0.25}]})
+    assert [row.reads for row in selection.selection(record).rows] == ["", "25.0\u00a0%"]
+    keys = [section.key for section in page(record).sections]
+    assert "selection" in keys
+    assert "layers" not in keys
+    assert "layers" in [section.key for section in page(samples.multiclass()).sections]
+
+
+def test_one_layer_needs_no_picture() -> None:
+    alone = replace(samples.minimal(), figures={"layers": [{"name": "embedding", "share": 1.0, "depth": 1.0}]})
+    assert layers.layers(alone) is None
+    assert page(alone).sections == ()
+
+
+def test_the_grid_shows_the_best_cell_of_each_size_and_fraction() -> None:
+    grid = [
+        cell("8192", 0.1, 0.8),
+        cell("512", 0.1, 0.7),
+        cell("512", 0.1, 0.9),
+        cell("512", 0.01, 0.6, chosen=False),
+        cell("512", 0.2, 0.95, chosen=False),
+        cell("512", 0.2, 0.94, chosen=True),
+    ]
+    view = selection.selection(with_figure("selection", grid=grid)).grid
+    assert [path.form for path in view.paths] == ["512", "8192"]  # by size, not by letter
+    written = [(row[0], plain(row[1]), plain(row[4]), row[6]) for row in view.table]
+    assert written == [
+        ("512", "1 %", "60.0 %", False),
+        ("512", "10 %", "90.0 %", False),
+        ("512", "20 %", "94.0 %", True),  # the chosen one, though another norm scored more
+        ("8192", "10 %", "80.0 %", False),
+    ]
+    (mark,) = view.paths[0].chosen
+    assert mark.y == min(float(point.split(",")[1]) for point in view.paths[0].points.split())
+    assert len(view.paths[0].band.points.split()) == 2 * 3
+    assert [plain(tick.label) for tick in view.ticks] == ["1 %", "10 %", "20 %"]
+
+
+def test_small_fractions_are_not_rounded_away() -> None:
+    labels = [plain(tick.label) for tick in selection.selection(samples.head2toe()).grid.ticks]
+    assert labels == ["0.05 %", "", "0.2 %", "", "1 %", "", "5 %", "", "20 %"]
+
+
+@pytest.mark.parametrize(("metric", "lean"), [("accuracy", 0.1), ("rmse", 0.05)])
+def test_the_lean_cell_is_the_smallest_within_one_standard_error(metric: str, lean: float) -> None:
+    grid = [
+        cell("512", 0.05, 0.80, stored=50),
+        cell("512", 0.1, 0.895, stored=90),
+        cell("512", 0.2, 0.90, stored=200, chosen=True),
+    ]
+    record = with_figure("selection", grid=grid)
+    record = replace(record, task={**record.task, "metric": metric})
+    view = selection.selection(record).grid
+    assert plain(f"{100 * lean:g} % of the features") in plain(view.lean.tip)
+    best = [*grid[:2], cell("512", 0.2, 0.99, stored=20, chosen=True)]
+    assert selection.selection(with_figure("selection", grid=best)).grid.lean is None  # it is the chosen one
+
+
+def test_stored_bytes_share_the_fractions_axis() -> None:
+    view = selection.selection(samples.head2toe()).grid
+    for score, stored in zip(view.paths, view.bytes_, strict=True):
+        places = [[point.split(",")[0] for point in path.points.split()] for path in (score, stored)]
+        assert places[0] == places[1]
+        heights = [float(point.split(",")[1]) for point in stored.points.split()]
+        assert heights == sorted(heights, reverse=True)  # more features take more bytes, drawn higher
+
+
+def test_agreement_of_folds_stands_beside_chance() -> None:
+    view = selection.selection(samples.head2toe()).firm
+    assert (plain(view.overlap), view.jaccard) == ("75.0 %", "0.600")
+    assert len(view.bar.folds) == 10  # pairs of five folds
+    assert view.bar.baseline < view.bar.at
+    assert len(view.depth_bar.folds) == 5
+    assert selection.selection(with_figure("selection", folds=None)).firm is None
+
+
+def test_nothing_chosen_is_no_section() -> None:
+    assert selection.selection(samples.multiclass()) is None
+    for broken in ({"kept": None}, {"layers": []}, {"width": 0}, {"layers": [{"name": "a", "kept": 0}]}):
+        assert selection.selection(with_figure("selection", **broken)) is None
+
+
+def test_the_run_is_measured_and_the_others_are_counted() -> None:
+    view = price.price(samples.head2toe())
+    assert [(m.name, m.measured) for m in view.methods] == [
+        ("this run, head2toe", True), ("linear probe", False), ("head on all layers", False),
+        ("fine-tuning of all weights", False),
+    ]  # fmt: skip
+    work, tuned = 5.18e11 + 2.1e11, 1.152e13
+    assert plain(view.lead) == (
+        f"Fine-tuning all weights is the yardstick: this run took 1/{round(14_045_108 / 15_310)} of the bytes and "
+        f"1/{round(tuned / work)} of the arithmetic."
+    )
+    notes = plain(" ".join(view.notes))
+    assert "500 steps of 64 rows" in notes
+    assert "23.8 % of its arithmetic scores all features, 71.4 % compares fractions" in notes
+    assert "31.0 PFLOP" in notes
+
+
+def test_a_run_from_the_store_says_so() -> None:
+    rows = [dict(row) for row in chosen_samples.price("head2toe")["rows"]]
+    rows[0] |= {"passes": 0.0, "backbone_flops": 0}
+    view = price.price(with_figure("price", rows=rows))
+    assert "arithmetic" not in view.lead
+    assert "a first run takes one pass more" in " ".join(view.notes)
+    assert view.methods[0].backbone == ""
+
+
+def test_a_run_that_fine_tunes_has_no_yardstick_but_itself() -> None:
+    view = price.price(samples.finetuned())
+    assert [m.name for m in view.methods] == ["this run, finetune", "linear probe", "head on all layers"]
+    assert view.lead == ""
+    assert price.price(samples.multiclass()) is None
+
+
+def test_the_best_epoch_is_that_of_held_out_rows() -> None:
+    view = training.training(samples.finetuned())
+    held = [row["validation"] for row in chosen_samples.training()["runs"][1]["epochs"]]
+    best = held.index(max(held)) + 1
+    assert f"it was best after epoch {best}: " in plain(view.lead)
+    assert view.score.best.tip.startswith(f"best after epoch {best}")
+    dashed = next(line for line in view.score.lines if line.style == 1 and not line.faint)
+    assert view.score.best.y == min(dot.y for dot in dashed.dots)
+    assert sum(line.faint for line in view.score.lines) == 2  # the diverged one has no held-out score
+    assert [trial.status for trial in view.trials] == [
+        "completed", "completed", "stopped early", "given up early", "diverged",
+    ]  # fmt: skip
+    assert [trial.final for trial in view.trials] == [True, False, False, False, False]
+
+
+def test_a_lower_metric_is_best_at_its_lowest() -> None:
+    epochs = [{"epoch": i + 1, "loss": 1.0, "train": None, "validation": v} for i, v in enumerate((5.0, 2.0, 3.0))]
+    figure = {"runs": [{"name": "", "role": "final", "steps": 3, "status": "completed", "epochs": epochs}]}
+    record = replace(samples.minimal(), figures={"training": {**figure, "metric": "rmse"}})
+    assert "best after epoch 2: 2.00" in plain(training.training(record).lead)
+    upward = replace(record, figures={"training": {**figure, "metric": "accuracy"}})
+    assert "best after epoch 1" in plain(training.training(upward).lead)
+
+
+def test_a_training_without_held_out_rows_draws_the_loss_alone() -> None:
+    epochs = [{"epoch": 1, "loss": 0.5, "train": None, "validation": None}, {"epoch": 2, "loss": math.nan}]
+    figure = {"runs": [{"name": "a", "role": "final", "steps": 2, "status": "diverged", "epochs": epochs}]}
+    view = training.training(replace(samples.minimal(), figures={"training": figure}))
+    assert view.score is None
+    assert [len(line.dots) for line in view.loss.lines] == [1]
+    assert not view.held_out
+    assert training.training(samples.multiclass()) is None
