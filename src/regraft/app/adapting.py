@@ -38,6 +38,7 @@ from regraft.app.options import (
     Model,
     Output,
     RunFolder,
+    RunFolders,
     Seed,
     SkipBad,
     Weights,
@@ -213,24 +214,36 @@ def predict(
 
 
 def report(
-    run: RunFolder,
+    runs: RunFolders,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", metavar="FILE", rich_help_panel=RESULT, help="RUN/report.html if absent."),
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write a run's report again, from its record."""
+    """Write a run's report again, from its record.
+
+    Of several Head2Toe runs it also says how far the features that they chose overlap.
+    """
+    from regraft.app.comparing import compared, say_compared
     from regraft.app.report import write
     from regraft.record import Record
 
     if output is not None:
+        if len(runs) > 1:
+            raise DataError("--output names one file", got=f"{len(runs)} runs", do="leave it out, or name one run")
         _check_folder(output.parent)
-    path = write(Record.load(run / "record.json"), output or run / "report.html")
+    records = [Record.load(run / "record.json") for run in runs]
+    chosen, overlaps = compared(runs) if len(runs) > 1 else ([], {})
+    written = [write(record, output or run / "report.html") for run, record in zip(runs, records)]
     if as_json:
-        show_json({"verb": "report", "status": "done", "paths": {"run": str(run), "report": str(path)}})
-    else:
+        paths = [{"run": str(run), "report": str(path)} for run, path in zip(runs, written)]
+        found: dict[str, Any] = {"paths": paths[0]} if len(runs) == 1 else {"paths": paths, "chosen": overlaps}
+        show_json({"verb": "report", "status": "done", **found})
+        return
+    for path in written:
         say(str(path))
+    say_compared(chosen, overlaps)
 
 
 def demo(

@@ -28,6 +28,7 @@ __all__ = [
     "Model",
     "Output",
     "RunFolder",
+    "RunFolders",
     "Seed",
     "SkipBad",
     "Weights",
@@ -151,4 +152,7 @@ DryRun = Annotated[
 ]
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", show_default=False, help="Run folder that `regraft adapt` wrote.")
+]
+RunFolders = Annotated[
+    list[Path], typer.Argument(metavar="RUN...", show_default=False, help="Run folders that `regraft adapt` wrote.")
 ]

@@ -1,0 +1,52 @@
+"""Several runs side by side, as text and as JSON: what `report` says of more than one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from regraft.app.console import say
+
+if TYPE_CHECKING:
+    from regraft.graft.compared import Chosen
+
+__all__ = ["compared", "say_compared"]
+
+
+def compared(folders: Sequence[Path]) -> tuple[list[Chosen], dict[str, Any]]:
+    """The runs among ``folders`` that chose features, and their overlaps as plain JSON."""
+    from regraft.graft.compared import chosen, overlaps
+
+    runs = [found for folder in folders if (found := chosen(folder)) is not None]
+    about = [{"run": r.name, "kept": r.kept, "width": r.width, "size": r.size, "depth": r.depth} for r in runs]
+    return runs, {"runs": about, **overlaps(runs)}
+
+
+def say_compared(runs: Sequence[Chosen], value: dict[str, Any]) -> None:
+    """Two matrices in per cent, with what they are."""
+    if len(runs) < 2:
+        return
+    say()
+    for number, run in enumerate(runs, 1):
+        say(
+            f"{number}  {run.name}: {run.kept:,} of {run.width:,} features at target size {run.size}, "
+            f"{100 * run.depth:.0f} % of the depth on average"
+        )
+    chances = [c for i, row in enumerate(value["chance"]) for c in row[i + 1 :] if c is not None]
+    if chances:
+        low, high = min(chances), max(chances)
+        level = f"{100 * low:.1f}" if high - low < 5e-4 else f"{100 * low:.1f} to {100 * high:.1f}"
+        _matrix(f"features in common, % (by chance {level})", value["features"])
+    _matrix("layers in common, % (of where the kept features lie)", value["layers"])
+
+
+def _matrix(title: str, rows: Sequence[Sequence[float | None]]) -> None:
+    say()
+    say(title)
+    say("   " + "".join(f"{number:>5}" for number in range(1, len(rows) + 1)))
+    for number, row in enumerate(rows, 1):
+        cells = (
+            "–" if value is None or place == number else f"{100 * value:.0f}" for place, value in enumerate(row, 1)
+        )
+        say(f"{number:>3}" + "".join(f"{cell:>5}" for cell in cells))

@@ -1,0 +1,110 @@
+"""Saved runs side by side: how far the features that they chose overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from regraft.errors import ArtifactError
+from regraft.graft.artifact import kept_columns
+from regraft.heads import overlap
+from regraft.record import Record
+
+__all__ = ["Chosen", "chosen", "layer_overlap", "overlaps"]
+
+
+@dataclass(frozen=True, eq=False)
+class Chosen:
+    """What a saved Head2Toe run chose.
+
+    Attributes:
+        name: of its folder.
+        columns: block → kept indices.
+        width: features there were.
+        size: the target size.
+        fingerprint: of the backbone.
+        layers: tap → share of the kept features, whatever it was pooled to.
+        depth: mean relative depth of the kept features.
+    """
+
+    name: str
+    columns: Mapping[str, Tensor]
+    width: int
+    size: str
+    fingerprint: str
+    layers: Mapping[str, float]
+    depth: float
+
+    @property
+    def kept(self) -> int:
+        """How many."""
+        return sum(map(len, self.columns.values()))
+
+
+def chosen(folder: str | Path) -> Chosen | None:
+    """The choice of a saved run, read from its record and its artifact without the backbone.
+
+    Returns:
+        ``None`` for a run that chose no features.
+
+    Raises:
+        MissingPathError, ArtifactError: there is no whole run in ``folder``.
+    """
+    folder = Path(folder)
+    record = Record.load(folder / "record.json")
+    figure, columns = record.figures.get("selection"), kept_columns(folder)
+    if figure is None or columns is None:
+        return None
+    try:
+        shares: dict[str, float] = {}
+        for layer in figure["layers"]:
+            tap = str(layer["name"]).partition("[")[0]
+            shares[tap] = shares.get(tap, 0.0) + layer["kept"] / figure["kept"]
+        return Chosen(
+            folder.resolve().name,
+            columns,
+            int(figure["width"]),
+            str(figure["size"]),
+            record.model["fingerprint"],
+            shares,
+            float(figure["depth"]),
+        )
+    except (KeyError, TypeError, ZeroDivisionError) as error:
+        raise ArtifactError(
+            f"the record in {folder} does not say what was chosen",
+            got=f"{type(error).__name__}: {error}",
+            do="run `regraft adapt` again",
+        ) from error
+
+
+def layer_overlap(first: Chosen, second: Chosen) -> float:
+    """Σ_l min(p_l, q_l) of the shares p, q of the kept features that the taps give: 1 for the same shares, 0 where
+    no tap serves both. Unlike features, it compares different target sizes, too."""
+    return sum(min(share, second.layers.get(tap, 0.0)) for tap, share in first.layers.items())
+
+
+def overlaps(runs: Sequence[Chosen]) -> dict[str, Any]:
+    """Every run beside every other.
+
+    Returns:
+        ``features``, the matrix of :attr:`regraft.heads.Overlap.overlap`; ``chance``, that of random choices;
+        ``layers``, the matrix of :func:`layer_overlap`. An entry is ``None`` where features are not the same
+        ones (another backbone, another target size), or layers (another backbone).
+    """
+    features: list[list[float | None]] = []
+    chance: list[list[float | None]] = []
+    layers: list[list[float | None]] = []
+    for one in runs:
+        same = [one.fingerprint == other.fingerprint for other in runs]
+        found = [
+            overlap(one.columns, other.columns, one.width) if here and one.size == other.size else None
+            for here, other in zip(same, runs)
+        ]
+        features.append([None if pair is None else pair.overlap for pair in found])
+        chance.append([None if pair is None else pair.chance for pair in found])
+        layers.append([layer_overlap(one, other) if here else None for here, other in zip(same, runs)])
+    return {"features": features, "chance": chance, "layers": layers}
