@@ -14,6 +14,7 @@ from regraft.heads.chosen import (
     stability,
     transfer,
 )
+from regraft.heads.convex import ConvexFit, ConvexProblem
 from regraft.heads.feature_scores import relevance
 from regraft.heads.group_lasso import GroupLassoFit, GroupLassoPath, group_lasso, lasso
 from regraft.heads.head2toe import select
@@ -29,8 +30,11 @@ from regraft.heads.metrics import (
     predictions,
     score,
 )
+from regraft.heads.minimise import SOLVERS, minimise
 from regraft.heads.penalised_scorers import ExactGroupLasso, LayerGroups
 from regraft.heads.readout import Readout, Solution, Status
+from regraft.heads.reference import ReferenceCell, select_reference
+from regraft.heads.reference_scores import AdamScores, reference_scores
 from regraft.heads.response import KINDS, Kind, Link, Response
 from regraft.heads.scorer import Scorer
 from regraft.heads.scorers import ByLayer, FirstGradient, Offset, RandomScores, Relevance, Stability, Variance
@@ -44,9 +48,13 @@ __all__ = [
     "KINDS",
     "METRICS",
     "PROPER",
+    "SOLVERS",
+    "AdamScores",
     "ByLayer",
     "Cell",
     "Choice",
+    "ConvexFit",
+    "ConvexProblem",
     "ExactGroupLasso",
     "FirstGradient",
     "GroupLassoFit",
@@ -58,6 +66,7 @@ __all__ = [
     "Overlap",
     "RandomScores",
     "Readout",
+    "ReferenceCell",
     "Relevance",
     "Response",
     "Scorer",
@@ -79,16 +88,19 @@ __all__ = [
     "link",
     "mean_depth",
     "measure",
+    "minimise",
     "nll",
     "overlap",
     "overlap_matrix",
     "predictions",
     "rank_offset",
     "ranked",
+    "reference_scores",
     "relevance",
     "reliability",
     "score",
     "select",
+    "select_reference",
     "solve",
     "solve_sparse",
     "stability",
