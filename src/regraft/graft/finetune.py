@@ -33,7 +33,17 @@ from regraft.heads import Readout, default_metric
 from regraft.linear import Blocks
 from regraft.network import Network
 
-__all__ = ["Tuned", "finetune", "grafted", "start", "step_flops"]
+__all__ = [
+    "Tuned",
+    "affine",
+    "finetune",
+    "grafted",
+    "lay_out",
+    "random_head",
+    "start",
+    "step_flops",
+    "training",
+]
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,13 +83,14 @@ def random_head(network: Network, wanted: Plan, task: Task, seed: int) -> Adapte
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layer = nn.Linear(block.width, task.target.outputs)
-    shift, spread = _affine(task)
+    shift, spread = affine(task)
     weight, bias = layer.weight.detach().T * spread, layer.bias.detach() * spread + shift
     readout = Readout(Blocks({block.name: weight.contiguous()}), bias, task.response.link, form="random")
     return Adapted(network, wanted, View("none"), readout, task.kind, task.target.classes)
 
 
-def _affine(task: Task) -> tuple[Tensor, Tensor]:
+def affine(task: Task) -> tuple[Tensor, Tensor]:
+    """Shift and spread of regression targets, ``(C,)`` each; 0 and 1 for other kinds."""
     if task.kind == "regression":
         mean, spread = moments(task.response)
         return mean.float(), spread.float()
@@ -89,7 +100,7 @@ def _affine(task: Task) -> tuple[Tensor, Tensor]:
 
 def grafted(adapted: Adapted, task: Task, tuning: Tuning | None = None) -> Grafted:
     """The module to train on a task's rows; regression targets are standardised by these rows."""
-    shift, spread = _affine(task) if task.kind == "regression" else (None, None)
+    shift, spread = affine(task) if task.kind == "regression" else (None, None)
     return Grafted(adapted, tuning, shift=shift, spread=spread)
 
 

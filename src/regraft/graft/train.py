@@ -234,6 +234,7 @@ class Training:
             self.module.load_state_dict(self._best())
             return self.outcome("stopped", f"stopped after epoch {len(self.history)}: none was better than {self.best}")
         if self.step < self.total:
+            self.save()
             return self.outcome("paused", f"{self.step} of {self.total} steps")
         if self.average is not None:
             self.module.load_state_dict(self.average.tensors)
