@@ -26,7 +26,7 @@ from regraft.network.policy import slow_attention
 from regraft.network.reading import first_tensor
 from regraft.network.surgery import shared_copy
 
-__all__ = ["Fold", "Folding", "fold", "folded_tensors"]
+__all__ = ["Fold", "Folding", "as_weight", "by_output", "deviation", "fold", "folded_tensors"]
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
 _TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
@@ -95,7 +95,7 @@ def fold(network: Network) -> Folding:
 
 
 def folded_tensors(
-    layer: nn.Module,
+    layer: Any,
     norm: Any,
     weight: Tensor,
     bias: Tensor | None,
@@ -110,19 +110,36 @@ def folded_tensors(
         weight, bias: the layer's; no bias counts as zero.
         gamma, beta: the BatchNorm's; ``None`` counts as one and zero.
     """
-    mean, var = norm.running_mean, norm.running_var
-    scale = torch.rsqrt(var.to(weight.dtype) + norm.eps)
-    scale = scale if gamma is None else scale * gamma
-    shift = -mean.to(weight.dtype) if bias is None else bias - mean.to(weight.dtype)
-    moved = shift * scale
-    ones = (1,) * (weight.ndim - 2)
-    if isinstance(layer, _TRANSPOSED):  # (inputs, outputs / groups, …), the inputs group by group
-        groups = int(layer.groups)
-        grouped = weight.reshape(groups, weight.shape[0] // groups, *weight.shape[1:])
-        scaled = (grouped * scale.reshape(groups, 1, -1, *ones)).reshape(weight.shape)
-    else:
-        scaled = weight * scale.reshape(-1, 1, *ones)
-    return scaled, moved if beta is None else moved + beta
+    scale = deviation(norm, weight.dtype) if gamma is None else deviation(norm, weight.dtype) * gamma
+    shift = -norm.running_mean.to(weight.dtype) if bias is None else bias - norm.running_mean.to(weight.dtype)
+    scaled = as_weight(layer, by_output(layer, weight) * scale[:, None], weight.shape)
+    return scaled, shift * scale if beta is None else shift * scale + beta
+
+
+def deviation(norm: Any, dtype: torch.dtype) -> Tensor:
+    """1/σ = 1/√(var + ε), a number a channel."""
+    return torch.rsqrt(norm.running_var.to(dtype) + norm.eps)
+
+
+def by_output(layer: Any, weight: Tensor) -> Tensor:
+    """A layer's weight, behind any number of other axes, as ``(…, outputs, rest)``."""
+    if not isinstance(layer, _TRANSPOSED):
+        axes = weight.ndim - layer.weight.ndim
+        return weight.reshape(*weight.shape[: axes + 1], -1)
+    inputs, narrow, *kernel = layer.weight.shape
+    groups, front = int(layer.groups), weight.shape[: weight.ndim - len(kernel) - 2]
+    grouped = weight.reshape(*front, groups, inputs // groups, narrow, -1).transpose(-3, -2)
+    return grouped.reshape(*front, groups * narrow, -1)
+
+
+def as_weight(layer: Any, matrix: Tensor, shape: torch.Size) -> Tensor:
+    """The inverse of :func:`by_output`."""
+    if not isinstance(layer, _TRANSPOSED):
+        return matrix.reshape(shape)
+    inputs, narrow, *_ = layer.weight.shape
+    groups = int(layer.groups)
+    grouped = matrix.reshape(*matrix.shape[:-2], groups, narrow, inputs // groups, -1).transpose(-3, -2)
+    return grouped.reshape(shape)
 
 
 # ---------------------------------------------------------------------------------------- candidates

@@ -31,6 +31,11 @@ _VIEWS = frozenset(
     for name in ("view", "_unsafe_view", "reshape", "permute", "transpose", "t", "expand", "unsqueeze", "squeeze",
                  "slice", "select", "alias", "detach", "split", "split_with_sizes", "unbind")
 )  # fmt: skip
+_ELEMENTWISE = frozenset(
+    (torch.ops.aten.threshold_backward.default, torch.ops.aten.mul.Tensor, torch.ops.aten.add.Tensor,
+     torch.ops.aten.hardtanh_backward.default, torch.ops.aten.gelu_backward.default,
+     torch.ops.aten.silu_backward.default, torch.ops.aten.hardswish_backward.default)
+)  # fmt: skip
 _RARE = 2  # so often a number of rows is padded to a larger one before it has graphs of its own
 
 
@@ -46,6 +51,7 @@ class _Program:
     tangent: fx.GraphModule  # what is cached, coefficients → J w
     adjoint: fx.GraphModule  # what is cached, outputs → Jᵀ y
     shapes: tuple[tuple[tuple[int, ...], torch.dtype], ...]  # of what is cached, for these rows
+    maps: tuple[bool, ...]  # which of it are feature maps of convolutions
 
 
 class Graph:
@@ -68,6 +74,7 @@ class Graph:
         self._programs: dict[int, _Program] = {2: two}
         self._asked: Counter[int] = Counter()
         self._forms: list[Form] = []
+        self._last: list[bool] = []  # which values are kept with their channels last, as convolutions like them
         self._check(two)
         counts = (_operations(two.tangent), _operations(two.adjoint))
         self.path: tuple[str, ...] = (
@@ -94,20 +101,22 @@ class Graph:
             if form is None or form.axis < 0:
                 raise GraphError("a value in it does not keep its rows on one axis")
             self._forms.append(form)
+        self._last = [m and f == Form() and len(s) == 4 for m, f, (s, _) in zip(two.maps, self._forms, two.shapes)]
 
     def shapes(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """See :class:`regraft.features.tangent.generic.Way`."""
         found = []
         for (shape, dtype), form in zip(self._programs[2].shapes, self._forms):
             found.append((tuple(form.split(torch.empty(shape, device="meta"), 2).shape[1:]), dtype))
-        return found
+        return [((s[1], s[2], s[0]), d) if last else (s, d) for (s, d), last in zip(found, self._last)]
 
     def values(self, recorded: Sequence[Tensor], rows: int) -> list[Tensor]:
         """The cached activations of one pass."""
         with torch.no_grad(), self.replay.policy.differentiable():
             program, size = self._program(rows)
             found = program.primal(*_padded(self.replay.pack(recorded, rows), size))
-        return [form.split(value, size)[:rows] for form, value in zip(self._forms, found)]
+        split = [form.split(value, size)[:rows] for form, value in zip(self._forms, found)]
+        return [value.permute(0, 2, 3, 1) if last else value for value, last in zip(split, self._last)]
 
     def apply(self, values: Sequence[Tensor], rows: int, weights: Mapping[str, Tensor]) -> Tensor:
         """J w, ``(B, C)``."""
@@ -139,7 +148,8 @@ class Graph:
         return {name: torch.stack(parts).view(rows, self.outputs, *shapes[name]) for name, parts in found.items()}
 
     def _joined(self, values: Sequence[Tensor], size: int) -> list[Tensor]:
-        return [form.join(value) for form, value in zip(self._forms, _padded(values, size))]
+        given = zip(self._forms, _padded(values, size), self._last)
+        return [value.permute(0, 3, 1, 2) if last else form.join(value) for form, value, last in given]
 
     def _program(self, rows: int) -> tuple[_Program, int]:
         """The graphs for some rows, and for how many they are: a rare number is padded to a larger one."""
@@ -169,7 +179,7 @@ class Graph:
             primal, tangent, kept = _split(whole, len(packed))
             adjoint = self._transposed(tangent, kept, rows)
         shapes = tuple((tuple(value.shape), value.dtype) for value in kept)
-        return _Program(primal, tangent, adjoint, shapes)
+        return _Program(primal, tangent, adjoint, shapes, _maps(tangent, len(kept)))
 
     def _transposed(self, tangent: fx.GraphModule, kept: list[Tensor], rows: int) -> fx.GraphModule:
         """Jᵀ y: the vector-Jacobian product of the tangent graph, which is linear, at zero."""
@@ -216,6 +226,21 @@ def _padded(values: Sequence[Tensor], size: int) -> list[Tensor]:
 
 def _operations(graph: fx.GraphModule) -> int:
     return sum(node.op == "call_function" and node.target is not operator.getitem for node in graph.graph.nodes)
+
+
+def _maps(tangent: fx.GraphModule, kept: int) -> tuple[bool, ...]:
+    """Which cached values convolutions read, or stand beside their results in elementwise operations."""
+    convolution, maps = torch.ops.aten.convolution.default, set()
+    found: set[fx.Node] = set()
+    places = [node for node in tangent.graph.nodes if node.op == "placeholder"][:kept]
+    for node in tangent.graph.nodes:
+        if node.target is convolution:
+            maps.add(node)
+            found |= {each for each in node.all_input_nodes[:1] if each in places}
+        elif node.target in _ELEMENTWISE and any(each in maps for each in node.all_input_nodes):
+            maps.add(node)
+            found |= {each for each in node.all_input_nodes if each in places}
+    return tuple(place in found for place in places)
 
 
 def _is_view(node: fx.Node) -> bool:

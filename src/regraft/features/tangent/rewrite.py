@@ -82,6 +82,8 @@ def simplified(module: fx.GraphModule, given: Sequence[Tensor], *, zero: int = 0
         elif (same := _same(node, values, zeros)) is not None:
             node.replace_all_uses_with(same)
     module.graph.eliminate_dead_code()
+    _input_backward(module.graph, values)
+    _divide_first(module.graph, values)
     for node in zeros:
         if (node.users and node.op != "placeholder") or node in places[len(places) - zero :]:
             _replace_zero(module, node, values)
@@ -98,7 +100,8 @@ def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
     if target in _PRODUCTS:
         return any(each in zeros for each in given)
     if target is aten.convolution.default:
-        return node.args[2] is None and (node.args[0] in zeros or node.args[1] in zeros)
+        still = node.args[2] is None or node.args[2] in zeros
+        return still and (node.args[0] in zeros or node.args[1] in zeros)
     if target in (aten.add.Tensor, aten.sub.Tensor, aten.where.self):
         operands = [each for each in node.args if isinstance(each, fx.Node)]
         wanted = operands[1:] if target is aten.where.self else operands
@@ -127,6 +130,46 @@ def _same(node: fx.Node, values: dict[fx.Node, Any], zeros: set[fx.Node]) -> fx.
         return None
     alike = (mine.shape, mine.dtype, mine.device) == (other.shape, other.dtype, other.device)
     return candidate if alike else None
+
+
+def _input_backward(graph: fx.Graph, values: dict[fx.Node, Any]) -> None:
+    """The gradient by a convolution's input as the transposed convolution that it is.
+
+    The backward operation asks for the input as well, and takes its layout in memory from it.
+    """
+    for node in list(graph.nodes):
+        if node.target is not aten.convolution_backward.default or node.args[10] != [True, False, False]:
+            continue
+        gradient, given, weight, _, stride, padding, dilation, transposed, _, groups, _ = node.args
+        small, large = values[gradient].shape[2:], values[given].shape[2:]
+        if transposed:
+            extra = [0] * len(small)
+        else:
+            reach = [d * (k - 1) + 1 for d, k in zip(dilation, values[weight].shape[2:])]
+            extra = [large[i] - ((small[i] - 1) * stride[i] - 2 * padding[i] + reach[i]) for i in range(len(small))]
+        if not transposed and any(e >= max(s, d) for e, s, d in zip(extra, stride, dilation)):
+            continue
+        with graph.inserting_before(node):
+            arguments = (gradient, weight, None, stride, padding, dilation, not transposed, extra, groups)
+            made = graph.call_function(aten.convolution.default, arguments)
+        for user in list(node.users):
+            if user.args[1] == 0:
+                user.replace_all_uses_with(made)
+        values[made] = values[node][0]
+
+
+def _divide_first(graph: fx.Graph, values: dict[fx.Node, Any]) -> None:
+    """``x.expand(…) / c`` as ``(x / c).expand(…)``: fewer divisions, and no layout in memory is laid down."""
+    for node in list(graph.nodes):
+        if node.target is not aten.div.Scalar or node.args[0].target is not aten.expand.default:
+            continue
+        small = node.args[0].args[0]
+        with graph.inserting_before(node):
+            quotient = graph.call_function(aten.div.Scalar, (small, node.args[1]))
+            wide = graph.call_function(aten.expand.default, (quotient, node.args[0].args[1]))
+        values[quotient] = values[small] / node.args[1]
+        values[wide] = values[node]
+        node.replace_all_uses_with(wide)
 
 
 def _replace_zero(module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> None:

@@ -11,12 +11,69 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from regraft.errors import ModelError
 from regraft.network import Network
-from regraft.network.fold import Fold, fold, folded_tensors
+from regraft.network.fold import Fold, as_weight, by_output, deviation, fold, folded_tensors
 
 __all__ = ["Unfold"]
+
+
+class _One:
+    """∂θ'/∂θ of one folded BatchNorm.
+
+    With s = γ/σ, in which σ and μ are fixed: Ẇ' = s Ẇ + W γ̇/σ and ḃ' = s ḃ + (b − μ) γ̇/σ + β̇.
+    """
+
+    def __init__(self, module: nn.Module, pair: Fold, held: Mapping[str, Tensor], dtype: torch.dtype) -> None:
+        self.names = _parameters(pair)
+        weight, bias, gamma, _ = (held.get(name) for name in self.names)
+        self.layer: Any = module.get_submodule(pair.into)
+        norm: Any = module.get_submodule(pair.norm)
+        tensors = [held.get(name) for name in self.names]
+        cast = [None if value is None else value.to(dtype) for value in tensors]
+        if cast[0] is None or weight is None:
+            raise ModelError(f"{pair.into} has no weight to fold into")
+        self.exact = folded_tensors(self.layer, norm, cast[0], *cast[1:])
+        mean = norm.running_mean.to(dtype)
+        self.inverse = deviation(norm, dtype)
+        self.scale = self.inverse if gamma is None else self.inverse * gamma.to(dtype)
+        self.weight = by_output(self.layer, cast[0]) * self.inverse[:, None]
+        self.shift = (-mean if bias is None else bias.to(dtype) - mean) * self.inverse
+
+    def push(self, moving: Mapping[str, Tensor], wanted: Sequence[str]) -> dict[str, Tensor]:
+        weight, bias, gamma, beta = (moving.get(name) for name in self.names)
+        found: dict[str, Tensor] = {}
+        if self.names[0] in wanted:
+            matrix = None if weight is None else by_output(self.layer, weight) * self.scale[:, None]
+            if gamma is not None:
+                along = self.weight * gamma[:, None]
+                matrix = along if matrix is None else matrix + along
+            if matrix is not None:
+                found[self.names[0]] = as_weight(self.layer, matrix, self.exact[0].shape)
+        if self.names[1] in wanted:
+            total = torch.zeros_like(self.shift)
+            for value, factor in ((bias, self.scale), (gamma, self.shift), (beta, None)):
+                if value is not None:
+                    total = total + (value if factor is None else value * factor)
+            found[self.names[1]] = total
+        return found
+
+    def pull(self, gradients: Mapping[str, Tensor], wanted: Mapping[str, Any]) -> dict[str, Tensor]:
+        weight, bias, gamma, beta = self.names
+        found: dict[str, Tensor] = {}
+        moved, lifted = gradients.get(weight), gradients.get(bias)
+        matrix = None if moved is None else by_output(self.layer, moved)
+        if weight in wanted and matrix is not None and moved is not None:
+            found[weight] = as_weight(self.layer, matrix * self.scale[:, None], moved.shape)
+        if bias in wanted and lifted is not None:
+            found[bias] = lifted * self.scale
+        if gamma in wanted and matrix is not None and lifted is not None:
+            found[gamma] = (matrix * self.weight).sum(-1) + lifted * self.shift
+        if beta in wanted and lifted is not None:
+            found[beta] = lifted
+        return found
 
 
 class Unfold:
@@ -26,76 +83,46 @@ class Unfold:
         network: the network itself.
         names: its selected parameters.
         dtype: of coefficients.
+
+    Attributes:
+        network: the folded network.
+        names: its parameters that depend on the selected ones.
+        folds: the folds that touch the selection.
+        exact: θ' in ``dtype``, where the folded network's own is another.
     """
 
     def __init__(self, network: Network, names: Sequence[str], dtype: torch.dtype) -> None:
         folding = fold(network)
-        self.network, self.kept = folding.network, folding.kept
-        self._module, self._held = network.module, network.params
-        self._shapes = {name: network.params[name].shape for name in names}
-        chosen = set(names)
-        self.folds = [pair for pair in folding.folded if any(name in chosen for name in _parameters(pair))]
-        self._at: dict[Fold, dict[str, Tensor]] = {}
-        moved: set[str] = set()
-        for pair in self.folds:
-            weight, bias, gamma, beta = _parameters(pair)
-            if weight in chosen or gamma in chosen:
-                moved.add(weight)
-            if bias in chosen or gamma in chosen or beta in chosen:
-                moved.add(bias)
-            self._at[pair] = {n: network.params[n].to(dtype) for n in _parameters(pair) if n in network.params}
-        inside = {name for pair in self.folds for name in _parameters(pair)}
+        self.network, self._wanted = folding.network, dict.fromkeys(names)
+        self.folds = [pair for pair in folding.folded if any(name in self._wanted for name in _parameters(pair))]
+        ones = {pair: _One(network.module, pair, network.params, dtype) for pair in folding.folded}
+        self._ones = [ones[pair] for pair in self.folds]
+        own = next(iter(network.params.values())).dtype
+        self.exact: dict[str, Tensor] = {}
+        if own != dtype:
+            for one in ones.values():
+                self.exact |= dict(zip(one.names, one.exact))
+        inside = {name for one in self._ones for name in one.names}
         self._plain = [name for name in names if name not in inside]
-        self.names = tuple(n for n in self.network.params if n in moved or n in self._plain)
-
-        self.exact = self._exactly(folding.folded, dtype)
-
-    def _exactly(self, folds: Sequence[Fold], dtype: torch.dtype) -> dict[str, Tensor]:
-        """θ' in the arithmetic's dtype, where the folded network's own is another."""
-        if next(iter(self.network.params.values())).dtype == dtype:
-            return {}
-        found: dict[str, Tensor] = {}
-        for pair in folds:
-            held = {n: self._held[n].to(dtype) for n in _parameters(pair) if n in self._held}
-            found |= self._function(pair, held)[0]({})
-        return found
-
-    def _function(self, pair: Fold, fixed: Mapping[str, Tensor]) -> Any:
-        layer, norm = self._module.get_submodule(pair.into), self._module.get_submodule(pair.norm)
-        order = _parameters(pair)
-
-        def call(moving: Mapping[str, Tensor]) -> dict[str, Tensor]:
-            held = {**fixed, **moving}
-            weight, bias, gamma, beta = (held.get(name) for name in order)
-            if weight is None:
-                raise KeyError(order[0])
-            made = folded_tensors(layer, norm, weight, bias, gamma, beta)
-            return dict(zip(order, made))
-
-        return call, {name: value for name, value in fixed.items() if name in self._shapes}
+        moved = set(self._plain)
+        for weight, bias, gamma, beta in (one.names for one in self._ones):
+            moved |= {weight} if weight in self._wanted or gamma in self._wanted else set()
+            moved |= {bias} if any(name in self._wanted for name in (bias, gamma, beta)) else set()
+        self.names = tuple(name for name in self.network.params if name in moved)
 
     def push(self, weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """w' = (∂θ'/∂θ) w."""
         found = {name: weights[name] for name in self._plain}
-        for pair in self.folds:
-            call, at = self._function(pair, self._at[pair])
-            pushed = torch.func.jvp(call, (at,), ({name: weights[name] for name in at},))[1]
-            found |= {name: value for name, value in pushed.items() if name in self.names}
+        for one in self._ones:
+            found |= one.push(weights, self.names)
         return found
 
     def pull(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """(∂θ'/∂θ)ᵀ g', for gradients with any number of axes in front."""
         found = {name: gradients[name] for name in self._plain}
-        for pair in self.folds:
-            call, at = self._function(pair, self._at[pair])
-            out, back = torch.func.vjp(call, at)[:2]
-            known = next(name for name in out if name in gradients)
-            front = gradients[known].shape[: gradients[known].ndim - out[known].ndim]
-            zeros = {name: value.new_zeros(value.shape).expand(*front, *value.shape) for name, value in out.items()}
-            for _ in front:
-                back = torch.func.vmap(back)
-            found |= back({name: gradients.get(name, zeros[name]) for name in out})[0]
-        return {name: found[name] for name in self._shapes}
+        for one in self._ones:
+            found |= one.pull(gradients, self._wanted)
+        return {name: found[name] for name in self._wanted}
 
 
 def _parameters(pair: Fold) -> tuple[str, str, str, str]:
