@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from regraft.heads.fitters import Fitter, fitter
 from regraft.heads.metrics import METRICS, PROPER
 from regraft.heads.readout import Readout, Solution
 from regraft.heads.response import Response
-from regraft.heads.search import Judge, Trial, candidates, choose, explore
+from regraft.heads.search import GRID, Judge, Trial, candidates, choose, explore
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import Design
 
@@ -96,6 +97,7 @@ def search(
     forms: Sequence[str],
     strengths: Sequence[float] | None = None,
     one_standard_error: bool = False,
+    default: Sequence[float] = GRID,
 ) -> Solution:
     """Try every strength of every form, choose one by the judge's out-of-fold score, refit on all rows.
 
@@ -105,10 +107,12 @@ def search(
         forms: as :func:`check_forms` returns them.
         strengths: strongest first, or None for the default grid.
         one_standard_error: as in :func:`solve`.
+        default: the grid that is extended past an edge which scores best.
     """
     trials: list[Trial] = []
     for form in forms:
-        trials += explore(lambda values, form=form: _run(fit, judge, form, values), strengths, judge.sign)  # type: ignore[misc]
+        each = partial(_run, fit, judge, form)
+        trials += explore(each, strengths, judge.sign, default)
     chosen = choose(trials, judge.sign, one_standard_error)
     coefficients, intercept, status = fit.refit(chosen.form, chosen.strength, chosen.centre)
     link = judge.response.link
