@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,7 @@ def scan(
     group: str | None = None,
     input: str | None = None,
     skip_bad: bool = False,
+    progress: Callable[[int, int], None] | None = None,
     labelled: bool = True,
 ) -> Manifest:
     """Read rows, labels and parts of any kind of data, and hash every row's content once.
@@ -67,6 +68,7 @@ def scan(
         group: the column whose equal values no split may part.
         input: the input column.
         skip_bad: leave out rows that cannot be read or have no label, and record them in ``skipped``.
+        progress: called with (rows read, rows) where ``skip_bad`` reads them all.
         labelled: whether labels are needed; ``False`` gives ``target=None``.
 
     Raises:
@@ -75,7 +77,7 @@ def scan(
         MissingDependencyError: a Hugging Face id without the package ``datasets``.
     """
     if isinstance(data, Manifest):
-        return checked(data, skip_bad=True) if skip_bad else data
+        return checked(data, skip_bad=True, progress=progress) if skip_bad else data
     if kind is not None and kind not in KINDS:
         near = difflib.get_close_matches(str(kind), KINDS, n=1)
         raise DataError(
@@ -100,7 +102,7 @@ def scan(
     if target is not None:
         manifest = _without_unlabelled(manifest, target, skip_bad)
     if skip_bad:
-        manifest = checked(manifest, skip_bad=True)
+        manifest = checked(manifest, skip_bad=True, progress=progress)
     check_target(manifest)
     return manifest
 
