@@ -40,7 +40,7 @@ def test_ten_candidates_cost_less_than_a_third_of_all_trainings():
 
 def test_a_late_bloomer_among_the_survivors_wins_and_one_that_was_dropped_does_not():
     values = [[3.0, 3.0, 3.0], [2.0, 2.5, 9.0], [1.0, 1.0, 1.0], [0.0, 0.0, 99.0]]
-    ranking, _ = run(values, keep=0.5)
+    ranking, _ = run(values, keep=0.75)
     assert ranking[0] == 1
     assert ranking[-1] == 3
 
