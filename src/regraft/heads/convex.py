@@ -204,11 +204,7 @@ class ConvexProblem:
     def _out(self, outputs: Tensor) -> Tensor:
         found = outputs.detach().to(device="cpu", dtype=torch.float64).T.contiguous()
         if not bool(torch.isfinite(found).all()):
-            raise SolverError(
-                "the design's products hold NaN or infinities",
-                expected="finite numbers",
-                do="look for unreadable inputs, or a network that overflows in this dtype",
-            )
+            raise _not_finite()
         return found
 
     def forward(self, u: Tensor, trace: Trace) -> Tensor:
@@ -220,7 +216,10 @@ class ConvexProblem:
         """Ψᵀ Θ, flat, in the design's dtype, for Θ (C, N)."""
         trace.products += 1
         placed = outputs.T.to(device=self.design.device, dtype=self.design.dtype).contiguous()
-        return self.scaled.adjoint(placed).flatten()
+        found = self.scaled.adjoint(placed).flatten()
+        if not bool(torch.isfinite(found).all()):
+            raise _not_finite()
+        return found
 
     def standardised(self, coefficients: Blocks | None) -> Tensor:
         """u of coefficients w (of the centre where ``None``), flat."""
@@ -251,7 +250,7 @@ class ConvexProblem:
         shift = shift + term.recentre(plain + shift)
         logits = plain + shift
         data, predictions = term.value(logits), term.predict(logits)
-        feasible = term.balanced(predictions)
+        feasible = self._feasible(predictions)
         pull = -term.residual(feasible)
         slope = self.backward(pull, trace)
         size = float(u.to(torch.float64).square().sum())
@@ -266,6 +265,18 @@ class ConvexProblem:
                 do="scale the features, or use a stronger penalty",
             )
         return Point(u, shift, logits, predictions, slope + u, objective, max(0.0, objective - dual))
+
+    def _feasible(self, predictions: Tensor) -> Tensor:
+        """Predictions (C, N) moved into the dual's domain; of an output that is the same in all rows, to just that."""
+        term = self.term
+        same = (term.mean <= 0) | (term.mean >= 1 - 1e-12)
+        if self.loss != "squared" and bool(same.any()):
+            if self.loss == "sigmoid":
+                predictions = torch.where(same, term.mean.round(), predictions)
+            else:
+                predictions = torch.where(term.mean <= 0, torch.zeros_like(predictions), predictions)
+                predictions = predictions / predictions.sum(0, keepdim=True)
+        return term.balanced(predictions)
 
     def curve(self, predictions: Tensor, step: Tensor) -> Tensor:
         """H Z for Z (C, N), H the Hessian of the data term at predictions p: ω p(1 − p) z, or ω p∘(z − p·z)."""
@@ -338,3 +349,11 @@ class ConvexProblem:
         u = self.standardised(coefficients)
         point = self.point(u, self.plain(u, trace), trace)
         return self.fit(point, trace, Status(False, 0, point.relative_gap, "evaluated, not solved"))
+
+
+def _not_finite() -> SolverError:
+    return SolverError(
+        "the design's products hold NaN or infinities",
+        expected="finite numbers",
+        do="look for unreadable inputs, or a network that overflows in this dtype",
+    )
