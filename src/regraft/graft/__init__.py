@@ -10,6 +10,7 @@ from regraft.graft.preparation import prepare
 from regraft.graft.problem import Head, Problem, Task
 from regraft.graft.recipe import METHODS, Features, Recipe, Select, Solve
 from regraft.graft.run import Run, adapt
+from regraft.graft.training_stages import Probe, Reinitialise, Train
 from regraft.graft.view import View
 
 __all__ = [
@@ -21,12 +22,15 @@ __all__ = [
     "Head",
     "Options",
     "Prediction",
+    "Probe",
     "Problem",
     "Recipe",
+    "Reinitialise",
     "Run",
     "Select",
     "Solve",
     "Task",
+    "Train",
     "View",
     "adapt",
     "estimate",
