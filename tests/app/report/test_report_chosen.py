@@ -194,4 +194,26 @@ def test_a_training_without_held_out_rows_draws_the_loss_alone() -> None:
     assert view.score is None
     assert [len(line.dots) for line in view.loss.lines] == [1]
     assert not view.held_out
+    assert not view.by_epoch
     assert training.training(samples.multiclass()) is None
+
+
+def test_a_score_where_a_run_was_last_judged_goes_before_its_best_epoch() -> None:
+    figure = chosen_samples.training()
+    for run in figure["runs"][1:]:
+        run["score"] = 0.5
+    figure["runs"][1]["name"] = "lr 0.003, tau 16"
+    del figure["total_steps"]
+    view = training.training(replace(samples.minimal(), figures={"training": figure}))
+    assert [plain(trial.validation) for trial in view.trials] == ["", *["50.0 %"] * 4]
+    assert "All 5 runs together took 1,800 steps." in plain(view.lead)
+
+
+def test_the_twin_of_the_final_run_speaks_for_it() -> None:
+    figure = chosen_samples.training()
+    best, other = figure["runs"][1], figure["runs"][2]
+    other["role"] = "twin"
+    figure["runs"] = [figure["runs"][0], other, best]
+    assert training.training(replace(samples.minimal(), figures={"training": figure})).lead == (
+        training.training(replace(samples.minimal(), figures={"training": chosen_samples.training()})).lead
+    ).replace("5\u00a0runs", "3\u00a0runs")

@@ -56,7 +56,7 @@ class Trial:
     validation: str
     best: str
     final: bool
-    raw: tuple[float, float, float, float]  # steps, epochs, loss, best validation: what sorting compares
+    raw: tuple[float, float, float, float]  # steps, epochs, loss, held-out score: what sorting compares
 
 
 @dataclass(frozen=True)
@@ -69,6 +69,7 @@ class Training:
     trials: tuple[Trial, ...]
     compared: bool
     held_out: bool
+    by_epoch: bool
 
 
 def training(record: Record) -> Training | None:
@@ -82,14 +83,15 @@ def training(record: Record) -> Training | None:
     judged = _judged(first, runs)
     trials = tuple(_trial(run, shown, run is first) for run in runs)
     return Training(
-        lead=_lead(first, judged, runs, shown, read.number(figure.get("total_steps"))),
+        lead=_lead(first, judged, runs, shown, _total(figure, runs)),
         score=_curve(
             first, judged, runs, ("train", "validation"), shown.label, shown.tick, shown.write, _better(shown)
         ),
         loss=_curve(first, judged, runs, ("loss",), "Loss", _loss_tick, words.decimal, None),
         trials=trials,
         compared=len(trials) > 1,
-        held_out=_best(judged, shown) is not None,
+        held_out=any(trial.validation for trial in trials),
+        by_epoch=_best(judged, shown) is not None,
     )
 
 
@@ -97,11 +99,18 @@ def _epochs(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [row for row in read.rows(run.get("epochs")) if read.number(row.get("epoch")) is not None]
 
 
+def _total(figure: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> float:
+    """Steps of all runs together."""
+    total = read.number(figure.get("total_steps"))
+    return sum(read.number(run.get("steps")) or 0.0 for run in runs) if total is None else total
+
+
 def _judged(first: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """The run whose held-out score speaks for the final one: itself, or its twin on the training part."""
     if any(read.number(row.get("validation")) is not None for row in _epochs(first)):
         return first
-    return next((run for run in runs if run.get("role") == "twin"), first)
+    twins = [run for run in runs if run.get("role") == "twin"]
+    return next((run for run in twins if run.get("name") == first.get("name")), twins[0] if twins else first)
 
 
 def _better(shown: Measure) -> float:
@@ -120,7 +129,7 @@ def _lead(
     judged: Mapping[str, Any],
     runs: Sequence[Mapping[str, Any]],
     shown: Measure,
-    total: float | None,
+    total: float,
 ) -> str:
     name, steps = read.text(first.get("name")), read.number(first.get("steps"))
     parts = [f"Chosen: {name}" if name and len(runs) > 1 else f"Trained with {name}" if name else "Trained"]
@@ -208,6 +217,8 @@ def _tip(run: Mapping[str, Any], key: str, epoch: float, value: str) -> str:
 
 def _trial(run: Mapping[str, Any], shown: Measure, final: bool) -> Trial:
     best, losses = _best(run, shown), _series(run, "loss")
+    score = read.number(run.get("score"))
+    score = best[1] if score is None and best else score
     steps, status = read.number(run.get("steps")), read.text(run.get("status"))
     role = read.text(run.get("role"))
     return Trial(
@@ -217,8 +228,8 @@ def _trial(run: Mapping[str, Any], shown: Measure, final: bool) -> Trial:
         steps=words.count(steps),
         epochs=words.count(len(_epochs(run))),
         loss=words.decimal(losses[-1][1]) if losses else "",
-        validation=shown.write(best[1]) if best else "",
+        validation=shown.write(score),
         best=words.count(best[0]) if best else "",
         final=final,
-        raw=(steps or 0.0, float(len(_epochs(run))), losses[-1][1] if losses else 0.0, best[1] if best else 0.0),
+        raw=(steps or 0.0, float(len(_epochs(run))), losses[-1][1] if losses else 0.0, score or 0.0),
     )
