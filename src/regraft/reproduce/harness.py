@@ -62,7 +62,8 @@ def reproduce(
     chosen, named = choose(rows, tuple(known_gates), page)
     wanted = list(named)
     for row in chosen if gates else ():
-        wanted += [n for n in row.needs if n in known_gates and (row.run is not None or not known_gates[n].trains)]
+        needs = row.needs_at(scale)
+        wanted += [n for n in needs if n in known_gates and (row.run is not None or not known_gates[n].trains)]
     tried = _try_gates(list(dict.fromkeys(wanted)), known_gates, GateContext(data, cache_root()), progress)
     context = Context(data, cache_root(), scale)
     reports = []
@@ -91,9 +92,10 @@ def _try_gates(
 def _one(row: Row, context: Context, output: Path, tried: Mapping[str, GateReport]) -> RowReport:
     if row.run is None:
         return RowReport(row, Judgement("not run", reason=f"needs {row.method}"))
-    if absent := missing(row.needs, context.data):
+    needs = row.needs_at(context.scale)
+    if absent := missing(needs, context.data):
         return RowReport(row, Judgement("not run", reason=f"data pack absent: {', '.join(absent)}"))
-    closed = [tried[name] for name in row.needs if name in tried and tried[name].status != "pass"]
+    closed = [tried[name] for name in needs if name in tried and tried[name].status != "pass"]
     if closed:
         reason = "; ".join(f"gate {gate.name} {gate.status}: {gate.message}" for gate in closed)
         return RowReport(row, Judgement(status_of((), context.scale, closed), reason=reason))

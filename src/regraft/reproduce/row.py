@@ -101,6 +101,7 @@ class Row:
         needs: networks, data sets and trained sources (see :mod:`regraft.reproduce.packs`).
         clauses: the conditions.
         run: measures the row.
+        full_needs: of scale full, in place of ``needs``; a run may ask for more itself.
     """
 
     id: str
@@ -113,6 +114,11 @@ class Row:
     needs: tuple[str, ...]
     clauses: tuple[Clause, ...]
     run: Callable[[Context], Result] | None = field(default=None, repr=False)
+    full_needs: tuple[str, ...] | None = None
+
+    def needs_at(self, scale: Scale) -> tuple[str, ...]:
+        """What the row needs at a scale."""
+        return self.needs if scale == "mini" or self.full_needs is None else self.full_needs
 
     def measured_by(
         self,
