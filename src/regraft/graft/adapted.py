@@ -12,12 +12,13 @@ from regraft.data import Kind, Manifest, checked, scan
 from regraft.errors import DataError
 from regraft.features import Plan, Progress, batches, pool_batch
 from regraft.graft.prediction import Prediction
+from regraft.graft.tangent_part import TangentPart
 from regraft.graft.view import View
-from regraft.heads import Readout
+from regraft.heads import Readout, link
 from regraft.linear import Dense, Matrix
 from regraft.network import Network
 
-__all__ = ["Adapted", "check_modality"]
+__all__ = ["Adapted", "check_modality", "with_last_layer"]
 
 
 def check_modality(network: Network, manifest: Manifest) -> None:
@@ -35,6 +36,11 @@ def check_modality(network: Network, manifest: Manifest) -> None:
         )
 
 
+def with_last_layer(network: Network, shape: tuple[int, int] | None) -> Network:
+    """The network with a last layer of zeros of ``shape`` (outputs, width); itself for ``None``."""
+    return network if shape is None else network.with_head(torch.zeros(shape))
+
+
 @dataclass(frozen=True, eq=False)
 class Adapted:
     """A backbone, the taps that the head reads, and the head. Immutable.
@@ -47,6 +53,8 @@ class Adapted:
         kind, classes: of the task.
         source: the pretrained backbone that ``network`` was trained from, where it was trained: the artifact names
             the source and holds what :attr:`changed` gives. ``None`` where the backbone is as it came.
+        tangent: what derivatives of the backbone add to the logits; nothing if ``None``.
+        own_head: (outputs, width) of the task's own last layer where ``network`` carries one in place of its source's.
     """
 
     network: Network
@@ -56,15 +64,30 @@ class Adapted:
     kind: Kind
     classes: tuple[str, ...]
     source: Network | None = None
+    tangent: TangentPart | None = None
+    own_head: tuple[int, int] | None = None
 
     @property
     def changed(self) -> dict[str, Tensor]:
         """The parameters and buffers that differ from the source's, whole, by name."""
         if self.source is None:
             return {}
-        before = {**self.source.params, **self.source.buffers}
+        basis = with_last_layer(self.source, self.own_head)
+        before = {**basis.params, **basis.buffers}
         after = {**self.network.params, **self.network.buffers}
         return {name: value for name, value in after.items() if not torch.equal(value, before[name])}
+
+    def probabilities(self, batch: Any) -> Tensor:
+        """Probabilities (or values) ``(B, C)`` of a preprocessed batch, on the processor."""
+        values = pool_batch(self.network, self.plan.blocks, batch)
+        matrices: dict[str, Matrix] = {
+            block.name: Dense(values[block.name].float().cpu()) for block in self.plan.blocks
+        }
+        design = self.view.design(matrices, len(self.classes))
+        if self.tangent is None:
+            return self.readout.predict_proba(design)
+        logits = self.readout.logits(design).to(torch.float64) + self.tangent.logits(self.network, batch)
+        return link(self.readout.link, logits / self.readout.temperature)
 
     def predict_proba(
         self,
@@ -94,19 +117,12 @@ class Adapted:
         outputs: list[Tensor] = []
         done = 0
         for batch in batches(self.network.preprocess, manifest.inputs, spans, workers):
-            outputs.append(self._batch(batch))
+            outputs.append(self.probabilities(batch))
             done += len(outputs[-1])
             if progress:
                 progress(done, len(manifest))
         empty = torch.empty(0, len(self.classes))
         return Prediction(manifest.ids, torch.cat(outputs or [empty]).numpy(), self.kind, self.classes)
-
-    def _batch(self, batch: Any) -> Tensor:
-        values = pool_batch(self.network, self.plan.blocks, batch)
-        matrices: dict[str, Matrix] = {
-            block.name: Dense(values[block.name].float().cpu()) for block in self.plan.blocks
-        }
-        return self.readout.predict_proba(self.view.design(matrices, len(self.classes)))
 
     def predict(self, inputs: Any, **options: Any) -> list[Any]:
         """Class names, lists of names, or numbers: see :attr:`Prediction.labels`."""

@@ -3,8 +3,9 @@
 A run folder holds::
 
     config.json          task, class names, preprocessing, taps, the backbone's fingerprint, checksums
-    model.safetensors    coefficients per block, intercept, kept columns, and of a trained backbone every
-                         parameter and buffer that training changed, whole
+    model.safetensors    coefficients per block, intercept, kept columns; of a trained backbone every
+                         parameter and buffer that training changed, whole; of gradient features the head
+                         they are taken through, and coefficients by parameter
     backbone/            the backbone itself (only with ``embed``)
 
 ``config.json`` carries the SHA-256 of every other file and of its own content, and the fingerprint of
@@ -25,7 +26,8 @@ from safetensors.torch import save as save_tensors
 from regraft.errors import ArtifactError, MissingPathError, ModelError
 from regraft.features import Plan
 from regraft.files import canonical_json, digest, file_digest, read_json, write_bytes, write_json
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted import Adapted, with_last_layer
+from regraft.graft.tangent_part import TangentPart
 from regraft.graft.view import View
 from regraft.heads import Readout
 from regraft.linear import Blocks
@@ -34,9 +36,10 @@ from regraft.network import Network, load, save
 __all__ = ["CONFIG", "FORMAT", "TENSORS", "kept_columns", "load_artifact", "save_artifact"]
 
 FORMAT = "regraft-artifact"
-VERSION = 2
-READABLE = (1, 2)  # the first had no trained backbones
+VERSION = 3
+READABLE = (1, 2, 3)  # the first had no trained backbones, the second no gradient features
 _CHANGED = "backbone."
+_TANGENT, _TANGENT_HEAD = "tangent.", "tangent-head"
 CONFIG, TENSORS, BACKBONE = "config.json", "model.safetensors", "backbone"
 
 
@@ -62,6 +65,10 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
         tensors[f"columns.{order[name]}"] = kept.to(torch.int32).contiguous()
     if not embed:
         tensors |= {f"{_CHANGED}{name}": value.cpu().contiguous() for name, value in adapted.changed.items()}
+    if adapted.tangent is not None:
+        tensors[_TANGENT_HEAD] = adapted.tangent.head.cpu().contiguous()
+        weights = adapted.tangent.coefficients.to("cpu")
+        tensors |= {f"{_TANGENT}{name}": value.contiguous() for name, value in weights.items()}
     write_bytes(folder / TENSORS, save_tensors(tensors))
     files = {TENSORS: file_digest(folder / TENSORS)}
     if embed:
@@ -78,6 +85,7 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
             "licence": network.about.licence,
             "fingerprint": network.fingerprint,
             "trained": adapted.network.fingerprint,
+            "own_head": None if adapted.own_head is None else list(adapted.own_head),
             "embedded": embed,
         },
         "preprocess": network.preprocess.to_json(),
@@ -93,6 +101,7 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
             "strength": readout.strength,
             "temperature": readout.temperature,
         },
+        "tangent": None if adapted.tangent is None else {"parameters": list(adapted.tangent.coefficients)},
         "provenance": provenance,
         "files": files,
     }
@@ -136,7 +145,10 @@ def load_artifact(
     )
     source = _find_backbone(folder, config["backbone"], model, weights).to(device)
     changed = {name.removeprefix(_CHANGED): v for name, v in tensors.items() if name.startswith(_CHANGED)}
-    network = _trained(source, changed, config["backbone"].get("trained", source.fingerprint))
+    own_head = config["backbone"].get("own_head")
+    own_head = None if own_head is None or not changed else (int(own_head[0]), int(own_head[1]))
+    basis = with_last_layer(source, own_head)
+    network = _trained(basis, changed, config["backbone"].get("trained", source.fingerprint))
     return Adapted(
         network,
         plan,
@@ -145,7 +157,16 @@ def load_artifact(
         config["task"]["kind"],
         tuple(config["task"]["classes"]),
         source if changed else None,
+        own_head=own_head,
+        tangent=_tangent(config.get("tangent"), tensors),
     )
+
+
+def _tangent(recorded: dict[str, Any] | None, tensors: dict[str, torch.Tensor]) -> TangentPart | None:
+    if recorded is None:
+        return None
+    weights = Blocks({name: tensors[f"{_TANGENT}{name}"] for name in recorded["parameters"]})
+    return TangentPart(tensors[_TANGENT_HEAD], weights)
 
 
 def kept_columns(folder: str | Path) -> dict[str, torch.Tensor] | None:

@@ -2,22 +2,61 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+import torch
+
 from regraft.data import Manifest
-from regraft.errors import DataError
-from regraft.features import Store, by_size
+from regraft.errors import DataError, RecipeError
+from regraft.features import Store, Tangent, by_size, cache_root
 from regraft.graft.features_problem import FeatureProblem
+from regraft.graft.gradient import GradientProblem
+from regraft.graft.manifest_rows import ManifestRows
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.problem import Problem, Task
+from regraft.graft.refit import Refit
+from regraft.graft.training_problem import TrainingProblem, planned
+from regraft.graft.trial import Work
 
-__all__ = ["problems"]
+__all__ = ["problems", "workshop"]
 
 
-def problems(ready: Prepared, stores: tuple[Store, Store | None], options: Options) -> tuple[Problem, Problem | None]:
+def problems(
+    ready: Prepared, stores: tuple[Store, Store | None], options: Options, work: Work
+) -> tuple[Problem, Problem | None]:
     """The training and validation rows as a problem, and the test rows, if there are any."""
-    fit = _frozen(ready, ready.fit, stores[0], options)
+
+    def one(rows: Manifest, store: Store) -> Problem:
+        if ready.recipe.train is not None:
+            return _training(ready, rows, store, options, work)
+        return (_frozen if ready.recipe.gradients is None else _gradient)(ready, rows, store, options)
+
     test = ready.test
-    return fit, None if test is None or stores[1] is None else _frozen(ready, test, stores[1], options)
+    return one(ready.fit, stores[0]), None if test is None or stores[1] is None else one(test, stores[1])
+
+
+def workshop(ready: Prepared, options: Options, tick: Callable[[int, int], None] | None) -> Work:
+    """Where this run's trainings are kept and counted."""
+    recipe = ready.recipe
+    folder = (cache_root() if options.cache is None else options.cache) / "training"
+    if recipe.train is None:
+        return Work(folder)
+    validation = len(ready.manifest.rows_of("validation")) > 0
+    twice = validation or ready.test is None
+    return Work(folder, tick, planned(recipe.probe, recipe.train, len(ready.fit), twice=twice))
+
+
+def _training(ready: Prepared, rows: Manifest, store: Store, options: Options, work: Work) -> TrainingProblem:
+    """The backbone to be trained, its head prepared on frozen features."""
+    recipe = ready.recipe
+    if recipe.train is None:
+        raise RecipeError(f"recipe {recipe.name!r} trains nothing", do="give it a Train stage")
+    refit = None if recipe.refit is None else Refit(*recipe.refit)
+    frozen = _frozen(ready, rows, store, options)
+    inputs = ManifestRows.of(ready.network, rows, recipe.train.augment, options.workers)
+    stages = (recipe.probe, recipe.train, refit)
+    return TrainingProblem(frozen.task, inputs, frozen, ready.network, ready.plan, stages, work, origin=ready.origin)
 
 
 def _task(ready: Prepared, rows: Manifest, options: Options) -> Task:
@@ -37,4 +76,19 @@ def _frozen(ready: Prepared, rows: Manifest, store: Store, options: Options) -> 
         recipe.solve,
         recipe.select,
         by_size(network, recipe.features.taps) if recipe.select else {},
+    )
+
+
+def _gradient(ready: Prepared, rows: Manifest, store: Store, options: Options) -> GradientProblem:
+    """The last layer of the frozen backbone, and the tangent of its top."""
+    recipe = ready.recipe
+    stage = recipe.gradients
+    if stage is None:
+        raise RecipeError(f"recipe {recipe.name!r} takes no gradients", do="give it a Gradients stage")
+    tangent = None
+    if stage.mode != "activation":
+        tangent = Tangent(ready.network, stage.select, rows, of="embedding", batch_size=options.batch_size)
+    first, second = recipe.solves[0], recipe.solve
+    return GradientProblem(
+        _task(ready, rows, options), store.matrices(), tangent, torch.arange(len(rows)), stage, first, second
     )

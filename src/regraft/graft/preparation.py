@@ -15,7 +15,8 @@ from regraft.graft.adapted import check_modality
 from regraft.graft.options import Options, check_options, choose_metric
 from regraft.graft.protocol import check_protocol
 from regraft.graft.recipe import Recipe, find_recipe
-from regraft.network import Network, load
+from regraft.graft.training_stages import Reinitialise
+from regraft.network import Network, load, reinitialised
 from regraft.record import Ledger
 
 __all__ = ["Prepared", "Progress", "prepare", "swept"]
@@ -25,7 +26,10 @@ Progress = Callable[[str, int, int], None]
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """What is known before the pass: rows, backbone, blocks."""
+    """What is known before the pass: rows, backbone, blocks.
+
+    ``origin`` is the backbone as it was published, where the recipe draws weights anew.
+    """
 
     recipe: Recipe
     manifest: Manifest
@@ -33,6 +37,7 @@ class Prepared:
     network: Network
     plan: Plan
     metric: str
+    origin: Network | None = None
 
     @property
     def fit(self) -> Manifest:
@@ -77,13 +82,28 @@ def prepare(
         if options.limit is not None:
             manifest = _limited(manifest, options.limit, options.seed)
         metric = choose_metric(options, manifest.target.kind)  # type: ignore[union-attr]
-        check_protocol(manifest, metric, options.folds, options.seed)
+        check_protocol(manifest, metric, options.folds, options.seed, dear=recipe.train is not None)
     with ledger.stage("model"):
         network = model if isinstance(model, Network) else load(model, weights=options.weights)
         network = network.to(device)
         check_modality(network, manifest)
+        origin = None
+        if recipe.fresh is not None:
+            origin, network = network, _anew(network, recipe.fresh, options.seed)
         wanted = plan(network, [recipe.features.taps])
-    return Prepared(recipe, manifest, unlabelled, network, wanted, metric)
+    return Prepared(recipe, manifest, unlabelled, network, wanted, metric, origin)
+
+
+def _anew(network: Network, stage: Reinitialise, seed: int) -> Network:
+    """The backbone with weights drawn from the seed, in all or its last blocks."""
+    if stage.blocks is None:
+        return reinitialised(network, seed)
+    if not 0 < stage.blocks <= len(network.blocks):
+        raise RecipeError(
+            f"{network.name} cannot have {stage.blocks} of its blocks drawn anew",
+            expected=f"1 to {len(network.blocks)}",
+        )
+    return reinitialised(network, seed, network.blocks[-stage.blocks :])
 
 
 def _limited(manifest: Manifest, rows: int, seed: int) -> Manifest:
@@ -121,7 +141,9 @@ def swept(ready: Prepared, options: Options, ledger: Ledger, progress: Progress 
             # skip_bad the scan has looked at all of them.
             if not options.skip_bad:
                 checked(ready.manifest, progress=_stage(progress, "inspect"))
-            check_protocol(ready.manifest, ready.metric, options.folds, options.seed)
+            check_protocol(
+                ready.manifest, ready.metric, options.folds, options.seed, dear=ready.recipe.train is not None
+            )
             stores = _pass(ready, options, progress)
         extra["backbone_passes"] = sum(store.computed_rows for store in stores if store) / len(ready.manifest)
         extra["flops"] = sum(store.flops for store in stores if store)

@@ -112,7 +112,7 @@ def evaluate(
     return Evaluation(final, validation, scored_test)
 
 
-def check_protocol(manifest: Manifest, metric: str, count: int, seed: int) -> None:
+def check_protocol(manifest: Manifest, metric: str, count: int, seed: int, *, dear: bool = False) -> None:
     """Refuse, before the pass, rows that :func:`evaluate` could not choose or score on.
 
     Every head of the protocol is solved on rows that are split once more for the choice: they must be at
@@ -122,7 +122,8 @@ def check_protocol(manifest: Manifest, metric: str, count: int, seed: int) -> No
     Args:
         manifest: labelled rows of all parts.
         metric: what is chosen and headlined by.
-        count, seed: folds of the inner and outer cross-validation, as in :class:`Problem`.
+        count, seed: folds of the inner and outer cross-validation, as in :class:`Task`.
+        dear: the method holds a part out instead; see :attr:`Problem.dear`.
 
     Raises:
         DataError: the rows are too few, lie in too few groups, or leave the metric undefined.
@@ -132,11 +133,15 @@ def check_protocol(manifest: Manifest, metric: str, count: int, seed: int) -> No
     labels = _Labels(manifest.name, metric, manifest.target, manifest.groups)  # type: ignore[arg-type]
     fit = labels.take(parts != "test")
     if not (parts != "train").any():
-        _check_outer(fit, count, seed)
+        _check_holdout(fit, seed + 1, "scores", seed) if dear else _check_outer(fit, count, seed)
         return
     fit.check_solve("the labelled rows outside the test split", "add rows")
+    trained = fit
     if (parts == "validation").any():
-        labels.take(parts == "train").check_solve("the training rows", "add some, or leave the validation split out")
+        trained = labels.take(parts == "train")
+        trained.check_solve("the training rows", "add some, or leave the validation split out")
+    if dear:
+        _check_holdout(trained, seed, "chooses")
     for part in ("validation", "test"):
         if (parts == part).any():
             labels.take(parts == part).check_metric(f"the {part} split", "choose another --metric, or add rows there")
@@ -180,6 +185,22 @@ class _Labels:
             raise DataError(
                 f"{self.name}: {self.metric} is undefined on {which}", expected=error.expected, do=do
             ) from error
+
+
+def _check_holdout(fit: _Labels, seed: int, what: str, inner: int | None = None) -> None:
+    """Refuse rows of which no fifth can be held out, and of the rest (with seed ``inner``) another."""
+    if len(fit.target) < 5 or (fit.groups is not None and len(set(fit.groups)) < 3):
+        raise DataError(
+            f"{fit.name}: {len(fit.target)} rows are too few to hold out a fifth that {what}",
+            expected="at least 5 rows, in 3 groups if they are grouped",
+            do="bring more rows, or use a method that trains nothing, such as all-layers",
+        )
+    out = holdout(fit.target, fit.groups, FRACTION, seed)
+    fit.take(out).check_metric(f"the held-out fifth that {what}", "bring more rows, or choose another --metric")
+    rest = fit.take(~out)
+    rest.check_solve(f"the rows beside the held-out fifth that {what}", "bring more rows")
+    if inner is not None:
+        _check_holdout(rest, inner, "chooses")
 
 
 def _check_outer(fit: _Labels, count: int, seed: int) -> None:

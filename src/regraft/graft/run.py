@@ -12,7 +12,7 @@ from regraft.errors import RecipeError
 from regraft.files import write_bytes
 from regraft.graft.adapted import Adapted
 from regraft.graft.artifact import save_artifact
-from regraft.graft.build import problems
+from regraft.graft.build import problems, workshop
 from regraft.graft.card import model_card
 from regraft.graft.evidence import figures, prediction_rows
 from regraft.graft.findings import Context, check
@@ -90,11 +90,12 @@ def adapt(
     command: str = "",
     **settings: Any,
 ) -> Run:
-    """Graft a task onto a frozen backbone.
+    """Graft a task onto a backbone, frozen or trained with the head.
 
     One pass of the backbone over the rows gives every tap that the method needs; the head's form and
     penalty are chosen by cross-validation inside the training rows; the score comes from rows that had
-    no part in the choice (see :mod:`regraft.graft.protocol`).
+    no part in the choice (see :mod:`regraft.graft.protocol`). Methods that train choose how on held-out
+    rows; an interrupted training goes on, bit for bit, when the same call is made again.
 
     Args:
         data: a folder of class folders, a CSV/TSV/parquet file, a folder of parquet files, an ``.npz``
@@ -119,10 +120,13 @@ def adapt(
     ready = prepare(data, model, method=method, options=options, ledger=ledger, **columns)
     stores = swept(ready, options, ledger, progress)
     fit_rows, test_rows = ready.fit, ready.test
-    with ledger.stage("solve"):
-        fit, test = problems(ready, stores, options)
-        tick = None if progress is None else lambda done, total: progress("solve", done, total)
-        evaluation = evaluate(fit, fit_rows.rows_of("validation"), test, progress=tick)
+    stage = "solve" if ready.recipe.train is None else "train"
+    tick = None if progress is None else lambda done, total: progress(stage, done, total)
+    with ledger.stage(stage) as extra:
+        work = workshop(ready, options, tick)
+        fit, test = problems(ready, stores, options, work)
+        evaluation = evaluate(fit, fit_rows.rows_of("validation"), test, progress=None if fit.dear else tick)
+        extra.update(backbone_passes=work.rows / len(ready.manifest), flops=work.flops)
     adapted = evaluation.head.adapted(fit.task, ready.network, ready.plan)
     with ledger.stage("evidence"):
         main = evaluation.main
@@ -133,6 +137,7 @@ def adapt(
     pictures["price"] = price_of_run(ready, stores, adapted, options, ledger)
     record = record_of(ready, evaluation, options, ledger, command)
     record = replace(record, figures=pictures, findings=findings)
+    work.clear()
     lines = prediction_rows(evaluation, fit_rows.ids, test_rows.ids if test_rows else ())
     return Run(adapted, record, lines)
 
