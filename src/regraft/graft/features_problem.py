@@ -12,12 +12,13 @@ from torch import Tensor
 
 from regraft.features import Plan
 from regraft.graft.adapted import Adapted
+from regraft.graft.choosing import choose_features
 from regraft.graft.layers import layer_shares
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.recipe import Select, Solve
 from regraft.graft.selected import selection_figure
 from regraft.graft.view import Scaling, View
-from regraft.heads import Selection, Solution, Status, higher_is_better, link, select, solve
+from regraft.heads import Selection, Solution, Status, higher_is_better, link, solve, solve_sparse
 from regraft.linear import FeatureDesign, Matrix, Taken
 from regraft.network import Network
 from regraft.record import Candidate, Finding
@@ -125,8 +126,10 @@ class FeatureProblem(Problem):
     def sharing(self) -> FeatureProblem:
         """The problem with its kernels computed once, for all parts that :meth:`take` will cut from it.
 
-        Only where kernels serve: more features than rows, and few enough rows to hold N × N numbers.
+        Only where kernels serve: an ℓ2 head, more features than rows, and few enough rows to hold N × N numbers.
         """
+        if self.stage.penalty != "l2":
+            return self
         designs = {scaling: self.design(View(scaling)) for scaling in self.scalings}
         if self.select is not None or any(
             design.width <= len(self) or len(self) > _KERNEL_ROWS for design in designs.values()
@@ -149,26 +152,24 @@ class FeatureProblem(Problem):
         if self.select is not None:
             return self._selected(self.select)
         task, fold_ids = self.task, self.task.fold_ids()
-        heads = [
-            FeatureHead(
-                View(scaling),
-                solve(
-                    self.design(View(scaling)),
-                    task.response,
-                    forms=self.stage.forms,
-                    strengths=self.stage.strengths,
-                    folds=fold_ids,
-                    metric=task.metric,
-                    class_weight=task.class_weight,
-                ),
-                fold_ids,
-            )
-            for scaling in self.scalings
-        ]
+        heads = [FeatureHead(view, self._solution(view, fold_ids), fold_ids) for view in map(View, self.scalings)]
         sign = 1 if higher_is_better(task.metric) else -1
         best = max(range(len(heads)), key=lambda i: sign * _chosen(heads[i]).score)
         tried = [_named(head, c, i == best) for i, head in enumerate(heads) for c in head.solution.candidates]
         return replace(heads[best], solution=replace(heads[best].solution, candidates=tuple(tried)))
+
+    def _solution(self, view: View, fold_ids: np.ndarray) -> Solution:
+        """The head on all features under one view, by the penalty of the stage."""
+        task, stage = self.task, self.stage
+        shared: dict[str, Any] = {
+            "strengths": stage.strengths,
+            "folds": fold_ids,
+            "metric": task.metric,
+            "class_weight": task.class_weight,
+        }
+        if stage.penalty != "l2":
+            return solve_sparse(self.design(view), task.response, penalty=stage.penalty, **shared)
+        return solve(self.design(view), task.response, forms=stage.forms, **shared)
 
     def _selected(self, stage: Select) -> FeatureHead:
         """Search target sizes, fractions and penalties, then solve on the kept features."""
@@ -177,13 +178,12 @@ class FeatureProblem(Problem):
             size: units.design({name: self.matrices[name] for name in names}, task.target.outputs)
             for size, names in self.sizes.items()
         }
-        found = select(
+        found = choose_features(
+            stage,
             designs,
             task.response,
             folds=fold_ids,
             metric=task.metric,
-            fractions=stage.fractions,
-            strengths=stage.strengths,
             forms=self.stage.forms,
             class_weight=task.class_weight,
             seed=task.seed,

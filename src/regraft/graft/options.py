@@ -31,6 +31,8 @@ class Options:
         batch_size, workers, device, cache: of the sweep.
         weights: safetensors file of a ``package.module:callable`` backbone.
         skip_bad: leave unreadable inputs out (and say so) instead of refusing.
+        solver: of the search's scores, ``fast``, ``reference`` or ``exact`` (:class:`regraft.graft.recipe.Select`);
+            the recipe's own if ``None``.
     """
 
     metric: str | None = None
@@ -45,6 +47,7 @@ class Options:
     cache: Path | None = None
     skip_bad: bool = False
     weights: str | None = None
+    solver: str | None = None
 
 
 def pick_device(name: str) -> str:

@@ -74,7 +74,7 @@ def prepare(
     """
     ledger = ledger or Ledger()
     options = options or Options()
-    recipe = find_recipe(method)
+    recipe = find_recipe(method).solved_by(options.solver)
     device = check_options(options)
     with ledger.stage("data"):
         manifest = scan(data, skip_bad=options.skip_bad, **columns)

@@ -61,12 +61,16 @@ def head_work(ready: Prepared, work: Workload) -> dict[str, float]:
     if stage is None:
         times = work.solves * len(ready.recipe.features.scalings)
         return {"head": head_flops(work.solve_rows, width, work.outputs, folds=work.folds, solves=times)}
+    if stage.solver == "reference":
+        grid = {"folds": work.folds, "strengths": len(stage.grid), "fractions": stage.fractions}
+        widths = list(work.widths.values())
+        return {"search": work.solves * paper_search_flops(widths, work.outputs, **grid)}  # type: ignore[arg-type]
     return gram_search_flops(
         list(work.widths.values()),
         work.solve_rows,
         work.outputs,
         folds=work.folds,
-        strengths=len(stage.strengths),
+        strengths=len(stage.grid),
         fractions=stage.fractions,
         solves=work.solves,
     )
@@ -74,10 +78,8 @@ def head_work(ready: Prepared, work: Workload) -> dict[str, float]:
 
 def kept_bytes(adapted: Adapted, width: int) -> int:
     """Bytes of what was learnt: coefficients and intercept, a bit for each of ``width`` features where some were
-    chosen, the backbone's tensors that training changed, and what gradient features are read by."""
+    chosen, and the backbone's tensors that training changed."""
     tensors = [*adapted.readout.coefficients.values(), adapted.readout.intercept, *adapted.changed.values()]
-    if adapted.tangent is not None:
-        tensors += [adapted.tangent.head, *adapted.tangent.coefficients.values()]
     bitmap = 0 if adapted.view.columns is None else (width + 7) // 8
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + bitmap
 
