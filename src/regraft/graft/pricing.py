@@ -78,8 +78,10 @@ def head_work(ready: Prepared, work: Workload) -> dict[str, float]:
 
 def kept_bytes(adapted: Adapted, width: int) -> int:
     """Bytes of what was learnt: coefficients and intercept, a bit for each of ``width`` features where some were
-    chosen, and the backbone's tensors that training changed."""
+    chosen, the backbone's tensors that training changed, and what gradient features are read by."""
     tensors = [*adapted.readout.coefficients.values(), adapted.readout.intercept, *adapted.changed.values()]
+    if adapted.tangent is not None:
+        tensors += [adapted.tangent.head, *adapted.tangent.coefficients.values()]
     bitmap = 0 if adapted.view.columns is None else (width + 7) // 8
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + bitmap
 

@@ -9,10 +9,24 @@ from typing import Any, ClassVar, Literal
 
 from regraft.errors import RecipeError
 from regraft.features import Taps
+from regraft.graft.grafted import Tuning
+from regraft.graft.training_stages import Probe, Reinitialise, Train
 from regraft.graft.view import Scaling
 from regraft.heads import FRACTIONS
 
-__all__ = ["METHODS", "SOLVERS", "Features", "Recipe", "Select", "Solve", "Stage", "find_recipe"]
+__all__ = [
+    "METHODS",
+    "SOLVERS",
+    "Features",
+    "Gradients",
+    "Recipe",
+    "Select",
+    "SetHead",
+    "Solve",
+    "Stage",
+    "find_recipe",
+    "gradient",
+]
 
 
 #: How the scores of Head2Toe's search may be solved for.
@@ -129,7 +143,39 @@ class Solve:
             raise RecipeError(f"Solve(penalty={self.penalty!r}) does not exist", expected="l2, l1, l21")
 
 
-Stage = Features | Select | Solve
+@dataclass(frozen=True)
+class SetHead:
+    """Put the solved head on the backbone: ω, a frozen copy. Below a zero head every derivative is zero."""
+
+    needs: ClassVar[tuple[str, ...]] = ("readout",)
+    yields: ClassVar[tuple[str, ...]] = ("head",)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The derivatives of the head's logits by some of the backbone's parameters θ₂, beside or instead of the features.
+
+    Attributes:
+        select: patterns over parameter names; ``None`` is the topmost block.
+        mode: ``full`` (features and gradients), ``gradient`` (gradients alone) or ``activation`` (features alone).
+        prior: see :func:`regraft.graft.tangent_part.prior_deviations`.
+        solver: see :func:`regraft.heads.minimise`.
+        iterations: the most that the solver may take for one fit; its own limit if ``None``.
+        crops: at prediction, images are averaged over so many random crops; 1 is the centre crop.
+    """
+
+    select: tuple[str, ...] | None = None
+    mode: Literal["activation", "gradient", "full"] = "full"
+    prior: Literal["ntk", "unit"] = "ntk"
+    solver: str = "auto"
+    iterations: int | None = None
+    crops: int = 1
+
+    needs: ClassVar[tuple[str, ...]] = ("head", "labels")
+    yields: ClassVar[tuple[str, ...]] = ("design",)
+
+
+Stage = Features | Select | Solve | SetHead | Gradients | Reinitialise | Probe | Train
 
 
 @dataclass(frozen=True)
@@ -155,6 +201,7 @@ class Recipe:
                     got=" → ".join(type(s).__name__ for s in self.stages),
                     do="put the stages in the order in which they need one another",
                 )
+            have = [held for held in have if held not in getattr(stage, "spends", ())]
             have.extend(stage.yields)
         if "readout" not in have:
             raise RecipeError(
@@ -162,22 +209,74 @@ class Recipe:
                 expected="a Solve stage",
                 do="end the recipe with Solve()",
             )
-        if any(solve.penalty != "l2" for solve in (s for s in self.stages if isinstance(s, Solve))) and self.select:
+        if any(solve.penalty != "l2" for solve in self.solves) and (self.select or self.gradients):
             raise RecipeError(
-                f"recipe {self.name!r} has a sparse penalty beside chosen features",
+                f"recipe {self.name!r} has a sparse penalty beside {'chosen' if self.select else 'gradient'} features",
                 expected="Solve(penalty='l2') there",
                 do="use penalty='l1' or 'l21' on all features of the layers",
             )
 
     @property
     def features(self) -> Features:
-        """The stage that makes the design which the head is solved on."""
-        return [stage for stage in self.stages if isinstance(stage, Features)][-1]
+        """The stage that says what the pass over the backbone, as it comes, computes."""
+        return next(stage for stage in self.stages if isinstance(stage, Features))
 
     @property
-    def select(self) -> Select | None:
-        """The stage that keeps some of the features, if there is one."""
-        return next((stage for stage in self.stages if isinstance(stage, Select)), None)
+    def fresh(self) -> Reinitialise | None:
+        """The stage that draws weights anew, if there is one."""
+        return next((stage for stage in self.stages if isinstance(stage, Reinitialise)), None)
+
+    @property
+    def probe(self) -> Probe | None:
+        """The stage that trains the head alone, if there is one."""
+        return next((stage for stage in self.stages if isinstance(stage, Probe)), None)
+
+    @property
+    def train(self) -> Train | None:
+        """The stage that trains the backbone, if there is one."""
+        return next((stage for stage in self.stages if isinstance(stage, Train)), None)
+
+    @property
+    def refit(self) -> tuple[Features, Solve] | None:
+        """The features and the solve that come after training, if they do."""
+        if self.train is None:
+            return None
+        after = self.stages[self.stages.index(self.train) + 1 :]
+        features = [stage for stage in after if isinstance(stage, Features)]
+        return (features[-1], self.solves[-1]) if features else None
+
+    def altered(
+        self,
+        *,
+        tau: int | Literal["auto"] | None = None,
+        steps: int | None = None,
+        epochs: int | None = None,
+        lr: float | None = None,
+    ) -> Recipe:
+        """The recipe with another length of head probing, another length of training, or one learning rate.
+
+        Raises:
+            RecipeError: the recipe has no stage that the change is about, or both lengths are given.
+        """
+        asked = {"tau": tau, "steps": steps, "epochs": epochs, "lr": lr}
+        given = [name for name, value in asked.items() if value is not None]
+        lacking = [name for name in given if (self.probe if name == "tau" else self.train) is None]
+        if lacking:
+            what = "probes no head" if lacking[0] == "tau" else "trains nothing"
+            fits = [r.name for r in METHODS.values() if (r.probe if lacking[0] == "tau" else r.train) is not None]
+            raise RecipeError(
+                f"method {self.name!r} {what}", got=f"--{lacking[0]}", do=f"use it with {', '.join(fits)}"
+            )
+        if steps is not None and epochs is not None:
+            raise RecipeError("the training has two lengths", expected="--steps or --epochs", got="both")
+        stages: list[Stage] = []
+        for stage in self.stages:
+            if isinstance(stage, Probe) and tau is not None:
+                stage = replace(stage, tau=tau)
+            if isinstance(stage, Train):
+                stage = stage.altered(steps=steps, epochs=epochs, lr=lr)
+            stages.append(stage)
+        return replace(self, stages=tuple(stages))
 
     def solved_by(self, solver: str | None) -> Recipe:
         """The recipe with another solver of its search's scores; itself for ``None``.
@@ -199,9 +298,26 @@ class Recipe:
         return replace(self, stages=stages)
 
     @property
+    def select(self) -> Select | None:
+        """The stage that keeps some of the features, if there is one."""
+        return next((stage for stage in self.stages if isinstance(stage, Select)), None)
+
+    @property
+    def gradients(self) -> Gradients | None:
+        """The stage that takes derivatives of the head's logits, if there is one."""
+        return next((stage for stage in self.stages if isinstance(stage, Gradients)), None)
+
+    @property
     def solve(self) -> Solve:
-        """The stage that gives the readout."""
-        return [stage for stage in self.stages if isinstance(stage, Solve)][-1]
+        """The stage that gives the readout, of the backbone as it comes where that is trained later."""
+        end = len(self.stages) if self.train is None else self.stages.index(self.train)
+        before = [stage for stage in self.stages[:end] if isinstance(stage, Solve)]
+        return before[-1] if before else Solve()
+
+    @property
+    def solves(self) -> list[Solve]:
+        """Every solve, in order."""
+        return [stage for stage in self.stages if isinstance(stage, Solve)]
 
 
 _PROBES = "Alain & Bengio, Understanding intermediate layers using linear classifier probes, 2016."
@@ -209,6 +325,30 @@ _HEAD2TOE = (
     "Evci, Dumoulin, Larochelle, Mozer, Head2Toe: Utilizing Intermediate Representations for Better "
     "Transfer Learning, ICML 2022."
 )
+
+_GRADIENTS = "Mu, Liang, Li, Gradients as Features for Deep Representation Learning, ICLR 2020."
+
+
+def gradient(stage: Gradients | None = None, strengths: tuple[float, ...] | None = None) -> Recipe:
+    """The recipe of *Gradients as Features*: a head on the last layer, then that layer and gradients together.
+
+    Args:
+        stage: which gradients, and how they are solved for; the defaults if ``None``.
+        strengths: of the gradients' penalty, in units of their mean square; the default grid if ``None``.
+    """
+    last = Features(Taps(("embedding",), (None,)), ("none",))
+    stages = (last, Solve(("logistic",)), SetHead(), stage or Gradients(), Solve(("logistic",), strengths))
+    return Recipe("gradient", "last layer and gradients of the topmost block", stages, _GRADIENTS)
+
+
+_HEAD = "Ren, Guo, Bae, Sutherland, How to prepare your task head for finetuning, ICLR 2023."
+_LPFT = (
+    "Kumar, Raghunathan, Jones, Ma, Liang, Fine-Tuning can Distort Pretrained Features and Underperform "
+    "Out-of-Distribution, ICLR 2022."
+)
+_LAST = Features(Taps(("embedding",), (None,)), ("none",))
+_CHOSEN = (Features(Taps(sizes=(512, 2048, 8192)), ("unit",)), Select(), Solve())
+_FROM_NOTHING = Train(lrs=(1e-1, 3e-2, 1e-2), tuning=Tuning(norms="trained"))
 
 METHODS: dict[str, Recipe] = {
     recipe.name: recipe
@@ -230,6 +370,23 @@ METHODS: dict[str, Recipe] = {
             "linear head on the features of all layers that the task needs",
             (Features(Taps(sizes=(512, 2048, 8192)), ("unit",)), Select(), Solve()),
             _HEAD2TOE,
+        ),
+        gradient(),
+        Recipe("finetune", "all weights, from a head probed for tau epochs", (_LAST, Probe(), Train()), _HEAD),
+        Recipe("lp-ft", "all weights, from a solved linear probe", (_LAST, Solve(("logistic",)), Train()), _LPFT),
+        Recipe("scratch", "all weights, from random ones", (Reinitialise(), _LAST, Probe(0), _FROM_NOTHING), ""),
+        Recipe("head2toe-ft", "all weights, from Head2Toe's head and features", (*_CHOSEN, Train()), _HEAD2TOE),
+        Recipe(
+            "head2toe-ft-plus",
+            "Head2Toe, with all weights trained where that does better on held-out rows",
+            (*_CHOSEN, Train(or_frozen=True)),
+            _HEAD2TOE,
+        ),
+        Recipe(
+            "finetune-refit",
+            "linear head on all layers of a network tuned for the task",
+            (_LAST, Probe(), Train(), Features(), Solve()),
+            _HEAD,
         ),
     )
 }
