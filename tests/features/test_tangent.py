@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import copy
+import functools
+import gc
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
+from tests.features.toy import toy_manifest, toy_network
 from tests.network.zoo import Functional, Residual
 from torch import Tensor, nn
 
+from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Tangent
-from regraft.linear import Design
+from regraft.linear import Blocks, Design
 from regraft.linear.testing import DesignContract
 from regraft.network import ArrayPreprocess, Network, from_module
 
@@ -48,23 +52,37 @@ def residual() -> Network:
     return made(Residual(3), (3, 5, 4))
 
 
-@pytest.mark.parametrize("fast", [True, False])
-class TestContract(DesignContract):
+class TestGraphContract(DesignContract):
     """In float64, through the block in which everything that can writes in place."""
 
-    fast = True
-
-    @pytest.fixture(autouse=True)
-    def _choose(self, fast: bool) -> None:
-        self.fast = fast
-
     def make_design(self) -> Design:
-        network = residual()
-        return Tangent(network, "layer1.1.*", network.example(4), dtype=torch.float64, batch_size=3, fast=self.fast)
+        return residual_tangent(True)
 
     def dense(self, design: Design) -> Tensor:
         network = residual()
         return jacobian(network, list(design.shapes), network.example(4))
+
+
+class TestTorchFuncContract(TestGraphContract):
+    """The same products by the plain way."""
+
+    def make_design(self) -> Design:
+        return residual_tangent(False)
+
+
+@functools.cache
+def residual_tangent(fast: bool) -> Tangent:
+    network = residual()
+    return Tangent(network, "layer1.1.*", network.example(4), dtype=torch.float64, batch_size=3, fast=fast)
+
+
+def test_two_tangents_made_alike_give_the_same_bits() -> None:
+    network = residual()
+    one, two = (Tangent(network, "layer1.1.*", network.example(5), batch_size=3) for _ in range(2))
+    weights = Blocks({name: torch.randn(shape) for name, shape in one.shapes.items()})
+    assert torch.equal(one.apply(weights), two.apply(weights))
+    assert one.adjoint(torch.ones(5, 4)) == two.adjoint(torch.ones(5, 4))
+    assert one.path == two.path
 
 
 class TestThroughContract(DesignContract):
@@ -88,3 +106,244 @@ def test_functions_and_repeated_modules() -> None:
     found = tangent.adjoint(torch.ones(4, 3, dtype=torch.float64)).flatten()
     torch.testing.assert_close(found, expected)
     torch.testing.assert_close(tangent.outputs, network.forward(batch).double(), rtol=1e-5, atol=1e-6)
+
+
+# ---------------------------------------------------------------------------- what is cached, and when
+
+
+class Counting(nn.Module):
+    """A linear layer that counts its passes."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.inner, self.passes = nn.Linear(width, width), 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.passes += 1
+        return self.inner(x)
+
+
+def counting() -> Network:
+    torch.manual_seed(0)
+    return made(nn.Sequential(Counting(4), nn.ReLU(), Counting(4), nn.ReLU(), nn.Linear(4, 2)), (4,))
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_the_prefix_runs_once(fast: bool) -> None:
+    network = counting()
+    tangent = Tangent(network, "2.*", network.example(6), batch_size=2, fast=fast).prepare()
+    private = tangent._engine.replay.network.module
+    before = private[0].passes
+    weights = Blocks({name: torch.ones(shape) for name, shape in tangent.shapes.items()})
+    for part in (tangent, tangent.take([4, 1])):
+        part.apply(weights)
+        part.adjoint(torch.ones(part.n_rows, 2))
+    assert private[0].passes == before
+    assert any("1 tensors a row kept" in line for line in tangent.path)
+
+
+def test_cost_is_known_before_the_pass() -> None:
+    network = residual()
+    seen: list[tuple[int, int]] = []
+    tangent = Tangent(network, "layer1.1.*", network.example(5), batch_size=2)
+    cost = tangent.cost
+    tangent.prepare(lambda done, rows: seen.append((done, rows)))
+    assert seen == [(2, 5), (4, 5), (5, 5)]
+    kept = tangent._engine.prepared()._values[:-1]
+    assert cost.bytes == sum(value.numel() * value.itemsize for value in kept)
+    assert (cost.rows, cost.outputs, cost.coefficients) == (5, 4, tangent.n_coefficients)
+    assert cost.explicit_bytes == 5 * 4 * tangent.n_coefficients * 4
+
+
+def test_a_temporary_file_holds_what_memory_may_not() -> None:
+    network = residual()
+    inside = Tangent(network, "layer1.1.*", network.example(5), batch_size=2)
+    outside = Tangent(network, "layer1.1.*", network.example(5), batch_size=2, memory=100).prepare()
+    folder = outside._engine.prepared().folder
+    assert folder is not None
+    assert any(folder.iterdir())
+    y = torch.randn(5, 4)
+    assert outside.adjoint(y) == inside.adjoint(y)
+    assert torch.equal(outside.outputs, inside.outputs)
+    del outside
+    gc.collect()
+    assert not folder.exists()
+
+
+def test_rare_sizes_are_padded_and_common_ones_are_not() -> None:
+    network = residual()
+    batch = network.example(7)
+    tangent = Tangent(network, "layer1.1.*", batch, batch_size=6)
+    whole = Tangent(network, "layer1.1.*", batch, fast=False)
+    for rows in (range(3), range(2, 5), range(4, 7), [0], [6, 2], range(7)):
+        y = torch.randn(len(rows), 4)
+        found, expected = tangent.take(rows).adjoint(y), whole.take(rows).adjoint(y)
+        torch.testing.assert_close(found.flatten(), expected.flatten(), rtol=1e-4, atol=1e-5)
+    assert 3 in tangent._engine.way._programs
+
+
+def test_a_network_is_left_as_it_was() -> None:
+    network = residual()
+    batch = network.example(4)
+    copied, before = batch.clone(), network.fingerprint
+    Tangent(network, "layer1.1.*", batch, dtype=torch.float64).prepare()
+    Tangent(network, "layer1.1.*", batch).prepare()
+    assert torch.equal(batch, copied)
+    assert copy.deepcopy(network).fingerprint == before
+    assert not any("forward" in vars(part) for part in network.module.modules())
+    assert not any(p.requires_grad for p in network.module.parameters())
+
+
+def test_rows_of_a_manifest() -> None:
+    network, manifest = toy_network(), toy_manifest(9)
+    tangent = Tangent(network, "*", manifest, batch_size=4)
+    batch = network.preprocess.collate([network.preprocess(manifest.inputs.read(row)) for row in range(9)])
+    y = torch.randn(9, tangent.n_outputs)
+    torch.testing.assert_close(
+        tangent.adjoint(y).flatten(), Tangent(network, "*", batch).adjoint(y).flatten(), rtol=1e-4, atol=1e-5
+    )
+    again = Tangent(network, "*", manifest.take(range(8)))
+    assert tangent.key
+    assert tangent.key != again.key != Tangent(network, "*.bias", manifest).key
+    assert tangent.key == Tangent(network, "*", manifest, batch_size=2).key
+    assert Tangent(network, "*", batch).key == ""
+
+
+def test_batches_may_come_as_a_list() -> None:
+    network = residual()
+    batch, y = network.example(5), torch.randn(5, 4)
+    parts = Tangent(network, "layer1.1.*", [batch[:2], batch[2:]])
+    torch.testing.assert_close(parts.adjoint(y).flatten(), Tangent(network, "layer1.1.*", batch).adjoint(y).flatten())
+
+
+def test_through_takes_any_head_without_another_pass() -> None:
+    network = residual()
+    batch = network.example(5)
+    embedding = Tangent(network, "layer1.1.*", batch, of="embedding").prepare()
+    weight = torch.randn(2, 3)
+    headed = Tangent(network.with_head(weight), "layer1.1.*", batch)
+    y = torch.randn(5, 2)
+    for rows in (slice(None), [3, 0]):
+        found = embedding.through(weight).take(rows).adjoint(y[rows])
+        expected = headed.take(rows).adjoint(y[rows])
+        torch.testing.assert_close(found.flatten(), expected.flatten(), rtol=1e-4, atol=1e-5)
+
+
+# --------------------------------------------------------------------------------------------- refusals
+
+
+class Odd(torch.autograd.Function):
+    """A function with a backward of its own and nothing else."""
+
+    @staticmethod
+    def forward(x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        """Nothing to remember."""
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 1
+
+
+class NoForwardRule(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Odd.apply(x)
+
+
+def test_without_a_forward_rule_two_backward_passes_serve() -> None:
+    torch.manual_seed(0)
+    network = made(nn.Sequential(nn.Linear(3, 4), NoForwardRule(), nn.Linear(4, 2)), (3,))
+    batch = network.example(4)
+    tangent = Tangent(network, "0.*", batch, dtype=torch.float64)
+    weights = Blocks({name: torch.randn(shape, dtype=torch.float64) for name, shape in tangent.shapes.items()})
+    expected = jacobian(network, tangent.names, batch) @ weights.flatten()
+    torch.testing.assert_close(tangent.apply(weights).reshape(-1), expected)
+    assert any("double backward" in line and "1 has no forward-mode rule" in line for line in tangent.path)
+
+
+class Once(torch.autograd.Function):
+    """A function that can be differentiated once only, backwards."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.clone()
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 1
+
+
+class Stubborn(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Once.apply(x)
+
+
+def test_what_cannot_be_differentiated_is_named() -> None:
+    network = made(nn.Sequential(nn.Linear(3, 4), Stubborn(), nn.Linear(4, 2)), (3,))
+    with pytest.raises(ModelError, match=r"^1 of module has no forward-mode derivative"):
+        Tangent(network, "0.*", network.example(3))
+    assert Tangent(network, "2.*", network.example(3)).adjoint(torch.ones(3, 2))["2.bias"].tolist() == [3, 3]
+
+
+def test_a_pattern_that_matches_nothing() -> None:
+    network = residual()
+    with pytest.raises(ModelError, match=r"no parameter of .* matches 'layer9"):
+        Tangent(network, "layer9.*", network.example(2))
+    with pytest.raises(ModelError, match="no parameters are selected"):
+        Tangent(network, [], network.example(2))
+
+
+def test_a_zero_head() -> None:
+    network = residual()
+    empty = network.with_head(torch.zeros(2, 3))
+    with pytest.raises(RecipeError, match="the head is zero"):
+        Tangent(empty, "layer1.1.*", network.example(2))
+    with pytest.raises(RecipeError, match="the head is zero"):
+        Tangent(network, "layer1.1.*", network.example(2), of="embedding").through(torch.zeros(2, 3))
+    assert Tangent(empty, "fc.*", network.example(2)).n_coefficients == 8
+
+
+def test_training_mode() -> None:
+    network = made(nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5), nn.Linear(4, 2)), (3,))
+    network.module[1].train()
+    with pytest.raises(ModelError, match=r"1 \(Dropout\) is in training mode"):
+        Tangent(network, "0.*", torch.ones(2, 3))
+
+
+class Unused(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.extra = nn.Linear(3, 2), nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x)
+
+
+def test_parameters_without_influence() -> None:
+    network = made(Unused(), (3,))
+    with pytest.raises(ModelError, match="no influence on the outputs"):
+        Tangent(network, "extra.*", network.example(2))
+
+
+def test_no_blocks_no_rows_no_logits() -> None:
+    network = made(Unused(), (3,))
+    with pytest.raises(ModelError, match="no blocks to take the topmost of"):
+        Tangent(network, None, network.example(2))
+    with pytest.raises(DataError, match="no rows"):
+        Tangent(network, "head.*", torch.ones(0, 3))
+    with pytest.raises(DataError, match="do not fit together"):
+        Tangent(network, "head.*", [torch.ones(2, 3), torch.ones(2, 4)])
+    with pytest.raises(ModelError, match="the embedding does not depend on it"):
+        Tangent(network, "head.*", torch.ones(2, 3), of="embedding")
+    with pytest.raises(ModelError, match="has no logits"):
+        Tangent(residual().without_head(), "layer1.1.*", residual().example(2))
+
+
+def test_the_topmost_block_is_the_default() -> None:
+    network = residual()
+    tangent = Tangent(network, None, network.example(2))
+    assert tangent.names == network.select("layer1.1.*")
