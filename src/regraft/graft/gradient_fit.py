@@ -175,9 +175,9 @@ class _Cut:
             name: strength * self.unit / self.deviations[name] ** 2 if name in self.deviations else self.head_penalty
             for name in self.design.shapes
         }
-        moments = {} if self.both.mode == "gradient" else self.both.moments
+        # no ``moments``: measured, a preconditioner of the features alone costs products beside gradients
         labels = self.labels
-        return ConvexProblem(self.design, labels.loss, labels.standard, labels.weights, penalties, moments=moments)
+        return ConvexProblem(self.design, labels.loss, labels.standard, labels.weights, penalties)
 
     def begin(self) -> Blocks:
         """w₁ = ω, w₂ = 0."""

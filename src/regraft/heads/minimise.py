@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from regraft.errors import SolverError
@@ -36,7 +37,8 @@ def minimise(
         solver: ``newton`` (:func:`regraft.heads.newton.newton`), ``lbfgs``
             (:func:`regraft.heads.convex_lbfgs.lbfgs`), ``dual`` (:func:`regraft.heads.rowspace.dual`), ``adam`` or
             ``sgd`` (the schedules of *Gradients as Features*, :func:`regraft.heads.minibatch.minibatch`), or ``auto``:
-            the dual where N·C ≤ 600 and less than the number of coefficients, else ``newton``.
+            the dual where N·C ≤ 600 and less than the number of coefficients; else L-BFGS, which takes the fewest
+            products, and Newton from where that stops, should it stop early.
         start: coefficients to begin at (the dual needs none and takes none); the centre by default.
         gap: the duality gap to reach, relative to the objective.
         iterations: the most that the solver may take; by default its own limit (the whole schedule).
@@ -51,7 +53,7 @@ def minimise(
         raise SolverError(f"the solver {solver!r} is unknown", expected=", ".join(SOLVERS))
     size = problem.design.n_rows * problem.design.n_outputs
     if solver == "auto":
-        solver = "dual" if size <= min(_DUAL_ROWS, problem.design.n_coefficients) else "newton"
+        solver = "dual" if size <= min(_DUAL_ROWS, problem.design.n_coefficients) else "both"
     limit: dict[str, Any] = {} if iterations is None else {"max_iterations": iterations}
     if solver in ("adam", "sgd"):
         schedule = ADAM if solver == "adam" else SGD
@@ -61,4 +63,8 @@ def minimise(
     if solver == "dual":
         return dual(problem, gap=gap, progress=progress, **limit)
     chosen = newton if solver == "newton" else lbfgs
-    return chosen(problem, start=start, gap=gap, progress=progress, **limit)
+    found = chosen(problem, start=start, gap=gap, progress=progress, **limit)
+    if solver != "both" or found.status.converged or iterations is not None:
+        return found
+    more = newton(problem, start=found.coefficients, gap=gap, progress=progress)
+    return replace(more, products=found.products + more.products)
