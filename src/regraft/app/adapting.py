@@ -41,6 +41,7 @@ from regraft.app.options import (
     RunFolders,
     Seed,
     SkipBad,
+    Solver,
     Weights,
     Workers,
 )
@@ -77,6 +78,7 @@ def adapt(
     model: Model,
     weights: Weights = None,
     method: Method = "all-layers",
+    solver: Solver = None,
     kind: Kind = None,
     label: Label = None,
     group: Group = None,
@@ -107,7 +109,7 @@ def adapt(
 
     options = Options(
         metric=metric, folds=folds, seed=seed, class_weight=class_weight, limit=limit, dtype=dtype,
-        batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad, weights=weights,
+        batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad, weights=weights, solver=solver,
     )  # fmt: skip
     columns: dict[str, Any] = {"kind": kind, "label": _one_or_many(label), "group": group, "input": input_column}
     if dry_run:

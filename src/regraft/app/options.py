@@ -31,6 +31,7 @@ __all__ = [
     "RunFolders",
     "Seed",
     "SkipBad",
+    "Solver",
     "Weights",
     "Workers",
 ]
@@ -70,6 +71,13 @@ Method = Annotated[
         help="all-layers, probe (the last layer alone), or head2toe (few features of all layers).",
     ),
 ]
+Solver = Annotated[
+    str | None,
+    typer.Option(
+        "--solver", metavar="NAME", rich_help_panel=_BACKBONE,
+        help="Of head2toe's search: fast (the default), reference (the paper's own) or exact (the group lasso).",
+    ),
+]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", rich_help_panel=RESULT, help="Print exactly one JSON object on stdout.")]
 Batch = Annotated[int, typer.Option("--batch-size", metavar="N", min=1, rich_help_panel=_PASS, help="Rows per batch.")]
 Workers = Annotated[
