@@ -29,12 +29,13 @@ def test_it_spends_what_it_says_and_finds_the_best_of_steady_candidates(count):
     ranking, spent = run([[v, v, v] for v in final])
     assert ranking[0] == int(final.argmax())
     assert sorted(ranking) == list(range(count))
-    assert spent == pytest.approx(cost(count, rungs=(0.1, 0.3, 1.0), keep=1 / 3))
+    assert spent == pytest.approx(cost(count, rungs=(0.1, 0.3, 1.0), keep=1 / 3)[0])
 
 
 def test_ten_candidates_cost_less_than_a_third_of_all_trainings():
-    assert cost(10, rungs=(0.1, 0.3, 1.0), keep=1 / 3) == pytest.approx(3.2)
-    assert cost(1, rungs=(0.1, 0.3, 1.0), keep=1 / 3) == 0
+    assert cost(10, rungs=(0.1, 0.3, 1.0), keep=1 / 3) == (pytest.approx(3.2), 1.0)
+    assert cost(1, rungs=(0.1, 0.3, 1.0), keep=1 / 3) == (0, 0)
+    assert cost(3, rungs=(0.1, 0.3), keep=0.5) == (pytest.approx(0.7), 0.3)
     assert [survivors(n, 1 / 3) for n in (1, 2, 3, 4, 10)] == [1, 1, 1, 2, 4]
 
 

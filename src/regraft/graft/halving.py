@@ -51,12 +51,12 @@ def halve(
     return alive + ranking
 
 
-def cost(count: int, *, rungs: Sequence[float], keep: float) -> float:
-    """What :func:`halve` spends, in whole trainings."""
+def cost(count: int, *, rungs: Sequence[float], keep: float) -> tuple[float, float]:
+    """What :func:`halve` spends, in whole trainings, and how far the best of ``count`` candidates has come by then."""
     spent, before = 0.0, 0.0
     for rung in rungs:
         if count == 1:
             break
         spent += count * (rung - before)
         before, count = rung, survivors(count, keep)
-    return spent
+    return spent, before

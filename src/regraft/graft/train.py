@@ -178,6 +178,7 @@ class Training:
         self.sums = [0.0, 0.0, 0.0]  # of this epoch so far: loss x rows, rows right, rows
         self.kept: dict[str, Tensor] = {}  # the best epoch's tensors, where there is no folder for them
         self.random: dict[str, Tensor] = {}
+        self.sparing = False
 
     # --------------------------------------------------------------------------------------- running
 
@@ -198,12 +199,15 @@ class Training:
         every_seconds: float = 10.0,
         progress: Progress | None = None,
         on_epoch: OnEpoch | None = None,
+        sparing: bool = False,
     ) -> Outcome:
         """Go on to step ``until`` (or the end); the schedule is that of the whole run.
 
         The module is left in eval mode, at the end of the run with the weights that count: the average's if there
-        is one, the best epoch's if the run stopped early.
+        is one, the best epoch's if the run stopped early. A ``sparing`` run writes a checkpoint at the end of this
+        part and every ``every_seconds``, but not after each epoch, and keeps no best epoch unless it may stop early.
         """
+        self.sparing = sparing and self.config.loop.patience is None
         stop = self.total if until is None else min(until, self.total)
         with self._own_randomness():
             return self._loop(stop, every_seconds, progress, on_epoch)
@@ -224,7 +228,8 @@ class Training:
                 over = self._patience_over()
                 if on_epoch is not None:
                     on_epoch(epoch + 1, self.module)
-            if ended or time.monotonic() - saved >= every_seconds:
+            at_end = self.step == self.total or (ended and not self.sparing)
+            if at_end or time.monotonic() - saved >= every_seconds:
                 self.save()
                 saved = time.monotonic()
             if progress is not None:
@@ -287,7 +292,7 @@ class Training:
         self.history.append(Epoch(epoch, loss / seen, right / seen if classes else None, score))
         self.sums = [0.0, 0.0, 0.0]
         value = -loss / seen if score is None else score
-        if value > self.best_value:
+        if value > self.best_value and not self.sparing:
             self.best, self.best_value = epoch, value
             tensors = dict(self.module.state_dict()) if self.average is None else self.average.tensors
             if self.folder is not None:

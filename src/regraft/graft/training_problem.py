@@ -56,9 +56,10 @@ def planned(probe: Probe | None, train: Train, rows: int, *, twice: bool) -> int
         twice: a second final training follows, on all rows after one on part of them.
     """
     taus = 1 if probe is None else len(probe.candidates)
-    rates = cost(len(train.lrs), rungs=LR_RUNGS, keep=LR_KEEP)
-    begun = LR_RUNGS[-1] if len(train.lrs) > 1 else 0.0  # the best rate's training is one of the next candidates
-    choice = rates + (1.0 if taus == 1 else cost(taus, rungs=TAU_RUNGS, keep=TAU_KEEP)) - begun
+    rates, begun = cost(len(train.lrs), rungs=LR_RUNGS, keep=LR_KEEP)
+    lengths, reached = cost(taus, rungs=TAU_RUNGS, keep=TAU_KEEP)
+    # The training at the best rate is one of the next candidates; the best of those is then brought to its end.
+    choice = rates + max(lengths - begun, 0.0) + 1.0 - max(reached, begun)
     return round((choice + (2 if twice else 1)) * train.config.total(rows))
 
 

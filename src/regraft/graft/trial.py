@@ -113,7 +113,7 @@ class Trial:
         run.open()
         before = run.step
         try:
-            self.outcome = run.advance(until, progress=lambda *_: work.step())
+            self.outcome = run.advance(until, progress=lambda *_: work.step(), sparing=True)
         except DivergedError as error:
             self.said, self.outcome, self.value = error.what, error.outcome, (-math.inf, -math.inf)
             return None
