@@ -4,6 +4,8 @@ from regraft.graft.adapted import Adapted
 from regraft.graft.artifact import load_artifact, save_artifact
 from regraft.graft.estimate import estimate
 from regraft.graft.estimator import GraftClassifier, GraftRegressor
+from regraft.graft.gradient_recipe import gradient_features, with_gradients
+from regraft.graft.gradient_stages import Gradients, SetHead
 from regraft.graft.options import Options, pick_device
 from regraft.graft.prediction import Prediction
 from regraft.graft.preparation import prepare
@@ -17,6 +19,7 @@ __all__ = [
     "METHODS",
     "Adapted",
     "Features",
+    "Gradients",
     "GraftClassifier",
     "GraftRegressor",
     "Head",
@@ -28,14 +31,17 @@ __all__ = [
     "Reinitialise",
     "Run",
     "Select",
+    "SetHead",
     "Solve",
     "Task",
     "Train",
     "View",
     "adapt",
     "estimate",
+    "gradient_features",
     "load_artifact",
     "pick_device",
     "prepare",
     "save_artifact",
+    "with_gradients",
 ]

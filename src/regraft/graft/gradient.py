@@ -14,8 +14,9 @@ from regraft.features import Plan, Tangent
 from regraft.graft.adapted import Adapted
 from regraft.graft.features_problem import INNER
 from regraft.graft.gradient_fit import Both, Labels, TangentFitter
+from regraft.graft.gradient_stages import Gradients
 from regraft.graft.problem import Head, HeldOut, Problem, Task
-from regraft.graft.recipe import Gradients, Solve
+from regraft.graft.recipe import Solve
 from regraft.graft.tangent_part import PREFIX, TangentPart
 from regraft.graft.view import View
 from regraft.heads import Solution, Status, higher_is_better, link, solve

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from regraft.errors import RecipeError
 from regraft.features import Tangent
-from regraft.graft.recipe import Gradients
+from regraft.graft.gradient_stages import Gradients
 from regraft.graft.tangent_part import PREFIX, prior_deviations
 from regraft.heads import ConvexFit, ConvexProblem, Response, minimise
 from regraft.heads.fitters import Fitter, Found

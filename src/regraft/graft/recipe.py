@@ -9,6 +9,7 @@ from typing import Any, ClassVar, Literal
 
 from regraft.errors import RecipeError
 from regraft.features import Taps
+from regraft.graft.gradient_stages import Gradients, SetHead
 from regraft.graft.grafted import Tuning
 from regraft.graft.training_stages import Probe, Reinitialise, Train
 from regraft.graft.view import Scaling
@@ -25,7 +26,6 @@ __all__ = [
     "Solve",
     "Stage",
     "find_recipe",
-    "gradient",
 ]
 
 
@@ -57,7 +57,7 @@ class Features:
 class Select:
     """Keep the features that the task needs, over all layers and target sizes (Head2Toe §3.3).
 
-    Target size, fraction and the penalty of the scores are chosen by cross-validation with the selection
+    Target size, scaling, fraction and the penalty of the scores are chosen by cross-validation with the selection
     inside every fold; see :func:`regraft.heads.select` and :mod:`regraft.graft.choosing`.
 
     Attributes:
@@ -141,38 +141,6 @@ class Solve:
     def __post_init__(self) -> None:
         if self.penalty not in ("l2", "l1", "l21"):
             raise RecipeError(f"Solve(penalty={self.penalty!r}) does not exist", expected="l2, l1, l21")
-
-
-@dataclass(frozen=True)
-class SetHead:
-    """Put the solved head on the backbone: ω, a frozen copy. Below a zero head every derivative is zero."""
-
-    needs: ClassVar[tuple[str, ...]] = ("readout",)
-    yields: ClassVar[tuple[str, ...]] = ("head",)
-
-
-@dataclass(frozen=True)
-class Gradients:
-    """The derivatives of the head's logits by some of the backbone's parameters θ₂, beside or instead of the features.
-
-    Attributes:
-        select: patterns over parameter names; ``None`` is the topmost block.
-        mode: ``full`` (features and gradients), ``gradient`` (gradients alone) or ``activation`` (features alone).
-        prior: see :func:`regraft.graft.tangent_part.prior_deviations`.
-        solver: see :func:`regraft.heads.minimise`.
-        iterations: the most that the solver may take for one fit; its own limit if ``None``.
-        crops: at prediction, images are averaged over so many random crops; 1 is the centre crop.
-    """
-
-    select: tuple[str, ...] | None = None
-    mode: Literal["activation", "gradient", "full"] = "full"
-    prior: Literal["ntk", "unit"] = "ntk"
-    solver: str = "auto"
-    iterations: int | None = None
-    crops: int = 1
-
-    needs: ClassVar[tuple[str, ...]] = ("head", "labels")
-    yields: ClassVar[tuple[str, ...]] = ("design",)
 
 
 Stage = Features | Select | Solve | SetHead | Gradients | Reinitialise | Probe | Train
@@ -327,20 +295,6 @@ _HEAD2TOE = (
 )
 
 _GRADIENTS = "Mu, Liang, Li, Gradients as Features for Deep Representation Learning, ICLR 2020."
-
-
-def gradient(stage: Gradients | None = None, strengths: tuple[float, ...] | None = None) -> Recipe:
-    """The recipe of *Gradients as Features*: a head on the last layer, then that layer and gradients together.
-
-    Args:
-        stage: which gradients, and how they are solved for; the defaults if ``None``.
-        strengths: of the gradients' penalty, in units of their mean square; the default grid if ``None``.
-    """
-    last = Features(Taps(("embedding",), (None,)), ("none",))
-    stages = (last, Solve(("logistic",)), SetHead(), stage or Gradients(), Solve(("logistic",), strengths))
-    return Recipe("gradient", "last layer and gradients of the topmost block", stages, _GRADIENTS)
-
-
 _HEAD = "Ren, Guo, Bae, Sutherland, How to prepare your task head for finetuning, ICLR 2023."
 _LPFT = (
     "Kumar, Raghunathan, Jones, Ma, Liang, Fine-Tuning can Distort Pretrained Features and Underperform "
@@ -371,7 +325,12 @@ METHODS: dict[str, Recipe] = {
             (Features(Taps(sizes=(512, 2048, 8192)), ("unit",)), Select(), Solve()),
             _HEAD2TOE,
         ),
-        gradient(),
+        Recipe(
+            "gradient",
+            "last layer and gradients of the topmost block",
+            (_LAST, Solve(("logistic",)), SetHead(), Gradients(), Solve(("logistic",))),
+            _GRADIENTS,
+        ),
         Recipe("finetune", "all weights, from a head probed for tau epochs", (_LAST, Probe(), Train()), _HEAD),
         Recipe("lp-ft", "all weights, from a solved linear probe", (_LAST, Solve(("logistic",)), Train()), _LPFT),
         Recipe("scratch", "all weights, from random ones", (Reinitialise(), _LAST, Probe(0), _FROM_NOTHING), ""),

@@ -1,0 +1,60 @@
+"""The stages of *Gradients as Features*."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from regraft.errors import RecipeError
+from regraft.heads import SOLVERS
+
+__all__ = ["Gradients", "SetHead"]
+
+
+@dataclass(frozen=True)
+class SetHead:
+    """Put the solved head on the backbone: ω, a frozen copy. Below a zero head every derivative is zero."""
+
+    needs: ClassVar[tuple[str, ...]] = ("readout",)
+    yields: ClassVar[tuple[str, ...]] = ("head",)
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """The derivatives of the head's logits by some of the backbone's parameters θ₂, beside or instead of the features.
+
+    Attributes:
+        select: patterns over parameter names; ``None`` is the topmost block.
+        mode: ``full`` (features and gradients), ``gradient`` (gradients alone) or ``activation`` (features alone).
+        prior: see :func:`regraft.graft.tangent_part.prior_deviations`.
+        solver: see :func:`regraft.heads.minimise`.
+        iterations: the most that the solver may take for one fit; its own limit if ``None``.
+        crops: at prediction, images are averaged over so many random crops; 1 is the centre crop.
+    """
+
+    select: tuple[str, ...] | None = None
+    mode: Literal["activation", "gradient", "full"] = "full"
+    prior: Literal["ntk", "unit"] = "ntk"
+    solver: str = "auto"
+    iterations: int | None = None
+    crops: int = 1
+
+    needs: ClassVar[tuple[str, ...]] = ("head", "labels")
+    yields: ClassVar[tuple[str, ...]] = ("design",)
+
+    def __post_init__(self) -> None:
+        for what, value, known in (
+            ("mode", self.mode, ("full", "gradient", "activation")),
+            ("prior", self.prior, ("ntk", "unit")),
+            ("solver", self.solver, SOLVERS),
+        ):
+            if value not in known:
+                raise RecipeError(f"the {what} {value!r} of gradient features is unknown", expected=", ".join(known))
+        if self.select is not None and not self.select:
+            raise RecipeError(
+                "no parameters are chosen for gradient features",
+                expected="at least one pattern, such as 'layer4.*'",
+                do="leave it out for the topmost block",
+            )
+        if self.crops < 1:
+            raise RecipeError("the crops of a prediction", expected="at least 1", got=str(self.crops))
