@@ -134,7 +134,7 @@ def test_every_cell_is_the_protocol_written_out(kind):
     y = response.values
     chosen = next(cell for cell in found.table if cell.chosen)
     assert len(found.table) == 4
-    expected = {}
+    expected, sets = {}, {}
     for rate in (0.1, 0.01):
         for fraction in (0.1, 0.5):
             out = torch.zeros(45, response.n_outputs, dtype=torch.float64)
@@ -146,6 +146,7 @@ def test_every_cell_is_the_protocol_written_out(kind):
                 target, ones = (y[train] - mean) / spread, torch.ones(len(train), 1)
                 w, _ = by_autograd(z[train], target, ones, response.link, (4, fold), 25, rate, 1e-3)
                 order = np.argsort(-w.norm(dim=1).numpy(), kind="stable")[: int(60 * fraction)]
+                sets[rate, fraction, fold] = np.sort(order).tolist()
                 parts = [z[:, np.intersect1d(order, block)] for block in blocks]
                 norms = [part.norm(dim=1, keepdim=True) for part in parts]
                 kept = torch.cat([p / torch.where(n > 0, n, torch.ones(())) for p, n in zip(parts, norms)], 1)
@@ -155,6 +156,10 @@ def test_every_cell_is_the_protocol_written_out(kind):
     np.testing.assert_allclose(
         found.solution.out_of_fold.numpy(), expected[chosen.rate, chosen.fraction].numpy(), rtol=1e-6, atol=1e-6
     )
+    for fold, columns in enumerate(found.fold_columns):
+        starts = {"layer0": 0, "layer1": 7, "layer2": 30}
+        kept = sorted(starts[name] + i for name, index in columns.items() for i in index.tolist())
+        assert kept == sets[chosen.rate, chosen.fraction, fold]
     if kind == "multiclass":
         for cell in found.table:
             logits = expected[cell.rate, cell.fraction]

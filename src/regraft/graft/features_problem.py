@@ -172,11 +172,16 @@ class FeatureProblem(Problem):
         return solve(self.design(view), task.response, forms=stage.forms, **shared)
 
     def _selected(self, stage: Select) -> FeatureHead:
-        """Search target sizes, fractions and penalties, then solve on the kept features."""
-        units, task, fold_ids = View("unit"), self.task, self.task.fold_ids()
-        designs = {
-            size: units.design({name: self.matrices[name] for name in names}, task.target.outputs)
+        """Search target sizes, scalings, fractions and penalties, then solve on the kept features."""
+        task, fold_ids = self.task, self.task.fold_ids()
+        views = {
+            size if len(self.scalings) == 1 else f"{size}, {scaling}": (View(scaling), names)
+            for scaling in self.scalings
             for size, names in self.sizes.items()
+        }
+        designs = {
+            key: view.design({name: self.matrices[name] for name in names}, task.target.outputs)
+            for key, (view, names) in views.items()
         }
         found = choose_features(
             stage,
@@ -188,7 +193,8 @@ class FeatureProblem(Problem):
             class_weight=task.class_weight,
             seed=task.seed,
         )
-        return FeatureHead(View("unit", found.columns, found.normalised), found.solution, fold_ids, found)
+        view = replace(views[found.size][0], columns=found.columns, renormalised=found.normalised)
+        return FeatureHead(view, found.solution, fold_ids, found)
 
 
 def _chosen(head: FeatureHead) -> Candidate:

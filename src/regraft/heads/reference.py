@@ -22,7 +22,7 @@ from regraft.heads.readout import Readout, Solution, Status
 from regraft.heads.reference_scores import STRENGTHS, Part, check_grid, dense, row_norms
 from regraft.heads.response import Response
 from regraft.heads.search import Judge
-from regraft.heads.selection import FRACTIONS, Cell, Selection, keep, kept_count, kept_design, stored_bytes
+from regraft.heads.selection import FRACTIONS, Cell, Selection, by_block, keep, kept_count, kept_design, stored_bytes
 from regraft.heads.solve import check_folds, check_sizes, check_strengths, check_training
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import Blocks, FeatureDesign
@@ -115,14 +115,15 @@ def select_reference(
     tasks = [*fold_tasks(response, fold_of, class_weight), *fold_tasks(response, None, class_weight)]
     count = _Count(progress, len(designs) * grid.total * (len(tasks) - 1))
     table: list[ReferenceCell] = []
-    best: tuple[ReferenceCell, Tensor] | None = None
+    best: tuple[ReferenceCell, Tensor, list[Tensor]] | None = None
     for size, design in designs.items():
-        logits = _logits(design, response, fold_of, tasks[:-1], grid, seed, count)
+        logits, chosen = _logits(design, response, fold_of, tasks[:-1], grid, seed, count)
         cells = _judged(judge, size, design, grid, logits)
         table += cells
         top = _choose(table, judge.sign)
         if best is None or top is not best[0]:
-            best = top, logits[cells.index(top)]
+            place = cells.index(top)
+            best = top, logits[place], [columns[place] for columns in chosen]
     if best is None:
         raise SolverError("there is no design to choose features from", do="give at least one target size")
     judge = Judge(metric, response, fold_of, rows > 0, calibrate=True)
@@ -197,25 +198,30 @@ def _logits(
     grid: _Grid,
     seed: int,
     count: _Count,
-) -> Tensor:
-    """(cells, N, C) out-of-fold logits."""
+) -> tuple[Tensor, list[list[Tensor]]]:
+    """(cells, N, C) out-of-fold logits, and for each fold what every cell kept, ascending through all layers."""
     rows, widths = dense(design), list(design.widths.values())
     rates, strengths = (list(values) for values in zip(*grid.pairs))
     models, levels = len(rates), len(grid.fractions)
     out = torch.full((len(list(grid.cells())), len(response), response.n_outputs), torch.nan, dtype=torch.float64)
     table = out.view(len(grid.steps), models, levels, *out.shape[1:])
+    chosen: list[list[Tensor]] = []
     for place, task in enumerate(tasks):
+        found: dict[tuple[int, int, int], Tensor] = {}
         member = (folds == torch.unique(folds[folds >= 0])[place]).nonzero().squeeze(1)
         part = Part(rows, response, task, (seed, place))
         for stage, steps in enumerate(grid.steps):
             scores = row_norms(part.train(steps, rates, strengths, count.of(models)))
             for level, fraction in enumerate(grid.fractions):
-                kept = _kept(rows, [_columns(row, design.widths, fraction) for row in scores], widths)
+                columns = [_columns(row, design.widths, fraction) for row in scores]
+                found.update({(stage, model, level): index for model, index in enumerate(columns)})
+                kept = _kept(rows, columns, widths)
                 head = Part(kept, response, task, (seed, place))
-                model = head.train(steps, rates, [0.0] * models, count.of(models))
+                trained = head.train(steps, rates, [0.0] * models, count.of(models))
                 cell = table[stage, :, level]
-                cell[:, member] = head.predict(model, kept[:, member.to(kept.device)])
-    return out
+                cell[:, member] = head.predict(trained, kept[:, member.to(kept.device)])
+        chosen.append([found[key] for key in sorted(found)])
+    return out, chosen
 
 
 def _judged(judge: Judge, size: str, design: FeatureDesign, grid: _Grid, logits: Tensor) -> list[ReferenceCell]:
@@ -243,13 +249,13 @@ def _finish(
     response: Response,
     task: FoldTask,
     place: int,
-    best: tuple[ReferenceCell, Tensor],
+    best: tuple[ReferenceCell, Tensor, list[Tensor]],
     table: Sequence[ReferenceCell],
     judge: Judge,
     seed: int,
 ) -> Selection:
     """Scores and head of the chosen cell on all rows."""
-    cell, out_of_fold = best
+    cell, out_of_fold, by_fold = best
     rows = dense(design)
     part = Part(rows, response, task, (seed, place))
     scores = row_norms(part.train(cell.steps, [cell.rate], [cell.strength], None))[0]
@@ -274,7 +280,8 @@ def _finish(
     )  # fmt: skip
     solution = Solution(readout, _status(head, model, cell), candidates, out_of_fold)
     cells = tuple(replace(c, chosen=c is cell) for c in table)
-    return Selection(cell.size, cell.fraction, cell.strength, "adam", True, columns, named, solution, cells)
+    folds = tuple(by_block(index, design.widths) for index in by_fold)
+    return Selection(cell.size, cell.fraction, cell.strength, "adam", True, columns, named, solution, cells, folds)
 
 
 def _status(head: Part, model: Trained, cell: ReferenceCell) -> Status:
