@@ -30,7 +30,9 @@ def problems(
     def one(rows: Manifest, store: Store) -> Problem:
         if ready.recipe.train is not None:
             return _training(ready, rows, store, options, work)
-        return (_frozen if ready.recipe.gradients is None else _gradient)(ready, rows, store, options)
+        if ready.recipe.gradients is not None:
+            return _gradient(ready, rows, store, options, work)
+        return _frozen(ready, rows, store, options)
 
     test = ready.test
     return one(ready.fit, stores[0]), None if test is None or stores[1] is None else one(test, stores[1])
@@ -79,7 +81,7 @@ def _frozen(ready: Prepared, rows: Manifest, store: Store, options: Options) -> 
     )
 
 
-def _gradient(ready: Prepared, rows: Manifest, store: Store, options: Options) -> GradientProblem:
+def _gradient(ready: Prepared, rows: Manifest, store: Store, options: Options, work: Work) -> GradientProblem:
     """The last layer of the frozen backbone, and the tangent of its top."""
     recipe = ready.recipe
     stage = recipe.gradients
@@ -87,7 +89,8 @@ def _gradient(ready: Prepared, rows: Manifest, store: Store, options: Options) -
         raise RecipeError(f"recipe {recipe.name!r} takes no gradients", do="give it a Gradients stage")
     tangent = None
     if stage.mode != "activation":
-        tangent = Tangent(ready.network, stage.select, rows, of="embedding", batch_size=options.batch_size)
+        tangent = Tangent(ready.network, stage.select, rows, of="embedding", batch_size=options.batch_size).prepare()
+        work.trained(len(rows), store.flops_per_row * len(rows))  # its pass over the rows, what lies below θ₂ kept
     first, second = recipe.solves[0], recipe.solve
     return GradientProblem(
         _task(ready, rows, options), store.matrices(), tangent, torch.arange(len(rows)), stage, first, second
