@@ -63,6 +63,7 @@ def prepare(
     method: str | Recipe = "all-layers",
     options: Options | None = None,
     ledger: Ledger | None = None,
+    progress: Progress | None = None,
     **columns: Any,
 ) -> Prepared:
     """Scan the rows, load the backbone, plan the blocks: everything that comes before the pass.
@@ -77,7 +78,7 @@ def prepare(
     recipe = find_recipe(method).solved_by(options.solver)
     device = check_options(options)
     with ledger.stage("data"):
-        manifest = scan(data, skip_bad=options.skip_bad, **columns)
+        manifest = scan(data, skip_bad=options.skip_bad, progress=_stage(progress, "inspect"), **columns)
         manifest, unlabelled = _labelled(manifest)
         if options.limit is not None:
             manifest = _limited(manifest, options.limit, options.seed)

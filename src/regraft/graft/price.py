@@ -21,6 +21,7 @@ __all__ = [
     "gram_search_flops",
     "head_bytes",
     "head_flops",
+    "head_parts",
     "paper_flops",
     "paper_search_flops",
     "paper_stored_words",
@@ -111,9 +112,18 @@ def head_flops(rows: int, features: int, outputs: int, *, folds: int, solves: in
         folds: inner folds.
         solves: how often the protocol repeats it: outer folds, scalings.
     """
+    return sum(head_parts(rows, features, outputs, folds=folds, solves=solves).values())
+
+
+def head_parts(rows: int, features: int, outputs: int, *, folds: int, solves: int = 1) -> dict[str, float]:
+    """The terms of :func:`head_flops`: ``gram``, ``eigen`` and ``paths``, which run at different rates."""
     rank = min(rows, features)
-    gram = 2.0 * rows * features * rank + _EIGEN * rank**3
-    return solves * (gram + _PATH_PRODUCTS * 4.0 * rows * rank * outputs * folds)
+    parts = {
+        "gram": 2.0 * rows * features * rank,
+        "eigen": float(_EIGEN * rank**3),
+        "paths": _PATH_PRODUCTS * 4.0 * rows * rank * outputs * folds,
+    }
+    return {name: solves * value for name, value in parts.items()}
 
 
 def gram_search_flops(

@@ -117,7 +117,7 @@ def adapt(
     columns = {k: settings.pop(k) for k in ("kind", "label", "group", "input") if k in settings}
     options = replace(options or Options(), **settings)
     ledger = Ledger()
-    ready = prepare(data, model, method=method, options=options, ledger=ledger, **columns)
+    ready = prepare(data, model, method=method, options=options, ledger=ledger, progress=progress, **columns)
     stores = swept(ready, options, ledger, progress)
     fit_rows, test_rows = ready.fit, ready.test
     stage = "solve" if ready.recipe.train is None else "train"
