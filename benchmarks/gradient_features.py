@@ -74,8 +74,8 @@ class Case:
     name: str
     network: Network
     select: str
-    block: str  # the lowest module that holds selected parameters
-    upwards: Callable[[nn.Module, Tensor], Tensor]  # (module, that module's input) → logits
+    below: tuple[str, ...]  # modules whose inputs are cached for fine-tuning
+    upwards: Callable[..., Tensor]  # (module, those inputs) → logits
 
 
 def _cases(data: Any, device: str, quick: bool) -> list[Case]:
@@ -85,7 +85,14 @@ def _cases(data: Any, device: str, quick: bool) -> list[Case]:
     def above(module: nn.Module, x: Tensor) -> Tensor:
         return module.linear(module.get_submodule(block)(x).mean((2, 3)))
 
-    cases = [Case("ResNet-20, last block", network, f"{block}.*", block, above)]
+    def last(module: nn.Module, x: Tensor, inside: Tensor) -> Tensor:
+        part = module.get_submodule(block)
+        return module.linear(torch.relu(part.bn2(part.conv2(inside)) + x).mean((2, 3)))
+
+    cases = [
+        Case("ResNet-20, last block", network, f"{block}.*", (block,), above),
+        Case("ResNet-20, last convolution", network, f"{block}.conv2.*", (block, f"{block}.conv2"), last),
+    ]
     folder = data / "weights" / "mobilenet_v1_0.5_160"
     if not quick and folder.is_dir():
         small = load(str(folder)).to(device)
@@ -96,7 +103,7 @@ def _cases(data: Any, device: str, quick: bool) -> list[Case]:
                 x = module.get_submodule(path)(x)
             return module.classifier(module.mobilenet_v1.pooler(x).flatten(1))
 
-        cases.append(Case(f"{folder.name}, last two blocks", small, "*.layer.2[2345].*", paths[0], top))
+        cases.append(Case(f"{folder.name}, last two blocks", small, "*.layer.2[2345].*", (paths[0],), top))
     return cases
 
 
@@ -149,18 +156,22 @@ def _linear_step(design: Tangent, weights: Blocks, labels: Tensor) -> Blocks:
 def _fine_tuning(case: Case, batch: Tensor, labels: Tensor) -> Callable[[], Any]:
     """The gradient of the mean cross-entropy by the selected parameters, from the cached input of their block."""
     module, kept = copy.deepcopy(case.network.module), []
-    hook = module.get_submodule(case.block).register_forward_pre_hook(lambda _, given: kept.append(given[0].clone()))
+    hooks = [
+        module.get_submodule(path).register_forward_pre_hook(lambda _, given: kept.append(given[0].clone()))
+        for path in case.below
+    ]
     with torch.no_grad():
         expected = case.network.forward(batch)
         module(batch)
-    hook.remove()
+    for hook in hooks:
+        hook.remove()
     names = case.network.select(case.select)
     params = [parameter.requires_grad_(True) for name, parameter in module.named_parameters() if name in names]
-    if not torch.allclose(case.upwards(module, kept[0]), expected, atol=1e-4):
+    if not torch.allclose(case.upwards(module, *kept), expected, atol=1e-4):
         raise RuntimeError(f"{case.name}: the code from the block upwards is not the network's")
 
     def step() -> Any:
-        return torch.autograd.grad(functional.cross_entropy(case.upwards(module, kept[0]), labels), params)
+        return torch.autograd.grad(functional.cross_entropy(case.upwards(module, *kept), labels), params)
 
     return step
 

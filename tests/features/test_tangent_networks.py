@@ -166,3 +166,42 @@ def test_embeddings_and_every_parameter_of_a_text_network(zoo: Callable[[str], N
     )
     tangent = check(network, "embeddings.*", batch, False, graph=False)
     assert "embeddings.word_embeddings.weight" in tangent.shapes
+
+
+class Top(nn.Module):
+    """One convolution, ReLU and average pool above a stem."""
+
+    def __init__(self, bias: bool, norm: bool, **options: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 4, 3, padding=1)
+        self.conv = nn.Conv2d(4, 6, 3, padding=1, bias=bias, **options)
+        self.norm = nn.BatchNorm2d(6) if norm else nn.Identity()
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.relu(self.norm(self.conv(torch.relu(self.stem(x))))).mean((2, 3)))
+
+
+@pytest.mark.parametrize("select", ["conv.weight", "[cn]o*"])
+@pytest.mark.parametrize(
+    ("bias", "norm", "options"),
+    [(False, True, {}), (True, False, {"groups": 2}), (True, True, {"stride": 2, "dilation": 2})],
+)
+def test_pooled_outer_products(bias: bool, norm: bool, options: dict[str, int], select: str) -> None:
+    torch.manual_seed(0)
+    network = made(Top(bias, norm, **options), (3, 18, 19))
+    tangent = check(network, select, network.example(5), True, graph=False)
+    assert any("pooled outer products of conv.weight" in line for line in tangent.path)
+    graph = check(network, select, network.example(5), False, graph=False)
+    y = torch.randn(5, 3)
+    close(tangent.adjoint(y).flatten(), graph.adjoint(y).flatten().double())
+
+
+def test_pooled_outer_products_only_where_they_pay() -> None:
+    torch.manual_seed(0)
+    network = made(Top(True, False), (3, 7, 7))
+    assert "cached activations" in Tangent(network, "conv.*", network.example(3)).path[-2]
+    wide = made(Top(True, False), (3, 18, 18))
+    assert "pooled outer" in Tangent(wide, "conv.*", wide.example(3)).path[-1]
+    assert "cached activations" in Tangent(wide, ["stem.*", "conv.*"], wide.example(3)).path[-2]
+    assert "cached activations" in Tangent(wide, "conv.*", wide.example(3), memory=100).path[-2]

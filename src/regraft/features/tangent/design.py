@@ -9,6 +9,7 @@ Paper: Mu, Liang and Li, Gradients as Features for Deep Representation Learning 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -24,6 +25,7 @@ from regraft.features.tangent.cache import Cache
 from regraft.features.tangent.feed import Feed
 from regraft.features.tangent.generic import Generic, Way
 from regraft.features.tangent.graph import Graph, GraphError
+from regraft.features.tangent.pooled import Pooled
 from regraft.features.tangent.replay import Replay
 from regraft.features.tangent.unfold import Unfold
 from regraft.files import canonical_json, digest
@@ -269,6 +271,9 @@ class _Engine:
         if fast:
             size = min(self.batch_size, feed.rows)
             self._try(lambda: setattr(self, "way", Graph(self.generic, recorded, size)))
+        if isinstance(self.way, Graph):
+            with contextlib.suppress(GraphError):  # another form is the rule, and the graph serves it
+                self.way = Pooled(self.way, feed.rows, memory)
 
     def _try(self, step: Callable[[], None]) -> None:
         """A step of the fast way; where it fails the plain way serves, and ``path`` says why."""

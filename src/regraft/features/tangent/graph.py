@@ -23,7 +23,7 @@ from regraft.features.tangent.generic import Generic
 from regraft.features.tangent.replay import Form, form_of
 from regraft.features.tangent.rewrite import Folded, fold, live, simplified
 
-__all__ = ["Graph", "GraphError"]
+__all__ = ["Graph", "GraphError", "fold_module"]
 
 _AGREE = {torch.float64: 1e-9, torch.float32: 1e-4}
 _VIEWS = frozenset(
@@ -110,11 +110,21 @@ class Graph:
             found.append((tuple(form.split(torch.empty(shape, device="meta"), 2).shape[1:]), dtype))
         return [((s[1], s[2], s[0]), d) if last else (s, d) for (s, d), last in zip(found, self._last)]
 
-    def values(self, recorded: Sequence[Tensor], rows: int) -> list[Tensor]:
-        """The cached activations of one pass."""
+    @property
+    def pair(self) -> tuple[fx.GraphModule, list[Tensor]]:
+        """The tangent graph of two rows, and the values that it reads."""
+        return self._programs[2].tangent, self._kept
+
+    def activations(self, recorded: Sequence[Tensor], rows: int) -> list[Tensor]:
+        """The values that the tangent graph reads, of one pass; a rare number of rows is padded."""
         with torch.no_grad(), self.replay.policy.differentiable():
             program, size = self._program(rows)
-            found = program.primal(*_padded(self.replay.pack(recorded, rows), size))
+            return list(program.primal(*_padded(self.replay.pack(recorded, rows), size)))
+
+    def values(self, recorded: Sequence[Tensor], rows: int) -> list[Tensor]:
+        """The cached activations of one pass."""
+        found = self.activations(recorded, rows)
+        size = self._program(rows)[1]
         split = [form.split(value, size)[:rows] for form, value in zip(self._forms, found)]
         return [value.permute(0, 2, 3, 1) if last else value for value, last in zip(split, self._last)]
 
@@ -202,7 +212,7 @@ class Graph:
         y = torch.randn((2, self.outputs), generator=made).to(self.replay.network.device, self.replay.dtype)
         packed = [value[:2] for value in self._few]
         with torch.no_grad(), self.replay.policy.differentiable():
-            values = two.primal(*packed)
+            values = self._kept = list(two.primal(*packed))
             image = two.tangent(*values, *weights.values())[0]
             back = two.adjoint(*values, y)
         expected = self.generic.adjoint(packed, 2, y)
@@ -215,6 +225,19 @@ class Graph:
         error = max(float((a - b).abs().max()) for a, b in zip(found, wanted))
         if not error <= _AGREE.get(self.replay.dtype, 5e-2) * max(scale, 1e-30):
             raise GraphError(f"its products differ from torch.func's by {error / max(scale, 1e-30):.1e}")
+
+
+def fold_module(module: fx.GraphModule, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> fx.GraphModule:
+    """A part of a graph that is rewritten already.
+
+    Raises:
+        GraphError: it reads something that neither the inputs nor constants give.
+    """
+    constants = {node: getattr(module, str(node.target)) for node in module.graph.nodes if node.op == "get_attr"}
+    try:
+        return fold(Folded(module, constants), inputs, outputs)
+    except KeyError as error:
+        raise GraphError("its parts do not come one after the other") from error
 
 
 def _padded(values: Sequence[Tensor], size: int) -> list[Tensor]:

@@ -77,6 +77,8 @@ def simplified(module: fx.GraphModule, given: Sequence[Tensor], *, zero: int = 0
     for node in list(module.graph.nodes):
         if node.op != "call_function":
             continue
+        if node.target is aten.convolution.default and node.args[2] in zeros:
+            node.update_arg(2, None)
         if _is_zero(node, zeros):
             zeros.add(node)
         elif (same := _same(node, values, zeros)) is not None:
@@ -100,8 +102,7 @@ def _is_zero(node: fx.Node, zeros: set[fx.Node]) -> bool:
     if target in _PRODUCTS:
         return any(each in zeros for each in given)
     if target is aten.convolution.default:
-        still = node.args[2] is None or node.args[2] in zeros
-        return still and (node.args[0] in zeros or node.args[1] in zeros)
+        return node.args[2] is None and (node.args[0] in zeros or node.args[1] in zeros)
     if target in (aten.add.Tensor, aten.sub.Tensor, aten.where.self):
         operands = [each for each in node.args if isinstance(each, fx.Node)]
         wanted = operands[1:] if target is aten.where.self else operands
