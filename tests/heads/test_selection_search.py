@@ -8,7 +8,7 @@ from sklearn.linear_model import Ridge
 import regraft.heads.head2toe as head2toe
 from regraft.errors import SolverError
 from regraft.heads import Response, keep, kept_design, relevance, score, select, solve
-from regraft.linear import Dense, FeatureDesign, UnitRows
+from regraft.linear import Cast, Dense, FeatureDesign, SignedRoot, UnitRows
 
 from .problems import classes_of, flat, scale_of
 from .test_selection import normalised, unit_design, unit_rows
@@ -153,6 +153,66 @@ def test_the_best_of_several_sizes_is_chosen_and_every_cell_is_kept():
     assert found.size == "2"
     assert [cell.size for cell in found.table] == ["1"] * 8 + ["2"] * 8 + ["3"] * 8
     assert {name: len(s) for name, s in found.scores.items()} == designs["2"].widths
+
+
+def test_a_further_scaling_is_tried_at_the_best_size_alone():
+    x, codes = planted(noise=2.0)
+    noise = np.abs(np.random.default_rng(9).normal(size=(90, 600)))
+    blocks = np.split(x, CUTS, axis=1)
+    roots = FeatureDesign({f"layer{i}": UnitRows(SignedRoot(Dense(torch.tensor(b)))) for i, b in enumerate(blocks)}, 3)
+    arguments = {"folds": np.arange(90) % 5, "metric": "accuracy", "fractions": (0.01, 0.05)}
+    sizes = {"1": design_of(noise, 3), "2": design_of(x, 3)}
+    more = {"1": {"1, root-unit": design_of(noise, 3)}, "2": {"2, root-unit": roots}}
+    found = select(sizes, classes_of(codes), more=more, **arguments)
+    assert [cell.size for cell in found.table] == ["1"] * 8 + ["2"] * 8 + ["2, root-unit"] * 8
+    alone = select({"roots": roots}, classes_of(codes), **arguments)
+    assert [c.score for c in found.table[16:]] == [c.score for c in alone.table]
+    for wrong in ({"9": {"a": roots}}, {"2": {"1": roots}}):
+        with pytest.raises(SolverError, match="further designs"):
+            select(sizes, classes_of(codes), more=wrong, **arguments)
+
+
+def test_roots_are_brought_to_unit_norm_over_what_is_kept():
+    """UnitRows over SignedRoot: the norms are those of the roots of the kept features."""
+    x, codes = planted(noise=2.0)
+    x[:, ::3] *= -1
+    roots = np.sign(x) * np.sqrt(np.abs(x))
+    folds = np.arange(90) % 3
+    arguments = {"folds": folds, "metric": "accuracy", "fractions": (0.01, 0.3), "strengths": (1e-2,)}
+    blocks = np.split(x, CUTS, axis=1)
+    design = FeatureDesign({f"layer{i}": UnitRows(SignedRoot(Dense(torch.tensor(b)))) for i, b in enumerate(blocks)}, 3)
+    found = select({"a": design}, classes_of(codes), **arguments)
+    plain = select({"a": design_of(roots, 3)}, classes_of(codes), **arguments)
+    assert [astuple(c) for c in found.table] == [astuple(c) for c in plain.table]
+    columns = dict(found.columns)
+    kept = kept_design(design, columns, True).dense().numpy()
+    expected = [
+        unit_rows(np.split(roots, CUTS, axis=1)[int(name[-1])][:, index.numpy()]) for name, index in columns.items()
+    ]
+    np.testing.assert_allclose(kept, np.concatenate(expected, axis=1), atol=1e-12)
+
+
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_features_stored_in_sixteen_bits_go_through_the_whole_search(monkeypatch, held, dtype):
+    if not held:
+        monkeypatch.setattr("regraft.heads.panel.EXACT_COLUMNS", 100)
+    x, codes = planted()
+    rounded = torch.tensor(x).to(dtype)
+    arguments = {"folds": np.arange(90) % 5, "metric": "accuracy", "fractions": (0.01, 0.05, 0.2)}
+    parts = torch.tensor_split(rounded, CUTS, dim=1)
+    stored, wide_design = (
+        FeatureDesign({f"layer{i}": UnitRows(Dense(part.to(kind))) for i, part in enumerate(parts)}, 3)
+        for kind in (dtype, torch.float32)
+    )
+    found, wide = (select({"512": design}, classes_of(codes), **arguments) for design in (stored, wide_design))
+    assert {k: v.tolist() for k, v in found.columns.items()} == {"layer0": [50, 51, 52], "layer2": [50]}
+    assert found.columns.keys() == wide.columns.keys()
+    assert [c.score for c in found.table] == pytest.approx([c.score for c in wide.table], abs=0.03)
+    kept = kept_design(stored, found.columns, found.normalised)
+    kept = FeatureDesign({name: Cast(matrix, torch.float32) for name, matrix in kept.matrices.items()}, 3)
+    probabilities = found.solution.readout.predict_proba(kept)
+    assert float((probabilities.argmax(1) == torch.as_tensor(codes)).float().mean()) > 0.9
 
 
 def test_one_standard_error_takes_fewer_bytes():

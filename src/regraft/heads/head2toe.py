@@ -49,6 +49,7 @@ def select(
     one_standard_error: bool = False,
     seed: int = 0,
     scorer: Scorer | None = None,
+    more: Mapping[str, Mapping[str, FeatureDesign]] | None = None,
 ) -> Selection:
     """Choose target size T, fraction F, score penalty λ and norm order by cross-validated ridge heads, then the head.
 
@@ -64,7 +65,8 @@ def select(
     them, drawn with ``seed`` in the classes' proportions; the chosen cell is scored, validated and fitted on all.
 
     Args:
-        designs: by target size; features by layer, rows of unit norm in each (``UnitRows``).
+        designs: by key, as cells and the selection name it (the target size, say); features by layer, normally with
+            rows of unit norm in each (``UnitRows``, over roots too: ``UnitRows(SignedRoot(…))``).
         response: labels of the rows.
         folds: (N,) fold of each row; rows of -1 are in every training set and never scored.
         metric: what to choose by, as in :func:`regraft.heads.solve`.
@@ -76,6 +78,8 @@ def select(
         seed: of the rows that are drawn.
         scorer: what ranks the features in the place of the ridge scores. Above 4,000 rows it sees the drawn rows
             alone, and what it finds there also chooses the features of the final head.
+        more: by key of ``designs``, further designs under keys of their own (another scaling of the same blocks,
+            say): tried only where their key's design was the best of ``designs``.
 
     Returns:
         The selection. Equal scores go to the fewest stored bytes, then to the stronger penalty.
@@ -87,7 +91,8 @@ def select(
     response.require_learnable()
     if not designs:
         raise SolverError("there is no design to choose features from", do="give at least one target size")
-    for design in designs.values():
+    known = _known(designs, more or {})
+    for design in known.values():
         check_rows(design, response)
         check_sizes(design, response, metric)
     wanted = check_forms(forms, response)
@@ -97,17 +102,19 @@ def select(
     check_training(fold_of, row_weights(response, class_weight, rows))
     judge = Judge(metric, response, fold_of, rows > 0, calibrate=True)
     tasks = [*fold_tasks(response, fold_of, class_weight), *fold_tasks(response, None, class_weight)]
+    later = {key: list(others) for key, others in (more or {}).items()}
     if len(response) <= GRAM_ROWS:
-        best = _compare(designs, response, fold_of, metric, grid, class_weight, one_standard_error)
+        best = _compare(known, later, response, fold_of, metric, grid, class_weight, one_standard_error)
     else:
         few = _draw(response, GRAM_ROWS, seed)
-        part = {size: _rows(design, few) for size, design in designs.items()}
-        best = _compare(part, response.take(few), fold_of[few], metric, grid, class_weight, one_standard_error)
+        part = {key: _rows(design, few) for key, design in known.items()}
+        drawn, folds_drawn = response.take(few), fold_of[few]
+        best = _compare(part, later, drawn, folds_drawn, metric, grid, class_weight, one_standard_error)
         best = replace(best, panel=None)
         if scorer is None:
-            scores = streamed_scores(designs[best.cell.size], tasks, [best.cell.strength])[:, 0]
+            scores = streamed_scores(known[best.cell.size], tasks, [best.cell.strength])[:, 0]
             best = replace(best, scores=scores)
-    return _finish(designs[best.cell.size], best, tasks, response, fold_of, judge, wanted)
+    return _finish(known[best.cell.size], best, tasks, response, fold_of, judge, wanted)
 
 
 @dataclass(frozen=True)
@@ -147,6 +154,23 @@ def _fractions(fractions: Sequence[float]) -> list[float]:
     return sorted(set(values))
 
 
+def _known(
+    designs: Mapping[str, FeatureDesign], more: Mapping[str, Mapping[str, FeatureDesign]]
+) -> dict[str, FeatureDesign]:
+    """All designs by key."""
+    known = dict(designs)
+    for key, others in more.items():
+        clash = [name for name in others if name in known]
+        if key not in designs or clash:
+            raise SolverError(
+                f"the further designs of {key!r}",
+                expected=f"a key of the designs ({', '.join(designs)}), and keys of their own",
+                got=", ".join(clash) or repr(key),
+            )
+        known.update(others)
+    return known
+
+
 def _rows(design: FeatureDesign, index: Tensor) -> FeatureDesign:
     matrices: dict[str, Matrix] = {
         name: UnitRows(Taken(matrix.matrix, index)) if isinstance(matrix, UnitRows) else Taken(matrix, index)
@@ -170,6 +194,7 @@ def _draw(response: Response, count: int, seed: int) -> Tensor:
 
 def _compare(
     designs: Mapping[str, FeatureDesign],
+    later: Mapping[str, Sequence[str]],
     response: Response,
     folds: Tensor,
     metric: str,
@@ -177,7 +202,7 @@ def _compare(
     class_weight: ClassWeight,
     one_standard_error: bool,
 ) -> _Best:
-    """Judge every cell of every design."""
+    """Judge every cell of every design that ``later`` does not name, then of those it names for the best of them."""
     # the heads are solved on rows in the order of the folds: a fold's rows are one slice
     order = torch.argsort(folds, stable=True)
     sorted_folds, sorted_response = folds[order], response.take(order)
@@ -187,14 +212,20 @@ def _compare(
     table: list[Cell] = []
     best: Cell | None = None
     found: tuple[Tensor, Panel] | None = None
-    for size, design in designs.items():
-        panel = Panel(design)
+    queue = [key for key in designs if not any(key in keys for keys in later.values())]
+    tried = 0
+    while tried < len(queue):
+        size = queue[tried]
+        panel = Panel(designs[size])
         scores = grid.scores(panel, tasks, response)
         logits = _cells(panel, scores, grid, heads, sorted_folds, order)
         table += _judged(judge, size, grid, logits, panel.width)
         last, best = best, _choose(table, judge.sign, one_standard_error)
         if best is not last:
             found = scores, panel
+        tried += 1
+        if tried == len(queue):
+            queue += [key for key in later.get(best.size, ()) if key not in queue]
     if best is None or found is None:
         raise SolverError("there is no design to choose features from", do="give at least one target size")
     chosen = tuple(replace(cell, chosen=cell is best) for cell in table)
