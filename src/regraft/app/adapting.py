@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -26,15 +26,18 @@ from regraft.app.options import (
     DryRun,
     Dtype,
     Embed,
+    Epochs,
     Folds,
     Group,
     Input,
     Json,
     Kind,
     Label,
+    LearningRate,
     Limit,
     Method,
     Metric,
+    Mode,
     Model,
     Output,
     RunFolder,
@@ -42,11 +45,14 @@ from regraft.app.options import (
     Seed,
     SkipBad,
     Solver,
+    Steps,
+    Tau,
+    Theta2,
     Weights,
     Workers,
 )
 from regraft.app.results import say_estimate, say_result, summary
-from regraft.errors import DataError, MissingPathError
+from regraft.errors import DataError, MissingPathError, RecipeError
 
 if TYPE_CHECKING:
     from regraft.record import Record
@@ -57,6 +63,7 @@ STAGES = {
     "inspect": "checking inputs",
     "sweep": "one pass of the backbone",
     "solve": "solving heads",
+    "train": "training",
     "predict": "predicting",
 }
 _TABLES = (".csv", ".parquet", ".json")
@@ -79,6 +86,12 @@ def adapt(
     weights: Weights = None,
     method: Method = "all-layers",
     solver: Solver = None,
+    mode: Mode = None,
+    theta2: Theta2 = None,
+    tau: Tau = None,
+    steps: Steps = None,
+    epochs: Epochs = None,
+    lr: LearningRate = None,
     kind: Kind = None,
     label: Label = None,
     group: Group = None,
@@ -98,28 +111,30 @@ def adapt(
     dry_run: DryRun = False,
     as_json: Json = False,
 ) -> None:
-    """Adapt a backbone to labelled data: one pass, an honest score, an artifact and a report.
+    """Adapt a backbone to labelled data: an honest score, an artifact and a report.
 
-    Nothing of the backbone is trained, and each input crosses it once. A split named test is used for
-    the final score alone; without one the score is cross-validated. What was computed is kept in the
-    cache, so that the same command goes on where it stopped.
+    Most methods train nothing of the backbone, and each input crosses it once; those that train it say
+    so. A split named test is used for the final score alone; without one the score is cross-validated, or
+    for methods that train measured on a held-out fifth. What was computed is kept in the cache, so that
+    the same command goes on where it stopped.
     """
-    from regraft.graft import Options, estimate, prepare
+    from regraft.graft import Options, estimate, prepare, with_gradients
     from regraft.graft import adapt as run_adapt
 
+    recipe = with_gradients(method, mode, theta2).altered(tau=_tau(tau), steps=steps, epochs=epochs, lr=lr)
     options = Options(
         metric=metric, folds=folds, seed=seed, class_weight=class_weight, limit=limit, dtype=dtype,
         batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad, weights=weights, solver=solver,
     )  # fmt: skip
     columns: dict[str, Any] = {"kind": kind, "label": _one_or_many(label), "group": group, "input": input_column}
     if dry_run:
-        record = estimate(prepare(data, model, method=method, options=options, **columns), options)
+        record = estimate(prepare(data, model, method=recipe, options=options, **columns), options)
         show_json(summary(record)) if as_json else say_estimate(record)
         return
     _check_folder(output or Path("runs"))
     command = shlex.join(["regraft", *sys.argv[1:]]) if Path(sys.argv[0]).name in ("regraft", "__main__.py") else ""
     with Bars(STAGES) as bars:
-        run = run_adapt(data, model, method=method, options=options, progress=bars, command=command, **columns)
+        run = run_adapt(data, model, method=recipe, options=options, progress=bars, command=command, **columns)
     folder = output or Path("runs") / _slug(run.record)
     _finish(run, folder, embed, as_json)
 
@@ -292,6 +307,14 @@ def _inputs(given: list[str]) -> Any:
     if folders:
         raise DataError(f"{folders[0]} is a folder among files", do="give one folder, or files only")
     return [Path(name) for name in given]
+
+
+def _tau(given: str | None) -> int | Literal["auto"] | None:
+    if given is None or given == "auto":
+        return given  # type: ignore[return-value]
+    if not given.isdecimal():
+        raise RecipeError(f"--tau {given}", expected="a whole number of epochs, or auto")
+    return int(given)
 
 
 def _one_or_many(label: list[str] | None) -> str | list[str] | None:

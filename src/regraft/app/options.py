@@ -16,15 +16,18 @@ __all__ = [
     "DryRun",
     "Dtype",
     "Embed",
+    "Epochs",
     "Folds",
     "Group",
     "Input",
     "Json",
     "Kind",
     "Label",
+    "LearningRate",
     "Limit",
     "Method",
     "Metric",
+    "Mode",
     "Model",
     "Output",
     "RunFolder",
@@ -32,12 +35,16 @@ __all__ = [
     "Seed",
     "SkipBad",
     "Solver",
+    "Steps",
+    "Tau",
+    "Theta2",
     "Weights",
     "Workers",
 ]
 
 RESULT = "Result"
 _BACKBONE, _DATA, _SCORE, _PASS = "Backbone and method", "Data", "Choice and score", "The pass"
+_TRAINING = "Methods that train"
 
 Data = Annotated[
     str,
@@ -68,7 +75,9 @@ Method = Annotated[
         "--method",
         metavar="NAME",
         rich_help_panel=_BACKBONE,
-        help="all-layers, probe (the last layer alone), or head2toe (few features of all layers).",
+        help="all-layers, probe (the last layer alone), head2toe (few features of all layers), or gradient (the last "
+        "layer and derivatives of the topmost block). Methods that train the backbone: finetune, lp-ft, scratch, "
+        "head2toe-ft, head2toe-ft-plus, finetune-refit.",
     ),
 ]
 Solver = Annotated[
@@ -78,6 +87,41 @@ Solver = Annotated[
         help="Of head2toe's search: fast (the default), reference (the paper's own) or exact (the group lasso).",
     ),
 ]  # fmt: skip
+Mode = Annotated[
+    str | None,
+    typer.Option(
+        "--mode", metavar="NAME", rich_help_panel=_BACKBONE,
+        help="Of gradient: full (the last layer and gradients, the default), gradient, or activation.",
+    ),
+]  # fmt: skip
+Theta2 = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--theta2", metavar="PATTERN", rich_help_panel=_BACKBONE,
+        help="Of gradient: the parameters whose derivatives are features, such as 'layer4.*'; the topmost block "
+        "if absent; repeat it for several.",
+    ),
+]  # fmt: skip
+Tau = Annotated[
+    str | None,
+    typer.Option(
+        "--tau", metavar="N", rich_help_panel=_TRAINING,
+        help="Epochs that the head alone is trained before everything is; auto chooses on held-out rows.",
+    ),
+]  # fmt: skip
+Steps = Annotated[
+    int | None, typer.Option("--steps", metavar="N", min=1, rich_help_panel=_TRAINING, help="Length of the training.")
+]
+Epochs = Annotated[
+    int | None,
+    typer.Option("--epochs", metavar="N", min=1, rich_help_panel=_TRAINING, help="The same in passes over the rows."),
+]
+LearningRate = Annotated[
+    float | None,
+    typer.Option(
+        "--lr", metavar="X", rich_help_panel=_TRAINING, help="Learning rate; chosen on held-out rows if absent."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", rich_help_panel=RESULT, help="Print exactly one JSON object on stdout.")]
 Batch = Annotated[int, typer.Option("--batch-size", metavar="N", min=1, rich_help_panel=_PASS, help="Rows per batch.")]
 Workers = Annotated[

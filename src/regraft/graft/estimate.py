@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from regraft.features import DTYPES, Store, batches, find, pool_batch
+from regraft.graft.estimate_training import training_cost
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
+from regraft.graft.price import Workload, head_parts
 from regraft.graft.pricing import head_work, price_figure, workload
 from regraft.graft.recording import task_of, versions
 from regraft.heads.selection import kept_count, stored_bytes
@@ -19,13 +21,15 @@ from regraft.record import Cost, Record
 
 __all__ = ["estimate"]
 
+_MEASURED = 512  # side of the matrices that are timed
+
 
 def estimate(ready: Prepared, options: Options) -> Record:
     """Predict passes, FLOPs, seconds and bytes.
 
     The pass is predicted from one real batch (decoded, preprocessed and run twice, the second timed). The head,
     Head2Toe's search included, is predicted from its leading terms (:func:`regraft.graft.price.head_flops`,
-    :func:`regraft.graft.price.gram_search_flops`) at the rate of a matrix product measured now.
+    :func:`regraft.graft.price.gram_search_flops`), each at the rate of its kind of matrix product measured now.
 
     Returns:
         a Record with status ``dry-run``, no scores, predicted costs, and in ``figures["price"]`` the costs of other
@@ -44,12 +48,15 @@ def estimate(ready: Prepared, options: Options) -> Record:
         reused=not todo,
     )
     work = workload(ready, options, flops_per_row, seconds_per_row)
-    solve = Cost("solve", sum(head_work(ready, work).values()) / _rate())
+    solve = Cost("solve", _solve_seconds(ready, work))
+    train = training_cost(ready, options)
     stored = _most_bytes(ready, work.widths, outputs)
+    if train is not None:  # every tensor of the backbone is kept, whole
+        stored += sum(t.numel() * t.element_size() for t in ready.network.module.state_dict().values())
     own = {
-        "passes": sweep.backbone_passes,
-        "backbone_flops": sweep.flops,
-        "seconds": sweep.seconds + solve.seconds,
+        "passes": sweep.backbone_passes + (0.0 if train is None else train.backbone_passes),
+        "backbone_flops": sweep.flops + (0 if train is None else train.flops),
+        "seconds": sweep.seconds + (solve if train is None else train).seconds,
         "stored_bytes": stored,
     }
     return Record(
@@ -60,7 +67,7 @@ def estimate(ready: Prepared, options: Options) -> Record:
         model={"name": ready.network.name, "licence": "", "taps": len(ready.plan.blocks), "features": width},
         data={"name": ready.manifest.name, "store_bytes": rows * width * DTYPES[options.dtype].itemsize},
         scores={"validation": None, "test": None},
-        costs=(sweep, solve),
+        costs=(sweep, solve) if train is None else (sweep, train),
         figures={"price": price_figure(ready, work, own)},
         seeds={"seed": options.seed},
         versions=versions(),
@@ -97,12 +104,27 @@ def _of_stored(stores: Sequence[Store | None]) -> tuple[float, int]:
     return seconds, max(store.flops_per_row for store in there)
 
 
-def _rate() -> float:
-    """FLOPs a second of a float32 matrix product, now and here."""
-    size = 512
-    a = torch.randn(size, size, generator=torch.Generator().manual_seed(0))
-    a @ a
+def _solve_seconds(ready: Prepared, work: Workload) -> float:
+    """The head's terms, each at the rate of its kind of product, measured now."""
+    outputs = work.outputs
+    generator = torch.Generator().manual_seed(0)
+    square = torch.randn(_MEASURED, _MEASURED, generator=generator)
+    double = square.double()
+    gram = double @ double.T
+    thin = torch.randn(_MEASURED, outputs, generator=generator, dtype=torch.float64)
+    product = 2 * _MEASURED**3 / _seconds(lambda: square @ square)
+    if ready.recipe.select is not None:
+        return sum(head_work(ready, work).values()) / product
+    eigen = 10 * _MEASURED**3 / _seconds(lambda: torch.linalg.eigh(gram))
+    path = 2 * _MEASURED**2 * outputs / _seconds(lambda: double @ thin)
+    times = work.solves * len(ready.recipe.features.scalings)
+    parts = head_parts(work.solve_rows, ready.plan.width, outputs, folds=work.folds, solves=times)
+    return 2 * parts["gram"] / product + parts["eigen"] / eigen + parts["paths"] / path
+
+
+def _seconds(call: Callable[[], object]) -> float:
+    """Of the second of two calls."""
+    call()
     began = time.perf_counter()
-    for _ in range(4):
-        a @ a
-    return 4 * 2 * size**3 / (time.perf_counter() - began)
+    call()
+    return time.perf_counter() - began

@@ -1,0 +1,102 @@
+"""Methods that train on the command line: adapt, predict, what it would cost, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from tests.app.photos import MODEL, Small, folder
+
+from regraft.app.cli import run
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return folder(tmp_path_factory.mktemp("data") / "photos", parts=("train", "test"), per_class=8)
+
+
+@pytest.fixture
+def own(tmp_path):
+    torch.manual_seed(0)
+    save_file(Small().state_dict(), tmp_path / "own.safetensors")
+    return ("--model", "tests.app.photos:small", "--weights", str(tmp_path / "own.safetensors"))
+
+
+@pytest.fixture
+def regraft(capfd, tmp_path, monkeypatch):
+    """Run one command; gives (exit code, stdout, stderr)."""
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "store"))
+
+    def call(*arguments) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = run([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.mark.parametrize("method", ["finetune", "finetune-refit"])
+def test_adapt_and_predict_with_a_trained_backbone(regraft, photos, own, tmp_path, method):
+    more = ("--method", method, "--tau", "3", "--steps", "8", "--lr", "0.05", "--json")
+    code, out, err = regraft("adapt", photos, *own, *more, "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["method"] == method
+    assert found["scores"]["test"]["metric"] == "accuracy"
+    assert (tmp_path / "run" / "report.html").is_file()
+    inputs = sorted((photos / "test").glob("*/*.*"))
+    code, out, err = regraft("predict", tmp_path / "run", *own, *inputs)
+    assert (code, err) == (0, "")
+    said = {row["id"].split("test/")[-1]: row["prediction"] for row in csv.DictReader(io.StringIO(out))}
+    with (tmp_path / "run" / "predictions.csv").open() as stream:
+        kept = {
+            row["id"].split("test/")[-1]: row["predicted"] for row in csv.DictReader(stream) if row["part"] == "test"
+        }
+    assert said == kept
+    code, out, err = regraft("predict", tmp_path / "run", *MODEL, *inputs)
+    assert code == 2
+    assert "not the backbone" in err
+
+
+def test_an_embedded_run_needs_no_backbone(regraft, photos, tmp_path):
+    more = ("--method", "finetune", "--tau", "1", "--steps", "2", "--lr", "0.01", "--embed")
+    code, _, err = regraft("adapt", photos, *MODEL, *more, "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["backbone"]["embedded"]
+    assert config["backbone"]["fingerprint"] == config["backbone"]["trained"]
+    code, out, err = regraft("predict", tmp_path / "run", photos / "test")
+    assert (code, err) == (0, "")
+    assert len(out.splitlines()) == 33
+
+
+def test_a_dry_run_says_what_the_training_would_cost(regraft, photos, own):
+    code, out, err = regraft("adapt", photos, *own, "--method", "finetune", "--steps", "40", "--dry-run", "--json")
+    assert (code, err) == (0, "")
+    cost = json.loads(out)["cost"]
+    steps = round((0.7 + 3.2 - 0.3 + 1) * 40)
+    assert cost["backbone_passes"] == pytest.approx(1 + steps * 32 / 64)
+    assert cost["flops"] > 0
+    assert cost["seconds"]["train"] > 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("--method", "probe", "--tau", "4"), "method 'probe' probes no head"),
+        (("--method", "all-layers", "--lr", "0.1"), "method 'all-layers' trains nothing"),
+        (("--method", "finetune", "--tau", "soon"), "--tau soon"),
+        (("--method", "finetune", "--steps", "5", "--epochs", "2"), "two lengths"),
+        (("--method", "finetune", "--lr", "-1"), "lr is out of range"),
+    ],
+)
+def test_what_does_not_fit_is_said_in_one_line(regraft, photos, arguments, words):
+    code, out, err = regraft("adapt", photos, *MODEL, *arguments)
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
