@@ -281,3 +281,24 @@ def test_designs_that_do_not_fit_are_refused():
         relevance(object(), classes_of(codes), None, 1e-2)
     with pytest.raises(SolverError, match="train on"):
         relevance(unit_design(x, 3), classes_of(codes), np.zeros(20, int), 1e-2)
+
+
+def test_scores_of_many_rows_from_a_sample_of_columns_are_near_the_exact_ones(monkeypatch):
+    """At most 1/λ directions count: a third of the columns finds nearly the same features."""
+    rng = np.random.default_rng(0)
+    codes = np.arange(900) % 5
+    hidden = rng.normal(size=(900, 20)) + rng.normal(size=(5, 20))[codes]
+    x = np.maximum(hidden @ rng.normal(size=(20, 3000)) + rng.normal(size=(900, 3000)), 0)
+    design = unit_design(x, 5, cuts=(700, 1500), dtype=torch.float32)
+    folds = np.arange(900) % 3
+    exact = torch.cat(list(relevance(design, classes_of(codes), folds, 1e-2).values()), dim=1)
+    monkeypatch.setattr("regraft.heads.feature_scores.GRAM_ROWS", 800)
+    whole = torch.cat(list(relevance(design, classes_of(codes), folds, 1e-2).values()), dim=1)
+    monkeypatch.setattr("regraft.heads.tall_scores._MOST", 1000)
+    rough = torch.cat(list(relevance(design, classes_of(codes), folds, 1e-2).values()), dim=1)
+    assert not torch.equal(whole, rough)
+    for fold in range(3):
+        torch.testing.assert_close(whole[fold], exact[fold], rtol=0.02, atol=5e-3 * float(exact.max()))
+        for found, least in ((whole, 0.97), (rough, 0.9)):
+            same = set(exact[fold].topk(300).indices.tolist()) & set(found[fold].topk(300).indices.tolist())
+            assert len(same) >= least * 300

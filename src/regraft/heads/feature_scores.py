@@ -14,17 +14,18 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.dual import dual_ridge, gram_scale
-from regraft.heads.fitters import ridge_targets
+from regraft.heads.fold_tasks import FoldTask, fold_tasks
 from regraft.heads.lbfgs import Problem, minimise
 from regraft.heads.losses import LOSSES
 from regraft.heads.panel import Panel
 from regraft.heads.response import Response
 from regraft.heads.solve import check_folds, check_strengths, check_training
 from regraft.heads.streamed import Streamed
+from regraft.heads.tall_scores import single_pattern, tall_scores
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import Cast, FeatureDesign
 
-__all__ = ["GRAM_ROWS", "FoldTask", "fold_tasks", "panel_scores", "relevance", "streamed_scores"]
+__all__ = ["GRAM_ROWS", "FoldTask", "fold_tasks", "panel_scores", "relevance", "row_scores", "streamed_scores"]
 
 #: Above this many rows scores are solved for by streaming, not through an N × N Gram.
 GRAM_ROWS = 4000
@@ -32,39 +33,6 @@ _TOLERANCE = 1e-5
 _ITERATIONS = 500
 #: Bytes of coefficients and their L-BFGS memory that are held at once.
 _STATE_BYTES = 2**31
-
-
-class FoldTask:
-    """What a fit without one fold may see: targets and weights, nothing of that fold's labels.
-
-    Args:
-        response: labels of all N rows.
-        class_weight: as in :func:`regraft.heads.solve`, counted over the rows that this task trains on.
-        rows: (N,) sample weights, zero for rows that are left out.
-
-    Attributes:
-        targets: (N, C) float64, zero where a row is left out; outputs of a regression in units of their spread.
-        weights: (N, 1) or (N, C).
-    """
-
-    def __init__(self, response: Response, class_weight: ClassWeight, rows: Tensor) -> None:
-        self.weights = row_weights(response, class_weight, rows)
-        values = ridge_targets(response) * (self.weights > 0)
-        self.plain = values
-        if response.kind == "regression":
-            share = self.weights / self.weights.sum(0).clamp_min(1e-300)
-            spread = (share * (values - (share * values).sum(0)).square()).sum(0).sqrt()
-            values = values / torch.where(spread > 0, spread, torch.ones_like(spread))
-        self.targets = values
-
-
-def fold_tasks(response: Response, folds: Tensor | None, class_weight: ClassWeight = None) -> list[FoldTask]:
-    """A task for each fold left out, by rising fold; for ``folds=None`` the one task with every row."""
-    rows = sample_weights(response, None)
-    if folds is None:
-        return [FoldTask(response, class_weight, rows)]
-    labels = torch.unique(folds[folds >= 0]).tolist()
-    return [FoldTask(response, class_weight, rows * (folds != label)) for label in labels]
 
 
 def relevance(
@@ -83,7 +51,8 @@ def relevance(
     score of Head2Toe (Evci et al. 2022, Eq. 3), which ranks no better and costs 10,000 times as much.
 
     Up to 65,536 features and 4,000 rows in the features' own precision; more features from bfloat16 and a Gram
-    of 65,536 sampled columns; more rows by preconditioned L-BFGS streaming the design.
+    of 65,536 sampled columns; more rows by :func:`regraft.heads.tall_scores.tall_scores`, exact up to 2,048 features
+    and from a sample of at most 8,192 above (where outputs have weights of their own: by L-BFGS streaming the design).
 
     Args:
         design: features by layer, normally with rows of unit norm in each.
@@ -109,7 +78,7 @@ def relevance(
     if design.n_rows <= GRAM_ROWS:
         found = panel_scores(Panel(design), tasks, [strength])[:, 0]
     else:
-        found = streamed_scores(design, tasks, [strength])[:, 0]
+        found = row_scores(design, tasks, [strength])[:, 0]
     pieces = torch.split(found, list(design.widths.values()), dim=1)
     return {name: piece if folds is not None else piece[0] for name, piece in zip(design.widths, pieces)}
 
@@ -132,6 +101,11 @@ def panel_scores(panel: Panel, tasks: Sequence[FoldTask], strengths: Sequence[fl
     penalties = [strength * scale for strength in strengths]
     duals = [a for task in tasks for a, _ in dual_ridge(gram, task.targets, task.weights, penalties)]
     return panel.norms(torch.stack(duals)).view(len(tasks), len(strengths), panel.width)
+
+
+def row_scores(design: FeatureDesign, tasks: Sequence[FoldTask], strengths: Sequence[float]) -> Tensor:
+    """(tasks, strengths, width) scores for many rows: in two passes, or streamed where outputs differ in weights."""
+    return (tall_scores if single_pattern(tasks) else streamed_scores)(design, tasks, strengths)
 
 
 def streamed_scores(design: FeatureDesign, tasks: Sequence[FoldTask], strengths: Sequence[float]) -> Tensor:

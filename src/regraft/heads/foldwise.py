@@ -13,12 +13,13 @@ from regraft.heads.model import Basis
 from regraft.heads.panel import Panel
 from regraft.heads.response import Response
 from regraft.heads.selection import kept_design
-from regraft.linear import Dense, FeatureDesign
+from regraft.linear import Dense, FeatureDesign, Matrix, UnitRows
 
-__all__ = ["Foldwise", "fold_fitters", "in_memory"]
+__all__ = ["Foldwise", "fold_fitters", "gathered", "in_memory"]
 
 #: Kept features up to this size are read once and held.
-_HELD_BYTES = 2**31
+_HELD_BYTES = 2**32
+_READ_BYTES = 8 * 2**20
 
 
 class Foldwise(Fitter):
@@ -73,8 +74,8 @@ def fold_fitters(
     alone = [torch.where(folds == label, 0, -1) for label in torch.unique(folds[folds >= 0]).tolist()]
     if panel is None:
         return [
-            fitter(in_memory(kept_design(design, columns, normalise)), response, task.weights, fold)
-            for columns, task, fold in zip(choices, tasks, alone)
+            fitter(kept, response, task.weights, fold)
+            for kept, task, fold in zip(gathered(design, choices, normalise), tasks, alone)
         ]
     out: list[Fitter] = []
     for gram, task, fold in zip(panel.kernels(choices, normalise), tasks, alone):
@@ -95,8 +96,48 @@ def _even(weights: Tensor, alone: Tensor) -> Tensor:
 
 
 def in_memory(design: FeatureDesign) -> FeatureDesign:
-    """The same design read once, where it takes no more than 2 GiB."""
+    """The same design read once, where it takes no more than 4 GiB."""
     if design.width * design.n_rows * design.dtype.itemsize > _HELD_BYTES:
         return design
     matrices = {name: Dense(matrix.rows(slice(0, design.n_rows))) for name, matrix in design.matrices.items()}
     return FeatureDesign(matrices, design.n_outputs, device=design.device)
+
+
+def gathered(design: FeatureDesign, choices: Sequence[Mapping[str, Tensor]], normalise: bool) -> list[FeatureDesign]:
+    """:func:`kept_design` of each choice, held in memory after one pass over all features.
+
+    Choices that take more than 4 GiB together are left to be read when asked for.
+    """
+    entries = sum(len(index) for choice in choices for index in choice.values())
+    if entries * design.n_rows * design.dtype.itemsize > _HELD_BYTES:
+        return [kept_design(design, choice, normalise) for choice in choices]
+    held: list[dict[str, Matrix]] = [{} for _ in choices]
+    for name, matrix in design.matrices.items():
+        wanted = [(kept, choice[name]) for kept, choice in zip(held, choices) if name in choice and len(choice[name])]
+        if not wanted:
+            continue
+        inner = matrix.matrix if isinstance(matrix, UnitRows) else matrix
+        found = [
+            torch.empty(design.n_rows, len(index), dtype=design.dtype, device=design.device) for _, index in wanted
+        ]
+        step = max(1, _READ_BYTES // max(1, matrix.shape[1] * design.dtype.itemsize))
+        for start in range(0, design.n_rows, step):
+            part = slice(start, min(start + step, design.n_rows))
+            rows = inner.rows(part)
+            norms = None if normalise or inner is matrix else _norms(rows)
+            if norms is None and not normalise:
+                rows = matrix.rows(part)
+            for out, (_, index) in zip(found, wanted):
+                chosen = torch.index_select(rows, 1, index.to(rows.device))
+                out[part] = chosen if norms is None else chosen.to(norms.dtype) / norms
+        for out, (kept, _) in zip(found, wanted):
+            kept[name] = Dense(UnitRows(Dense(out)).rows(slice(0, design.n_rows)) if normalise else out)
+    return [FeatureDesign(kept, design.n_outputs, device=design.device) for kept in held]
+
+
+def _norms(rows: Tensor) -> Tensor | None:
+    """‖x‖ of rows (n, d), (n, 1), as ``UnitRows`` takes them; None where some need its care."""
+    wide = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    norms = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
+    sound = (norms >= torch.finfo(wide.dtype).tiny ** 0.5) & (norms < torch.inf)
+    return norms if bool(sound.all()) else None

@@ -17,16 +17,16 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.feature_scores import GRAM_ROWS, FoldTask, check_rows, fold_tasks, panel_scores, streamed_scores
+from regraft.heads.feature_scores import GRAM_ROWS, FoldTask, check_rows, fold_tasks, panel_scores, row_scores
 from regraft.heads.fitters import fitter
-from regraft.heads.foldwise import Foldwise, fold_fitters, in_memory
+from regraft.heads.foldwise import Foldwise, fold_fitters, gathered
 from regraft.heads.metrics import PROPER
 from regraft.heads.nested import Nested, steps, union
 from regraft.heads.panel import Panel
 from regraft.heads.response import Response
 from regraft.heads.scorer import Scorer
 from regraft.heads.search import Judge
-from regraft.heads.selection import FRACTIONS, Cell, Selection, keep, kept_count, kept_design, ranking, stored_bytes
+from regraft.heads.selection import FRACTIONS, Cell, Selection, keep, kept_count, ranking, stored_bytes
 from regraft.heads.solve import FORMS, check_folds, check_forms, check_sizes, check_strengths, check_training, search
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import FeatureDesign, Matrix, Taken, UnitRows
@@ -112,7 +112,7 @@ def select(
         best = _compare(part, later, drawn, folds_drawn, metric, grid, class_weight, one_standard_error)
         best = replace(best, panel=None)
         if scorer is None:
-            scores = streamed_scores(known[best.cell.size], tasks, [best.cell.strength])[:, 0]
+            scores = row_scores(known[best.cell.size], tasks, [best.cell.strength])[:, 0]
             best = replace(best, scores=scores)
     return _finish(known[best.cell.size], best, tasks, response, fold_of, judge, wanted)
 
@@ -303,7 +303,7 @@ def _finish(
     parts = fold_fitters(design, best.panel, choices, cell.normalised, tasks, response, folds)
     everything = _named(design, best.scores[-1])
     columns = keep(everything, cell.fraction)
-    kept = in_memory(kept_design(design, columns, cell.normalised))
+    (kept,) = gathered(design, [columns], cell.normalised)
     final = fitter(kept, response, tasks[-1].weights, folds)
     solution = search(Foldwise(folds, parts, final), judge, forms)
     return Selection(

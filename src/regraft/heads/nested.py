@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regraft.heads.dual import dual_ridge, gram_scale
-from regraft.heads.feature_scores import FoldTask
+from regraft.heads.fold_tasks import FoldTask
 from regraft.heads.panel import Columns, Panel, check_columns, check_gram, unit
 from regraft.heads.primal import primal_ridge, primal_scale
 from regraft.heads.products import add_product, mirror, multiply

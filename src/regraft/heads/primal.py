@@ -9,7 +9,7 @@ from regraft.errors import SolverError
 from regraft.heads.dual import weight_patterns
 from regraft.heads.products import cholesky_solve, multiply
 
-__all__ = ["primal_ridge", "primal_scale"]
+__all__ = ["primal_ridge", "primal_scale", "solve_normal"]
 
 
 def primal_scale(columns: Tensor) -> float:
@@ -43,21 +43,23 @@ def primal_ridge(columns: Tensor, targets: Tensor, weights: Tensor, penalty: flo
         moved = columns - (columns @ weight)[:, None]
         scaled = moved * weight.sqrt()
         right = multiply(scaled, (weight.sqrt()[:, None] * (part - mean)).to(columns.dtype))
-        found = _solve(scaled, right, penalty)
-        predicted = multiply(moved[:, rows].T, found.to(columns.dtype))
+        found = solve_normal(multiply(scaled, scaled.T), right, penalty, scaled)
+        predicted = multiply(moved[:, rows].T, found)
         out[:, outputs] = predicted.to(torch.float64) + mean
     return out
 
 
-def _solve(scaled: Tensor, right: Tensor, penalty: float) -> Tensor:
-    """(Z Zᵀ + λ I)⁻¹ B; factorised in Z's dtype, in float64 where that fails."""
-    for dtype in dict.fromkeys((scaled.dtype, torch.float64)):
-        wide = scaled.to(dtype)
-        system = multiply(wide, wide.T)
+def solve_normal(normal: Tensor, right: Tensor, penalty: float, rows: Tensor | None = None) -> Tensor:
+    """(G + λ I)⁻¹ B of symmetric G; factorised in its dtype, in float64 where that fails (anew from Z, G = Z Zᵀ)."""
+    for dtype in dict.fromkeys((normal.dtype, torch.float64)):
+        again = rows is not None and dtype != normal.dtype
+        system = (
+            multiply(rows.to(dtype), rows.to(dtype).T) if again and rows is not None else normal.to(dtype, copy=True)
+        )
         system.diagonal().add_(penalty)
         found = cholesky_solve(system, right.to(dtype))
         if found is not None:
-            return found
+            return found.to(normal.dtype)
     raise SolverError(
         "the ridge system of the features is not positive definite",
         expected="finite features and a penalty above their rounding errors",
