@@ -10,10 +10,30 @@ from regraft.graft.recipe import find_recipe
 
 
 def test_named_recipes_are_whole():
-    assert list(METHODS) == ["probe", "all-layers", "head2toe"]
-    for recipe in METHODS.values():
-        assert recipe.stages == tuple(s for s in (recipe.features, recipe.select, recipe.solve) if s is not None)
+    assert list(METHODS) == [
+        "probe", "all-layers", "head2toe", "gradient", "finetune", "lp-ft", "scratch", "head2toe-ft",
+        "head2toe-ft-plus", "finetune-refit",
+    ]  # fmt: skip
+    for name, recipe in METHODS.items():
+        assert recipe.name == name
         assert recipe.citation
+        assert recipe.title
+    for name in ("probe", "all-layers", "head2toe"):
+        recipe = METHODS[name]
+        assert recipe.stages == tuple(s for s in (recipe.features, recipe.select, recipe.solve) if s is not None)
+
+
+def test_training_divides_a_recipe():
+    """The pass, the head and the solve that come before it are of the backbone as it came."""
+    refit = METHODS["finetune-refit"]
+    assert refit.features.taps.patterns == ("embedding",)
+    assert refit.refit[0] == Features()
+    assert refit.refit[1] == Solve()
+    assert METHODS["lp-ft"].solve.forms == ("logistic",)
+    assert METHODS["lp-ft"].refit is None
+    assert METHODS["scratch"].train.tuning.norms == "trained"
+    assert [name for name, recipe in METHODS.items() if recipe.train is None] == [
+        "probe", "all-layers", "head2toe", "gradient"]  # fmt: skip
 
 
 def test_solve_before_features_is_refused_with_what_is_lacking():

@@ -300,6 +300,7 @@ _LPFT = (
     "Kumar, Raghunathan, Jones, Ma, Liang, Fine-Tuning can Distort Pretrained Features and Underperform "
     "Out-of-Distribution, ICLR 2022."
 )
+_ANEW = "He, Girshick, Dollár, Rethinking ImageNet Pre-training, ICCV 2019."
 _LAST = Features(Taps(("embedding",), (None,)), ("none",))
 _CHOSEN = (Features(Taps(sizes=(512, 2048, 8192)), ("unit",)), Select(), Solve())
 _FROM_NOTHING = Train(lrs=(1e-1, 3e-2, 1e-2), tuning=Tuning(norms="trained"))
@@ -333,7 +334,7 @@ METHODS: dict[str, Recipe] = {
         ),
         Recipe("finetune", "all weights, from a head probed for tau epochs", (_LAST, Probe(), Train()), _HEAD),
         Recipe("lp-ft", "all weights, from a solved linear probe", (_LAST, Solve(("logistic",)), Train()), _LPFT),
-        Recipe("scratch", "all weights, from random ones", (Reinitialise(), _LAST, Probe(0), _FROM_NOTHING), ""),
+        Recipe("scratch", "all weights, from random ones", (Reinitialise(), _LAST, Probe(0), _FROM_NOTHING), _ANEW),
         Recipe("head2toe-ft", "all weights, from Head2Toe's head and features", (*_CHOSEN, Train()), _HEAD2TOE),
         Recipe(
             "head2toe-ft-plus",
