@@ -133,6 +133,13 @@ def test_progress_goes_to_a_terminal_on_stderr_and_never_to_stdout(photos, tmp_p
     assert "48/48" in err
 
 
+def test_looking_for_unreadable_inputs_is_counted_too(photos, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "160")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    assert run(["adapt", str(photos), *MODEL, "--method", "probe", "-o", str(tmp_path / "run"), "--skip-bad"]) == 0
+    assert "checking inputs" in capsys.readouterr().err
+
+
 def test_dry_run_says_the_cost_and_writes_nothing(regraft, photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "cache"))

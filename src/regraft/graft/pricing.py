@@ -66,7 +66,7 @@ def head_work(ready: Prepared, work: Workload) -> dict[str, float]:
         widths = list(work.widths.values())
         return {"search": work.solves * paper_search_flops(widths, work.outputs, **grid)}  # type: ignore[arg-type]
     return gram_search_flops(
-        list(work.widths.values()),
+        list(work.widths.values()) * len(ready.recipe.features.scalings),
         work.solve_rows,
         work.outputs,
         folds=work.folds,
