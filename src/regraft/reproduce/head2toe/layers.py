@@ -191,12 +191,12 @@ def _named(flat: Sequence[int], widths: Mapping[str, int]) -> dict[str, Tensor]:
     return {name: part for name, part in inside.items() if len(part)}
 
 
-def _cross(bench: Bench, place: Place, tasks: Sequence[str]) -> dict[str, Any]:
+def _cross(bench: Bench, place: Place, chosen_on: Sequence[str]) -> dict[str, Any]:
     """Accuracy on this task with the features that each of the tasks chose with the same seed (Fig. 7 left)."""
     sample = bench.sample(place)
     here = _Candidates(sample, _middle(sample))
     heads = []
-    for chooser in tasks:
+    for chooser in chosen_on:
         found = bench.measure(CHOICE, place.network, chooser, place.seed)["choices"]
         own = found if chooser == place.task else found[-1:]
         heads.append(here.head([_named(flat, here.train.widths) for flat in own]))

@@ -1,0 +1,204 @@
+"""Frozen rows about layers: what one more layer gives, and whether to select layers or features."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from regraft.reproduce.arms import Bench
+from regraft.reproduce.head2toe.layers import (
+    COUNTS,
+    ONE_LAYER,
+    SECOND,
+    WHOLE_LAYERS,
+)
+from regraft.reproduce.head2toe.pieces import (
+    Measured,
+    Table,
+    Tables,
+    average,
+    flatten,
+    of_kind,
+    reverse_axis,
+    reverse_tasks,
+)
+from regraft.reproduce.head2toe.training import affinities
+from regraft.reproduce.outcome import Outcome, all_of
+from regraft.reproduce.result import Result, exchange, shuffle_tasks, swap
+from regraft.reproduce.words import (
+    bound,
+    greater,
+    peak,
+    rank_correlation,
+    share,
+    spearman,
+)
+
+__all__ = ["MEASURED", "fig4", "fig4_best", "fig4_oracle", "fig6"]
+
+RIDGE_NOTE = "ridge heads in closed form, penalty by five folds; each block as it is or at unit norm, by the folds"
+
+
+# ------------------------------------------------------------------------------------- one more layer
+
+
+def _gains(values: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, list[Any]]]:
+    """Gains over the embedding alone, in points: of every layer, of the best by test rows, of the best by folds."""
+    out: dict[str, dict[str, list[Any]]] = {"gain by layer": {}, "oracle gain": {}, "validated gain": {}}
+    for task, row in values.items():
+        gains = [[accuracy - v["alone"] for accuracy in v["accuracy"]] for v in row]
+        out["gain by layer"][task] = gains
+        out["oracle gain"][task] = [max(gain) for gain in gains]
+        out["validated gain"][task] = [gain[int(np.argmax(v["score"]))] for gain, v in zip(gains, row)]
+    return out
+
+
+def fig4(bench: Bench, network: str = "V1a") -> Result:
+    """Gains of the embedding with one more layer, beside affinity."""
+    table = Tables(bench)
+    values = table.values(ONE_LAYER, network)
+    first = next(iter(values.values()))[0]
+    arms: dict[str, Table] = {**_gains(values), "affinity": affinities(bench, network)}
+    notes = {"layers": first["names"], "heads": RIDGE_NOTE}
+    axes = {"layer": list(range(len(first["names"])))}
+    return Result(arms, axes, bench.seeds, table.gates("h2t-fig4-8r"), notes)
+
+
+def _far_gain_more(result: Result) -> Outcome:
+    affinity = result.arm("affinity")
+    return all_of(
+        [
+            rank_correlation(affinity, result.arm(arm), -0.5, side="<=", names=("affinity", arm))
+            for arm in ("oracle gain", "validated gain")
+        ]
+    )
+
+
+def _by_layer(result: Result) -> np.ndarray:
+    """ρ(affinity, gain) over tasks by seed and layer, in the order of the layers: (seeds, layers)."""
+    affinity, gain = result.arm("affinity"), result.arm("gain by layer")[:, :, np.argsort(result.axis("layer"))]
+    seeds, layers = gain.shape[1:]
+    return np.array([[spearman(affinity[:, s], gain[:, s, k]) for k in range(layers)] for s in range(seeds)])
+
+
+def _every_layer(result: Result) -> Outcome:
+    affinity, gain = result.arm("affinity").mean(1), result.arm("gain by layer").mean(1)
+    rho = [spearman(affinity, gain[:, k]) for k in range(gain.shape[1])]
+    return bound(rho, at_most=0.2, statistic="max", what="largest ρ(affinity, gain) of a layer")
+
+
+def _late_below_early(result: Result) -> Outcome:
+    rho = np.nan_to_num(_by_layer(result))
+    third = rho.shape[1] // 3
+    return greater(rho[:, :third].mean(1), rho[:, -third:].mean(1), names=("mean ρ of the early third", "late third"))
+
+
+def fig4_best(bench: Bench, network: str = "V1a") -> Result:
+    """Which layer helps each task most, by the folds."""
+    table = Tables(bench)
+    values = table.values(ONE_LAYER, network)
+    scores = {task: [v["score"] for v in row] for task, row in values.items()}
+    names = next(iter(values.values()))[0]["names"]
+    best = {task: names[int(np.argmax(np.mean(row, axis=0)))] for task, row in scores.items()}
+    arms: dict[str, Table] = {"score by layer": scores, "gain": _gains(values)["validated gain"]}
+    notes = {"kinds": table.kinds(), "best layer": best, "heads": RIDGE_NOTE}
+    axes = {"layer": list(range(len(names)))}
+    return Result(arms, axes, bench.seeds, table.gates("h2t-fig4-9"), notes)
+
+
+def _different_layers(result: Result) -> Outcome:
+    best = result.arm("score by layer").mean(1).argmax(1)
+    return bound([len(set(best.tolist()))], at_least=4, what="different best layers over the tasks")
+
+
+def _near_gain_less(result: Result) -> Outcome:
+    near, far = (average(of_kind(result, "gain", kind)) for kind in ("near", "structured"))
+    return greater(far, near, names=("gain on structured", "on near"))
+
+
+def fig4_oracle(bench: Bench, network: str = "R56", other: str = "R20") -> Result:
+    """The embedding with a layer of about its width, or with another network's embedding."""
+    table = Tables(bench)
+    values = table.values(ONE_LAYER, network)
+    gains = _gains(values)
+    linear = {task: [v["alone"] for v in row] for task, row in values.items()}
+
+    def plus(gain: str) -> Table:
+        return {task: [a + g for a, g in zip(linear[task], gains[gain][task])] for task in linear}
+
+    arms: dict[str, Table] = {
+        "Linear": linear,
+        "Control": table(SECOND, network, other=other),
+        "Oracle": plus("oracle gain"),
+        "validated layer": plus("validated gain"),
+    }
+    notes = {"Oracle": "the layer is chosen on the test rows", "heads": RIDGE_NOTE, "kinds": table.kinds()}
+    return Result(arms, {}, bench.seeds, table.gates("h2t-fig4-oracle"), notes)
+
+
+def _above(a: str, b: str) -> Any:
+    return lambda result: greater(result.arm(a), result.arm(b), names=(a, b))
+
+
+# ------------------------------------------------------------------------------------- features or layers
+
+
+def fig6(bench: Bench, network: str = "V1a") -> Result:
+    """As many features by their own scores, or whole layers by mean score or by a lasso over layers."""
+    table = Tables(bench)
+    values = table.values(WHOLE_LAYERS, network)
+    arms = {arm: {task: [v[arm] for v in row] for task, row in values.items()} for arm in ("feature", "mean", "group")}
+    first = next(iter(values.values()))[0]
+    notes = {"counts": first["counts"], "width": first["width"], "layers": first["layers"]}
+    return Result(arms, {"share": list(COUNTS)}, bench.seeds, table.gates("h2t-fig6-10"), notes)
+
+
+def _over_counts(result: Result, arm: str) -> np.ndarray:
+    mean: np.ndarray = result.arm(arm).mean(axis=2)
+    return mean
+
+
+def _features_win(result: Result) -> Outcome:
+    feature = _over_counts(result, "feature")
+    return all_of(
+        [greater(feature, _over_counts(result, arm), names=("feature-wise", arm)) for arm in ("mean", "group")]
+    )
+
+
+def _on_most_tasks(result: Result) -> Outcome:
+    feature, mean, group = (_over_counts(result, arm).mean(1) for arm in ("feature", "mean", "group"))
+    return share((feature > mean) & (feature > group), 0.7, what="tasks on which feature-wise is better than both")
+
+
+def _few_beat_all(result: Result) -> Outcome:
+    feature = average(result.arm("feature"))
+    return peak(result.axis("share"), feature[:-2], feature[-2:], above="last", names=("share", "accuracy"))
+
+
+MEASURED: dict[str, Measured] = {
+    "h2t-fig4-8r": (
+        lambda context: fig4(Bench(context)),
+        {"a": _far_gain_more, "b": _every_layer, "c": _late_below_early},
+        {"a": shuffle_tasks("affinity"), "b": reverse_tasks("affinity"), "c": reverse_axis("layer")},
+        {},
+    ),
+    "h2t-fig4-9": (
+        lambda context: fig4_best(Bench(context)),
+        {"a": _different_layers, "b": _near_gain_less},
+        {"a": flatten("score by layer"), "b": reverse_tasks("gain")},
+        {},
+    ),
+    "h2t-fig4-oracle": (
+        lambda context: fig4_oracle(Bench(context)),
+        {"a": _above("Control", "Linear"), "b": _above("Oracle", "Control")},
+        {"a": swap("Control", "Linear"), "b": swap("Oracle", "Control")},
+        {},
+    ),
+    "h2t-fig6-10": (
+        lambda context: fig6(Bench(context)),
+        {"a": _features_win, "b": _on_most_tasks, "c": _few_beat_all},
+        {"a": swap("feature", "group"), "b": swap("feature", "mean"), "c": exchange("share", 4, 7)},
+        {},
+    ),
+}

@@ -1,0 +1,245 @@
+"""Frozen rows about the method: against its baselines, what it chooses, what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from regraft.graft.price import (
+    FINETUNE_BATCH,
+    FINETUNE_STEPS,
+    finetune_flops,
+    gram_search_flops,
+    head_bytes,
+    paper_stored_words,
+)
+from regraft.reproduce.arms import FOLDS, Bench, Place
+from regraft.reproduce.head2toe.frozen import ALL_L2, H2T, LINEAR
+from regraft.reproduce.head2toe.pieces import (
+    Measured,
+    Table,
+    Tables,
+    average,
+    flatten,
+    mirror,
+    of_kind,
+    pooled,
+)
+from regraft.reproduce.head2toe.printed import TABLE3, TEXT_FRACTIONS
+from regraft.reproduce.head2toe.variants import REFERENCE, REFERENCE_CELL, SPARSE
+from regraft.reproduce.outcome import Outcome, all_of
+from regraft.reproduce.result import Result, relabel, shuffle_tasks, swap
+from regraft.reproduce.words import (
+    at_least,
+    bound,
+    greater,
+    within,
+)
+
+__all__ = ["MEASURED", "table1", "table2", "table3"]
+
+NETWORKS = ("V1a", "R56")
+FEW = ("usps", "pos-x")
+ALL = ("All ℓ2", "All ℓ1", "All ℓ2,1")
+
+
+# ------------------------------------------------------------------------------------- Tables 1 and 2
+
+
+def table1(bench: Bench, networks: Sequence[str] = NETWORKS, few: Sequence[str] = FEW) -> Result:
+    """The frozen methods on each network; the fast search and the reference at one target size on a few tasks."""
+    table, arms = Tables(bench), {}
+    for name in networks:
+        arms[f"{name} Linear"] = table(LINEAR, name)
+        arms[f"{name} All ℓ2"] = table(ALL_L2, name)
+        arms[f"{name} All ℓ1"] = table(SPARSE, name, penalty="l1")
+        arms[f"{name} All ℓ2,1"] = table(SPARSE, name, penalty="l21")
+        arms[f"{name} H2T"] = table(H2T, name)
+    first = networks[0]
+    middle = bench.backbones[first].sizes[1]
+    arms["fast"] = table(H2T, first, tasks=few, sizes=[middle])
+    arms["reference"] = table(REFERENCE, first, tasks=few, strength=REFERENCE_CELL["strength"])
+    notes = {
+        "kinds": table.kinds(),
+        "sizes": {name: list(bench.backbones[name].sizes) for name in networks},
+        "reference": {**REFERENCE_CELL, "size": middle, "F": "by five folds", "head": "ridge, by five folds"},
+        "sparse": "at the target size that the ℓ2 head's cross-validation chose",
+    }
+    return Result(arms, {}, bench.seeds, table.gates("h2t-table1"), notes)
+
+
+def _over_linear(result: Result) -> Outcome:
+    return all_of(
+        [
+            greater(result.arm(f"{n} H2T"), result.arm(f"{n} Linear"), 3, names=(f"{n} H2T", f"{n} Linear"))
+            for n in NETWORKS
+        ]
+    )
+
+
+def _far(result: Result) -> Outcome:
+    return all_of(
+        [
+            greater(
+                pooled(result, "H2T", NETWORKS, kind),
+                pooled(result, "Linear", NETWORKS, kind),
+                5,
+                names=(f"H2T on {kind}", "Linear"),
+            )
+            for kind in ("characters", "structured")
+        ]
+    )
+
+
+def _near(result: Result) -> Outcome:
+    return all_of(
+        [
+            at_least(
+                of_kind(result, f"{n} H2T", "near"),
+                of_kind(result, f"{n} Linear", "near"),
+                1,
+                names=(f"{n} H2T on near", f"{n} Linear"),
+            )
+            for n in NETWORKS
+        ]
+    )
+
+
+def _sparse_near_l2(result: Result) -> Outcome:
+    l2 = pooled(result, "All ℓ2", NETWORKS)
+    return all_of([at_least(pooled(result, arm, NETWORKS), l2, 0.3, names=(arm, "All ℓ2")) for arm in ALL[1:]])
+
+
+def _over_all(result: Result) -> Outcome:
+    best = max(ALL, key=lambda arm: float(pooled(result, arm, NETWORKS).mean()))
+    return greater(pooled(result, "H2T", NETWORKS), pooled(result, best, NETWORKS), names=("H2T", best))
+
+
+def _fast(result: Result) -> Outcome:
+    return at_least(result.arm("fast"), result.arm("reference"), 1, names=("fast", "reference"))
+
+
+def table2(bench: Bench, network: str = "V1a") -> Result:
+    """Fraction and target size that the search chose."""
+    table = Tables(bench)
+    values = table.values(H2T, network)
+    arms = {
+        "F": {task: [v["fraction"] for v in row] for task, row in values.items()},
+        "T": {task: [float(v["size"]) for v in row] for task, row in values.items()},
+    }
+    chosen = {task: [[v["size"], v["fraction"], v["strength"], v["form"]] for v in row] for task, row in values.items()}
+    return Result(arms, {}, bench.seeds, table.gates("h2t-table2"), {"size, F, λ, form": chosen})
+
+
+def _different(result: Result) -> Outcome:
+    """Different values over the tasks, in every seed's own table."""
+
+    def counts(arm: str) -> list[int]:
+        return [len(set(seed)) for seed in result.arm(arm).T.tolist()]
+
+    return all_of(
+        [
+            bound(counts("F"), at_least=3, statistic="min", what="different F over the tasks, least of the seeds"),
+            bound(counts("T"), at_least=2, statistic="min", what="different T over the tasks, least of the seeds"),
+        ]
+    )
+
+
+def _few_features(result: Result) -> Outcome:
+    return bound(result.arm("F"), at_most=0.1, statistic="median", what="F")
+
+
+# ------------------------------------------------------------------------------------- Table 3, cost
+
+
+def table3(bench: Bench, network: str = "V1a") -> Result:
+    """The printed sizes beside their formula; ours by counting beside fine-tuning."""
+    table = Tables(bench)
+    arms: dict[str, Table] = {
+        "size printed": {row.task: [row.size_over_linear] for row in TABLE3},
+        "size by formula": {
+            row.task: [paper_stored_words(row.fraction, row.width, row.classes) / (2048 * row.classes)]
+            for row in TABLE3
+        },
+        "ΣF": {"all": [sum(TEXT_FRACTIONS)]},
+        "ΣF with 0.2": {"all": [sum(TEXT_FRACTIONS) + 0.2]},
+    }
+    counted: dict[str, dict[str, list[float]]] = {
+        name: {} for name in ("H2T GFLOP", "FT GFLOP", "H2T bytes", "FT bytes")
+    }
+    network_ = bench.network(network)
+    forward = float(network_.flops(network_.example(1)))
+    values = table.values(H2T, network)
+    for task, row in values.items():
+        sample = bench.sample(Place(network, task, bench.seeds[0]))
+        rows, outputs = len(sample.train), sample.train.n_outputs
+        widths = [sum(block.width for block in sample.layers(size)) for size in sample.backbone.sizes]
+        search = sum(gram_search_flops(widths, rows, outputs, folds=FOLDS).values())
+        trained = finetune_flops(forward, FINETUNE_STEPS, FINETUNE_BATCH)
+        whole = 4 * network_.about.parameters + head_bytes(sample.backbone.width, outputs)
+        counted["H2T GFLOP"][task] = [(forward * rows + search) / 1e9] * len(row)
+        counted["FT GFLOP"][task] = [trained / 1e9] * len(row)
+        counted["H2T bytes"][task] = [float(value["stored_bytes"]) for value in row]
+        counted["FT bytes"][task] = [float(whole)] * len(row)
+    notes = {
+        "FT": f"one run of {FINETUNE_STEPS} steps of {FINETUNE_BATCH} rows, three forward passes a step, no search",
+        "H2T": "one pass over the rows and the whole search over three target sizes, by leading terms",
+        "ratio of FLOPs": {t: counted["H2T GFLOP"][t][0] / counted["FT GFLOP"][t][0] for t in values},
+    }
+    return Result({**arms, **counted}, {}, bench.seeds, table.gates("h2t-table3"), notes)
+
+
+def _sizes_match(result: Result) -> Outcome:
+    error = np.abs(result.arm("size by formula") / result.arm("size printed") - 1)
+    return bound(error, at_most=1e-3, statistic="max", what=f"relative error of {error.size} sizes")
+
+
+def _grid_sum(result: Result) -> Outcome:
+    return within(result.one("ΣF"), 0.1885, 1e-9, what="ΣF")
+
+
+def _cheaper(result: Result) -> Outcome:
+    return all_of(
+        [
+            greater(average(result.arm(f"FT {unit}")), average(result.arm(f"H2T {unit}")), names=("FT " + unit, "H2T"))
+            for unit in ("GFLOP", "bytes")
+        ]
+    )
+
+
+def _both(a: str, b: str) -> list[tuple[str, str]]:
+    return [(f"{name} {a}", f"{name} {b}") for name in NETWORKS]
+
+
+MEASURED: dict[str, Measured] = {
+    "h2t-table1": (
+        lambda context: table1(Bench(context)),
+        {"a": _over_linear, "b": _far, "c": _near, "d": _sparse_near_l2, "e": _over_all, "f": _fast},
+        {
+            "a": mirror(_both("H2T", "Linear")),
+            "b": mirror(_both("H2T", "Linear")),
+            "c": mirror(_both("H2T", "Linear")),
+            "d": relabel(dict(_both("All ℓ2,1", "Linear"))),
+            "e": mirror(_both("H2T", "All ℓ1")),
+            "f": relabel({"fast": "reference", "reference": "fast"}),
+        },
+        {"e": 1.2},
+    ),
+    "h2t-table2": (
+        lambda context: table2(Bench(context)),
+        {"a": _different, "b": _few_features},
+        {"a": flatten("F", "T"), "b": relabel({"F": "T"})},
+        {},
+    ),
+    "h2t-table3": (
+        lambda context: table3(Bench(context)),
+        {"a": _sizes_match, "b": _grid_sum, "c": _cheaper},
+        {
+            "a": shuffle_tasks("size printed"),
+            "b": swap("ΣF", "ΣF with 0.2"),
+            "c": mirror([("FT GFLOP", "H2T GFLOP"), ("FT bytes", "H2T bytes")]),
+        },
+        {},
+    ),
+}

@@ -1,0 +1,137 @@
+"""A bench measures an arm once, keys it by what decides it, and shares sweeps."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.reproduce import toys
+
+from regraft.features import Taps, entries
+from regraft.network import Network
+from regraft.reproduce import arms
+from regraft.reproduce.arms import Arm, Bench, Place, seeds_gate, unit
+
+
+@pytest.fixture
+def bench(tmp_path):
+    return toys.bench(tmp_path)
+
+
+def _counting(calls):
+    def compute(bench, place, **parameters):
+        calls.append((place, parameters))
+        return {"accuracy": 10.0 * place.seed + len(place.task), **parameters}
+
+    return compute
+
+
+def test_an_arm_is_measured_once_and_found_by_another_bench(bench, tmp_path):
+    calls = []
+    arm = Arm("count", 1, _counting(calls))
+    first = bench.measure(arm, "C", "leaf", 1, depth=2)
+    assert first == {"accuracy": 14.0, "depth": 2}
+    assert toys.bench(tmp_path).measure(arm, "C", "leaf", 1, depth=2) == first
+    assert calls == [(Place("C", "leaf", 1), {"depth": 2})]
+    (path,) = (tmp_path / "reproduce/arms/count").glob("*.json")
+    kept = json.loads(path.read_text())
+    assert kept["task"] == "leaf"
+    assert kept["cpu_s"] >= 0
+
+
+def test_the_key_holds_all_that_decides_the_value(bench, tmp_path):
+    calls = []
+    arm = Arm("count", 1, _counting(calls))
+    bench.measure(arm, "C", "leaf", 0)
+    bench.measure(arm, "C", "leaf", 1)
+    bench.measure(arm, "C", "left", 0)
+    bench.measure(arm, "D", "leaf", 0)
+    bench.measure(arm, "C", "leaf", 0, depth=1)
+    bench.measure(replace(arm, version=2), "C", "leaf", 0)
+    assert len(calls) == 6
+
+    def fewer(name, data, seed):
+        return toys.rows(name, data, seed).take(range(80))
+
+    other = Bench(bench.context, tasks=bench.tasks, backbones=toys.BACKBONES, rows=fewer, kinds=toys.KINDS)
+    other.measure(arm, "C", "leaf", 0)
+    resized = {"C": replace(toys.BACKBONES["C"], sizes=(4, 16))}
+    Bench(bench.context, backbones=resized, rows=toys.rows, kinds=toys.KINDS).measure(arm, "C", "leaf", 0)
+    assert len(calls) == 8
+    assert len(list((tmp_path / "reproduce/arms/count").glob("*.json"))) == 8
+
+
+def test_an_arm_that_was_killed_is_measured_again(bench, tmp_path):
+    def dies(bench, place):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bench.measure(Arm("count", 1, dies), "C", "leaf", 0)
+    calls = []
+    assert bench.measure(Arm("count", 1, _counting(calls)), "C", "leaf", 0)["accuracy"] == 4.0
+
+
+def test_a_table_has_a_number_for_every_task_and_seed(bench):
+    table = bench.table(Arm("count", 1, _counting([])), "C")
+    assert list(table) == list(toys.TASKS)
+    assert table["left"] == [4.0, 14.0]
+    assert bench.tasks_of("structured") == ("left",)
+
+
+def test_features_are_those_of_the_network(bench):
+    sample = bench.sample(Place("C", "left", 0))
+    network: Network = sample.network
+    (block,) = sample.blocks(Taps(("layers.1.activation",), (16,)))
+    part = sample.parts["test"]
+    batch = network.preprocess.collate([network.preprocess(part.inputs.read(row)) for row in range(len(part))])
+    with torch.no_grad():
+        x = network.module.layers[1](network.module.layers[0](batch))
+    pooled = x.reshape(30, 4, 2, 4, 2, 4).mean((3, 5)).flatten(1)
+    found = sample.matrices([block], "test")[block.name].rows(slice(0, 30))
+    assert torch.allclose(found, pooled, rtol=2e-3, atol=1e-4)  # kept in half precision
+
+
+def test_one_sweep_serves_every_shared_size(bench, tmp_path):
+    sample = bench.sample(Place("C", "leaf", 0))
+    sample.matrices(sample.layers(4))
+    sample.matrices(sample.layers(16))
+    sample.matrices(sample.blocks(arms.EMBEDDING))
+    assert len(entries(tmp_path)) == 1
+    assert bench.sample(Place("C", "leaf", 0)) is sample
+    assert bench.sample(Place("C", "leaf", 1)) is not sample
+
+
+def test_wide_features_stay_below_a_quota(bench, tmp_path, monkeypatch):
+    monkeypatch.setattr(arms, "WIDE", 200)
+    monkeypatch.setattr(arms, "QUOTA_BYTES", 70_000)
+    for task in toys.KINDS:
+        sample = bench.sample(Place("C", task, 0))
+        sample.matrices(sample.layers(64))
+        kept = entries(tmp_path / "reproduce/wide")
+        assert 1 <= len(kept) <= 2
+        assert sum(entry.nbytes for entry in kept) <= 70_000
+
+
+def test_folds_are_of_the_seed(bench):
+    first, second = (bench.sample(Place("C", "leaf", seed)) for seed in toys.SEEDS)
+    assert torch.equal(torch.bincount(first.folds), torch.full((5,), 12))
+    assert not torch.equal(first.folds, second.folds)
+    again = toys.bench(bench.context.cache).sample(Place("C", "leaf", 0))
+    assert torch.equal(first.folds, again.folds)
+
+
+def test_unit_rows():
+    from regraft.linear import Dense
+
+    (matrix,) = unit({"x": Dense(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))}).values()
+    assert np.allclose(matrix.rows(slice(0, 2)), [[0.6, 0.8], [0, 0]])
+
+
+def test_fewer_seeds_leave_a_row_not_run():
+    assert seeds_gate(range(5)) == ()
+    (gate,) = seeds_gate((0, 1))
+    assert gate.status == "not run"
+    assert gate.message == "2 of 5 seeds were run"

@@ -1,0 +1,297 @@
+"""The frozen rows of paper 003: checks that fail on disturbed numbers, and experiments run whole on toys."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+from tests.reproduce import toys
+
+from regraft.reproduce import ROWS
+from regraft.reproduce.head2toe import ablations, feature_rows, layer_rows, methods
+from regraft.reproduce.result import Result
+from regraft.reproduce.tasks import KINDS, T12
+from regraft.reproduce.testing import must_fail_when_disturbed
+
+SEEDS = (0, 1, 2, 3, 4)
+BY_ID = {row.id: row for row in ROWS}
+LEVEL = {task: 40.0 + 4 * i for i, task in enumerate(T12)}
+AFFINITY = {task: 30.0 - 5 * i for i, task in enumerate(T12)}  # near tasks first, rendered last
+KIND = {task: KINDS[task] for task in T12}
+
+
+class Maker:
+    """Tables with a little noise, the same for every arm of a task and seed so that differences stay clean."""
+
+    def __init__(self) -> None:
+        self.rng = np.random.default_rng(0)
+
+    def table(self, level, names=T12):
+        """``level``: task → number or list."""
+        return {name: [self._entry(level(name)) for _ in SEEDS] for name in names}
+
+    def _entry(self, value):
+        noise = self.rng.normal(0, 0.02, np.shape(value))
+        return (np.asarray(value, dtype=float) + noise).tolist()
+
+
+@pytest.fixture
+def make():
+    return Maker().table
+
+
+def _plus(amount):
+    return lambda task: LEVEL[task] + (amount(task) if callable(amount) else amount)
+
+
+def _far(near, far):
+    return lambda task: near if KIND[task] == "near" else far
+
+
+def table1(make):
+    arms = {}
+    for name in methods.NETWORKS:
+        arms[f"{name} Linear"] = make(_plus(0))
+        arms[f"{name} All ℓ2"] = make(_plus(5))
+        arms[f"{name} All ℓ1"] = make(_plus(6))
+        arms[f"{name} All ℓ2,1"] = make(_plus(5.5))
+        arms[f"{name} H2T"] = make(_plus(_far(3, 12)))
+    arms["fast"] = make(_plus(2), methods.FEW)
+    arms["reference"] = make(_plus(0), methods.FEW)
+    return Result(arms, {}, SEEDS, notes={"kinds": KIND})
+
+
+def table2(make):
+    f = {task: [[0.01, 0.05, 0.002, 0.1][i % 4]] * 5 for i, task in enumerate(T12)}
+    t = {task: [[64.0, 512.0][i % 2]] * 5 for i, task in enumerate(T12)}
+    return Result({"F": f, "T": t}, {}, SEEDS)
+
+
+def table3(make):
+    arms = {"H2T GFLOP": 1.0, "FT GFLOP": 9.0, "H2T bytes": 1e5, "FT bytes": 2e6}
+    tables = {name: {task: [value + i] * 5 for i, task in enumerate(T12)} for name, value in arms.items()}
+    rows = {row.task: [row.size_over_linear] for row in methods.TABLE3}
+    sums = {"ΣF": {"all": [0.1885]}, "ΣF with 0.2": {"all": [0.3885]}}
+    return Result({"size printed": rows, "size by formula": rows, **sums, **tables}, {}, SEEDS)
+
+
+def dist(make):
+    arms = {}
+    for name in ablations.NETWORKS:
+        arms[f"{name} affinity"] = make(lambda task: AFFINITY[task])
+        arms[f"{name} depth"] = make(lambda task: 0.5 + AFFINITY[task] / 100)
+        arms[f"{name} layers"] = make(lambda task: 20)
+        arms[f"{name} whole layers"] = make(lambda task: 4)
+    return Result(arms, {}, SEEDS)
+
+
+def fig13(make):
+    arms = {
+        "Linear": make(lambda task: [LEVEL[task] + 4 * f for f in (1, 2, 3, 4)]),
+        "H2T": make(lambda task: [LEVEL[task] + 6 * f for f in (1, 2, 3, 4)]),
+    }
+    return Result(arms, {"f": [0.25, 0.5, 0.75, 1.0]}, SEEDS)
+
+
+def table67(make):
+    arms = {
+        "original": make(_plus(6)),
+        "pre-normalisation": make(_plus(3)),
+        "pre-activation": make(_plus(3)),
+        "with input": make(_plus(5)),
+        "tokens original": make(_plus(6)),
+        "tokens only CLS": make(_plus(0)),
+        "tokens with CLS": make(_plus(6.1)),
+    }
+    return Result(arms, {}, SEEDS)
+
+
+def norm(make):
+    arms = {}
+    for name in ablations.NETWORKS:
+        arms |= {f"{name} {s}": make(_plus(a)) for s, a in (("unit", 3), ("none", 1), ("feature", 2))}
+    three = [f"{n} {t}" for n in ablations.NETWORKS for t in ablations.THREE]
+    levels = {task: 50.0 + 6 * i for i, task in enumerate(three)}
+    arms["over λ"] = make(lambda task: [levels[task]] * 5, three)
+    return Result(arms, {"λ": [1e-1, 1e-2, 1e-3, 1e-4, 1e-5]}, SEEDS)
+
+
+def fig4(make):
+    arms = {
+        "affinity": make(lambda task: AFFINITY[task]),
+        "oracle gain": make(lambda task: 20 - AFFINITY[task]),
+        "validated gain": make(lambda task: 18 - AFFINITY[task]),
+    }
+    early = {task: i for i, task in enumerate(T12)}
+    mixed = [0, 1, 2, 3, 11, 4, 5, 10, 6, 7, 9, 8]  # rising, with three places exchanged: ρ of about .6
+    arms["gain by layer"] = make(lambda task: [*[mixed[early[task]]] * 3, *[early[task]] * 6])
+    return Result(arms, {"layer": list(range(9))}, SEEDS)
+
+
+def fig4_best(make):
+    arms = {
+        "score by layer": make(lambda task: [1.0 * (k == list(T12).index(task) % 6) for k in range(6)]),
+        "gain": make(lambda task: {"near": 0.5, "characters": 4, "structured": 9}[KIND[task]]),
+    }
+    return Result(arms, {"layer": list(range(6))}, SEEDS, notes={"kinds": KIND})
+
+
+def fig4_oracle(make):
+    arms = {
+        "Linear": make(_plus(0)),
+        "Control": make(_plus(2)),
+        "Oracle": make(_plus(4)),
+        "validated layer": make(_plus(3)),
+    }
+    return Result(arms, {}, SEEDS, notes={"kinds": KIND})
+
+
+def fig6(make):
+    curve = np.array([1, 4, 7, 9, 12, 10, 8, 6.0])
+    arms = {
+        "feature": make(lambda task: LEVEL[task] + curve),
+        "mean": make(lambda task: LEVEL[task] + 0.5 * curve),
+        "group": make(lambda task: LEVEL[task] + 0.6 * curve),
+    }
+    return Result(arms, {"share": [0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0]}, SEEDS)
+
+
+def fig7l(make):
+    def cross(task):
+        own = list(T12).index(task)
+        return [LEVEL[task] + (0 if i == own else -1 - (i + own) % 5) for i in range(12)]
+
+    return Result({"cross": make(cross)}, {"chooser": list(range(12))}, SEEDS)
+
+
+def fig7r(make):
+    rise = {task: (3 if i % 2 else -3) for i, task in enumerate(T12)}
+    arms = {}
+    for name in ("V1a", "TViT"):
+        for part, gain in (("1/16", 0), ("1/4", 4), ("1", 8)):
+            steps = {task: [LEVEL[task] + gain + k * rise[task] for k in range(3)] for task in T12}
+            arms[f"{name} {part}"] = make(steps.__getitem__)
+    return Result(arms, {"T": [64, 512, 4096]}, SEEDS)
+
+
+def fig11c(make):
+    pairs = {f"{a} and {b}": (a, b) for a, b in combinations(T12, 2)}
+    kinds = {name: "rendered" if KIND[a] == KIND[b] == "structured" else "other" for name, (a, b) in pairs.items()}
+    across = make(lambda name: 35.0 if kinds[name] == "rendered" else 9 + len(name) / 10, tuple(pairs))
+    return Result({"across": across, "same": make(lambda task: 60.0)}, {}, SEEDS, notes={"kinds": kinds})
+
+
+def fig11r(make):
+    return Result({"accuracy": make(lambda task: LEVEL[task] - 3.0 * np.arange(8))}, {"offset": list(range(8))}, SEEDS)
+
+
+MADE_UP = {
+    "h2t-table1": table1,
+    "h2t-table2": table2,
+    "h2t-table3": table3,
+    "h2t-dist": dist,
+    "h2t-fig13": fig13,
+    "h2t-table6-7": table67,
+    "h2t-norm": norm,
+    "h2t-fig4-8r": fig4,
+    "h2t-fig4-9": fig4_best,
+    "h2t-fig4-oracle": fig4_oracle,
+    "h2t-fig6-10": fig6,
+    "h2t-fig7l": fig7l,
+    "h2t-fig7r-14-16": fig7r,
+    "h2t-fig11c": fig11c,
+    "h2t-fig11r": fig11r,
+}
+
+
+@pytest.mark.parametrize("name", MADE_UP)
+def test_every_clause_fails_on_disturbed_numbers(name, make):
+    must_fail_when_disturbed(BY_ID[name], MADE_UP[name](make))
+
+
+def test_no_frozen_row_is_left_out():
+    mine = {**methods.MEASURED, **ablations.MEASURED, **layer_rows.MEASURED, **feature_rows.MEASURED}
+    assert set(MADE_UP) == set(mine)
+    assert all(BY_ID[name].run is not None for name in mine)
+
+
+@pytest.mark.parametrize(
+    ("name", "arm", "letter"),
+    [
+        ("h2t-table1", "R56 H2T", "a"),
+        ("h2t-table1", "R56 All ℓ1", "d"),
+        ("h2t-dist", "R56 depth", "a"),
+        ("h2t-table6-7", "pre-normalisation", "a"),
+        ("h2t-fig4-8r", "validated gain", "a"),
+        ("h2t-fig6-10", "mean", "a"),
+        ("h2t-fig7r-14-16", "TViT 1/4", "a"),
+    ],
+)
+def test_a_clause_about_several_arms_looks_at_each(name, arm, letter, make):
+    """One arm alone, set to what the clause must refuse, is enough to make it fail."""
+    result = MADE_UP[name](make)
+    worse = -100.0 if arm not in ("pre-normalisation", "mean") else 100.0
+    spoilt = {task: (np.asarray(row) * 0 + worse).tolist() for task, row in result.arms[arm].items()}
+    arms = {**result.arms, arm: spoilt}
+    verdicts = BY_ID[name].judge(Result(arms, result.axes, result.seeds, notes=result.notes)).verdicts
+    assert not next(v.outcome.holds for v in verdicts if v.clause.letter == letter)
+
+
+# ------------------------------------------------------------------------------------------- toys
+
+
+@pytest.fixture(scope="module")
+def bench(tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (ablations, layer_rows):
+            patch.setattr(module, "affinities", _affinities)
+        patch.setitem(methods.REFERENCE_CELL, "steps", 20)
+        yield toys.bench(tmp_path_factory.mktemp("toys"))
+
+
+def _affinities(bench, network, tasks=()):
+    return {task: [float(10 * i + s) for s in bench.seeds] for i, task in enumerate(bench.tasks)}
+
+
+TOY_RUNS = {
+    "h2t-table1": lambda b: methods.table1(b, ("C",), ("leaf",)),
+    "h2t-table2": lambda b: methods.table2(b, "C"),
+    "h2t-table3": lambda b: methods.table3(b, "C"),
+    "h2t-dist": lambda b: ablations.dist(b, ("C",), ("V",)),
+    "h2t-fig13": lambda b: ablations.fig13(b, "C", (0.03, 1.0)),
+    "h2t-table6-7": lambda b: ablations.table67(b, "C", "V"),
+    "h2t-norm": lambda b: ablations.norm(b, ("C",), ("leaf",)),
+    "h2t-fig4-8r": lambda b: layer_rows.fig4(b, "C"),
+    "h2t-fig4-9": lambda b: layer_rows.fig4_best(b, "C"),
+    "h2t-fig4-oracle": lambda b: layer_rows.fig4_oracle(b, "C", "D"),
+    "h2t-fig6-10": lambda b: layer_rows.fig6(b, "C"),
+    "h2t-fig7l": lambda b: feature_rows.fig7_cross(b, "C"),
+    "h2t-fig7r-14-16": lambda b: feature_rows.fig7_more(b, ("C",), (4, 16)),
+    "h2t-fig11c": lambda b: feature_rows.fig11_overlap(b, "C"),
+    "h2t-fig11r": lambda b: feature_rows.fig11_offset(b, "C"),
+}
+
+
+@pytest.mark.parametrize("name", TOY_RUNS)
+def test_the_experiment_runs_whole_and_two_seeds_are_no_verdict(name, bench):
+    result = TOY_RUNS[name](bench)
+    assert tuple(result.seeds) == toys.SEEDS
+    assert result.arms
+    for arm in result.arms:
+        values = result.arm(arm)
+        assert np.isfinite(values).all(), arm
+    gates = {gate.name: gate.status for gate in result.gates}
+    assert gates["seeds"] == "not run"
+    assert gates.get(f"{name} convex solves", "pass") == "pass"
+    assert (f"{name} convex solves" in gates) == (name != "h2t-fig11c")  # which solves nothing but its scores
+
+
+def test_the_toys_learn(bench):
+    """Far from chance, so that what the runs above exercise is what it seems to be."""
+    result = TOY_RUNS["h2t-table2"](bench)
+    assert result.arm("F").shape == (2, 2)
+    found = bench.measure(methods.H2T, "C", "leaf", 0)
+    assert found["accuracy"] > 50
+    assert sum(kept for *_, kept in found["layers"]) == found["kept"]
+    assert found["layers_hit"] == sum(kept > 0 for *_, kept in found["layers"])
