@@ -23,6 +23,7 @@ from regraft.heads.foldwise import Foldwise, fold_fitters, gathered
 from regraft.heads.metrics import PROPER
 from regraft.heads.nested import Nested, steps, union
 from regraft.heads.panel import Panel
+from regraft.heads.products import as_many_threads_as_torch
 from regraft.heads.response import Response
 from regraft.heads.scorer import Scorer
 from regraft.heads.search import Judge
@@ -59,7 +60,7 @@ def select(
     penalties are cross-validated (features again chosen inside each fold), and the head is refitted on all rows
     with the features that all rows choose.
 
-    Above 65,536 features the cells' Grams are multiplied in bfloat16, and sets of more than 16,384 features are
+    Above 65,536 features the cells' Grams are multiplied in bfloat16, and sets of more than 6,144 features are
     sampled (see :func:`regraft.heads.nested.steps`); the cross-validation of the chosen cell is over every
     kept column, the final head on the features as they are. Above 4,000 rows the cells are compared on 4,000 of
     them, drawn with ``seed`` in the classes' proportions; the chosen cell is scored, validated and fitted on all.
@@ -103,18 +104,19 @@ def select(
     judge = Judge(metric, response, fold_of, rows > 0, calibrate=True)
     tasks = [*fold_tasks(response, fold_of, class_weight), *fold_tasks(response, None, class_weight)]
     later = {key: list(others) for key, others in (more or {}).items()}
-    if len(response) <= GRAM_ROWS:
-        best = _compare(known, later, response, fold_of, metric, grid, class_weight, one_standard_error)
-    else:
-        few = _draw(response, GRAM_ROWS, seed)
-        part = {key: _rows(design, few) for key, design in known.items()}
-        drawn, folds_drawn = response.take(few), fold_of[few]
-        best = _compare(part, later, drawn, folds_drawn, metric, grid, class_weight, one_standard_error)
-        best = replace(best, panel=None)
-        if scorer is None:
-            scores = row_scores(known[best.cell.size], tasks, [best.cell.strength])[:, 0]
-            best = replace(best, scores=scores)
-    return _finish(known[best.cell.size], best, tasks, response, fold_of, judge, wanted)
+    with as_many_threads_as_torch():
+        if len(response) <= GRAM_ROWS:
+            best = _compare(known, later, response, fold_of, metric, grid, class_weight, one_standard_error)
+        else:
+            few = _draw(response, GRAM_ROWS, seed)
+            part = {key: _rows(design, few) for key, design in known.items()}
+            drawn, folds_drawn = response.take(few), fold_of[few]
+            best = _compare(part, later, drawn, folds_drawn, metric, grid, class_weight, one_standard_error)
+            best = replace(best, panel=None)
+            if scorer is None:
+                scores = row_scores(known[best.cell.size], tasks, [best.cell.strength])[:, 0]
+                best = replace(best, scores=scores)
+        return _finish(known[best.cell.size], best, tasks, response, fold_of, judge, wanted)
 
 
 @dataclass(frozen=True)

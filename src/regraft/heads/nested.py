@@ -18,7 +18,7 @@ from regraft.heads.products import add_product, mirror, multiply
 __all__ = ["NESTED_COLUMNS", "Columnwise", "Kernelwise", "Nested", "Step", "steps", "union"]
 
 #: Grams of kept sets up to this size are over every column; larger sets are sampled.
-NESTED_COLUMNS = 8192
+NESTED_COLUMNS = 6144
 
 
 @dataclass(frozen=True, eq=False)

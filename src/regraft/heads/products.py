@@ -6,17 +6,28 @@ fast as the MKL in torch on processors that are not Intel's, and no slower on th
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import numpy as np
 import torch
 from scipy.linalg import eigh
 from scipy.linalg.lapack import dpotrf, dpotrs, spotrf, spotrs
+from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-__all__ = ["add_product", "cholesky_solve", "eigen", "mirror", "multiply"]
+__all__ = ["add_product", "as_many_threads_as_torch", "cholesky_solve", "eigen", "mirror", "multiply"]
 
 # few enough that the factors stay in the cache, and that a bfloat16 product is rounded often, not coarsely
 _COLUMNS = 1024
 _PARTS = 4
+
+
+@contextmanager
+def as_many_threads_as_torch() -> Iterator[None]:
+    """Inside, NumPy and SciPy use as many threads as torch (idle threads of theirs would wait in a loop)."""
+    with threadpool_limits(limits=torch.get_num_threads(), user_api="blas"):
+        yield
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
