@@ -47,8 +47,6 @@ class TangentCost:
         bytes_per_row: cached for each row.
         bytes: cached for all rows.
         explicit_bytes: of the Jacobian written out, N · C · P numbers.
-        flops_per_row: of the pass that fills the cache; once a row.
-        apply_flops_per_row, adjoint_flops_per_row: of one product.
     """
 
     rows: int
@@ -57,9 +55,6 @@ class TangentCost:
     bytes_per_row: int
     bytes: int
     explicit_bytes: int
-    flops_per_row: int = 0
-    apply_flops_per_row: int = 0
-    adjoint_flops_per_row: int = 0
 
 
 @final

@@ -36,6 +36,7 @@ _ELEMENTWISE = frozenset(
      torch.ops.aten.hardtanh_backward.default, torch.ops.aten.gelu_backward.default,
      torch.ops.aten.silu_backward.default, torch.ops.aten.hardswish_backward.default)
 )  # fmt: skip
+_PROGRAMS = 6  # numbers of rows that have graphs of their own at a time, besides the usual one
 _RARE = 2  # so often a number of rows is padded to a larger one before it has graphs of its own
 
 
@@ -73,6 +74,7 @@ class Graph:
         two = self._trace(2)
         self._programs: dict[int, _Program] = {2: two}
         self._asked: Counter[int] = Counter()
+        self._refused: set[int] = set()
         self._forms: list[Form] = []
         self._last: list[bool] = []  # which values are kept with their channels last, as convolutions like them
         self._check(two)
@@ -165,11 +167,29 @@ class Graph:
         """The graphs for some rows, and for how many they are: a rare number is padded to a larger one."""
         self._asked[rows] += 1
         larger = [size for size in self._programs if size >= rows]
-        if rows not in self._programs and (self._asked[rows] > _RARE or not larger) and rows > 1:
-            self._programs[rows] = self._trace(rows)
-            larger = [rows]
+        common = self._asked[rows] > _RARE and rows not in self._refused
+        if rows not in self._programs and rows > 1 and (common or not larger):
+            made = self._trace(rows)
+            if self._fits(made, rows):
+                self._programs[rows] = made
+                larger = [rows]
+                rare = [size for size in self._programs if size not in (2, self.size, rows)]
+                if len(rare) >= _PROGRAMS:
+                    del self._programs[rare[0]]
+            elif not larger:
+                raise GraphError("its operations depend on the number of rows")
+            else:
+                self._refused.add(rows)
         size = min(larger)
         return self._programs[size], size
+
+    def _fits(self, made: _Program, rows: int) -> bool:
+        """Whether what these graphs keep has the rows where the others have them."""
+        if len(made.shapes) != len(self._forms):
+            return False
+        two = self._programs[2].shapes
+        pairs = zip(made.shapes, two, self._forms)
+        return all(form_of(shape, other, rows) == form or rows == 2 for (shape, _), (other, _), form in pairs)
 
     # ----------------------------------------------------------------------------------------- tracing
 
