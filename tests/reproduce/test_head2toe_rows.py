@@ -250,8 +250,8 @@ def bench(tmp_path_factory):
         yield toys.bench(tmp_path_factory.mktemp("toys"))
 
 
-def _affinities(bench, network, tasks=()):
-    return {task: [float(10 * i + s) for s in bench.seeds] for i, task in enumerate(bench.tasks)}
+def _affinities(table, network, tasks=()):
+    return {task: [float(10 * i + s) for s in table.bench.seeds] for i, task in enumerate(table.bench.tasks)}
 
 
 TOY_RUNS = {

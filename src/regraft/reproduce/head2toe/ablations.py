@@ -49,7 +49,7 @@ def dist(bench: Bench, judged: Sequence[str] = NETWORKS, shown: Sequence[str] = 
         arms[f"{name} whole layers"] = {task: [v["layers_hit_layerwise"] for v in row] for task, row in values.items()}
         notes[f"{name} kept by layer, first seed"] = {task: row[0]["layers"] for task, row in values.items()}
     for name in judged:
-        arms[f"{name} affinity"] = affinities(bench, name)
+        arms[f"{name} affinity"] = affinities(table, name)
     return Result(arms, {}, bench.seeds, table.gates("h2t-dist"), notes)
 
 

@@ -59,7 +59,7 @@ def fig4(bench: Bench, network: str = "V1a") -> Result:
     table = Tables(bench)
     values = table.values(ONE_LAYER, network)
     first = next(iter(values.values()))[0]
-    arms: dict[str, Table] = {**_gains(values), "affinity": affinities(bench, network)}
+    arms: dict[str, Table] = {**_gains(values), "affinity": affinities(table, network)}
     notes = {"layers": first["names"], "heads": RIDGE_NOTE}
     axes = {"layer": list(range(len(first["names"])))}
     return Result(arms, axes, bench.seeds, table.gates("h2t-fig4-8r"), notes)
