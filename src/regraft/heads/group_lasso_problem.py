@@ -103,15 +103,32 @@ class State:
 
 
 class SparseProblem:
-    """Rows with labels, outputs with two sides, and the working set between the solutions of a path."""
+    """Rows with labels, outputs with two sides, and the working set between the solutions of a path.
+
+    Args:
+        design: features of N rows.
+        response: their labels.
+        loss: that fits them.
+        weights: (N, 1) or (N, C), zero for rows and labels that are left out.
+        penalty: ℓ1 or ℓ2,1.
+        tol: what the path will be solved to; it decides the precision of the products.
+        whole: see :class:`Columns`.
+    """
 
     def __init__(
-        self, design: FeatureDesign, response: Response, loss: Loss, weights: Tensor, penalty: Penalty, tol: float
+        self,
+        design: FeatureDesign,
+        response: Response,
+        loss: Loss,
+        weights: Tensor,
+        penalty: Penalty,
+        tol: float,
+        whole: bool = False,
     ) -> None:
         there = (weights > 0).any(1)
         single = design.dtype != torch.float64 and tol >= _SINGLE
         self.penalty = penalty
-        self.columns = Columns(design, there, penalty, exact=tol < _ROUGH)
+        self.columns = Columns(design, there, penalty, exact=tol < _ROUGH, whole=whole)
         if not bool(there.all()):
             response, weights = response.take(there), weights[there]
         self.loss = loss

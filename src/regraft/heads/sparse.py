@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.foldwise import in_memory
 from regraft.heads.group_lasso import check_loss
 from regraft.heads.group_lasso_columns import Columns
 from regraft.heads.group_lasso_fit import GroupLassoFit, Loss
@@ -94,6 +95,7 @@ def solve_sparse(
     weights = row_weights(response, class_weight, rows)
     check_training(fold_of, weights)
     judge = Judge(metric, response, fold_of, rows > 0, calibrate)
+    design = in_memory(design)
     paths = _Folds(design, response, PENALTIES[penalty], weights, fold_of, tol)
 
     def run(values: Sequence[float]) -> list[Trial]:
@@ -115,7 +117,7 @@ class SparsePath:
     """Fits of one set of training rows at any shares of its own λ_max, each warm-started from a stronger one.
 
     Args:
-        design: features of N rows.
+        design: features of N rows, best in memory; those of weight zero must be finite.
         response: their labels.
         penalty: ℓ1 or ℓ2,1.
         weights: (N, 1) or (N, C), zero for rows and labels that are left out.
@@ -129,7 +131,7 @@ class SparsePath:
         self, design: FeatureDesign, response: Response, penalty: Penalty, weights: Tensor, tol: float
     ) -> None:
         loss: Loss = check_loss(None, response)
-        self.problem = SparseProblem(design, response, loss, weights, penalty, tol)
+        self.problem = SparseProblem(design, response, loss, weights, penalty, tol, whole=True)
         self.tol = tol
         self.null = self.problem.null()
         self.largest = float(self.null.norms.max())
