@@ -1,32 +1,42 @@
 """The whole fast Head2Toe search on synthetic features, beside what it replaces, in one process.
 
-1,000 rows, 10 classes, 52 layers, three target sizes (30,440, 457,600 and 1,070,160 features), 5 folds, two
-penalties, nine fractions, both norm orders: 108 honest cells, the logistic cross-validation at the best one and the
-exact refit. CPU seconds, wall seconds, peak memory. Beside it:
+``--case search`` (the default): 1,000 rows, 52 layers, three target sizes (30,440, 457,600 and 1,070,160 features),
+5 folds, two penalties, nine fractions, both norm orders: 108 honest cells, the logistic cross-validation at the best
+one and the exact refit. CPU and wall seconds, peak memory, accuracy in cross-validation and on 200 rows held out.
+Beside it, in turn:
 
-* one Adam step of the paper's reference scorer (batch 128, softmax cross-entropy + λ Σ‖W_i‖₂) at every size, and
-  what its grid of 22,000 steps a fold and size would take: *extrapolated*, heads not counted;
-* scikit-learn's LogisticRegressionCV on the last layer of the smallest size;
+* the paper's reference search (``select_reference``): whole at the smallest size with ``--reference`` (it takes half
+  an hour), else, and at the larger sizes always, one step timed and the grid of 22,000 steps a fold *extrapolated*,
+  heads not counted; and a loop of the same Adam steps that reads the rows in order, without gathering them;
+* skglm's multi-task lasso (the group lasso of the squared loss) at one penalty, where it is installed (not with ``--quick``);
+* scikit-learn's LogisticRegressionCV on the last layer, and LogisticRegression on all layers, of the smallest size;
 * ``overlap``: how much of the top 1 % by exact float32 scores the sampled bfloat16 scores find.
+
+``--case wide``: 397 classes × 1,696,552 features of 1,191 rows, stored in bfloat16. ``--case tall``: 10,000 rows ×
+200,000 features, a twelfth and a half of 50,000 × 500,000. Both the search alone.
 
 Run with OMP_NUM_THREADS=1 for figures of one core.
 """
 
 from __future__ import annotations
 
+import importlib.util
 import resource
 import time
+import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from sklearn.linear_model import LogisticRegressionCV
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
+from torch import Tensor
 
 from common import Row, note, parser, report
-from regraft.heads import Response, Selection, relevance, select
+from regraft.heads import Response, Selection, kept_design, relevance, select, select_reference
 from regraft.heads.dual import dual_ridge, gram_scale
-from regraft.linear import Dense, FeatureDesign, UnitRows
+from regraft.linear import Cast, Dense, FeatureDesign, UnitRows
 
 LAYERS = 52
 SIZES = (30_440, 457_600, 1_070_160)
@@ -34,51 +44,76 @@ QUICK_SIZES = (3_016, 20_020, 80_080)
 STEPS = (500 + 5000) * 2 * 2  # two learning rates, two penalties
 FOLDS = 5
 STRENGTH = 1e-2
+HELD_OUT = 200
+CASES = {"wide": (1_191, 1_696_552, 397), "tall": (10_000, 200_000, 10)}
+QUICK_CASES = {"wide": (300, 80_080, 60), "tall": (4_400, 3_016, 10)}
+COLUMNS = ("case", "ours_s", "peer", "peer_s", "ratio", "error")
 
 
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
-    options.add_argument("--classes", type=int, default=10, help="classes (default: %(default)s)")
+    options.add_argument("--classes", type=int, help="classes (default: 10, or the case's own)")
+    options.add_argument("--case", choices=("search", *CASES), default="search", help="default: %(default)s")
+    options.add_argument("--reference", action="store_true", help="run the reference whole at the smallest size")
     arguments = options.parse_args()
-    rows = 300 if arguments.quick else 1000
-    sizes = QUICK_SIZES if arguments.quick else SIZES
-    codes = np.arange(rows) % arguments.classes
-    response = Response.of("multiclass", [str(c) for c in range(arguments.classes)], codes)
-    folds = np.random.default_rng(0).permutation(rows) % FOLDS
-    designs = {str(size): features(size, codes, arguments.classes) for size in sizes}
-    before = peak()
-    note(f"{rows} rows, {arguments.classes} classes, {torch.get_num_threads()} threads, {before:.1f} GiB of features")
-
-    found, cpu, wall = timed(lambda: select(designs, response, folds=folds, metric="accuracy"))
-    note(f"whole search: {cpu:.2f} CPU-s, {wall:.2f} s, chose {chosen(found)}")
-    table = [search_row(found, cpu, wall, before)]
-    steps = {size: adam_step(designs[size], response) for size in designs}
-    grid = sum(steps.values()) * STEPS * FOLDS
-    note(f"reference grid, extrapolated from one step a size: {grid:.0f} CPU-s")
-    table[0] = Row(
-        table[0].case, cpu, "reference grid (extrapolated)", grid, more={**table[0].more, "adam_step_s": steps}
-    )
-    table.append(library_row(designs[str(sizes[0])], codes, folds, cpu))
-    middle = str(sizes[-1] if arguments.quick else sizes[1])
-    table.append(overlap_row(designs[middle], response))
-    report("head2toe", table, arguments.json, columns=("case", "ours_s", "peer", "peer_s", "ratio", "error"))
+    if arguments.case == "search":
+        rows = search_case(arguments.quick, arguments.classes or 10, arguments.reference)
+    else:
+        rows = [large_case(arguments.case, arguments.quick, arguments.classes)]
+    report("head2toe", rows, arguments.json, columns=COLUMNS)
 
 
-def features(total: int, codes: np.ndarray, classes: int) -> FeatureDesign:
-    """Rectified random mixtures of 60 factors that know the class, under as much noise; float32."""
+@dataclass(frozen=True)
+class Task:
+    """Rows to search on and rows held out, by size."""
+
+    codes: np.ndarray
+    folds: np.ndarray
+    response: Response
+    designs: dict[str, FeatureDesign]
+    held_codes: np.ndarray
+    held: dict[str, FeatureDesign]
+
+    @classmethod
+    def draw(cls, rows: int, sizes: tuple[int, ...], classes: int, dtype: torch.dtype, held: int = HELD_OUT) -> Task:
+        codes = np.arange(rows + held) % classes
+        both = {str(size): features(size, codes, classes, dtype) for size in sizes}
+
+        def part(blocks: dict[str, Tensor], place: slice) -> FeatureDesign:
+            return FeatureDesign({name: UnitRows(Dense(block[place])) for name, block in blocks.items()}, classes)
+
+        return cls(
+            codes[:rows],
+            np.random.default_rng(0).permutation(rows) % FOLDS,
+            Response.of("multiclass", [str(c) for c in range(classes)], codes[:rows]),
+            {size: part(blocks, slice(0, rows)) for size, blocks in both.items()},
+            codes[rows:],
+            {size: part(blocks, slice(rows, rows + held)) for size, blocks in both.items()},
+        )
+
+    def accuracy(self, found: Selection) -> float:
+        """Of the selection's head on the rows held out."""
+        kept = kept_design(self.held[found.size], found.columns, found.normalised)
+        wide = {name: Cast(matrix, torch.float32) for name, matrix in kept.matrices.items()}
+        probabilities = found.solution.readout.predict_proba(FeatureDesign(wide, kept.n_outputs))
+        return float((probabilities.argmax(1).numpy() == self.held_codes).mean())
+
+
+def features(total: int, codes: np.ndarray, classes: int, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Rectified random mixtures of 60 factors that know the class, under as much noise, by layer."""
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(len(codes), 60, generator=generator)
     hidden += 0.5 * torch.randn(classes, 60, generator=generator)[torch.as_tensor(codes)]
-    matrices = {}
+    blocks = {}
     for layer in range(LAYERS):
         width = total // LAYERS + (layer < total % LAYERS)
-        out = torch.empty(len(codes), width)
+        out = torch.empty(len(codes), width, dtype=dtype)
         for start in range(0, width, 4096):
             part = out[:, start : start + 4096]
             mixed = hidden @ torch.randn(60, part.shape[1], generator=generator) / 8
             part.copy_((mixed + torch.randn(part.shape, generator=generator)).clamp_min_(0))
-        matrices[f"layer{layer:02d}"] = UnitRows(Dense(out))
-    return FeatureDesign(matrices, classes)
+        blocks[f"layer{layer:02d}"] = out
+    return blocks
 
 
 def timed(call: Callable[[], Any]) -> tuple[Any, float, float]:
@@ -99,8 +134,12 @@ def chosen(found: Selection) -> str:
     return f"T={found.size} F={found.fraction} λ={found.strength} {found.form}, norms {norms}, {kept} features"
 
 
-def search_row(found: Selection, cpu: float, wall: float, before: float) -> Row:
+def searched(task: Task, case: str) -> Row:
+    """The fast search, timed."""
+    before = peak()
+    found, cpu, wall = timed(lambda: select(task.designs, task.response, folds=task.folds, metric="accuracy"))
     cell = next(c for c in found.table if c.chosen)
+    note(f"{case}: {cpu:.2f} CPU-s, {wall:.2f} s, peak {peak():.2f} GiB, chose {chosen(found)}")
     more = {
         "cpu_s": cpu,
         "wall_s": wall,
@@ -109,21 +148,55 @@ def search_row(found: Selection, cpu: float, wall: float, before: float) -> Row:
         "cells": len(found.table),
         "chosen": chosen(found),
         "cross_validated": [cell.score, cell.standard_error],
+        "held_out": task.accuracy(found),
         "stored_bytes": cell.stored_bytes,
     }
-    return Row("whole search, CPU-s", cpu, more=more)
+    return Row(case, cpu, more=more)
 
 
-def adam_step(design: FeatureDesign, response: Response) -> float:
+def large_case(name: str, quick: bool, classes: int | None) -> Row:
+    rows, width, own = (QUICK_CASES if quick else CASES)[name]
+    task = Task.draw(rows, (width,), classes or own, torch.bfloat16, held=classes or own)
+    return searched(task, f"{name}: {rows} rows × {width} features, {classes or own} classes, CPU-s")
+
+
+def search_case(quick: bool, classes: int, reference: bool) -> list[Row]:
+    sizes = QUICK_SIZES if quick else SIZES
+    task = Task.draw(300 if quick else 1000, sizes, classes, torch.float32)
+    note(f"{len(task.codes)} rows, {classes} classes, {torch.get_num_threads()} threads, {peak():.1f} GiB of features")
+    ours = searched(task, "whole search, CPU-s")
+    steps = {size: adam_step(design, task.response, gather=True) for size, design in task.designs.items()}
+    plain = {size: adam_step(design, task.response, gather=False) for size, design in task.designs.items()}
+    rows = [
+        Row(ours.case, ours.ours_s, f"{name} (extrapolated)", sum(step.values()) * STEPS * FOLDS, more=more)
+        for name, step, more in (
+            ("reference grid", steps, {**ours.more, "adam_step_s": steps}),
+            ("no-gather Adam", plain, {"adam_step_s": plain}),
+        )
+    ]
+    smallest = str(sizes[0])
+    if reference:
+        rows.append(reference_row(task, smallest, ours.ours_s))
+    if not quick:  # it compiles for ten seconds
+        rows.append(lasso_row(task, smallest))
+    rows += library_rows(task, smallest, ours.ours_s)
+    rows.append(overlap_row(task.designs[str(sizes[-1] if quick else sizes[1])], task.response))
+    return rows
+
+
+def adam_step(design: FeatureDesign, response: Response, gather: bool) -> float:
     """Median CPU seconds of a step of the reference scorer on rows that are already normalised."""
-    features_, targets = design.dense(torch.arange(128)), response.codes[:128]
+    count = min(256, design.n_rows)
+    features_, targets = design.dense(torch.arange(count)), response.codes[:count]
     weight = torch.zeros(design.width, response.n_outputs, requires_grad=True)
     optimiser = torch.optim.Adam([weight], lr=0.01)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0))[:128]
 
     def step() -> None:
         optimiser.zero_grad()
+        x, y = (features_[order], targets[order]) if gather else (features_[:128], targets[:128])
         norms = (weight.square().sum(1) + 1e-12).sqrt()
-        loss = torch.nn.functional.cross_entropy(features_ @ weight, targets) + 1e-3 * norms.sum()
+        loss = torch.nn.functional.cross_entropy(x @ weight, y) + 1e-3 * norms.sum()
         loss.backward()
         optimiser.step()
 
@@ -131,15 +204,61 @@ def adam_step(design: FeatureDesign, response: Response) -> float:
     return float(np.median([timed(step)[1] for _ in range(3)]))
 
 
-def library_row(design: FeatureDesign, codes: np.ndarray, folds: np.ndarray, ours: float) -> Row:
-    x = design.matrices[f"layer{LAYERS - 1:02d}"].rows(slice(None)).numpy()
-    splits = [(np.flatnonzero(folds != k), np.flatnonzero(folds == k)) for k in range(FOLDS)]
-    model = LogisticRegressionCV(
+def reference_row(task: Task, size: str, ours: float | None) -> Row:
+    call = lambda: select_reference(  # noqa: E731
+        {size: task.designs[size]}, task.response, folds=task.folds, metric="accuracy"
+    )
+    found, cpu, wall = timed(call)
+    more = {"held_out": task.accuracy(found), "wall_s": wall, "chosen": chosen(found)}
+    return Row(f"reference, whole, {size} features alone", ours, "select_reference", cpu, more=more)
+
+
+def lasso_row(task: Task, size: str) -> Row:
+    case = f"scores of {size} features"
+    ours, cpu, _ = timed(lambda: relevance(task.designs[size], task.response, None, STRENGTH))
+    if importlib.util.find_spec("skglm") is None:
+        note("skglm is not installed: no group lasso of its own beside ours (pip install skglm)")
+        return Row(case, cpu, "skglm (not installed)")
+    from skglm.estimators import MultiTaskLasso  # an optional extra of this benchmark
+
+    x = np.asfortranarray(task.designs[size].dense().numpy(), dtype=np.float64)
+    y = np.eye(task.response.n_outputs)[task.codes]
+    y = np.asfortranarray(y - y.mean(0))
+    x -= x.mean(0)
+    alpha = 0.1 * float(np.linalg.norm(x.T @ y, axis=1).max()) / len(x)
+    model = MultiTaskLasso(alpha=alpha, tol=1e-4, fit_intercept=False)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model, peer, _ = timed(lambda: model.fit(x, y))
+    kept = int((np.linalg.norm(model.coef_, axis=0) > 0).sum())
+    flat = torch.cat(list(ours.values()))
+    top = set(flat.topk(max(1, kept)).indices.tolist())
+    shared = len(top & set(np.flatnonzero(np.linalg.norm(model.coef_, axis=0)).tolist())) / max(1, kept)
+    return Row(case, cpu, "skglm MultiTaskLasso, 0.1 λ_max", peer, more={"kept": kept, "shared_with_ours": shared})
+
+
+def library_rows(task: Task, size: str, ours: float | None) -> list[Row]:
+    last = f"layer{LAYERS - 1:02d}"
+    splits = [(np.flatnonzero(task.folds != k), np.flatnonzero(task.folds == k)) for k in range(FOLDS)]
+
+    def rows_of(designs: dict[str, FeatureDesign], layer: str | None) -> np.ndarray:
+        design = designs[size]
+        x = design.dense() if layer is None else design.matrices[layer].rows(slice(0, design.n_rows))
+        return x.numpy() * np.sqrt(x.shape[1])
+
+    alone = LogisticRegressionCV(
         Cs=10, l1_ratios=(0,), cv=splits, max_iter=2000, scoring="accuracy", use_legacy_attributes=False
     )
-    model, cpu, _ = timed(lambda: model.fit(x * np.sqrt(x.shape[1]), codes))
-    score = float(np.max(np.mean(np.asarray(model.scores_), axis=0)))
-    return Row("scikit-learn, last layer alone", ours, "LogisticRegressionCV", cpu, more={"cross_validated": score})
+    found = []
+    for case, layer, name, model in (
+        ("scikit-learn, last layer alone", last, "LogisticRegressionCV", alone),
+        ("scikit-learn, all layers", None, "LogisticRegression, C = 0.01, one fit", LogisticRegression(C=0.01)),
+    ):
+        x = rows_of(task.designs, layer)
+        model, cpu, _ = timed(lambda model=model, x=x: model.fit(x, task.codes))  # type: ignore[misc]
+        more = {"held_out": float(model.score(rows_of(task.held, layer), task.held_codes))}
+        found.append(Row(case, ours, name, cpu, more=more))
+    return found
 
 
 def overlap_row(design: FeatureDesign, response: Response) -> Row:
