@@ -2,12 +2,13 @@
 
 A *step* is J w, the gradient of the loss by the outputs, and Jᵀ of it, for a batch of 64 rows whose prefix (all
 that lies below the block) is cached. Floor: the gradient of the same loss by the same block's parameters, from the
-same cached input. Peer: ``torch.func.jvp`` and ``vjp`` on the same suffix. ``error``: largest difference of the two
-gradients, relative to the largest entry. ``times_fine_tuning``: median over the repetitions of ours over the floor
-within one repetition, for machines whose speed drifts.
+same cached input. Peer: ``torch.func.jvp`` and ``vjp`` on the same suffix. ``error``: largest difference of our
+gradient from that in float64, relative to the largest entry (``torch_func_error``: the peer's; where a unit stands
+at ReLU's kink to rounding, float32 may fall on the other side). ``times_fine_tuning``: median over the repetitions of
+ours over the floor within one repetition, for machines whose speed drifts.
 
-Memory: peak of a process that takes the step, above one that only makes the network, beside the Jacobian written
-out (in MB; ``jacobian_mb`` is what its numbers alone need).
+Memory: peak of a process that takes the step, of one that only runs the network, and of one that writes out the
+Jacobian (in MB; ``jacobian_mb`` is what its numbers alone need).
 """
 
 from __future__ import annotations

@@ -1,0 +1,149 @@
+"""What stands behind a tangent: the suffix, the way its products are computed, and the cached values of all rows."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from regraft.errors import ModelError
+from regraft.features.tangent.cache import Cache
+from regraft.features.tangent.feed import Feed
+from regraft.features.tangent.generic import Generic, Way
+from regraft.features.tangent.graph import Graph, GraphError
+from regraft.features.tangent.pooled import Pooled
+from regraft.features.tangent.replay import Replay
+from regraft.features.tangent.unfold import Unfold
+from regraft.linear import Blocks
+from regraft.network import Network
+
+__all__ = ["Engine"]
+
+
+class Engine:
+    """The cache and the way in which products are computed from it; shared by all views of a tangent.
+
+    Args:
+        network: what is differentiated.
+        names: the selected parameters.
+        feed: the rows.
+        dtype: of the arithmetic.
+        batch_size: rows a pass.
+        fast: whether cached activations may be used.
+        memory: bytes that may be cached in memory.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        names: Sequence[str],
+        feed: Feed,
+        dtype: torch.dtype,
+        batch_size: int,
+        fast: bool,
+        memory: int,
+    ) -> None:
+        self.feed, self.batch_size, self.memory = feed, max(1, int(batch_size)), memory
+        self.shapes = {name: tuple(network.params[name].shape) for name in names}
+        few = feed.some([row % feed.rows for row in range(3)])
+        self.unfold = Unfold(network, names, dtype) if fast else None
+        exact: Mapping[str, Tensor] = {}
+        if self.unfold is not None:
+            network, names, exact = self.unfold.network, self.unfold.names, self.unfold.exact
+        self.replay = Replay(network, names, dtype, exact=exact)
+        problem = self.replay.probe(few)
+        if problem:
+            self.replay = Replay(network, names, dtype, whole=True, exact=exact)
+            if again := self.replay.probe(few):
+                raise ModelError(f"{network.name} cannot be run row by row", got=again)
+        outputs, recorded = self.replay.record(few)
+        if outputs.ndim != 2:
+            raise ModelError(
+                f"the outputs of {network.name} are no vectors", expected="(rows, C)", got=str(tuple(outputs.shape))
+            )
+        self.outputs = outputs.shape[1]
+        self.generic = Generic(self.replay, recorded, outputs)
+        self.way: Way = self.generic
+        self._about = (*_about_prefix(self.replay, problem), *_about_folds(self.unfold))
+        self._note: tuple[str, ...] = ()
+        self.cache: Cache | None = None
+        if fast:
+            size = min(self.batch_size, feed.rows)
+            self._try(lambda: setattr(self, "way", Graph(self.generic, recorded, size)))
+        if isinstance(self.way, Graph):
+            with contextlib.suppress(GraphError):  # another form is the rule, and the graph serves it
+                self.way = Pooled(self.way, feed.rows, memory)
+
+    def _try(self, step: Callable[[], None]) -> None:
+        """A step of the fast way; where it fails the plain way serves, and ``path`` says why."""
+        try:
+            step()
+        except (GraphError, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError) as error:
+            reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
+            self.way, self._note = self.generic, (f"no graph of cached activations: {reason}",)
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        return (*self._about, *self.way.path, *self._note)
+
+    def prepared(self, progress: Callable[[int, int], None] | None = None) -> Cache:
+        if self.cache is None:
+            rows = self.feed.rows
+            self._try(self.way.prepare)
+            shapes = [*self.way.shapes(), ((self.outputs,), self.replay.dtype)]
+            cache = Cache(rows, shapes, self.replay.network.device, self.memory)
+            for start, stop, batch in self.feed.batches(self.batch_size):
+                outputs, recorded = self.replay.record(batch)
+                cache.write(start, stop, [*self.way.values(recorded, stop - start), outputs])
+                if progress:
+                    progress(stop, rows)
+            self.cache = cache
+        return self.cache
+
+    def apply(self, index: Tensor | None, weights: Mapping[str, Tensor]) -> Tensor:
+        if self.unfold is not None:
+            weights = self.unfold.push(weights)
+        parts = [
+            self.way.apply(values, rows, weights) for _, rows, values in self.prepared().read(index, self.batch_size)
+        ]
+        return torch.cat(parts) if parts else self._no_rows()
+
+    def _no_rows(self) -> Tensor:
+        return torch.zeros((0, self.outputs), dtype=self.replay.dtype, device=self.replay.network.device)
+
+    def adjoint(self, index: Tensor | None, outputs: Tensor) -> dict[str, Tensor]:
+        total = {name: torch.zeros_like(value) for name, value in self.replay.params.items()}
+        for start, rows, values in self.prepared().read(index, self.batch_size):
+            for name, part in self.way.adjoint(values, rows, outputs[start : start + rows]).items():
+                total[name] += part
+        return total if self.unfold is None else self.unfold.pull(total)
+
+    def rows(self, index: Tensor) -> Blocks:
+        found: list[dict[str, Tensor]] = []
+        for _, rows, values in self.prepared().read(index, self.batch_size):
+            part = self.way.rows(values, rows)
+            found.append(part if self.unfold is None else self.unfold.pull(part))
+        if not found:
+            like = self._no_rows()
+            return Blocks({name: like.new_zeros((0, self.outputs, *shape)) for name, shape in self.shapes.items()})
+        return Blocks({name: torch.cat([part[name] for part in found]) for name in found[0]})
+
+
+def _about_folds(unfold: Unfold | None) -> tuple[str, ...]:
+    if unfold is None or not unfold.folds:
+        return ()
+    names = ", ".join(pair.norm for pair in unfold.folds[:3]) + (", …" if len(unfold.folds) > 3 else "")
+    return (f"BatchNorm: {len(unfold.folds)} folded into the layers before them ({names})",)
+
+
+def _about_prefix(replay: Replay, problem: str) -> tuple[str, ...]:
+    if problem:
+        return (f"prefix: none, the whole network runs at every product, for {problem}",)
+    kept = len(replay.kept)
+    paths = [path for path, _ in replay.calls]
+    shown = ", ".join(paths[:3]) + (", …" if len(paths) > 3 else "")
+    if not paths:
+        return ("prefix: none, the selection reaches down to the inputs, which are kept",)
+    return (f"prefix: {len(paths)} module calls ({shown}) run once, {kept} tensors a row kept",)
