@@ -22,6 +22,9 @@ from regraft.record import Ledger
 
 __all__ = ["head_work", "kept_bytes", "price_figure", "price_of_run", "solves", "workload"]
 
+#: Passes over all features that a fit of the group lasso's path takes, about.
+_CERTIFICATES = 2
+
 
 def solves(ready: Prepared, options: Options) -> int:
     """How often the protocol chooses a head: once for a test split, once more for a validation split, or once more
@@ -61,12 +64,12 @@ def head_work(ready: Prepared, work: Workload) -> dict[str, float]:
     if stage is None:
         times = work.solves * len(ready.recipe.features.scalings)
         return {"head": head_flops(work.solve_rows, width, work.outputs, folds=work.folds, solves=times)}
+    widths = list(work.widths.values()) * len(ready.recipe.features.scalings)
     if stage.solver == "reference":
         grid = {"folds": work.folds, "strengths": len(stage.grid), "fractions": stage.fractions}
-        widths = list(work.widths.values())
         return {"search": work.solves * paper_search_flops(widths, work.outputs, **grid)}  # type: ignore[arg-type]
-    return gram_search_flops(
-        list(work.widths.values()) * len(ready.recipe.features.scalings),
+    parts = gram_search_flops(
+        widths,
         work.solve_rows,
         work.outputs,
         folds=work.folds,
@@ -74,6 +77,10 @@ def head_work(ready: Prepared, work: Workload) -> dict[str, float]:
         fractions=stage.fractions,
         solves=work.solves,
     )
+    if stage.solver == "exact":
+        fits = work.solves * (work.folds + 1) * len(stage.grid)
+        parts["certificates"] = _CERTIFICATES * fits * 2.0 * work.solve_rows * sum(widths) * work.outputs
+    return parts
 
 
 def kept_bytes(adapted: Adapted, width: int) -> int:

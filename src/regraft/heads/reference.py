@@ -73,8 +73,9 @@ def select_reference(
     ‖W_i‖₂, ties to the lower index, are kept, each layer's rows brought to unit norm over them; and a head without
     penalty, trained by the same schedule, predicts the fold. The best cell is trained again on all rows.
 
-    All features are held in float32: N × d × 4 bytes. On one core the search takes about
-    (rows of steps) × (a product of 128 × d × 4C, twice): minutes at d = 30,000, hours at 470,000.
+    All features are held in float32 (a float64 design in float64): N × d × 4 bytes. Its cost
+    is Σ 4 d C B t (1 + Σ_f f) operations over designs, schedules, λ and folds: with N = 1,000, C = 10 and d = 11,017
+    the 500-step eleventh of the grid took 30 CPU-seconds on one core.
 
     Args:
         designs: by target size; features by layer, rows of unit norm in each (``UnitRows``).
