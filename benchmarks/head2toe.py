@@ -8,7 +8,8 @@ Beside it, in turn:
 * the paper's reference search (``select_reference``): whole at the smallest size with ``--reference`` (it takes half
   an hour), else, and at the larger sizes always, one step timed and the grid of 22,000 steps a fold *extrapolated*,
   heads not counted; and a loop of the same Adam steps that reads the rows in order, without gathering them;
-* skglm's multi-task lasso (the group lasso of the squared loss) at one penalty, where it is installed (not with ``--quick``);
+* skglm's multi-task lasso (the group lasso of the squared loss) at one penalty, where it is installed and not
+  with ``--quick``;
 * scikit-learn's LogisticRegressionCV on the last layer, and LogisticRegression on all layers, of the smallest size;
 * ``overlap``: how much of the top 1 % by exact float32 scores the sampled bfloat16 scores find.
 
