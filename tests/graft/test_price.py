@@ -134,6 +134,11 @@ def test_alternatives_by_hand():
     assert probe["head_flops"] == head_flops(1600, 64, 4, folds=5, solves=2)
 
 
+def test_other_layers_are_not_priced_where_they_are_not_known():
+    work = Workload(100, 80, 2, 5, 1, 1e6, 0.01, 1000, 8, {"None": 8})
+    assert [row["name"] for row in alternatives(work)] == ["probe", "finetune"]
+
+
 def test_an_unknown_pace_gives_no_seconds():
     rows = alternatives(Workload(100, 80, 2, 5, 1, 1e6, 0.0, 1000, 8, {"512": 90}))
     assert [row["seconds"] for row in rows] == [None] * 3

@@ -202,7 +202,7 @@ def alternatives(work: Workload) -> list[dict[str, Any]]:
     """What other methods would cost on the same rows, counted and not measured.
 
     ``probe``: one pass and a head on the last layer. ``all-layers``: one pass and a head on every feature at the
-    smallest target size.
+    smallest target size; left out where the run knows the last layer alone.
     ``finetune``: all weights by 500 steps of 64 rows (see :func:`finetune_flops`), every weight stored.
 
     Returns:
@@ -223,9 +223,11 @@ def alternatives(work: Workload) -> list[dict[str, Any]]:
         }
 
     trained = 3 * FINETUNE_STEPS * FINETUNE_BATCH
+    narrow = min(work.widths.values())
+    whole = [frozen("all-layers", narrow)] if narrow > work.embedding else []
     return [
         frozen("probe", work.embedding),
-        frozen("all-layers", min(work.widths.values())),
+        *whole,
         {
             "name": "finetune",
             "passes": trained / max(1, work.rows),

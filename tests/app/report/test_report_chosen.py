@@ -217,3 +217,15 @@ def test_the_twin_of_the_final_run_speaks_for_it() -> None:
     assert training.training(replace(samples.minimal(), figures={"training": figure})).lead == (
         training.training(replace(samples.minimal(), figures={"training": chosen_samples.training()})).lead
     ).replace("5\u00a0runs", "3\u00a0runs")
+
+
+def test_runs_without_an_epoch_are_named_and_held_out_scores_need_no_curve() -> None:
+    figure = chosen_samples.training()
+    for run in figure["runs"]:
+        run["epochs"] = [{**row, "validation": None} for row in run["epochs"]]
+    figure["runs"][1]["score"] = 0.875
+    figure["runs"].append({"name": "lr 0.001", "role": "candidate", "steps": 1, "status": "halved", "epochs": []})
+    view = training.training(replace(samples.minimal(), figures={"training": figure}))
+    assert "On held-out rows its twin reached 87.5 %." in plain(view.lead)
+    assert (view.held_out, view.by_epoch, view.score.best) == (True, False, None)
+    assert (view.trials[-1].name, view.trials[-1].epochs, view.trials[-1].loss) == ("lr 0.001", "0", "")

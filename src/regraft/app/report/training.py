@@ -75,18 +75,18 @@ class Training:
 def training(record: Record) -> Training | None:
     """The section, or ``None`` where nothing was trained."""
     figure = read.mapping(record.figures.get("training"))
-    runs = [run for run in read.rows(figure.get("runs")) if _epochs(run)]
-    if not runs:
+    runs = read.rows(figure.get("runs"))
+    if not any(map(_epochs, runs)):
         return None
     shown = measure(read.text(figure.get("metric")) or read.text(read.mapping(record.task).get("metric")))
-    first = next((run for run in runs if run.get("role") == "final"), runs[0])
+    begun = [run for run in runs if _epochs(run)]
+    first = next((run for run in begun if run.get("role") == "final"), begun[0])
     judged = _judged(first, runs)
+    keys = ("train", "validation") if _best(judged, shown) else ("train",)
     trials = tuple(_trial(run, shown, run is first) for run in runs)
     return Training(
         lead=_lead(first, judged, runs, shown, _total(figure, runs)),
-        score=_curve(
-            first, judged, runs, ("train", "validation"), shown.label, shown.tick, shown.write, _better(shown)
-        ),
+        score=_curve(first, judged, runs, keys, shown.label, shown.tick, shown.write, _better(shown)),
         loss=_curve(first, judged, runs, ("loss",), "Loss", _loss_tick, words.decimal, None),
         trials=trials,
         compared=len(trials) > 1,
@@ -138,10 +138,13 @@ def _lead(
     epochs = len(_epochs(first))
     parts.append(words.plural(epochs, "epoch"))
     sentence = ", ".join(parts) + "."
+    score = read.number(judged.get("score"))
     if (best := _best(judged, shown)) is not None:
         sentence += (
             f" On rows it did not train on it was best after epoch {words.count(best[0])}: {shown.write(best[1])}."
         )
+    elif score is not None:
+        sentence += f" On held-out rows its twin reached {shown.write(score)}."
     if len(runs) > 1 and total:
         sentence += f" All {words.plural(len(runs), 'run')} together took {words.plural(total, 'step')}."
     return sentence
