@@ -16,7 +16,7 @@ from regraft.linear import Blocks
 __all__ = ["SOLVERS", "minimise"]
 
 SOLVERS: tuple[str, ...] = ("auto", "newton", "lbfgs", "dual", "adam", "sgd")
-_DUAL_ROWS = 600
+_DUAL_ROWS, _DUAL_NUMBERS = 600, 2**23
 
 
 def minimise(
@@ -37,7 +37,7 @@ def minimise(
         solver: ``newton`` (:func:`regraft.heads.newton.newton`), ``lbfgs``
             (:func:`regraft.heads.convex_lbfgs.lbfgs`), ``dual`` (:func:`regraft.heads.rowspace.dual`), ``adam`` or
             ``sgd`` (the schedules of *Gradients as Features*, :func:`regraft.heads.minibatch.minibatch`), or ``auto``:
-            the dual where N·C ≤ 600 and less than the number of coefficients; else L-BFGS, which takes the fewest
+            the dual where N·C ≤ 600, less than the number of coefficients P, and N·C·P ≤ 2²³; else L-BFGS, which takes the fewest
             products, and Newton from where that stops, should it stop early.
         start: coefficients to begin at (the dual needs none and takes none); the centre by default.
         gap: the duality gap to reach, relative to the objective.
@@ -53,7 +53,8 @@ def minimise(
         raise SolverError(f"the solver {solver!r} is unknown", expected=", ".join(SOLVERS))
     size = problem.design.n_rows * problem.design.n_outputs
     if solver == "auto":
-        solver = "dual" if size <= min(_DUAL_ROWS, problem.design.n_coefficients) else "both"
+        width = problem.design.n_coefficients
+        solver = "dual" if size <= min(_DUAL_ROWS, width) and size * width <= _DUAL_NUMBERS else "both"
     limit: dict[str, Any] = {} if iterations is None else {"max_iterations": iterations}
     if solver in ("adam", "sgd"):
         schedule = ADAM if solver == "adam" else SGD
