@@ -139,7 +139,7 @@ def test_the_prefix_runs_once(fast: bool) -> None:
         part.apply(weights)
         part.adjoint(torch.ones(part.n_rows, 2))
     assert private[0].passes == before
-    assert any("1 tensors a row kept" in line for line in tangent.path)
+    assert any("1 tensor a row kept" in line for line in tangent.path)
 
 
 def test_cost_is_known_before_the_pass() -> None:

@@ -1,6 +1,7 @@
 """Pretrained networks as pure functions with named parameters, taps and preprocessing."""
 
 from regraft.network.fresh import reinitialised
+from regraft.network.fold import Folding, fold
 from regraft.network.load import load, preprocess_from_json
 from regraft.network.loaders.module import from_module
 from regraft.network.loaders.transformers import TextPreprocess
@@ -13,6 +14,7 @@ from regraft.network.site import Site
 __all__ = [
     "About",
     "ArrayPreprocess",
+    "Folding",
     "ImagePreprocess",
     "Network",
     "Policy",
@@ -20,6 +22,7 @@ __all__ = [
     "Site",
     "TextPreprocess",
     "Traits",
+    "fold",
     "from_module",
     "load",
     "preprocess_from_json",

@@ -86,9 +86,11 @@ class Engine:
 
     @property
     def path(self) -> tuple[str, ...]:
+        """How each part is computed, a sentence a part."""
         return (*self._about, *self.way.path, *self._note)
 
     def prepared(self, progress: Callable[[int, int], None] | None = None) -> Cache:
+        """The cached values of all rows; the pass that makes them runs at the first call."""
         if self.cache is None:
             rows = self.feed.rows
             self._try(self.way.prepare)
@@ -103,6 +105,7 @@ class Engine:
         return self.cache
 
     def apply(self, index: Tensor | None, weights: Mapping[str, Tensor]) -> Tensor:
+        """J w of some rows, or of all."""
         if self.unfold is not None:
             weights = self.unfold.push(weights)
         parts = [
@@ -114,6 +117,7 @@ class Engine:
         return torch.zeros((0, self.outputs), dtype=self.replay.dtype, device=self.replay.network.device)
 
     def adjoint(self, index: Tensor | None, outputs: Tensor) -> dict[str, Tensor]:
+        """Jᵀ y of some rows, or of all."""
         total = {name: torch.zeros_like(value) for name, value in self.replay.params.items()}
         for start, rows, values in self.prepared().read(index, self.batch_size):
             for name, part in self.way.adjoint(values, rows, outputs[start : start + rows]).items():
@@ -121,6 +125,7 @@ class Engine:
         return total if self.unfold is None else self.unfold.pull(total)
 
     def rows(self, index: Tensor) -> Blocks:
+        """The Jacobian of some rows written out."""
         found: list[dict[str, Tensor]] = []
         for _, rows, values in self.prepared().read(index, self.batch_size):
             part = self.way.rows(values, rows)
@@ -146,4 +151,4 @@ def _about_prefix(replay: Replay, problem: str) -> tuple[str, ...]:
     shown = ", ".join(paths[:3]) + (", …" if len(paths) > 3 else "")
     if not paths:
         return ("prefix: none, the selection reaches down to the inputs, which are kept",)
-    return (f"prefix: {len(paths)} module calls ({shown}) run once, {kept} tensors a row kept",)
+    return (f"prefix: {len(paths)} module calls ({shown}) run once, {kept} tensor{'s' * (kept != 1)} a row kept",)
