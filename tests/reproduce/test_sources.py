@@ -7,8 +7,9 @@ import pytest
 import torch
 
 from regraft.errors import RegraftError
+from regraft.graft.train_config import TrainConfig
 from regraft.reproduce.gates import GATES, GateContext
-from regraft.reproduce.sources import pack_network, top1
+from regraft.reproduce.sources import pack_network, top1, vision_transformer
 
 
 @pytest.mark.slow
@@ -59,3 +60,22 @@ def test_the_supervised_source_opens_its_gate(data_pack, tmp_path):
     gate = GATES["S4-sup"]
     figures = gate.measure(GateContext(data_pack, tmp_path, seeds=(0,)))
     assert gate.judge(figures).status == "pass", figures
+
+
+def test_the_transformer_is_trained_once_a_seed_and_kept(tmp_path):
+    rng = np.random.default_rng(0)
+    parts = {
+        "X": rng.integers(0, 255, (24, 8, 8, 3), dtype=np.uint8), "y": np.arange(24) % 2,
+        "X_test": rng.integers(0, 255, (8, 8, 8, 3), dtype=np.uint8), "y_test": np.arange(8) % 2,
+    }  # fmt: skip
+    np.savez(tmp_path / "rows.npz", **parts)
+    config = TrainConfig(epochs=1, batch_size=12)
+    network, score = vision_transformer(tmp_path / "rows.npz", 3, tmp_path, config)
+    steps = []
+    again, same = vision_transformer(tmp_path / "rows.npz", 3, tmp_path, config, lambda *done: steps.append(done))
+    assert (again.fingerprint, same) == (network.fingerprint, score)
+    assert not steps
+    assert network.module.keep == 0.25
+    assert score.rows == 8
+    other, _ = vision_transformer(tmp_path / "rows.npz", 4, tmp_path, config)
+    assert other.fingerprint != network.fingerprint
