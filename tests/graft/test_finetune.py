@@ -163,11 +163,13 @@ def test_the_gradient_through_taps_norms_and_columns_is_that_of_finite_differenc
 def test_a_zero_row_has_a_zero_gradient_not_none_at_all():
     from regraft.graft.grafted import scaled
 
-    rows = torch.tensor([[0.0, 0.0], [3.0, 4.0]], requires_grad=True)
+    rows = torch.tensor([[0.0, 0.0], [3.0, 4.0], [3e-25, 4e-25]], requires_grad=True)
     out = scaled(rows, View("unit"), "x")
-    torch.testing.assert_close(out, torch.tensor([[0.0, 0.0], [0.6, 0.8]]))
-    out.sum().backward()
-    assert torch.isfinite(rows.grad).all()
+    torch.testing.assert_close(out, torch.tensor([[0.0, 0.0], [0.6, 0.8], [0.6, 0.8]]))
+    out[:, 0].sum().backward()
+    assert torch.isfinite(rows.grad[:2]).all()
+    torch.testing.assert_close(rows.grad[1], torch.tensor([0.128, -0.096]))  # (1 - x²/n²)/n, -xy/n³
+    torch.testing.assert_close(rows.grad[2] * 1e-25, torch.tensor([0.128, -0.096]))
 
 
 def test_roots_are_refused():

@@ -10,7 +10,8 @@ A run folder holds::
 
 ``config.json`` carries the SHA-256 of every other file and of its own content, and the fingerprint of
 the backbone that the head was solved on (before training, and after it): loading refuses a changed file
-or another backbone. An embedded backbone is the one that predicts, so it needs no other tensors.
+or another backbone. An embedded backbone is the one that predicts, so it needs no other tensors, unless it
+carries the task's own last layer: then it is the one from before training.
 """
 
 from __future__ import annotations
@@ -56,14 +57,15 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
     """
     folder = Path(folder)
     readout, network = adapted.readout, adapted.source or adapted.network
-    if embed:
+    whole = embed and adapted.own_head is None  # no library writes a network whose last layer is another's
+    if whole:
         network = adapted.network
     order = {block.name: f"{i:05d}" for i, block in enumerate(adapted.plan.blocks)}
     tensors = {f"coefficients.{order[name]}": value.contiguous() for name, value in readout.coefficients.items()}
     tensors["intercept"] = readout.intercept.contiguous()
     for name, kept in (adapted.view.columns or {}).items():
         tensors[f"columns.{order[name]}"] = kept.to(torch.int32).contiguous()
-    if not embed:
+    if not whole:
         tensors |= {f"{_CHANGED}{name}": value.cpu().contiguous() for name, value in adapted.changed.items()}
     if adapted.tangent is not None:
         tensors[_TANGENT_HEAD] = adapted.tangent.head.cpu().contiguous()

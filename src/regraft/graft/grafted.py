@@ -210,6 +210,16 @@ def scaled(values: Tensor, view: View, name: str) -> Tensor:
 
 
 def _unit(rows: Tensor) -> Tensor:
-    """Rows of norm 1; a zero row stays zero, and so does its gradient."""
+    """Rows of norm 1; a zero row stays zero, and so does its gradient.
+
+    As in :class:`regraft.linear.UnitRows`, a row whose squares leave the range of its dtype is divided by its largest
+    entry first; a constant factor changes neither the result nor, the norm being homogeneous, its gradient.
+    """
+    with torch.no_grad():
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        unsafe = (norms < torch.finfo(rows.dtype).tiny ** 0.5) | torch.isinf(norms)
+        peaks = rows.abs().amax(dim=1, keepdim=True)
+        factors = torch.where(unsafe & (peaks > 0), peaks, torch.ones_like(peaks))
+    rows = rows / factors
     norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
     return rows / torch.where(norms > 0, norms, torch.ones_like(norms))
