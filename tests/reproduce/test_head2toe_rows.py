@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 from tests.reproduce import toys
 
+from regraft.errors import RegraftError
 from regraft.reproduce import ROWS
 from regraft.reproduce.head2toe import ablations, feature_rows, layer_rows, methods
 from regraft.reproduce.result import Result
+from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import KINDS, T12
 from regraft.reproduce.testing import must_fail_when_disturbed
 
@@ -81,8 +83,8 @@ def dist(make):
     for name in ablations.NETWORKS:
         arms[f"{name} affinity"] = make(lambda task: AFFINITY[task])
         arms[f"{name} depth"] = make(lambda task: 0.5 + AFFINITY[task] / 100)
-        arms[f"{name} layers"] = make(lambda task: 20)
-        arms[f"{name} whole layers"] = make(lambda task: 4)
+        arms[f"{name} hit"] = make(lambda task: 20)
+        arms[f"{name} hit whole"] = make(lambda task: 4)
     return Result(arms, {}, SEEDS)
 
 
@@ -295,3 +297,11 @@ def test_the_toys_learn(bench):
     assert found["accuracy"] > 50
     assert sum(kept for *_, kept in found["layers"]) == found["kept"]
     assert found["layers_hit"] == sum(kept > 0 for *_, kept in found["layers"])
+
+
+def test_at_scale_full_the_rows_look_for_the_papers_data(tmp_path):
+    """No row may run the page's mini setting and call it full."""
+    context = Context(tmp_path, tmp_path, scale="full")
+    for name in MADE_UP:
+        with pytest.raises(RegraftError, match=r"VTAB folder absent|scale mini"):
+            BY_ID[name].run(context)

@@ -7,20 +7,23 @@ from collections.abc import Sequence
 import numpy as np
 
 from regraft.reproduce.arms import Bench
+from regraft.reproduce.full import bench_of, names_of
 from regraft.reproduce.head2toe.frozen import H2T, LINEAR
 from regraft.reproduce.head2toe.layers import OVERLAP_SHARE
 from regraft.reproduce.head2toe.pieces import (
     Measured,
     Tables,
     average,
+    everywhere,
     mirror,
-    pooled,
+    networks,
     reverse_axis,
 )
 from regraft.reproduce.head2toe.training import affinities
 from regraft.reproduce.head2toe.variants import NORM, REFERENCE, REFERENCE_CELL, STRENGTHS, TAPS
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.result import Result, relabel, shuffle_axis, shuffle_tasks, swap
+from regraft.reproduce.row import Context
 from regraft.reproduce.words import (
     about,
     bound,
@@ -33,6 +36,7 @@ __all__ = ["MEASURED", "dist", "fig13", "norm", "table67"]
 
 NETWORKS = ("V1a", "R56")
 THREE = ("flowers5", "usps", "pos-x")
+THREE_OF_VTAB = ("oxford_flowers102", "svhn", "dsprites_loc")
 FRACTIONS_OF_DATA = (0.25, 0.5, 0.75, 1.0)
 
 
@@ -45,8 +49,8 @@ def dist(bench: Bench, judged: Sequence[str] = NETWORKS, shown: Sequence[str] = 
     for name in (*judged, *shown):
         values = table.values(H2T, name)
         arms[f"{name} depth"] = {task: [v["depth"] for v in row] for task, row in values.items()}
-        arms[f"{name} layers"] = {task: [v["layers_hit"] for v in row] for task, row in values.items()}
-        arms[f"{name} whole layers"] = {task: [v["layers_hit_layerwise"] for v in row] for task, row in values.items()}
+        arms[f"{name} hit"] = {task: [v["layers_hit"] for v in row] for task, row in values.items()}
+        arms[f"{name} hit whole"] = {task: [v["layers_hit_layerwise"] for v in row] for task, row in values.items()}
         notes[f"{name} kept by layer, first seed"] = {task: row[0]["layers"] for task, row in values.items()}
     for name in judged:
         arms[f"{name} affinity"] = affinities(table, name)
@@ -59,7 +63,7 @@ def _deeper_when_near(result: Result) -> Outcome:
             rank_correlation(
                 result.arm(f"{n} affinity"), result.arm(f"{n} depth"), 0.4, names=(f"{n} affinity", "depth")
             )
-            for n in NETWORKS
+            for n in networks(result, "affinity")
         ]
     )
 
@@ -68,13 +72,17 @@ def _more_layers(result: Result) -> Outcome:
     return all_of(
         [
             bound(
-                average(result.arm(f"{n} layers") / result.arm(f"{n} whole layers")),
+                average(result.arm(f"{n} hit") / result.arm(f"{n} hit whole")),
                 at_least=2,
                 what=f"{n} layers hit, over those of whole layers",
             )
-            for n in NETWORKS
+            for n in networks(result, "affinity")
         ]
     )
+
+
+def _shuffled_depth(result: Result) -> Result:
+    return shuffle_tasks(f"{networks(result, 'affinity')[0]} depth")(result)
 
 
 # ------------------------------------------------------------------------------------- data, taps, norms
@@ -154,7 +162,7 @@ def norm(bench: Bench, networks: Sequence[str] = NETWORKS, three: Sequence[str] 
 
 
 def _unit_over(other: str, result: Result) -> Outcome:
-    return greater(pooled(result, "unit", NETWORKS), pooled(result, other, NETWORKS), names=("unit", other))
+    return greater(everywhere(result, "unit"), everywhere(result, other), names=("unit", other))
 
 
 def _over_none(result: Result) -> Outcome:
@@ -178,25 +186,30 @@ def _one_worse(result: Result) -> Result:
     return Result({**result.arms, "over λ": moved}, result.axes, result.seeds, result.gates, result.notes)
 
 
-def _both(a: str, b: str) -> list[tuple[str, str]]:
-    return [(f"{name} {a}", f"{name} {b}") for name in NETWORKS]
+def _run_norm(context: Context) -> Result:
+    three = THREE if context.scale != "full" else THREE_OF_VTAB
+    return norm(bench_of(context), names_of(context, NETWORKS), three)
+
+
+def _run_dist(context: Context) -> Result:
+    return dist(bench_of(context), names_of(context, NETWORKS), names_of(context, ("TViT",)))
 
 
 MEASURED: dict[str, Measured] = {
     "h2t-dist": (
-        lambda context: dist(Bench(context)),
+        _run_dist,
         {"a": _deeper_when_near, "b": _more_layers},
-        {"a": shuffle_tasks("V1a depth"), "b": mirror(_both("layers", "whole layers"))},
+        {"a": _shuffled_depth, "b": mirror([("hit", "hit whole")])},
         {},
     ),
     "h2t-fig13": (
-        lambda context: fig13(Bench(context)),
+        lambda context: fig13(bench_of(context), names_of(context, ("V1a",))[0]),
         {"a": _rises, "b": _gain_rises},
         {"a": shuffle_axis("f"), "b": reverse_axis("f")},
         {},
     ),
     "h2t-table6-7": (
-        lambda context: table67(Bench(context)),
+        lambda context: table67(bench_of(context), *names_of(context, ("V1a", "TViT"))),
         {"a": _before_activation, "b": _input, "c": _only_cls, "d": _with_cls},
         {
             "a": swap("original", "pre-activation"),
@@ -207,9 +220,9 @@ MEASURED: dict[str, Measured] = {
         {"a": 2.3, "b": 0.8},
     ),
     "h2t-norm": (
-        lambda context: norm(Bench(context)),
+        _run_norm,
         {"a": _over_none, "b": _over_feature, "c": _forgiving},
-        {"a": mirror(_both("unit", "none")), "b": mirror(_both("unit", "feature")), "c": _one_worse},
+        {"a": mirror([("unit", "none")]), "b": mirror([("unit", "feature")]), "c": _one_worse},
         {},
     ),
 }

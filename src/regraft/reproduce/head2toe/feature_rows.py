@@ -10,6 +10,7 @@ import numpy as np
 
 from regraft.features import Block
 from regraft.reproduce.arms import Arm, Bench, Place, Sample
+from regraft.reproduce.full import bench_of, names_of
 from regraft.reproduce.head2toe.frozen import search_value
 from regraft.reproduce.head2toe.layers import (
     CHOICE,
@@ -23,13 +24,13 @@ from regraft.reproduce.head2toe.pieces import (
     Table,
     Tables,
     average,
-    mirror,
     of_kind,
     reverse_tasks,
     still,
 )
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.result import Result, relabel, shuffle_axis, swap
+from regraft.reproduce.row import Context
 from regraft.reproduce.words import (
     bound,
     greater,
@@ -111,15 +112,16 @@ def _part_of_layers(bench: Bench, place: Place, part: float, size: int) -> dict[
 PART_OF_LAYERS = Arm("part-of-layers", 1, _part_of_layers)
 
 
-def fig7_more(bench: Bench, networks: Sequence[str] = ("V1a", "TViT"), sizes: Sequence[int] = SCALED) -> Result:
-    """Head2Toe on a part of the layers, at one target size."""
-    table, arms = Tables(bench), {}
+def fig7_more(bench: Bench, networks: Sequence[str] = ("V1a", "TViT"), sizes: Sequence[int] | None = SCALED) -> Result:
+    """Head2Toe on a part of the layers, at one target size (without ``sizes``: each of the network's own)."""
+    table, arms = Tables(bench), dict[str, Table]()
     for name in networks:
         for label, part in PARTS.items():
-            steps = [table(PART_OF_LAYERS, name, part=part, size=size) for size in sizes]
+            steps = [table(PART_OF_LAYERS, name, part=part, size=size) for size in sizes or bench.backbones[name].sizes]
             arms[f"{name} {label}"] = {task: [list(v) for v in zip(*(s[task] for s in steps))] for task in bench.tasks}
     notes = {"layers": "evenly spaced, the last one always among them", "head": "ridge"}
-    return Result(arms, {"T": list(sizes)}, bench.seeds, table.gates("h2t-fig7r-14-16"), notes)
+    axis = list(sizes or bench.backbones[networks[0]].sizes)
+    return Result(arms, {"T": axis}, bench.seeds, table.gates("h2t-fig7r-14-16"), notes)
 
 
 def _more_layers(result: Result) -> Outcome:
@@ -218,27 +220,44 @@ def _falls(result: Result) -> Outcome:
     )
 
 
+def _run_more(context: Context) -> Result:
+    names = names_of(context, ("V1a", "TViT"))
+    if context.scale != "full":
+        return fig7_more(bench_of(context), names)
+    return fig7_more(bench_of(context), names, None)
+
+
+def _few_layers_instead(result: Result) -> Result:
+    """On the first network all layers exchange their numbers with a sixteenth of them."""
+    name = _networks(result)[0]
+    return swap(f"{name} 1", f"{name} 1/16")(result)
+
+
+def _still(result: Result) -> Result:
+    return still(f"{_networks(result)[0]} 1")(result)
+
+
 MEASURED: dict[str, Measured] = {
     "h2t-fig7l": (
-        lambda context: fig7_cross(Bench(context)),
+        lambda context: fig7_cross(bench_of(context), names_of(context, ("V1a",))[0]),
         {"a": _own_is_better, "b": _none_is_best_for_all, "c": _own_near_best},
         {"a": _worst_as_own, "b": _worst_as_own, "c": _worst_as_own},
         {},
     ),
     "h2t-fig7r-14-16": (
-        lambda context: fig7_more(Bench(context)),
+        _run_more,
         {"a": _more_layers, "b": _two_groups},
-        {"a": mirror([("V1a 1", "V1a 1/16")]), "b": still("V1a 1")},
+        {"a": _few_layers_instead, "b": _still},
         {},
     ),
     "h2t-fig11c": (
-        lambda context: fig11_overlap(Bench(context)),
+        lambda context: fig11_overlap(bench_of(context), names_of(context, ("V1a",))[0]),
         {"a": _mostly_different, "b": _same_task_more, "c": _rendered_more},
         {"a": relabel({"across": "same"}), "b": swap("across", "same"), "c": reverse_tasks("across")},
         {},
     ),
     "h2t-fig11r": (
-        lambda context: fig11_offset(Bench(context)),
+        lambda context: fig11_offset(bench_of(context), names_of(context, ("V1a",))[0]),
         {"": _falls},
         {"": shuffle_axis("offset")},
         {},

@@ -15,21 +15,24 @@ from regraft.graft.price import (
     paper_stored_words,
 )
 from regraft.reproduce.arms import FOLDS, Bench, Place
+from regraft.reproduce.full import bench_of, names_of
 from regraft.reproduce.head2toe.frozen import ALL_L2, H2T, LINEAR
 from regraft.reproduce.head2toe.pieces import (
     Measured,
     Table,
     Tables,
     average,
+    everywhere,
     flatten,
     mirror,
+    networks,
     of_kind,
-    pooled,
 )
 from regraft.reproduce.head2toe.printed import TABLE3, TEXT_FRACTIONS
 from regraft.reproduce.head2toe.variants import REFERENCE, REFERENCE_CELL, SPARSE
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.result import Result, relabel, shuffle_tasks, swap
+from regraft.reproduce.row import Context
 from regraft.reproduce.words import (
     at_least,
     bound,
@@ -41,6 +44,8 @@ __all__ = ["MEASURED", "table1", "table2", "table3"]
 
 NETWORKS = ("V1a", "R56")
 FEW = ("usps", "pos-x")
+FEW_OF_VTAB = ("svhn", "dsprites_loc")
+NEAR, FAR = ("near", "natural"), ("characters", "structured")
 ALL = ("All ℓ2", "All ℓ1", "All ℓ2,1")
 
 
@@ -73,47 +78,44 @@ def _over_linear(result: Result) -> Outcome:
     return all_of(
         [
             greater(result.arm(f"{n} H2T"), result.arm(f"{n} Linear"), 3, names=(f"{n} H2T", f"{n} Linear"))
-            for n in NETWORKS
+            for n in networks(result, "H2T")
         ]
     )
 
 
 def _far(result: Result) -> Outcome:
+    kinds = [kind for kind in FAR if kind in result.notes["kinds"].values()]
     return all_of(
         [
-            greater(
-                pooled(result, "H2T", NETWORKS, kind),
-                pooled(result, "Linear", NETWORKS, kind),
-                5,
-                names=(f"H2T on {kind}", "Linear"),
-            )
-            for kind in ("characters", "structured")
+            greater(everywhere(result, "H2T", k), everywhere(result, "Linear", k), 5, names=(f"H2T on {k}", "Linear"))
+            for k in kinds
         ]
     )
 
 
 def _near(result: Result) -> Outcome:
+    kind = next(kind for kind in NEAR if kind in result.notes["kinds"].values())
     return all_of(
         [
             at_least(
-                of_kind(result, f"{n} H2T", "near"),
-                of_kind(result, f"{n} Linear", "near"),
+                of_kind(result, f"{n} H2T", kind),
+                of_kind(result, f"{n} Linear", kind),
                 1,
-                names=(f"{n} H2T on near", f"{n} Linear"),
+                names=(f"{n} H2T on {kind}", f"{n} Linear"),
             )
-            for n in NETWORKS
+            for n in networks(result, "H2T")
         ]
     )
 
 
 def _sparse_near_l2(result: Result) -> Outcome:
-    l2 = pooled(result, "All ℓ2", NETWORKS)
-    return all_of([at_least(pooled(result, arm, NETWORKS), l2, 0.3, names=(arm, "All ℓ2")) for arm in ALL[1:]])
+    l2 = everywhere(result, "All ℓ2")
+    return all_of([at_least(everywhere(result, arm), l2, 0.3, names=(arm, "All ℓ2")) for arm in ALL[1:]])
 
 
 def _over_all(result: Result) -> Outcome:
-    best = max(ALL, key=lambda arm: float(pooled(result, arm, NETWORKS).mean()))
-    return greater(pooled(result, "H2T", NETWORKS), pooled(result, best, NETWORKS), names=("H2T", best))
+    best = max(ALL, key=lambda arm: float(everywhere(result, arm).mean()))
+    return greater(everywhere(result, "H2T"), everywhere(result, best), names=("H2T", best))
 
 
 def _fast(result: Result) -> Outcome:
@@ -208,32 +210,33 @@ def _cheaper(result: Result) -> Outcome:
     )
 
 
-def _both(a: str, b: str) -> list[tuple[str, str]]:
-    return [(f"{name} {a}", f"{name} {b}") for name in NETWORKS]
+def _run_table1(context: Context) -> Result:
+    few = FEW if context.scale != "full" else FEW_OF_VTAB
+    return table1(bench_of(context), names_of(context, NETWORKS), few)
 
 
 MEASURED: dict[str, Measured] = {
     "h2t-table1": (
-        lambda context: table1(Bench(context)),
+        _run_table1,
         {"a": _over_linear, "b": _far, "c": _near, "d": _sparse_near_l2, "e": _over_all, "f": _fast},
         {
-            "a": mirror(_both("H2T", "Linear")),
-            "b": mirror(_both("H2T", "Linear")),
-            "c": mirror(_both("H2T", "Linear")),
-            "d": relabel(dict(_both("All ℓ2,1", "Linear"))),
-            "e": mirror(_both("H2T", "All ℓ1")),
-            "f": relabel({"fast": "reference", "reference": "fast"}),
+            "a": mirror([("H2T", "Linear")]),
+            "b": mirror([("H2T", "Linear")]),
+            "c": mirror([("H2T", "Linear")]),
+            "d": mirror([("All ℓ2,1", "Linear")]),
+            "e": mirror([("H2T", "All ℓ1")]),
+            "f": swap("fast", "reference"),
         },
         {"e": 1.2},
     ),
     "h2t-table2": (
-        lambda context: table2(Bench(context)),
+        lambda context: table2(bench_of(context), names_of(context, ("V1a",))[0]),
         {"a": _different, "b": _few_features},
         {"a": flatten("F", "T"), "b": relabel({"F": "T"})},
         {},
     ),
     "h2t-table3": (
-        lambda context: table3(Bench(context)),
+        lambda context: table3(bench_of(context), names_of(context, ("V1a",))[0]),
         {"a": _sizes_match, "b": _grid_sum, "c": _cheaper},
         {
             "a": shuffle_tasks("size printed"),

@@ -20,8 +20,10 @@ __all__ = [
     "Table",
     "Tables",
     "average",
+    "everywhere",
     "flatten",
     "mirror",
+    "networks",
     "of_kind",
     "pooled",
     "reverse_axis",
@@ -87,6 +89,16 @@ def pooled(result: Result, arm: str, networks: Sequence[str], kind: str = "") ->
     return np.concatenate([of_kind(result, name, kind) if kind else result.arm(name) for name in names])
 
 
+def networks(result: Result, arm: str) -> tuple[str, ...]:
+    """The networks that an arm was measured on, in order."""
+    return tuple(name.removesuffix(f" {arm}") for name in result.arms if name.endswith(f" {arm}"))
+
+
+def everywhere(result: Result, arm: str, kind: str = "") -> np.ndarray:
+    """The arm of all its networks, one after the other."""
+    return pooled(result, arm, networks(result, arm), kind)
+
+
 def average(values: np.ndarray) -> np.ndarray:
     """The mean over tasks: (seeds, …)."""
     mean: np.ndarray = values.mean(axis=0)
@@ -147,11 +159,15 @@ def still(*arms: str) -> Disturbance:
     return disturb
 
 
-def mirror(arms: Sequence[tuple[str, str]]) -> Disturbance:
-    """Exchange the numbers of several pairs of arms."""
-    names = {**dict(arms), **{b: a for a, b in arms}}
+def mirror(pairs: Sequence[tuple[str, str]]) -> Disturbance:
+    """Exchange the numbers of pairs of arms, each as it is named and on every network that has it."""
 
     def disturb(result: Result) -> Result:
+        names: dict[str, str] = {}
+        for a, b in pairs:
+            for prefix in ("", *(f"{network} " for network in networks(result, a))):
+                if prefix + a in result.arms:
+                    names |= {prefix + a: prefix + b, prefix + b: prefix + a}
         return replace(result, arms={arm: result.arms[names.get(arm, arm)] for arm in result.arms})
 
     return disturb

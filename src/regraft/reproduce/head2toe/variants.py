@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
 
+from regraft.errors import TapError
 from regraft.features import Taps
 from regraft.features.pooling import Cls
 from regraft.heads import FRACTIONS, Relevance, Selection, keep, kept_design, select, solve_sparse
 from regraft.heads.reference_scores import AdamScores
 from regraft.linear import Dense, FeatureDesign, Matrix
-from regraft.reproduce.arms import Arm, Bench, Place, unit
+from regraft.reproduce.arms import Arm, Bench, Place, Sample, unit
 from regraft.reproduce.head2toe.frozen import ALL_L2, Rows, search_value
 from regraft.reproduce.head2toe.kept import every_fold, rank, ridge_head, score_of, state_of, take_best
 
-__all__ = ["NORM", "OTHER_TAPS", "REFERENCE", "REFERENCE_CELL", "SPARSE", "STRENGTHS", "TAPS"]
+__all__ = ["BEFORE", "NORM", "REFERENCE", "REFERENCE_CELL", "SPARSE", "STRENGTHS", "TAPS", "TOKENS"]
 
 REFERENCE_CELL: dict[str, float] = {"rate": 0.01, "steps": 500, "strength": 1e-5}
 """The cell of the reference grid that Table 2 shows most often for ResNet-50 (9 of 19 tasks)."""
@@ -24,14 +26,14 @@ STRENGTHS: tuple[float, ...] = (1e-1, 1e-2, 1e-3, 1e-4, 1e-5)
 """λ of the reference scorer over which it is said to be forgiving."""
 _SCORE = 1e-2
 
-OTHER_TAPS: dict[str, tuple[tuple[str, ...], Cls]] = {
-    "pre-normalisation": (("module:*.convolution", "embedding", "logits"), "pooled"),
-    "pre-activation": (("module:*.normalization", "embedding", "logits"), "pooled"),
-    "with input": (("input",), "pooled"),
-    "only CLS": ((), "only"),
-    "with CLS": ((), "apart"),
+_ENDS = ("embedding", "logits")
+BEFORE: dict[str, tuple[str, ...]] = {
+    "pre-normalisation": ("module:*.convolution", "module:*conv?"),
+    "pre-activation": ("module:*.normalization", "module:*bn?"),
 }
-"""Tables 6 and 7: patterns (none: those of the network; ``input`` is added to them) and what becomes of CLS."""
+"""Table 6: the outputs of convolutions, or of their normalisations, as MobileNets and ResNets name them."""
+TOKENS: dict[str, Cls] = {"only CLS": "only", "with CLS": "apart"}
+"""Table 7: what becomes of CLS."""
 
 
 def _sparse(bench: Bench, place: Place, penalty: str) -> dict[str, Any]:
@@ -77,13 +79,23 @@ def _reference(bench: Bench, place: Place, strength: float, fraction: float = 0.
 def _taps(bench: Bench, place: Place, variant: str) -> dict[str, Any]:
     """Head2Toe's search on other taps of the network."""
     sample = bench.sample(place)
-    patterns, cls = OTHER_TAPS[variant]
-    own = sample.backbone.patterns
-    wanted = (*own, *patterns) if patterns in ((), ("input",)) else patterns
+    wanted = (*sample.backbone.patterns, *(("input",) if variant == "with input" else ()))
+    if variant in BEFORE:
+        wanted = (_known(sample, BEFORE[variant]), *_ENDS)
+    cls = TOKENS.get(variant, "pooled")
     taps = {str(size): sample.blocks(Taps(wanted, (size,), cls)) for size in sample.backbone.sizes}
     if cls == "only":  # one vector a layer, whatever the target size
         taps = {"CLS": tuple(dict.fromkeys(block for blocks in taps.values() for block in blocks))}
     return search_value(sample, taps)
+
+
+def _known(sample: Sample, patterns: Sequence[str]) -> str:
+    """The first of the patterns that the network has taps for."""
+    for pattern in patterns[:-1]:
+        with contextlib.suppress(TapError):
+            sample.network.match((pattern,))
+            return pattern
+    return patterns[-1]
 
 
 def _scaled(matrices: Mapping[str, Matrix], scaling: str, fitted: Mapping[str, Matrix]) -> dict[str, Matrix]:
