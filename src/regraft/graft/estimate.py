@@ -11,6 +11,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regraft.features import DTYPES, Store, batches, find, pool_batch
 from regraft.graft.estimate_training import training_cost
+from regraft.graft.gradient_price import with_gradient_cost
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.price import Workload, head_parts
@@ -50,12 +51,13 @@ def estimate(ready: Prepared, options: Options) -> Record:
     work = workload(ready, options, flops_per_row, seconds_per_row)
     solve = Cost("solve", _solve_seconds(ready, work))
     train = training_cost(ready, options)
-    stored = _most_bytes(ready, work.widths, outputs)
+    solve, more = with_gradient_cost(solve, ready, options, work.solves, (seconds_per_row, flops_per_row))
+    stored = _most_bytes(ready, work.widths, outputs) + more
     if train is not None:  # every tensor of the backbone is kept, whole
         stored += sum(t.numel() * t.element_size() for t in ready.network.module.state_dict().values())
     own = {
-        "passes": sweep.backbone_passes + (0.0 if train is None else train.backbone_passes),
-        "backbone_flops": sweep.flops + (0 if train is None else train.flops),
+        "passes": sweep.backbone_passes + (solve if train is None else train).backbone_passes,
+        "backbone_flops": sweep.flops + (solve if train is None else train).flops,
         "seconds": sweep.seconds + (solve if train is None else train).seconds,
         "stored_bytes": stored,
     }
