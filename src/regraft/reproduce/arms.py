@@ -280,10 +280,10 @@ class Sample:
         return {block.name: Dense(self._held[part, block.name]) for block in blocks}
 
     def _store(self, blocks: Sequence[Block], part: str) -> Store:
-        """The sweep that holds the blocks: the one that all rows share where it does."""
-        shared = self._shared
+        """The sweep that holds the blocks: one of those that rows share where it does."""
         names = {block.name for block in blocks}
-        wanted = shared if names <= {block.name for block in shared.blocks} else Plan(tuple(blocks))
+        own = Plan(tuple(blocks))
+        wanted = next((plan for plan in self._shared if names <= {block.name for block in plan.blocks}), own)
         cache = self.bench.context.cache
         if wanted.width > WIDE:
             cache = cache / "reproduce" / "wide"
@@ -291,9 +291,11 @@ class Sample:
         return sweep(self.network, self.parts[part], wanted, cache=cache, dtype=_STORED, workers=0)
 
     @cached_property
-    def _shared(self) -> Plan:
+    def _shared(self) -> tuple[Plan, Plan]:
+        """Every layer at all but the largest target size and at the embedding's width; every layer at the largest."""
         sizes = (*self.backbone.sizes[:-1], self.backbone.width, None)
-        return plan(self.network, [Taps(self.backbone.patterns, sizes), EMBEDDING])
+        small = plan(self.network, [Taps(self.backbone.patterns, sizes), EMBEDDING])
+        return small, Plan(self.layers(self.backbone.sizes[-1]))
 
     def design(self, matrices: Mapping[str, Matrix], part: str = "train") -> FeatureDesign:
         """Blocks side by side, one coefficient each an output."""
