@@ -234,10 +234,10 @@ def test_a_diverging_cell_is_passed_over(bench, monkeypatch):
 
 
 def test_head2toe_as_a_model_predicts_what_its_search_found(bench):
-    sample = bench.sample(Place("C", "left", 0))
+    sample = bench.sample(Place("C", "right", 0))
     adapted = trained.head2toe(sample)
     scored = trained.accuracy(adapted, sample.parts["test"])
-    assert scored == pytest.approx(bench.measure(training.H2T, "C", "left", 0)["accuracy"])
+    assert scored == pytest.approx(bench.measure(training.H2T, "C", "right", 0)["accuracy"])
     few = trained.head2toe(sample, np.arange(40))
     assert not torch.equal(few.readout.intercept, adapted.readout.intercept)
 
@@ -258,23 +258,23 @@ def test_arms_are_measured_once(bench, monkeypatch):
 # ------------------------------------------------------------------------------------------ rows, on toys
 
 
-def _two(bench: Bench) -> Bench:
-    return Bench(bench.context, tasks=("leaf", "left"), backbones=toys.BACKBONES, rows=toys.rows, kinds=toys.KINDS)
+def _with_tasks(bench: Bench, *tasks: str) -> Bench:
+    return Bench(bench.context, tasks=tasks, backbones=toys.BACKBONES, rows=toys.rows, kinds=toys.KINDS)
 
 
 RUNS = {
-    "h2t-table1-ft": lambda b: training.table1_ft(b, ("C", "D")),
-    "h2t-table1-vit": lambda b: training.table1_vit(b, "V"),
-    "h2t-fig2-11l": lambda b: training.fig2(b, ("leaf",), ("C", "D")),
-    "h2t-fig3": lambda b: training.fig3(b, ("C", "D")),
-    "h2t-table4": lambda b: training.table4(b, "C"),
-    "h2t-fig8l": lambda b: training.fig8(b, ("C", "D")),
+    "h2t-table1-ft": lambda b: training.table1_ft(_with_tasks(b, "right"), ("C",)),
+    "h2t-table1-vit": lambda b: training.table1_vit(_with_tasks(b, "leaf"), "V"),
+    "h2t-fig2-11l": lambda b: training.fig2(_with_tasks(b, "leaf", "right"), ("right",), ("C",)),
+    "h2t-fig3": lambda b: training.fig3(_with_tasks(b, "leaf", "right"), ("C",)),
+    "h2t-table4": lambda b: training.table4(_with_tasks(b, "right"), "C"),
+    "h2t-fig8l": lambda b: training.fig8(_with_tasks(b, "leaf", "right"), ("C", "D")),
 }
 
 
 @pytest.mark.parametrize("name", RUNS)
 def test_the_experiment_runs_whole_and_two_seeds_are_no_verdict(name, bench):
-    result = RUNS[name](_two(bench))
+    result = RUNS[name](bench)
     judgement = ROW[name].judge(result)
     assert judgement.status in ("not run", "fail")  # a gate: too few seeds, or a toy's solve that did not end
     assert "2 of" in judgement.reason
@@ -283,7 +283,7 @@ def test_the_experiment_runs_whole_and_two_seeds_are_no_verdict(name, bench):
 
 
 def test_affinity_is_linear_minus_scratch(bench):
-    result = training.fig3(_two(bench), ("C", "D"))
+    result = training.fig3(_with_tasks(bench, "leaf", "right"), ("C",))
     expected = result.arm("C Linear") - result.arm("C Scratch")
     np.testing.assert_allclose(result.arm("C affinity"), expected)
 
