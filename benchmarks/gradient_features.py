@@ -14,12 +14,12 @@ Jacobian (in MB; ``jacobian_mb`` is what its numbers alone need).
 from __future__ import annotations
 
 import copy
-import resource
 import statistics
 import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -209,7 +209,9 @@ def _peak_of(what: str) -> None:
         torch.func.jacrev(lambda p: network(p, {}, batch))(params)
     else:
         network.forward(batch)
-    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+    # Not ru_maxrss, which starts at the parent's size.
+    status = Path("/proc/self/status").read_text()
+    print(next(int(line.split()[1]) / 1024 for line in status.splitlines() if line.startswith("VmHWM")))
 
 
 def _memory() -> Row:
