@@ -45,8 +45,12 @@ __all__ = ["CHECKS", "DISTURB", "first_order", "gently", "identity_errors", "lin
 
 WIDTHS = (64, 32, 32, 10)  # of the perceptron on scikit-learn's digits
 GENTLE = TrainConfig(
-    steps=100, batch_size=64, optimiser=Optimiser(lr=1e-3, weight_decay=0.0), schedule=Schedule(warmup=10)
+    steps=300,
+    batch_size=64,
+    optimiser=Optimiser(lr=1e-3, weight_decay=0.0, clip=1.0),
+    schedule=Schedule(warmup=10),
 )
+"""Found on other targets (mnist, usps): the logits move by 11 to 22 %, and the accuracy by a point."""
 SOURCE, TARGET = "cifar10_jpeg75", "fashion"
 
 Found = dict[str, float]
