@@ -115,8 +115,8 @@ def test_scores_never_see_their_fold_and_repeat_themselves(kind):
 @pytest.mark.parametrize("kind", ["multiclass", "multilabel", "regression"])
 def test_every_cell_is_the_protocol_written_out(kind):
     """Scores, selection, norms over what is kept, head, fold by fold, by autograd in float64."""
-    x, codes = features(45, 60, 3)
-    folds = np.arange(45) % 3
+    x, codes = features(240, 60, 3)  # more training rows than a batch
+    folds = np.arange(240) % 3
     response = labels(kind, x, codes)
     metric = {"multiclass": "accuracy", "multilabel": "nll", "regression": "r2"}[kind]
     found = select_reference(
@@ -137,7 +137,7 @@ def test_every_cell_is_the_protocol_written_out(kind):
     expected, sets = {}, {}
     for rate in (0.1, 0.01):
         for fraction in (0.1, 0.5):
-            out = torch.zeros(45, response.n_outputs, dtype=torch.float64)
+            out = torch.zeros(240, response.n_outputs, dtype=torch.float64)
             for fold in range(3):
                 train = np.flatnonzero(folds != fold)
                 mean, spread = torch.zeros(()), torch.ones(())
