@@ -2,6 +2,7 @@
 
 from regraft.graft.adapted import Adapted
 from regraft.graft.artifact import load_artifact, save_artifact
+from regraft.graft.crops import predict_over_crops
 from regraft.graft.estimate import estimate
 from regraft.graft.estimator import GraftClassifier, GraftRegressor
 from regraft.graft.gradient_recipe import gradient_features, with_gradients
@@ -41,6 +42,7 @@ __all__ = [
     "gradient_features",
     "load_artifact",
     "pick_device",
+    "predict_over_crops",
     "prepare",
     "save_artifact",
     "with_gradients",

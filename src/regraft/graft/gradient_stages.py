@@ -29,7 +29,6 @@ class Gradients:
         prior: see :func:`regraft.graft.tangent_part.prior_deviations`.
         solver: see :func:`regraft.heads.minimise`.
         iterations: the most that the solver may take for one fit; its own limit if ``None``.
-        crops: at prediction, images are averaged over so many random crops; 1 is the centre crop.
     """
 
     select: tuple[str, ...] | None = None
@@ -37,7 +36,6 @@ class Gradients:
     prior: Literal["ntk", "unit"] = "ntk"
     solver: str = "auto"
     iterations: int | None = None
-    crops: int = 1
 
     needs: ClassVar[tuple[str, ...]] = ("head", "labels")
     yields: ClassVar[tuple[str, ...]] = ("design",)
@@ -56,5 +54,3 @@ class Gradients:
                 expected="at least one pattern, such as 'layer4.*'",
                 do="leave it out for the topmost block",
             )
-        if self.crops < 1:
-            raise RecipeError("the crops of a prediction", expected="at least 1", got=str(self.crops))
