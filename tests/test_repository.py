@@ -210,7 +210,7 @@ def verbs() -> dict[str, set[str]]:
 def options_in(text: str) -> set[str]:
     """Options named in the first column of a page's tables."""
     cells = re.findall(r"^\| (`-.*?) \|", text, re.MULTILINE)
-    return set(re.findall(r"`(--?[a-z][a-z-]*)`", " ".join(cells)))
+    return set(re.findall(r"`(--?[a-z][a-z0-9-]*)`", " ".join(cells)))
 
 
 def test_command_line_page_has_every_option_and_no_other() -> None:
