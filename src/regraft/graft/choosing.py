@@ -62,6 +62,7 @@ def choose_features(
     forms: Sequence[str],
     class_weight: Any,
     seed: int,
+    more: Mapping[str, Mapping[str, FeatureDesign]] | None = None,
 ) -> Selection:
     """What the stage keeps, and the head on it.
 
@@ -73,6 +74,8 @@ def choose_features(
         designs: by target size.
         response, folds, metric, forms, class_weight, seed: as in :func:`regraft.heads.select`. The heads of the
             reference search are what its protocol says, so ``forms`` has no say there.
+        more: by key of ``designs``, the same features scaled otherwise: tried where that size was the best, and
+            by the reference search, whose grid has no such step, beside all others.
     """
     shared: dict[str, Any] = {
         "folds": folds,
@@ -82,10 +85,12 @@ def choose_features(
         "seed": seed,
     }
     if stage.solver == "reference":
-        return select_reference(designs, response, strengths=stage.grid, **shared)
+        everything = {**designs, **{key: d for others in (more or {}).values() for key, d in others.items()}}
+        return select_reference(everything, response, strengths=stage.grid, **shared)
     own_unit = stage.solver == "fast" and stage.by != "layer-lasso"
     strengths = stage.grid if own_unit else _ladder(len(set(stage.grid)))
-    return select(designs, response, strengths=strengths, forms=forms, scorer=scorer_of(stage, seed), **shared)
+    scorer = scorer_of(stage, seed)
+    return select(designs, response, strengths=strengths, forms=forms, scorer=scorer, more=more, **shared)
 
 
 def _ladder(count: int) -> tuple[float, ...]:

@@ -172,29 +172,35 @@ class FeatureProblem(Problem):
         return solve(self.design(view), task.response, forms=stage.forms, **shared)
 
     def _selected(self, stage: Select) -> FeatureHead:
-        """Search target sizes, scalings, fractions and penalties, then solve on the kept features."""
+        """Search target sizes, fractions and penalties, other scalings at the best size; solve on what is kept."""
         task, fold_ids = self.task, self.task.fold_ids()
-        views = {
-            size if len(self.scalings) == 1 else f"{size}, {scaling}": (View(scaling), names)
+        several = len(self.scalings) > 1
+        named = {
+            scaling: {size: f"{size}, {scaling}" if several else size for size in self.sizes}
+            for scaling in self.scalings
+        }
+        designs = {
+            named[scaling][size]: View(scaling).design({n: self.matrices[n] for n in names}, task.target.outputs)
             for scaling in self.scalings
             for size, names in self.sizes.items()
         }
-        designs = {
-            key: view.design({name: self.matrices[name] for name in names}, task.target.outputs)
-            for key, (view, names) in views.items()
-        }
+        first, *others = self.scalings
         found = choose_features(
             stage,
-            designs,
+            {named[first][size]: designs[named[first][size]] for size in self.sizes},
             task.response,
             folds=fold_ids,
             metric=task.metric,
             forms=self.stage.forms,
             class_weight=task.class_weight,
             seed=task.seed,
+            more={
+                named[first][size]: {named[scaling][size]: designs[named[scaling][size]] for scaling in others}
+                for size in self.sizes
+            },
         )
-        view = replace(views[found.size][0], columns=found.columns, renormalised=found.normalised)
-        return FeatureHead(view, found.solution, fold_ids, found)
+        scaling = next(s for s in self.scalings if found.size in named[s].values())
+        return FeatureHead(View(scaling, found.columns, found.normalised), found.solution, fold_ids, found)
 
 
 def _chosen(head: FeatureHead) -> Candidate:
