@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 
 from regraft.data import scan
 from regraft.errors import ModelError
 from regraft.features import Taps, plan, sweep
+from regraft.files import canonical_json, digest
 from regraft.graft.pretrain import pretrain
 from regraft.graft.train_config import Optimiser, Schedule, TrainConfig
 from regraft.graft.train_rows import Augment
@@ -111,14 +113,18 @@ def supervised_source(
     It is trained by :func:`regraft.graft.pretrain.pretrain` with its default recipe, kept in the cache, and
     resumed there after an interruption.
     """
-    folder = cache / "sources" / f"S4-sup-{rows.name}-{seed}"
-    record = pretrain(
-        rows, output=folder, objective="supervised", arch="s4", epochs=EPOCHS, size=32, seed=seed, progress=progress
-    )
+    config = TrainConfig(epochs=EPOCHS, schedule=Schedule(warmup=20), seed=seed)
+    folder = _folder(cache, f"S4-sup-{rows.name}-{seed}", config)
+    record = pretrain(rows, output=folder, arch="s4", size=32, config=config, progress=progress)
     score = record.headline
     if score is None:
         raise ModelError(f"the source in {folder} has no score", do="delete that folder to train it again")
     return load(str(folder)), score
+
+
+def _folder(cache: Path, name: str, config: TrainConfig, options: Mapping[str, Any] | None = None) -> Path:
+    """Where a source is kept: another recipe, such as a later version's, has another folder."""
+    return cache / "sources" / f"{name}-{digest(canonical_json([asdict(config), dict(options or {})]))[:8]}"
 
 
 def source_accuracy(rows: Path, seed: int, cache: Path) -> float:
@@ -138,10 +144,11 @@ def vision_transformer(
     Six blocks of width 96 over patches of 4 px (:func:`regraft.network.vit.tiny_vit`). It is kept in the cache, and
     resumed there after an interruption.
     """
-    folder = cache / "sources" / f"TViT-{rows.name}-{seed}"
+    config, options = replace(config, seed=seed), {"size": 32, "keep": KEPT_PATCHES}
+    folder = _folder(cache, f"TViT-{rows.name}-{seed}", config, options)
     record = pretrain(
-        rows, output=folder, arch="tiny_vit", options={"size": 32, "keep": KEPT_PATCHES}, size=32,
-        config=replace(config, seed=seed), augment=Augment(shift=4, flip=True), progress=progress,
+        rows, output=folder, arch="tiny_vit", options=options, size=32, config=config,
+        augment=Augment(shift=4, flip=True), progress=progress,
     )  # fmt: skip
     score = record.headline
     if score is None:
