@@ -323,7 +323,7 @@ METHODS: dict[str, Recipe] = {
         Recipe(
             "head2toe",
             "linear head on the features of all layers that the task needs",
-            (Features(Taps(sizes=(512, 2048, 8192)), ("unit",)), Select(), Solve()),
+            (Features(Taps(sizes=(512, 2048, 8192)), ("unit", "root-unit")), Select(), Solve()),
             _HEAD2TOE,
         ),
         Recipe(
