@@ -28,8 +28,8 @@ from regraft.graft import Gradients, adapt, gradient_features
 from regraft.graft.gradient_fit import Both, Labels, solve_head
 from regraft.graft.tangent_part import PREFIX, prior_deviations
 from regraft.heads import ConvexFit, ConvexProblem, Response, minimise
-from regraft.heads.convex import Trace
-from regraft.heads.minibatch import ADAM, minibatch
+from regraft.heads.convex.minibatch import ADAM, minibatch
+from regraft.heads.convex.problem import Trace
 from regraft.linear import Blocks, Dense, FeatureDesign
 from regraft.network import Network, load
 

@@ -36,7 +36,7 @@ from torch import Tensor
 
 from common import Row, note, parser, report
 from regraft.heads import Response, Selection, kept_design, relevance, select, select_reference
-from regraft.heads.dual import dual_ridge, gram_scale
+from regraft.heads.l2.dual import dual_ridge, gram_scale
 from regraft.linear import Cast, Dense, FeatureDesign, UnitRows
 
 LAYERS = 52

@@ -31,6 +31,18 @@ ALLOWED: dict[str, frozenset[str]] = {
     "": GROUND | _LOWER | {"graft", "reproduce"},  # regraft/__init__.py: the public names
     "__main__": frozenset({"app"}),
 }
+#: The arrows inside a package, from folder to folder. ``*`` are the files on top that stand in no line of their own,
+#: the nouns; the package's own ``__init__`` may import all of it, and nothing in it may import the ``__init__``.
+INSIDE: dict[str, dict[str, frozenset[str]]] = {
+    "heads": {
+        "*": frozenset(),
+        "l2": frozenset({"*"}),
+        "solve": frozenset({"*", "l2"}),
+        "convex": frozenset({"*", "l2"}),
+        "sparse": frozenset({"*", "l2", "solve"}),
+        "selection": frozenset({"*", "l2", "solve", "sparse"}),
+    },
+}
 LATE_IMPORTS_ALLOWED = frozenset({"app", ""})  # for the start-up time
 OPTIONAL = frozenset({"transformers", "timm", "torchvision", "datasets"})
 UNSAFE = frozenset({"pickle", "cPickle", "joblib", "dill", "cloudpickle", "shelve", "marshal"})
@@ -51,6 +63,14 @@ def package_of(module: str) -> str:
     """``regraft.data.scan`` → ``data``; ``regraft`` itself → the empty name."""
     parts = module.split(".")
     return parts[1] if len(parts) > 1 else ""
+
+
+def folder_of(module: str) -> str:
+    """``regraft.heads.l2.ridge`` → ``l2``; ``regraft.heads.losses`` → ``*``; ``regraft.heads`` → the empty name."""
+    parts = module.split(".")[2:]
+    if not parts:
+        return ""
+    return parts[0] if len(parts) > 1 or parts[0] in INSIDE[package_of(module)] else "*"
 
 
 def imports_of(tree: ast.Module, module: str, is_package: bool, known: frozenset[str]) -> Iterator[Import]:
@@ -102,8 +122,19 @@ def import_violations(module: str, found: list[Import]) -> Iterator[str]:
         target = package_of(item.module)
         if target != package and target not in ALLOWED[package]:
             yield f"{where}: {package or 'regraft'} may not import {target or 'regraft'}"
+        if target == package and package in INSIDE:
+            yield from folder_violations(module, item, where)
         if item.late and package not in LATE_IMPORTS_ALLOWED:
             yield f"{where}: late import of {item.module}"
+
+
+def folder_violations(module: str, item: Import, where: str) -> Iterator[str]:
+    """An import inside one package that goes against the order of its folders."""
+    package, here, there = package_of(module), folder_of(module), folder_of(item.module)
+    if here not in ("", *INSIDE[package]):
+        yield f"{module}: the folder {here!r} stands in no line of the table of {package}"
+    elif here != "" and there != here and there not in INSIDE[package][here]:
+        yield f"{where}: {package}/{here} may not import {package}/{there}"
 
 
 def body_violations(module: str, tree: ast.Module) -> Iterator[str]:
@@ -191,6 +222,21 @@ def test_table_has_no_cycle() -> None:
     assert cycle_in(lower) == []
 
 
+def test_tables_of_folders_have_no_cycle() -> None:
+    for folders in INSIDE.values():
+        assert cycle_in({folder: set(targets) for folder, targets in folders.items()}) == []
+
+
+def test_tables_name_what_is_there() -> None:
+    for package, folders in INSIDE.items():
+        top = SOURCE / "regraft" / package
+        gone = [
+            name for name in folders if name != "*" and not ((top / name).is_dir() or (top / f"{name}.py").is_file())
+        ]
+        assert gone == []
+        assert {path.parent.name for path in top.glob("*/__init__.py")} <= set(folders)
+
+
 def test_nobody_but_main_may_import_app() -> None:
     assert [package for package, targets in ALLOWED.items() if "app" in targets] == ["__main__"]
 
@@ -232,6 +278,12 @@ def test_clean_sources_pass() -> None:
         ("regraft.graft.b", "def f():\n    from regraft.record import A", "late import of regraft.record"),
         ("regraft.graft.b", "class C:\n    async def f(self):\n        import regraft.files", "late import"),
         ("regraft.graft.b", "import importlib\nimportlib.import_module('regraft.data')", "late import"),
+        ("regraft.heads.losses", "from regraft.heads.l2 import ridge", "heads/* may not import heads/l2"),
+        ("regraft.heads.l2.ridge", "from regraft.heads.solve import solve", "heads/l2 may not import heads/solve"),
+        ("regraft.heads.sparse.path", "import regraft.heads.selection.panel", "heads/sparse may not import heads/sel"),
+        ("regraft.heads.convex.newton", "from ..selection import panel", "heads/convex may not import heads/selection"),
+        ("regraft.heads.solve", "from regraft.heads import Readout", "heads/solve may not import heads/"),
+        ("regraft.heads.zoo.a", "from regraft.heads import losses", "the folder 'zoo' stands in no line"),
         ("regraft.zoo.b", "x = 1", "the package 'zoo' stands in no line"),
         ("regraft.data.b", "import datasets", "optional package datasets is imported at module level"),
         ("regraft.data.b", "def f():\n    import transformers.models", "transformers is imported in 2 files"),

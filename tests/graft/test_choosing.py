@@ -139,7 +139,7 @@ def test_a_run_chooses_scores_and_predicts_by_any_of_them(stage, tmp_path):
 
 
 def test_the_reference_runs_whole_and_its_artifact_predicts(tmp_path, monkeypatch):
-    import regraft.heads.reference as reference
+    import regraft.heads.selection.reference as reference
 
     monkeypatch.setattr(choosing, "select_reference", lambda *a, **k: reference.select_reference(
         *a, **k, steps=(20,), rates=(0.1,)))  # fmt: skip

@@ -18,7 +18,7 @@ from regraft.graft.price import (
     paper_stored_words,
 )
 from regraft.heads import FRACTIONS
-from regraft.heads.selection import stored_bytes
+from regraft.heads.selection.kept import stored_bytes
 
 # Head2Toe, Table 3 with the steps of Table 2: F, N, C, steps, FLOPs / fine-tuning, size / fine-tuning, size / linear
 TABLE_3 = {

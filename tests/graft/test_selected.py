@@ -12,7 +12,7 @@ from regraft.features import Block
 from regraft.features.pooling import choose_pooling
 from regraft.graft.advice import lean_cell, selection_findings
 from regraft.graft.selected import selection_figure
-from regraft.heads.selection import Cell, Selection
+from regraft.heads.selection.kept import Cell, Selection
 
 POOLING = choose_pooling((4,), "vector", 4)
 BLOCKS = (

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression, Ridge
+from tests.heads.problems import classes_of, design_of, features, flat, scale_of
 
 from regraft.errors import DataError, SolverError
-from regraft.heads import Response, fitters, measure, score, solve, temperature
+from regraft.heads import Response, measure, score, solve, temperature
+from regraft.heads.l2 import fitters
 from regraft.linear import Dense, FeatureDesign, UnitRows
-
-from .problems import classes_of, design_of, features, flat, scale_of
 
 
 def problem(n: int = 60, d: int = 8, c: int = 3, seed: int = 0):

@@ -17,7 +17,7 @@ from regraft.graft.preparation import Prepared
 from regraft.graft.price import Workload, head_parts
 from regraft.graft.pricing import head_work, price_figure, workload
 from regraft.graft.recording import task_of, versions
-from regraft.heads.selection import kept_count, stored_bytes
+from regraft.heads.selection.kept import kept_count, stored_bytes
 from regraft.record import Cost, Record
 
 __all__ = ["estimate"]

@@ -24,7 +24,7 @@ from regraft.features import Tangent
 from regraft.graft.gradient_stages import Gradients
 from regraft.graft.tangent_part import PREFIX, prior_deviations
 from regraft.heads import ConvexFit, ConvexProblem, Response, minimise
-from regraft.heads.fitters import Fitter, Found
+from regraft.heads.l2.fitters import Fitter, Found
 from regraft.linear import Blocks, Design, FeatureDesign
 
 __all__ = ["Both", "Labels", "Mode", "TangentFitter", "solve_head"]

@@ -1,23 +1,8 @@
 """Losses, penalties and solvers: a Design and labels become a Readout."""
 
 from regraft.heads.calibration import link, reliability, temperature
-from regraft.heads.chosen import (
-    Choice,
-    Overlap,
-    Transfer,
-    chosen_scores,
-    mean_depth,
-    overlap,
-    overlap_matrix,
-    rank_offset,
-    ranked,
-    stability,
-    transfer,
-)
-from regraft.heads.convex import ConvexFit, ConvexProblem
-from regraft.heads.feature_scores import relevance
-from regraft.heads.group_lasso import GroupLassoFit, GroupLassoPath, group_lasso, lasso
-from regraft.heads.head2toe import select
+from regraft.heads.convex.minimise import SOLVERS, minimise
+from regraft.heads.convex.problem import ConvexFit, ConvexProblem
 from regraft.heads.intervals import measure, wilson
 from regraft.heads.metrics import (
     METRICS,
@@ -30,17 +15,32 @@ from regraft.heads.metrics import (
     predictions,
     score,
 )
-from regraft.heads.minimise import SOLVERS, minimise
-from regraft.heads.penalised_scorers import ExactGroupLasso, LayerGroups
 from regraft.heads.readout import Readout, Solution, Status
-from regraft.heads.reference import ReferenceCell, select_reference
-from regraft.heads.reference_scores import AdamScores, reference_scores
 from regraft.heads.response import KINDS, Kind, Link, Response
-from regraft.heads.scorer import Scorer
-from regraft.heads.scorers import ByLayer, FirstGradient, Offset, RandomScores, Relevance, Stability, Variance
-from regraft.heads.selection import FRACTIONS, Cell, Selection, keep, kept_design
+from regraft.heads.selection.chosen import (
+    Choice,
+    Overlap,
+    Transfer,
+    chosen_scores,
+    mean_depth,
+    overlap,
+    overlap_matrix,
+    rank_offset,
+    ranked,
+    stability,
+    transfer,
+)
+from regraft.heads.selection.head2toe import select
+from regraft.heads.selection.kept import FRACTIONS, Cell, Selection, keep, kept_design
+from regraft.heads.selection.penalised_scorers import ExactGroupLasso, LayerGroups
+from regraft.heads.selection.reference import ReferenceCell, select_reference
+from regraft.heads.selection.reference_scores import AdamScores, reference_scores
+from regraft.heads.selection.relevance import relevance
+from regraft.heads.selection.scorer import Scorer
+from regraft.heads.selection.scorers import ByLayer, FirstGradient, Offset, RandomScores, Relevance, Stability, Variance
 from regraft.heads.solve import FORMS, solve
-from regraft.heads.sparse import solve_sparse
+from regraft.heads.sparse.path import GroupLassoFit, GroupLassoPath, group_lasso, lasso
+from regraft.heads.sparse.solve import solve_sparse
 
 __all__ = [
     "FORMS",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.fitters import Fitter, fitter
+from regraft.heads.l2.fitters import Fitter, fitter
 from regraft.heads.metrics import METRICS, PROPER
 from regraft.heads.readout import Readout, Solution
 from regraft.heads.response import Response
@@ -48,7 +48,7 @@ def solve(
     labels (each column's data term is a mean over the labels it has). In scikit-learn's terms
     ``Ridge(alpha=λ Σs)`` and ``LogisticRegression(C=1/(λ Σs))``. The scale t makes strengths comparable
     across features. It is one number, taken over all rows without labels, and it moves the grid of every
-    cell alike; centring and rotating over all rows change no fit (see :class:`regraft.heads.model.Basis`);
+    cell alike; centring and rotating over all rows change no fit (see :class:`regraft.heads.l2.model.Basis`);
     no feature is standardised. So a held-out row has no say in the fit that predicts it.
 
     For min(N, d) ≤ 6,000 everything happens in one eigendecomposition (of N × N or d × d, the smaller):

@@ -12,7 +12,7 @@ from torch import Tensor
 from regraft.data import folds
 from regraft.features import Block
 from regraft.heads import FORMS, Response, Selection, kept_design, select, solve
-from regraft.heads.chosen import mean_depth
+from regraft.heads.selection.chosen import mean_depth
 from regraft.linear import FeatureDesign, Matrix, Taken
 from regraft.reproduce.arms import EMBEDDING, FOLDS, Arm, Bench, Place, Sample, unit
 from regraft.reproduce.head2toe.kept import layers_at, score_of, state_of

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from regraft.heads import Response, Solution, keep, kept_design, solve
-from regraft.heads.feature_scores import fold_tasks
-from regraft.heads.fitters import fitter
-from regraft.heads.foldwise import Foldwise, fold_fitters, in_memory
-from regraft.heads.panel import Panel
-from regraft.heads.scorer import Scorer
+from regraft.heads.held import in_memory
+from regraft.heads.l2.fitters import fitter
 from regraft.heads.search import Judge
+from regraft.heads.selection.foldwise import Foldwise, fold_fitters
+from regraft.heads.selection.panel import Panel
+from regraft.heads.selection.relevance import fold_tasks
+from regraft.heads.selection.scorer import Scorer
 from regraft.heads.solve import search
 from regraft.linear import FeatureDesign
 

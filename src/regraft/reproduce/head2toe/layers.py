@@ -12,8 +12,8 @@ from torch import Tensor
 
 from regraft.features import Block, Taps
 from regraft.heads import ByLayer, LayerGroups, Relevance, kept_design
-from regraft.heads.chosen import ranked
-from regraft.heads.scorer import Scorer
+from regraft.heads.selection.chosen import ranked
+from regraft.heads.selection.scorer import Scorer
 from regraft.linear import FeatureDesign
 from regraft.reproduce.arms import EMBEDDING, Arm, Bench, Place, Sample, unit
 from regraft.reproduce.head2toe.frozen import Rows, linear_value

@@ -12,7 +12,7 @@ from regraft.errors import TapError
 from regraft.features import Taps
 from regraft.features.pooling import Cls
 from regraft.heads import FRACTIONS, Relevance, Selection, keep, kept_design, select, solve_sparse
-from regraft.heads.reference_scores import AdamScores
+from regraft.heads.selection.reference_scores import AdamScores
 from regraft.linear import Dense, FeatureDesign, Matrix
 from regraft.reproduce.arms import Arm, Bench, Place, Sample, unit
 from regraft.reproduce.head2toe.frozen import ALL_L2, Rows, search_value

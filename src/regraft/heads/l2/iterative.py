@@ -1,0 +1,151 @@
+"""Cross-validated paths of penalised fits by batched L-BFGS: all folds of one penalty at once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regraft.heads.l2.lbfgs import Fit, Problem, minimise
+from regraft.heads.l2.model import LinearModel
+from regraft.heads.losses import Loss
+
+__all__ = ["FINAL_TOLERANCE", "SEARCH_TOLERANCE", "Cell", "PathSolver", "refit", "tolerance_of"]
+
+#: Relative gradient at which a fit that is only scored stops; half its square bounds the excess loss.
+SEARCH_TOLERANCE = 3e-4
+#: Relative gradient of the fit that is kept, in float64.
+FINAL_TOLERANCE = 1e-7
+_SEARCH_ITERATIONS = 300
+_FINAL_ITERATIONS = 2000
+
+
+def _targets(targets: Tensor, loss: Loss, copies: int, dtype: torch.dtype) -> Tensor:
+    """(N, C) → (1, C, N), or (copies · C, 1, N) where each output is its own problem."""
+    rows = targets.T.to(dtype).contiguous()
+    return rows[:, None].repeat(copies, 1, 1) if loss.separable else rows[None]
+
+
+def _shares(weights: Tensor, outputs: int, loss: Loss, keep: Tensor, dtype: torch.dtype) -> Tensor:
+    """(N, 1 or C) weights and (K, N) training rows → (P, N) weights that sum to one a problem."""
+    if loss.separable:
+        weights = weights.expand(-1, outputs)
+        table = (keep[:, None] * weights.T[None]).reshape(-1, len(weights))
+    else:
+        table = keep * weights[:, 0]
+    return (table / table.sum(1, keepdim=True).clamp_min(1e-300)).to(dtype)
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One penalty's fits: out-of-fold logits (N, C) and the folds' mean coefficients (P, C, p + 1)."""
+
+    out_of_fold: Tensor
+    centre: Tensor
+
+
+class PathSolver:
+    """The fits without each fold, along a list of penalties; each starts where the last one ended.
+
+    Args:
+        model: the features.
+        loss: ℓ.
+        targets: (N, C).
+        weights: (N, 1) or (N, C), zero where a target is missing.
+        folds: (N,), -1 for rows that no fold leaves out.
+        tolerance: of each fit, relative.
+    """
+
+    def __init__(
+        self,
+        model: LinearModel,
+        loss: Loss,
+        targets: Tensor,
+        weights: Tensor,
+        folds: Tensor,
+        tolerance: float = SEARCH_TOLERANCE,
+    ) -> None:
+        self.labels = torch.unique(folds[folds >= 0])
+        self.folds, self.outputs, self.loss, self.tolerance = folds, targets.shape[1], loss, tolerance
+        keep = (folds[None] != self.labels[:, None]).to(torch.float64)
+        self.problem = Problem(
+            model,
+            loss,
+            _targets(targets, loss, len(self.labels), model.dtype),
+            _shares(weights, self.outputs, loss, keep, model.dtype),
+        )
+        self.theta = self.problem.start()
+        self.reference = self.problem.gradient(self.theta, self.problem.logits(self.theta), 0.0)
+
+    def fit(self, penalty: float) -> Cell:
+        """Solve all folds at one penalty."""
+        fit = minimise(
+            self.problem,
+            penalty,
+            start=self.theta,
+            reference=self.reference,
+            tolerance=self.tolerance,
+            max_iterations=_SEARCH_ITERATIONS,
+        )
+        self.theta = fit.theta
+        count = len(self.labels)
+        logits = fit.logits.reshape(count, self.outputs, -1)
+        out = torch.full((logits.shape[2], self.outputs), torch.nan, dtype=torch.float64)
+        for index, label in enumerate(self.labels.tolist()):
+            member = self.folds == label
+            out[member] = logits[index][:, member].T.to(torch.float64)
+        shape = (count, -1, *fit.theta.shape[1:])
+        return Cell(out, fit.theta.reshape(shape).mean(0))
+
+
+def refit(
+    models: tuple[LinearModel, ...],
+    loss: Loss,
+    targets: Tensor,
+    weights: Tensor,
+    penalty: float,
+    start: Tensor | None,
+) -> tuple[Tensor, Tensor, Fit]:
+    """One fit on all rows, to the tight tolerance of the last model's dtype.
+
+    Args:
+        models: the same features in rising precision; each begins where the one before ended.
+        loss: ℓ.
+        targets: (N, C).
+        weights: (N, 1) or (N, C).
+        penalty: λ.
+        start: (P, C, p + 1), as in :class:`Cell`, or None.
+
+    Returns:
+        Coefficients (p, C), intercept (C,) and the last fit.
+    """
+    everything = torch.ones(1, len(targets), dtype=torch.float64)
+    fit: Fit | None = None
+    for model in models:
+        problem = Problem(
+            model,
+            loss,
+            _targets(targets, loss, 1, model.dtype),
+            _shares(weights, targets.shape[1], loss, everything, model.dtype),
+        )
+        null = problem.start()
+        begin = null if start is None else start.to(model.dtype)
+        fit = minimise(
+            problem,
+            penalty,
+            start=begin,
+            reference=problem.gradient(null, problem.logits(null), 0.0),
+            tolerance=tolerance_of(model.dtype),
+            max_iterations=_FINAL_ITERATIONS if model is models[-1] else _SEARCH_ITERATIONS,
+        )
+        start = fit.theta
+    if fit is None:
+        raise ValueError("refit needs a model")
+    theta = fit.theta.reshape(targets.shape[1], -1)
+    return theta[:, :-1].T.contiguous(), theta[:, -1].contiguous(), fit
+
+
+def tolerance_of(dtype: torch.dtype) -> float:
+    """The tight tolerance that a dtype allows."""
+    return FINAL_TOLERANCE if dtype == torch.float64 else 2e-5

@@ -1,0 +1,134 @@
+"""Heads whose features differ from fold to fold, because each fold chose them without its own rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from regraft.heads.held import HELD_BYTES
+from regraft.heads.l2.fitters import Eigen, Fitter, Found, fitter
+from regraft.heads.l2.model import Basis
+from regraft.heads.response import Response
+from regraft.heads.selection.kept import kept_design
+from regraft.heads.selection.panel import Panel
+from regraft.heads.selection.relevance import FoldTask
+from regraft.linear import Dense, FeatureDesign, Matrix, UnitRows
+
+__all__ = ["Foldwise", "fold_fitters", "gathered"]
+
+_READ_BYTES = 8 * 2**20
+
+
+class Foldwise(Fitter):
+    """One fitter a fold, each on its own features, and one for the fit on all rows.
+
+    Args:
+        folds: (N,).
+        parts: the fitter of each fold, by rising fold.
+        final: of all rows.
+    """
+
+    def __init__(self, folds: Tensor, parts: Sequence[Fitter], final: Fitter) -> None:
+        self.folds, self.parts, self.final = folds, tuple(parts), final
+
+    def out_of_fold(self, form: str, strengths: Sequence[float]) -> tuple[Tensor, list[Tensor | None]]:
+        """Each fold's rows by its own fitter; refits begin afresh, for the folds' coefficients do not correspond."""
+        out: Tensor | None = None
+        for label, part in zip(torch.unique(self.folds[self.folds >= 0]).tolist(), self.parts):
+            logits, _ = part.out_of_fold(form, strengths)
+            out = torch.full_like(logits, torch.nan) if out is None else out
+            member = self.folds == label
+            out[:, member] = logits[:, member]
+        if out is None:
+            raise ValueError("no fold")
+        return out, [None] * len(strengths)
+
+    def refit(self, form: str, strength: float, start: Tensor | None) -> Found:
+        """On all rows."""
+        return self.final.refit(form, strength, start)
+
+
+def fold_fitters(
+    design: FeatureDesign,
+    panel: Panel | None,
+    choices: Sequence[Mapping[str, Tensor]],
+    normalise: bool,
+    tasks: Sequence[FoldTask],
+    response: Response,
+    folds: Tensor,
+) -> list[Fitter]:
+    """A fitter for each fold on the columns that were chosen without it.
+
+    Args:
+        design: all features.
+        panel: the same, for Gram matrices of all folds in one pass; None to give each fold its own solver.
+        choices: block → kept indices, by rising fold.
+        normalise: as in :func:`kept_design`.
+        tasks: weights without each fold.
+        response: all labels; those of the fold have weight zero.
+        folds: (N,).
+    """
+    alone = [torch.where(folds == label, 0, -1) for label in torch.unique(folds[folds >= 0]).tolist()]
+    if panel is None:
+        return [
+            fitter(kept, response, task.weights, fold)
+            for kept, task, fold in zip(gathered(design, choices, normalise), tasks, alone)
+        ]
+    out: list[Fitter] = []
+    for gram, task, fold in zip(panel.kernels(choices, normalise), tasks, alone):
+        basis = Basis.of_gram(gram, panel.dtype)
+        out.append(Eigen(design, basis, response, _even(task.weights, fold), fold))
+    return out
+
+
+def _even(weights: Tensor, alone: Tensor) -> Tensor:
+    """Weights of a fit that leaves the fold out, so that its rows may weigh what the others do.
+
+    Where all weights are then equal, ridge paths are solved in the basis as it is, without turning it.
+    """
+    others = weights[alone < 0]
+    if weights.shape[1] == 1 and len(others) and bool((others == others[0]).all()):
+        return others[:1].expand(len(weights), 1)
+    return weights
+
+
+def gathered(design: FeatureDesign, choices: Sequence[Mapping[str, Tensor]], normalise: bool) -> list[FeatureDesign]:
+    """:func:`kept_design` of each choice, held in memory after one pass over all features.
+
+    Choices that take more than 4 GiB together are left to be read when asked for.
+    """
+    entries = sum(len(index) for choice in choices for index in choice.values())
+    if entries * design.n_rows * design.dtype.itemsize > HELD_BYTES:
+        return [kept_design(design, choice, normalise) for choice in choices]
+    held: list[dict[str, Matrix]] = [{} for _ in choices]
+    for name, matrix in design.matrices.items():
+        wanted = [(kept, choice[name]) for kept, choice in zip(held, choices) if name in choice and len(choice[name])]
+        if not wanted:
+            continue
+        inner = matrix.matrix if isinstance(matrix, UnitRows) else matrix
+        found = [
+            torch.empty(design.n_rows, len(index), dtype=design.dtype, device=design.device) for _, index in wanted
+        ]
+        step = max(1, _READ_BYTES // max(1, matrix.shape[1] * design.dtype.itemsize))
+        for start in range(0, design.n_rows, step):
+            part = slice(start, min(start + step, design.n_rows))
+            rows = inner.rows(part)
+            norms = None if normalise or inner is matrix else _norms(rows)
+            if norms is None and not normalise:
+                rows = matrix.rows(part)
+            for out, (_, index) in zip(found, wanted):
+                chosen = torch.index_select(rows, 1, index.to(rows.device))
+                out[part] = chosen if norms is None else chosen.to(norms.dtype) / norms
+        for out, (kept, _) in zip(found, wanted):
+            kept[name] = Dense(UnitRows(Dense(out)).rows(slice(0, design.n_rows)) if normalise else out)
+    return [FeatureDesign(kept, design.n_outputs, device=design.device) for kept in held]
+
+
+def _norms(rows: Tensor) -> Tensor | None:
+    """‖x‖ of rows (n, d), (n, 1), as ``UnitRows`` takes them; None where some need its care."""
+    wide = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    norms = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
+    sound = (norms >= torch.finfo(wide.dtype).tiny ** 0.5) & (norms < torch.inf)
+    return norms if bool(sound.all()) else None

@@ -1,0 +1,326 @@
+"""Head2Toe's search: which features of which layers, how many, at which pooling, and the head on them.
+
+Everything that is scored is honest: in every cell, the rows of a fold are predicted by a head whose
+*features too* were chosen without that fold's labels. One Gram matrix a design serves all folds and
+penalties, one pass over the columns scores every feature for all of them, and one running Gram a layer
+serves all fractions, so the search costs about as much as two products X Xᵀ.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.errors import SolverError
+from regraft.heads.l2.fitters import fitter
+from regraft.heads.metrics import PROPER
+from regraft.heads.products import as_many_threads_as_torch
+from regraft.heads.response import Response
+from regraft.heads.search import Judge
+from regraft.heads.selection.foldwise import Foldwise, fold_fitters, gathered
+from regraft.heads.selection.kept import FRACTIONS, Cell, Selection, keep, kept_count, ranking, stored_bytes
+from regraft.heads.selection.nested import Nested, steps, union
+from regraft.heads.selection.panel import Panel
+from regraft.heads.selection.relevance import GRAM_ROWS, FoldTask, check_rows, fold_tasks, panel_scores, row_scores
+from regraft.heads.selection.scorer import Scorer
+from regraft.heads.solve import FORMS, check_folds, check_forms, check_sizes, check_strengths, check_training, search
+from regraft.heads.weights import ClassWeight, row_weights, sample_weights
+from regraft.linear import FeatureDesign, Matrix, Taken, UnitRows
+
+__all__ = ["select"]
+
+_TIE = 1e-12
+
+
+def select(
+    designs: Mapping[str, FeatureDesign],
+    response: Response,
+    *,
+    folds: Any,
+    metric: str,
+    fractions: Sequence[float] = FRACTIONS,
+    strengths: Sequence[float] = (1e-2, 1e-3),
+    forms: Sequence[str] = FORMS,
+    class_weight: ClassWeight = None,
+    one_standard_error: bool = False,
+    seed: int = 0,
+    scorer: Scorer | None = None,
+    more: Mapping[str, Mapping[str, FeatureDesign]] | None = None,
+) -> Selection:
+    """Choose target size T, fraction F, score penalty λ and norm order by cross-validated ridge heads, then the head.
+
+    For every design and λ, each fold's features are scored without its rows (:func:`regraft.heads.relevance`),
+    the ⌊N·F⌋ best are kept, and a ridge head of penalty λ on them predicts the fold, with rows of unit norm
+    over the kept features of each layer and with the norms as they were. At the best cell the forms and their
+    penalties are cross-validated (features again chosen inside each fold), and the head is refitted on all rows
+    with the features that all rows choose.
+
+    Above 65,536 features the cells' Grams are multiplied in bfloat16, and sets of more than 6,144 features are
+    sampled (see :func:`regraft.heads.selection.nested.steps`); the cross-validation of the chosen cell is over every
+    kept column, the final head on the features as they are. Above 4,000 rows the cells are compared on 4,000 of
+    them, drawn with ``seed`` in the classes' proportions; the chosen cell is scored, validated and fitted on all.
+
+    Args:
+        designs: by key, as cells and the selection name it (the target size, say); features by layer, normally with
+            rows of unit norm in each (``UnitRows``, over roots too: ``UnitRows(SignedRoot(…))``).
+        response: labels of the rows.
+        folds: (N,) fold of each row; rows of -1 are in every training set and never scored.
+        metric: what to choose by, as in :func:`regraft.heads.solve`.
+        fractions: values of F in (0, 1].
+        strengths: values of λ, in units of the features' mean squared norm about their mean.
+        forms: of the final head; regression has ``ridge`` only.
+        class_weight: as in :func:`regraft.heads.solve`; "balanced" is counted inside each training set.
+        one_standard_error: take the cell of fewest stored bytes within one standard error of the best.
+        seed: of the rows that are drawn.
+        scorer: what ranks the features in the place of the ridge scores. Above 4,000 rows it sees the drawn rows
+            alone, and what it finds there also chooses the features of the final head.
+        more: by key of ``designs``, further designs under keys of their own (another scaling of the same blocks,
+            say): tried only where their key's design was the best of ``designs``.
+
+    Returns:
+        The selection. Equal scores go to the fewest stored bytes, then to the stronger penalty.
+
+    Raises:
+        SolverError: NaN features, one class, designs, folds or fractions that do not fit.
+        DataError: the metric does not fit the kind of labels.
+    """
+    response.require_learnable()
+    if not designs:
+        raise SolverError("there is no design to choose features from", do="give at least one target size")
+    known = _known(designs, more or {})
+    for design in known.values():
+        check_rows(design, response)
+        check_sizes(design, response, metric)
+    wanted = check_forms(forms, response)
+    grid = _Grid(_fractions(fractions), check_strengths(strengths), scorer)
+    fold_of = check_folds(folds, len(response))
+    rows = sample_weights(response, None)
+    check_training(fold_of, row_weights(response, class_weight, rows))
+    judge = Judge(metric, response, fold_of, rows > 0, calibrate=True)
+    tasks = [*fold_tasks(response, fold_of, class_weight), *fold_tasks(response, None, class_weight)]
+    later = {key: list(others) for key, others in (more or {}).items()}
+    with as_many_threads_as_torch():
+        if len(response) <= GRAM_ROWS:
+            best = _compare(known, later, response, fold_of, metric, grid, class_weight, one_standard_error)
+        else:
+            few = _draw(response, GRAM_ROWS, seed)
+            part = {key: _rows(design, few) for key, design in known.items()}
+            drawn, folds_drawn = response.take(few), fold_of[few]
+            best = _compare(part, later, drawn, folds_drawn, metric, grid, class_weight, one_standard_error)
+            best = replace(best, panel=None)
+            if scorer is None:
+                scores = row_scores(known[best.cell.size], tasks, [best.cell.strength])[:, 0]
+                best = replace(best, scores=scores)
+        return _finish(known[best.cell.size], best, tasks, response, fold_of, judge, wanted)
+
+
+@dataclass(frozen=True)
+class _Grid:
+    fractions: list[float]
+    strengths: list[float]
+    scorer: Scorer | None = None
+
+    def scores(self, panel: Panel, tasks: Sequence[FoldTask], response: Response) -> Tensor:
+        """(tasks, strengths, width)."""
+        if self.scorer is None:
+            return panel_scores(panel, tasks, self.strengths)
+        found = self.scorer(panel, tasks, response, self.strengths)
+        wanted = (len(tasks), len(self.strengths), panel.width)
+        if tuple(found.shape) != wanted:
+            raise SolverError(
+                f"the scores of {self.scorer.name!r} have shape {tuple(found.shape)}",
+                expected=f"{wanted}: training sets, penalties, features",
+            )
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class _Best:
+    """The chosen cell, every cell, and what scored the chosen one: (tasks, width), the last without a fold."""
+
+    cell: Cell
+    table: tuple[Cell, ...]
+    scores: Tensor
+    panel: Panel | None
+
+
+def _fractions(fractions: Sequence[float]) -> list[float]:
+    values = [float(f) for f in fractions]
+    if not values or not all(0 < f <= 1 for f in values):
+        raise SolverError("the fractions of features to keep", expected="above 0, at most 1", got=repr(values[:5]))
+    return sorted(set(values))
+
+
+def _known(
+    designs: Mapping[str, FeatureDesign], more: Mapping[str, Mapping[str, FeatureDesign]]
+) -> dict[str, FeatureDesign]:
+    """All designs by key."""
+    known = dict(designs)
+    for key, others in more.items():
+        clash = [name for name in others if name in known]
+        if key not in designs or clash:
+            raise SolverError(
+                f"the further designs of {key!r}",
+                expected=f"a key of the designs ({', '.join(designs)}), and keys of their own",
+                got=", ".join(clash) or repr(key),
+            )
+        known.update(others)
+    return known
+
+
+def _rows(design: FeatureDesign, index: Tensor) -> FeatureDesign:
+    matrices: dict[str, Matrix] = {
+        name: UnitRows(Taken(matrix.matrix, index)) if isinstance(matrix, UnitRows) else Taken(matrix, index)
+        for name, matrix in design.matrices.items()
+    }
+    return FeatureDesign(matrices, design.n_outputs, device=design.device)
+
+
+def _draw(response: Response, count: int, seed: int) -> Tensor:
+    """Ascending indices of labelled rows, in the classes' proportions, at least one of each class."""
+    rows = np.random.default_rng(seed).permutation(np.flatnonzero(response.present.numpy()))
+    if response.codes is not None:
+        codes = response.codes.numpy()[rows]
+        place = np.empty(len(rows))
+        for code in np.unique(codes):
+            member = np.flatnonzero(codes == code)
+            place[member] = np.arange(len(member)) / len(member)
+        rows = rows[np.argsort(place, kind="stable")]
+    return torch.from_numpy(np.sort(rows[:count]))
+
+
+def _compare(
+    designs: Mapping[str, FeatureDesign],
+    later: Mapping[str, Sequence[str]],
+    response: Response,
+    folds: Tensor,
+    metric: str,
+    grid: _Grid,
+    class_weight: ClassWeight,
+    one_standard_error: bool,
+) -> _Best:
+    """Judge every cell of every design that ``later`` does not name, then of those it names for the best of them."""
+    # the heads are solved on rows in the order of the folds: a fold's rows are one slice
+    order = torch.argsort(folds, stable=True)
+    sorted_folds, sorted_response = folds[order], response.take(order)
+    judge = Judge(metric, sorted_response, sorted_folds, sorted_response.present, calibrate=metric in PROPER)
+    tasks = [*fold_tasks(response, folds, class_weight), *fold_tasks(response, None, class_weight)]
+    heads = fold_tasks(sorted_response, sorted_folds, class_weight)
+    table: list[Cell] = []
+    best: Cell | None = None
+    found: tuple[Tensor, Panel] | None = None
+    queue = [key for key in designs if not any(key in keys for keys in later.values())]
+    tried = 0
+    while tried < len(queue):
+        size = queue[tried]
+        panel = Panel(designs[size])
+        scores = grid.scores(panel, tasks, response)
+        logits = _cells(panel, scores, grid, heads, sorted_folds, order)
+        table += _judged(judge, size, grid, logits, panel.width)
+        last, best = best, _choose(table, judge.sign, one_standard_error)
+        if best is not last:
+            found = scores, panel
+        tried += 1
+        if tried == len(queue):
+            queue += [key for key in later.get(best.size, ()) if key not in queue]
+    if best is None or found is None:
+        raise SolverError("there is no design to choose features from", do="give at least one target size")
+    chosen = tuple(replace(cell, chosen=cell is best) for cell in table)
+    return _Best(best, chosen, found[0][:, grid.strengths.index(best.strength)], found[1])
+
+
+def _cells(
+    panel: Panel, scores: Tensor, grid: _Grid, tasks: Sequence[FoldTask], folds: Tensor, order: Tensor
+) -> Tensor:
+    """Out-of-fold logits (strengths, fractions, 2, N, C) of ridge heads, norms as they were and recomputed.
+
+    Tasks, folds and logits have the rows in the given order, that of the folds; scores are (tasks, strengths, width).
+    """
+    counts = [kept_count(panel.width, fraction) for fraction in grid.fractions]
+    shape = (len(grid.strengths), len(counts), 2, *tasks[0].plain.shape)
+    out = torch.full(shape, torch.nan, dtype=torch.float64)
+    labels = torch.unique(folds[folds >= 0]).tolist()
+    cells = [(fold, s) for fold in range(len(labels)) for s in range(len(grid.strengths))]
+    widths = list(panel.widths.values())
+    plans = [steps(widths, *ranking(scores[fold, s], counts[-1]), counts) for fold, s in cells]
+    nested = Nested(panel, panel.collect(union(plans, panel.width), order))
+    for (fold, s), plan in zip(cells, plans):
+        member = (folds == labels[fold]).nonzero().squeeze(1)
+        rows = slice(int(member[0]), int(member[-1]) + 1)
+        for level, heads in enumerate(nested.heads(plan)):
+            for form, head in enumerate(heads):
+                out[s, level, form, rows] = head.predict(tasks[fold], grid.strengths[s], rows)
+    return out
+
+
+def _judged(judge: Judge, size: str, grid: _Grid, logits: Tensor, width: int) -> list[Cell]:
+    outputs = logits.shape[-1]
+    cells = []
+    for s, strength in enumerate(grid.strengths):
+        for level, fraction in enumerate(grid.fractions):
+            count = kept_count(width, fraction)
+            room = stored_bytes(count, outputs, width)
+            trials = judge.trials("ridge", [strength] * 2, logits[s, level], [None, None])
+            for normalised, trial in zip((False, True), trials):
+                score, error = trial.score, trial.standard_error
+                cells.append(Cell(size, strength, fraction, normalised, score, error, count, room))
+    return cells
+
+
+def _choose(table: Sequence[Cell], sign: float, one_standard_error: bool) -> Cell:
+    """Best score, then fewest bytes, then stronger penalty, then norms recomputed."""
+
+    def rank(cell: Cell) -> tuple[float, float, bool]:
+        return (cell.stored_bytes, -cell.strength, not cell.normalised)
+
+    top = max(sign * cell.score for cell in table)
+    best = min((cell for cell in table if sign * cell.score >= top - _TIE), key=rank)
+    if not one_standard_error or np.isnan(best.standard_error):
+        return best
+    floor = sign * best.score - best.standard_error
+    near = [cell for cell in table if sign * cell.score >= floor - _TIE]
+    fewest = min(cell.stored_bytes for cell in near)
+    return min(
+        (cell for cell in near if cell.stored_bytes == fewest), key=lambda cell: (-sign * cell.score, *rank(cell))
+    )
+
+
+def _finish(
+    design: FeatureDesign,
+    best: _Best,
+    tasks: Sequence[FoldTask],
+    response: Response,
+    folds: Tensor,
+    judge: Judge,
+    forms: Sequence[str],
+) -> Selection:
+    """Cross-validate the forms at the chosen cell and refit on all rows."""
+    cell = best.cell
+    choices = [keep(_named(design, scores), cell.fraction) for scores in best.scores[:-1]]
+    parts = fold_fitters(design, best.panel, choices, cell.normalised, tasks, response, folds)
+    everything = _named(design, best.scores[-1])
+    columns = keep(everything, cell.fraction)
+    (kept,) = gathered(design, [columns], cell.normalised)
+    final = fitter(kept, response, tasks[-1].weights, folds)
+    solution = search(Foldwise(folds, parts, final), judge, forms)
+    return Selection(
+        cell.size,
+        cell.fraction,
+        cell.strength,
+        solution.readout.form,
+        cell.normalised,
+        columns,
+        everything,
+        solution,
+        best.table,
+        tuple(choices),
+    )
+
+
+def _named(design: FeatureDesign, scores: Tensor) -> dict[str, Tensor]:
+    return dict(zip(design.widths, torch.split(scores, list(design.widths.values()))))

@@ -1,0 +1,183 @@
+"""Scores from sparse problems solved to a certificate: single features, or whole layers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from regraft.errors import SolverError
+from regraft.heads.response import Response
+from regraft.heads.selection.panel import Panel, add_product, check_gram, mirror
+from regraft.heads.selection.relevance import FoldTask
+from regraft.heads.selection.scorers import whole_layers
+from regraft.heads.sparse.layers import LayerFit, LayerLasso
+from regraft.heads.sparse.path import check_loss
+from regraft.heads.sparse.penalty import PENALTIES
+from regraft.heads.sparse.problem import data_term, only_class
+from regraft.heads.sparse.solve import SparsePath
+from regraft.linear import Dense, FeatureDesign
+
+__all__ = ["ExactGroupLasso", "LayerGroups"]
+
+#: Most bytes of layers' Gram matrices that are held.
+_GRAM_BYTES = 2**32
+
+
+@dataclass(frozen=True)
+class ExactGroupLasso:
+    """s_i = ‖W_i‖₂ of the exact group lasso (Head2Toe, Eq. 3, solved to a certificate) at λ = share · λ_max.
+
+    Each set of training rows has its own λ_max, and its path is warm-started through the shares. Features outside the
+    support have W_i = 0: they rank below it by how near they are to entering, s_i = ‖Σ_j ω_j x_ji (y_j − v_j)‖₂ − λ
+    (at most zero; zero at the edge of the support), so a fraction F that is larger than the support goes on with the
+    features that a weaker penalty would take next. Rows of one class only score every feature 0.
+
+    Attributes:
+        shares: of λ_max, falling; the k-th goes with the k-th strongest penalty of the search's grid, with which the
+            ridge heads judge what it chose.
+        tol: the duality gap, relative to the objective.
+    """
+
+    shares: tuple[float, ...] = (0.1, 0.01)
+    tol: float = 1e-3
+    name: ClassVar[str] = "group lasso"
+
+    def __post_init__(self) -> None:
+        check_shares(self.shares)
+
+    def __call__(
+        self, panel: Panel, tasks: Sequence[FoldTask], response: Response, strengths: Sequence[float]
+    ) -> Tensor:
+        """(tasks, strengths, width)."""
+        check_pairs(self.shares, strengths)
+        design = held_design(panel)
+        out = torch.zeros(len(tasks), len(strengths), panel.width, dtype=torch.float64)
+        for index, task in enumerate(tasks):
+            if only_class(response, task.weights) is not None:
+                continue
+            path = SparsePath(design, response, PENALTIES["l21"], task.weights, self.tol)
+            for level, (fit, state) in enumerate(path.visits(self.shares)):
+                scores = (state.norms - fit.strength).clamp_max(0.0)
+                scores[fit.indices] = torch.linalg.vector_norm(fit.values, dim=1)
+                out[index, level] = scores
+        return out
+
+
+@dataclass(frozen=True)
+class LayerGroups:
+    """Whole layers by the lasso whose groups are layers (Head2Toe §4.3, "layer-wise (group)").
+
+    Layers rank by ‖W_l‖_F of :class:`regraft.heads.sparse.layers.LayerLasso` at λ = share · λ_max, those that are out
+    below by ‖X_lᵀΘ‖_F/√d_l; inside a layer features rank by ‖x_iᵀA_l‖ (x_iᵀΘ where it is out), which matters only
+    for the one layer in which the budget ends. Scores are those of
+    :func:`regraft.heads.selection.scorers.whole_layers`.
+
+    Attributes:
+        shares: as in :class:`ExactGroupLasso`.
+        tol: the duality gap, relative to the objective.
+    """
+
+    shares: tuple[float, ...] = (0.3, 0.1)
+    tol: float = 1e-3
+    name: ClassVar[str] = "layer-grouped lasso"
+
+    def __post_init__(self) -> None:
+        check_shares(self.shares)
+
+    def __call__(
+        self, panel: Panel, tasks: Sequence[FoldTask], response: Response, strengths: Sequence[float]
+    ) -> Tensor:
+        """(tasks, strengths, width)."""
+        check_pairs(self.shares, strengths)
+        names = [name for name, width in panel.widths.items() if width]
+        sizes = torch.tensor([panel.widths[name] for name in names]).to(torch.float64).sqrt()
+        grams = self._grams(panel, len(names))
+        shape = (len(tasks), len(strengths))
+        means = torch.zeros(*shape, len(names), dtype=torch.float64)
+        duals = torch.zeros(*shape, len(names), panel.n_rows, response.n_outputs, dtype=panel.dtype)
+        for index, task in enumerate(tasks):
+            if only_class(response, task.weights) is not None:
+                continue
+            rows = (task.weights > 0).any(1).nonzero().squeeze(1)
+            for level, (fit, varied) in enumerate(self._fits(grams, sizes, task, response, rows)):
+                inside = fit.norms > 0
+                means[index, level] = torch.where(inside, fit.norms, (fit.correlations - fit.strength).clamp_max(0.0))
+                found = torch.where(inside[:, None, None], fit.duals, fit.residual.to(fit.duals.dtype))
+                place = duals[index, level].transpose(1, 2)
+                place[:, varied.nonzero().squeeze(1)[:, None], rows[None]] = found.to(duals.dtype)
+        scores = torch.cat([own_norms(x, duals[:, :, layer]) for layer, (_, _, x) in enumerate(panel.layers())], dim=2)
+        return whole_layers(means, scores, [panel.widths[name] for name in names])
+
+    def _grams(self, panel: Panel, layers: int) -> Tensor:
+        """(L, N, N) of the layers that have columns."""
+        needed = layers * panel.n_rows**2 * panel.dtype.itemsize
+        if needed > _GRAM_BYTES:
+            raise SolverError(
+                f"the layer-grouped lasso needs {needed / 2**30:.1f} GiB for {layers} layers of {panel.n_rows} rows",
+                expected=f"at most {_GRAM_BYTES / 2**30:.0f} GiB",
+                do="choose by layer means instead, or take fewer rows or layers",
+            )
+        out = torch.zeros(layers, panel.n_rows, panel.n_rows, dtype=panel.dtype)
+        for gram, (_, _, x) in zip(out, panel.layers()):
+            add_product(gram, x if x.dtype == panel.dtype else x.to(panel.dtype))
+            check_gram(gram)
+            mirror(gram)
+        return out
+
+    def _fits(
+        self, grams: Tensor, sizes: Tensor, task: FoldTask, response: Response, rows: Tensor
+    ) -> list[tuple[LayerFit, Tensor]]:
+        fit, varied, _, _ = data_term(response.take(rows), check_loss(None, response), task.weights[rows])
+        share = fit.weights.mean(0).to(grams.dtype)
+        mine = torch.empty(len(grams), len(rows), len(rows), dtype=grams.dtype)
+        for part, gram in zip(mine, grams):
+            block = gram[rows[:, None], rows[None]]
+            means = block @ share
+            part.copy_(block - means[:, None] - means[None] + share @ means)
+        path = LayerLasso(mine, sizes, fit)
+        return [(path.solve(part * path.largest, self.tol), varied) for part in self.shares]
+
+
+def own_norms(x: Tensor, duals: Tensor) -> Tensor:
+    """‖x_iᵀ A‖₂ of the columns of x (N, d) for duals (T, S, N, C): (T, S, d) float64."""
+    tasks, strengths, rows, outputs = duals.shape
+    flat = duals.permute(2, 0, 1, 3).reshape(rows, -1).to(duals.dtype)
+    found = x.T.to(duals.dtype) @ flat
+    return torch.linalg.vector_norm(found.view(-1, tasks, strengths, outputs).double(), dim=3).permute(1, 2, 0)
+
+
+def held_design(panel: Panel) -> FeatureDesign:
+    """The panel's features: those in memory where it holds them, else as they are read."""
+    if not panel.held:
+        return panel.design
+    matrices = {name: Dense(x) for name, _, x in panel.layers()}
+    return FeatureDesign(matrices, panel.design.n_outputs)
+
+
+def check_shares(shares: Sequence[float]) -> None:
+    """Refuse shares of λ_max that are no falling sequence in (0, 1].
+
+    Raises:
+        SolverError: they are not.
+    """
+    falling = all(first > second for first, second in pairwise(shares))
+    if not shares or not falling or not all(0 < share <= 1 for share in shares):
+        raise SolverError("the shares of λ_max", expected="falling numbers above 0, at most 1", got=repr(shares))
+
+
+def check_pairs(shares: Sequence[float], strengths: Sequence[float]) -> None:
+    """Refuse shares that do not go with the search's penalties one to one.
+
+    Raises:
+        SolverError: there are more of the one than of the other.
+    """
+    if len(shares) != len(strengths):
+        raise SolverError(
+            f"there are {len(shares)} shares of λ_max for {len(strengths)} penalties of the search",
+            expected="one share for each penalty, strongest first",
+        )

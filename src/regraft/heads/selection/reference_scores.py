@@ -1,0 +1,175 @@
+"""The scores of Head2Toe as its authors compute them: a group lasso in the loss, Adam, and where it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from regraft.errors import SolverError
+from regraft.heads.response import Response
+from regraft.heads.selection.adam import Trained, Training
+from regraft.heads.selection.panel import Panel
+from regraft.heads.selection.relevance import FoldTask, check_rows, fold_tasks
+from regraft.heads.solve import check_folds, check_training
+from regraft.heads.weights import ClassWeight, row_weights, sample_weights
+from regraft.linear import FeatureDesign
+
+__all__ = ["STRENGTHS", "AdamScores", "Part", "check_grid", "dense", "reference_scores", "row_norms"]
+
+#: The paper's λ (Appendix A).
+STRENGTHS: tuple[float, ...] = (1e-3, 1e-5)
+
+
+@dataclass(frozen=True)
+class AdamScores:
+    """s_i = ‖W_i‖₂ where Adam stops on softmax cross-entropy + λ Σ_i ‖W_i‖₂ (Head2Toe, Eq. 3): the paper's own scores.
+
+    A :class:`regraft.heads.selection.scorer.Scorer`, to be judged by the search's ridge heads; :func:`select_reference`
+    is the whole protocol. Multilabel and regression take the sigmoid and squared losses, which is an extension.
+
+    Attributes:
+        steps, rate: the schedule.
+        penalties: λ; the k-th goes with the k-th strongest penalty of the search's grid.
+        seed: of the order of the rows.
+    """
+
+    steps: int = 500
+    rate: float = 0.1
+    penalties: tuple[float, ...] = STRENGTHS
+    seed: int = 0
+    name: ClassVar[str] = "group lasso by Adam"
+
+    def __call__(
+        self, panel: Panel, tasks: Sequence[FoldTask], response: Response, strengths: Sequence[float]
+    ) -> Tensor:
+        """(tasks, strengths, width)."""
+        if len(self.penalties) != len(strengths):
+            raise SolverError(
+                f"there are {len(self.penalties)} penalties of the group lasso for {len(strengths)} of the search",
+                expected="one for each, strongest first",
+            )
+        rows = dense(panel.design)
+        rates = [self.rate] * len(self.penalties)
+        found = [
+            row_norms(Part(rows, response, task, (self.seed, place)).train(self.steps, rates, self.penalties, None))
+            for place, task in enumerate(tasks)
+        ]
+        return torch.stack(found)
+
+
+def reference_scores(
+    design: FeatureDesign,
+    response: Response,
+    folds: Any | None,
+    strength: float,
+    *,
+    steps: int = 500,
+    rate: float = 0.1,
+    class_weight: ClassWeight = None,
+    seed: int = 0,
+) -> dict[str, Tensor]:
+    """s_i = ‖W_i‖₂ where Adam stops: :func:`regraft.heads.relevance` by the paper's own protocol.
+
+    Args:
+        design: features by layer, normally with rows of unit norm in each.
+        response: N labels.
+        folds: (N,) fold of each row, -1 for rows that no fold leaves out; or None.
+        strength: λ of the group lasso, as it stands in the loss.
+        steps, rate: of Adam, cosine to zero, batches of 128.
+        class_weight: as in :func:`regraft.heads.solve`, counted without the fold left out.
+        seed: of the order of the rows.
+
+    Returns:
+        Block → scores: (d_l,) of all rows where ``folds`` is None, else (K, d_l), the k-th without the k-th fold.
+
+    Raises:
+        SolverError: features that are not finite, one class, folds or schedules that do not fit.
+    """
+    response.require_learnable()
+    check_rows(design, response)
+    check_grid([steps], [rate], [strength])
+    fold_of = None if folds is None else check_folds(folds, len(response))
+    if fold_of is not None:
+        check_training(fold_of, row_weights(response, class_weight, sample_weights(response, None)))
+    tasks = fold_tasks(response, fold_of, class_weight)
+    found = AdamScores(steps, rate, (strength,), seed)(Panel(design), tasks, response, [strength])[:, 0]
+    pieces = torch.split(found, list(design.widths.values()), dim=1)
+    return {name: piece if folds is not None else piece[0] for name, piece in zip(design.widths, pieces)}
+
+
+class Part:
+    """The rows that one task trains on.
+
+    Args:
+        rows: (N, d) or (K, N, d), all rows.
+        response: of all rows.
+        task: which of them count, and how much.
+        seed: of their order.
+    """
+
+    def __init__(self, rows: Tensor, response: Response, task: FoldTask, seed: tuple[int, ...]) -> None:
+        index = (task.weights > 0).any(1).nonzero().squeeze(1)
+        weights = task.weights[index]
+        weights = weights / weights.sum(0).clamp_min(1e-300) * len(index)
+        targets = response.values[index]
+        self.mean, self.spread = (t.double() for t in (torch.zeros(response.n_outputs), torch.ones(response.n_outputs)))
+        if response.link == "identity":  # in units of their spread about their mean
+            share = weights / len(index)
+            mean = (share * targets).sum(0)
+            spread = (share * (targets - mean).square()).sum(0).sqrt()
+            spread = torch.where(spread > 0, spread, torch.ones_like(spread))
+            targets = (targets - mean) / spread
+            self.mean, self.spread = mean, spread
+        self.rows, place = rows, rows.device
+        targets, weights = targets.to(place, rows.dtype), weights.to(place, rows.dtype)
+        self.training = Training(index.to(place), response.link, targets, weights, seed)
+
+    def train(
+        self, steps: int, rates: Sequence[float], penalties: Sequence[float], tell: Callable[[int], None] | None
+    ) -> Trained:
+        """K models; see :meth:`regraft.heads.selection.adam.Training.run`."""
+        return self.training.run(self.rows, steps, rates, penalties, tell)
+
+    def predict(self, model: Trained, rows: Tensor) -> Tensor:
+        """(K, m, C) float64 logits, in the units of the labels."""
+        logits = (rows @ model.weights.transpose(1, 2) + model.intercepts[:, None]).cpu()
+        return logits.double() * self.spread + self.mean
+
+
+def check_grid(steps: Sequence[int], rates: Sequence[float], strengths: Sequence[float]) -> None:
+    """Refuse schedules and penalties that are none.
+
+    Raises:
+        SolverError: they are.
+    """
+    if not steps or any(isinstance(s, bool) or int(s) != s or s < 1 for s in steps):
+        raise SolverError("the steps of Adam", expected="whole numbers, at least 1", got=repr(list(steps)))
+    for what, values in (("the rates of Adam", rates), ("the strengths of the group lasso", strengths)):
+        if not values or not all(0 < value < float("inf") for value in values):
+            raise SolverError(what, expected="finite numbers above zero", got=repr(list(values)))
+
+
+def dense(design: FeatureDesign) -> Tensor:
+    """All features, (N, d), contiguous, finite; float32 but for a float64 design."""
+    if design.width == 0:
+        raise SolverError("the design has no column", do="choose at least one layer")
+    dtype = torch.float64 if design.dtype == torch.float64 else torch.float32
+    out = torch.empty(design.n_rows, design.width, dtype=dtype, device=design.device)
+    for part, chunk in design.chunks():
+        out[part] = chunk
+        if not bool(torch.isfinite(out[part]).all()):
+            raise SolverError(
+                f"the features of rows {part.start} to {part.stop - 1} hold NaN or infinities",
+                expected="finite numbers",
+                do="look for unreadable inputs or a network that overflows in this dtype",
+            )
+    return out
+
+
+def row_norms(model: Trained) -> Tensor:
+    """‖W_i‖₂ of every feature, (K, d)."""
+    return model.weights.square().sum(1).sqrt().cpu()

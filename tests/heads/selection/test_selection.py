@@ -1,0 +1,303 @@
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+from tests.heads.problems import classes_of, features, scale_of
+
+from regraft.errors import SolverError
+from regraft.heads import Response, keep, kept_design, relevance
+from regraft.heads.l2.dual import dual_ridge, gram_scale
+from regraft.heads.products import add_product, mirror
+from regraft.heads.selection.kept import kept_count, ranking, stored_bytes
+from regraft.heads.selection.nested import Nested, steps, union
+from regraft.heads.selection.panel import Panel
+from regraft.heads.selection.relevance import FoldTask
+from regraft.heads.weights import row_weights
+from regraft.linear import Dense, FeatureDesign, UnitRows
+
+
+def blocks_of(x, cuts=(7, 30)):
+    return np.split(x, cuts, axis=1)
+
+
+def unit_rows(x):
+    norms = np.linalg.norm(x, axis=1, keepdims=True)
+    return x / np.where(norms > 0, norms, 1)
+
+
+def normalised(x, cuts=(7, 30)):
+    return np.concatenate([unit_rows(b) for b in blocks_of(x, cuts)], axis=1)
+
+
+def unit_design(x, outputs, cuts=(7, 30), dtype=torch.float64):
+    return FeatureDesign(
+        {f"layer{i}": UnitRows(Dense(torch.tensor(b, dtype=dtype))) for i, b in enumerate(blocks_of(x, cuts))}, outputs
+    )
+
+
+def dense_scores(x, targets, weights, strength, scale):
+    """Row norms of scikit-learn's ridge coefficients, output by output."""
+    rows = []
+    for c in range(targets.shape[1]):
+        w = weights[:, min(c, weights.shape[1] - 1)]
+        model = Ridge(alpha=strength * scale * w.sum(), solver="cholesky", tol=1e-12)
+        rows.append(model.fit(x[w > 0], targets[w > 0, c], sample_weight=w[w > 0]).coef_)
+    return np.linalg.norm(rows, axis=0)
+
+
+@pytest.mark.parametrize(("n", "d"), [(40, 90), (90, 40)])
+@pytest.mark.parametrize("weighting", [None, "balanced"])
+def test_scores_are_the_row_norms_of_ridge_coefficients_without_each_fold(n, d, weighting):
+    x, codes = features(n, d, classes=3)
+    z = normalised(x)
+    folds = np.arange(n) % 4
+    found = relevance(unit_design(x, 3), classes_of(codes), folds, 1e-2, class_weight=weighting)
+    assert [tuple(s.shape) for s in found.values()] == [(4, b.shape[1]) for b in blocks_of(x)]
+    flat = torch.cat(list(found.values()), dim=1).numpy()
+    for fold in range(4):
+        train = (folds != fold).astype(float)
+        weights = row_weights(classes_of(codes), weighting, torch.tensor(train)).numpy()
+        expected = dense_scores(z, np.eye(3)[codes], weights, 1e-2, scale_of(z))
+        np.testing.assert_allclose(flat[fold], expected, rtol=1e-7)
+    everything = relevance(unit_design(x, 3), classes_of(codes), None, 1e-2)
+    expected = dense_scores(z, np.eye(3)[codes], np.ones((n, 1)), 1e-2, scale_of(z))
+    np.testing.assert_allclose(torch.cat(list(everything.values())).numpy(), expected, rtol=1e-7)
+
+
+def test_scores_in_float32_are_near_those_in_float64():
+    x, codes = features(60, 300, classes=4)
+    wide, narrow = (
+        torch.cat(list(relevance(unit_design(x, 4, dtype=t), classes_of(codes), None, 1e-3).values())).double()
+        for t in (torch.float64, torch.float32)
+    )
+    torch.testing.assert_close(narrow, wide, rtol=1e-3, atol=1e-4 * float(wide.max()))
+
+
+def test_wide_designs_in_bfloat16_with_a_sampled_gram_find_nearly_the_same_features(monkeypatch):
+    rng = np.random.default_rng(0)
+    codes = np.arange(200) % 5
+    hidden = rng.normal(size=(200, 20)) + rng.normal(size=(5, 20))[codes]
+    x = np.maximum(hidden @ rng.normal(size=(20, 6000)) + rng.normal(size=(200, 6000)), 0)
+    design = unit_design(x, 5, cuts=(1000, 3500), dtype=torch.float32)
+    exact = torch.cat(list(relevance(design, classes_of(codes), None, 1e-2).values()))
+    monkeypatch.setattr("regraft.heads.selection.panel.EXACT_COLUMNS", 3000)
+    assert not Panel(design).held
+    rough = torch.cat(list(relevance(design, classes_of(codes), None, 1e-2).values()))
+    full = Panel(design).gram(limit=10**6)
+    # in 16 bits the columns are centred first, which double-centring makes of the plain kernel too
+    centre = torch.eye(len(full)) - 1 / len(full)
+    torch.testing.assert_close(centre @ full @ centre, centre @ design.kernel() @ centre, rtol=1e-2, atol=1e-3)
+    for count in (60, 600):
+        same = set(exact.topk(count).indices.tolist()) & set(rough.topk(count).indices.tolist())
+        assert len(same) >= 0.9 * count
+
+
+def test_labels_of_a_fold_have_no_say_in_its_scores():
+    x, codes = features(60, 50, classes=3)
+    folds = np.arange(60) % 3
+    changed = np.where(folds == 1, (codes + 1) % 3, codes)
+    for weighting in (None, "balanced"):
+        first, second = (
+            relevance(unit_design(x, 3), classes_of(c, 3), folds, 1e-2, class_weight=weighting)
+            for c in (codes, changed)
+        )
+        for name in first:
+            assert torch.equal(first[name][1], second[name][1])
+            assert not torch.allclose(first[name][0], second[name][0])
+
+
+def test_multilabel_scores_skip_missing_labels_and_regression_scores_are_in_units_of_spread():
+    x, codes = features(50, 80, classes=3)
+    z, rng = normalised(x), np.random.default_rng(1)
+    labels = (rng.random((50, 3)) < 0.2 + 0.5 * np.eye(3)[codes]).astype(float)
+    labels[rng.random((50, 3)) < 0.1] = np.nan
+    response = Response.of("multilabel", ["a", "b", "c"], labels)
+    found = torch.cat(list(relevance(unit_design(x, 3), response, None, 1e-2).values())).numpy()
+    targets, there = np.nan_to_num(2 * labels - 1), (~np.isnan(labels)).astype(float)
+    np.testing.assert_allclose(found, dense_scores(z, targets, there, 1e-2, scale_of(z)), rtol=1e-6)
+    real = np.stack([codes + rng.normal(size=50), 1000 * rng.normal(size=50)], axis=1)
+    response = Response.of("regression", ["u", "v"], real)
+    found = torch.cat(list(relevance(unit_design(x, 2), response, None, 1e-2).values())).numpy()
+    expected = dense_scores(z, real / real.std(0), np.ones((50, 1)), 1e-2, scale_of(z))
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["multiclass", "multilabel", "regression"])
+def test_streamed_scores_equal_those_of_the_gram(monkeypatch, kind):
+    x, codes = features(600, 60, classes=3)
+    folds = np.where(np.arange(600) < 10, -1, np.arange(600) % 3)
+    values = {
+        "multiclass": codes,
+        "multilabel": np.where(np.arange(600)[:, None] % 11 == 0, np.nan, np.eye(3)[codes]),
+        "regression": np.eye(3)[codes] * [1, 5, 30] + x[:, :3],
+    }[kind]
+    response = Response.of(kind, ["a", "b", "c"], values)
+    gram = relevance(unit_design(x, 3), response, folds, 1e-2)
+    monkeypatch.setattr("regraft.heads.selection.relevance.GRAM_ROWS", 500)
+    streamed = relevance(unit_design(x, 3), response, folds, 1e-2)
+    for name in gram:
+        torch.testing.assert_close(streamed[name], gram[name], rtol=1e-3, atol=1e-3 * float(gram[name].max()))
+
+
+def test_dual_heads_equal_the_library_with_weights_and_rows_left_out():
+    x, codes = features(50, 70, classes=3)
+    rng = np.random.default_rng(2)
+    weights = rng.random(50) * (rng.random(50) < 0.8)
+    gram = torch.tensor(x @ x.T)
+    penalty = 1e-2 * scale_of(x)
+    assert gram_scale(gram) == pytest.approx(scale_of(x))
+    ((a, b),) = dual_ridge(gram, torch.tensor(np.eye(3)[codes]), torch.tensor(weights)[:, None], [penalty])
+    model = Ridge(alpha=penalty * weights.sum(), solver="cholesky").fit(x, np.eye(3)[codes], sample_weight=weights)
+    np.testing.assert_allclose((gram @ a + b).numpy(), model.predict(x), rtol=1e-6, atol=1e-8)
+    np.testing.assert_allclose(a.sum(0).numpy(), 0, atol=1e-10)
+    rough, _ = dual_ridge(gram.float(), torch.tensor(np.eye(3)[codes]), torch.tensor(weights)[:, None], [penalty])[0]
+    np.testing.assert_allclose(rough.numpy(), a.numpy(), atol=1e-2 * float(a.abs().max()))
+
+
+def test_a_dual_system_that_is_not_positive_definite_is_refused():
+    with pytest.raises(SolverError, match="positive definite"):
+        dual_ridge(-torch.eye(4), torch.ones(4, 1).double(), torch.ones(4, 1).double(), [1e-3])
+
+
+@pytest.mark.parametrize(
+    ("width", "fraction", "count"), [(1000, 0.0005, 1), (7, 0.3, 2), (10, 0.3, 3), (30440, 0.0005, 15), (5, 1.0, 5)]
+)
+def test_a_fraction_keeps_the_floor_and_at_least_one(width, fraction, count):
+    assert kept_count(width, fraction) == count
+    scores = {"a": torch.rand(width // 2), "b": torch.rand(width - width // 2)}
+    assert sum(map(len, keep(scores, fraction).values())) == count
+
+
+def test_ties_go_to_the_lower_index_over_all_blocks():
+    scores = {"a": torch.tensor([1.0, 3.0, 2.0]), "empty": torch.empty(0), "b": torch.tensor([2.0, 2.0, 0.5])}
+    found = keep(scores, 0.5)
+    assert {name: index.tolist() for name, index in found.items()} == {"a": [1, 2], "b": [0]}
+    index, rank = ranking(torch.tensor([2.0, 5.0, 2.0, 2.0, 7.0]), 4)
+    assert (index.tolist(), rank.tolist()) == ([0, 1, 2, 4], [2, 1, 3, 0])
+
+
+@pytest.mark.parametrize("fraction", [0.0, -0.1, 1.5, float("nan")])
+def test_a_fraction_out_of_range_is_refused(fraction):
+    with pytest.raises(SolverError, match="fraction"):
+        keep({"a": torch.ones(3)}, fraction)
+
+
+def test_scores_that_are_not_finite_are_refused():
+    with pytest.raises(SolverError, match="feature 2 is not finite"):
+        keep({"a": torch.ones(2), "b": torch.tensor([float("nan")])}, 0.5)
+    with pytest.raises(SolverError, match="no feature"):
+        keep({}, 0.5)
+
+
+def test_the_kept_design_has_unit_rows_over_what_is_kept_or_the_norms_as_they_were():
+    x, _ = features(12, 40)
+    x[3, 7:30] = 0
+    columns = {"layer1": torch.tensor([0, 5]), "layer2": torch.tensor([2])}
+    z = normalised(x)
+    picked = [z[:, [7, 12]], z[:, [32]]]
+    after = kept_design(unit_design(x, 2), columns)
+    assert list(after.widths.items()) == [("layer1", 2), ("layer2", 1)]
+    np.testing.assert_allclose(after.dense().numpy(), np.concatenate([unit_rows(p) for p in picked], 1), atol=1e-12)
+    assert not after.dense()[3, :2].any()
+    before = kept_design(unit_design(x, 2), columns, normalise=False)
+    np.testing.assert_allclose(before.dense().numpy(), np.concatenate(picked, 1), atol=1e-12)
+    for wrong in ({}, {"layer9": torch.tensor([0])}):
+        with pytest.raises(SolverError, match="columns to keep"):
+            kept_design(unit_design(x, 2), wrong)
+
+
+def test_stored_bytes_are_the_head_and_a_bit_for_each_feature():
+    assert stored_bytes(kept=10, outputs=3, width=17) == 4 * 3 * 10 + 4 * 3 + 3
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_nested_heads_equal_heads_on_the_kept_features(dtype):
+    x, codes = features(30, 200, classes=2, shift=0.5)
+    x = np.maximum(x, 0)
+    x[4, 7:30] = 0
+    design, response = unit_design(x, 2, dtype=dtype), classes_of(codes)
+    scores = torch.rand(200, generator=torch.Generator().manual_seed(0))
+    counts = [1, 1, 5, 16, 40, 200]
+    order = torch.randperm(30, generator=torch.Generator().manual_seed(1))
+    rows = torch.ones(30, dtype=torch.float64)
+    rows[order[6:11]] = 0
+    task, again = (FoldTask(r, None, w) for r, w in ((response, rows), (response.take(order), rows[order])))
+    panel = Panel(design)
+    plan = steps(list(panel.widths.values()), *ranking(scores, 200), counts)
+    nested = Nested(panel, panel.collect(union([plan], 200), order))
+    pieces = dict(zip(panel.widths, torch.split(scores, list(panel.widths.values()))))
+    kinds = []
+    for _ in range(2):  # the memory is used again
+        for count, heads in zip(counts, nested.heads(plan)):
+            columns = keep(pieces, count / 200)
+            assert sum(map(len, columns.values())) == count
+            for normalise, head in zip((False, True), heads):
+                kinds.append(type(head).__name__)
+                direct = kept_design(design, columns, normalise).kernel().double()
+                ((a, b),) = dual_ridge(direct, task.plain, task.weights, [1e-2 * gram_scale(direct)])
+                found = head.predict(again, 1e-2, slice(6, 11))
+                torch.testing.assert_close(found, (direct @ a + b)[order[6:11]], rtol=1e-4, atol=1e-4)
+                (kernel,) = panel.kernels([columns], normalise)
+                torch.testing.assert_close(kernel.double(), direct, rtol=1e-5, atol=1e-5)
+    assert kinds[:12] == ["Columnwise"] * 6 + ["Kernelwise"] * 6
+
+
+def test_sampled_steps_touch_every_layer_and_stay_near_the_whole_gram():
+    rng = np.random.default_rng(3)
+    hidden = rng.normal(size=(40, 5))
+    x = np.concatenate([np.repeat(hidden @ rng.normal(size=(5, 500)), 10, axis=1), rng.normal(size=(40, 3))], axis=1)
+    panel = Panel(unit_design(x, 2, cuts=(2000, 5000)))
+    widths = list(panel.widths.values())
+    index, rank = torch.arange(5003), torch.arange(5003)
+    (sampled,) = steps(widths, index, rank, [5003], limit=500)
+    assert [len(part) for part in sampled.kept] == [182, 273, 1]
+    assert sampled.weight * len(sampled.new) == pytest.approx(5003)
+    (whole,) = steps(widths, index, rank, [5003], limit=None)
+    assert torch.cat(whole.kept).tolist() == list(range(5003))
+    columns = panel.collect(index, torch.arange(40))
+    a, b = (next(Nested(panel, columns).heads([step]))[1].gram.clone() for step in (sampled, whole))
+    # the first two layers: the last one's sample is a single feature of three
+    assert float((a - b).abs().max()) < 2.1
+    assert float((a - b).abs().mean()) < 1.0
+
+
+def test_products_fill_the_triangle_in_float32_and_from_bfloat16():
+    x = torch.randn(37, 5000, generator=torch.Generator().manual_seed(0))
+    for rows, tolerance in ((x, 1e-4), (x.to(torch.bfloat16), 1e-2)):
+        out = torch.zeros(37, 37)
+        add_product(out, rows)
+        torch.testing.assert_close(mirror(out) / 5000, x @ x.T / 5000, rtol=tolerance, atol=tolerance)
+        assert torch.equal(out[20:, :5], out[:5, 20:].T)
+
+
+def test_designs_that_do_not_fit_are_refused():
+    x, codes = features(20, 40)
+    with pytest.raises(SolverError, match="20 rows and 2 outputs"):
+        relevance(unit_design(x, 2), classes_of(codes), None, 1e-2)
+    with pytest.raises(SolverError, match="strengths"):
+        relevance(unit_design(x, 3), classes_of(codes), None, 0.0)
+    with pytest.raises(SolverError, match="FeatureDesign"):
+        relevance(object(), classes_of(codes), None, 1e-2)
+    with pytest.raises(SolverError, match="train on"):
+        relevance(unit_design(x, 3), classes_of(codes), np.zeros(20, int), 1e-2)
+
+
+def test_scores_of_many_rows_from_a_sample_of_columns_are_near_the_exact_ones(monkeypatch):
+    """At most 1/λ directions count: a third of the columns finds nearly the same features."""
+    rng = np.random.default_rng(0)
+    codes = np.arange(900) % 5
+    hidden = rng.normal(size=(900, 20)) + rng.normal(size=(5, 20))[codes]
+    x = np.maximum(hidden @ rng.normal(size=(20, 3000)) + rng.normal(size=(900, 3000)), 0)
+    design = unit_design(x, 5, cuts=(700, 1500), dtype=torch.float32)
+    folds = np.arange(900) % 3
+    exact = torch.cat(list(relevance(design, classes_of(codes), folds, 1e-2).values()), dim=1)
+    monkeypatch.setattr("regraft.heads.selection.relevance.GRAM_ROWS", 800)
+    whole = torch.cat(list(relevance(design, classes_of(codes), folds, 1e-2).values()), dim=1)
+    monkeypatch.setattr("regraft.heads.selection.tall_scores._MOST", 1000)
+    rough = torch.cat(list(relevance(design, classes_of(codes), folds, 1e-2).values()), dim=1)
+    assert not torch.equal(whole, rough)
+    for fold in range(3):
+        torch.testing.assert_close(whole[fold], exact[fold], rtol=0.02, atol=5e-3 * float(exact.max()))
+        for found, least in ((whole, 0.97), (rough, 0.9)):
+            same = set(exact[fold].topk(300).indices.tolist()) & set(found[fold].topk(300).indices.tolist())
+            assert len(same) >= least * 300

@@ -1,0 +1,439 @@
+from dataclasses import astuple
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+from tests.heads.problems import classes_of, flat, scale_of
+
+import regraft.heads.selection.head2toe as head2toe
+from regraft.errors import SolverError
+from regraft.heads import Response, keep, kept_design, relevance, score, select, solve
+from regraft.linear import Cast, Dense, FeatureDesign, SignedRoot, UnitRows
+
+from .test_selection import normalised, unit_design, unit_rows
+
+
+def planted(n=90, d=400, classes=3, matter=(50, 51, 52, 250), noise=1.0, seed=0):
+    """Positive features in three layers, of which a few know the class."""
+    rng = np.random.default_rng(seed)
+    codes = rng.permutation(np.arange(n) % classes)
+    x = np.abs(rng.normal(size=(n, d))) * noise
+    for place, column in enumerate(matter):
+        x[:, column] += 4.0 * (codes == place % classes)
+    return x, codes
+
+
+CUTS = (100, 200)
+
+
+def design_of(x, outputs, dtype=torch.float64, cuts=CUTS):
+    return unit_design(x, outputs, cuts, dtype)
+
+
+def test_features_that_matter_are_found():
+    x, codes = planted()
+    found = select(
+        {"512": design_of(x, 3)},
+        classes_of(codes),
+        folds=np.arange(90) % 5,
+        metric="accuracy",
+        fractions=(0.01, 0.05, 0.2),
+    )
+    assert {name: index.tolist() for name, index in found.columns.items()} == {"layer0": [50, 51, 52], "layer2": [50]}
+    assert found.fraction == 0.01
+    assert score("accuracy", classes_of(codes), torch.softmax(found.solution.out_of_fold, 1)) > 0.95
+    assert sum(cell.chosen for cell in found.table) == 1
+    assert len(found.table) == 3 * 2 * 2
+
+
+def brute_force(x, codes, folds, strength, fraction, normalise, classes=3):
+    """Select inside each fold by dense coefficients, refit by scikit-learn, score each fold."""
+    z = normalised(x, CUTS)
+    scores = []
+    for fold in np.unique(folds):
+        train = folds != fold
+        alpha = strength * scale_of(z) * train.sum()
+        w = Ridge(alpha=alpha, solver="cholesky").fit(z[train], np.eye(classes)[codes[train]]).coef_
+        order = np.argsort(-np.linalg.norm(w, axis=0), kind="stable")[: max(1, int(x.shape[1] * fraction + 1e-9))]
+        mask = np.zeros(x.shape[1], bool)
+        mask[order] = True
+        kept = np.split(np.where(mask, z, 0), CUTS, axis=1)
+        kept = np.concatenate([unit_rows(b) for b in kept] if normalise else kept, axis=1)
+        alpha = strength * scale_of(kept) * train.sum()
+        head = Ridge(alpha=alpha, solver="cholesky").fit(kept[train], np.eye(classes)[codes[train]])
+        scores.append((head.predict(kept[~train]).argmax(1) == codes[~train]).mean())
+    return np.mean(scores), np.std(scores, ddof=1) / np.sqrt(len(scores))
+
+
+def test_every_cell_scores_as_brute_force_does():
+    x, codes = planted(n=60, noise=2.0, seed=3)
+    folds = np.random.default_rng(0).permutation(60) % 4
+    found = select(
+        {"512": design_of(x, 3)}, classes_of(codes), folds=folds, metric="accuracy", fractions=(0.04, 0.1, 1.0)
+    )
+    for cell in found.table:
+        expected = brute_force(x, codes, folds, cell.strength, cell.fraction, cell.normalised)
+        assert (cell.score, cell.standard_error) == pytest.approx(expected, abs=1e-9)
+    best = max(cell.score for cell in found.table)
+    fewest = min((c for c in found.table if c.score == best), key=lambda c: (c.stored_bytes, -c.strength))
+    assert next(c for c in found.table if c.chosen).fraction == fewest.fraction
+
+
+def test_the_chosen_cell_is_validated_with_features_chosen_inside_each_fold():
+    x, codes = planted(n=60, noise=2.0, seed=3)
+    folds = np.arange(60) % 4
+    response = classes_of(codes)
+    design = design_of(x, 3)
+    found = select({"512": design}, response, folds=folds, metric="accuracy", fractions=(0.02,), strengths=(1e-2,))
+    scores = relevance(design, response, folds, 1e-2)
+    chosen = found.solution.readout
+    for fold in range(4):
+        kept = kept_design(design, keep({k: v[fold] for k, v in scores.items()}, 0.02), found.normalised)
+        alone = np.where(folds == fold, 0, -1)
+        fit = solve(kept, response, forms=[chosen.form], strengths=[chosen.strength], folds=alone, metric="accuracy")
+        rows = torch.tensor(folds == fold)
+        tolerance = 1e-6 if chosen.form == "ridge" else 1e-2
+        torch.testing.assert_close(
+            found.solution.out_of_fold[rows], fit.out_of_fold[rows], rtol=tolerance, atol=tolerance
+        )
+
+
+def test_the_final_head_is_the_solvers_on_the_kept_design():
+    x, codes = planted(noise=2.0)
+    design, response, folds = design_of(x, 3), classes_of(codes), np.arange(90) % 3
+    found = select({"512": design}, response, folds=folds, metric="accuracy", fractions=(0.05,), strengths=(1e-2,))
+    readout = found.solution.readout
+    kept = kept_design(design, found.columns, found.normalised)
+    fit = solve(kept, response, forms=[readout.form], strengths=[readout.strength], folds=folds, metric="accuracy")
+    np.testing.assert_allclose(flat(readout.coefficients), flat(fit.readout.coefficients), rtol=1e-4, atol=1e-6)
+    assert {name: len(c) for name, c in readout.coefficients.items()} == kept.widths
+    assert keep(found.scores, found.fraction).keys() == found.columns.keys()
+    assert readout.predict_proba(kept).shape == (90, 3)
+
+
+def random_labels(seed=0):
+    rng = np.random.default_rng(seed)
+    return np.abs(rng.normal(size=(80, 3000))), rng.permutation(np.arange(80) % 2)
+
+
+def test_random_labels_score_at_chance_and_would_not_if_selection_saw_them(monkeypatch):
+    x, codes = random_labels()
+    folds = np.random.default_rng(1).permutation(80) % 5
+
+    def mean_score():
+        found = select(
+            {"512": design_of(x, 2, torch.float32)},
+            classes_of(codes),
+            folds=folds,
+            metric="accuracy",
+            fractions=(0.005, 0.02, 0.1),
+        )
+        inner = score("accuracy", classes_of(codes), torch.softmax(found.solution.out_of_fold, 1))
+        return np.mean([cell.score for cell in found.table]), inner
+
+    honest = mean_score()
+    assert max(honest) < 0.68
+
+    true_scores = head2toe.panel_scores
+    monkeypatch.setattr(
+        head2toe,
+        "panel_scores",
+        lambda panel, tasks, strengths: true_scores(panel, [tasks[-1]] * len(tasks), strengths),
+    )
+    leaky = mean_score()
+    assert min(leaky) > 0.78
+
+
+def test_the_best_of_several_sizes_is_chosen_and_every_cell_is_kept():
+    x, codes = planted(noise=2.0)
+    noise = np.abs(np.random.default_rng(9).normal(size=(90, 600)))
+    designs = {"1": design_of(noise, 3), "2": design_of(x, 3), "3": design_of(noise[:, :300], 3)}
+    found = select(designs, classes_of(codes), folds=np.arange(90) % 5, metric="accuracy", fractions=(0.01, 0.05))
+    assert found.size == "2"
+    assert [cell.size for cell in found.table] == ["1"] * 8 + ["2"] * 8 + ["3"] * 8
+    assert {name: len(s) for name, s in found.scores.items()} == designs["2"].widths
+
+
+def test_a_further_scaling_is_tried_at_the_best_size_alone():
+    x, codes = planted(noise=2.0)
+    noise = np.abs(np.random.default_rng(9).normal(size=(90, 600)))
+    blocks = np.split(x, CUTS, axis=1)
+    roots = FeatureDesign({f"layer{i}": UnitRows(SignedRoot(Dense(torch.tensor(b)))) for i, b in enumerate(blocks)}, 3)
+    arguments = {"folds": np.arange(90) % 5, "metric": "accuracy", "fractions": (0.01, 0.05)}
+    sizes = {"1": design_of(noise, 3), "2": design_of(x, 3)}
+    more = {"1": {"1, root-unit": design_of(noise, 3)}, "2": {"2, root-unit": roots}}
+    found = select(sizes, classes_of(codes), more=more, **arguments)
+    assert [cell.size for cell in found.table] == ["1"] * 8 + ["2"] * 8 + ["2, root-unit"] * 8
+    alone = select({"roots": roots}, classes_of(codes), **arguments)
+    assert [c.score for c in found.table[16:]] == [c.score for c in alone.table]
+    for wrong in ({"9": {"a": roots}}, {"2": {"1": roots}}):
+        with pytest.raises(SolverError, match="further designs"):
+            select(sizes, classes_of(codes), more=wrong, **arguments)
+
+
+def test_roots_are_brought_to_unit_norm_over_what_is_kept():
+    """UnitRows over SignedRoot: the norms are those of the roots of the kept features."""
+    x, codes = planted(noise=2.0)
+    x[:, ::3] *= -1
+    roots = np.sign(x) * np.sqrt(np.abs(x))
+    folds = np.arange(90) % 3
+    arguments = {"folds": folds, "metric": "accuracy", "fractions": (0.01, 0.3), "strengths": (1e-2,)}
+    blocks = np.split(x, CUTS, axis=1)
+    design = FeatureDesign({f"layer{i}": UnitRows(SignedRoot(Dense(torch.tensor(b)))) for i, b in enumerate(blocks)}, 3)
+    found = select({"a": design}, classes_of(codes), **arguments)
+    plain = select({"a": design_of(roots, 3)}, classes_of(codes), **arguments)
+    assert [astuple(c) for c in found.table] == [astuple(c) for c in plain.table]
+    columns = dict(found.columns)
+    kept = kept_design(design, columns, True).dense().numpy()
+    expected = [
+        unit_rows(np.split(roots, CUTS, axis=1)[int(name[-1])][:, index.numpy()]) for name, index in columns.items()
+    ]
+    np.testing.assert_allclose(kept, np.concatenate(expected, axis=1), atol=1e-12)
+
+
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_features_stored_in_sixteen_bits_go_through_the_whole_search(monkeypatch, held, dtype):
+    if not held:
+        monkeypatch.setattr("regraft.heads.selection.panel.EXACT_COLUMNS", 100)
+    x, codes = planted()
+    rounded = torch.tensor(x).to(dtype)
+    arguments = {"folds": np.arange(90) % 5, "metric": "accuracy", "fractions": (0.01, 0.05, 0.2)}
+    parts = torch.tensor_split(rounded, CUTS, dim=1)
+    stored, wide_design = (
+        FeatureDesign({f"layer{i}": UnitRows(Dense(part.to(kind))) for i, part in enumerate(parts)}, 3)
+        for kind in (dtype, torch.float32)
+    )
+    found, wide = (select({"512": design}, classes_of(codes), **arguments) for design in (stored, wide_design))
+    assert {k: v.tolist() for k, v in found.columns.items()} == {"layer0": [50, 51, 52], "layer2": [50]}
+    assert found.columns.keys() == wide.columns.keys()
+    assert [c.score for c in found.table] == pytest.approx([c.score for c in wide.table], abs=0.03)
+    kept = kept_design(stored, found.columns, found.normalised)
+    kept = FeatureDesign({name: Cast(matrix, torch.float32) for name, matrix in kept.matrices.items()}, 3)
+    probabilities = found.solution.readout.predict_proba(kept)
+    assert float((probabilities.argmax(1) == torch.as_tensor(codes)).float().mean()) > 0.9
+
+
+def test_one_standard_error_takes_fewer_bytes():
+    x, codes = planted(n=60, noise=3.0, seed=5)
+    arguments = {"folds": np.arange(60) % 4, "metric": "accuracy"}
+    plain, frugal = (
+        next(
+            c
+            for c in select({"512": design_of(x, 3)}, classes_of(codes), one_standard_error=rule, **arguments).table
+            if c.chosen
+        )
+        for rule in (False, True)
+    )
+    assert frugal.stored_bytes <= plain.stored_bytes
+    assert plain.score - plain.standard_error - 1e-12 <= frugal.score <= plain.score
+
+
+def test_the_same_call_gives_the_same_bytes():
+    x, codes = planted(noise=2.0)
+    first, second = (
+        select({"512": design_of(x, 3, torch.float32)}, classes_of(codes), folds=np.arange(90) % 5, metric="accuracy")
+        for _ in range(2)
+    )
+    assert [astuple(c) for c in first.table] == [astuple(c) for c in second.table]
+    for name, block in first.solution.readout.coefficients.items():
+        assert torch.equal(block, second.solution.readout.coefficients[name])
+    assert torch.equal(first.solution.out_of_fold, second.solution.out_of_fold)
+
+
+def test_row_order_does_not_matter_and_rows_of_no_fold_are_never_scored():
+    x, codes = planted(noise=2.0)
+    folds = np.where(np.arange(90) < 9, -1, np.arange(90) % 3)
+    order = np.random.default_rng(2).permutation(90)
+    first = select({"512": design_of(x, 3)}, classes_of(codes), folds=folds, metric="accuracy", forms=["ridge"])
+    second = select(
+        {"512": design_of(x[order], 3)},
+        classes_of(codes[order]),
+        folds=folds[order],
+        metric="accuracy",
+        forms=["ridge"],
+    )
+    assert [c.score for c in first.table] == pytest.approx([c.score for c in second.table])
+    torch.testing.assert_close(first.solution.out_of_fold[order], second.solution.out_of_fold, equal_nan=True)
+    assert bool(torch.isnan(first.solution.out_of_fold[:9]).all())
+
+
+def test_constant_features_zero_layers_and_a_tiny_fraction():
+    x, codes = planted(noise=2.0)
+    x[:, 5] = 1.0
+    x[:, 100:200] = 0.0
+    found = select(
+        {"512": design_of(x, 3)}, classes_of(codes), folds=np.arange(90) % 3, metric="accuracy", fractions=(1e-6, 1.0)
+    )
+    assert [c.kept for c in found.table[:4]] == [1, 1, 400, 400]
+    assert float(found.scores["layer1"].max()) < 1e-10
+    assert bool(
+        torch.isfinite(
+            found.solution.readout.logits(kept_design(design_of(x, 3), found.columns, found.normalised))
+        ).all()
+    )
+
+
+def test_only_layers_of_zeros_predict_the_shares():
+    codes = np.arange(30) % 3
+    found = select(
+        {"512": design_of(np.zeros((30, 300)), 3)}, classes_of(codes), folds=np.arange(30) // 10, metric="accuracy"
+    )
+    assert float(found.solution.out_of_fold.std(dim=0).max()) < 0.5
+    assert all(np.isfinite(c.score) for c in found.table)
+
+
+def test_more_classes_than_rows_and_a_class_with_one_row():
+    rng = np.random.default_rng(0)
+    x = np.abs(rng.normal(size=(12, 300)))
+    codes = np.array([0, 0, 0, 1, 1, 1, 2, 2, 2, 3, 3, 7])
+    for weighting in (None, "balanced"):
+        found = select(
+            {"512": design_of(x, 20)},
+            classes_of(codes, 20),
+            folds=np.arange(12) % 3,
+            metric="accuracy",
+            class_weight=weighting,
+        )
+        assert bool(torch.isfinite(found.solution.out_of_fold).all())
+
+
+@pytest.mark.parametrize("held", [True, False])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_bad_features_are_refused(monkeypatch, held, bad):
+    if not held:
+        monkeypatch.setattr("regraft.heads.selection.panel.EXACT_COLUMNS", 100)
+    x, codes = planted()
+    x[7, 131] = bad
+    plain = FeatureDesign({"a": Dense(torch.tensor(x[:, :100])), "b": Dense(torch.tensor(x[:, 100:]))}, 3)
+    for design in (design_of(x, 3), plain):
+        with pytest.raises(SolverError, match="NaN or infinities"):
+            select({"512": design}, classes_of(codes), folds=np.arange(90) % 3, metric="accuracy")
+
+
+def test_multilabel_with_missing_labels():
+    x, codes = planted()
+    labels = np.eye(3)[codes]
+    labels[::7, 1] = np.nan
+    response = Response.of("multilabel", ["a", "b", "c"], labels)
+    found = select({"512": design_of(x, 3)}, response, folds=np.arange(90) % 3, metric="map", fractions=(0.01, 0.1))
+    assert {"layer0", "layer2"} >= set(found.columns)
+    assert max(c.score for c in found.table) > 0.9
+    assert found.solution.readout.link == "sigmoid"
+
+
+def test_regression_has_a_ridge_head():
+    x, _ = planted()
+    y = np.stack(
+        [x[:, 3] / np.linalg.norm(x[:, :100], axis=1), 100 * x[:, 250] / np.linalg.norm(x[:, 200:], axis=1)], 1
+    )
+    response = Response.of("regression", ["u", "v"], y)
+    found = select({"512": design_of(x, 2)}, response, folds=np.arange(90) % 3, metric="r2", fractions=(0.005, 0.2))
+    assert found.form == "ridge"
+    assert {name: index.tolist() for name, index in found.columns.items()} == {"layer0": [3], "layer2": [50]}
+    with pytest.raises(SolverError, match="logistic"):
+        select({"512": design_of(x, 2)}, response, folds=np.arange(90) % 3, metric="r2", forms=["logistic"])
+
+
+def test_rows_beyond_the_limit_are_streamed(monkeypatch):
+    x, codes = planted(n=600, d=400, noise=2.0)
+    folds = np.arange(600) % 3
+    arguments = {"folds": folds, "metric": "accuracy", "fractions": (0.01, 0.1), "strengths": (1e-2,)}
+    gram = select({"512": design_of(x, 3)}, classes_of(codes), **arguments)
+    monkeypatch.setattr(head2toe, "GRAM_ROWS", 300)
+    streamed = select({"512": design_of(x, 3)}, classes_of(codes), **arguments)
+    assert streamed.fraction == gram.fraction
+    assert {k: v.tolist() for k, v in streamed.columns.items()} == {k: v.tolist() for k, v in gram.columns.items()}
+    agree = streamed.solution.out_of_fold.argmax(1) == gram.solution.out_of_fold.argmax(1)
+    assert float(agree.float().mean()) > 0.98
+    assert bool(torch.isfinite(streamed.solution.out_of_fold).all())
+
+
+def test_drawn_rows_hold_every_class_in_proportion():
+    codes = np.array([0] * 900 + [1] * 99 + [2])
+    rows = head2toe._draw(classes_of(codes), 100, seed=0)
+    assert len(rows) == 100
+    assert bool((rows.diff() > 0).all())
+    assert np.bincount(codes[rows.numpy()]).tolist() == pytest.approx([90, 9, 1], abs=1)
+    assert torch.equal(rows, head2toe._draw(classes_of(codes), 100, seed=0))
+    assert not torch.equal(rows, head2toe._draw(classes_of(codes), 100, seed=1))
+
+
+class Favourites:
+    """Ranks the given columns first, whatever the labels."""
+
+    name = "favourites"
+
+    def __init__(self, *columns):
+        self.columns, self.seen = columns, []
+
+    def __call__(self, panel, tasks, response, strengths):
+        self.seen.append((panel.n_rows, len(tasks), len(response), list(strengths)))
+        scores = torch.zeros(len(tasks), len(strengths), panel.width)
+        for place, column in enumerate(self.columns):
+            scores[..., column] = len(self.columns) - place
+        return scores
+
+
+@pytest.mark.parametrize("limit", [1000, 60])
+def test_a_given_scorer_ranks_the_features_in_every_fold_and_for_the_final_head(monkeypatch, limit):
+    monkeypatch.setattr(head2toe, "GRAM_ROWS", limit)
+    x, codes = planted()
+    scorer = Favourites(7, 120, 300, 301)
+    arguments = {"folds": np.arange(90) % 3, "metric": "accuracy", "fractions": (0.01,)}
+    found = select({"512": design_of(x, 3)}, classes_of(codes), scorer=scorer, **arguments)
+    assert scorer.seen == [(min(limit, 90), 4, min(limit, 90), [1e-2, 1e-3])]
+    assert {k: v.tolist() for k, v in found.columns.items()} == {"layer0": [7], "layer1": [20], "layer2": [100, 101]}
+    assert found.scores["layer1"][20] == 3
+    assert found.table[0].score < 0.7 < select({"512": design_of(x, 3)}, classes_of(codes), **arguments).table[0].score
+
+
+def test_scores_of_another_shape_are_refused():
+    x, codes = planted()
+    scorer = Favourites(7)
+    short = type("Short", (), {"name": "short", "__call__": lambda self, *a: scorer(*a)[:1]})()
+    with pytest.raises(SolverError, match="'short' have shape"):
+        select({"512": design_of(x, 3)}, classes_of(codes), folds=np.arange(90) % 3, metric="accuracy", scorer=short)
+
+
+def test_arguments_that_do_not_fit_are_refused():
+    x, codes = planted()
+    good = {"folds": np.arange(90) % 3, "metric": "accuracy"}
+    design, response = design_of(x, 3), classes_of(codes)
+    for change in (
+        {"fractions": ()},
+        {"fractions": (0.0,)},
+        {"fractions": (1.5,)},
+        {"strengths": ()},
+        {"strengths": (-1.0,)},
+        {"forms": ["lda"]},
+        {"metric": "luck"},
+        {"folds": np.zeros(90, int)},
+    ):
+        with pytest.raises(SolverError):
+            select({"512": design}, response, **{**good, **change})
+    with pytest.raises(SolverError, match="no design"):
+        select({}, response, **good)
+    with pytest.raises(SolverError, match="90 rows and 4 outputs"):
+        select({"512": design_of(x, 4)}, response, **good)
+    with pytest.raises(SolverError, match="one class only"):
+        select({"512": design}, classes_of(np.zeros(90, int), 3), **good)
+    empty = FeatureDesign({"a": UnitRows(Dense(torch.empty(90, 0)))}, 3)
+    with pytest.raises(SolverError, match="no column"):
+        select({"512": empty}, response, **good)
+
+
+def test_rows_that_are_much_alike_are_told_apart_in_sixteen_bits() -> None:
+    """Rendered images on one black ground: what rows share is a hundred times what parts them."""
+    generator = torch.Generator().manual_seed(0)
+    codes = torch.arange(60) % 3
+    rows = 1 + 0.01 * torch.randn(60, 6000, generator=generator)
+    rows[:, :300] += 0.02 * torch.nn.functional.one_hot(codes, 3).float().repeat_interleave(100, 1)
+    design = FeatureDesign({"one": UnitRows(Dense(rows[:, :3000])), "two": UnitRows(Dense(rows[:, 3000:]))}, 3)
+    response = Response.of("multiclass", ("a", "b", "c"), codes.numpy())
+    folds = np.arange(60) // 3 % 5
+    found = select({"6000": design}, response, folds=folds, metric="accuracy", fractions=(0.05, 0.9))
+    wide = [cell.score for cell in found.table if cell.fraction == 0.9]
+    assert min(wide) > 0.6
+    assert max(cell.score for cell in found.table) > 0.9
