@@ -25,7 +25,7 @@ from common import Row, note, parser, report
 from regraft.data import Manifest, scan
 from regraft.features import Tangent
 from regraft.graft import Gradients, adapt, gradient_features
-from regraft.graft.gradient_fit import Both, Labels, solve_head
+from regraft.graft.gradient.fit import Both, Labels, solve_head
 from regraft.graft.tangent_part import PREFIX, prior_deviations
 from regraft.heads import ConvexFit, ConvexProblem, Response, minimise
 from regraft.heads.convex.minibatch import ADAM, minibatch

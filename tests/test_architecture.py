@@ -42,6 +42,21 @@ INSIDE: dict[str, dict[str, frozenset[str]]] = {
         "sparse": frozenset({"*", "l2", "solve"}),
         "selection": frozenset({"*", "l2", "solve", "sparse"}),
     },
+    "graft": {
+        "*": frozenset(),
+        "stages": frozenset({"*"}),
+        "recipe": frozenset({"*", "stages"}),
+        "frozen": frozenset({"*", "stages"}),
+        "gradient": frozenset({"*", "stages", "recipe", "frozen"}),
+        "training": frozenset({"*", "stages", "frozen"}),
+        "evidence": frozenset({"*"}),
+        "preparation": frozenset({"*", "stages", "recipe"}),
+        "recording": frozenset({"*", "preparation"}),
+        "cost": frozenset({"*", "preparation", "recording", "training"}),
+        "build": frozenset({"*", "frozen", "gradient", "training", "preparation"}),
+        "run": frozenset({"*", "recipe", "preparation", "recording", "build", "cost", "evidence"}),
+        "estimator": frozenset({"*", "recipe", "frozen"}),
+    },
 }
 LATE_IMPORTS_ALLOWED = frozenset({"app", ""})  # for the start-up time
 OPTIONAL = frozenset({"transformers", "timm", "torchvision", "datasets"})
@@ -283,6 +298,13 @@ def test_clean_sources_pass() -> None:
         ("regraft.heads.sparse.path", "import regraft.heads.selection.panel", "heads/sparse may not import heads/sel"),
         ("regraft.heads.convex.newton", "from ..selection import panel", "heads/convex may not import heads/selection"),
         ("regraft.heads.solve", "from regraft.heads import Readout", "heads/solve may not import heads/"),
+        (
+            "regraft.graft.stages.config",
+            "import regraft.graft.training.loop",
+            "graft/stages may not import graft/training",
+        ),
+        ("regraft.graft.training.loop", "import regraft.graft.cost.counts", "graft/training may not import graft/cost"),
+        ("regraft.graft.view", "from .stages import config", "graft/* may not import graft/stages"),
         ("regraft.heads.zoo.a", "from regraft.heads import losses", "the folder 'zoo' stands in no line"),
         ("regraft.zoo.b", "x = 1", "the package 'zoo' stands in no line"),
         ("regraft.data.b", "import datasets", "optional package datasets is imported at module level"),

@@ -18,7 +18,7 @@ _PUBLIC = {
     "Record": "regraft.record",
     "RegraftError": "regraft.errors",
     "adapt": "regraft.graft.run",
-    "estimate": "regraft.graft.estimate",
+    "estimate": "regraft.graft.cost.estimate",
     "load": "regraft.graft.artifact",
     "report": "regraft.app.report",
     "scan": "regraft.data",

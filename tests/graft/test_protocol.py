@@ -10,11 +10,11 @@ import pytest
 import torch
 
 from regraft.data import Target, folds
-from regraft.graft.features_problem import INNER, FeatureProblem
-from regraft.graft.findings import _undefined
+from regraft.graft.evidence.findings import _undefined
+from regraft.graft.frozen.problem import INNER, FeatureProblem
 from regraft.graft.problem import Task
 from regraft.graft.protocol import OUTER, TEST, VALIDATION, evaluate
-from regraft.graft.recipe import Solve
+from regraft.graft.stages.features import Solve
 from regraft.heads import score
 from regraft.linear import Dense
 

@@ -52,7 +52,7 @@ def test_a_second_run_reuses_the_pass_and_says_so():
 def test_layer_shares_are_those_of_the_logits(run):
     """Blocks that are zeroed in the readout lose their whole share, and the others keep their ratio."""
     from regraft.features import sweep
-    from regraft.graft.layers import layer_shares
+    from regraft.graft.frozen.layers import layer_shares
     from regraft.graft.view import View
 
     manifest = toy_manifest(90)
@@ -185,7 +185,7 @@ def test_leaks_and_contradictions_are_findings():
 
 
 def test_image_mistakes_come_with_a_thumbnail(tmp_path):
-    from regraft.graft.evidence import _thumbnail
+    from regraft.graft.evidence.figures import _thumbnail
 
     Image.new("RGB", (8, 8), (250, 10, 10)).save(tmp_path / "a.png")
     manifest = scan([tmp_path / "a.png"], labelled=False)

@@ -13,7 +13,7 @@ from tests.reproduce import toys
 
 from regraft.data import holdout
 from regraft.errors import MissingPathError
-from regraft.graft.train import DivergedError
+from regraft.graft.training.loop import DivergedError
 from regraft.reproduce import ROWS, full, trained
 from regraft.reproduce.arms import Bench, Place
 from regraft.reproduce.full import bench_of, names_of

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from regraft.errors import RegraftError
-from regraft.graft.train_config import TrainConfig
+from regraft.graft.stages.config import TrainConfig
 from regraft.reproduce.gates import GATES, GateContext
 from regraft.reproduce.sources import pack_network, top1, vision_transformer
 

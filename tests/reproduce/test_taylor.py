@@ -10,7 +10,7 @@ import torch
 from tests.reproduce import toys
 from torch import nn
 
-from regraft.graft.train import Optimiser, TrainConfig
+from regraft.graft.training.loop import Optimiser, TrainConfig
 from regraft.reproduce import taylor
 from regraft.reproduce.row import Context
 from regraft.reproduce.taylor import first_order, gently, identity_errors, linear_fit, perceptron

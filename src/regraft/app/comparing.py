@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any
 from regraft.app.console import say
 
 if TYPE_CHECKING:
-    from regraft.graft.compared import Chosen
+    from regraft.graft.evidence.compared import Chosen
 
 __all__ = ["compared", "say_compared"]
 
 
 def compared(folders: Sequence[Path]) -> tuple[list[Chosen], dict[str, Any]]:
     """The runs among ``folders`` that chose features, and their overlaps as plain JSON."""
-    from regraft.graft.compared import chosen, overlaps
+    from regraft.graft.evidence.compared import chosen, overlaps
 
     runs = [found for folder in folders if (found := chosen(folder)) is not None]
     about = [{"run": r.name, "kept": r.kept, "width": r.width, "size": r.size, "depth": r.depth} for r in runs]

@@ -37,7 +37,7 @@ def supervised(
 ) -> None:
     """Train on labelled images and save a backbone folder."""
     from regraft.app.results import summary
-    from regraft.graft.pretrain import pretrain as run_pretrain
+    from regraft.graft.training.pretrain import pretrain as run_pretrain
 
     with Bars({"train": "training"}) as bars:
         record = run_pretrain(

@@ -2,18 +2,19 @@
 
 from regraft.graft.adapted import Adapted
 from regraft.graft.artifact import load_artifact, save_artifact
-from regraft.graft.crops import predict_over_crops
-from regraft.graft.estimate import estimate
+from regraft.graft.cost.estimate import estimate
 from regraft.graft.estimator import GraftClassifier, GraftRegressor
-from regraft.graft.gradient_recipe import gradient_features, with_gradients
-from regraft.graft.gradient_stages import Gradients, SetHead
+from regraft.graft.gradient.crops import predict_over_crops
+from regraft.graft.gradient.recipe import gradient_features, with_gradients
 from regraft.graft.options import Options, pick_device
 from regraft.graft.prediction import Prediction
 from regraft.graft.preparation import prepare
 from regraft.graft.problem import Head, Problem, Task
-from regraft.graft.recipe import METHODS, Features, Recipe, Select, Solve
+from regraft.graft.recipe import METHODS, Recipe
 from regraft.graft.run import Run, adapt
-from regraft.graft.training_stages import Probe, Reinitialise, Train
+from regraft.graft.stages.features import Features, Select, Solve
+from regraft.graft.stages.gradient import Gradients, SetHead
+from regraft.graft.stages.training import Probe, Reinitialise, Train
 from regraft.graft.view import View
 
 __all__ = [

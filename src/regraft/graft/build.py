@@ -9,15 +9,15 @@ import torch
 from regraft.data import Manifest
 from regraft.errors import DataError, RecipeError
 from regraft.features import Store, Tangent, by_size, cache_root
-from regraft.graft.features_problem import FeatureProblem
-from regraft.graft.gradient import GradientProblem
-from regraft.graft.manifest_rows import ManifestRows
+from regraft.graft.frozen.problem import FeatureProblem
+from regraft.graft.gradient.problem import GradientProblem
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.problem import Problem, Task
-from regraft.graft.refit import Refit
-from regraft.graft.training_problem import TrainingProblem, planned
-from regraft.graft.trial import Work
+from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.graft.training.problem import TrainingProblem, planned
+from regraft.graft.training.refit import Refit
+from regraft.graft.training.trial import Work
 
 __all__ = ["problems", "workshop"]
 

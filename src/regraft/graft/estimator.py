@@ -21,7 +21,7 @@ from regraft.data import Kind, Target, checked, scan
 from regraft.errors import DataError
 from regraft.features import Plan, by_size, plan, sweep
 from regraft.graft.adapted import check_modality
-from regraft.graft.features_problem import FeatureProblem
+from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.problem import Task
 from regraft.graft.recipe import Recipe, find_recipe
 from regraft.linear import Dense, Matrix

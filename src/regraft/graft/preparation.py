@@ -15,7 +15,7 @@ from regraft.graft.adapted import check_modality
 from regraft.graft.options import Options, check_options, choose_metric
 from regraft.graft.protocol import check_protocol
 from regraft.graft.recipe import Recipe, find_recipe
-from regraft.graft.training_stages import Reinitialise
+from regraft.graft.stages.training import Reinitialise
 from regraft.network import Network, load, reinitialised
 from regraft.record import Ledger
 

@@ -14,12 +14,12 @@ from regraft.graft.adapted import Adapted
 from regraft.graft.artifact import save_artifact
 from regraft.graft.build import problems, workshop
 from regraft.graft.card import model_card
-from regraft.graft.evidence import figures, prediction_rows
-from regraft.graft.findings import Context, check
+from regraft.graft.cost.pricing import price_of_run
+from regraft.graft.evidence.figures import figures, prediction_rows
+from regraft.graft.evidence.findings import Context, check
 from regraft.graft.options import Options, pick_device
 from regraft.graft.prediction import Prediction
 from regraft.graft.preparation import Progress, prepare, swept
-from regraft.graft.pricing import price_of_run
 from regraft.graft.protocol import evaluate
 from regraft.graft.recipe import Recipe
 from regraft.graft.recording import record_of, versions

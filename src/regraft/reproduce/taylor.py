@@ -24,10 +24,10 @@ from regraft.data import Manifest, scan
 from regraft.errors import DataError
 from regraft.features import Taps, plan, sweep
 from regraft.graft.adapted import Adapted
-from regraft.graft.finetune import finetune
-from regraft.graft.grafted import Grafted
-from regraft.graft.manifest_rows import ManifestRows
-from regraft.graft.train import Optimiser, Schedule, TrainConfig, logits
+from regraft.graft.training.finetune import finetune
+from regraft.graft.training.grafted import Grafted
+from regraft.graft.training.loop import Optimiser, Schedule, TrainConfig, logits
+from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.view import View
 from regraft.heads import Response, solve
 from regraft.linear import Dense, FeatureDesign

@@ -25,10 +25,10 @@ from regraft.data.split import holdout
 from regraft.errors import DataError
 from regraft.features import Block, Plan
 from regraft.graft.adapted import Adapted
-from regraft.graft.finetune import finetune, start
-from regraft.graft.grafted import Tuning
-from regraft.graft.manifest_rows import ManifestRows
-from regraft.graft.train import DivergedError, Optimiser, Schedule, TrainConfig
+from regraft.graft.stages.config import Tuning
+from regraft.graft.training.finetune import finetune, start
+from regraft.graft.training.loop import DivergedError, Optimiser, Schedule, TrainConfig
+from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.view import View
 from regraft.heads import Response, select
 from regraft.linear import FeatureDesign, Taken
@@ -59,7 +59,7 @@ class Regime:
         batch: rows a step.
         decay: weight decay.
         warmup: steps of linear warm-up.
-        norms: see :class:`regraft.graft.grafted.Tuning`.
+        norms: see :class:`regraft.graft.training.grafted.Tuning`.
     """
 
     rates: tuple[float, ...]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from regraft.graft.price import (
+from regraft.graft.cost.counts import (
     FINETUNE_BATCH,
     FINETUNE_STEPS,
     finetune_flops,

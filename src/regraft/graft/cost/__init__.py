@@ -1,0 +1,1 @@
+"""What methods cost: counted beforehand, estimated from one batch, and laid beside one another."""

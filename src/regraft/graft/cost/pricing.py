@@ -1,0 +1,150 @@
+"""A run's cost beside the alternatives': from what is prepared to the counts of :mod:`regraft.graft.cost.counts`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from regraft.features import Store, Taps, by_size, plan
+from regraft.graft.adapted import Adapted
+from regraft.graft.cost.counts import (
+    FINETUNE_BATCH,
+    FINETUNE_STEPS,
+    Workload,
+    alternatives,
+    gram_search_flops,
+    head_flops,
+    paper_search_flops,
+)
+from regraft.graft.options import Options
+from regraft.graft.preparation import Prepared
+from regraft.record import Ledger
+
+__all__ = ["head_work", "kept_bytes", "price_figure", "price_of_run", "solves", "workload"]
+
+#: Passes over all features that a fit of the group lasso's path takes, about.
+_CERTIFICATES = 2
+
+
+def solves(ready: Prepared, options: Options) -> int:
+    """How often the protocol chooses a head: once for a test split, once more for a validation split, or once more
+    for every outer fold where neither is named (see :mod:`regraft.graft.protocol`)."""
+    if len(ready.manifest.rows_of("validation")):
+        return 2
+    return 1 if len(ready.manifest.rows_of("test")) else 1 + options.folds
+
+
+def _widths(ready: Prepared) -> dict[str, int]:
+    """Features of each target size."""
+    widths = {block.name: block.width for block in ready.plan.blocks}
+    sizes = by_size(ready.network, ready.recipe.features.taps)
+    return {size: sum(widths[name] for name in names if name in widths) for size, names in sizes.items()}
+
+
+def workload(ready: Prepared, options: Options, forward: float, row_seconds: float) -> Workload:
+    """What the costs of this task are counted from, given the cost of one row's pass."""
+    last = plan(ready.network, [Taps(("embedding",), (None,))])
+    return Workload(
+        rows=len(ready.manifest),
+        solve_rows=len(ready.fit),
+        outputs=ready.manifest.target.outputs,  # type: ignore[union-attr]
+        folds=options.folds,
+        solves=solves(ready, options),
+        forward=forward,
+        row_seconds=row_seconds,
+        parameters=ready.network.about.parameters,
+        embedding=last.width,
+        widths=_widths(ready),
+    )
+
+
+def head_work(ready: Prepared, work: Workload) -> dict[str, float]:
+    """FLOPs of choosing and solving the recipe's head, by part; see :mod:`regraft.graft.cost.counts`."""
+    stage, width = ready.recipe.select, ready.plan.width
+    if stage is None:
+        times = work.solves * len(ready.recipe.features.scalings)
+        return {"head": head_flops(work.solve_rows, width, work.outputs, folds=work.folds, solves=times)}
+    widths = list(work.widths.values()) * len(ready.recipe.features.scalings)
+    if stage.solver == "reference":
+        grid = {"folds": work.folds, "strengths": len(stage.grid), "fractions": stage.fractions}
+        return {"search": work.solves * paper_search_flops(widths, work.outputs, **grid)}  # type: ignore[arg-type]
+    parts = gram_search_flops(
+        widths,
+        work.solve_rows,
+        work.outputs,
+        folds=work.folds,
+        strengths=len(stage.grid),
+        fractions=stage.fractions,
+        solves=work.solves,
+    )
+    if stage.solver == "exact":
+        fits = work.solves * (work.folds + 1) * len(stage.grid)
+        parts["certificates"] = _CERTIFICATES * fits * 2.0 * work.solve_rows * sum(widths) * work.outputs
+    return parts
+
+
+def kept_bytes(adapted: Adapted, width: int) -> int:
+    """Bytes of what was learnt: coefficients and intercept, a bit for each of ``width`` features where some were
+    chosen, the backbone's tensors that training changed, and what gradient features are read by."""
+    tensors = [*adapted.readout.coefficients.values(), adapted.readout.intercept, *adapted.changed.values()]
+    if adapted.tangent is not None:
+        tensors += [adapted.tangent.head, *adapted.tangent.coefficients.values()]
+    bitmap = 0 if adapted.view.columns is None else (width + 7) // 8
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + bitmap
+
+
+def price_figure(ready: Prepared, work: Workload, own: Mapping[str, Any]) -> dict[str, Any]:
+    """This run beside other methods on the same rows.
+
+    Args:
+        ready: what is prepared.
+        work: of :func:`workload`.
+        own: the run's ``passes``, ``backbone_flops``, ``seconds`` and ``stored_bytes``, measured or predicted.
+
+    Returns:
+        ``rows``, this run first, then :func:`regraft.graft.cost.counts.alternatives` (all but the run's own method);
+        ``head``, the parts of this run's head in FLOPs; ``finetune``, the steps and batch it is compared with;
+        ``forward_flops`` of one row; and for a search ``paper_search_flops``, what the paper's grid would take.
+    """
+    head = head_work(ready, work)
+    rows = [{"name": "this run", "head_flops": sum(head.values()), **own}]
+    rows += [row for row in alternatives(work) if row["name"] != ready.recipe.name]
+    figure = {
+        "rows": rows,
+        "head": head,
+        "finetune": {"steps": FINETUNE_STEPS, "batch": FINETUNE_BATCH},
+        "forward_flops": work.forward,
+    }
+    if ready.recipe.select is not None:
+        widths = list(work.widths.values())
+        figure["paper_search_flops"] = work.solves * paper_search_flops(widths, work.outputs, folds=work.folds)
+    return figure
+
+
+def price_of_run(
+    ready: Prepared, stores: tuple[Store, Store | None], adapted: Adapted, options: Options, ledger: Ledger
+) -> dict[str, Any]:
+    """:func:`price_figure` of a run whose stages the ledger has metered."""
+    swept = [store for store in stores if store is not None]
+    rows = sum(store.rows for store in swept)
+    work = workload(
+        ready,
+        options,
+        forward=max(store.flops_per_row for store in swept),
+        row_seconds=sum(store.pass_seconds for store in swept) / max(1, rows),
+    )
+    width = ready.plan.width
+    if adapted.view.columns is not None:  # of the chosen size: the one whose blocks hold every kept one
+        names = by_size(ready.network, ready.recipe.features.taps)
+        sizes = [size for size, found in names.items() if set(adapted.view.columns) <= set(found)]
+        width = work.widths[sizes[0]] if sizes else width
+    return price_figure(
+        ready,
+        work,
+        {
+            "passes": sum(cost.backbone_passes for cost in ledger.costs),
+            "backbone_flops": sum(cost.flops for cost in ledger.costs),
+            "seconds": sum(cost.seconds for cost in ledger.costs),
+            "stored_bytes": kept_bytes(adapted, width),
+        },
+    )

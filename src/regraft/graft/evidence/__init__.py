@@ -1,0 +1,1 @@
+"""What a run shows for itself: figures, findings and advice."""

@@ -1,0 +1,165 @@
+"""What the chosen features say about the task, as findings over
+:func:`regraft.graft.frozen.selected.selection_figure`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from regraft.record import Finding
+
+__all__ = ["lean_cell", "selection_findings"]
+
+_LAST = 0.95  # of the kept features
+_UNSTABLE = 0.5  # of the way from chance to equal sets
+_COSTLY = 1 / 5  # of what a head on all features stores
+_LATE = ("embedding", "logits")
+
+
+def selection_findings(figure: Mapping[str, Any], *, higher_is_better: bool = True) -> Iterator[Finding]:
+    """Each observation with what to try; those that do not hold are silent.
+
+    Args:
+        figure: of a Head2Toe run.
+        higher_is_better: of the metric that chose the cell.
+    """
+    yield _kept(figure)
+    yield from _early(figure)
+    yield from _last(figure)
+    yield from _unstable(figure)
+    yield from _edge(figure)
+    yield from _costly(figure, higher_is_better)
+
+
+def _kept(figure: Mapping[str, Any]) -> Finding:
+    used = [layer for layer in figure["layers"] if layer["kept"]]
+    norms = "norms taken again over the kept features" if figure["normalised"] else "norms taken over all features"
+    return Finding(
+        "features-kept",
+        f"The head keeps {figure['kept']:,} of {figure['width']:,} features, "
+        f"from {len(used)} of {len(figure['layers'])} taps.",
+        "info",
+        figure["kept"],
+        "features",
+        detail=f"Target size {figure['size']}, fraction {figure['fraction']:g}, "
+        f"penalty of the scores {figure['strength']:g}; {norms}.",
+    )
+
+
+def _early(figure: Mapping[str, Any]) -> Iterator[Finding]:
+    """The kept features lie earlier than a blind draw among all features would, in every fold."""
+    folds = figure["folds"]
+    depths = [figure["depth"], *(folds["depths"] if folds else ())]
+    if max(depths) >= figure["depth_all"]:
+        return
+    yield Finding(
+        "early-layers-chosen",
+        "The task draws on earlier layers than a blind choice of features would.",
+        "advice",
+        figure["depth"],
+        "of the depth",
+        min(depths),
+        max(depths),
+        detail=f"The kept features lie at {100 * figure['depth']:.0f} % of the depth on average, all features at "
+        f"{100 * figure['depth_all']:.0f} %. Tasks far from what the backbone was trained for choose so.",
+        advice="A probe of the last layer would lose much here. Training the backbone may gain more: "
+        "compare with --method finetune.",
+    )
+
+
+def _last(figure: Mapping[str, Any]) -> Iterator[Finding]:
+    kept = sum(layer["kept"] for layer in figure["layers"] if layer["kind"] in _LATE)
+    share = kept / max(1, figure["kept"])
+    if share < _LAST:
+        return
+    yield Finding(
+        "last-layer-enough",
+        f"{100 * share:.0f} % of the kept features come from the last layer.",
+        "advice",
+        share,
+        "of the kept features",
+        detail="The backbone's own embedding and outputs serve this task; earlier layers add next to nothing.",
+        advice="Try --method probe: it stores one layer's head, and is as good here.",
+    )
+
+
+def _unstable(figure: Mapping[str, Any]) -> Iterator[Finding]:
+    """Overlap of the folds' choices, corrected for chance: (o − c) / (1 − c) (Kuncheva, 2007)."""
+    folds = figure["folds"]
+    if folds is None or folds["chance"] >= 1:
+        return
+    index = (folds["overlap"] - folds["chance"]) / (1 - folds["chance"])
+    if index >= _UNSTABLE:
+        return
+    yield Finding(
+        "unstable-selection",
+        f"Two folds agree on {100 * folds['overlap']:.0f} % of their features.",
+        "advice",
+        folds["overlap"],
+        "overlap",
+        detail=f"By chance it would be {100 * folds['chance']:.1f} %. Folds share most of their rows, so a choice "
+        "that the task determines would hardly change. The score stands: every fold was predicted with features "
+        "chosen without it.",
+        advice="Do not read meaning into single features. More rows, or a larger fraction, make the choice firmer.",
+    )
+
+
+def _edge(figure: Mapping[str, Any]) -> Iterator[Finding]:
+    grid = sorted({cell["fraction"] for cell in figure["grid"]})
+    if len(grid) < 2 or figure["fraction"] not in (grid[0], grid[-1]):
+        return
+    largest = figure["fraction"] == grid[-1]
+    yield Finding(
+        "fraction-at-edge",
+        f"The {'largest' if largest else 'smallest'} fraction of the grid ({figure['fraction']:g}) was chosen.",
+        "advice",
+        figure["fraction"],
+        "of the features",
+        detail=f"The grid runs from {grid[0]:g} to {grid[-1]:g}; the best fraction may lie beyond it.",
+        advice="Compare with --method all-layers, which keeps every feature."
+        if largest
+        else "Fewer features may do as well: in Python, give Select smaller fractions.",
+    )
+
+
+def _costly(figure: Mapping[str, Any], higher_is_better: bool) -> Iterator[Finding]:
+    if not figure["stored_bytes"] or figure["stored_bytes"] <= _COSTLY * figure["whole_bytes"]:
+        return
+    lean = lean_cell(figure["grid"], higher_is_better)
+    smaller = lean is not None and lean["stored_bytes"] < figure["stored_bytes"]
+    yield Finding(
+        "selection-saves-little",
+        "The chosen head stores more than a fifth of what a head on all features would.",
+        "advice",
+        figure["stored_bytes"] / figure["whole_bytes"],
+        "of the bytes",
+        detail=f"It takes {figure['stored_bytes']:,} bytes, a head on all features {figure['whole_bytes']:,}."
+        + (
+            f" Within one standard error of the best, target size {lean['size']} with fraction "  # type: ignore[index]
+            f"{lean['fraction']:g} takes {lean['stored_bytes']:,}."  # type: ignore[index]
+            if smaller
+            else ""
+        ),
+        advice="If storage counts, take the smaller cell: in Python, give Select that fraction alone."
+        if smaller
+        else "If storage counts, give Select smaller fractions; if not, --method all-layers is as good.",
+    )
+
+
+def lean_cell(grid: Sequence[Mapping[str, Any]], higher_is_better: bool = True) -> Mapping[str, Any] | None:
+    """The cell of fewest stored bytes within one standard error of the best (Breiman et al., 1984).
+
+    Args:
+        grid: of the figure.
+        higher_is_better: of ``score``.
+
+    Returns:
+        Of equally small cells the best; ``None`` for no cell.
+    """
+    if not grid:
+        return None
+    sign = 1 if higher_is_better else -1
+    best = max(grid, key=lambda cell: sign * cell["score"])
+    floor = sign * best["score"] - (best["standard_error"] if best["standard_error"] == best["standard_error"] else 0)
+    near = [cell for cell in grid if sign * cell["score"] >= floor]
+    return min(near, key=lambda cell: (cell["stored_bytes"], -sign * cell["score"]))

@@ -1,0 +1,247 @@
+"""What a run noticed about its data and its fit, as coded findings."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from regraft.data import Manifest, duplicates
+from regraft.graft.evidence.advice import selection_findings
+from regraft.graft.problem import Problem
+from regraft.graft.protocol import Evaluation
+from regraft.heads import higher_is_better
+from regraft.record import Finding
+
+__all__ = ["Context", "check"]
+
+_FEW_ROWS = 5
+_IMBALANCE = 10.0
+_POOR_ECE = 0.1
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What the checks may look at."""
+
+    manifest: Manifest
+    unlabelled: int
+    fit: Problem
+    evaluation: Evaluation
+    figures: Mapping[str, Any] = field(default_factory=dict)
+
+
+def check(context: Context) -> tuple[Finding, ...]:
+    """Run every check; each says what it took."""
+    found: list[Finding] = []
+    for look in _CHECKS:
+        began = time.perf_counter()
+        results = list(look(context))
+        seconds = time.perf_counter() - began
+        found += [replace(result, cost_seconds=seconds) for result in results]
+    return tuple(found)
+
+
+def _repeated(context: Context) -> Iterator[Finding]:
+    seen = duplicates(context.manifest)
+    if seen["across"]:
+        yield Finding(
+            "duplicate-rows-across-splits",
+            f"{len(seen['across'])} inputs appear in more than one split.",
+            "warning",
+            len(seen["across"]),
+            "inputs",
+            detail="The same bytes are in training rows and in rows that score: " + _few(context, seen["across"]),
+            advice="Remove them from the training part: they make the score look better than it is.",
+        )
+    if seen["crossing_groups"]:
+        groups = seen["crossing_groups"]
+        yield Finding(
+            "groups-across-splits",
+            f"{len(groups)} groups have rows in more than one split.",
+            "warning",
+            len(groups),
+            "groups",
+            detail="Such as " + ", ".join(groups[:5]),
+            advice="Split by group: rows of one group are alike, and the score profits from that.",
+        )
+    if seen["conflicting"]:
+        yield Finding(
+            "label-conflict",
+            f"{len(seen['conflicting'])} inputs carry different labels in different rows.",
+            "warning",
+            len(seen["conflicting"]),
+            "inputs",
+            detail="Identical bytes, different labels: " + _few(context, seen["conflicting"]),
+            advice="Look at them and keep the right label.",
+        )
+    within = [rows for part in seen["within"].values() for rows in part]
+    if within and context.manifest.groups is None:
+        yield Finding(
+            "groups-absent",
+            f"{len(within)} inputs are repeated within a split, and no group column was given.",
+            "advice",
+            len(within),
+            "inputs",
+            detail="Copies of one input can fall into different folds: " + _few(context, within),
+            advice="Remove the copies, or name a column with --group so that no fold separates them.",
+        )
+
+
+def _few(context: Context, repeated: Sequence[Sequence[int]]) -> str:
+    shown = [" = ".join(context.manifest.ids[row] for row in rows[:3]) for rows in repeated[:3]]
+    return "; ".join(shown) + ("; …" if len(repeated) > 3 else "")
+
+
+def _left_out(context: Context) -> Iterator[Finding]:
+    if skipped := context.manifest.skipped:
+        yield Finding(
+            "skipped-rows",
+            f"{len(skipped)} unreadable inputs were left out.",
+            "warning",
+            len(skipped),
+            "rows",
+            detail="; ".join(f"{row.where}: {row.reason}" for row in skipped[:5]),
+            advice="Mend or remove them: a score without them says nothing about inputs like them.",
+        )
+    if context.unlabelled:
+        yield Finding(
+            "unlabelled-rows",
+            f"{context.unlabelled} rows carry no label and were left out.",
+            "info",
+            context.unlabelled,
+            "rows",
+        )
+
+
+def _classes(context: Context) -> Iterator[Finding]:
+    target = context.fit.task.target
+    if target.kind not in ("binary", "multiclass"):
+        return
+    counts = np.bincount(target.values, minlength=len(target.classes))
+    few = [name for name, n in zip(target.classes, counts) if n < _FEW_ROWS]
+    if few:
+        yield Finding(
+            "few-rows-per-class",
+            f"{len(few)} classes have fewer than {_FEW_ROWS} labelled rows.",
+            "advice",
+            float(counts.min()),
+            "rows",
+            detail="Fewest: " + ", ".join(few[:8]) + ("…" if len(few) > 8 else ""),
+            advice="A few more labels for these classes will help more than any choice of method.",
+        )
+    ratio = counts.max() / max(counts.min(), 1)
+    if ratio > _IMBALANCE and context.fit.task.metric == "accuracy":
+        yield Finding(
+            "class-imbalance",
+            f"The largest class has {ratio:.0f} times the rows of the smallest.",
+            "advice",
+            float(ratio),
+            "×",
+            advice="Judge by --metric balanced-accuracy, or weight the classes with --class-weight balanced.",
+        )
+    majority = counts.max() / counts.sum()
+    headline = context.evaluation.main.headline
+    if headline.metric == "accuracy" and headline.low <= majority:
+        yield Finding(
+            "no-better-than-majority",
+            f"The score's interval reaches down to always saying {target.classes[int(counts.argmax())]!r}.",
+            "warning",
+            headline.value,
+            "accuracy",
+            headline.low,
+            headline.high,
+            detail=f"That answer alone is right {100 * majority:.1f} % of the time on the labelled rows.",
+            advice="Check the labels, try another backbone, or bring more rows.",
+        )
+
+
+def _own(context: Context) -> Iterator[Finding]:
+    yield from context.evaluation.head.findings()
+    if (chosen := context.figures.get("selection")) is not None:
+        yield from selection_findings(chosen, higher_is_better=higher_is_better(context.fit.task.metric))
+
+
+def _fit(context: Context) -> Iterator[Finding]:
+    head = context.evaluation.head
+    if not head.status.converged:
+        yield Finding(
+            "not-converged",
+            "The solver stopped before it converged.",
+            "warning",
+            head.status.residual,
+            "relative gradient",
+            detail=head.status.message,
+            advice="The head is usable, but a stronger penalty would be safer.",
+        )
+    chosen = next((c for c in head.candidates if c.chosen), None)
+    if chosen is not None:
+        grid = sorted({c.strength for c in head.candidates if c.name == chosen.name})
+        if len(grid) > 1 and chosen.strength in (grid[0], grid[-1]):
+            yield Finding(
+                "strength-at-edge",
+                f"The best penalty ({chosen.strength:.3g}) is at the edge of the grid.",
+                "info",
+                chosen.strength,
+                "strength",
+                detail="The grid was widened as far as it goes; beyond it scores hardly change.",
+            )
+    ece = next((s for s in context.evaluation.main.others if s.metric == "ece"), None)
+    if ece is not None and ece.low > _POOR_ECE:
+        yield Finding(
+            "poorly-calibrated",
+            f"Stated probabilities are off by {100 * ece.value:.0f} points on average.",
+            "warning",
+            ece.value,
+            "ECE",
+            ece.low,
+            ece.high,
+            advice="Do not read the probabilities as error rates: these rows may differ from the training rows.",
+        )
+    zero = _never_right(context)
+    if zero:
+        yield Finding(
+            "classes-never-right",
+            f"{len(zero)} classes were never predicted rightly on the rows that score.",
+            "advice",
+            len(zero),
+            "classes",
+            detail=", ".join(zero[:8]) + ("…" if len(zero) > 8 else ""),
+            advice="Look at their rows: too few labels, or a class that looks like another.",
+        )
+
+
+def _undefined(context: Context) -> Iterator[Finding]:
+    for scored in (context.evaluation.validation, context.evaluation.test):
+        for metric, why in scored.undefined if scored else ():
+            yield Finding(
+                "metric-not-applicable",
+                f"{metric} is not given for the {scored.part} rows.",  # type: ignore[union-attr]
+                "not-applicable",
+                detail=why,
+            )
+
+
+def _never_right(context: Context) -> list[str]:
+    main = context.evaluation.main
+    if main.response.codes is None:
+        return []
+    truth, said = main.response.codes.numpy(), main.probabilities.argmax(1).numpy()
+    return [
+        name
+        for code, name in enumerate(main.response.classes)
+        if (truth == code).sum() >= _FEW_ROWS and not ((truth == code) & (said == code)).any()
+    ]
+
+
+_CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
+    _repeated,
+    _left_out,
+    _classes,
+    _own,
+    _fit,
+    _undefined,
+)

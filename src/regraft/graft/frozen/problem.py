@@ -1,0 +1,213 @@
+"""Frozen features as a design, and the linear head that cross-validation inside their rows chooses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.features import Plan
+from regraft.graft.adapted import Adapted
+from regraft.graft.frozen.choosing import choose_features
+from regraft.graft.frozen.layers import layer_shares
+from regraft.graft.frozen.selected import selection_figure
+from regraft.graft.problem import Head, HeldOut, Problem, Task
+from regraft.graft.stages.features import Select, Solve
+from regraft.graft.view import Scaling, View
+from regraft.heads import Selection, Solution, Status, higher_is_better, link, solve, solve_sparse
+from regraft.linear import FeatureDesign, Matrix, Taken
+from regraft.network import Network
+from regraft.record import Candidate, Finding
+
+__all__ = ["INNER", "FeatureHead", "FeatureProblem"]
+
+INNER = "inner cross-validation (selection: optimistic)"
+_SHOWN_ROWS = 1000
+_KERNEL_ROWS = 6000  # two scalings in float64 then take 0.6 GB
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureHead(Head):
+    """A solved linear head and the view of the features that it reads.
+
+    Attributes:
+        view: how blocks become its design.
+        solution: the head and what was tried.
+        fold_ids: the inner folds of the rows that it was solved on.
+        selection: what Head2Toe's search found, where it ran.
+    """
+
+    view: View
+    solution: Solution
+    fold_ids: np.ndarray
+    selection: Selection | None = None
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Every cell that was tried."""
+        return self.solution.candidates
+
+    @property
+    def status(self) -> Status:
+        """How the final solve ended."""
+        return self.solution.status
+
+    def predict_proba(self, problem: FeatureProblem) -> Tensor:
+        """Probabilities (or values) of another problem's rows, ``(N, C)``."""
+        return self.solution.readout.predict_proba(problem.design(self.view))
+
+    def held_out(self) -> HeldOut:
+        """Every row, by the inner fold that did not see it."""
+        readout = self.solution.readout
+        probabilities = link(readout.link, self.solution.out_of_fold / readout.temperature)
+        return HeldOut(np.arange(len(probabilities)), probabilities, self.fold_ids, INNER)
+
+    def adapted(self, task: Task, network: Network, plan: Plan) -> Adapted:
+        """The frozen backbone with this head, computing only the blocks that it reads."""
+        readout = self.solution.readout
+        read = plan.only(list(readout.coefficients))
+        return Adapted(network, read, self.view, readout, task.kind, task.target.classes)
+
+    def figures(self, problem: FeatureProblem, plan: Plan) -> dict[str, Any]:
+        """``layers``, on at most 1,000 rows (see :func:`regraft.graft.frozen.layers.layer_shares`), and ``selection``
+        where features were chosen (see :func:`regraft.graft.frozen.selected.selection_figure`)."""
+        some = problem.take(np.arange(min(len(problem), _SHOWN_ROWS)))
+        found: dict[str, Any] = {"layers": layer_shares(self.solution.readout, some.design(self.view), plan.blocks)}
+        if self.selection is not None:
+            found["selection"] = selection_figure(self.selection, plan.blocks, problem.task.target.outputs)
+        return found
+
+    def findings(self) -> Iterator[Finding]:
+        """None: what was chosen is judged from its figure, in :mod:`regraft.graft.evidence.findings`."""
+        return iter(())
+
+
+@dataclass(frozen=True, eq=False)
+class FeatureProblem(Problem):
+    """Features of some labelled rows.
+
+    Attributes:
+        task: the labels, and how heads are judged.
+        matrices: block name → un-scaled features ``(N, d)``.
+        scalings: the candidates of :class:`regraft.graft.recipe.Features`.
+        stage: forms and penalties to try.
+        select: Head2Toe's search before the head is solved, if wanted.
+        sizes: target size → names of its blocks, for the search.
+        kernels: of the rows by scaling, where several folds will share them; see :meth:`sharing`.
+    """
+
+    task: Task
+    matrices: Mapping[str, Matrix]
+    scalings: tuple[Scaling, ...]
+    stage: Solve
+    select: Select | None = None
+    sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    kernels: Mapping[Scaling, Tensor] = field(default_factory=dict)
+
+    @property
+    def dear(self) -> bool:
+        """No: a solve takes seconds."""
+        return False
+
+    def settled(self, head: FeatureHead) -> FeatureProblem:
+        """Itself: choosing anew costs little."""
+        return self
+
+    def design(self, view: View) -> FeatureDesign:
+        """The features as a design matrix under one view."""
+        design = view.design(self.matrices, self.task.target.outputs)
+        whole = view.columns is None and view.scaling in self.kernels
+        return design.knowing(self.kernels[view.scaling]) if whole else design
+
+    def sharing(self) -> FeatureProblem:
+        """The problem with its kernels computed once, for all parts that :meth:`take` will cut from it.
+
+        Only where kernels serve: an ℓ2 head, more features than rows, and few enough rows to hold N × N numbers.
+        """
+        if self.stage.penalty != "l2":
+            return self
+        designs = {scaling: self.design(View(scaling)) for scaling in self.scalings}
+        if self.select is not None or any(
+            design.width <= len(self) or len(self) > _KERNEL_ROWS for design in designs.values()
+        ):
+            return self
+        return replace(self, kernels={scaling: design.kernel(torch.float64) for scaling, design in designs.items()})
+
+    def take(self, rows: np.ndarray) -> FeatureProblem:
+        """The problem on some of its rows."""
+        index = torch.as_tensor(rows, dtype=torch.long)
+        matrices = {name: Taken(matrix, index) for name, matrix in self.matrices.items()}
+        kernels = {scaling: kernel[index][:, index] for scaling, kernel in self.kernels.items()}
+        return replace(self, task=self.task.take(rows), matrices=matrices, kernels=kernels)
+
+    def solve(self) -> FeatureHead:
+        """Choose scaling, form and strength by inner cross-validation and solve on all rows.
+
+        All scalings share the folds; of equal scores the one named first wins.
+        """
+        if self.select is not None:
+            return self._selected(self.select)
+        task, fold_ids = self.task, self.task.fold_ids()
+        heads = [FeatureHead(view, self._solution(view, fold_ids), fold_ids) for view in map(View, self.scalings)]
+        sign = 1 if higher_is_better(task.metric) else -1
+        best = max(range(len(heads)), key=lambda i: sign * _chosen(heads[i]).score)
+        tried = [_named(head, c, i == best) for i, head in enumerate(heads) for c in head.solution.candidates]
+        return replace(heads[best], solution=replace(heads[best].solution, candidates=tuple(tried)))
+
+    def _solution(self, view: View, fold_ids: np.ndarray) -> Solution:
+        """The head on all features under one view, by the penalty of the stage."""
+        task, stage = self.task, self.stage
+        shared: dict[str, Any] = {
+            "strengths": stage.strengths,
+            "folds": fold_ids,
+            "metric": task.metric,
+            "class_weight": task.class_weight,
+        }
+        if stage.penalty != "l2":
+            return solve_sparse(self.design(view), task.response, penalty=stage.penalty, **shared)
+        return solve(self.design(view), task.response, forms=stage.forms, **shared)
+
+    def _selected(self, stage: Select) -> FeatureHead:
+        """Search target sizes, fractions and penalties, other scalings at the best size; solve on what is kept."""
+        task, fold_ids = self.task, self.task.fold_ids()
+        several = len(self.scalings) > 1
+        named = {
+            scaling: {size: f"{size}, {scaling}" if several else size for size in self.sizes}
+            for scaling in self.scalings
+        }
+        designs = {
+            named[scaling][size]: View(scaling).design({n: self.matrices[n] for n in names}, task.target.outputs)
+            for scaling in self.scalings
+            for size, names in self.sizes.items()
+        }
+        first, *others = self.scalings
+        found = choose_features(
+            stage,
+            {named[first][size]: designs[named[first][size]] for size in self.sizes},
+            task.response,
+            folds=fold_ids,
+            metric=task.metric,
+            forms=self.stage.forms,
+            class_weight=task.class_weight,
+            seed=task.seed,
+            more={
+                named[first][size]: {named[scaling][size]: designs[named[scaling][size]] for scaling in others}
+                for size in self.sizes
+            },
+        )
+        scaling = next(s for s in self.scalings if found.size in named[s].values())
+        return FeatureHead(View(scaling, found.columns, found.normalised), found.solution, fold_ids, found)
+
+
+def _chosen(head: FeatureHead) -> Candidate:
+    return next(candidate for candidate in head.solution.candidates if candidate.chosen)
+
+
+def _named(head: FeatureHead, candidate: Candidate, best: bool) -> Candidate:
+    """The cell with its scaling in its name, chosen only if its scaling is."""
+    name = candidate.name if head.view.scaling in ("none", "unit") else f"{candidate.name}, {head.view.scaling}"
+    return replace(candidate, name=name, chosen=candidate.chosen and best)

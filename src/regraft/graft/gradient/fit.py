@@ -1,0 +1,275 @@
+"""The fits behind *Gradients as Features*: a head on activations, then activations and gradients together.
+
+For rows x with labels y, f(x) the embedding and θ₂ the chosen parameters (Mu, Liang & Li 2020, Eq. 2):
+
+    ω, b    minimise  Σ_i s_i ℓ(y_i, ω f(x_i) + b) + (λ₁/2) ‖ω‖²
+    w₁, w₂, b  minimise  Σ_i s_i ℓ(y_i, w₁ f(x_i) + ω J_θ₂ f(x_i) w₂ + b) + (λ₁/2) ‖w₁‖² + (λ₂/2) Σ_k ‖w₂k‖² / d_k²,
+
+ω frozen in the second, d_k the prior's deviations, s the rows' shares. At w₂ = 0 the second problem is the first, so
+that (ω, 0) is where it starts and its optimum over w₁ alone: the model then *is* the activation model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from regraft.errors import RecipeError
+from regraft.features import Tangent
+from regraft.graft.stages.gradient import Gradients
+from regraft.graft.tangent_part import PREFIX, prior_deviations
+from regraft.heads import ConvexFit, ConvexProblem, Response, minimise
+from regraft.heads.l2.fitters import Fitter, Found
+from regraft.linear import Blocks, Design, FeatureDesign
+
+__all__ = ["Both", "Labels", "Mode", "TangentFitter", "solve_head"]
+
+Mode = Literal["activation", "gradient", "full"]
+_HEAD_GAP, _SEARCH_GAP, _FINAL_GAP = 1e-8, 1e-2, 1e-4
+_PROBES = 4
+
+
+@dataclass(frozen=True, eq=False)
+class Labels:
+    """Targets and weights as the convex problem takes them.
+
+    Attributes:
+        loss: ``softmax``, ``sigmoid`` or ``squared``.
+        values: (N, C) float64.
+        weights: (N, 1), or (N, C) where labels are missing or outputs weigh differently.
+    """
+
+    loss: str
+    values: Tensor
+    weights: Tensor
+
+    @staticmethod
+    def of(response: Response, weights: Tensor) -> Labels:
+        """Classes by cross-entropy, labels by the sigmoid one, numbers by squares."""
+        loss = {"multilabel": "sigmoid", "regression": "squared"}.get(response.kind, "softmax")
+        return Labels(loss, response.values, weights)
+
+    def take(self, rows: Tensor) -> Labels:
+        """Of some rows."""
+        return replace(self, values=self.values[rows], weights=self.weights[rows])
+
+    @cached_property
+    def unit(self) -> tuple[Tensor, Tensor]:
+        """Mean and spread (C,) of numbers to be predicted, so that penalties mean the same in all units; else 0, 1."""
+        if self.loss != "squared":
+            return torch.zeros(self.values.shape[1], dtype=torch.float64), torch.ones(()).double()
+        weights = self.weights.expand_as(self.values)
+        total = weights.sum(0)
+        mean = (weights * self.values).sum(0) / total
+        spread = ((weights * (self.values - mean).square()).sum(0) / total).sqrt()
+        return mean, torch.where(spread > 0, spread, torch.ones_like(spread))
+
+    @property
+    def standard(self) -> Tensor:
+        """The targets in that unit."""
+        mean, spread = self.unit
+        return (self.values - mean) / spread
+
+
+@dataclass(frozen=True, eq=False)
+class Both:
+    """The two halves of the model over the same rows.
+
+    Attributes:
+        features: X ⊗ I_C, the embedding.
+        tangent: of the embedding, over all rows that there are.
+        rows: which of the tangent's rows these are, in order.
+        mode: which halves the model has.
+    """
+
+    features: FeatureDesign
+    tangent: Tangent | None
+    rows: Tensor
+    mode: Mode
+
+    def take(self, rows: Tensor) -> Both:
+        """Some of the rows; the features must still be held."""
+        part = self.features.take(rows)
+        if not isinstance(part, FeatureDesign):
+            raise TypeError("rows of features are features")
+        return replace(self, features=part, rows=self.rows[rows])
+
+    def design(self, head: Tensor | None) -> Design:
+        """Φ of the mode, for a head ω (C, D)."""
+        if self.mode == "activation":
+            return self.features
+        if self.tangent is None or head is None:
+            raise RecipeError("gradient features need a solved head", expected="SetHead before Gradients")
+        gradients = self.tangent.through(head).take(self.rows).renamed(PREFIX)
+        return gradients if self.mode == "gradient" else self.features | gradients
+
+    @cached_property
+    def moments(self) -> dict[str, Tensor]:
+        """The covariance of each block of features, (d, d) float64."""
+        found = {}
+        for name, matrix in self.features.matrices.items():
+            x = matrix.rows(slice(0, self.features.n_rows)).to(torch.float64)
+            x = x - x.mean(0)
+            found[name] = x.T @ x / len(x)
+        return found
+
+    @cached_property
+    def scale(self) -> float:
+        """t = (1/N) Σ_i ‖x_i − x̄‖²."""
+        total = sum(float(moment.diagonal().sum()) for moment in self.moments.values())
+        return total if total > 0 else 1.0
+
+
+def solve_head(both: Both, labels: Labels, strength: float) -> ConvexFit:
+    """ω and its intercept, on standardised targets, at λ₁ = strength · t."""
+    penalties = dict.fromkeys(both.features.shapes, strength * both.scale)
+    problem = ConvexProblem(
+        both.features, labels.loss, labels.standard, labels.weights, penalties, moments=both.moments
+    )
+    return minimise(problem, "newton", gap=_HEAD_GAP)
+
+
+def weight_of(fit: ConvexFit) -> Tensor:
+    """ω (C, D) of a head's fit."""
+    return torch.cat(list(fit.coefficients.values())).T.contiguous()
+
+
+class _Cut:
+    """One training part: its own ω, its own gradient features, and where its path has come to."""
+
+    def __init__(self, both: Both, labels: Labels, strength: float, stage: Gradients, given: Tensor | None) -> None:
+        self.both, self.labels, self.stage = both, labels, stage
+        self.start = solve_head(both, labels, strength)
+        self.head = weight_of(self.start) if given is None else given
+        self.design = both.design(self.head)
+        self.head_penalty = strength * both.scale
+        shapes = {name.removeprefix(PREFIX): shape for name, shape in self.design.shapes.items()}
+        own = {name.removeprefix(PREFIX): name for name in self.design.shapes if name.startswith(PREFIX)}
+        prior = prior_deviations({name: shapes[name] for name in own}, stage.prior)
+        self.deviations = {own[name]: value for name, value in prior.items()}
+        self.unit = self._unit()
+        self.last: Blocks | None = None
+
+    def _unit(self) -> float:
+        """t₂ = (1/NC) ‖Φ D^½‖_F² of the gradients, the unit of λ₂, by seeded random probes (Hutchinson, 1990)."""
+        part = self.both.tangent.through(self.head).take(self.both.rows)  # type: ignore[union-attr]
+        generator = torch.Generator().manual_seed(0)
+        total = 0.0
+        for _ in range(_PROBES):
+            signs = torch.randint(2, (part.n_rows, part.n_outputs), generator=generator) * 2.0 - 1.0
+            found = part.adjoint(signs.to(device=part.device, dtype=part.dtype))
+            total += sum(
+                float((block * self.deviations[PREFIX + name]).square().sum()) for name, block in found.items()
+            )
+        unit = total / (_PROBES * part.n_rows * part.n_outputs)
+        return unit if unit > 0 else 1.0
+
+    def problem(self, strength: float) -> ConvexProblem:
+        """At λ₂ = strength · t₂."""
+        penalties = {
+            name: strength * self.unit / self.deviations[name] ** 2 if name in self.deviations else self.head_penalty
+            for name in self.design.shapes
+        }
+        # no ``moments``: measured, a preconditioner of the features alone costs products beside gradients
+        labels = self.labels
+        return ConvexProblem(self.design, labels.loss, labels.standard, labels.weights, penalties)
+
+    def begin(self) -> Blocks:
+        """w₁ = ω, w₂ = 0."""
+        zero = {name: torch.zeros(shape, dtype=self.design.dtype) for name, shape in self.design.shapes.items()}
+        known = {name: block for name, block in self.start.coefficients.items() if name in zero}
+        return Blocks({name: block.to(self.design.device) for name, block in {**zero, **known}.items()})
+
+    def solve(self, strength: float, gap: float) -> ConvexFit:
+        """Along a path, each from where the last one ended."""
+        fit = minimise(
+            self.problem(strength),
+            self.stage.solver,
+            start=self.begin() if self.last is None else self.last,
+            gap=gap,
+            iterations=self.stage.iterations,
+            deviations=self.deviations,
+        )
+        self.last = fit.coefficients
+        return fit
+
+
+class TangentFitter(Fitter):
+    """Fits of the whole model without each fold, ω solved without it too, and the fit on all rows.
+
+    Args:
+        both: all rows.
+        labels: theirs; rows without a label weigh nothing.
+        folds: (N,).
+        stage: the recipe's.
+        head: ω for all fits, instead of each part's own: to ablate it.
+    """
+
+    def __init__(
+        self,
+        both: Both,
+        labels: Labels,
+        folds: Tensor,
+        stage: Gradients,
+        head: Tensor | None = None,
+    ) -> None:
+        self.both, self.labels, self.folds = both, labels, folds
+        self.stage, self.given = stage, head
+        self.names = torch.unique(folds[folds >= 0]).tolist()
+        self._strengths: dict[str, float] = {}
+        self._cuts: dict[tuple[str, int], _Cut] = {}
+
+    def form(self, strength: float) -> str:
+        """The name of the models whose ω has λ₁ = strength · t."""
+        name = f"{self.stage.mode}, head {strength:.2g}"
+        self._strengths[name] = strength
+        return name
+
+    def _cut(self, form: str, fold: int) -> _Cut:
+        """Of the rows outside a fold; all rows for −1."""
+        if (form, fold) not in self._cuts:
+            counted = (self.labels.weights > 0).any(1)
+            rows = (counted if fold < 0 else counted & (self.folds != fold)).nonzero().squeeze(1)
+            strength = self._strengths[form]
+            self._cuts[form, fold] = _Cut(
+                self.both.take(rows), self.labels.take(rows), strength, self.stage, self.given
+            )
+        return self._cuts[form, fold]
+
+    def out_of_fold(self, form: str, strengths: Sequence[float]) -> tuple[Tensor, list[Tensor | None]]:
+        """Logits (M, N, C), in the targets' own unit; strongest penalties first along each path."""
+        out = torch.full((len(strengths), *self.labels.values.shape), torch.nan, dtype=torch.float64)
+        order = sorted(range(len(strengths)), key=lambda i: -strengths[i])
+        for fold in self.names:
+            cut = self._cut(form, fold)
+            held = (self.folds == fold).nonzero().squeeze(1)
+            design = self.both.take(held).design(cut.head)
+            mean, spread = cut.labels.unit
+            for index in order:
+                fit = cut.solve(strengths[index], _SEARCH_GAP)
+                logits = design.apply(fit.coefficients).to(device="cpu", dtype=torch.float64) + fit.intercept
+                out[index, held] = logits * spread + mean
+        return out, [None] * len(strengths)
+
+    def refit(self, form: str, strength: float, start: Tensor | None) -> Found:
+        """On all rows, from (ω, 0); coefficients and ω (:attr:`head`) in the targets' own unit."""
+        cut = self._cut(form, -1)
+        fit = cut.solve(strength, _FINAL_GAP)
+        mean, spread = cut.labels.unit
+        # coefficients that all outputs share keep their unit: an output's own goes into ω
+        blocks = {
+            name: block if name in cut.deviations else block * spread.to(block)
+            for name, block in fit.coefficients.items()
+        }
+        return Blocks(blocks).to("cpu"), fit.intercept * spread + mean, fit.status
+
+    def head(self, form: str) -> Tensor:
+        """ω (C, D) of the fit on all rows, in the targets' own unit."""
+        cut = self._cut(form, -1)
+        spread = cut.labels.unit[1].expand(self.labels.values.shape[1])
+        return (cut.head.cpu() * spread.to(cut.head.dtype)[:, None]).contiguous()

@@ -1,0 +1,219 @@
+"""*Gradients as Features* as a problem of the protocol: the last layer and the tangent of the network's top."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.features import Plan, Tangent
+from regraft.graft.adapted import Adapted
+from regraft.graft.frozen.problem import INNER
+from regraft.graft.gradient.fit import Both, Labels, TangentFitter
+from regraft.graft.problem import Head, HeldOut, Problem, Task
+from regraft.graft.stages.features import Solve
+from regraft.graft.stages.gradient import Gradients
+from regraft.graft.tangent_part import PREFIX, TangentPart
+from regraft.graft.view import View
+from regraft.heads import Solution, Status, higher_is_better, link, solve
+from regraft.heads.search import Judge
+from regraft.heads.solve import check_training, search
+from regraft.heads.weights import row_weights, sample_weights
+from regraft.linear import Blocks, Cast, FeatureDesign, Matrix, Taken
+from regraft.network import Network
+from regraft.record import Candidate, Finding
+
+__all__ = ["GradientHead", "GradientProblem"]
+
+#: Strengths of the gradients' penalty, in units of their mean square; the search goes on past an edge that is best.
+STRENGTHS = (1.0, 1e-1, 1e-2, 1e-3)
+
+
+@dataclass(frozen=True, eq=False)
+class GradientHead(Head):
+    """A solved model.
+
+    Attributes:
+        solution: w₁, w₂ and the intercept over the design of :class:`regraft.graft.gradient.fit.Both`.
+        head: ω, (C, D); ``None`` for activations alone.
+        fold_ids: the inner folds of the rows that it was solved on.
+        stage: the recipe's.
+        path: how derivatives are computed, a sentence a part.
+    """
+
+    solution: Solution
+    head: Tensor | None
+    fold_ids: np.ndarray
+    stage: Gradients
+    path: tuple[str, ...] = ()
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Every cell that was tried."""
+        return self.solution.candidates
+
+    @property
+    def status(self) -> Status:
+        """How the final solve ended."""
+        return self.solution.status
+
+    def predict_proba(self, problem: GradientProblem) -> Tensor:
+        """Probabilities (or values) of another problem's rows, ``(N, C)``."""
+        design = problem.both.design(self.head)
+        readout = replace(self.solution.readout, coefficients=self.solution.readout.coefficients.to(design.device))
+        logits = design.apply(readout.coefficients).cpu().to(torch.float64) + readout.intercept
+        return link(readout.link, logits / readout.temperature)
+
+    def held_out(self) -> HeldOut:
+        """Every row, by the inner fold that did not see it."""
+        readout = self.solution.readout
+        probabilities = link(readout.link, self.solution.out_of_fold / readout.temperature)
+        return HeldOut(np.arange(len(probabilities)), probabilities, self.fold_ids, INNER)
+
+    def adapted(self, task: Task, network: Network, plan: Plan) -> Adapted:
+        """The frozen backbone with w₁ as its head and ω J w₂ beside it."""
+        readout, outputs = self.solution.readout, task.target.outputs
+        found = {name: b for name, b in readout.coefficients.items() if not name.startswith(PREFIX)}
+        for block in plan.blocks:  # of gradients alone w₁ is zero
+            found.setdefault(block.name, torch.zeros(block.width, outputs))
+        plain = replace(readout, coefficients=Blocks({name: b.to(torch.float32) for name, b in found.items()}))
+        return Adapted(network, plan, View(), plain, task.kind, task.target.classes, tangent=self._tangent())
+
+    def _tangent(self) -> TangentPart | None:
+        blocks = {
+            name.removeprefix(PREFIX): block
+            for name, block in self.solution.readout.coefficients.items()
+            if name.startswith(PREFIX)
+        }
+        return TangentPart(self.head, Blocks(blocks)) if blocks and self.head is not None else None
+
+    def figures(self, problem: GradientProblem, plan: Plan) -> dict[str, Any]:
+        """``gradient``: the mode, θ₂, and what part of the logits' variance over rows and outputs each half makes."""
+        shares = {}
+        design = problem.both.design(self.head)
+        coefficients = self.solution.readout.coefficients.to(design.device)
+        for name, chosen in (("activation", False), ("gradient", True)):
+            some = Blocks({n: b if n.startswith(PREFIX) == chosen else 0 * b for n, b in coefficients.items()})
+            logits = design.apply(some).cpu().to(torch.float64)
+            shares[name] = float((logits - logits.mean(0)).square().sum())
+        total = sum(shares.values()) or 1.0
+        parameters = {n.removeprefix(PREFIX): b.numel() for n, b in coefficients.items() if n.startswith(PREFIX)}
+        return {
+            "gradient": {
+                "mode": self.stage.mode,
+                "parameters": parameters,
+                "shares": {name: value / total for name, value in shares.items()},
+                "path": list(self.path),
+            }
+        }
+
+    def findings(self) -> Iterator[Finding]:
+        """How many parameters' derivatives the model reads, and how they are computed."""
+        names = [name for name in self.solution.readout.coefficients if name.startswith(PREFIX)]
+        if names:
+            count = sum(self.solution.readout.coefficients[name].numel() for name in names)
+            yield Finding(
+                "gradient-features",
+                f"The model reads the derivatives of {count:,} parameters, from {names[0].removeprefix(PREFIX)} on.",
+                "info",
+                count,
+                "parameters",
+                detail="; ".join(self.path),
+            )
+
+
+@dataclass(frozen=True, eq=False)
+class GradientProblem(Problem):
+    """Labelled rows with their last layer's features and their place in a tangent.
+
+    Attributes:
+        task: the labels, and how heads are judged.
+        matrices: the embedding's block → features ``(N, D)``, un-scaled.
+        tangent: of the embedding by θ₂, over at least these rows; ``None`` for activations alone. It may be that of
+            another network (with some of θ₁, θ₂ drawn anew) than the one the features come from.
+        rows: which of the tangent's rows these are.
+        stage: mode, prior, solver.
+        first, second: penalties of ω and of the gradients.
+        omega: ω for every fit, instead of the one solved in each fold: to ablate it.
+    """
+
+    task: Task
+    matrices: Mapping[str, Matrix]
+    tangent: Tangent | None
+    rows: Tensor
+    stage: Gradients
+    first: Solve
+    second: Solve
+    omega: Tensor | None = None
+
+    @property
+    def dear(self) -> bool:
+        """No: a solve is some hundred passes of the network's top."""
+        return False
+
+    def settled(self, head: GradientHead) -> GradientProblem:
+        """Itself."""
+        return self
+
+    def sharing(self) -> GradientProblem:
+        """Itself: what is below θ₂ is computed once for all parts already."""
+        return self
+
+    def take(self, rows: np.ndarray) -> GradientProblem:
+        """The problem on some of its rows."""
+        index = torch.as_tensor(rows, dtype=torch.long)
+        matrices = {name: Taken(matrix, index) for name, matrix in self.matrices.items()}
+        return replace(self, task=self.task.take(rows), matrices=matrices, rows=self.rows[index])
+
+    @property
+    def both(self) -> Both:
+        """Features and tangent side by side."""
+        dtype = torch.float32 if self.tangent is None else self.tangent.dtype
+        device = "cpu" if self.tangent is None else self.tangent.device
+        matrices = {name: m if m.dtype == dtype else Cast(m, dtype) for name, m in self.matrices.items()}
+        features = FeatureDesign(matrices, self.task.target.outputs, device=device)
+        return Both(features, self.tangent, self.rows, self.stage.mode)
+
+    def solve(self) -> GradientHead:
+        """Cross-validate ω, then λ₂ at two of its λ₁ with ω solved inside each fold, and solve on all rows."""
+        task, both = self.task, self.both
+        fold_ids, response = task.fold_ids(), task.response
+        regression = response.kind == "regression"
+        first = solve(
+            FeatureDesign(both.features.matrices, both.features.n_outputs),
+            response,
+            forms=("ridge",) if regression else ("logistic",),
+            strengths=self.first.strengths,
+            folds=fold_ids,
+            metric=task.metric,
+            class_weight=task.class_weight,
+        )
+        if self.stage.mode == "activation":
+            return GradientHead(first, None, fold_ids, self.stage)
+        rows = sample_weights(response, None)
+        weights = row_weights(response, task.class_weight, rows)
+        folds = torch.as_tensor(fold_ids).to(torch.int64)
+        check_training(folds, weights)
+        fitter = TangentFitter(both, Labels.of(response, weights), folds, self.stage, self.omega)
+        judge = Judge(task.metric, response, folds, rows > 0, True)
+        forms = [fitter.form(strength) for strength in _heads(first, higher_is_better(task.metric))]
+        found = search(fitter, judge, forms, self.second.strengths, default=STRENGTHS)
+        tried = (*(replace(c, chosen=False, name=f"head: {c.name}") for c in first.candidates), *found.candidates)
+        path = () if self.tangent is None else self.tangent.path
+        head = fitter.head(found.readout.form)
+        return GradientHead(replace(found, candidates=tried), head, fold_ids, self.stage, path)
+
+
+def _heads(first: Solution, higher: bool) -> list[float]:
+    """λ₁ of the best ω, and the strongest within one standard error of it.
+
+    A head that fits its rows without penalty leaves no residual, and so nothing for gradients to learn from.
+    """
+    best = next(c for c in first.candidates if c.chosen)
+    floor = (best.score if higher else -best.score) - (best.standard_error or 0.0)
+    near = [c.strength for c in first.candidates if (c.score if higher else -c.score) >= floor]
+    return list(dict.fromkeys([best.strength, max(near, default=best.strength)]))

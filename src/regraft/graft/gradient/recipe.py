@@ -1,0 +1,45 @@
+"""The recipe of *Gradients as Features*, and its variants."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from regraft.errors import RecipeError
+from regraft.graft.recipe import METHODS, Recipe, find_recipe
+from regraft.graft.stages.features import Solve
+from regraft.graft.stages.gradient import Gradients
+
+__all__ = ["gradient_features", "with_gradients"]
+
+
+def gradient_features(stage: Gradients | None = None, strengths: tuple[float, ...] | None = None) -> Recipe:
+    """The recipe of *Gradients as Features*: a head on the last layer, then that layer and gradients together.
+
+    Args:
+        stage: which gradients, and how they are solved for; the defaults if ``None``.
+        strengths: of the gradients' penalty, in units of their mean square; the default grid if ``None``.
+    """
+    default = METHODS["gradient"]
+    last, first, head, gradients, second = default.stages
+    if not isinstance(second, Solve):
+        raise TypeError("the recipe ends with a Solve")
+    return replace(default, stages=(last, first, head, stage or gradients, replace(second, strengths=strengths)))
+
+
+def with_gradients(method: str | Recipe, mode: str | None, select: Sequence[str] | None) -> Recipe:
+    """A recipe with another mode or other parameters in its Gradients stage, where they are given.
+
+    Raises:
+        RecipeError: the recipe takes no gradients, or the mode is unknown.
+    """
+    recipe = find_recipe(method)
+    if mode is None and select is None:
+        return recipe
+    if recipe.gradients is None:
+        raise RecipeError(
+            f"method {recipe.name!r} takes no gradients", do="use --mode and --theta2 with --method gradient"
+        )
+    given = {"mode": mode, "select": None if select is None else tuple(select)}
+    stage = replace(recipe.gradients, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
+    return replace(recipe, stages=tuple(stage if isinstance(s, Gradients) else s for s in recipe.stages))

@@ -1,0 +1,1 @@
+"""What recipes are made of: frozen values that say what is done, and how."""

@@ -1,0 +1,97 @@
+"""The augmentation of images in training, as a function of row, epoch and seed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regraft.errors import RecipeError
+
+__all__ = ["Augment", "uniforms"]
+
+
+def uniforms(rows: np.ndarray, epoch: int, seed: int, count: int) -> np.ndarray:
+    """Uniform numbers in [0, 1), ``(len(rows), count)`` float64: a pure function of (row, epoch, seed).
+
+    Counter-based: the splitmix64 finaliser (Steele et al., 2014) over the four numbers in turn, so a
+    row's draws depend neither on its batch nor on what was drawn before.
+    """
+    state = _mix(np.full(1, seed % 2**64, dtype=np.uint64))
+    state = _mix(state ^ np.uint64(epoch))
+    each = _mix(state ^ rows.astype(np.uint64))
+    bits = _mix(each[:, None] ^ np.arange(count, dtype=np.uint64)[None, :])
+    return (bits >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _mix(value: np.ndarray) -> np.ndarray:
+    value = value + np.uint64(0x9E3779B97F4A7C15)
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return value ^ (value >> np.uint64(31))
+
+
+@dataclass(frozen=True)
+class Augment:
+    """Random shift by up to ``shift`` pixels each way (black comes in), resized crop, and horizontal flip.
+
+    Attributes:
+        shift: in pixels.
+        flip: at odds of 1/2.
+        crop: a window of a share of the image's area drawn uniformly from [crop, 1], of a proportion whose
+            logarithm is uniform between 3/4 and 4/3, at a uniform place, resized back bilinearly (Szegedy et al.,
+            CVPR 2015); 1 leaves it out.
+
+    Raises:
+        RecipeError: a crop outside (0, 1], a negative shift.
+    """
+
+    shift: int = 0
+    flip: bool = False
+    crop: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not 0 < self.crop <= 1 or self.shift < 0:
+            raise RecipeError(
+                "the augmentation is out of range",
+                expected="a crop above 0, at most 1, and a shift of 0 or more",
+                got=f"crop={self.crop}, shift={self.shift}",
+            )
+
+    def __call__(self, pixels: Tensor, rows: Tensor, epoch: int, seed: int) -> Tensor:
+        """``(B, C, H, W)`` to the same shape; row b's change depends on ``(rows[b], epoch, seed)`` alone."""
+        if not self.shift and not self.flip and self.crop == 1:
+            return pixels
+        draws = torch.from_numpy(uniforms(rows.numpy(), epoch, seed, 7))
+        if self.crop < 1:
+            pixels = _resized_crop(pixels, draws[:, 3:], self.crop)
+        height, width = pixels.shape[-2:]
+        offsets = (draws[:, :2] * (2 * self.shift + 1)).long()
+        down = offsets[:, :1] + torch.arange(height)
+        across = torch.arange(width).expand(len(rows), width)
+        if self.flip:
+            across = torch.where(draws[:, 2:3] < 0.5, across.flip(1), across)
+        across = across + offsets[:, 1:2]
+        padded = functional.pad(pixels, (self.shift,) * 4)
+        batch = torch.arange(len(rows))[:, None, None, None]
+        channel = torch.arange(pixels.shape[1])[None, :, None, None]
+        return padded[batch, channel, down[:, None, :, None], across[:, None, None, :]]
+
+
+def _resized_crop(pixels: Tensor, draws: Tensor, least: float) -> Tensor:
+    """Windows by four uniform numbers a row (area, proportion, down, across), resized back; 8-bit stay 8-bit."""
+    area = least + (1 - least) * draws[:, 0]
+    proportion = torch.exp((2 * draws[:, 1] - 1) * math.log(4 / 3))
+    width = (area * proportion).sqrt().clamp(max=1)
+    height = (area / proportion).sqrt().clamp(max=1)
+    zero = torch.zeros_like(area)
+    across = (2 * draws[:, 3] - 1) * (1 - width)
+    down = (2 * draws[:, 2] - 1) * (1 - height)
+    theta = torch.stack([torch.stack([width, zero, across], 1), torch.stack([zero, height, down], 1)], 1).float()
+    grid = functional.affine_grid(theta, list(pixels.shape), align_corners=False)
+    out = functional.grid_sample(pixels.float(), grid, padding_mode="border", align_corners=False)
+    return out.round_().clamp_(0, 255).to(pixels.dtype) if pixels.dtype == torch.uint8 else out

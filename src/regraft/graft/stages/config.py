@@ -1,0 +1,152 @@
+"""How to train: length, optimiser, schedule and the loop's extras as frozen values."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Literal
+
+from regraft.errors import RecipeError
+
+__all__ = ["Loop", "Optimiser", "Schedule", "TrainConfig", "Tuning"]
+
+
+@dataclass(frozen=True)
+class Optimiser:
+    """How gradients become steps.
+
+    Attributes:
+        lr: the base learning rate; the schedule multiplies it.
+        momentum: of ``sgd``: ``v = momentum v + g + weight_decay w``, then ``w -= lr v`` (or Nesterov's form); of
+            ``adamw`` it is beta 1 (beta 2 is 0.999), and the decay is decoupled: ``w -= lr weight_decay w``
+            (Loshchilov, Hutter, ICLR 2019).
+        weight_decay, nesterov: as above.
+        kind: ``sgd`` or ``adamw``.
+        clip: gradients of a larger Euclidean norm, over all parameters, are brought to this norm.
+        layer_decay: the learning rate of the k-th block from the top is ``lr layer_decay^k``; the head has k = 0.
+    """
+
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    nesterov: bool = True
+    kind: Literal["sgd", "adamw"] = "sgd"
+    clip: float | None = None
+    layer_decay: float = 1.0
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """The factor on the learning rate over a run.
+
+    ``warmup`` steps rise linearly to 1; then ``cosine`` falls as ``(1 + cos(pi p)) / 2`` over the rest's
+    fraction p, ``step`` multiplies by ``factor`` at each of ``milestones`` (fractions of the whole run),
+    ``constant`` stays.
+    """
+
+    kind: Literal["cosine", "step", "constant"] = "cosine"
+    warmup: int = 0
+    milestones: tuple[float, ...] = (0.5, 0.75)
+    factor: float = 0.1
+
+    def scale(self, step: int, total: int) -> float:
+        """The factor at ``step`` (from 0) of ``total``."""
+        if step < self.warmup:
+            return (step + 1) / (self.warmup + 1)
+        if self.kind == "cosine":
+            return 0.5 * (1.0 + math.cos(math.pi * (step - self.warmup) / max(total - self.warmup, 1)))
+        if self.kind == "step":
+            return self.factor ** sum(step >= fraction * total for fraction in self.milestones)
+        return 1.0
+
+
+@dataclass(frozen=True)
+class Loop:
+    """What the loop does beside descending.
+
+    Attributes:
+        accumulate: a batch goes through the network in so many parts, whose gradients add up: memory for time.
+        precision: ``float32``, or ``bfloat16`` for the products of the forward pass (torch's autocast; weights,
+            gradients and steps stay float32).
+        average: beta of an exponential moving average of the weights, ``a = beta a + (1 - beta) w`` after each step;
+            the average is what is scored and kept.
+        patience: stop after so many epochs without a better validation score, and keep the best epoch's weights.
+    """
+
+    accumulate: int = 1
+    precision: Literal["float32", "bfloat16"] = "float32"
+    average: float | None = None
+    patience: int | None = None
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """How to train. The length is given once: by ``epochs`` or by ``steps``.
+
+    Raises:
+        RecipeError: a value is out of range.
+    """
+
+    epochs: int | None = None
+    steps: int | None = None
+    batch_size: int = 128
+    optimiser: Optimiser = field(default_factory=Optimiser)
+    schedule: Schedule = field(default_factory=Schedule)
+    label_smoothing: float = 0.0
+    seed: int = 0
+    loop: Loop = field(default_factory=Loop)
+
+    def __post_init__(self) -> None:
+        length = self.steps if self.epochs is None else self.epochs
+        if (self.epochs is None) == (self.steps is None) or length is None or length < 1:
+            raise RecipeError(
+                "the training has no length",
+                expected="either epochs or steps, at least 1",
+                got=f"epochs={self.epochs}, steps={self.steps}",
+            )
+        checks = (
+            ("batch_size", self.batch_size, self.batch_size >= 1, "at least 1"),
+            ("lr", self.optimiser.lr, 0 < self.optimiser.lr < math.inf, "a positive number"),
+            ("momentum", self.optimiser.momentum, 0 <= self.optimiser.momentum < 1, "a number in [0, 1)"),
+            ("weight_decay", self.optimiser.weight_decay, self.optimiser.weight_decay >= 0, "0 or more"),
+            ("warmup", self.schedule.warmup, self.schedule.warmup >= 0, "0 or more steps"),
+            ("label_smoothing", self.label_smoothing, 0 <= self.label_smoothing < 1, "a number in [0, 1)"),
+            ("schedule", self.schedule.kind, self.schedule.kind in ("cosine", "step", "constant"),
+             "cosine, step or constant"),
+            ("optimiser", self.optimiser.kind, self.optimiser.kind in ("sgd", "adamw"), "sgd or adamw"),
+            ("clip", self.optimiser.clip, self.optimiser.clip is None or self.optimiser.clip > 0, "a positive number"),
+            ("layer_decay", self.optimiser.layer_decay, 0 < self.optimiser.layer_decay <= 1, "a number in (0, 1]"),
+            ("accumulate", self.loop.accumulate, 1 <= self.loop.accumulate <= self.batch_size,
+             "1 to the batch size"),
+            ("precision", self.loop.precision, self.loop.precision in ("float32", "bfloat16"), "float32 or bfloat16"),
+            ("average", self.loop.average, self.loop.average is None or 0 < self.loop.average < 1,
+             "a number in (0, 1)"),
+            ("patience", self.loop.patience, self.loop.patience is None or self.loop.patience >= 1, "at least 1"),
+        )  # fmt: skip
+        for name, value, good, expected in checks:
+            if not good:
+                raise RecipeError(f"{name} is out of range", expected=expected, got=repr(value))
+
+    def batches(self, rows: int) -> int:
+        """Steps in one epoch over ``rows`` rows; batches differ by at most one row in size."""
+        return -(-rows // self.batch_size)
+
+    def total(self, rows: int) -> int:
+        """Steps in the whole run."""
+        return self.steps if self.steps is not None else (self.epochs or 0) * self.batches(rows)
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What of a network moves in training, and in which mode it runs.
+
+    Attributes:
+        norms: ``frozen``: normalisation layers use their running statistics, as in prediction, and do not change
+            them (their scales and shifts are trained); ``trained``: batch statistics, and running ones that follow.
+        dropout: whether dropout is on.
+        freeze: shell patterns over the backbone's parameter names (``embeddings.*``) that stay as they are.
+    """
+
+    norms: Literal["frozen", "trained"] = "frozen"
+    dropout: bool = False
+    freeze: tuple[str, ...] = ()

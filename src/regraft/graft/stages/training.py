@@ -1,0 +1,115 @@
+"""The stages of recipes that leave linearity: new weights, head probing, training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+from regraft.errors import RecipeError
+from regraft.graft.stages.augment import Augment
+from regraft.graft.stages.config import Optimiser, TrainConfig, Tuning
+
+__all__ = ["TAUS", "Probe", "Reinitialise", "Train"]
+
+#: The lengths of head probing, in epochs, of Ren et al. (ICLR 2023).
+TAUS: tuple[int, ...] = (0, 1, 2, 4, 8, 16, 32, 64, 128, 200)
+
+
+def _fine_tuning() -> TrainConfig:
+    return TrainConfig(steps=500, batch_size=64, optimiser=Optimiser(lr=1e-3, weight_decay=0.0, nesterov=False))
+
+
+@dataclass(frozen=True)
+class Reinitialise:
+    """Draw the backbone's weights anew from the run's seed: training from scratch, or of a partial backbone.
+
+    Attributes:
+        blocks: how many of the last blocks; ``None``: everything.
+    """
+
+    blocks: int | None = None
+
+    needs: ClassVar[tuple[str, ...]] = ("network",)
+    yields: ClassVar[tuple[str, ...]] = ()
+    spends: ClassVar[tuple[str, ...]] = ()
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Head probing: train a random head alone for τ epochs on the frozen features of one tap.
+
+    One trajectory gives the heads of every τ: SGD with momentum 0.9 and without decay at a constant rate.
+
+    Attributes:
+        tau: epochs; ``auto`` chooses among ``taus`` by the score after training.
+        taus: the candidates.
+        lr, batch_size: of the trajectory.
+        smoothing: s, of its labels ``(1 − s) e_y + s / C``; the paper's η is 1 − s. Training itself has hard labels
+            unless its configuration says otherwise, and its η should be no less than this one.
+
+    Raises:
+        RecipeError: a τ below 0, or smoothing outside [0, 1).
+    """
+
+    tau: int | Literal["auto"] = "auto"
+    taus: tuple[int, ...] = TAUS
+    lr: float = 1e-2
+    batch_size: int = 64
+    smoothing: float = 0.0
+
+    needs: ClassVar[tuple[str, ...]] = ("design", "labels")
+    yields: ClassVar[tuple[str, ...]] = ("readout",)
+    spends: ClassVar[tuple[str, ...]] = ()
+
+    def __post_init__(self) -> None:
+        wrong = [tau for tau in self.candidates if not isinstance(tau, int) or tau < 0]
+        if wrong or not self.taus:
+            raise RecipeError("tau is out of range", expected="0 epochs or more, or auto", got=repr(wrong))
+        if not 0 <= self.smoothing < 1:
+            raise RecipeError("the smoothing is out of range", expected="[0, 1)", got=repr(self.smoothing))
+
+    @property
+    def candidates(self) -> tuple[int, ...]:
+        """The values of τ to choose from, ascending."""
+        return tuple(sorted(set(self.taus))) if self.tau == "auto" else (self.tau,)
+
+
+@dataclass(frozen=True)
+class Train:
+    """Train the backbone and the head together from the readout before it.
+
+    Attributes:
+        config: how long and how; its learning rate is replaced by each of ``lrs`` in turn.
+        lrs: the candidates, chosen on held-out rows.
+        tuning: what moves.
+        augment: of images in training.
+        or_frozen: keep the frozen backbone with its head where training scores no better on the held-out rows (FT+
+            of Evci et al. 2022).
+    """
+
+    config: TrainConfig = field(default_factory=_fine_tuning)
+    lrs: tuple[float, ...] = (1e-2, 3e-3, 1e-3)
+    tuning: Tuning = field(default_factory=Tuning)
+    augment: Augment = field(default_factory=Augment)
+    or_frozen: bool = False
+
+    needs: ClassVar[tuple[str, ...]] = ("readout", "labels")
+    yields: ClassVar[tuple[str, ...]] = ("network",)
+    spends: ClassVar[tuple[str, ...]] = ("design",)  # features of the backbone as it was
+
+    def __post_init__(self) -> None:
+        if not self.lrs:
+            raise RecipeError("there is no learning rate to try", expected="at least one")
+        for lr in self.lrs:
+            self.at(lr, 0)
+
+    def at(self, lr: float, seed: int) -> TrainConfig:
+        """The configuration at one learning rate and seed."""
+        return replace(self.config, optimiser=replace(self.config.optimiser, lr=lr), seed=seed)
+
+    def altered(self, *, steps: int | None = None, epochs: int | None = None, lr: float | None = None) -> Train:
+        """With another length, or one learning rate."""
+        stage = self
+        if steps is not None or epochs is not None:
+            stage = replace(stage, config=replace(stage.config, steps=steps, epochs=epochs))
+        return stage if lr is None else replace(stage, lrs=(lr,))

@@ -1,0 +1,1 @@
+"""Training the backbone: head probing, fine-tuning, a head refitted on what was tuned."""

@@ -1,0 +1,111 @@
+"""Optimisers over named parameters, and the moving average of weights."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from regraft.errors import RecipeError
+from regraft.graft.stages.config import Optimiser
+
+__all__ = ["Average", "Descent"]
+
+
+class Descent:
+    """An optimiser, the names of its parameters in its own order, and the factor of each group's learning rate.
+
+    Args:
+        module: the parameters that require gradients are trained.
+        config: how.
+        scales: factor of the learning rate by parameter name; 1 where none is named.
+
+    Raises:
+        RecipeError: nothing requires a gradient.
+    """
+
+    def __init__(self, module: nn.Module, config: Optimiser, scales: Mapping[str, float] | None = None) -> None:
+        self.config = config
+        groups: dict[float, list[tuple[str, nn.Parameter]]] = {}
+        for name, parameter in module.named_parameters():
+            if parameter.requires_grad:
+                groups.setdefault((scales or {}).get(name, 1.0), []).append((name, parameter))
+        if not groups:
+            raise RecipeError("there is nothing to train", expected="a parameter that is not frozen")
+        self.names = [name for held in groups.values() for name, _ in held]
+        self.parameters = [parameter for held in groups.values() for _, parameter in held]
+        self._scales = list(groups)
+        sets = [{"params": [parameter for _, parameter in held]} for held in groups.values()]
+        self._optimiser: torch.optim.Optimizer
+        if config.kind == "adamw":
+            betas = (config.momentum, 0.999)
+            self._optimiser = torch.optim.AdamW(sets, config.lr, betas, weight_decay=config.weight_decay)
+        else:
+            nesterov = config.nesterov and config.momentum > 0  # its form is only defined with momentum
+            self._optimiser = torch.optim.SGD(
+                sets, config.lr, config.momentum, weight_decay=config.weight_decay, nesterov=nesterov
+            )
+
+    def zero(self) -> None:
+        """Forget the gradients."""
+        self._optimiser.zero_grad(set_to_none=True)
+
+    def step(self, factor: float) -> None:
+        """One step at ``factor`` times the base learning rate, of clipped gradients."""
+        for group, scale in zip(self._optimiser.param_groups, self._scales):
+            group["lr"] = self.config.lr * factor * scale
+        if self.config.clip is not None:
+            torch.nn.utils.clip_grad_norm_(self.parameters, self.config.clip)
+        self._optimiser.step()
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The optimiser's memory as ``PARAMETER.ENTRY`` → tensor."""
+        return {
+            f"{self.names[index]}.{name}": value
+            for index, state in self._optimiser.state_dict()["state"].items()
+            for name, value in state.items()
+            if isinstance(value, Tensor)
+        }
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of :meth:`tensors`."""
+        state: dict[int, dict[str, Tensor]] = {}
+        for name, value in tensors.items():
+            parameter, _, entry = name.rpartition(".")
+            state.setdefault(self.names.index(parameter), {})[entry] = value
+        groups = self._optimiser.state_dict()["param_groups"]
+        self._optimiser.load_state_dict({"state": state, "param_groups": groups})
+
+
+@dataclasses.dataclass
+class Average:
+    """``a = beta a + (1 - beta) w`` over a module's floating tensors, beginning with its weights now."""
+
+    beta: float
+    tensors: dict[str, Tensor]
+
+    @staticmethod
+    def of(module: nn.Module, beta: float) -> Average:
+        """Begin."""
+        return Average(beta, {name: v.detach().clone() for name, v in module.state_dict().items()})
+
+    def update(self, module: nn.Module) -> None:
+        """After a step. Integers (counts of batches) are copied."""
+        for name, value in module.state_dict().items():
+            if value.is_floating_point():
+                self.tensors[name].lerp_(value.detach(), 1 - self.beta)
+            else:
+                self.tensors[name].copy_(value)
+
+    @contextlib.contextmanager
+    def inside(self, module: nn.Module) -> Iterator[None]:
+        """The module with the average as its weights, for a while."""
+        own = {name: value.detach().clone() for name, value in module.state_dict().items()}
+        module.load_state_dict(self.tensors)
+        try:
+            yield
+        finally:
+            module.load_state_dict(own)

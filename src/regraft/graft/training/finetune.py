@@ -1,0 +1,185 @@
+"""Fine-tuning: from an adapted model with a frozen backbone to one whose every weight was trained.
+
+The optimiser moves the backbone and the head of :class:`regraft.graft.training.grafted.Grafted` together, beginning at
+the head that was put on (Ren, Guo, Sutherland et al., "How to prepare your task head for finetuning", ICLR 2023: how
+well that head fits decides how far the features move). Where nothing else is said: SGD with momentum 0.9, no weight
+decay, cosine to zero, batches of 64, BatchNorm on its frozen statistics, no dropout, no augmentation (a flip undoes
+labels of orientation, a crop those of position).
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from regraft.data import Manifest
+from regraft.errors import DataError
+from regraft.features import Plan, Taps, plan
+from regraft.graft.adapted import Adapted, check_modality
+from regraft.graft.problem import Task
+from regraft.graft.stages.config import TrainConfig, Tuning
+from regraft.graft.training.grafted import Grafted
+from regraft.graft.training.loop import OnEpoch, Outcome, Progress, Training
+from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.graft.training.objective import Objective, moments
+from regraft.graft.training.rows import Rows, place
+from regraft.graft.view import View
+from regraft.heads import Readout, default_metric
+from regraft.linear import Blocks
+from regraft.network import Network
+
+__all__ = [
+    "Tuned",
+    "affine",
+    "finetune",
+    "grafted",
+    "lay_out",
+    "random_head",
+    "start",
+    "step_flops",
+    "training",
+]
+
+
+@dataclass(frozen=True, eq=False)
+class Tuned:
+    """What :func:`finetune` gives.
+
+    Attributes:
+        adapted: the trained model; its ``source`` is the backbone that it came from.
+        outcome: status, history, best epoch.
+        seconds: of this call's training.
+        flops: of this call's training, counted on one step of one row.
+        passes: rows that went through forward and back in this call.
+    """
+
+    adapted: Adapted
+    outcome: Outcome
+    seconds: float
+    flops: int
+    passes: int
+
+
+def start(network: Network, manifest: Manifest, *, seed: int = 0) -> Adapted:
+    """The network with a last layer drawn at random, as ``nn.Linear`` draws it, on its embedding: τ = 0.
+
+    Raises:
+        DataError: no labels.
+    """
+    if manifest.target is None:
+        raise DataError(f"{manifest.name} has no labels")
+    wanted = plan(network, [Taps(("embedding",), (None,))])
+    return random_head(network, wanted, Task(manifest.target, None, default_metric(manifest.target.kind)), seed)
+
+
+def random_head(network: Network, wanted: Plan, task: Task, seed: int) -> Adapted:
+    """A linear head on the plan's one block with weights and intercept uniform in ±1/√d, drawn from the seed."""
+    (block,) = wanted.blocks
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = nn.Linear(block.width, task.target.outputs)
+    shift, spread = affine(task)
+    weight, bias = layer.weight.detach().T * spread, layer.bias.detach() * spread + shift
+    readout = Readout(Blocks({block.name: weight.contiguous()}), bias, task.response.link, form="random")
+    return Adapted(network, wanted, View("none"), readout, task.kind, task.target.classes)
+
+
+def affine(task: Task) -> tuple[Tensor, Tensor]:
+    """Shift and spread of regression targets, ``(C,)`` each; 0 and 1 for other kinds."""
+    if task.kind == "regression":
+        mean, spread = moments(task.response)
+        return mean.float(), spread.float()
+    outputs = task.target.outputs
+    return torch.zeros(outputs), torch.ones(outputs)
+
+
+def grafted(adapted: Adapted, task: Task, tuning: Tuning | None = None) -> Grafted:
+    """The module to train on a task's rows; regression targets are standardised by these rows."""
+    shift, spread = affine(task) if task.kind == "regression" else (None, None)
+    return Grafted(adapted, tuning, shift=shift, spread=spread)
+
+
+def finetune(
+    adapted: Adapted,
+    manifest: Manifest,
+    config: TrainConfig,
+    *,
+    validation: Manifest | None = None,
+    tuning: Tuning | None = None,
+    task: Task | None = None,
+    rows: ManifestRows | None = None,
+    checkpoint: Path | None = None,
+    progress: Progress | None = None,
+    on_epoch: OnEpoch | None = None,
+) -> Tuned:
+    """Train backbone and head together from where ``adapted`` is.
+
+    Args:
+        adapted: the backbone with the head to begin at: of :func:`start`, of a probe, of Head2Toe (its selection
+            is kept), of all layers (scaled by ``none`` or ``unit``).
+        manifest: the training rows; labels of ``adapted``'s classes, in its order.
+        config: how; ``config.optimiser.layer_decay`` counts the backbone's blocks.
+        validation: rows scored after each epoch, for early stopping.
+        tuning: what moves.
+        task: the metric, class weights and groups; the kind's default metric otherwise.
+        rows: the manifest's rows, decoded already.
+        checkpoint: a folder; the same call resumes from it bit for bit.
+        progress: called after each step with (steps done, steps in all, loss).
+        on_epoch: called with (epoch, module) before the first step and after each epoch.
+
+    Raises:
+        DivergedError: the loss or a weight became NaN or infinite.
+        DataError: inputs that the network does not read, or labels that the head does not have.
+        RecipeError: settings that do not fit.
+    """
+    if manifest.target is None or manifest.target.classes != adapted.classes:
+        got = None if manifest.target is None else ", ".join(manifest.target.classes[:8])
+        raise DataError("the head does not fit the task", expected=", ".join(adapted.classes[:8]), got=str(got))
+    check_modality(adapted.network, manifest)
+    task = task or Task(manifest.target, manifest.groups, default_metric(adapted.kind))
+    rows = rows or ManifestRows.of(adapted.network, manifest)
+    held = None if validation is None else ManifestRows.of(adapted.network, validation)
+    module = lay_out(grafted(adapted, task, tuning))
+    run = training(module, rows, config, Objective.of(task), held, checkpoint)
+    run.open()
+    began, before = time.perf_counter(), run.step
+    outcome = run.advance(progress=progress, on_epoch=on_epoch)
+    passes = round((run.step - before) * len(rows) / run.per_epoch)
+    flops = step_flops(module, rows) * passes
+    return Tuned(module.result(), outcome, time.perf_counter() - began, flops, passes)
+
+
+def training(
+    module: Grafted, rows: Rows, config: TrainConfig, objective: Objective, held: Rows | None, folder: Path | None
+) -> Training:
+    """A run on the device of the module's network, with the learning rates of its blocks."""
+    scales = module.scales(config.optimiser.layer_decay)
+    return Training(module, rows, config, objective, held, folder, scales, str(module.network.device))
+
+
+def step_flops(module: Grafted, rows: ManifestRows) -> int:
+    """Floating-point operations of one row's forward and backward pass, counted."""
+    few = torch.arange(min(2, len(rows)))
+    module.train()
+    with FlopCounterMode(display=False) as counter:
+        module(place(rows.inputs(few), str(module.network.device))).sum().backward()
+    module.zero_grad(set_to_none=True)
+    module.eval()
+    return int(counter.get_total_flops()) // len(few)
+
+
+def lay_out(module: Grafted) -> Grafted:
+    """The module in the memory layout that its passes are as a rule faster in: channels last where a network of
+    images has 2-D convolutions and runs on the processor.
+
+    Decided by what the network is, never by a clock: the same command must take the same path twice.
+    """
+    network = module.network
+    convolutional = any(isinstance(part, nn.Conv2d) for part in module.backbone.modules())
+    images = network.preprocess.modality == "image"
+    return module.laid_out() if convolutional and images and network.device.type == "cpu" else module

@@ -1,0 +1,210 @@
+"""An adapted model as one differentiable module: readout ∘ view ∘ pooling ∘ taps ∘ backbone."""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regraft.errors import ModelError, RecipeError
+from regraft.graft.adapted import Adapted
+from regraft.graft.stages.config import Tuning
+from regraft.graft.view import View
+from regraft.linear import Blocks
+from regraft.network import Network
+
+__all__ = ["Grafted"]
+
+_NORMS = (nn.modules.batchnorm._BatchNorm,)
+
+
+class Grafted(nn.Module):
+    r"""The function of an :class:`Adapted` as a module whose weights can be trained.
+
+    ``f(x) = Σ_l s_l(pool_l(tap_l(x))) W_l + b``, with taps of the backbone, the pooling of the plan, the scaling
+    and the kept columns of the view, and the readout's coefficients; all of it differentiable in the backbone's
+    parameters, the ``W_l`` and ``b``. One tap, the embedding, is ordinary fine-tuning of a network with a new last
+    layer; the chosen columns of many taps is Head2Toe-FT (Evci et al. 2022, §4.1), the selection kept.
+
+    The calibration temperature T of a classifier is taken into the head at the start (``W / T``, ``b / T``), so that
+    training begins at the probabilities that the head predicts. For regression the head works on standardised
+    targets: with ``shift`` and ``spread`` of the training rows, ``f = shift + spread · g``, and g is what the head's
+    parameters give, so that a learning rate means the same whatever the targets' unit.
+
+    Args:
+        adapted: backbone, plan, view and readout; none of its tensors is touched.
+        tuning: what moves.
+        shift, spread: ``(C,)`` for regression.
+
+    Raises:
+        RecipeError: the view takes roots, whose slope at zero is infinite, or a pattern freezes nothing.
+    """
+
+    def __init__(
+        self,
+        adapted: Adapted,
+        tuning: Tuning | None = None,
+        *,
+        shift: Tensor | None = None,
+        spread: Tensor | None = None,
+    ) -> None:
+        super().__init__()
+        if "root" in adapted.view.scaling:
+            raise RecipeError(
+                f"features scaled by {adapted.view.scaling!r} cannot be trained through",
+                expected="the scaling 'none' or 'unit'",
+                got="roots, whose slope at zero is infinite",
+                do="solve the head with another scaling",
+            )
+        self.adapted, self.tuning = adapted, tuning or Tuning()
+        self.network = copy.deepcopy(adapted.network)
+        _ = self.network.sites  # its trace is made now, before anything trains
+        self.backbone = self.network.module
+        self.backbone.requires_grad_(True)
+        self._freeze()
+        outputs = len(adapted.classes)
+        self.register_buffer("shift", (torch.zeros(outputs) if shift is None else shift).float())
+        self.register_buffer("spread", (torch.ones(outputs) if spread is None else spread).float())
+        self.standardised = shift is not None or spread is not None
+        readout, device = adapted.readout, adapted.network.device
+        scale = (1.0 / readout.temperature) / self._tensor("spread").double()
+        weights = [readout.coefficients[block.name].double().cpu() * scale for block in adapted.plan.blocks]
+        self.weights = nn.ParameterList([nn.Parameter(value.float()) for value in weights])
+        start = (readout.intercept.double().cpu() - self._tensor("shift").double()) * scale
+        self.intercept = nn.Parameter(start.float())
+        self.to(device)
+        self.channels_last = False
+        self._by_site: dict[str, list[int]] = {}
+        for index, block in enumerate(adapted.plan.blocks):
+            self._by_site.setdefault(block.site, []).append(index)
+        self.train(False)
+
+    def _tensor(self, name: str) -> Tensor:
+        return self.get_buffer(name)
+
+    def _freeze(self) -> None:
+        for pattern in self.tuning.freeze:
+            for name in self.network.select(pattern):
+                self.backbone.get_parameter(name).requires_grad_(False)
+
+    def train(self, mode: bool = True) -> Grafted:
+        """Training mode for what :class:`Tuning` lets change; all else stays as in prediction."""
+        super().train(False)
+        if mode:
+            for part in self.backbone.modules():
+                norm, dropout = (
+                    isinstance(part, _NORMS),
+                    type(part).__name__.lower().startswith(("drop", "stochasticd")),
+                )
+                if (norm and self.tuning.norms == "trained") or (dropout and self.tuning.dropout):
+                    part.train(True)
+        self.training = mode
+        return self
+
+    def laid_out(self) -> Grafted:
+        """The module with its convolutions' weights and its image batches channels last, which changes no result but
+        by rounding, and often the speed."""
+        self.channels_last = True
+        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        return self
+
+    def forward(self, batch: Any) -> Tensor:
+        """``(B, C)`` logits, or values in the targets' unit, of a preprocessed batch."""
+        if self.channels_last and isinstance(batch, Tensor) and batch.ndim == 4:
+            batch = batch.contiguous(memory_format=torch.channels_last)
+        blocks = self.adapted.plan.blocks
+        mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
+        pooled: dict[int, Tensor] = {}
+
+        def keep(site: str, value: Tensor) -> None:
+            for index in self._by_site[site]:
+                pooled[index] = blocks[index].pooling(value, mask)
+
+        with self.network.observe(tuple(self._by_site), keep):
+            self.network.forward(batch)
+        out = self.intercept
+        for index, weight in enumerate(self.weights):
+            out = out + scaled(pooled[index].to(weight.dtype), self.adapted.view, blocks[index].name) @ weight
+        return self._tensor("shift") + self._tensor("spread") * out if self.standardised else out
+
+    def result(self, temperature: float = 1.0) -> Adapted:
+        """The adapted model with the weights as they are now.
+
+        Args:
+            temperature: that calibrates the probabilities of a classifier.
+
+        Raises:
+            ModelError: the backbone's tensors have other names than they came with.
+        """
+        own = self.adapted.network
+        now = {**dict(self.backbone.named_parameters()), **dict(self.backbone.named_buffers())}
+        if set(now) != {*own.params, *own.buffers}:
+            raise ModelError(f"{own.name} changed its tensors' names in training", do="fine-tune without that layer")
+        network = own.with_params({name: value.detach().contiguous() for name, value in now.items()})
+        spread = self._tensor("spread").cpu()
+        names = [block.name for block in self.adapted.plan.blocks]
+        weights = Blocks({n: w.detach().cpu() * spread for n, w in zip(names, self.weights)})
+        intercept = self._tensor("shift").cpu() + self.intercept.detach().cpu() * spread
+        readout = replace(
+            self.adapted.readout, coefficients=weights, intercept=intercept, temperature=temperature, form="trained",
+            strength=0.0,
+        )  # fmt: skip
+        return replace(self.adapted, network=network, readout=readout, source=self.adapted.source or own)
+
+    def scales(self, decay: float) -> dict[str, float]:
+        """Factors of the learning rate by parameter name: ``decay^k`` for the k-th block from the top.
+
+        The head and what comes after the last block have k = 0, the last block k = 1, what comes before the first
+        block one more than the first.
+        """
+        if decay == 1.0:
+            return {}
+        return {
+            f"backbone.{name}": decay ** (len(self.network.blocks) + 1 - depth)
+            for name, depth in depths(self.network).items()
+        }
+
+
+def depths(network: Network) -> dict[str, int]:
+    """Which block each parameter belongs to: 0 before the first, 1 … n in them, n + 1 after the last."""
+    found: dict[str, int] = {}
+    reached = 0
+    for name in network.params:
+        inside = next((i for i, block in enumerate(network.blocks) if fnmatch.fnmatchcase(name, f"{block}.*")), None)
+        if inside is not None:
+            reached = inside + 1
+        between = len(network.blocks) + 1 if reached == len(network.blocks) else reached
+        found[name] = between if inside is None else inside + 1
+    return found
+
+
+def scaled(values: Tensor, view: View, name: str) -> Tensor:
+    """What :meth:`View.design` does to one block's rows, differentiably: scaling, kept columns, norms over them."""
+    columns = None if view.columns is None else view.columns[name].to(values.device)
+    if view.scaling == "unit" and not (columns is not None and view.renormalised):
+        values = _unit(values)
+    if columns is None:
+        return values
+    kept = values[:, columns]
+    return _unit(kept) if view.renormalised else kept
+
+
+def _unit(rows: Tensor) -> Tensor:
+    """Rows of norm 1; a zero row stays zero, and so does its gradient.
+
+    As in :class:`regraft.linear.UnitRows`, a row whose squares leave the range of its dtype is divided by its largest
+    entry first; a constant factor changes neither the result nor, the norm being homogeneous, its gradient.
+    """
+    with torch.no_grad():
+        norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+        unsafe = (norms < torch.finfo(rows.dtype).tiny ** 0.5) | torch.isinf(norms)
+        peaks = rows.abs().amax(dim=1, keepdim=True)
+        factors = torch.where(unsafe & (peaks > 0), peaks, torch.ones_like(peaks))
+    rows = rows / factors
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    return rows / torch.where(norms > 0, norms, torch.ones_like(norms))

@@ -1,0 +1,401 @@
+"""The training loop: seeded, checkpointed, resumed bit for bit.
+
+What happens at step t is a function of the configuration, the rows and the weights before it alone: the
+order of the rows is drawn from (seed, epoch), an augmentation from (row, epoch, seed), the learning rate
+from t. So a run that was killed and started again ends with the bytes of one that was not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regraft.errors import DataError, RecipeError, RegraftError
+from regraft.files import canonical_json, digest
+from regraft.graft.stages.augment import Augment
+from regraft.graft.stages.config import Loop, Optimiser, Schedule, TrainConfig
+from regraft.graft.training.checkpoint import read, tensor_digest, write
+from regraft.graft.training.descent import Average, Descent
+from regraft.graft.training.objective import Objective
+from regraft.graft.training.rows import ImageRows, Rows, order, parts, place
+
+__all__ = [
+    "Augment",
+    "DivergedError",
+    "Epoch",
+    "ImageRows",
+    "Loop",
+    "Optimiser",
+    "Outcome",
+    "Rows",
+    "Schedule",
+    "TrainConfig",
+    "Training",
+    "accuracy",
+    "logits",
+    "tensor_digest",
+    "train",
+]
+
+Progress = Callable[[int, int, float], None]
+OnEpoch = Callable[[int, nn.Module], None]
+Status = Literal["completed", "stopped", "paused", "diverged"]
+CHECKPOINT = "checkpoint.safetensors"
+BEST = "best.safetensors"
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch: training loss and accuracy as the weights moved (augmented rows; ``None`` where rows have no one
+    class), then the validation score (larger is better)."""
+
+    epoch: int
+    loss: float
+    train_score: float | None = None
+    validation_score: float | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. ``best`` is the epoch kept as the best one (0: none yet), by validation score or,
+    without validation rows, by training loss. ``resumed`` is the step that the run went on from."""
+
+    status: Status
+    message: str
+    history: tuple[Epoch, ...]
+    steps: int
+    resumed: int = 0
+    best: int = 0
+
+
+class DivergedError(RegraftError, ArithmeticError):
+    """The loss or a weight is no longer finite. ``outcome`` holds what was reached until then."""
+
+    outcome: Outcome
+
+
+@torch.no_grad()
+def logits(module: nn.Module, rows: Rows, device: str = "cpu", batch_size: int = 512) -> Tensor:
+    """Eval-mode outputs ``(N, C)`` of un-augmented rows, on the CPU; the module's mode is put back."""
+    was_training = module.training
+    module.eval()
+    try:
+        spans = torch.arange(len(rows)).split(batch_size)
+        return torch.cat([module(place(rows.inputs(part), device)).cpu() for part in spans])
+    finally:
+        module.train(was_training)
+
+
+def accuracy(module: nn.Module, rows: Rows, device: str = "cpu") -> float:
+    """Share of rows whose largest logit is their label."""
+    return float((logits(module, rows, device).argmax(1) == rows.labels).double().mean())
+
+
+def train(
+    module: nn.Module,
+    rows: Rows,
+    config: TrainConfig,
+    *,
+    objective: Objective | None = None,
+    validation: Rows | None = None,
+    scales: Mapping[str, float] | None = None,
+    checkpoint: Path | None = None,
+    resume: bool = True,
+    every_seconds: float = 10.0,
+    device: str = "cpu",
+    progress: Progress | None = None,
+    on_epoch: OnEpoch | None = None,
+) -> Outcome:
+    """Minimise the mean loss of ``module`` on ``rows`` in place; leave it in eval mode.
+
+    Args:
+        module: maps a batch of inputs to outputs ``(B, C)``; its weights now are where the run begins, and what
+            requires no gradient stays.
+        rows: the training rows; every epoch visits each once.
+        config: how long and how.
+        objective: the loss and the score; cross-entropy and accuracy by default.
+        validation: rows scored, un-augmented, after each epoch.
+        scales: factor of the learning rate by parameter name.
+        checkpoint: a folder for ``checkpoint.safetensors`` (weights, buffers, optimiser, step, random
+            state) and ``best.safetensors`` (weights and buffers of the best epoch).
+        resume: go on from the checkpoint there; ``False`` begins anew.
+        every_seconds: the least time between two checkpoints inside an epoch; each epoch ends with one.
+            When they are written does not change the result.
+        device: where the module is put and trained.
+        progress: called after each step with (steps done, steps in all, the step's loss).
+        on_epoch: called with (0, module) before the first step and (epoch, module) after each epoch.
+
+    Raises:
+        DivergedError: the loss or a weight became NaN or infinite; the best epoch's weights are kept.
+        RecipeError: the checkpoint there belongs to other settings, rows or initial weights.
+        ArtifactError: the checkpoint there is damaged.
+    """
+    run = Training(module, rows, config, objective, validation, checkpoint, scales, device)
+    run.open(resume)
+    return run.advance(every_seconds=every_seconds, progress=progress, on_epoch=on_epoch)
+
+
+class Training:
+    """One run, which can be advanced in parts: see :func:`train`, which advances it to its end."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        rows: Rows,
+        config: TrainConfig,
+        objective: Objective | None = None,
+        validation: Rows | None = None,
+        folder: Path | None = None,
+        scales: Mapping[str, float] | None = None,
+        device: str = "cpu",
+    ) -> None:
+        if len(rows) < 2:
+            raise DataError("there is too little to train on", expected="at least 2 rows", got=str(len(rows)))
+        if config.loop.patience is not None and validation is None:
+            raise RecipeError("stopping early needs rows that say when", do="give validation rows, or no patience")
+        module.to(device)
+        self.module, self.rows, self.config, self.validation = module, rows, config, validation
+        self.objective, self.folder, self.device = objective or Objective(), folder, device
+        self.per_epoch, self.total = config.batches(len(rows)), config.total(len(rows))
+        held = validation.key if validation is not None else ""
+        settings = canonical_json([dataclasses.asdict(config), dict(scales or {})])
+        frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
+        start = tensor_digest(module.state_dict())
+        self.key = digest(settings, self.objective.key, rows.key, held, start, *frozen)
+        self.descent = Descent(module, config.optimiser, scales)
+        beta = config.loop.average
+        self.average = None if beta is None else Average.of(module, beta)
+        self.step, self.resumed, self.best, self.best_value = 0, 0, 0, -math.inf
+        self.history: list[Epoch] = []
+        self.sums = [0.0, 0.0, 0.0]  # of this epoch so far: loss x rows, rows right, rows
+        self.kept: dict[str, Tensor] = {}  # the best epoch's tensors, where there is no folder for them
+        self.random: dict[str, Tensor] = {}
+        self.sparing = False
+
+    # --------------------------------------------------------------------------------------- running
+
+    def open(self, resume: bool = True) -> None:
+        """Go on from the folder's checkpoint if there is one, or clear it."""
+        if self.folder is None:
+            return
+        if resume and (self.folder / CHECKPOINT).is_file():
+            self.restore()
+            return
+        for name in (CHECKPOINT, BEST):
+            (self.folder / name).unlink(missing_ok=True)
+
+    def advance(
+        self,
+        until: int | None = None,
+        *,
+        every_seconds: float = 10.0,
+        progress: Progress | None = None,
+        on_epoch: OnEpoch | None = None,
+        sparing: bool = False,
+    ) -> Outcome:
+        """Go on to step ``until`` (or the end); the schedule is that of the whole run.
+
+        The module is left in eval mode, at the end of the run with the weights that count: the average's if there
+        is one, the best epoch's if the run stopped early. A ``sparing`` run writes a checkpoint at the end of this
+        part and every ``every_seconds``, but not after each epoch, and keeps no best epoch unless it may stop early.
+        """
+        self.sparing = sparing and self.config.loop.patience is None
+        stop = self.total if until is None else min(until, self.total)
+        with self._own_randomness():
+            return self._loop(stop, every_seconds, progress, on_epoch)
+
+    def _loop(self, stop: int, every_seconds: float, progress: Progress | None, on_epoch: OnEpoch | None) -> Outcome:
+        if on_epoch is not None and self.step == 0:
+            on_epoch(0, self.module)
+        saved = time.monotonic()
+        drawn, batches, over = -1, list[Tensor](), self._patience_over()
+        while self.step < stop and not over:
+            epoch, position = divmod(self.step, self.per_epoch)
+            if drawn != epoch:
+                drawn, batches = epoch, order(len(self.rows), self.config.seed, epoch, self.per_epoch)
+            loss = self._descend(batches[position], epoch)
+            ended = position + 1 == self.per_epoch or self.step == self.total
+            if ended:
+                self._end_epoch(epoch + 1)
+                over = self._patience_over()
+                if on_epoch is not None:
+                    on_epoch(epoch + 1, self.module)
+            at_end = self.step == self.total or (ended and not self.sparing)
+            if at_end or time.monotonic() - saved >= every_seconds:
+                self.save()
+                saved = time.monotonic()
+            if progress is not None:
+                progress(self.step, self.total, loss)
+        self.module.eval()
+        if over:
+            self.module.load_state_dict(self._best())
+            return self.outcome("stopped", f"stopped after epoch {len(self.history)}: none was better than {self.best}")
+        if self.step < self.total:
+            self.save()
+            return self.outcome("paused", f"{self.step} of {self.total} steps")
+        if self.average is not None:
+            self.module.load_state_dict(self.average.tensors)
+        return self.outcome("completed", f"{self.step} steps, {len(self.history)} epochs")
+
+    def _descend(self, batch: Tensor, epoch: int) -> float:
+        """One step of gradient descent; the loss before it."""
+        self.module.train()
+        self.descent.zero()
+        value, right = 0.0, 0.0
+        for part in parts(batch, self.config.loop.accumulate):
+            inputs = place(self.rows.inputs(part, epoch, self.config.seed), self.device)
+            labels = self.rows.labels[part].to(self.device)
+            with self._precision():
+                outputs = self.module(inputs)
+            loss = self.objective.loss(outputs.float(), labels, self.config.label_smoothing)
+            loss = loss * (len(part) / len(batch)) if len(part) < len(batch) else loss
+            amount = loss.item()
+            if not math.isfinite(amount):
+                self._diverge(f"the loss became {amount}", epoch)
+            loss.backward()
+            value += amount
+            right += self.objective.right(outputs.detach(), labels) or 0.0
+        self.descent.step(self.config.schedule.scale(self.step, self.total))
+        if self.average is not None:
+            self.average.update(self.module)
+        self.step += 1
+        for index, amount in enumerate((value * len(batch), right, len(batch))):
+            self.sums[index] += amount
+        return value
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self.config.loop.precision == "float32":
+            return contextlib.nullcontext()
+        return torch.autocast(torch.device(self.device).type, torch.bfloat16)
+
+    def scored(self, rows: Rows) -> tuple[float, Tensor]:
+        """(score, outputs ``(N, C)``) of un-augmented rows by the weights that count now."""
+        with self.average.inside(self.module) if self.average is not None else contextlib.nullcontext():
+            outputs = logits(self.module, rows, self.device)
+        return self.objective.score(outputs, rows.labels), outputs
+
+    def _end_epoch(self, epoch: int) -> None:
+        """Score the epoch, and keep its weights if it is the best so far."""
+        if not all(bool(torch.isfinite(v).all()) for v in self.module.state_dict().values()):
+            self._diverge("a weight is no longer finite", epoch - 1)
+        loss, right, seen = self.sums
+        score = None if self.validation is None else self.scored(self.validation)[0]
+        classes = self.objective.kind in ("binary", "multiclass")
+        self.history.append(Epoch(epoch, loss / seen, right / seen if classes else None, score))
+        self.sums = [0.0, 0.0, 0.0]
+        value = -loss / seen if score is None else score
+        if value > self.best_value and not self.sparing:
+            self.best, self.best_value = epoch, value
+            tensors = dict(self.module.state_dict()) if self.average is None else self.average.tensors
+            if self.folder is not None:
+                write(self.folder / BEST, tensors, {"epoch": epoch})
+            else:
+                self.kept = {name: tensor.detach().clone() for name, tensor in tensors.items()}
+
+    def _best(self) -> dict[str, Tensor]:
+        return self.kept if self.folder is None else read(self.folder / BEST)[0]
+
+    def _patience_over(self) -> bool:
+        patience = self.config.loop.patience
+        return patience is not None and len(self.history) - self.best >= patience
+
+    def _diverge(self, what: str, epoch: int) -> None:
+        """Stop with a sentence; the module gets the best epoch's weights back."""
+        kept = "no epoch had ended"
+        if self.best:
+            self.module.load_state_dict(self._best())
+            where = "" if self.folder is None else f" in {self.folder / BEST}"
+            kept = f"the best weights (epoch {self.best}) are kept{where}"
+        self.module.eval()
+        rate = self.config.optimiser.lr * self.config.schedule.scale(self.step, self.total)
+        error = DivergedError(
+            f"training diverged: {what} at step {self.step + 1} of {self.total} (epoch {epoch + 1}, "
+            f"learning rate {rate:.3g}); {kept}",
+            do=f"try a lower learning rate, such as {self.config.optimiser.lr / 10:.3g}, or more warm-up "
+            "steps, and look for extreme input values",
+        )
+        error.outcome = self.outcome("diverged", str(error))
+        raise error
+
+    def outcome(self, status: Status, message: str) -> Outcome:
+        """What was reached until now."""
+        return Outcome(status, message, tuple(self.history), self.step, self.resumed, self.best)
+
+    # ------------------------------------------------------------------------- state, randomness
+
+    @contextlib.contextmanager
+    def _own_randomness(self) -> Iterator[None]:
+        """The run's own random state (dropout draws from it) for the block; the caller's is put back after it."""
+        cuda = self.device.startswith("cuda")
+        with torch.random.fork_rng(devices=[self.device] if cuda else []):
+            if self.random:
+                torch.set_rng_state(self.random["cpu"])
+                if cuda and "cuda" in self.random:
+                    torch.cuda.set_rng_state(self.random["cuda"], self.device)
+            else:
+                torch.manual_seed(self.config.seed)
+            try:
+                yield
+            finally:
+                self.random = self._random_now()
+
+    def _random_now(self) -> dict[str, Tensor]:
+        now = {"cpu": torch.get_rng_state()}
+        if self.device.startswith("cuda"):
+            now["cuda"] = torch.cuda.get_rng_state(self.device)
+        return now
+
+    def save(self) -> None:
+        """Write the whole state as one file, so that no two files can disagree."""
+        if self.folder is None:
+            return
+        tensors = {f"model.{name}": value for name, value in self.module.state_dict().items()}
+        tensors |= {f"optimiser.{name}": value for name, value in self.descent.tensors().items()}
+        tensors |= {f"random.{name}": value for name, value in self._random_now().items()}
+        if self.average is not None:
+            tensors |= {f"average.{name}": value for name, value in self.average.tensors.items()}
+        state = {
+            "key": self.key,
+            "step": self.step,
+            "history": [dataclasses.asdict(epoch) for epoch in self.history],
+            "sums": self.sums,
+            "best": self.best,
+            "best_value": self.best_value if math.isfinite(self.best_value) else None,
+        }
+        write(self.folder / CHECKPOINT, tensors, state)
+
+    def restore(self) -> None:
+        """The inverse of :meth:`save`."""
+        folder = self.folder or Path()
+        tensors, state = read(folder / CHECKPOINT)
+        if state.get("key") != self.key:
+            raise RecipeError(
+                f"{folder / CHECKPOINT} belongs to another run",
+                expected="the same settings, rows and initial weights",
+                got="different ones",
+                do="give another output folder, or resume=False to begin anew",
+            )
+        kinds: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "random": {}, "average": {}}
+        for name, value in tensors.items():
+            kind, _, rest = name.partition(".")
+            kinds[kind][rest] = value
+        self.module.load_state_dict(kinds["model"])
+        self.descent.restore(kinds["optimiser"])
+        self.random = kinds["random"]
+        if self.average is not None:
+            for name, value in kinds["average"].items():
+                self.average.tensors[name].copy_(value)
+        self.step = self.resumed = int(state["step"])
+        self.history = [Epoch(**epoch) for epoch in state["history"]]
+        self.sums = [float(value) for value in state["sums"]]
+        self.best = int(state["best"])
+        self.best_value = -math.inf if state["best_value"] is None else float(state["best_value"])

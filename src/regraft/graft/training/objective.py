@@ -1,0 +1,123 @@
+"""What training minimises and what it is judged by, for each kind of labels."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regraft.data import Kind
+from regraft.files import canonical_json, digest
+from regraft.graft.problem import Task
+from regraft.graft.training.checkpoint import tensor_digest
+from regraft.heads import Response, higher_is_better, link, score
+
+__all__ = ["Objective", "moments"]
+
+
+@dataclass(frozen=True, eq=False)
+class Objective:
+    r"""A mean loss over rows, and a metric.
+
+    ======================  ==================================================================
+    kind                    loss of a row with outputs ``f``
+    ======================  ==================================================================
+    binary, multiclass      cross-entropy ``−Σ_c t_c log softmax(f)_c`` with smoothed labels
+                            ``t = (1 − s) e_y + s / C``, times the class's weight
+    multilabel              mean over the labels that are there of the binary cross-entropy,
+                            each times its weight
+    regression              mean over the values that are there of ``((f − y) / spread)²``
+    ======================  ==================================================================
+
+    Attributes:
+        kind: of the labels.
+        metric: see :func:`regraft.heads.score`.
+        weights: ``(C,)`` by class; multilabel ``(2, C)``: of zeros and of ones.
+        spread: regression: ``(C,)``, the standard deviations of the training targets.
+    """
+
+    kind: Kind = "multiclass"
+    metric: str = "accuracy"
+    weights: Tensor | None = None
+    spread: Tensor | None = None
+
+    @staticmethod
+    def of(task: Task) -> Objective:
+        """For a task's labels: balanced weights ``n / (C n_c)`` if asked for, and the targets' spread."""
+        response = task.response
+        weights: Tensor | None = None
+        spread: Tensor | None = None
+        if task.kind == "regression":
+            spread = moments(response)[1]
+        elif task.class_weight is not None:
+            weights = _weights(response, task)
+        return Objective(task.kind, task.metric, weights, spread)
+
+    @property
+    def key(self) -> str:
+        """A digest of all that decides the loss and the score."""
+        held = {"weights": self.weights, "spread": self.spread}
+        tensors = {name: value for name, value in held.items() if value is not None}
+        return digest(canonical_json([self.kind, self.metric]), tensor_digest(tensors))
+
+    def loss(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The mean loss over rows of ``outputs`` ``(B, C)``; ``labels`` are codes ``(B,)`` or values ``(B, C)``."""
+        if self.kind in ("binary", "multiclass"):
+            if self.weights is None:
+                return functional.cross_entropy(outputs, labels, label_smoothing=smoothing)
+            rows = functional.cross_entropy(outputs, labels, label_smoothing=smoothing, reduction="none")
+            return (rows * self.weights.to(rows)[labels]).mean()
+        there = ~labels.isnan()
+        target = torch.where(there, labels, torch.zeros_like(labels)).to(outputs)
+        if self.kind == "multilabel":
+            smoothed = (1 - smoothing) * target + smoothing / 2
+            each = functional.binary_cross_entropy_with_logits(outputs, smoothed, reduction="none")
+            if self.weights is not None:
+                each = each * torch.where(target > 0.5, self.weights[1].to(each), self.weights[0].to(each))
+        else:
+            spread = torch.ones(outputs.shape[1]) if self.spread is None else self.spread
+            each = ((outputs - target) / spread.to(outputs)).square()
+        return (each * there).sum() / there.sum().clamp_min(1)
+
+    def right(self, outputs: Tensor, labels: Tensor) -> float | None:
+        """How many rows have their label's output as the largest; ``None`` where rows have no one class."""
+        if self.kind not in ("binary", "multiclass"):
+            return None
+        return float((outputs.argmax(1) == labels).sum())
+
+    def score(self, outputs: Tensor, labels: Tensor) -> float:
+        """The metric on ``(N, C)`` outputs, its sign changed where less is better.
+
+        Raises:
+            DataError: the metric is undefined on these rows.
+        """
+        if self.metric == "accuracy" and self.kind in ("binary", "multiclass"):
+            return float((outputs.argmax(1) == labels).double().mean())
+        names = [str(i) for i in range(outputs.shape[1])]
+        response = Response.of(self.kind, names, labels.numpy())
+        value = score(self.metric, response, link(response.link, outputs.double()))
+        return value if higher_is_better(self.metric) else -value
+
+
+def moments(response: Response) -> tuple[Tensor, Tensor]:
+    """Means and standard deviations (1 where a column is constant) of the targets that are there, ``(C,)`` each."""
+    mask = torch.ones_like(response.values) if response.mask is None else response.mask.to(response.values)
+    count = mask.sum(0).clamp_min(1)
+    mean = (response.values * mask).sum(0) / count
+    spread = ((response.values - mean).square() * mask).sum(0).div(count).sqrt()
+    return mean, torch.where(spread > 0, spread, torch.ones_like(spread))
+
+
+def _weights(response: Response, task: Task) -> Tensor:
+    if not isinstance(task.class_weight, str):
+        named = {str(name): float(value) for name, value in (task.class_weight or {}).items()}
+        ones = torch.tensor([named.get(name, 1.0) for name in response.classes], dtype=torch.float64)
+        return torch.stack([torch.ones_like(ones), ones]) if response.kind == "multilabel" else ones
+    if response.kind == "multilabel":
+        mask = torch.ones_like(response.values) if response.mask is None else response.mask.to(response.values)
+        total, ones = mask.sum(0), (response.values * mask).sum(0)
+        return torch.stack([total / (2 * (total - ones).clamp_min(1)), total / (2 * ones.clamp_min(1))])
+    counts = response.values.sum(0)
+    return counts.sum() / ((counts > 0).sum() * counts.clamp_min(1))

@@ -1,0 +1,393 @@
+"""Training as a problem of the protocol: prepare the head, choose how to train on a hold-out, train on all rows.
+
+The choice (learning rate, τ, and where a head is refitted its scaling, form and penalty) is made on a seeded,
+stratified fifth of the problem's rows, which no group crosses: *twins* are trained on the other four fifths and judged
+on it. The final model is trained on all rows with the choices. A hold-out and not a cross-validation, because every
+fold would be a training. The chosen twin's outputs on the hold-out also give the temperature.
+
+Why a twin for refitted heads too: rows that a network was trained on look easier through it than new ones, so a
+cross-validation of λ among them would choose too small a penalty. The twin's features of the held-out fifth are of
+rows that it never saw, while the head is solved on rows that it was trained on: the situation of the final model, at
+the cost of one more sweep and none more training.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.data import holdout
+from regraft.errors import RecipeError
+from regraft.features import Plan
+from regraft.graft.adapted import Adapted
+from regraft.graft.frozen.problem import FeatureProblem
+from regraft.graft.problem import Head, HeldOut, Problem, Task
+from regraft.graft.stages.training import Probe, Train
+from regraft.graft.training.halving import cost, halve
+from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.graft.training.objective import Objective
+from regraft.graft.training.probing import Heads, probing_heads
+from regraft.graft.training.refit import Refit, Refitted
+from regraft.graft.training.trial import Trial, Work
+from regraft.heads import Status, higher_is_better, link, temperature
+from regraft.network import Network
+from regraft.record import Candidate, Finding
+
+__all__ = ["FRACTION", "LR_RUNGS", "TAU_RUNGS", "TrainedHead", "TrainingProblem", "planned"]
+
+FRACTION = 0.2
+LR_RUNGS, LR_KEEP = (0.1, 0.3), 0.5
+TAU_RUNGS, TAU_KEEP = (0.1, 0.3, 1.0), 1 / 3
+HOLDOUT = "hold-out of a fifth (selection: optimistic)"
+_SOLVED = -1  # the τ of a head that was solved, not probed
+
+
+def planned(probe: Probe | None, train: Train, rows: int, *, twice: bool) -> int:
+    """The steps that :meth:`TrainingProblem.solve` takes at most: the choice, and the final training.
+
+    Args:
+        rows: of the problem.
+        twice: a second final training follows, on all rows after one on part of them.
+    """
+    taus = 1 if probe is None else len(probe.candidates)
+    rates, begun = cost(len(train.lrs), rungs=LR_RUNGS, keep=LR_KEEP)
+    lengths, reached = cost(taus, rungs=TAU_RUNGS, keep=TAU_KEEP)
+    # The training at the best rate is one of the next candidates; the best of those is then brought to its end.
+    choice = rates + max(lengths - begun, 0.0) + 1.0 - max(reached, begun)
+    return round((choice + (2 if twice else 1)) * train.config.total(rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What was chosen on the hold-out.
+
+    Attributes:
+        lr, tau: of the training; τ is -1 for a head that was solved.
+        frozen: the backbone stays as it is (FT+).
+        temperature: on the held-out rows.
+        refit: what the head on the tuned network's features was chosen as.
+    """
+
+    lr: float
+    tau: int
+    frozen: bool = False
+    temperature: float = 1.0
+    refit: Refitted | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedHead(Head):
+    """A trained model, and how it was chosen.
+
+    Attributes:
+        model: the final one, trained on all rows.
+        last: the final training; ``None`` if the backbone stays as it is.
+        judged: every candidate's training, best first.
+        held: the chosen twin on the rows that chose it; ``None`` for a model that took over another's choices.
+    """
+
+    model: Adapted
+    choice: Choice
+    last: Trial | None
+    judged: tuple[Trial, ...]
+    held: HeldOut | None
+    metric: str
+    notes: tuple[Finding, ...] = ()
+    layers: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Learning rates and τ with their scores where they were last judged."""
+        key = None if self.choice.frozen else (self.choice.lr, self.choice.tau)
+        return tuple(_candidate(trial, self.metric, trial.key == key) for trial in self.judged)
+
+    @property
+    def status(self) -> Status:
+        """How the final training ended."""
+        outcome = None if self.last is None else self.last.outcome
+        if outcome is None:
+            return Status(True, 0, 0.0, "the backbone stays as it is")
+        return Status(outcome.status in ("completed", "stopped"), outcome.steps, math.nan, outcome.message)
+
+    def predict_proba(self, problem: TrainingProblem) -> Tensor:
+        """Probabilities of another problem's rows, by a pass of the trained network over them."""
+        return problem.predicted(self.model)
+
+    def held_out(self) -> HeldOut:
+        """The hold-out's rows by the chosen twin."""
+        if self.held is None:
+            raise RecipeError("these choices were made on other rows")
+        return self.held
+
+    def adapted(self, task: Task, network: Network, plan: Plan) -> Adapted:
+        """The final model."""
+        return self.model
+
+    def figures(self, problem: TrainingProblem, plan: Plan) -> dict[str, Any]:
+        """``training``: loss and score of every training by epoch; ``layers`` of a refitted head."""
+        runs = [] if self.last is None else [_curve(self.last, final=True)]
+        runs += [_curve(trial, final=False) for trial in self.judged]
+        found: dict[str, Any] = {"training": {"metric": self.metric, "runs": runs}}
+        if self.layers:
+            found["layers"] = list(self.layers)
+        return found
+
+    def findings(self) -> Iterator[Finding]:
+        """What training had to say."""
+        yield from self.notes
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingProblem(Problem):
+    """Rows to train a network on.
+
+    Attributes:
+        task: the labels, and how models are judged.
+        rows: the inputs, decoded.
+        frozen: the features of the frozen backbone that heads are prepared on.
+        network, plan: the backbone, and the blocks of ``frozen``.
+        stages: how the head is prepared (``None``: it is solved on ``frozen``), the training, and the refit.
+        work: where trainings are kept and counted.
+        settled_on: the head whose choices are taken over.
+        origin: the backbone as it was published, where ``network`` has other weights from the start.
+    """
+
+    task: Task
+    rows: ManifestRows
+    frozen: FeatureProblem
+    network: Network
+    plan: Plan
+    stages: tuple[Probe | None, Train, Refit | None]
+    work: Work
+    settled_on: TrainedHead | None = None
+    origin: Network | None = None
+
+    @property
+    def dear(self) -> bool:
+        """Yes: a solve is several trainings."""
+        return True
+
+    def take(self, rows: np.ndarray) -> TrainingProblem:
+        """The problem on some of its rows."""
+        return replace(self, task=self.task.take(rows), rows=self.rows.take(rows), frozen=self.frozen.take(rows))
+
+    def sharing(self) -> TrainingProblem:
+        """Itself: the rows are decoded already."""
+        return self
+
+    def settled(self, head: TrainedHead) -> TrainingProblem:
+        """The problem with the choices of a head trained on part of the rows."""
+        return replace(self, settled_on=head)
+
+    def predicted(self, model: Adapted, batch_size: int = 64) -> Tensor:
+        """Probabilities (or values) of these rows by a model for raw inputs, ``(N, C)``."""
+        parts = torch.arange(len(self.rows)).split(batch_size)
+        self.work.rows += len(self.rows)
+        return torch.cat([model.probabilities(self.rows.inputs(part)) for part in parts])
+
+    # ------------------------------------------------------------------------------------- solving
+
+    def solve(self) -> TrainedHead:
+        """Choose on the hold-out, unless the choices are settled, and train on all rows.
+
+        Raises:
+            RecipeError: every candidate diverged.
+            DivergedError: the final training diverged where its twin did not.
+        """
+        chosen = self.settled_on
+        if chosen is None:
+            return self._chosen()
+        return self._final(chosen.choice, chosen.judged, None, chosen.notes)
+
+    def heads(self, taus: tuple[int, ...]) -> Heads:
+        """The prepared heads by τ, on these rows."""
+        probe = self.stages[0]
+        if probe is None:
+            solved = self.frozen.solve().adapted(self.task, self.network, self.plan)
+            return Heads({_SOLVED: replace(solved, source=self.origin)}, {})
+        (block,) = self.plan.blocks
+        features, labels = self.frozen.matrices[block.name], self.rows.labels
+        found = probing_heads(self.network, self.plan, features, labels, self.task, probe, taus)
+        return replace(found, by_tau={tau: replace(h, source=self.origin) for tau, h in found.by_tau.items()})
+
+    def _chosen(self) -> TrainedHead:
+        task, (probe, train, refit) = self.task, self.stages
+        out = holdout(task.target, task.groups, FRACTION, task.seed)
+        rest, held = self.take(np.flatnonzero(~out)), self.take(np.flatnonzero(out))
+        prepared = rest.heads((_SOLVED,) if probe is None else probe.candidates)
+        trials = {
+            (lr, tau): rest.trial(head, lr, tau, held.rows) for tau, head in prepared.by_tau.items() for lr in train.lrs
+        }
+        ranking = self._halved(trials, sorted(prepared.by_tau))
+        best = ranking[0]
+        twin = best.advance(best.total, self.work)
+        if twin is None or best.outputs is None:
+            raise RecipeError(
+                "every candidate of the training diverged", got=best.said, do="try a lower learning rate with --lr"
+            )
+        choice = Choice(best.key[0], best.key[1])
+        outputs, probabilities = best.outputs, None
+        if train.or_frozen:
+            choice, outputs = self._or_frozen(choice, best, prepared, held)
+        response = held.task.response
+        if not choice.frozen:
+            choice = replace(choice, temperature=temperature(outputs.double(), response))
+        if refit is not None:
+            found, probabilities = refit.choose(twin, self.rows, self.task, out, self.work)
+            choice = replace(choice, refit=found)
+        if probabilities is None:
+            probabilities = link(response.link, outputs.double() / choice.temperature)
+        kept = HeldOut(np.flatnonzero(out), probabilities, None, HOLDOUT)
+        notes = tuple(_notes(ranking, prepared, choice, train, probe))
+        return self._final(choice, tuple(ranking), kept, notes)
+
+    def trial(self, head: Adapted, lr: float, tau: int, held: ManifestRows | None) -> Trial:
+        """A training of these rows from a head."""
+        train = self.stages[1]
+        name = f"lr {lr:g}" if tau == _SOLVED else f"lr {lr:g}, tau {tau}"
+        return Trial(name, head, train.at(lr, self.task.seed), train.tuning, self.rows, self.task, held, (lr, tau))
+
+    def _halved(self, trials: dict[tuple[float, int], Trial], taus: list[int]) -> list[Trial]:
+        """First the learning rate, at the τ in the middle; then τ, at that rate. Best first."""
+
+        def advance(trial: Trial, fraction: float) -> tuple[float, float]:
+            trial.advance(max(1, round(fraction * trial.total)), self.work)
+            return trial.value
+
+        middle = taus[len(taus) // 2]
+        rates = list(dict.fromkeys(lr for lr, _ in trials))
+        by_rate = halve([trials[lr, middle] for lr in rates], advance, rungs=LR_RUNGS, keep=LR_KEEP)
+        lr = by_rate[0].key[0]
+        by_tau = halve([trials[lr, tau] for tau in taus], advance, rungs=TAU_RUNGS, keep=TAU_KEEP)
+        return by_tau + [trial for trial in by_rate if trial not in by_tau]
+
+    def _or_frozen(self, choice: Choice, best: Trial, prepared: Heads, held: TrainingProblem) -> tuple[Choice, Tensor]:
+        """The frozen backbone with the head that was prepared, where training is no better on the hold-out (FT+)."""
+        head = prepared.by_tau[choice.tau]
+        design = head.view.design(held.frozen.matrices, self.task.target.outputs)
+        outputs = (head.readout.logits(design) / head.readout.temperature).float()
+        score = Objective.of(self.task).score(outputs, held.rows.labels)
+        if best.outputs is None or score >= best.value[0]:
+            return replace(choice, frozen=True), outputs
+        return choice, best.outputs
+
+    def _final(
+        self, choice: Choice, ranking: tuple[Trial, ...], held: HeldOut | None, notes: tuple[Finding, ...]
+    ) -> TrainedHead:
+        """Train on all rows with the choices."""
+        refit = self.stages[2]
+        start = self.heads((choice.tau,)).by_tau.get(choice.tau)
+        if start is None:
+            raise RecipeError("head probing diverged on all rows", do="probe fewer epochs with --tau")
+        trial = self.trial(start, choice.lr, choice.tau, None)
+        model, last = start, None
+        if not choice.frozen:
+            last = trial
+            trained = trial.advance(trial.total, self.work)
+            if trained is None:
+                raise RecipeError(
+                    "the final training diverged", got=trial.said, do="try a lower learning rate with --lr"
+                )
+            model = replace(trained, readout=replace(trained.readout, temperature=choice.temperature))
+        layers: tuple[dict[str, Any], ...] = ()
+        if refit is not None and choice.refit is not None:
+            model, layers = refit.final(model, self.rows, self.task, choice.refit, self.work)
+        return TrainedHead(model, choice, last, ranking, held, self.task.metric, notes, layers)
+
+
+def _candidate(trial: Trial, metric: str, chosen: bool) -> Candidate:
+    """A trial as a cell of the record: its score where it was last judged."""
+    score = trial.value[0] if higher_is_better(metric) else -trial.value[0]
+    error = math.nan
+    if metric == "accuracy" and trial.held is not None and 0 <= score <= 1:
+        error = math.sqrt(score * (1 - score) / len(trial.held))
+    steps = 0 if trial.outcome is None else trial.outcome.steps
+    name = trial.name if steps == trial.total else f"{trial.name}, {steps} of {trial.total} steps"
+    return Candidate(name, trial.key[0], score if math.isfinite(score) else math.nan, error, chosen)
+
+
+def _curve(trial: Trial, *, final: bool) -> dict[str, Any]:
+    outcome = trial.outcome
+    history = () if outcome is None else outcome.history
+    status = "halved" if outcome is None or outcome.status == "paused" else outcome.status
+    return {
+        "name": trial.name,
+        "role": "final" if final else "twin" if status in ("completed", "stopped") else "candidate",
+        "status": "diverged" if trial.said else status,
+        "steps": 0 if outcome is None else outcome.steps,
+        "total": trial.total,
+        "score": trial.value[0] if math.isfinite(trial.value[0]) else None,
+        "epochs": [
+            {"epoch": e.epoch, "loss": e.loss, "train": e.train_score, "validation": e.validation_score}
+            for e in history
+        ],
+    }
+
+
+def _notes(
+    ranking: list[Trial], prepared: Heads, choice: Choice, train: Train, probe: Probe | None
+) -> Iterator[Finding]:
+    tau = "" if choice.tau == _SOLVED else f", after {choice.tau} epochs of head probing"
+    yield Finding(
+        "training-choice",
+        f"Trained at learning rate {choice.lr:g}{tau}." if not choice.frozen else "The backbone stays as it is.",
+        "info",
+        choice.lr,
+        "learning rate",
+        detail=f"Chosen among {len(ranking)} by successive halving on a held-out fifth of the rows."
+        + (" No training did better there than the frozen backbone." if choice.frozen else ""),
+    )
+    if (refit := choice.refit) is not None:
+        yield Finding(
+            "refitted-head",
+            f"A {refit.form} head on all layers of the tuned network, features scaled by {refit.scaling}.",
+            "info",
+            refit.strength,
+            "strength",
+            detail="Chosen on held-out rows that the network which gave their features was not trained on.",
+        )
+    if gone := [trial for trial in ranking if trial.said]:
+        yield Finding(
+            "training-diverged",
+            f"{len(gone)} of {len(ranking)} trainings diverged and were stopped.",
+            "info",
+            len(gone),
+            "trainings",
+            detail="; ".join(f"{trial.name}: {trial.said}" for trial in gone[:3]),
+            advice="Nothing to do: the choice is among the others. Lower rates with --lr avoid the waste.",
+        )
+    if prepared.diverged:
+        yield Finding(
+            "probing-diverged",
+            "Head probing diverged before its longest tau.",
+            "warning",
+            detail=prepared.diverged,
+            advice="The heads from before are used; a lower rate of the probing would give the others.",
+        )
+    rates = sorted(train.lrs)
+    if len(rates) > 1 and choice.lr in (rates[0], rates[-1]) and not choice.frozen:
+        side = "lowest" if choice.lr == rates[0] else "highest"
+        yield Finding(
+            "learning-rate-at-edge",
+            f"The chosen learning rate is the {side} that was tried.",
+            "advice",
+            choice.lr,
+            "learning rate",
+            advice=f"Try --lr {choice.lr * (0.3 if side == 'lowest' else 3):.3g}: it may do better.",
+        )
+    if probe is not None and probe.smoothing < train.config.label_smoothing:
+        yield Finding(
+            "smoothing-opposes",
+            "Labels are smoothed more in training than in head probing.",
+            "warning",
+            train.config.label_smoothing,
+            "smoothing",
+            detail="The head is prepared for harder labels than it is then trained on, which sends features back.",
+            advice="Smooth the probing's labels at least as much as the training's.",
+        )

@@ -1,0 +1,127 @@
+"""One candidate of a choice: a training that is advanced as far as its scores warrant."""
+
+from __future__ import annotations
+
+import math
+import shutil
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from torch import Tensor
+
+from regraft.graft.adapted import Adapted
+from regraft.graft.problem import Task
+from regraft.graft.stages.config import TrainConfig, Tuning
+from regraft.graft.training.finetune import grafted, lay_out, step_flops, training
+from regraft.graft.training.loop import DivergedError, Outcome
+from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.graft.training.objective import Objective
+
+__all__ = ["Trial", "Work"]
+
+
+@dataclass
+class Work:
+    """Where trainings are kept while a run goes on, and what they have cost so far.
+
+    Attributes:
+        folder: checkpoints, one folder a training, named by all that decides it: an interrupted run goes on from
+            them.
+        tick: called with (steps done, steps planned).
+        planned: steps.
+        steps, rows, flops: spent, by this process.
+        used: the folders of this run's trainings.
+    """
+
+    folder: Path
+    tick: Callable[[int, int], None] | None = None
+    planned: int = 0
+    steps: int = 0
+    rows: int = 0
+    flops: int = 0
+    used: set[Path] = field(default_factory=set)
+
+    def place(self, key: str) -> Path:
+        """The folder of the training that ``key`` decides."""
+        path = self.folder / key[:24]
+        self.used.add(path)
+        return path
+
+    def clear(self) -> None:
+        """Delete what this run kept: its result is safe elsewhere."""
+        for path in sorted(self.used):
+            shutil.rmtree(path, ignore_errors=True)
+
+    def trained(self, rows: int, flops: int) -> None:
+        """Count what a training did."""
+        self.rows += rows
+        self.flops += flops
+
+    def step(self) -> None:
+        """Count one step."""
+        self.steps += 1
+        if self.tick is not None:
+            self.tick(self.steps, max(self.planned, self.steps))
+
+
+@dataclass
+class Trial:
+    """A head, a learning rate, rows to train on and rows to judge by.
+
+    Between two calls of :meth:`advance` everything lies on disk, so that ten candidates take the memory of one.
+
+    Attributes:
+        name: for the record.
+        head: where training begins.
+        config, tuning: how.
+        rows, task: to train on.
+        held: to judge by.
+        key: (lr, τ), or whatever tells the choice.
+    """
+
+    name: str
+    head: Adapted
+    config: TrainConfig
+    tuning: Tuning
+    rows: ManifestRows
+    task: Task
+    held: ManifestRows | None = None
+    key: tuple[float, int] = (0.0, 0)
+    value: tuple[float, float] = (-math.inf, -math.inf)
+    outcome: Outcome | None = None
+    outputs: Tensor | None = None
+    said: str = ""
+
+    @property
+    def total(self) -> int:
+        """Steps of the whole training."""
+        return self.config.total(len(self.rows))
+
+    def advance(self, until: int, work: Work) -> Adapted | None:
+        """Go on to step ``until``, judge, and give the model; ``None`` if it diverged.
+
+        ``value`` becomes (score, minus the loss) on the held rows: of equal scores the lower loss is better.
+        """
+        if self.said:
+            return None
+        module = lay_out(grafted(self.head, self.task, self.tuning))
+        objective = Objective.of(self.task)
+        run = training(module, self.rows, self.config, objective, None, None)
+        run.folder = work.place(run.key)
+        run.open()
+        before = run.step
+        try:
+            self.outcome = run.advance(until, progress=lambda *_: work.step(), sparing=True)
+        except DivergedError as error:
+            self.said, self.outcome, self.value = error.what, error.outcome, (-math.inf, -math.inf)
+            return None
+        finally:
+            rows = round((run.step - before) * len(self.rows) / run.per_epoch)
+            if rows:
+                work.trained(rows, rows * step_flops(module, self.rows))
+        if self.held is not None:
+            score, self.outputs = run.scored(self.held)
+            self.value = (score, -float(objective.loss(self.outputs, self.held.labels)))
+            work.rows += len(self.held)
+        return module.result()

@@ -1,0 +1,144 @@
+"""Costs against the paper's Table 3 and against counts by hand."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from regraft.graft.cost.counts import (
+    Workload,
+    alternatives,
+    finetune_flops,
+    gram_search_flops,
+    head_bytes,
+    head_flops,
+    paper_flops,
+    paper_search_flops,
+    paper_stored_words,
+)
+from regraft.heads import FRACTIONS
+from regraft.heads.selection.kept import stored_bytes
+
+# Head2Toe, Table 3 with the steps of Table 2: F, N, C, steps, FLOPs / fine-tuning, size / fine-tuning, size / linear
+TABLE_3 = {
+    "Caltech101": (0.010, 467688, 102, 5000, 0.009675, 0.020750, 2.353167),
+    "CIFAR-100": (0.200, 30440, 100, 500, 0.005792, 0.025743, 2.977301),
+    "Clevr-Dist": (0.001, 467688, 6, 500, 0.005747, 0.000741, 1.417419),
+    "Clevr-Count": (0.005, 30440, 8, 5000, 0.000568, 0.000092, 0.132278),
+    "Retinopathy": (0.200, 467688, 5, 500, 0.005657, 0.020531, 47.099634),
+    "DMLab": (0.020, 467688, 6, 500, 0.005747, 0.003011, 5.756287),
+    "dSpr-Orient": (0.200, 30440, 16, 500, 0.005302, 0.004183, 3.001686),
+    "dSpr-Loc": (0.005, 467688, 16, 500, 0.006644, 0.002212, 1.587624),
+    "DTD": (0.005, 1696552, 47, 5000, 0.015823, 0.019157, 4.692396),
+    "EuroSAT": (0.100, 30440, 10, 500, 0.005267, 0.001336, 1.532776),
+    "KITTI-Dist": (0.020, 467688, 4, 500, 0.005567, 0.002215, 6.350983),
+    "Flowers102": (0.100, 30440, 102, 5000, 0.001117, 0.013146, 1.490882),
+    "Pets": (0.002, 467688, 37, 5000, 0.003842, 0.002089, 0.649417),
+    "Camelyon": (0.020, 30440, 2, 500, 0.005220, 0.000092, 0.529114),
+    "Resisc45": (0.020, 467688, 45, 500, 0.009247, 0.018474, 4.725480),
+    "sNORB-Azim": (0.002, 1696552, 18, 500, 0.011069, 0.004851, 3.094923),
+    "sNORB-Elev": (0.050, 467688, 9, 500, 0.006016, 0.009578, 12.210897),
+    "Sun397": (0.100, 30440, 397, 5000, 0.002839, 0.049781, 1.487498),
+    "SVHN": (0.005, 1696552, 10, 500, 0.008464, 0.005865, 6.730334),
+}
+BODY = 23.484e6  # weights of a ResNet-50 without its head, which follow from the column of sizes
+
+
+@pytest.mark.parametrize("task", TABLE_3)
+def test_sizes_of_the_paper(task):
+    fraction, width, outputs, _, _, of_tuned, of_linear = TABLE_3[task]
+    words = paper_stored_words(fraction, width, outputs)
+    assert words / (2048 * outputs) == pytest.approx(of_linear, rel=1e-3)
+    assert words / (BODY + 2048 * outputs) == pytest.approx(of_tuned, rel=5e-3)
+
+
+@pytest.mark.parametrize("task", TABLE_3)
+def test_operations_of_the_paper_from_one_constant(task):
+    """The table does not say what its backbone's pass costs; the row of SVHN does, and gives the other 18."""
+    _, width, outputs, steps, expected, _, _ = TABLE_3[task]
+    _, n, c, t, relative, _, _ = TABLE_3["SVHN"]
+    forward = 4 / 3 * n * c / (relative - 1000 / (3 * 128 * t))
+    assert forward == pytest.approx(6.95e9, rel=1e-3)
+    ours = paper_flops(forward, width, outputs, rows=1000, steps=steps, batch=128)
+    assert ours / finetune_flops(forward, steps, 128) == pytest.approx(expected, rel=1.5e-3)
+
+
+def test_the_fractions_of_the_text_cost_eighteen_per_cent():
+    text = FRACTIONS[:-1]
+    assert sum(text) == pytest.approx(0.1885)
+    plain = paper_flops(0.0, 1000, 10, rows=1000, steps=500, batch=128)
+    assert paper_flops(0.0, 1000, 10, rows=1000, steps=500, batch=128, fractions=text) / plain == pytest.approx(1.1885)
+
+
+def test_the_search_of_the_paper_by_hand():
+    one = 4 * 100 * 3 * 128 * 500 * 1.5
+    assert paper_search_flops(
+        [100], 3, folds=1, steps=(500,), rates=1, strengths=1, fractions=(0.2, 0.3)
+    ) == pytest.approx(one)
+    whole = paper_search_flops([100, 200], 3, fractions=(0.2, 0.3))
+    assert whole == pytest.approx(one * (1 + 10) * (1 + 2) * 5 * 2 * 2)
+
+
+def test_a_training_step_is_three_forward_passes():
+    """Counted by PyTorch on a deep chain, where the first layer's missing input gradient hardly shows."""
+    layers = torch.nn.Sequential(*(torch.nn.Linear(32, 32) for _ in range(40)))
+    x = torch.randn(8, 32)
+    with FlopCounterMode(display=False) as forward:
+        layers(x)
+    with FlopCounterMode(display=False) as step:
+        layers(x).sum().backward()
+    row = forward.get_total_flops() / 8
+    assert step.get_total_flops() == pytest.approx(finetune_flops(row, 1, 8), rel=0.01)
+
+
+def test_gram_search_by_hand():
+    """One size, one fold, one penalty, one fraction: ten rows, 40 features, 3 outputs, 8 of them kept."""
+    found = gram_search_flops([40], 10, 3, folds=1, strengths=1, fractions=(0.2,))
+    cubed = 1000
+    assert found["score"] == pytest.approx(5 / 8 * 2 * 100 * 40 + 2 * (cubed / 3 + 2 * 10 * 40 * 3))
+    assert found["fractions"] == pytest.approx(5 / 8 * 2 * 100 * (8 + 8) + 2 * cubed / 3)
+    assert found["final"] == pytest.approx(2 * (10 * cubed + 40 * 4 * 100 * 3))
+
+
+def test_gram_search_grows_with_its_grid_and_stops_at_its_samples():
+    base = gram_search_flops([1000], 100, 10, folds=5)
+    double = gram_search_flops([1000], 100, 10, folds=5, solves=2)
+    assert double == {name: 2 * value for name, value in base.items()}
+    more = gram_search_flops([1000, 1000], 100, 10, folds=5)
+    assert more["score"] == 2 * base["score"]
+    assert more["final"] == base["final"]
+    wide = [gram_search_flops([size], 100, 10, folds=5)["fractions"] for size in (10**7, 10**8)]
+    assert wide[0] == pytest.approx(wide[1], rel=0.25)  # nested Grams are sampled
+    assert gram_search_flops([100], 4000, 2, folds=5) == gram_search_flops([100], 9000, 2, folds=5)
+
+
+def test_a_head_by_hand():
+    assert head_flops(10, 4, 3, folds=2) == pytest.approx(2 * 10 * 4 * 4 + 10 * 64 + 40 * 4 * 10 * 4 * 3 * 2)
+    assert head_flops(10, 4, 3, folds=2, solves=6) == 6 * head_flops(10, 4, 3, folds=2)
+    assert head_bytes(5, 3) == 4 * 3 * 6
+    assert stored_bytes(5, 3, 64) == head_bytes(5, 3) + 8
+
+
+def test_alternatives_by_hand():
+    work = Workload(2000, 1600, 4, 5, 1, 1e6, 0.01, 500_000, 64, {"512": 9000, "2048": 30_000})
+    probe, whole, tuned = alternatives(work)
+    assert [row["name"] for row in (probe, whole, tuned)] == ["probe", "all-layers", "finetune"]
+    assert probe["backbone_flops"] == whole["backbone_flops"] == 2e9
+    assert probe["seconds"] == pytest.approx(20)
+    assert (probe["stored_bytes"], whole["stored_bytes"]) == (4 * 4 * 65, 4 * 4 * 9001)
+    assert tuned["passes"] == pytest.approx(3 * 500 * 64 / 2000)
+    assert tuned["backbone_flops"] == pytest.approx(9.6e10)
+    assert tuned["seconds"] == pytest.approx(960)
+    assert tuned["stored_bytes"] == 4 * 500_000 + 4 * 4 * 65
+    assert probe["head_flops"] == head_flops(1600, 64, 4, folds=5, solves=2)
+
+
+def test_other_layers_are_not_priced_where_they_are_not_known():
+    work = Workload(100, 80, 2, 5, 1, 1e6, 0.01, 1000, 8, {"None": 8})
+    assert [row["name"] for row in alternatives(work)] == ["probe", "finetune"]
+
+
+def test_an_unknown_pace_gives_no_seconds():
+    rows = alternatives(Workload(100, 80, 2, 5, 1, 1e6, 0.0, 1000, 8, {"512": 90}))
+    assert [row["seconds"] for row in rows] == [None] * 3

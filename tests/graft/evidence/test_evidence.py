@@ -1,0 +1,64 @@
+"""The table of per-row predictions: what is not known is not written, and labels are counted as scored."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from regraft.graft.evidence.figures import prediction_rows
+from regraft.graft.prediction import Prediction
+from regraft.graft.protocol import Scored
+from regraft.heads import Response, score
+from regraft.heads.metrics import predictions
+
+
+def table(kind, classes, values, probabilities):
+    response = Response.of(kind, classes, np.asarray(values))
+    rows = np.arange(len(response))
+    probabilities = torch.tensor(probabilities, dtype=torch.float64)
+    scored = Scored("validation", rows, rows * 0, probabilities, response, None, ())
+    evaluation = SimpleNamespace(validation=scored, test=None, main=scored)
+    return prediction_rows(evaluation, tuple(f"row {i}" for i in rows), ())
+
+
+def test_every_regression_output_has_its_columns_and_a_missing_truth_is_empty():
+    lines = table("regression", ("mass", "age"), [[0.5, np.nan], [0.0, 2.0]], [[1.0, 3.0], [4.0, 5.0]])
+    assert lines == [
+        ["id", "part", "fold", "truth mass", "predicted mass", "truth age", "predicted age", "confidence"],
+        ["row 0", "validation", 0, 0.5, 1.0, "", 3.0, ""],
+        ["row 1", "validation", 0, 0.0, 4.0, 2.0, 5.0, ""],
+    ]
+
+
+def test_one_regression_output_keeps_plain_columns():
+    assert table("regression", ("y",), [[0.5]], [[1.0]]) == [
+        ["id", "part", "fold", "truth", "predicted", "confidence"],
+        ["row 0", "validation", 0, 0.5, 1.0, ""],
+    ]
+
+
+def test_multilabel_truth_is_what_is_known_and_the_rest_is_named_unknown():
+    lines = table("multilabel", ("a", "b", "c"), [[1, np.nan, np.nan], [1, 0, 1]], [[0.9, 0.8, 0.1], [0.2, 0.1, 0.3]])
+    assert lines == [
+        ["id", "part", "fold", "truth", "predicted", "confidence", "unknown"],
+        ["row 0", "validation", 0, "a", "a|b", 0.9, "b|c"],
+        ["row 1", "validation", 0, "a|c", "", 0.3, ""],
+    ]
+
+
+def test_a_row_without_a_class_has_no_truth():
+    lines = table("binary", ("a", "b"), [-1, 1], [[0.9, 0.1], [0.2, 0.8]])
+    assert [line[3:] for line in lines[1:]] == [["", "a", 0.9], ["b", "b", 0.8]]
+
+
+@pytest.mark.parametrize("probability", [0.5, np.nextafter(0.5, 1)])
+def test_a_probability_of_one_half_is_counted_as_the_metrics_count_it(probability):
+    values = np.array([[probability, 0.2]])
+    response = Response.of("multilabel", ("a", "b"), np.array([[1.0, 0.0]]))
+    scored = bool(predictions(response, values)[0, 0])
+    assert score("accuracy", response, values) == (1.0 if scored else 0.5)
+    assert Prediction(("row 0",), values, "multilabel", ("a", "b")).labels == [["a"] if scored else []]
+    assert table("multilabel", ("a", "b"), [[1.0, 0.0]], values.tolist())[1][4] == ("a" if scored else "")

@@ -1,0 +1,56 @@
+"""Predictions over random crops: the mean of what each crop says, at seeded places."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+import regraft
+from regraft.app.demo import digits
+from regraft.errors import DataError
+from regraft.graft.gradient.crops import _Cropped, _larger, predict_over_crops
+from regraft.network import ImagePreprocess
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory):
+    data = digits().limit(40, 0)
+    run = regraft.adapt(data, "regraft/fashion-resnet", method="probe", folds=2, cache=tmp_path_factory.mktemp("c"))
+    return run.adapted, data.take(data.rows_of("test")[:12])
+
+
+def test_the_mean_over_crops_is_seeded_and_lies_near_the_plain_prediction(model) -> None:
+    adapted, some = model
+    ten = predict_over_crops(adapted, some, crops=4)
+    np.testing.assert_allclose(ten.probabilities.sum(1), 1.0, atol=1e-6)
+    again = predict_over_crops(adapted, some, crops=4, batch_size=5)
+    np.testing.assert_allclose(again.probabilities, ten.probabilities, atol=1e-6)
+    other = predict_over_crops(adapted, some, crops=4, seed=1)
+    assert np.abs(other.probabilities - ten.probabilities).max() > 1e-4
+    one = [predict_over_crops(adapted, some, crops=n).probabilities for n in (1, 2)]
+    assert np.abs(one[0] - one[1]).max() > 1e-4
+
+
+def test_a_crop_is_a_piece_of_the_larger_image() -> None:
+    plain = ImagePreprocess(resize=32, crop=(28, 28), mean=(), std=())
+    assert _larger(plain, (28, 28)) == 32
+    assert _larger(ImagePreprocess(resize=(28, 28), crop=None), (28, 28)) == (32, 32)
+    whole = ImagePreprocess(resize=32, crop=None, mean=(), std=())
+    image = Image.fromarray(np.random.default_rng(0).integers(256, size=(40, 50, 3), dtype=np.uint8))
+    large, piece = whole(image), _Cropped(whole, (28, 28), 0, 3)(image)
+    assert piece.shape == (3, 28, 28)
+    places = [
+        (i, j)
+        for i in range(large.shape[1] - 27)
+        for j in range(large.shape[2] - 27)
+        if torch.equal(large[:, i : i + 28, j : j + 28], piece)
+    ]
+    assert len(places) == 1
+
+
+def test_what_is_no_image_has_no_crops(model) -> None:
+    adapted, some = model
+    with pytest.raises(DataError, match="at least 1"):
+        predict_over_crops(adapted, some, crops=0)

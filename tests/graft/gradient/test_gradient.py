@@ -1,0 +1,341 @@
+"""Gradient features as a recipe: the model's algebra, what each fold may see, every kind of labels, and raw inputs."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.features.toy import toy_manifest, toy_network
+from torch import nn
+
+import regraft
+from regraft.data import scan
+from regraft.errors import ModelError, RecipeError
+from regraft.features import Tangent
+from regraft.graft import METHODS, Gradients, Recipe, SetHead, Solve, gradient_features, load_artifact, with_gradients
+from regraft.graft.gradient.fit import Both, Labels, TangentFitter, _Cut, solve_head, weight_of
+from regraft.graft.gradient.problem import GradientProblem
+from regraft.graft.problem import Task
+from regraft.graft.tangent_part import PREFIX, prior_deviations
+from regraft.heads import Response
+from regraft.linear import Blocks, Dense, FeatureDesign
+from regraft.network import ArrayPreprocess, from_module, reinitialised
+
+LAST = ("4.*",)
+
+
+def network(seed: int = 0):
+    """Two convolutions and an average: 3 × 6 × 6 arrays to five features."""
+    torch.manual_seed(seed)
+    body = nn.Sequential(
+        nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 6, 2), nn.ReLU(), nn.Conv2d(6, 5, 2), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+    )  # fmt: skip
+    return from_module(body, ArrayPreprocess((3, 6, 6)), name="small")
+
+
+def arrays(rows: int, kind: str, seed: int = 0):
+    """Inputs whose labels are told by a fixed nonlinear function of them."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(rows, 3, 6, 6)).astype(np.float32)
+    told = np.stack([np.abs(x[:, c]).mean((1, 2)) + x[:, c].mean((1, 2)) for c in range(3)], axis=1)
+    told = (told - told.mean(0)) / told.std(0)
+    y = {
+        "multiclass": told.argmax(1),
+        "binary": (told[:, 0] > 0).astype(int),
+        "multilabel": (told > 0.3).astype(float),
+        "regression": told[:, :2] * [1.0, 50.0] + [0.0, 1000.0],
+    }[kind]
+    return x, y
+
+
+def both_of(rows: int = 30, mode: str = "full", seed: int = 0):
+    """The two halves in float64, over features that the tangent itself gives."""
+    x, y = arrays(rows, "multiclass", seed)
+    tangent = Tangent(network(), LAST, torch.from_numpy(x), of="embedding", dtype=torch.float64)
+    features = FeatureDesign({"embedding": Dense(tangent.outputs)}, 3)
+    response = Response.of("multiclass", ["a", "b", "c"], y)
+    return Both(features, tangent, torch.arange(rows), mode), response
+
+
+def rows_of(x, y, kind=None, tested: int = 12):
+    """A manifest whose last rows are its test split: one solve, no outer cross-validation."""
+    manifest = scan((x, y), kind=kind)
+    return replace(manifest, split=("train",) * (len(x) - tested) + ("test",) * tested)
+
+
+def labels_of(response: Response) -> Labels:
+    return Labels.of(response, torch.ones(len(response), 1, dtype=torch.float64))
+
+
+# ------------------------------------------------------------------------------------------ the model
+
+
+def test_at_step_zero_full_is_activation_exactly() -> None:
+    both, response = both_of()
+    cut = _Cut(both, labels_of(response), 1e-2, Gradients(LAST), None)
+    expected = both.features.apply(cut.start.coefficients)
+    assert torch.equal(cut.design.apply(cut.begin()), expected)
+    # and (ω, 0) is the optimum over w₁ at w₂ = 0: the whole gradient there is that of the gradients' block
+    problem = cut.problem(1e-2)
+    fit = problem.at(cut.begin())
+    penalty = 0.5 * cut.head_penalty * float(sum(b.square().sum() for b in cut.start.coefficients.values()))
+    data = fit.objective - penalty
+    assert cut.start.objective == pytest.approx(data + penalty, rel=1e-12)
+
+
+def test_the_design_is_features_beside_omega_times_the_jacobian() -> None:
+    both, _ = both_of(rows=6)
+    head = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    module = copy.deepcopy(network().module).double()
+    x = torch.from_numpy(arrays(6, "multiclass")[0]).double()
+    part = {name: value.detach() for name, value in module.named_parameters() if name.startswith("4.")}
+    jacobian = torch.func.jacrev(lambda p: torch.func.functional_call(module, p, (x,)))(part)
+    rows = both.design(head).rows(list(range(6)))
+    assert set(rows) == {"embedding", *(PREFIX + name for name in part)}
+    for name, value in jacobian.items():
+        torch.testing.assert_close(rows[PREFIX + name], torch.einsum("nd...,cd->nc...", value, head))
+    w = Blocks({name: torch.randn(s).double() for name, s in both.design(head).shapes.items()})
+    logits = module(x).detach() @ w["embedding"]
+    for name, value in jacobian.items():
+        logits = logits + torch.einsum("nd...,cd,...->nc", value, head, w[PREFIX + name])
+    torch.testing.assert_close(both.design(head).apply(w), logits)
+
+
+def test_full_lowers_the_objective_of_activation_and_modes_are_parts_of_it() -> None:
+    both, response = both_of(60)
+    cut = _Cut(both, labels_of(response), 1e-2, Gradients(LAST), None)
+    found = {strength: cut.solve(strength, 1e-6) for strength in (1e4, 1.0, 1e-3)}
+    assert found[1e4].objective == pytest.approx(cut.start.objective, rel=1e-3)  # a penalty that leaves w₂ nothing
+    assert found[1e-3].objective < found[1.0].objective < cut.start.objective
+    assert list(replace(both, mode="activation").design(None).shapes) == ["embedding"]
+    assert all(name.startswith(PREFIX) for name in replace(both, mode="gradient").design(cut.head).shapes)
+
+
+def test_the_prior_is_the_ntk_parametrisation() -> None:
+    shapes = {"conv.weight": (16, 3, 2, 2), "conv.bias": (16,), "norm.weight": (16,)}
+    assert prior_deviations(shapes, "ntk") == {"conv.weight": 0.25, "conv.bias": 0.1**0.5, "norm.weight": 1.0}
+    assert set(prior_deviations(shapes, "unit").values()) == {1.0}
+    # the penalty on W' of W = s W' is λ / s² on W
+    both, response = both_of()
+    cut = _Cut(both, labels_of(response), 1e-2, Gradients(LAST), None)
+    penalties = cut.problem(0.5).penalties
+    assert penalties[PREFIX + "4.weight"] * 0.2 == pytest.approx(penalties[PREFIX + "4.bias"] * 0.1)
+
+
+def test_the_head_is_solved_inside_each_fold() -> None:
+    """Labels of the rows that a fold holds out change nothing of what is predicted for them."""
+    both, response = both_of(36)
+    folds = torch.arange(36) % 3
+    codes = response.codes.clone()
+    held = (folds == 0).nonzero().squeeze(1)
+    codes[held] = (codes[held] + 1) % 3
+    other = Response.of("multiclass", ["a", "b", "c"], codes.numpy())
+    logits = []
+    for each in (response, other):
+        fitter = TangentFitter(both, labels_of(each), folds, Gradients(LAST, solver="newton"))
+        logits.append(fitter.out_of_fold(fitter.form(1e-2), [1e-1, 1e-2])[0])
+    assert torch.equal(logits[0][:, held], logits[1][:, held])
+    assert not torch.equal(logits[0][:, folds == 1], logits[1][:, folds == 1])
+
+
+def test_omega_is_a_copy() -> None:
+    both, response = both_of()
+    fit = solve_head(both, labels_of(response), 1e-2)
+    head = weight_of(fit)
+    design = both.design(head)
+    w = Blocks({name: torch.ones(s, dtype=torch.float64) for name, s in design.shapes.items()})
+    before = design.apply(w)
+    head.zero_()
+    torch.testing.assert_close(design.apply(w), before)
+
+
+def test_random_parts_are_taken_where_they_are_given() -> None:
+    """θ₁, θ₂ or ω drawn anew, features still those of the pretrained network."""
+    x, y = arrays(40, "multiclass")
+    target = scan((x, y)).target
+    net = network()
+    features = {"embedding": Dense(net.forward(torch.from_numpy(x)))}
+    task = Task(target, None, "accuracy", folds=2)
+    fresh = reinitialised(net, 5, ["0", "2"])
+    omega = torch.randn(3, 5, generator=torch.Generator().manual_seed(0))
+    stage = Gradients(LAST)
+    for source, head in ((net, None), (fresh, None), (net, omega)):
+        tangent = Tangent(source, LAST, torch.from_numpy(x), of="embedding")
+        problem = GradientProblem(
+            task, features, tangent, torch.arange(40), stage, Solve(("logistic",)), Solve(strengths=(1e-1,)), head
+        )
+        found = problem.solve()
+        assert torch.equal(found.head, omega) == (head is not None)
+        probabilities = found.predict_proba(problem)
+        torch.testing.assert_close(probabilities.sum(1), torch.ones(40, dtype=torch.float64))
+
+
+# ------------------------------------------------------------------------------------------ as a recipe
+
+
+@pytest.mark.parametrize("kind", ["multiclass", "binary", "multilabel", "regression"])
+def test_every_kind_of_labels_is_solved_scored_saved_and_predicted_from_raw_inputs(kind, tmp_path) -> None:
+    x, y = arrays(60, kind)
+    net = network()
+    recipe = gradient_features(Gradients(LAST), (1e-1, 1e-3))
+    run = regraft.adapt(rows_of(x, y, kind), net, method=recipe, folds=2)
+    assert run.score.metric == {"multilabel": "map", "regression": "r2"}.get(kind, "accuracy")
+    names = {name.split(",")[0] for name in (c.name for c in run.record.candidates)}
+    assert "full" in names
+    assert sum(c.chosen for c in run.record.candidates) == 1
+    held = run.adapted.predict_proba(x[:7]).probabilities
+    run.save(tmp_path / "run")
+    loaded = load_artifact(tmp_path / "run", model=net)
+    np.testing.assert_array_equal(loaded.predict_proba(x[:7]).probabilities, held)
+    assert list(loaded.tangent.coefficients) == ["4.weight", "4.bias"]
+    figure = run.record.figures["gradient"]
+    assert figure["mode"] == "full"
+    assert sum(figure["shares"].values()) == pytest.approx(1.0)
+    assert any(finding.code == "gradient-features" for finding in run.record.findings)
+    solve = next(cost for cost in run.record.costs if cost.stage == "solve")
+    assert solve.backbone_passes == 1.0  # the pass that keeps what lies below θ₂
+
+
+@pytest.mark.parametrize("mode", ["activation", "gradient", "full"])
+def test_a_test_split_is_predicted_the_same_by_the_problem_and_from_raw_inputs(mode) -> None:
+    manifest = replace(toy_manifest(60), split=("train",) * 40 + ("test",) * 20)
+    recipe = gradient_features(Gradients(mode=mode, select=("conv*",)), (1e-2,))
+    run = regraft.adapt(manifest, toy_network(), method=recipe, folds=2)
+    assert run.score.protocol == "test split"
+    test = manifest.take(manifest.rows_of("test"))
+    confidence = [float(row[-1]) for row in run.rows[1:] if row[1] == "test"]
+    np.testing.assert_allclose(run.predict_proba(test).confidence, confidence, rtol=1e-5)
+    assert (run.adapted.tangent is None) == (mode == "activation")
+
+
+def test_numbers_are_predicted_alike_in_every_unit() -> None:
+    x, y = arrays(50, "regression")
+    net, recipe = network(), gradient_features(Gradients(LAST), (1e-2,))
+    one = regraft.adapt(rows_of(x, y, "regression"), net, method=recipe, folds=2)
+    many = regraft.adapt(rows_of(x, y * 1000.0 + 7.0, "regression"), net, method=recipe, folds=2)
+    first, second = (run.predict_proba(x[:9]).probabilities for run in (one, many))
+    np.testing.assert_allclose(second, first * 1000.0 + 7.0, rtol=2e-3, atol=1.0)
+    assert many.score.value == pytest.approx(one.score.value, abs=1e-3)
+
+
+def test_the_same_seed_gives_the_same_bytes(tmp_path) -> None:
+    x, y = arrays(40, "multiclass")
+    for name in ("a", "b"):
+        recipe = gradient_features(Gradients(LAST), (1e-2,))
+        regraft.adapt(rows_of(x, y), network(), method=recipe, folds=2).save(tmp_path / name)
+    files = [(tmp_path / name / "model.safetensors").read_bytes() for name in "ab"]
+    assert files[0] == files[1]
+
+
+@pytest.mark.parametrize("solver", ["newton", "lbfgs", "dual", "adam"])
+def test_the_solver_is_a_choice(solver) -> None:
+    x, y = arrays(30, "multiclass")
+    stage = Gradients(LAST, solver=solver, iterations=20 if solver == "adam" else None)
+    run = regraft.adapt(rows_of(x, y), network(), method=gradient_features(stage, (1e-1,)), folds=2)
+    assert np.isfinite(run.score.value)
+
+
+# ------------------------------------------------------------------------------------------ what is refused
+
+
+def adapt(stage: Gradients, net=None):
+    x, y = arrays(20, "multiclass")
+    return regraft.adapt(rows_of(x, y), net or network(), method=gradient_features(stage, (1e-1,)), folds=2)
+
+
+def test_a_recipe_without_a_head_before_its_gradients_is_refused() -> None:
+    last, first, _, gradients, second = METHODS["gradient"].stages
+    with pytest.raises(RecipeError, match="Gradients comes too early"):
+        Recipe("wrong", "no head", (last, first, gradients, second))
+    assert isinstance(METHODS["gradient"].stages[2], SetHead)
+
+
+def test_a_zero_head_is_refused_in_a_sentence() -> None:
+    both, response = both_of()
+    with pytest.raises(RecipeError, match="head is zero"):
+        both.design(torch.zeros(3, 5, dtype=torch.float64))
+    fitter = TangentFitter(both, labels_of(response), torch.arange(30) % 2, Gradients(LAST), torch.zeros(3, 5))
+    with pytest.raises(RecipeError, match="head is zero"):
+        fitter.out_of_fold(fitter.form(1e-2), [1.0])
+
+
+def test_parameters_that_are_not_there_and_options_that_mean_nothing_are_refused() -> None:
+    with pytest.raises(ModelError, match=r"no parameter of small matches 'layer9\.\*'"):
+        adapt(Gradients(("layer9.*",)))
+    with pytest.raises(RecipeError, match="no parameters are chosen"):
+        Gradients(())
+    with pytest.raises(RecipeError, match="mode 'both'"):
+        Gradients(mode="both")  # type: ignore[arg-type]
+    with pytest.raises(RecipeError, match="solver 'magic'"):
+        Gradients(solver="magic")
+    with pytest.raises(RecipeError, match="method 'probe' takes no gradients"):
+        with_gradients("probe", "full", None)
+    changed = with_gradients("gradient", "gradient", ["2.*", "4.*"]).gradients
+    assert (changed.mode, changed.select) == ("gradient", ("2.*", "4.*"))
+    assert with_gradients("probe", None, None) is METHODS["probe"]
+
+
+def test_without_blocks_the_parameters_must_be_named() -> None:
+    with pytest.raises(ModelError, match="no blocks"):
+        adapt(Gradients())
+
+
+def test_dropout_that_was_left_on_is_refused() -> None:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Flatten(), nn.Linear(108, 8), nn.Dropout(0.5), nn.ReLU(), nn.Linear(8, 5))
+    net = from_module(body, ArrayPreprocess((3, 6, 6)), name="loud")
+    x, y = arrays(20, "multiclass")
+    assert np.isfinite(
+        regraft.adapt((x, y), net, method=gradient_features(Gradients(("1.*",)), (1.0,)), folds=2).score.value
+    )
+    net.module.get_submodule("2").train()
+    with pytest.raises(ModelError, match="training mode"):
+        Tangent(net, ("1.*",), torch.from_numpy(x), of="embedding")
+
+
+class _Cube(torch.autograd.Function):
+    """x³ with a backward pass and no forward-mode rule."""
+
+    @staticmethod
+    def forward(context, x):
+        context.save_for_backward(x)
+        return x**3
+
+    @staticmethod
+    def backward(context, slope):
+        (x,) = context.saved_tensors
+        return 3 * x.square() * slope
+
+
+class _Cubed(nn.Module):
+    def forward(self, x):
+        return _Cube.apply(x)
+
+
+def test_a_module_without_a_forward_rule_is_refused_in_a_sentence() -> None:
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Flatten(), nn.Linear(108, 6), nn.Linear(6, 5), _Cubed())
+    net = from_module(body, ArrayPreprocess((3, 6, 6)), name="cubed")
+    with pytest.raises(ModelError, match="cubed has no forward-mode derivative"):
+        adapt(Gradients(("2.*",)), net)
+
+
+# ------------------------------------------------------------------------------------------ real images
+
+
+def test_digits_on_the_bundled_backbone(tmp_path) -> None:
+    """Gradients alone tell digits apart, and a saved model says the same of raw pictures."""
+    from regraft.app.demo import digits
+
+    data = digits().limit(60, 0)
+    recipe = gradient_features(Gradients(("layer3.0.conv2.*",), mode="gradient"), (1e-3,))
+    run = regraft.adapt(data, "regraft/fashion-resnet", method=recipe, folds=2)
+    assert run.score.value > 0.5  # chance is a tenth
+    run.save(tmp_path / "run")
+    some = data.take(data.rows_of("test")[:30])
+    loaded = load_artifact(tmp_path / "run").predict_proba(some).probabilities
+    np.testing.assert_array_equal(loaded, run.predict_proba(some).probabilities)

@@ -1,0 +1,50 @@
+"""Successive halving against its own bookkeeping and against training all candidates."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from regraft.graft.training.halving import cost, halve, survivors
+
+
+def run(values: list[list[float]], rungs=(0.1, 0.3, 1.0), keep=1 / 3) -> tuple[list[int], float]:
+    """Candidates that score values[c][rung]; the ranking, and the fractions of whole trainings spent."""
+    stood = dict.fromkeys(range(len(values)), 0.0)
+    spent = 0.0
+
+    def advance(candidate: int, rung: float) -> tuple[float, float]:
+        nonlocal spent
+        spent += rung - stood[candidate]
+        stood[candidate] = rung
+        return values[candidate][rungs.index(rung)], 0.0
+
+    return halve(list(range(len(values))), advance, rungs=rungs, keep=keep), spent
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 10, 27])
+def test_it_spends_what_it_says_and_finds_the_best_of_steady_candidates(count):
+    random = np.random.default_rng(count)
+    final = random.permutation(count).astype(float)
+    ranking, spent = run([[v, v, v] for v in final])
+    assert ranking[0] == int(final.argmax())
+    assert sorted(ranking) == list(range(count))
+    assert spent == pytest.approx(cost(count, rungs=(0.1, 0.3, 1.0), keep=1 / 3)[0])
+
+
+def test_ten_candidates_cost_less_than_a_third_of_all_trainings():
+    assert cost(10, rungs=(0.1, 0.3, 1.0), keep=1 / 3) == (pytest.approx(3.2), 1.0)
+    assert cost(1, rungs=(0.1, 0.3, 1.0), keep=1 / 3) == (0, 0)
+    assert cost(3, rungs=(0.1, 0.3), keep=0.5) == (pytest.approx(0.7), 0.3)
+    assert [survivors(n, 1 / 3) for n in (1, 2, 3, 4, 10)] == [1, 1, 1, 2, 4]
+
+
+def test_a_late_bloomer_among_the_survivors_wins_and_one_that_was_dropped_does_not():
+    values = [[3.0, 3.0, 3.0], [2.0, 2.5, 9.0], [1.0, 1.0, 1.0], [0.0, 0.0, 99.0]]
+    ranking, _ = run(values, keep=0.75)
+    assert ranking[0] == 1
+    assert ranking[-1] == 3
+
+
+def test_of_equal_candidates_the_earlier_wins():
+    assert run([[1.0] * 3] * 4)[0] == [0, 1, 2, 3]

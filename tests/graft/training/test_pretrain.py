@@ -1,0 +1,174 @@
+"""Pretraining: from labelled images to a folder that loads like any backbone."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from regraft.data import scan
+from regraft.errors import ArtifactError, DataError, RecipeError
+from regraft.files import file_digest
+from regraft.graft.stages.augment import Augment
+from regraft.graft.training.loop import DivergedError, Optimiser, TrainConfig
+from regraft.graft.training.pretrain import Provenance, pretrain
+from regraft.network.loaders import bundled
+from regraft.record import Record
+
+SMALL = {"arch": "small_resnet", "options": {"channels": [4, 6]}, "size": 10, "epochs": 2}
+FILES = ("README.md", "config.json", "model.safetensors", "record.json")
+
+
+class Stop(Exception):
+    """An interruption."""
+
+
+@pytest.fixture
+def stripes(tmp_path: Path) -> Path:
+    """An .npz of 12 x 9 RGB images with a bright stripe whose height is the class; 40 training, 20 test rows."""
+    rng = np.random.default_rng(0)
+    parts = {}
+    for suffix, rows in (("", 40), ("_test", 20)):
+        labels = np.arange(rows) % 2
+        images = rng.integers(0, 120, (rows, 12, 9, 3), dtype=np.uint8)
+        for row, label in enumerate(labels):
+            images[row, 2 + 6 * label : 5 + 6 * label] += 120
+        parts |= {f"X{suffix}": images, f"y{suffix}": np.array(["up", "down"])[labels]}
+    np.savez(tmp_path / "stripes.npz", **parts)
+    return tmp_path / "stripes.npz"
+
+
+def test_a_folder_comes_out_whose_score_is_that_of_its_weights(stripes: Path, tmp_path: Path) -> None:
+    steps: list[tuple[int, int]] = []
+    record = pretrain(
+        stripes, output=tmp_path / "run", **SMALL, progress=lambda step, total, loss: steps.append((step, total)),
+        provenance=Provenance("MIT", "Drawn by the test.", "A note."),
+    )  # fmt: skip
+    assert sorted(p.name for p in (tmp_path / "run").iterdir()) == sorted(FILES)
+    assert steps == [(1, 2), (2, 2)]
+    assert Record.load(tmp_path / "run" / "record.json") == record
+
+    module, preprocess, about = bundled.load_folder(tmp_path / "run")
+    test = scan(stripes).part("test")
+    assert test.target is not None
+    assert (about.classes, about.licence) == (test.target.classes, "MIT")
+    batch = preprocess.collate([preprocess(test.inputs.read(row)) for row in range(len(test))])
+    with torch.no_grad():
+        predicted = module(batch).argmax(1).numpy()
+    score = record.scores["test"]
+    assert score is not None
+    assert score.value == pytest.approx((predicted == test.target.values).mean(), abs=1e-12)
+    assert (score.rows, score.interval, score.protocol) == (20, "wilson", "test split")
+    counts = np.array(record.figures["confusion"]["counts"])
+    assert counts.sum() == 20
+    assert np.trace(counts) == round(20 * score.value)
+    assert [epoch["epoch"] for epoch in record.figures["history"]] == [1, 2]
+    card = (tmp_path / "run" / "README.md").read_text()
+    for words in (f"{100 * score.value:.1f} %", "Licence** MIT", "Drawn by the test.", "A note."):
+        assert words in card
+
+
+def test_statistics_and_pixels_are_those_of_the_preprocessing(stripes: Path, tmp_path: Path) -> None:
+    pretrain(stripes, output=tmp_path / "run", **SMALL)
+    _, preprocess, _ = bundled.load_folder(tmp_path / "run")
+    train = scan(stripes).part("train")
+    rows = torch.stack([preprocess(train.inputs.read(row)) for row in range(len(train))]).double()
+    assert rows.shape == (40, 3, 10, 10)
+    # normalised by their own statistics, kept to 4 decimals
+    torch.testing.assert_close(rows.mean((0, 2, 3)), torch.zeros(3, dtype=torch.float64), atol=5e-4, rtol=0)
+    torch.testing.assert_close(rows.std((0, 2, 3)), torch.ones(3, dtype=torch.float64), atol=5e-4, rtol=0)
+
+
+def test_the_pixels_trained_on_equal_the_preprocessing_bit_for_bit(stripes: Path) -> None:
+    from regraft.graft.training.pretrain import _decode
+
+    manifest = scan(stripes)
+    preprocess, parts = _decode(manifest, 10, Augment())
+    test = manifest.part("test")
+    expected = torch.stack([preprocess(test.inputs.read(row)) for row in range(len(test))])
+    assert torch.equal(parts["test"].inputs(torch.arange(len(test))), expected)
+
+
+@pytest.mark.parametrize("stop", [1, 2])
+def test_an_interrupted_run_ends_with_the_same_bytes(stripes: Path, tmp_path: Path, stop: int) -> None:
+    settings = {**SMALL, "config": TrainConfig(epochs=2, batch_size=20), "keep_checkpoints": True}
+    pretrain(stripes, output=tmp_path / "whole", **settings)
+
+    def interrupt(step: int, total: int, loss: float) -> None:
+        if step == stop:
+            raise Stop
+
+    with pytest.raises(Stop):
+        pretrain(stripes, output=tmp_path / "cut", **settings, progress=interrupt)
+    assert not (tmp_path / "cut" / "config.json").exists()
+    pretrain(stripes, output=tmp_path / "cut", **settings)
+    for name in ("model.safetensors", "config.json", "checkpoints/epoch-001/model.safetensors", "README.md"):
+        assert file_digest(tmp_path / "cut" / name) == file_digest(tmp_path / "whole" / name), name
+
+
+def test_a_finished_run_is_returned_and_another_one_refused(stripes: Path, tmp_path: Path) -> None:
+    first = pretrain(stripes, output=tmp_path / "run", **SMALL)
+
+    def never(*_: object) -> None:
+        raise AssertionError("it trained again")
+
+    assert pretrain(stripes, output=tmp_path / "run", **SMALL, progress=never) == first
+    with pytest.raises(RecipeError, match="holds another backbone"):
+        pretrain(stripes, output=tmp_path / "run", **{**SMALL, "epochs": 3})
+    assert Record.load(tmp_path / "run" / "record.json") == first
+    other = pretrain(stripes, output=tmp_path / "run", **{**SMALL, "epochs": 3}, resume=False)
+    assert len(other.figures["history"]) == 3
+    weights = tmp_path / "run" / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
+    with pytest.raises(ArtifactError, match="was changed"):
+        pretrain(stripes, output=tmp_path / "run", **{**SMALL, "epochs": 3})
+
+
+def test_checkpoints_are_backbones_from_the_initial_weights_on(stripes: Path, tmp_path: Path) -> None:
+    pretrain(stripes, output=tmp_path / "run", **SMALL, keep_checkpoints=True)
+    folders = sorted((tmp_path / "run" / "checkpoints").iterdir())
+    assert [folder.name for folder in folders] == ["epoch-000", "epoch-001", "epoch-002"]
+    modules = [bundled.load_folder(folder)[0] for folder in folders]
+    start, end = modules[0].state_dict(), bundled.load_folder(tmp_path / "run")[0].state_dict()
+    assert torch.equal(start["bn1.running_mean"], torch.zeros(4))
+    assert all(torch.equal(end[name], value) for name, value in modules[-1].state_dict().items())
+    assert not torch.equal(start["fc.weight"], end["fc.weight"])
+    config = json.loads((folders[1] / "config.json").read_text())
+    assert config["provenance"]["epoch"] == 1
+
+
+def test_without_test_rows_some_training_rows_are_held_out(stripes: Path, tmp_path: Path) -> None:
+    manifest = scan(stripes).part("train")
+    record = pretrain(manifest, output=tmp_path / "run", **SMALL)
+    assert record.scores["test"] is None
+    score = record.scores["validation"]
+    assert score is not None
+    assert score.rows == record.data["validation"] == 4
+    assert record.data["train"] == 36
+    assert record.figures["history"][-1]["validation_score"] == pytest.approx(score.value)
+
+
+def test_a_run_that_diverges_leaves_no_backbone(stripes: Path, tmp_path: Path) -> None:
+    config = TrainConfig(epochs=3, batch_size=10, optimiser=Optimiser(lr=1e35))
+    with pytest.raises(DivergedError, match="training diverged"):
+        pretrain(stripes, output=tmp_path / "run", **SMALL, config=config)
+    assert not (tmp_path / "run" / "config.json").exists()
+    assert not (tmp_path / "run" / "record.json").exists()
+
+
+def test_what_cannot_be_pretrained_is_said(stripes: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="no objective 'rotation'; expected supervised"):
+        pretrain(stripes, output=tmp_path / "run", objective="rotation")
+    manifest = scan(stripes)
+    with pytest.raises(DataError, match="images with one class each; got array"):
+        pretrain((np.random.default_rng(0).normal(size=(20, 5)), np.arange(20) % 2), output=tmp_path / "run")
+    assert manifest.target is not None
+    target = dataclasses.replace(
+        manifest.target, kind="multilabel", values=np.eye(2, dtype=np.float32)[manifest.target.values]
+    )
+    with pytest.raises(DataError, match="one class a row; got multilabel labels"):
+        pretrain(dataclasses.replace(manifest, target=target), output=tmp_path / "run")

@@ -1,0 +1,361 @@
+"""The training loop against hand-written gradient descent, and its resume against an undisturbed run."""
+
+from __future__ import annotations
+
+import math
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import Tensor, nn
+
+from regraft.errors import ArtifactError, DataError, RecipeError, RegraftError
+from regraft.graft.stages.augment import Augment, uniforms
+from regraft.graft.training.loop import (
+    DivergedError,
+    ImageRows,
+    Optimiser,
+    Schedule,
+    TrainConfig,
+    accuracy,
+    logits,
+    tensor_digest,
+    train,
+)
+from regraft.graft.training.rows import order
+
+CONFIG = TrainConfig(epochs=3, batch_size=8, optimiser=Optimiser(lr=0.05), schedule=Schedule(warmup=2), seed=5)
+
+
+def toy_rows(rows: int = 30, augment: Augment | None = None) -> ImageRows:
+    """Three classes: a bright stripe at the top, in the middle, below, in noise."""
+    rng = np.random.default_rng(0)
+    labels = np.arange(rows) % 3
+    pixels = rng.integers(0, 120, (rows, 1, 6, 6), dtype=np.uint8)
+    for row, label in enumerate(labels):
+        pixels[row, 0, 2 * label] += 120
+    return ImageRows(torch.from_numpy(pixels), torch.from_numpy(labels), (0.3,), (0.3,), augment)
+
+
+def toy_module(seed: int = 1) -> nn.Module:
+    """BatchNorm has buffers and dropout draws random numbers: both must survive a resume."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(
+            nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.Dropout(0.3),
+            nn.AdaptiveAvgPool2d(3), nn.Flatten(), nn.Linear(36, 3),
+        )  # fmt: skip
+
+
+class Stop(Exception):
+    """An interruption."""
+
+
+# ------------------------------------------------------------------------------------------ the mathematics
+
+
+@pytest.mark.parametrize(("momentum", "nesterov"), [(0.0, True), (0.9, False), (0.9, True)])
+def test_it_is_gradient_descent_on_the_mean_cross_entropy(momentum: float, nesterov: bool) -> None:
+    rows = toy_rows()
+    config = TrainConfig(
+        steps=7, batch_size=8, label_smoothing=0.2, seed=3, schedule=Schedule("step", milestones=(0.5,), factor=0.3),
+        optimiser=Optimiser(lr=0.2, momentum=momentum, weight_decay=0.01, nesterov=nesterov),
+    )  # fmt: skip
+    module = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+    weight, bias = (p.detach().double().numpy().copy() for p in module.parameters())
+    outcome = train(module, rows, config)
+
+    x = logits(nn.Flatten(), rows).double().numpy()
+    y = np.eye(3)[rows.labels.numpy()] * 0.8 + 0.2 / 3
+    velocity = [np.zeros_like(weight), np.zeros_like(bias)]
+    batches = [batch.numpy() for epoch in (0, 1) for batch in order(30, 3, epoch, 4)][:7]
+    losses = []
+    for step, batch in enumerate(batches):
+        z = x[batch] @ weight.T + bias
+        p = np.exp(z - z.max(1, keepdims=True))
+        p /= p.sum(1, keepdims=True)
+        losses.append(-(y[batch] * np.log(p)).sum(1).mean())
+        error = (p - y[batch]) / len(batch)
+        rate = 0.2 * (0.3 if step >= 3.5 else 1.0)
+        for index, (value, gradient) in enumerate(((weight, error.T @ x[batch]), (bias, error.sum(0)))):
+            gradient = gradient + 0.01 * value
+            velocity[index] = momentum * velocity[index] + gradient
+            value -= rate * (gradient + momentum * velocity[index] if nesterov else velocity[index])
+    got = [p.detach().double().numpy() for p in module.parameters()]
+    np.testing.assert_allclose(got[0], weight, atol=2e-6)
+    np.testing.assert_allclose(got[1], bias, atol=2e-6)
+    sizes = [len(batch) for batch in batches]
+    assert outcome.history[0].loss == pytest.approx(np.average(losses[:4], weights=sizes[:4]), rel=1e-5)
+    assert outcome.history[1].loss == pytest.approx(np.average(losses[4:], weights=sizes[4:]), rel=1e-5)
+    assert (outcome.status, outcome.steps, len(outcome.history)) == ("completed", 7, 2)
+
+
+def test_schedules_have_their_closed_forms() -> None:
+    cosine = Schedule("cosine", warmup=4)
+    assert [cosine.scale(t, 24) for t in range(4)] == pytest.approx([0.2, 0.4, 0.6, 0.8])
+    assert cosine.scale(4, 24) == 1.0
+    assert cosine.scale(14, 24) == pytest.approx(0.5)
+    assert cosine.scale(23, 24) == pytest.approx((1 + math.cos(math.pi * 19 / 20)) / 2)
+    step = Schedule("step", milestones=(0.5, 0.75), factor=0.1)
+    assert [step.scale(t, 8) for t in range(8)] == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
+    assert {Schedule("constant").scale(t, 9) for t in range(9)} == {1.0}
+
+
+def test_it_learns() -> None:
+    module, rows = toy_module(), toy_rows(90)
+    before = accuracy(module, rows)
+    outcome = train(module, rows, TrainConfig(epochs=12, batch_size=16, optimiser=Optimiser(lr=0.05)), validation=rows)
+    assert before < 0.7
+    assert accuracy(module, rows) > 0.95
+    assert outcome.history[-1].validation_score == pytest.approx(accuracy(module, rows), abs=1e-12)
+    assert not module.training
+
+
+# ------------------------------------------------------------------------------ order, draws, augmentation
+
+
+def test_an_epoch_visits_every_row_once_in_an_order_of_seed_and_epoch() -> None:
+    batches = order(103, seed=1, epoch=2, batches=10)
+    assert sorted(torch.cat(batches).tolist()) == list(range(103))
+    assert {len(batch) for batch in batches} == {10, 11}
+    assert torch.equal(torch.cat(batches), torch.cat(order(103, 1, 2, 10)))
+    assert not torch.equal(torch.cat(batches), torch.cat(order(103, 1, 3, 10)))
+    assert not torch.equal(torch.cat(batches), torch.cat(order(103, 2, 2, 10)))
+
+
+def test_draws_are_uniform_and_a_function_of_row_epoch_and_seed() -> None:
+    rows = np.arange(5000)
+    draws = uniforms(rows, epoch=4, seed=9, count=3)
+    assert draws.shape == (5000, 3)
+    for column in draws.T:
+        assert stats.kstest(column, "uniform").pvalue > 1e-4
+    correlations = np.corrcoef(np.concatenate([draws.T, uniforms(rows, 5, 9, 3).T, uniforms(rows, 4, 10, 3).T]))
+    assert np.abs(correlations - np.eye(9)).max() < 0.07
+    some = np.array([4711, 3, 77])
+    np.testing.assert_array_equal(uniforms(some, 4, 9, 3), draws[some])
+    np.testing.assert_array_equal(uniforms(some, 4, 9, 1), draws[some, :1])
+
+
+def test_augmentation_is_a_shift_and_a_flip_decided_by_row_epoch_and_seed() -> None:
+    augment = Augment(shift=2, flip=True)
+    pixels = torch.from_numpy(np.random.default_rng(0).integers(1, 255, (40, 3, 7, 9), dtype=np.uint8))
+    rows = torch.arange(100, 140)
+    out = augment(pixels, rows, epoch=3, seed=8)
+    draws = uniforms(rows.numpy(), 3, 8, 3)
+    for row in range(40):
+        down, across = (int(u * 5) - 2 for u in draws[row, :2])
+        expected = torch.zeros_like(pixels[row])
+        for i in range(7):
+            for j in range(9):
+                if 0 <= i + down < 7 and 0 <= j + across < 9:
+                    expected[:, i, j] = pixels[row, :, i + down, j + across]
+        assert torch.equal(out[row], expected.flip(-1) if draws[row, 2] < 0.5 else expected), row
+    assert torch.equal(augment(pixels[[7, 3]], rows[[7, 3]], 3, 8), out[[7, 3]])  # whatever the batch
+    assert not torch.equal(augment(pixels, rows, 4, 8), out)
+    assert not torch.equal(augment(pixels, rows, 3, 9), out)
+    assert torch.equal(Augment()(pixels, rows, 3, 8), pixels)
+
+
+def test_rows_are_normalised_and_only_training_is_augmented() -> None:
+    rows = toy_rows(augment=Augment(shift=1))
+    index = torch.tensor([4, 9])
+    plain = (rows.pixels[index].float() / 255 - 0.3) / 0.3
+    torch.testing.assert_close(rows.inputs(index), plain)
+    shifted = (rows.augment(rows.pixels[index], index, 2, 5).float() / 255 - 0.3) / 0.3
+    torch.testing.assert_close(rows.inputs(index, epoch=2, seed=5), shifted)
+    assert len({rows.key, toy_rows().key, toy_rows(33).key}) == 3
+
+
+# ---------------------------------------------------------------------------------- the same bytes again
+
+
+def _trained(**more: object) -> tuple[nn.Module, object]:
+    module = toy_module()
+    return module, train(module, toy_rows(augment=Augment(1, True)), CONFIG, validation=toy_rows(24), **more)  # type: ignore[arg-type]
+
+
+def test_the_same_seed_gives_the_same_bytes_and_leaves_the_callers_randomness_alone() -> None:
+    torch.manual_seed(77)
+    before = torch.get_rng_state()
+    first, outcome = _trained()
+    assert torch.equal(before, torch.get_rng_state())
+    torch.rand(5)
+    second, again = _trained()
+    assert tensor_digest(first.state_dict()) == tensor_digest(second.state_dict())
+    assert outcome == again
+    other = toy_module()
+    train(other, toy_rows(augment=Augment(1, True)), TrainConfig(epochs=3, batch_size=8, seed=6))
+    assert tensor_digest(other.state_dict()) != tensor_digest(first.state_dict())
+
+
+@pytest.mark.parametrize("stop", [1, 2, 4, 6, 11])  # 4 steps an epoch: inside one, at its end, near the run's
+@pytest.mark.parametrize("every_seconds", [0.0, 1e9])  # a checkpoint after each step, or at the ends of epochs
+def test_an_interrupted_run_goes_on_bit_for_bit(tmp_path: Path, stop: int, every_seconds: float) -> None:
+    reference, expected = _trained()
+
+    def interrupt(step: int, total: int, loss: float) -> None:
+        if step == stop:
+            raise Stop
+
+    with pytest.raises(Stop):
+        _trained(checkpoint=tmp_path, every_seconds=every_seconds, progress=interrupt)
+    steps: list[int] = []
+    module, outcome = _trained(checkpoint=tmp_path, progress=lambda step, total, loss: steps.append(step))
+    assert tensor_digest(module.state_dict()) == tensor_digest(reference.state_dict())
+    assert outcome.history == expected.history
+    assert outcome.best == expected.best
+    assert outcome.resumed == (stop if every_seconds == 0 else stop - stop % 4)
+    assert steps == list(range(outcome.resumed + 1, 13))
+
+
+def test_a_finished_run_is_not_run_again(tmp_path: Path) -> None:
+    first, expected = _trained(checkpoint=tmp_path)
+    steps: list[int] = []
+    module, outcome = _trained(checkpoint=tmp_path, progress=lambda *step: steps.append(step[0]))
+    assert steps == []
+    assert outcome.history == expected.history
+    assert tensor_digest(module.state_dict()) == tensor_digest(first.state_dict())
+    again: list[int] = []
+    _trained(checkpoint=tmp_path, resume=False, progress=lambda *step: again.append(step[0]))
+    assert again == list(range(1, 13))
+
+
+CHILD = """
+import sys
+from pathlib import Path
+import torch
+sys.path.insert(0, sys.argv[1])
+torch.set_num_threads(int(sys.argv[3]))
+from test_train import CONFIG, toy_module, toy_rows
+from regraft.graft.training.loop import train
+from regraft.graft.stages.augment import Augment
+def say(step, total, loss):
+    print(step, flush=True)
+train(toy_module(), toy_rows(augment=Augment(1, True)), CONFIG, validation=toy_rows(24),
+      checkpoint=Path(sys.argv[2]), every_seconds=0.0, progress=say)
+"""
+
+
+def test_a_killed_process_is_resumed_bit_for_bit(tmp_path: Path) -> None:
+    reference, expected = _trained()
+    here = str(Path(__file__).parent)
+    command = [sys.executable, "-c", CHILD, here, str(tmp_path), str(torch.get_num_threads())]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    assert child.stdout is not None
+    try:
+        for line in child.stdout:
+            if int(line) >= 6:
+                break
+    finally:
+        os.kill(child.pid, signal.SIGKILL)
+        child.stdout.close()
+        assert child.wait() == -signal.SIGKILL
+    module, outcome = _trained(checkpoint=tmp_path)
+    assert outcome.resumed >= 6
+    assert tensor_digest(module.state_dict()) == tensor_digest(reference.state_dict())
+    assert outcome.history == expected.history
+
+
+def test_epochs_are_handed_out_from_the_initial_weights_on() -> None:
+    seen: list[tuple[int, str]] = []
+    module = toy_module()
+    start = tensor_digest(module.state_dict())
+    train(module, toy_rows(), CONFIG, on_epoch=lambda epoch, m: seen.append((epoch, tensor_digest(m.state_dict()))))
+    assert [epoch for epoch, _ in seen] == [0, 1, 2, 3]
+    assert seen[0][1] == start
+    assert seen[3][1] == tensor_digest(module.state_dict())
+    assert len({key for _, key in seen}) == 4
+
+
+# ----------------------------------------------------------------------------------------- what goes wrong
+
+
+class Poisoned(ImageRows):
+    """Rows that are NaN from the third epoch on."""
+
+    def inputs(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Tensor:
+        values = super().inputs(index, epoch, seed)
+        return values * math.nan if epoch is not None and epoch >= 2 else values
+
+
+def test_a_loss_that_is_no_number_stops_with_a_sentence_and_the_best_weights(tmp_path: Path) -> None:
+    rows = toy_rows()
+    poisoned = Poisoned(rows.pixels, rows.labels, (0.3,), (0.3,))
+    kept: dict[int, str] = {}
+    module = toy_module()
+    with pytest.raises(DivergedError) as caught:
+        train(module, poisoned, CONFIG, validation=toy_rows(24), checkpoint=tmp_path,
+              on_epoch=lambda epoch, m: kept.update({epoch: tensor_digest(m.state_dict())}))  # fmt: skip
+    error = caught.value
+    assert isinstance(error, RegraftError)
+    assert "\n" not in str(error)
+    for words in ("the loss became nan at step 9 of 12 (epoch 3", "lower learning rate", "best.safetensors"):
+        assert words in str(error)
+    assert error.outcome.status == "diverged"
+    scores = [epoch.validation_score for epoch in error.outcome.history]
+    assert len(scores) == 2
+    assert error.outcome.best == 1 + int(np.argmax(scores))
+    assert tensor_digest(module.state_dict()) == kept[error.outcome.best]
+
+
+def test_a_learning_rate_that_diverges_never_leaves_a_model_that_is_no_number(tmp_path: Path) -> None:
+    config = TrainConfig(epochs=4, batch_size=8, optimiser=Optimiser(lr=1e30), schedule=Schedule("constant"))
+    module = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3))
+    with pytest.raises(DivergedError, match=r"training diverged: .* learning rate 1e\+30\); no epoch had ended"):
+        train(module, toy_rows(), config, checkpoint=tmp_path)
+    assert not (tmp_path / "best.safetensors").exists()
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
+    rows = toy_rows()
+    train(toy_module(), rows, CONFIG, checkpoint=tmp_path)
+    others = [
+        (toy_module(), rows, TrainConfig(epochs=4, batch_size=8)),
+        (toy_module(seed=2), rows, CONFIG),
+        (toy_module(), toy_rows(33), CONFIG),
+    ]
+    for module, other_rows, config in others:
+        with pytest.raises(RecipeError, match="belongs to another run"):
+            train(module, other_rows, config, checkpoint=tmp_path)
+
+
+def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:
+    train(toy_module(), toy_rows(), CONFIG, checkpoint=tmp_path)
+    file = tmp_path / "checkpoint.safetensors"
+    content = file.read_bytes()
+    for bad in (content[:-1], content[:-5] + bytes([content[-5] ^ 1]) + content[-4:], b""):
+        file.write_bytes(bad)
+        with pytest.raises(ArtifactError, match="is damaged"):
+            train(toy_module(), toy_rows(), CONFIG, checkpoint=tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({}, "either epochs or steps"),
+        ({"epochs": 1, "steps": 1}, "either epochs or steps"),
+        ({"epochs": 0}, "at least 1"),
+        ({"epochs": 1, "batch_size": 0}, "batch_size is out of range"),
+        ({"epochs": 1, "optimiser": Optimiser(lr=-1.0)}, "lr is out of range"),
+        ({"epochs": 1, "optimiser": Optimiser(lr=math.nan)}, "lr is out of range"),
+        ({"epochs": 1, "label_smoothing": 1.0}, "label_smoothing is out of range"),
+        ({"epochs": 1, "schedule": Schedule("linear")}, "cosine, step or constant"),
+    ],
+)
+def test_settings_out_of_range_are_said(settings: dict, sentence: str) -> None:
+    with pytest.raises(RecipeError, match=sentence):
+        TrainConfig(**settings)
+
+
+def test_rows_that_cannot_be_trained_on_are_said() -> None:
+    rows = toy_rows()
+    with pytest.raises(DataError, match="at least 2 rows"):
+        train(toy_module(), ImageRows(rows.pixels[:1], rows.labels[:1]), CONFIG)
+    with pytest.raises(DataError, match="uint8"):
+        ImageRows(rows.pixels.float(), rows.labels)
