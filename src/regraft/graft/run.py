@@ -101,7 +101,7 @@ def adapt(
         data: a folder of class folders, a CSV/TSV/parquet file, a folder of parquet files, an ``.npz``
             file, ``(X, y)`` arrays, a ``datasets`` object or id, or a Manifest.
         model: a backbone by name or folder, or a loaded Network.
-        method: ``probe``, ``all-layers``, ``head2toe`` or a Recipe.
+        method: a name of :data:`regraft.graft.METHODS`, or a Recipe.
         options: all run options at once; or give their fields as keywords.
         progress: called with (stage, done, total).
         command: kept in the record as how to reproduce the run.
