@@ -24,7 +24,7 @@ __all__ = ["Pooled"]
 _aten = torch.ops.aten
 _FACTORS = frozenset((_aten.threshold_backward.default, _aten.mul.Tensor))
 POSITIONS = 64
-"""From so many positions on, reading M takes less time than the convolution (measured on one core)."""
+"""From so many positions on, reading M is taken to be faster than the convolution: an estimate, not a measurement."""
 
 
 class Pooled:

@@ -11,9 +11,9 @@ from tests.reproduce import toys
 from torch import nn
 
 from regraft.graft.training.loop import Optimiser, TrainConfig
-from regraft.reproduce import taylor
+from regraft.reproduce.head2toe import taylor
+from regraft.reproduce.head2toe.taylor import first_order, gently, identity_errors, linear_fit, perceptron
 from regraft.reproduce.row import Context
-from regraft.reproduce.taylor import first_order, gently, identity_errors, linear_fit, perceptron
 
 CONFIG = TrainConfig(steps=10, batch_size=20, optimiser=Optimiser(lr=1e-4, weight_decay=0.0))
 

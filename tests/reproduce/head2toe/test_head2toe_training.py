@@ -14,16 +14,16 @@ from tests.reproduce import toys
 from regraft.data import holdout
 from regraft.errors import MissingPathError
 from regraft.graft.training.loop import DivergedError
-from regraft.reproduce import ROWS, full, trained
+from regraft.reproduce import ROWS, full
 from regraft.reproduce.arms import Bench, Place
 from regraft.reproduce.full import bench_of, names_of
-from regraft.reproduce.head2toe import training
+from regraft.reproduce.head2toe import trained, training
+from regraft.reproduce.head2toe.trained import FT, H2T_FT, SCRATCH, SCRATCH_RATE, Cell, Regime
 from regraft.reproduce.head2toe.training import MEASURED
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import T6, T12
 from regraft.reproduce.testing import must_fail_when_disturbed
-from regraft.reproduce.trained import FT, H2T_FT, SCRATCH, SCRATCH_RATE, Cell, Regime
 
 TEXT = {row.id: row for row in ROWS}
 ROW = {name: TEXT[name].measured_by(*MEASURED[name]) for name in MEASURED}
