@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,11 +17,18 @@ from regraft.network import load
 EVIL = "from pathlib import Path\nPath('ran').touch()\ndef build():\n    Path('ran').touch()\n"
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An artifact with its backbone."""
+    folder, cache = tmp_path_factory.mktemp("saved"), tmp_path_factory.mktemp("cache")
+    regraft.adapt(toy_manifest(60), toy_network(), cache=cache).save(folder, embed=True)
+    return folder
+
+
 @pytest.fixture
-def artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """An artifact with its backbone, in the working folder, beside a module of the forger's."""
-    folder = tmp_path / "run"
-    regraft.adapt(toy_manifest(60), toy_network()).save(folder, embed=True)
+def artifact(saved: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A copy of the artifact as the working folder, beside a module of the forger's."""
+    folder = shutil.copytree(saved, tmp_path / "run")
     (folder / "evil_backbone.py").write_text(EVIL)
     monkeypatch.chdir(folder)
     return folder

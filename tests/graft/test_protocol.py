@@ -18,6 +18,8 @@ from regraft.graft.stages.features import Solve
 from regraft.heads import score
 from regraft.linear import Dense
 
+SOLVE = Solve(strengths=(1e-4, 1e-2, 1.0))
+
 
 def problem(
     rows: int = 60,
@@ -26,7 +28,6 @@ def problem(
     seed: int = 0,
     groups=None,
     kind="multiclass",
-    scalings=("none",),
 ) -> FeatureProblem:
     random = np.random.default_rng(seed)
     codes = np.arange(rows) % 3
@@ -37,7 +38,7 @@ def problem(
     else:
         target = Target("multiclass", ("a", "b", "c"), codes.astype(np.int64))
     metric = "r2" if kind == "regression" else "accuracy"
-    return FeatureProblem(Task(target, groups, metric), {"x": Dense(torch.from_numpy(x))}, ("none",), Solve())
+    return FeatureProblem(Task(target, groups, metric), {"x": Dense(torch.from_numpy(x))}, ("none",), SOLVE)
 
 
 def judged(fit: FeatureProblem, **changes) -> FeatureProblem:
@@ -158,7 +159,7 @@ def two_classes(**changes) -> FeatureProblem:
     x = np.random.default_rng(0).normal(size=(60, 4)) + 2 * codes[:, None]
     target = Target("binary", ("a", "b"), codes.astype(np.int64))
     task = replace(Task(target, None, "accuracy"), **changes)
-    return FeatureProblem(task, {"x": Dense(torch.from_numpy(x))}, ("none",), Solve())
+    return FeatureProblem(task, {"x": Dense(torch.from_numpy(x))}, ("none",), SOLVE)
 
 
 def test_a_further_metric_that_the_rows_leave_undefined_is_left_out_and_said():

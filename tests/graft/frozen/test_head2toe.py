@@ -17,7 +17,7 @@ from regraft.graft.artifact import kept_columns
 SMALL = Recipe(
     "head2toe",
     "a small search",
-    (Features(Taps(sizes=(16, 64)), ("unit",)), Select(fractions=(0.05, 0.2), strengths=(1e-2,)), Solve()),
+    (Features(Taps(sizes=(16, 64)), ("unit",)), Select(fractions=(0.05, 0.2), strengths=(1e-2,)), Solve(("ridge",))),
 )
 
 

@@ -62,6 +62,8 @@ def quick(name: str) -> Recipe:
         if isinstance(stage, Probe)
         else replace(stage, taps=replace(stage.taps, sizes=(16,)))
         if isinstance(stage, Features) and stage.taps.sizes != (None,)
+        else replace(stage, strengths=(1e-1, 1e-3))
+        if isinstance(stage, Solve)
         else stage
         for stage in recipe.stages
     )

@@ -278,7 +278,11 @@ def test_constant_features_zero_layers_and_a_tiny_fraction():
 def test_only_layers_of_zeros_predict_the_shares():
     codes = np.arange(30) % 3
     found = select(
-        {"512": design_of(np.zeros((30, 300)), 3)}, classes_of(codes), folds=np.arange(30) // 10, metric="accuracy"
+        {"512": design_of(np.zeros((30, 300)), 3)},
+        classes_of(codes),
+        folds=np.arange(30) // 10,
+        metric="accuracy",
+        fractions=(0.01, 0.1),
     )
     assert float(found.solution.out_of_fold.std(dim=0).max()) < 0.5
     assert all(np.isfinite(c.score) for c in found.table)
