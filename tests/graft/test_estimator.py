@@ -15,7 +15,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from regraft import GraftClassifier, GraftRegressor
-from regraft.errors import DataError, MissingPathError
+from regraft.errors import DataError, MissingPathError, RecipeError
 
 
 @parametrize_with_checks([GraftClassifier(folds=2), GraftRegressor(folds=2)])
@@ -115,3 +115,10 @@ def test_mistakes_are_named(pictures):
         GraftClassifier("regraft/fashion-resnet").fit(paths[:4], labels[:3])
     with pytest.raises(MissingPathError, match="not-there"):
         GraftClassifier("regraft/fashion-resnet").fit([*paths[:4], "not-there.png"], [*labels[:4], "red"])
+
+
+@pytest.mark.parametrize("method", ["finetune", "lp-ft", "scratch", "head2toe-ft", "finetune-refit", "gradient"])
+def test_methods_that_do_more_than_solve_a_head_are_refused(method):
+    X, y = load_digits(return_X_y=True)
+    with pytest.raises(RecipeError, match=f"GraftClassifier does not carry out '{method}'"):
+        GraftClassifier(method=method).fit(X[:60], y[:60])

@@ -13,7 +13,7 @@ def model_card(record: Record) -> str:
     lines = [
         f"# {record.method} head on {model['name']}",
         "",
-        f"A {task['kind']} head with {len(task['classes'])} outputs, solved by regraft on frozen features.",
+        f"A {task['kind']} head with {len(task['classes'])} outputs, {_made(record)}.",
         "",
         "## Scores",
         "",
@@ -52,6 +52,14 @@ def model_card(record: Record) -> str:
     if notes:
         lines += ["", "## Mind", ""] + [f"- {f.title} {f.advice}".rstrip() for f in notes]
     return "\n".join(lines) + "\n"
+
+
+def _made(record: Record) -> str:
+    if "training" in record.figures:
+        return "trained by regraft together with the backbone's weights"
+    if record.method == "gradient":
+        return "solved by regraft on activations and gradients of the frozen backbone"
+    return "solved by regraft on frozen features"
 
 
 def _name(record: Record, score: Score) -> str:

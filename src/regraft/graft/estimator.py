@@ -18,7 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from regraft.data import Kind, Target, checked, scan
-from regraft.errors import DataError
+from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, by_size, plan, sweep
 from regraft.graft.adapted import check_modality
 from regraft.graft.frozen.problem import FeatureProblem
@@ -47,6 +47,21 @@ class _Graft(BaseEstimator):
         manifest = checked(manifest)
         return sweep(self.network_, manifest, self.plan_, batch_size=self.batch_size).matrices()
 
+    def _recipe(self) -> Recipe:
+        """The method's recipe.
+
+        Raises:
+            RecipeError: a method that does more than solve a head on features of a frozen backbone.
+        """
+        recipe = find_recipe(self.method)
+        if recipe.train is not None or recipe.gradients is not None or recipe.refit is not None:
+            raise RecipeError(
+                f"{type(self).__name__} does not carry out {recipe.name!r}",
+                expected="probe, all-layers, head2toe, or a recipe of Features, Select and Solve",
+                do="call regraft.adapt(), which does",
+            )
+        return recipe
+
     def _prepare(self, X: Any, y: Any, *, numeric: bool) -> tuple[Any, np.ndarray]:
         """Validate as scikit-learn does, and load the backbone."""
         if self.model is None:
@@ -55,11 +70,11 @@ class _Graft(BaseEstimator):
         if len(X) != len(y):
             raise DataError("X and y differ in length", expected=f"{len(X)} labels", got=f"{len(y)}")
         self.network_: Network = self.model if isinstance(self.model, Network) else load(self.model)
-        self.plan_: Plan = plan(self.network_, [find_recipe(self.method).features.taps])
+        self.plan_: Plan = plan(self.network_, [self._recipe().features.taps])
         return X, column_or_1d(y)
 
     def _solve(self, X: Any, target: Target, metric: str, class_weight: Any = None) -> None:
-        recipe = find_recipe(self.method)
+        recipe = self._recipe()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         problem = FeatureProblem(
             Task(target, None, metric, seed, min(self.folds, len(target)), class_weight),

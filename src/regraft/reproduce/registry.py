@@ -47,7 +47,7 @@ def choose(
         raise RecipeError(
             f"no row or gate is called {unknown[0]!r}",
             expected=f"such as {', '.join(near or candidates[:3])}",
-            do="name rows of SHAPES, a paper (000 to 004), a gate, or nothing for all rows",
+            do="name rows, a paper (000 to 004), a gate, or nothing for all rows",
         )
     chosen = tuple(row for row in rows if not names or row.id in names or row.paper in names)
     wanted = tuple(gate for gate in gates if gate in names or "gates" in names)

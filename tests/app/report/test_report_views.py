@@ -74,6 +74,16 @@ def test_validation_protocol_is_no_test() -> None:
     assert kinds == ["test", "validation", "outer", "inner", "other"]
 
 
+def test_held_out_rows_that_chose_are_told_from_those_that_did_not() -> None:
+    chose, honest = (
+        protocol(Score("accuracy", 1, 1, 1, "", 40, protocol=p))
+        for p in ("hold-out of a fifth (selection: optimistic)", "hold-out of a fifth")
+    )
+    assert (chose.kind, honest.kind) == ("inner", "holdout")
+    assert "optimistic" in chose.note and "cross-validation" not in chose.label + chose.opening
+    assert "optimistic" not in honest.note and "never saw" in honest.opening
+
+
 def test_headline_bar_and_the_commonest_class() -> None:
     record = samples.multiclass()
     first = scores.scores(record).groups[0]

@@ -25,13 +25,13 @@ class Protocol:
     """Which rows a score was measured on, and what that is worth.
 
     Attributes:
-        kind: ``test``, ``validation``, ``outer``, ``inner`` or ``other``.
+        kind: ``test``, ``validation``, ``holdout``, ``outer``, ``inner`` or ``other``.
         label: a few words for a chip or a caption.
         opening: how the verdict begins, given the number of rows.
         note: what a reader should know about it.
     """
 
-    kind: Literal["test", "validation", "outer", "inner", "other"]
+    kind: Literal["test", "validation", "holdout", "outer", "inner", "other"]
     label: str
     opening: str
     note: str
@@ -46,6 +46,22 @@ def protocol(score: Score) -> Protocol:
     def on(what: str) -> str:
         return f"On {words.plural(rows, what + ' row')}" if rows else f"On the {what} rows"
 
+    if "hold-out" in lower:
+        if "optimistic" in lower:
+            return Protocol(
+                "inner",
+                "hold-out, optimistic",
+                f"{on('held-out')} that also chose the settings (so optimistic)",
+                "These rows also chose the settings, so the score is optimistic. Keep a test split apart for an"
+                " honest one.",
+            )
+        return Protocol(
+            "holdout",
+            "hold-out of a fifth",
+            f"{on('held-out')} (a fifth that the scored model never saw)",
+            "A fifth of the rows was held out; a model trained on the others was scored on it. The model that is"
+            " kept was then trained on all rows.",
+        )
     if "inner" in lower or "optimistic" in lower or "selection" in lower:
         return Protocol(
             "inner",
