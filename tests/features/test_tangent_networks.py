@@ -105,7 +105,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Network]:
     return network
 
 
-SLOW = {"dinov2", "swin", "convnext", "recurrent", "encoder", "positions-first"}
+SLOW = {"mobilenet_v1", "dinov2", "swin", "convnext", "recurrent", "encoder", "positions-first"}
 
 
 def named(names: list[str]) -> list[object]:

@@ -15,7 +15,7 @@ import regraft
 from regraft.data import scan
 from regraft.errors import ArtifactError, DataError, MissingPathError, ModelError, RecipeError
 from regraft.features import Taps
-from regraft.graft import load_artifact
+from regraft.graft import Features, Recipe, Solve, load_artifact
 from regraft.linear import Blocks
 from regraft.record import Record
 
@@ -41,8 +41,8 @@ def test_a_run_has_an_honest_score_a_cost_and_pictures(run):
 
 
 def test_a_second_run_reuses_the_pass_and_says_so():
-    first = regraft.adapt(toy_manifest(90), toy_network())
-    second = regraft.adapt(toy_manifest(90), toy_network())
+    ridge = Recipe("ridge", "ridge on all layers", (Features(), Solve(("ridge",))))
+    first, second = (regraft.adapt(toy_manifest(90), toy_network(), method=ridge) for _ in range(2))
     sweep = next(cost for cost in second.record.costs if cost.stage == "sweep")
     assert sweep.reused
     assert sweep.backbone_passes == 0
@@ -193,8 +193,6 @@ def test_image_mistakes_come_with_a_thumbnail(tmp_path):
 
 
 def test_taps_can_be_chosen():
-    from regraft.graft import Features, Recipe, Solve
-
     recipe = Recipe("early", "the first activation", (Features(Taps(("relu:0",), (64,))), Solve()))
     run = regraft.adapt(toy_manifest(60), toy_network(), method=recipe)
     assert [block.site for block in run.adapted.plan.blocks] == ["relu:0"]

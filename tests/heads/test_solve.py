@@ -298,6 +298,7 @@ def test_constant_features_predict_the_shares() -> None:
         design_of(np.ones((20, 4)), 2),
         classes_of(codes),
         forms=["logistic"],
+        strengths=[1e-2, 1.0],
         calibrate=False,
         folds=np.arange(20) // 4,
         metric="nll",

@@ -30,7 +30,7 @@ TAPS = Taps(sizes=(16,))
 
 
 def recipe(select=None, solve=None, scalings=("unit",)):
-    stages = (Features(TAPS, scalings), *([select] if select else []), solve or Solve(strengths=(0.1, 0.01)))
+    stages = (Features(TAPS, scalings), *([select] if select else []), solve or Solve(("ridge",)))
     return Recipe("head2toe" if select else "all-layers", "a small one", stages)
 
 

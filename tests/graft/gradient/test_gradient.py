@@ -213,7 +213,7 @@ def test_a_test_split_is_predicted_the_same_by_the_problem_and_from_raw_inputs(m
 
 
 def test_numbers_are_predicted_alike_in_every_unit() -> None:
-    x, y = arrays(50, "regression")
+    x, y = arrays(36, "regression")
     net, recipe = network(), gradient_features(Gradients(LAST), (1e-2,))
     one = regraft.adapt(rows_of(x, y, "regression"), net, method=recipe, folds=2)
     many = regraft.adapt(rows_of(x, y * 1000.0 + 7.0, "regression"), net, method=recipe, folds=2)
@@ -223,7 +223,7 @@ def test_numbers_are_predicted_alike_in_every_unit() -> None:
 
 
 def test_the_same_seed_gives_the_same_bytes(tmp_path) -> None:
-    x, y = arrays(40, "multiclass")
+    x, y = arrays(30, "multiclass")
     for name in ("a", "b"):
         recipe = gradient_features(Gradients(LAST), (1e-2,))
         regraft.adapt(rows_of(x, y), network(), method=recipe, folds=2).save(tmp_path / name)

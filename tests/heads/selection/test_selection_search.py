@@ -282,7 +282,7 @@ def test_only_layers_of_zeros_predict_the_shares():
         classes_of(codes),
         folds=np.arange(30) // 10,
         metric="accuracy",
-        fractions=(0.01, 0.1),
+        forms=("ridge",),
     )
     assert float(found.solution.out_of_fold.std(dim=0).max()) < 0.5
     assert all(np.isfinite(c.score) for c in found.table)
