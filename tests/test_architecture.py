@@ -54,7 +54,7 @@ INSIDE: dict[str, dict[str, frozenset[str]]] = {
         "recording": frozenset({"*", "preparation"}),
         "cost": frozenset({"*", "preparation", "recording", "training"}),
         "build": frozenset({"*", "frozen", "gradient", "training", "preparation"}),
-        "run": frozenset({"*", "recipe", "preparation", "recording", "build", "cost", "evidence"}),
+        "run": frozenset({"*", "recipe", "gradient", "preparation", "recording", "build", "cost", "evidence"}),
         "estimator": frozenset({"*", "recipe", "frozen"}),
     },
 }

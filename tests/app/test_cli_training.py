@@ -88,7 +88,7 @@ def test_a_dry_run_says_what_the_training_would_cost(regraft, photos, own):
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("--method", "probe", "--tau", "4"), "method 'probe' probes no head"),
+        (("--method", "probe", "--tau", "4"), "method 'probe' takes no tau"),
         (("--method", "all-layers", "--lr", "0.1"), "method 'all-layers' trains nothing"),
         (("--method", "finetune", "--tau", "soon"), "--tau soon"),
         (("--method", "finetune", "--steps", "5", "--epochs", "2"), "two lengths"),

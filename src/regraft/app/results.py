@@ -128,4 +128,6 @@ def _rows(record: Record) -> str:
 def _passes(passes: float) -> str:
     if passes == 0:
         return "no backbone pass (features were stored)"
-    return "1 backbone pass" if passes == 1 else f"{passes:.2f} of a backbone pass"
+    if passes == 1:
+        return "1 backbone pass"
+    return f"{passes:.2f} of a backbone pass" if passes < 1 else f"{passes:.1f} backbone passes"

@@ -93,10 +93,8 @@ def sweep(
         return Store(plan, parts)
     about = {"model": network.name, "network": network.fingerprint, "data": manifest.name}
     part = Part.open(base, missing, len(manifest), dtype, batch_size, about)
-    began = time.perf_counter()
-    flops, rows = _fill(part, network, manifest, workers, progress)
-    seconds = time.perf_counter() - began
-    part.finish({"flops_per_row": flops // max(rows, 1), "seconds_per_row": seconds / max(rows, 1)})
+    flops, rows, pace = _fill(part, network, manifest, workers, progress)
+    part.finish({"flops_per_row": flops // max(rows, 1), "seconds_per_row": pace})
     return Store(plan, [*parts, part], flops, rows)
 
 
@@ -126,8 +124,9 @@ def _complete_parts(base: Path, plan: Plan, rows: int, dtype: str) -> tuple[list
 
 def _fill(
     part: Part, network: Network, manifest: Manifest, workers: int | None, progress: Progress | None
-) -> tuple[int, int]:
-    """Compute the missing shards of a part. Returns (FLOPs, rows) of this call."""
+) -> tuple[int, int, float]:
+    """Compute the missing shards of a part. Returns FLOPs and rows of this call, and its seconds per row: without the
+    first batch where others follow, for it starts the decoders and is counted, which takes many times a pass."""
     missing = part.missing()
     part.check_space(missing)
     done = part.rows - sum(stop - start for start, stop in missing)
@@ -135,6 +134,7 @@ def _fill(
         progress(done, part.rows)
     flops_per_row, computed = 0, 0
     arrivals = Arrivals(part)
+    began, before = time.perf_counter(), 0
     for (start, stop), batch in zip(missing, batches(network.preprocess, manifest.inputs, missing, workers)):
         if not arrivals.has(start, stop):  # another process may have written it meanwhile
             counter = FlopCounterMode(display=False) if not flops_per_row else contextlib.nullcontext()
@@ -144,10 +144,13 @@ def _fill(
                 flops_per_row = counter.get_total_flops() // (stop - start)
             part.write(start, stop, {name: v.to(DTYPES[part.dtype]).cpu() for name, v in values.items()})
             computed += stop - start
+            if computed == stop - start < sum(last - first for first, last in missing):
+                began, before = time.perf_counter(), computed
         done += stop - start
         if progress:
             progress(done, part.rows)
-    return flops_per_row * computed, computed
+    seconds = time.perf_counter() - began
+    return flops_per_row * computed, computed, seconds / max(computed - before, 1)
 
 
 def pool_batch(network: Network, blocks: Sequence[Block], batch: Any) -> dict[str, Tensor]:

@@ -114,7 +114,7 @@ class Recipe:
         given = [name for name, value in asked.items() if value is not None]
         lacking = [name for name in given if (self.probe if name == "tau" else self.train) is None]
         if lacking:
-            what = "probes no head" if lacking[0] == "tau" else "trains nothing"
+            what = "takes no tau" if lacking[0] == "tau" else "trains nothing"
             fits = [r.name for r in METHODS.values() if (r.probe if lacking[0] == "tau" else r.train) is not None]
             raise RecipeError(
                 f"method {self.name!r} {what}", got=f"--{lacking[0]}", do=f"use it with {', '.join(fits)}"

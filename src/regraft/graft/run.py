@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ from regraft.graft.card import model_card
 from regraft.graft.cost.pricing import price_of_run
 from regraft.graft.evidence.figures import figures, prediction_rows
 from regraft.graft.evidence.findings import Context, check
+from regraft.graft.gradient.recipe import with_gradients
 from regraft.graft.options import Options, pick_device
 from regraft.graft.prediction import Prediction
 from regraft.graft.preparation import Progress, prepare, swept
@@ -105,8 +106,8 @@ def adapt(
         options: all run options at once; or give their fields as keywords.
         progress: called with (stage, done, total).
         command: kept in the record as how to reproduce the run.
-        **settings: fields of :class:`Options`, and ``kind``, ``label``, ``group``, ``input`` for the
-            data.
+        **settings: fields of :class:`Options`; ``kind``, ``label``, ``group``, ``input`` for the data; and
+            ``tau``, ``steps``, ``epochs``, ``lr``, ``mode``, ``theta2`` of the recipe's stages.
 
     Returns:
         the adapted model with its record; :meth:`Run.save` writes the run folder.
@@ -115,7 +116,12 @@ def adapt(
         RegraftError: a mistake of the user's, in one sentence.
     """
     columns = {k: settings.pop(k) for k in ("kind", "label", "group", "input") if k in settings}
+    stages = {k: settings.pop(k) for k in ("mode", "theta2", "tau", "steps", "epochs", "lr") if k in settings}
+    known = {field.name for field in fields(Options)}
+    if wrong := [name for name in settings if name not in known]:
+        raise RecipeError(f"adapt has no setting {wrong[0]!r}", expected=", ".join(sorted(known)), got=wrong[0])
     options = replace(options or Options(), **settings)
+    method = with_gradients(method, stages.pop("mode", None), stages.pop("theta2", None)).altered(**stages)
     ledger = Ledger()
     ready = prepare(data, model, method=method, options=options, ledger=ledger, progress=progress, **columns)
     stores = swept(ready, options, ledger, progress)

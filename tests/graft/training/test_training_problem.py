@@ -314,9 +314,9 @@ def test_what_cannot_be_trained_or_scored_is_refused_before_the_pass(tmp_path):
     with pytest.raises(DataError, match="too few to hold out a fifth"):
         regraft.adapt(toy_manifest(4, classes=2), wide(), method="finetune", cache=tmp_path)
     for name, change, words in (
-        ("probe", {"tau": 4}, "probes no head"),
+        ("probe", {"tau": 4}, "takes no tau"),
         ("all-layers", {"lr": 0.1}, "trains nothing"),
-        ("lp-ft", {"tau": 4}, "probes no head.*finetune"),
+        ("lp-ft", {"tau": 4}, "takes no tau.*finetune"),
         ("finetune", {"steps": 5, "epochs": 2}, "two lengths"),
         ("finetune", {"steps": 0}, "no length"),
         ("finetune", {"lr": -1.0}, "lr is out of range"),

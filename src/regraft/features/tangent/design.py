@@ -256,7 +256,10 @@ def _check_head(network: Network, of: Of, names: Sequence[str]) -> None:
             raise ModelError(f"{network.name} has logits that no single linear layer gives", do='use of="logits"')
         inside = [name for name in names if network.head and name.startswith(network.head + ".")]
         if inside:
-            raise ModelError(f"{inside[0]} is the head's: the embedding does not depend on it", do='use of="logits"')
+            raise ModelError(
+                f"{inside[0]} is the head's: the embedding does not depend on it",
+                do='choose parameters below the head (in Python, of="logits" takes these too)',
+            )
         return
     if not network.has_logits:
         raise ModelError(f"{network.name} has no logits", do='give it a head (with_head), or use of="embedding"')

@@ -27,7 +27,7 @@ def gradient_features(stage: Gradients | None = None, strengths: tuple[float, ..
     return replace(default, stages=(last, first, head, stage or gradients, replace(second, strengths=strengths)))
 
 
-def with_gradients(method: str | Recipe, mode: str | None, select: Sequence[str] | None) -> Recipe:
+def with_gradients(method: str | Recipe, mode: str | None, select: str | Sequence[str] | None) -> Recipe:
     """A recipe with another mode or other parameters in its Gradients stage, where they are given.
 
     Raises:
@@ -40,6 +40,9 @@ def with_gradients(method: str | Recipe, mode: str | None, select: Sequence[str]
         raise RecipeError(
             f"method {recipe.name!r} takes no gradients", do="use --mode and --theta2 with --method gradient"
         )
-    given = {"mode": mode, "select": None if select is None else tuple(select)}
+    if select is not None and (mode or recipe.gradients.mode) == "activation":
+        raise RecipeError("mode 'activation' takes no derivatives", got="--theta2", do="leave --theta2 out")
+    patterns = (select,) if isinstance(select, str) else select
+    given = {"mode": mode, "select": None if patterns is None else tuple(patterns)}
     stage = replace(recipe.gradients, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     return replace(recipe, stages=tuple(stage if isinstance(s, Gradients) else s for s in recipe.stages))
