@@ -210,6 +210,8 @@ def test_a_test_split_is_predicted_the_same_by_the_problem_and_from_raw_inputs(m
     confidence = [float(row[-1]) for row in run.rows[1:] if row[1] == "test"]
     np.testing.assert_allclose(run.predict_proba(test).confidence, confidence, rtol=1e-5)
     assert (run.adapted.tangent is None) == (mode == "activation")
+    # what is not counted is not compared
+    assert bool(run.record.figures["price"]) == (mode == "activation")
 
 
 def test_numbers_are_predicted_alike_in_every_unit() -> None:
