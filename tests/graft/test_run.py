@@ -160,7 +160,7 @@ def test_user_mistakes_get_a_sentence(tmp_path):
         regraft.adapt(toy_manifest(), str(tmp_path / "no-model"))
     with pytest.raises(DataError, match="reads array inputs; got text inputs"):
         regraft.adapt((["a text", "b text", "c", "d"] * 3, ["x", "y", "x", "y"] * 3), network)
-    with pytest.raises(TypeError):
+    with pytest.raises(RecipeError, match="no setting 'batchsize'"):
         regraft.adapt(toy_manifest(), network, batchsize=3)
 
 

@@ -30,6 +30,9 @@ from regraft.record import Ledger, Record, Score
 __all__ = ["Options", "Progress", "Run", "adapt", "pick_device", "prepare", "versions"]
 
 
+_OF_STAGES = ("mode", "theta2", "tau", "steps", "epochs", "lr")  # settings of a recipe's stages
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """What :func:`adapt` returns: the model, the evidence, and per-row predictions."""
@@ -116,10 +119,11 @@ def adapt(
         RegraftError: a mistake of the user's, in one sentence.
     """
     columns = {k: settings.pop(k) for k in ("kind", "label", "group", "input") if k in settings}
-    stages = {k: settings.pop(k) for k in ("mode", "theta2", "tau", "steps", "epochs", "lr") if k in settings}
-    known = {field.name for field in fields(Options)}
+    stages = {k: settings.pop(k) for k in _OF_STAGES if k in settings}
+    known = [field.name for field in fields(Options)]
     if wrong := [name for name in settings if name not in known]:
-        raise RecipeError(f"adapt has no setting {wrong[0]!r}", expected=", ".join(sorted(known)), got=wrong[0])
+        named = ", ".join(sorted([*known, *_OF_STAGES]))
+        raise RecipeError(f"adapt has no setting {wrong[0]!r}", expected=f"one of {named}")
     options = replace(options or Options(), **settings)
     method = with_gradients(method, stages.pop("mode", None), stages.pop("theta2", None)).altered(**stages)
     ledger = Ledger()
