@@ -16,7 +16,7 @@ from scipy.linalg.lapack import dpotrf, dpotrs, spotrf, spotrs
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-__all__ = ["add_product", "as_many_threads_as_torch", "cholesky_solve", "eigen", "mirror", "multiply"]
+__all__ = ["add_product", "cholesky_solve", "eigen", "mirror", "multiply", "one_blas_thread"]
 
 # few enough that the factors stay in the cache, and that a bfloat16 product is rounded often, not coarsely
 _COLUMNS = 1024
@@ -24,9 +24,13 @@ _PARTS = 4
 
 
 @contextmanager
-def as_many_threads_as_torch() -> Iterator[None]:
-    """Inside, NumPy and SciPy use as many threads as torch (idle threads of theirs would wait in a loop)."""
-    with threadpool_limits(limits=torch.get_num_threads(), user_api="blas"):
+def one_blas_thread() -> Iterator[None]:
+    """Inside (or as a decorator), NumPy and SciPy multiply on one thread; torch keeps its own.
+
+    Idle threads of OpenBLAS wait in a loop, on the cores that torch's next product needs: where the two take turns,
+    as they do in every solve, two threads of each made a solve six times as long as one.
+    """
+    with threadpool_limits(limits=1, user_api="blas"):
         yield
 
 

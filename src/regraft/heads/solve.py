@@ -13,6 +13,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.l2.fitters import Fitter, fitter
 from regraft.heads.metrics import METRICS, PROPER
+from regraft.heads.products import one_blas_thread
 from regraft.heads.readout import Readout, Solution
 from regraft.heads.response import Response
 from regraft.heads.search import GRID, Judge, Trial, candidates, choose, explore
@@ -24,6 +25,7 @@ __all__ = ["FORMS", "check_folds", "check_forms", "check_sizes", "check_strength
 FORMS: tuple[str, ...] = ("ridge", "logistic")
 
 
+@one_blas_thread()
 def solve(
     design: Design,
     response: Response,

@@ -19,7 +19,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.l2.fitters import fitter
 from regraft.heads.metrics import PROPER
-from regraft.heads.products import as_many_threads_as_torch
+from regraft.heads.products import one_blas_thread
 from regraft.heads.response import Response
 from regraft.heads.search import Judge
 from regraft.heads.selection.foldwise import Foldwise, fold_fitters, gathered
@@ -37,6 +37,7 @@ __all__ = ["select"]
 _TIE = 1e-12
 
 
+@one_blas_thread()
 def select(
     designs: Mapping[str, FeatureDesign],
     response: Response,
@@ -104,19 +105,18 @@ def select(
     judge = Judge(metric, response, fold_of, rows > 0, calibrate=True)
     tasks = [*fold_tasks(response, fold_of, class_weight), *fold_tasks(response, None, class_weight)]
     later = {key: list(others) for key, others in (more or {}).items()}
-    with as_many_threads_as_torch():
-        if len(response) <= GRAM_ROWS:
-            best = _compare(known, later, response, fold_of, metric, grid, class_weight, one_standard_error)
-        else:
-            few = _draw(response, GRAM_ROWS, seed)
-            part = {key: _rows(design, few) for key, design in known.items()}
-            drawn, folds_drawn = response.take(few), fold_of[few]
-            best = _compare(part, later, drawn, folds_drawn, metric, grid, class_weight, one_standard_error)
-            best = replace(best, panel=None)
-            if scorer is None:
-                scores = row_scores(known[best.cell.size], tasks, [best.cell.strength])[:, 0]
-                best = replace(best, scores=scores)
-        return _finish(known[best.cell.size], best, tasks, response, fold_of, judge, wanted)
+    if len(response) <= GRAM_ROWS:
+        best = _compare(known, later, response, fold_of, metric, grid, class_weight, one_standard_error)
+    else:
+        few = _draw(response, GRAM_ROWS, seed)
+        part = {key: _rows(design, few) for key, design in known.items()}
+        drawn, folds_drawn = response.take(few), fold_of[few]
+        best = _compare(part, later, drawn, folds_drawn, metric, grid, class_weight, one_standard_error)
+        best = replace(best, panel=None)
+        if scorer is None:
+            scores = row_scores(known[best.cell.size], tasks, [best.cell.strength])[:, 0]
+            best = replace(best, scores=scores)
+    return _finish(known[best.cell.size], best, tasks, response, fold_of, judge, wanted)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from regraft.heads.l2.dual import dual_ridge, gram_scale
 from regraft.heads.l2.lbfgs import Problem, minimise
 from regraft.heads.l2.streamed import Streamed
 from regraft.heads.losses import LOSSES
+from regraft.heads.products import one_blas_thread
 from regraft.heads.response import Response
 from regraft.heads.selection.fold_tasks import FoldTask, fold_tasks
 from regraft.heads.selection.panel import Panel
@@ -35,6 +36,7 @@ _ITERATIONS = 500
 _STATE_BYTES = 2**31
 
 
+@one_blas_thread()
 def relevance(
     design: FeatureDesign,
     response: Response,
