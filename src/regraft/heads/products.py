@@ -1,26 +1,38 @@
 """Products and factorisations on one core, by the library that is fastest at them.
 
-Torch multiplies bfloat16 fastest. Float32 and float64 go through NumPy and SciPy, whose OpenBLAS is several times as
-fast as the MKL in torch on processors that are not Intel's, and no slower on theirs.
+Torch multiplies bfloat16 fastest, on processors with instructions for it; on others its loops are eight to thirty times
+as slow as float32, so there bfloat16 is only how features are stored, and products are taken in float32. Float32 and
+float64 go through NumPy and SciPy, whose OpenBLAS is several times as fast as the MKL in torch on processors that are
+not Intel's, and no slower on theirs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import torch
 from scipy.linalg import eigh
+from scipy.linalg.blas import dsyrk, ssyrk
 from scipy.linalg.lapack import dpotrf, dpotrs, spotrf, spotrs
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-__all__ = ["add_product", "cholesky_solve", "eigen", "mirror", "multiply", "one_blas_thread"]
+__all__ = ["add_product", "cholesky_solve", "eigen", "mirror", "multiplies_bfloat16", "multiply", "one_blas_thread"]
 
 # few enough that the factors stay in the cache, and that a bfloat16 product is rounded often, not coarsely
 _COLUMNS = 1024
 _PARTS = 4
+_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
+
+
+@cache
+def multiplies_bfloat16() -> bool:
+    """Whether this processor has instructions for products in bfloat16."""
+    known = torch.cpu.get_capabilities()
+    return any(bool(known.get(name)) for name in _INSTRUCTIONS)
 
 
 @contextmanager
@@ -35,9 +47,11 @@ def one_blas_thread() -> Iterator[None]:
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """A B of matrices of one dtype."""
+    """A B of matrices of one dtype; of bfloat16 ones in float32 where the processor has no instructions for them."""
     if a.dtype in (torch.float32, torch.float64):
         return torch.from_numpy(a.numpy() @ b.numpy())
+    if a.dtype == torch.bfloat16 and not multiplies_bfloat16():
+        return multiply(a.float(), b.float())
     return a @ b
 
 
@@ -47,21 +61,37 @@ def _parts(rows: int) -> list[slice]:
 
 
 def add_product(out: Tensor, rows: Tensor) -> None:
-    """Add X Xᵀ to the upper block triangle of ``out`` (N × N), for X (N, k) of its dtype or bfloat16.
+    """Add X Xᵀ to the upper triangle of ``out`` (N × N, contiguous), for X (N, k) of its dtype or bfloat16.
 
-    A quarter of the lower triangle is computed too: 5/8 of the whole product.
+    What is below the diagonal is left undefined, for :func:`mirror`.
     """
-    step = _COLUMNS if rows.dtype == torch.bfloat16 else max(1, rows.shape[1])
-    for start in range(0, rows.shape[1], step):
-        x = rows[:, start : start + step]
+    if rows.dtype == out.dtype:
+        _add_symmetric(out, rows)
+        return
+    for start in range(0, rows.shape[1], _COLUMNS):
+        x = rows[:, start : start + _COLUMNS]
+        if not multiplies_bfloat16():
+            _add_symmetric(out, x.to(out.dtype))
+            continue
         for part in _parts(len(out)):
             out[part, part.start :].add_(multiply(x[part], x[part.start :].T))
 
 
+def _add_symmetric(out: Tensor, rows: Tensor) -> None:
+    """Half of a product, as BLAS has it: the upper triangle in C order is its lower one."""
+    syrk = dsyrk if rows.dtype == torch.float64 else ssyrk
+    if rows.T.is_contiguous():
+        syrk(1.0, rows.numpy(), beta=1.0, c=out.numpy().T, trans=0, lower=1, overwrite_c=1)
+    else:
+        syrk(1.0, rows.contiguous().numpy().T, beta=1.0, c=out.numpy().T, trans=1, lower=1, overwrite_c=1)
+
+
 def mirror(square: Tensor) -> Tensor:
-    """Copy the upper block triangle onto the lower, in place."""
+    """Copy the upper triangle onto the lower, in place."""
     for part in _parts(len(square)):
         square[part.stop :, part] = square[part, part.stop :].T
+        block = square[part, part]
+        block.copy_(block.triu() + block.triu(1).T)
     return square
 
 
