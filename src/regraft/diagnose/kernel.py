@@ -1,0 +1,114 @@
+"""The neural tangent kernel of a backbone's features at a few inputs, and how far it has moved.
+
+Paper: Ren, Guo, Bae, Sutherland, "How to prepare your task head for finetuning", ICLR 2023, Appendix A ("Verification
+of slow kernel change", Fig. 6).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regraft.errors import DataError
+from regraft.features import Tangent
+from regraft.linear import Blocks
+from regraft.network import Network
+
+__all__ = ["Kernel", "feature_kernel"]
+
+_BYTES = 2**28  # of derivatives written out at a time
+
+
+@dataclass(frozen=True, eq=False)
+class Kernel:
+    """``κ(j, n) = (∂z_j/∂B) (∂z_n/∂B)ᵀ`` of all pairs of n inputs, between r directions on either side.
+
+    Attributes:
+        values: ``(n, r, n, r)``.
+        factor: what a norm is multiplied by: ``h / r``, 1 for all directions.
+    """
+
+    values: Tensor
+    factor: float = 1.0
+
+    @property
+    def norm(self) -> float:
+        """``k_norm``: the mean of ``‖κ(j, n)‖_F`` over all pairs."""
+        return self.factor * _mean_norm(self.values)
+
+    def gap(self, later: Kernel) -> float:
+        """``k_gap``: the mean of ``‖κ'(j, n) − κ(j, n)‖_F`` over all pairs, κ' a later kernel.
+
+        Raises:
+            DataError: the later kernel has other inputs or directions.
+        """
+        if later.values.shape != self.values.shape:
+            raise DataError(
+                "kernels do not fit", expected=str(tuple(self.values.shape)), got=str(tuple(later.values.shape))
+            )
+        return self.factor * _mean_norm(later.values - self.values)
+
+
+def feature_kernel(network: Network, batch: Any, *, directions: int | None = 16, seed: int = 0) -> Kernel:
+    """The kernel of the pooled embedding z ``(N, h)`` in all parameters B below it.
+
+    With fewer directions than h, ``κ`` is replaced by ``S₁ κ S₂ᵀ`` with two independent random S of r orthonormal rows
+    each: ``E ‖S₁ κ S₂ᵀ‖²_F = (r/h)² ‖κ‖²_F``, so ``h / r`` times its norm estimates that of κ, without bias in the
+    squares. The same seed gives the same directions, so gaps compare like with like. It costs 2 r backward passes a
+    row (h for all directions), and 8 (n r)² bytes beside the derivatives, which are written out 256 MB at a time.
+
+    Args:
+        network: the backbone; what gives its logits, if it has any, is left out.
+        batch: preprocessed inputs.
+        directions: r; ``None`` for all h.
+        seed: of the directions.
+
+    Raises:
+        ModelError: the network cannot be differentiated, or gives its logits by no single linear layer.
+    """
+    width = next(site.shape[0] for site in network.sites if site.name == "embedding")
+    whole = directions is None or directions >= width
+    count = width if whole else int(directions or 0)
+    sketch = torch.eye(width) if whole else torch.cat([_directions(width, count, seed, side) for side in (0, 1)])
+    reading = network.with_head(sketch.to(network.device))
+    below = [name for name in reading.params if not name.startswith(f"{reading.head}.")]
+    # A Tangent's own fast ways pay where many products are taken; here each derivative is written out once.
+    tangent = Tangent(reading, below, batch, fast=False, batch_size=8)
+    numbers = len(sketch) * sum(reading.params[name].numel() for name in below)
+    chunks = torch.arange(tangent.n_rows).split(max(1, _BYTES // (4 * numbers)))
+    values = torch.zeros(tangent.n_rows, count, tangent.n_rows, count, dtype=torch.float64)
+    for i, left in enumerate(chunks):
+        one = tangent.rows(left)
+        for right in chunks[i:]:
+            other = one if right is left else tangent.rows(right)
+            values[left[0] : left[-1] + 1, :, right[0] : right[-1] + 1] = _products(one, other, count, whole)
+            if right is not left:
+                # κ(n, j) takes S₁ from the other side, so it is a product of its own and no transpose.
+                values[right[0] : right[-1] + 1, :, left[0] : left[-1] + 1] = _products(other, one, count, whole)
+    return Kernel(values, 1.0 if whole else width / count)
+
+
+def _products(left: Blocks, right: Blocks, count: int, whole: bool) -> Tensor:
+    """``(a, r, b, r)``: the first r derivatives of the left rows times the last r of the right rows."""
+    total: Tensor | float = 0.0
+    for name in left:
+        first, last = left[name].flatten(2), right[name].flatten(2)
+        first, last = (first, last) if whole else (first[:, :count], last[:, count:])
+        product = first.flatten(0, 1) @ last.flatten(0, 1).T
+        total = total + product.cpu().double().view(len(first), count, len(last), count)
+    return torch.as_tensor(total)
+
+
+def _directions(width: int, count: int, seed: int, side: int) -> Tensor:
+    """``(count, width)`` orthonormal rows, uniform (the Q of a Gaussian matrix, its signs fixed by R)."""
+    generator = torch.Generator().manual_seed(2 * seed + side)
+    drawn = torch.randn(width, count, generator=generator, dtype=torch.float64)
+    q, r = torch.linalg.qr(drawn)
+    return (q * r.diagonal().sign()).T.float()
+
+
+def _mean_norm(values: Tensor) -> float:
+    return float(values.square().sum((1, 3)).sqrt().mean())
