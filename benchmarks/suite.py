@@ -6,10 +6,14 @@ seed; every choice by cross-validation on the 1,000. MobileNets see 128 × 128 p
 1,000 (the sets are shuffled); rendered test rows come from a seed of their own (of the
 737,280 pictures of one shape, a training and a test draw share one or two by chance).
 
+Methods that train the backbone are opted into by ``--trained``: they take minutes of CPU a pair and seed. With
+``--cache`` features, checkpoints and every result are kept there, so that an interrupted run, or one with further
+methods, goes on.
+
 One pass per pair and seed computes every tap that any method needs; its CPU seconds stand apart (`pass_cpu_s`), and a
 method's `cpu_s` is what it takes beyond the pass. Every frozen method here needs that one pass.
 
-    python benchmarks/suite.py [--quick] [--json [PATH]] [--pairs NAME …] [--data FOLDER]
+    python benchmarks/suite.py [--quick] [--json [PATH]] [--pairs NAME …] [--trained [NAME …]] [--data FOLDER]
 """
 
 from __future__ import annotations
@@ -34,15 +38,14 @@ from regraft.graft import METHODS, Options, adapt
 from regraft.network import Network
 from regraft.reproduce.sources import pack_network
 from regraft.reproduce.words import clustered_interval
+from suite_training import TRAINED, Measured, Trained, remembered
 
 ROWS = 1000
 SEEDS = (0, 1, 2)
 RENDERED_TEST_SEED = 1_000_000
 PICK = "sklearn-logistic"
-LATER = (
-    "full fine-tuning and linear-probe-then-fine-tune (SGD 0.9, three rates, 500 steps of 64), and LoRA or bias "
-    "tuning through peft: not run, they wait for the Train stage"
-)
+FROZEN = tuple(name for name, recipe in METHODS.items() if recipe.train is None and recipe.gradients is None)
+LATER = "LoRA or bias tuning through peft: not run"
 
 
 @dataclass(frozen=True)
@@ -97,15 +100,6 @@ def rows_of(task: str, data: Path, seed: int) -> Manifest:
     return joined({"train": whole.part("train").limit(ROWS, seed), "test": test}, task)
 
 
-@dataclass(frozen=True)
-class Measured:
-    """One method on one pair and seed."""
-
-    accuracy: float
-    cpu_s: float
-    stored_bytes: int
-
-
 def ours(method: str, rows: Manifest, network: Network, seed: int, cache: Path) -> Measured:
     """One of regraft's methods, from the store that the shared pass filled."""
     began = time.process_time()
@@ -140,36 +134,47 @@ def _peer(make: Callable[[], Any], rows: Manifest, features: Mapping[str, np.nda
     return Measured(float(right), seconds, 4 * (weights + 2 * features["train"].shape[1]))
 
 
-def measure(
-    pair: Pair, seed: int, methods: Sequence[str], data: Path, cache: Path
-) -> tuple[dict[str, Measured], dict[str, Any]]:
-    """Every method on one pair and seed, and what the shared pass cost."""
-    network = pack_network(pair.network, data, pixels=pair.pixels, random=pair.random)
-    rows = rows_of(pair.task, data, seed)
-    wanted = plan(network, [METHODS[name].features.taps for name in methods])
-    began = time.process_time()
-    stores = {part: sweep(network, rows.part(part), wanted, cache=cache, workers=0) for part in ("train", "test")}
-    seconds = time.process_time() - began
-    # One row's cost from what was computed now: the test rows may stand in the store from another seed.
-    computed = sum(store.computed_rows for store in stores.values())
-    flops = sum(store.flops for store in stores.values())
-    last = plan(network, [METHODS["probe"].features.taps])
-    features = {}
-    for part in ("train", "test"):
-        store = sweep(network, rows.part(part), last, cache=cache, workers=0)
-        features[part] = next(iter(store.matrices().values())).rows(slice(0, store.rows)).numpy()
-    results = {name: _peer(make, rows, features) for name, make in peers().items()}
-    results |= {name: ours(name, rows, network, seed, cache) for name in methods}
-    cost = {
-        "passes": 1,
-        "pass_cpu_s": seconds * len(rows) / max(computed, 1) if computed else None,
-        "pass_flops": flops * len(rows) // computed if computed else None,
-        "train_rows": len(rows.part("train")),
-        "test_rows": len(rows.part("test")),
-        "taps": len(wanted.blocks),
-        "features": sum(block.width for block in wanted.blocks),
-    }
-    return results, cost
+@dataclass(frozen=True)
+class Arms:
+    """What is measured on every pair, and where what is measured is kept."""
+
+    frozen: Sequence[str]
+    trained: Sequence[str]
+    taus: Sequence[int]
+    data: Path
+    cache: Path
+
+    def measure(self, pair: Pair, seed: int) -> tuple[dict[str, Measured], dict[str, Any]]:
+        """Every method on one pair and seed, and what the shared pass cost."""
+        cache, folder = self.cache, self.cache / "suite" / pair.name / f"seed-{seed}"
+        network = pack_network(pair.network, self.data, pixels=pair.pixels, random=pair.random)
+        rows = rows_of(pair.task, self.data, seed)
+        wanted = plan(network, [METHODS[name].features.taps for name in ("probe", *self.frozen)])
+        began = time.process_time()
+        stores = {part: sweep(network, rows.part(part), wanted, cache=cache, workers=0) for part in ("train", "test")}
+        seconds = time.process_time() - began
+        # One row's cost from what was computed now: the test rows may stand in the store from another seed.
+        computed = sum(store.computed_rows for store in stores.values())
+        flops = sum(store.flops for store in stores.values())
+        last = plan(network, [METHODS["probe"].features.taps])
+        features = {}
+        for part in ("train", "test"):
+            store = sweep(network, rows.part(part), last, cache=cache, workers=0)
+            features[part] = next(iter(store.matrices().values())).rows(slice(0, store.rows)).numpy()
+        calls = {name: lambda make=make: _peer(make, rows, features) for name, make in peers().items()}
+        calls |= {name: lambda name=name: ours(name, rows, network, seed, cache) for name in self.frozen}
+        results = {name: remembered(folder / f"{name}.json", call) for name, call in calls.items()}
+        results |= Trained(cache, folder, self.taus).measure(self.trained, rows, network, seed)
+        cost = {
+            "passes": 1,
+            "pass_cpu_s": seconds * len(rows) / max(computed, 1) if computed else None,
+            "pass_flops": flops * len(rows) // computed if computed else None,
+            "train_rows": len(rows.part("train")),
+            "test_rows": len(rows.part("test")),
+            "taps": len(wanted.blocks),
+            "features": sum(block.width for block in wanted.blocks),
+        }
+        return results, cost
 
 
 def _row(pair: Pair, runs: Sequence[dict[str, Measured]], cost: Mapping[str, Any]) -> Row:
@@ -232,7 +237,11 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--pairs", nargs="*", default=(), metavar="NAME", help="some pairs only")
     options.add_argument("--seeds", nargs="*", type=int, default=(), help="some seeds only (default: 0 1 2)")
-    options.add_argument("--methods", nargs="*", default=list(METHODS), choices=list(METHODS), help="of regraft's")
+    options.add_argument("--methods", nargs="*", default=list(FROZEN), choices=FROZEN, help="on the frozen backbone")
+    options.add_argument(
+        "--trained", nargs="*", default=(), choices=TRAINED, help="methods that train (minutes each; none by default)"
+    )
+    options.add_argument("--taus", nargs="*", type=int, default=(), help="of head probing (default: the methods' own)")
     options.add_argument("--cache", type=Path, help="keep the features here (default: a folder that is deleted)")
     chosen = options.parse_args()
     if not (chosen.data / "weights").is_dir():
@@ -243,8 +252,9 @@ def main() -> None:
     if unknown:
         options.error(f"no pair is called {unknown[0]}; the pairs are {', '.join(p.name for p in PAIRS)}")
     seeds = tuple(chosen.seeds) or (SEEDS[:1] if chosen.quick else SEEDS)
-    methods = tuple(chosen.methods)
-    rows = [_measured(pair, seeds, methods, chosen.data, chosen.cache) for pair in PAIRS if pair.name in names]
+    with tempfile.TemporaryDirectory() as folder:
+        arms = Arms(chosen.methods, chosen.trained, chosen.taus, chosen.data, chosen.cache or Path(folder))
+        rows = [_measured(pair, seeds, arms) for pair in PAIRS if pair.name in names]
     totals = summary(rows)
     report(
         "suite",
@@ -252,6 +262,7 @@ def main() -> None:
         chosen.json,
         columns=("case", "ours_s", "peer", "peer_s", "ratio", "floor_s", "times_floor"),
         seeds=seeds,
+        taus=list(chosen.taus) or "the methods' own",
         training_rows=ROWS,
         summary=totals,
         not_run=LATER,
@@ -261,15 +272,14 @@ def main() -> None:
         note(text) if chosen.json == "-" else print(f"\n{text}")
 
 
-def _measured(pair: Pair, seeds: Sequence[int], methods: Sequence[str], data: Path, cache: Path | None) -> Row:
+def _measured(pair: Pair, seeds: Sequence[int], arms: Arms) -> Row:
     runs, costs = [], []
-    with tempfile.TemporaryDirectory() as folder:
-        for seed in seeds:
-            result, cost = measure(pair, seed, methods, data, cache or Path(folder))
-            runs.append(result)
-            costs.append(cost)
-            shown = ", ".join(f"{name} {100 * m.accuracy:.1f}" for name, m in result.items())
-            note(f"{pair.name} seed {seed}: {shown}")
+    for seed in seeds:
+        result, cost = arms.measure(pair, seed)
+        runs.append(result)
+        costs.append(cost)
+        shown = ", ".join(f"{name} {100 * m.accuracy:.1f}" for name, m in result.items())
+        note(f"{pair.name} seed {seed}: {shown}")
     return _row(pair, runs, next((c for c in costs if c["pass_cpu_s"]), costs[0]))
 
 
