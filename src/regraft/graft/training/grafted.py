@@ -21,6 +21,7 @@ from regraft.network import Network
 __all__ = ["Grafted"]
 
 _NORMS = (nn.modules.batchnorm._BatchNorm,)
+_FASTEST = 0.1  # momentum of running statistics; some published networks carry one that forgets them at every step
 
 
 class Grafted(nn.Module):
@@ -67,6 +68,7 @@ class Grafted(nn.Module):
         self.backbone = self.network.module
         self.backbone.requires_grad_(True)
         self._freeze()
+        self._slow_norms()
         outputs = len(adapted.classes)
         self.register_buffer("shift", (torch.zeros(outputs) if shift is None else shift).float())
         self.register_buffer("spread", (torch.ones(outputs) if spread is None else spread).float())
@@ -91,6 +93,13 @@ class Grafted(nn.Module):
         for pattern in self.tuning.freeze:
             for name in self.network.select(pattern):
                 self.backbone.get_parameter(name).requires_grad_(False)
+
+    def _slow_norms(self) -> None:
+        """Let running statistics follow the batches by at most a tenth a step: transformers' MobileNets carry
+        TensorFlow's 0.9997, which PyTorch reads the other way round, as taking the last batch for the whole."""
+        for part in self.backbone.modules():
+            if isinstance(part, _NORMS) and part.momentum is not None:
+                part.momentum = min(part.momentum, _FASTEST)
 
     def train(self, mode: bool = True) -> Grafted:
         """Training mode for what :class:`Tuning` lets change; all else stays as in prediction."""
