@@ -49,7 +49,8 @@ def one_blas_thread() -> Iterator[None]:
 def multiply(a: Tensor, b: Tensor) -> Tensor:
     """A B of matrices of one dtype; of bfloat16 ones in float32 where the processor has no instructions for them."""
     if a.dtype in (torch.float32, torch.float64):
-        return torch.from_numpy(a.numpy() @ b.numpy())
+        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is refused where it is known by name
+            return torch.from_numpy(a.numpy() @ b.numpy())
     if a.dtype == torch.bfloat16 and not multiplies_bfloat16():
         return multiply(a.float(), b.float())
     return a @ b

@@ -34,6 +34,7 @@ class Trial:
         form, strength: what was fitted.
         score: mean of the metric over the folds where it is defined (over all rows where it is in none).
         standard_error: of that mean over folds, s/√k.
+        fold_scores: of each of those folds.
         loss: negative log-likelihood at the calibrated temperature (regression: mean squared error).
         temperature: T, fitted on the out-of-fold logits.
         out_of_fold: (N, C) logits.
@@ -48,6 +49,7 @@ class Trial:
     temperature: float
     out_of_fold: Tensor
     centre: Tensor | None = None
+    fold_scores: tuple[float, ...] = ()
 
 
 class Judge:
@@ -84,22 +86,25 @@ class Judge:
         out = []
         for index, strength in enumerate(strengths):
             predicted = link(self.response.link, rows[index] / warm[index]).numpy()
-            score, error = self._score(predicted)
+            values = self._scores(predicted)
+            error = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
             out.append(
                 Trial(
                     form,
                     strength,
-                    score,
+                    float(values.mean()),
                     error,
                     self._loss(predicted),
                     float(warm[index]),
                     logits[index],
                     centres[index],
+                    tuple(values.tolist()),
                 )
             )
         return out
 
-    def _score(self, predicted: np.ndarray) -> tuple[float, float]:
+    def _scores(self, predicted: np.ndarray) -> np.ndarray:
+        """Of each fold where the metric is defined, which depends on the labels alone; where none is, of all rows."""
         values = resampled(self.metric, self.response, predicted, self.tables)
         values = values[~np.isnan(values)]
         if len(values) == 0:
@@ -110,8 +115,7 @@ class Judge:
                 expected="targets that vary, classes that both occur",
                 do="choose another metric or give more rows",
             )
-        spread = float(values.std(ddof=1)) / math.sqrt(len(values)) if len(values) > 1 else math.nan
-        return float(values.mean()), spread
+        return values
 
     def _loss(self, predicted: np.ndarray) -> float:
         name = "rmse" if self.response.kind == "regression" else "nll"

@@ -5,7 +5,7 @@ from sklearn.linear_model import Ridge
 from tests.heads.problems import classes_of, features, scale_of
 
 from regraft.errors import SolverError
-from regraft.heads import Response, keep, kept_design, relevance
+from regraft.heads import Response, keep, kept_design, products, relevance
 from regraft.heads.l2.dual import dual_ridge, gram_scale
 from regraft.heads.products import add_product, mirror
 from regraft.heads.selection.kept import kept_count, ranking, stored_bytes
@@ -261,13 +261,39 @@ def test_sampled_steps_touch_every_layer_and_stay_near_the_whole_gram():
     assert float((a - b).abs().mean()) < 1.0
 
 
-def test_products_fill_the_triangle_in_float32_and_from_bfloat16():
+@pytest.mark.parametrize("instructions", [True, False])
+def test_products_fill_the_triangle_with_and_without_bfloat16_instructions(monkeypatch, instructions):
+    monkeypatch.setattr(products, "multiplies_bfloat16", lambda: instructions)
     x = torch.randn(37, 5000, generator=torch.Generator().manual_seed(0))
-    for rows, tolerance in ((x, 1e-4), (x.to(torch.bfloat16), 1e-2)):
-        out = torch.zeros(37, 37)
-        add_product(out, rows)
-        torch.testing.assert_close(mirror(out) / 5000, x @ x.T / 5000, rtol=tolerance, atol=tolerance)
-        assert torch.equal(out[20:, :5], out[:5, 20:].T)
+    for rows, tolerance in ((x, 1e-4), (x.T.contiguous().T, 1e-4), (x.double(), 1e-12), (x.to(torch.bfloat16), 1e-2)):
+        out = torch.zeros(37, 37, dtype=rows.dtype if rows.dtype == torch.float64 else torch.float32)
+        add_product(out, rows[:, :3000])
+        add_product(out, rows[:, 3000:])
+        exact = (x.double() @ x.double().T).to(out.dtype)
+        torch.testing.assert_close(mirror(out) / 5000, exact / 5000, rtol=tolerance, atol=tolerance)
+        assert torch.equal(out, out.T)
+
+
+def test_without_instructions_a_bfloat16_product_is_the_float32_product_of_what_is_stored(monkeypatch):
+    monkeypatch.setattr(products, "multiplies_bfloat16", lambda: False)
+    a, b = (torch.randn(shape, generator=torch.Generator().manual_seed(1)).bfloat16() for shape in ((5, 300), (300, 4)))
+    found = products.multiply(a, b)
+    assert found.dtype == torch.float32
+    torch.testing.assert_close(found.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_kernels_from_every_third_column_are_whole_where_neighbours_are_alike(normalise):
+    x, _ = features(20, 30, classes=2)
+    thrice = np.repeat(x, 3, axis=1)
+    panel = Panel(unit_design(thrice, 2, cuts=(21, 60)))
+    choice = {"layer0": torch.arange(21), "layer1": torch.arange(39), "layer2": torch.arange(30)}
+    (whole,) = panel.kernels([choice], normalise, limit=None)
+    (sampled,) = panel.kernels([choice], normalise, limit=30)
+    torch.testing.assert_close(sampled, whole, rtol=1e-12, atol=1e-12)
+    two = panel.kernels([choice, {"layer1": torch.tensor([4])}], normalise, limit=30)
+    alone = panel.kernels([{"layer1": torch.tensor([4])}], normalise)
+    torch.testing.assert_close(two[1], alone[0])
 
 
 def test_designs_that_do_not_fit_are_refused():

@@ -76,7 +76,8 @@ def select(
         strengths: values of λ, in units of the features' mean squared norm about their mean.
         forms: of the final head; regression has ``ridge`` only.
         class_weight: as in :func:`regraft.heads.solve`; "balanced" is counted inside each training set.
-        one_standard_error: take the cell of fewest stored bytes within one standard error of the best.
+        one_standard_error: take the cell of fewest stored bytes within one standard error of the best, that of
+            their difference, paired by folds.
         seed: of the rows that are drawn.
         scorer: what ranks the features in the place of the ridge scores. Above 4,000 rows it sees the drawn rows
             alone, and what it finds there also chooses the features of the final head.
@@ -267,8 +268,8 @@ def _judged(judge: Judge, size: str, grid: _Grid, logits: Tensor, width: int) ->
             room = stored_bytes(count, outputs, width)
             trials = judge.trials("ridge", [strength] * 2, logits[s, level], [None, None])
             for normalised, trial in zip((False, True), trials):
-                score, error = trial.score, trial.standard_error
-                cells.append(Cell(size, strength, fraction, normalised, score, error, count, room))
+                score, error, parts = trial.score, trial.standard_error, trial.fold_scores
+                cells.append(Cell(size, strength, fraction, normalised, score, error, count, room, fold_scores=parts))
     return cells
 
 
@@ -280,14 +281,20 @@ def _choose(table: Sequence[Cell], sign: float, one_standard_error: bool) -> Cel
 
     top = max(sign * cell.score for cell in table)
     best = min((cell for cell in table if sign * cell.score >= top - _TIE), key=rank)
-    if not one_standard_error or np.isnan(best.standard_error):
+    if not one_standard_error:
         return best
-    floor = sign * best.score - best.standard_error
-    near = [cell for cell in table if sign * cell.score >= floor - _TIE]
+    near = [cell for cell in table if _within_one_standard_error(cell, best, sign)]
     fewest = min(cell.stored_bytes for cell in near)
     return min(
         (cell for cell in near if cell.stored_bytes == fewest), key=lambda cell: (-sign * cell.score, *rank(cell))
     )
+
+
+def _within_one_standard_error(cell: Cell, best: Cell, sign: float) -> bool:
+    """The one-standard-error rule (Breiman et al., 1984) on the differences of the folds' scores, s/√k."""
+    lost = sign * (np.array(best.fold_scores) - np.array(cell.fold_scores))
+    error = lost.std(ddof=1) / np.sqrt(len(lost)) if len(lost) > 1 else 0.0
+    return bool(lost.mean() <= error + _TIE)
 
 
 def _finish(

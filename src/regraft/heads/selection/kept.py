@@ -39,6 +39,7 @@ class Cell:
         kept: features kept, ⌊N·F⌋ and at least one.
         stored_bytes: of the final head (float32 coefficients and intercept) and a bit a feature.
         chosen: the cell that the final head comes from.
+        fold_scores: the scores that ``score`` is the mean of.
     """
 
     size: str
@@ -50,6 +51,7 @@ class Cell:
     kept: int
     stored_bytes: int
     chosen: bool = False
+    fold_scores: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)

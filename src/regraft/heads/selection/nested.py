@@ -13,7 +13,7 @@ from regraft.heads.l2.dual import dual_ridge, gram_scale
 from regraft.heads.l2.primal import primal_ridge, primal_scale
 from regraft.heads.products import add_product, mirror, multiply
 from regraft.heads.selection.fold_tasks import FoldTask
-from regraft.heads.selection.panel import Columns, Panel, check_columns, check_gram, unit
+from regraft.heads.selection.panel import Columns, Panel, check_columns, check_gram, every, unit
 
 __all__ = ["NESTED_COLUMNS", "Columnwise", "Kernelwise", "Nested", "Step", "steps", "union"]
 
@@ -56,17 +56,13 @@ def steps(
     for count in counts:
         stride = 1 if limit is None else -(-count // limit)
         new = found[(rank >= done) & (rank < count)]
-        sample = _every(new, stride)
+        sample = every(new, stride)
         kept = found[rank < count]
         cuts = torch.searchsorted(kept, edges).tolist()
-        blocks = tuple(_every(kept[low:high], stride) for low, high in pairwise(cuts) if low < high)
+        blocks = tuple(every(kept[low:high], stride) for low, high in pairwise(cuts) if low < high)
         out.append(Step(count, sample, len(new) / max(1, len(sample)), blocks))
         done = count
     return out
-
-
-def _every(index: Tensor, stride: int) -> Tensor:
-    return index[max(0, min(stride, len(index)) - 1) // 2 :: stride]
 
 
 def union(plans: Sequence[Sequence[Step]], width: int) -> Tensor:

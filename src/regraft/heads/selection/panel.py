@@ -16,13 +16,15 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.products import add_product, mirror, multiply
+from regraft.heads.products import add_product, mirror, multiplies_bfloat16, multiply
 from regraft.linear import FeatureDesign, UnitRows
 
-__all__ = ["EXACT_COLUMNS", "Columns", "Panel", "add_product", "check_columns", "check_gram", "mirror", "unit"]
+__all__ = ["EXACT_COLUMNS", "Columns", "Panel", "check_columns", "check_gram", "every", "unit"]
 
 #: Up to this many features are held in their own precision, and a Gram is over every column.
 EXACT_COLUMNS = 65_536
+#: Grams for the heads on a chosen set of features are of up to this many of its columns.
+KERNEL_COLUMNS = 16_384
 #: Bfloat16 Grams of fewer columns than about this are not positive definite.
 _ROUNDED_FROM = 2048
 _COLUMNS = 1024
@@ -34,6 +36,11 @@ def unit(squares: Tensor) -> Tensor:
     return torch.where(
         squares > 0, squares.clamp_min(torch.finfo(squares.dtype).tiny).rsqrt(), torch.zeros_like(squares)
     )
+
+
+def every(index: Tensor, stride: int) -> Tensor:
+    """Every so many of some indices, in their order (neighbours in a layer are much alike), at least one."""
+    return index[max(0, min(stride, len(index)) - 1) // 2 :: stride]
 
 
 def _every(x: Tensor, first: int, stride: int) -> Tensor:
@@ -127,7 +134,7 @@ class Panel:
 
     def rounds(self, columns: int) -> bool:
         """Whether a Gram of that many columns is multiplied in bfloat16."""
-        return self.dtype == torch.float32 and columns > _ROUNDED_FROM
+        return self.dtype == torch.float32 and columns > _ROUNDED_FROM and multiplies_bfloat16()
 
     def gram(self, limit: int | None = None) -> Tensor:
         """K = Σ_l X_l X_lᵀ (N × N), from at most about ``limit`` columns, by default 65,536.
@@ -143,7 +150,7 @@ class Panel:
             width = x.shape[1]
             if stride > 1:
                 x = _every(x, (min(stride, width) - 1) // 2, stride)
-            x = _centred(x) if x.dtype == torch.bfloat16 else x
+            x = _centred(x) if x.dtype == torch.bfloat16 and multiplies_bfloat16() else x
             weight = width / x.shape[1]
             if weight == 1:
                 add_product(out, x)
@@ -154,22 +161,30 @@ class Panel:
         check_gram(out)
         return mirror(out)
 
-    def kernels(self, choices: Sequence[Mapping[str, Tensor]], normalise: bool) -> list[Tensor]:
-        """K (N × N) of each choice of columns, every one of them used, in one pass.
+    def kernels(
+        self, choices: Sequence[Mapping[str, Tensor]], normalise: bool, limit: int | None = KERNEL_COLUMNS
+    ) -> list[Tensor]:
+        """K (N × N) of each choice of columns, in one pass.
 
         Args:
             choices: block → indices, each.
-            normalise: each layer's rows brought to unit norm over the chosen columns, or left as they are.
+            normalise: each layer's rows brought to unit norm over the columns that are used, or left as they are.
+            limit: of a choice of more columns, every s-th of each layer stands for its s neighbours,
+                s = ⌈columns / limit⌉. ``None``: every column is used.
         """
+        strides = [1 if limit is None else max(1, -(-sum(map(len, choice.values())) // limit)) for choice in choices]
         out = [torch.zeros(self.n_rows, self.n_rows, dtype=self.dtype) for _ in choices]
         rounds = [not self.held and self.rounds(sum(map(len, choice.values()))) for choice in choices]
         for name, _, x in self.layers():
-            for gram, choice, rounded in zip(out, choices, rounds):
-                if name not in choice:
+            for gram, choice, stride, rounded in zip(out, choices, strides, rounds):
+                if name not in choice or not len(choice[name]):
                     continue
-                chosen = torch.index_select(x, 1, choice[name]).to(self.dtype)
+                used = every(choice[name], stride)
+                chosen = torch.index_select(x, 1, used).to(self.dtype)
                 if normalise:
                     chosen *= unit(chosen.square().sum(1))[:, None]
+                elif len(used) < len(choice[name]):
+                    chosen *= (len(choice[name]) / len(used)) ** 0.5
                 add_product(gram, _centred(chosen) if rounded else chosen)
         for gram in out:
             check_gram(gram)
@@ -232,11 +247,13 @@ class _Products:
         self.shape = duals.shape
         self.peak = duals.abs().amax((1, 2)).clamp_min(torch.finfo(torch.float32).tiny)
         scaled = (duals / self.peak[:, None, None]).transpose(1, 2)
+        # a product of bfloat16 factors that is taken in float32 anyway loses nothing of the dual weights
+        dtype = torch.float32 if dtype == torch.bfloat16 and not multiplies_bfloat16() else dtype
         self.dual = scaled.reshape(-1, duals.shape[1]).to(dtype).contiguous()
 
     def squares(self, x: Tensor) -> Tensor:
         """(Q, w) for the columns of x (N, w), in float32, or in float64 for float64."""
-        z = multiply(self.dual, x).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
+        z = multiply(self.dual, x.to(self.dual.dtype)).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
         return z.square_().view(self.shape[0], self.shape[2], -1).sum(1)
 
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.products import add_product, mirror
 from regraft.heads.response import Response
-from regraft.heads.selection.panel import Panel, add_product, check_gram, mirror
+from regraft.heads.selection.panel import Panel, check_gram
 from regraft.heads.selection.relevance import FoldTask
 from regraft.heads.selection.scorers import whole_layers
 from regraft.heads.sparse.layers import LayerFit, LayerLasso
