@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal, get_args
 
 import torch
 
@@ -12,7 +13,9 @@ from regraft.errors import RecipeError
 from regraft.features import DTYPES
 from regraft.heads import METRICS, default_metric
 
-__all__ = ["Options", "check_options", "choose_metric", "pick_device"]
+__all__ = ["Level", "Options", "check_options", "choose_metric", "pick_device"]
+
+Level = Literal["none", "cheap", "all"]
 
 _SEEDS = 2**32 - 1  # the outer folds take seed + 1, which must fit 32 bits too
 
@@ -33,6 +36,8 @@ class Options:
         skip_bad: leave unreadable inputs out (and say so) instead of refusing.
         solver: of the search's scores, ``fast``, ``reference`` or ``exact`` (:class:`regraft.graft.recipe.Select`);
             the recipe's own if ``None``.
+        instruments: what looks on while a backbone is trained: ``none``, ``cheap`` (energy, drift of the features,
+            the head's gradient, changes of weights) or ``all`` (the backbone's kernel and the features' tracks too).
     """
 
     metric: str | None = None
@@ -48,6 +53,7 @@ class Options:
     skip_bad: bool = False
     weights: str | None = None
     solver: str | None = None
+    instruments: Level = "cheap"
 
 
 def pick_device(name: str) -> str:
@@ -81,6 +87,8 @@ def check_options(options: Options) -> str:
         raise RecipeError(f"metric {options.metric!r} is unknown", expected=", ".join(METRICS))
     if options.class_weight not in (None, "balanced"):
         raise RecipeError(f"class weight {options.class_weight!r} is unknown", expected="'balanced' or none")
+    if options.instruments not in get_args(Level):
+        raise RecipeError(f"instruments {options.instruments!r} are unknown", expected=", ".join(get_args(Level)))
     if not 0 <= options.seed < _SEEDS:
         raise RecipeError(f"seed {options.seed} is out of range", expected=f"0 to {_SEEDS - 1:,}")
     return pick_device(options.device)

@@ -24,6 +24,7 @@ from regraft.graft.adapted import Adapted, check_modality
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning
 from regraft.graft.training.grafted import Grafted
+from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.loop import OnEpoch, Outcome, Progress, Training
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective, moments
@@ -116,6 +117,7 @@ def finetune(
     checkpoint: Path | None = None,
     progress: Progress | None = None,
     on_epoch: OnEpoch | None = None,
+    watch: Instruments | None = None,
 ) -> Tuned:
     """Train backbone and head together from where ``adapted`` is.
 
@@ -131,6 +133,7 @@ def finetune(
         checkpoint: a folder; the same call resumes from it bit for bit.
         progress: called after each step with (steps done, steps in all, loss).
         on_epoch: called with (epoch, module) before the first step and after each epoch.
+        watch: what looks on; it changes nothing, and says afterwards what it saw.
 
     Raises:
         DivergedError: the loss or a weight became NaN or infinite.
@@ -146,9 +149,14 @@ def finetune(
     held = None if validation is None else ManifestRows.of(adapted.network, validation)
     module = lay_out(grafted(adapted, task, tuning))
     run = training(module, rows, config, Objective.of(task), held, checkpoint)
+    if watch is not None:
+        run.watch = watch
+        watch.begin(module, rows)
     run.open()
     began, before = time.perf_counter(), run.step
     outcome = run.advance(progress=progress, on_epoch=on_epoch)
+    if watch is not None:
+        watch.finish(len(outcome.history))
     passes = round((run.step - before) * len(rows) / run.per_epoch)
     flops = step_flops(module, rows) * passes
     return Tuned(module.result(), outcome, time.perf_counter() - began, flops, passes)

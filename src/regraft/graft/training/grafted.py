@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import fnmatch
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regraft.errors import ModelError, RecipeError
+from regraft.files import canonical_json
 from regraft.graft.adapted import Adapted
 from regraft.graft.stages.config import Tuning
 from regraft.graft.view import View
@@ -105,15 +106,24 @@ class Grafted(nn.Module):
         """Training mode for what :class:`Tuning` lets change; all else stays as in prediction."""
         super().train(False)
         if mode:
-            for part in self.backbone.modules():
-                norm, dropout = (
-                    isinstance(part, _NORMS),
-                    type(part).__name__.lower().startswith(("drop", "stochasticd")),
-                )
-                if (norm and self.tuning.norms == "trained") or (dropout and self.tuning.dropout):
+            for path, part in self.backbone.named_modules():
+                dropout = type(part).__name__.lower().startswith(("drop", "stochasticd"))
+                if (isinstance(part, _NORMS) and self._follows(path, part)) or (dropout and self.tuning.dropout):
                     part.train(True)
         self.training = mode
         return self
+
+    def _follows(self, path: str, norm: nn.Module) -> bool:
+        """Whether a normalisation layer uses the batch's statistics, and its running ones follow."""
+        if any(path.startswith(f"{block}.") for block in self.tuning.anew):
+            return True
+        own = list(norm.parameters(recurse=False))
+        return self.tuning.norms == "trained" and (not own or any(value.requires_grad for value in own))
+
+    @property
+    def identity(self) -> str:
+        """What decides a training beside weights, rows and its configuration."""
+        return canonical_json(asdict(self.tuning))
 
     def laid_out(self) -> Grafted:
         """The module with its convolutions' weights and its image batches channels last, which changes no result but
@@ -122,8 +132,8 @@ class Grafted(nn.Module):
         self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         return self
 
-    def forward(self, batch: Any) -> Tensor:
-        """``(B, C)`` logits, or values in the targets' unit, of a preprocessed batch."""
+    def features(self, batch: Any) -> list[Tensor]:
+        """What the head reads of a preprocessed batch: ``(B, d)`` of each block, pooled, scaled and cut."""
         if self.channels_last and isinstance(batch, Tensor) and batch.ndim == 4:
             batch = batch.contiguous(memory_format=torch.channels_last)
         blocks = self.adapted.plan.blocks
@@ -136,9 +146,16 @@ class Grafted(nn.Module):
 
         with self.network.observe(tuple(self._by_site), keep):
             self.network.forward(batch)
+        return [
+            scaled(pooled[index].to(weight.dtype), self.adapted.view, blocks[index].name)
+            for index, weight in enumerate(self.weights)
+        ]
+
+    def forward(self, batch: Any) -> Tensor:
+        """``(B, C)`` logits, or values in the targets' unit, of a preprocessed batch."""
         out = self.intercept
-        for index, weight in enumerate(self.weights):
-            out = out + scaled(pooled[index].to(weight.dtype), self.adapted.view, blocks[index].name) @ weight
+        for values, weight in zip(self.features(batch), self.weights):
+            out = out + values @ weight
         return self._tensor("shift") + self._tensor("spread") * out if self.standardised else out
 
     def result(self, temperature: float = 1.0) -> Adapted:

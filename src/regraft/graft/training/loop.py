@@ -27,6 +27,7 @@ from regraft.graft.training.checkpoint import read, tensor_digest, write
 from regraft.graft.training.descent import Average, Descent
 from regraft.graft.training.objective import Objective
 from regraft.graft.training.rows import ImageRows, Rows, order, parts, place
+from regraft.graft.training.watch import Watch
 
 __all__ = [
     "Augment",
@@ -170,7 +171,8 @@ class Training:
         settings = canonical_json([dataclasses.asdict(config), dict(scales or {})])
         frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
         start = tensor_digest(module.state_dict())
-        self.key = digest(settings, self.objective.key, rows.key, held, start, *frozen)
+        mode = str(getattr(module, "identity", ""))  # such as which statistics its normalisation uses
+        self.key = digest(settings, self.objective.key, rows.key, held, start, mode, *frozen)
         self.descent = Descent(module, config.optimiser, scales)
         beta = config.loop.average
         self.average = None if beta is None else Average.of(module, beta)
@@ -180,6 +182,7 @@ class Training:
         self.kept: dict[str, Tensor] = {}  # the best epoch's tensors, where there is no folder for them
         self.random: dict[str, Tensor] = {}
         self.sparing = False
+        self.watch: Watch | None = None  # looks on; its notes lie in the checkpoint, and decide nothing
 
     # --------------------------------------------------------------------------------------- running
 
@@ -229,6 +232,8 @@ class Training:
                 over = self._patience_over()
                 if on_epoch is not None:
                     on_epoch(epoch + 1, self.module)
+                if self.watch is not None:
+                    self.watch.epoch(epoch + 1)
             at_end = self.step == self.total or (ended and not self.sparing)
             if at_end or time.monotonic() - saved >= every_seconds:
                 self.save()
@@ -264,6 +269,8 @@ class Training:
             loss.backward()
             value += amount
             right += self.objective.right(outputs.detach(), labels) or 0.0
+        if self.watch is not None:
+            self.watch.gradients(self.step)
         self.descent.step(self.config.schedule.scale(self.step, self.total))
         if self.average is not None:
             self.average.update(self.module)
@@ -371,6 +378,9 @@ class Training:
             "best": self.best,
             "best_value": self.best_value if math.isfinite(self.best_value) else None,
         }
+        if self.watch is not None:
+            noted, state["watch"] = self.watch.state()
+            tensors |= {f"watch.{name}": value for name, value in noted.items()}
         write(self.folder / CHECKPOINT, tensors, state)
 
     def restore(self) -> None:
@@ -384,7 +394,7 @@ class Training:
                 got="different ones",
                 do="give another output folder, or resume=False to begin anew",
             )
-        kinds: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "random": {}, "average": {}}
+        kinds: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "random": {}, "average": {}, "watch": {}}
         for name, value in tensors.items():
             kind, _, rest = name.partition(".")
             kinds[kind][rest] = value
@@ -399,3 +409,5 @@ class Training:
         self.sums = [float(value) for value in state["sums"]]
         self.best = int(state["best"])
         self.best_value = -math.inf if state["best_value"] is None else float(state["best_value"])
+        if self.watch is not None and "watch" in state:
+            self.watch.restore(kinds["watch"], state["watch"])

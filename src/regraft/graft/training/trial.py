@@ -5,15 +5,17 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torch import Tensor
 
 from regraft.graft.adapted import Adapted
+from regraft.graft.options import Level
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning
 from regraft.graft.training.finetune import grafted, lay_out, step_flops, training
+from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.loop import DivergedError, Outcome
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
@@ -32,6 +34,7 @@ class Work:
         planned: steps.
         steps, rows, flops: spent, by this process.
         used: the folders of this run's trainings.
+        instruments: what looks on at final trainings.
     """
 
     folder: Path
@@ -41,6 +44,7 @@ class Work:
     rows: int = 0
     flops: int = 0
     used: set[Path] = field(default_factory=set)
+    instruments: Level = "none"
 
     def place(self, key: str) -> Path:
         """The folder of the training that ``key`` decides."""
@@ -78,6 +82,8 @@ class Trial:
         rows, task: to train on.
         held: to judge by.
         key: (lr, τ), or whatever tells the choice.
+        stop: the step after which a training ends whose twin was best there; ``None``: at its end.
+        watch: what looks on.
     """
 
     name: str
@@ -88,10 +94,19 @@ class Trial:
     task: Task
     held: ManifestRows | None = None
     key: tuple[float, int] = (0.0, 0)
+    stop: int | None = None
     value: tuple[float, float] = (-math.inf, -math.inf)
     outcome: Outcome | None = None
     outputs: Tensor | None = None
     said: str = ""
+    watch: Instruments | None = None
+
+    @property
+    def reached(self) -> float:
+        """The share of the whole length at which it was best, if it stopped early; else 1."""
+        if self.outcome is None or self.outcome.status != "stopped":
+            return 1.0
+        return min(1.0, self.outcome.best * self.config.batches(len(self.rows)) / self.total)
 
     @property
     def total(self) -> int:
@@ -107,12 +122,19 @@ class Trial:
             return None
         module = lay_out(grafted(self.head, self.task, self.tuning))
         objective = Objective.of(self.task)
-        run = training(module, self.rows, self.config, objective, None, None)
-        run.folder = work.place(run.key)
+        judges = self.held if self.config.loop.patience is not None else None
+        run = training(module, self.rows, self.config, objective, judges, None)
+        run.folder, run.watch = work.place(run.key), self.watch
+        if self.watch is not None:
+            self.watch.begin(module, self.rows)
         run.open()
         before = run.step
         try:
             self.outcome = run.advance(until, progress=lambda *_: work.step(), sparing=True)
+            if self.stop is not None and run.step == self.stop < run.total:
+                self.outcome = replace(self.outcome, status="stopped", message=f"stopped after {run.step} steps")
+                if run.average is not None:
+                    module.load_state_dict(run.average.tensors)
         except DivergedError as error:
             self.said, self.outcome, self.value = error.what, error.outcome, (-math.inf, -math.inf)
             return None
@@ -120,6 +142,9 @@ class Trial:
             rows = round((run.step - before) * len(self.rows) / run.per_epoch)
             if rows:
                 work.trained(rows, rows * step_flops(module, self.rows))
+        if self.watch is not None and self.outcome.status != "paused":
+            self.watch.finish(len(self.outcome.history))
+            work.rows += self.watch.rows_passed
         if self.held is not None:
             score, self.outputs = run.scored(self.held)
             self.value = (score, -float(objective.loss(self.outputs, self.held.labels)))

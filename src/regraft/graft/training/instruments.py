@@ -1,0 +1,245 @@
+"""Instruments that look on while a network is trained, and change nothing of it.
+
+They run the network in eval mode on a few fixed rows, without augmentation and without drawing from any shared random
+state, and read gradients that the loop computed anyway. What they noted is kept in the training's own checkpoint, so
+that a run that was killed goes on with its notes.
+
+What is measured is that of Ren, Guo, Bae, Sutherland, "How to prepare your task head for finetuning", ICLR 2023: the
+drift of the features (§4.2), the norm of the head's gradient over the first steps, which stands for the change of the
+direction ``∇_z q`` (Fig. 2), the backbone's kernel (Fig. 6) and the tracks of z along the axes of z₀ (Fig. 11).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import math
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regraft.diagnose import Axes, Kernel, axes, drift, feature_kernel, weight_changes
+from regraft.errors import DataError, ModelError, RecipeError
+from regraft.graft.options import Level
+from regraft.graft.training.grafted import Grafted
+from regraft.graft.training.rows import Rows, place
+
+__all__ = ["Instruments"]
+
+PROBES, TRACKED, KERNEL_PROBES = 200, 100, 50
+FIRST_STEPS = 10
+_BATCH = 64
+_OF_KERNEL = "kernel"
+
+
+class Instruments:
+    """The notes of one training.
+
+    :meth:`begin` before anything moves (and before a checkpoint is read), :meth:`gradients` and :meth:`epoch` from
+    the loop, :meth:`finish` with the weights that count. The features are noted after epochs 1, 2, 4, 8, … and at the
+    end: with 200 rows that is about one part in a hundred of a training of 500 steps.
+
+    Args:
+        level: ``cheap`` (drift, direction, weights) or ``all`` (the kernel and the tracks too).
+        seed: of the rows that are looked at.
+    """
+
+    def __init__(self, level: Level = "cheap", seed: int = 0) -> None:
+        self.level, self.seed = level, seed
+        self.rows_passed = 0
+        self._module: Grafted | None = None
+        self._rows: Rows | None = None
+        self._places = torch.empty(0, dtype=torch.long)
+        self._first = torch.empty(0, 0)
+        self._weights: dict[str, Tensor] = {}
+        self._axes: Axes | None = None
+        self._kernel: Kernel | None = None
+        self._notes: dict[str, Any] = {"drift": [], "direction": [], "tracks": [], "kernel": [], "reason": ""}
+        self._seconds: dict[str, float] = {}
+        self._end: dict[str, Any] = {}
+
+    # ------------------------------------------------------------------------------- what the loop calls
+
+    def begin(self, module: Grafted, rows: Rows) -> None:
+        """Note where training begins: the features z₀ of the fixed rows, the weights."""
+        self._module, self._rows = module, rows
+        generator = torch.Generator().manual_seed(self.seed)
+        self._places = torch.randperm(len(rows), generator=generator)[:PROBES]
+        with self._looking("drift"):
+            self._first = self._features()
+        with self._looking("weights"):
+            self._weights = {name: value.clone() for name, value in self._backbone(module).items()}
+        if self.level == "all":
+            self._begin_dear()
+
+    def _begin_dear(self) -> None:
+        with self._looking("tracks"):
+            with contextlib.suppress(DataError):  # one row or one feature: no plane to draw tracks in
+                self._axes = axes(self._first[:TRACKED])
+            self._track(0, self._first)
+        self._note_kernel(0)
+
+    def gradients(self, step: int) -> None:
+        """``‖∇_v L‖`` of the head's weights at one of the first steps, before they are clipped."""
+        if step >= FIRST_STEPS or self._module is None:
+            return
+        with self._looking("direction"):
+            held = [weight.grad for weight in self._module.weights if weight.grad is not None]
+            norm = math.sqrt(sum(float(grad.double().square().sum()) for grad in held))
+            self._notes["direction"].append(norm)
+
+    def epoch(self, epoch: int) -> None:
+        """Note the features after an epoch whose number is a power of two."""
+        if epoch > 0 and epoch & (epoch - 1) == 0:
+            self._note(epoch)
+
+    def finish(self, epoch: int) -> None:
+        """Note the end: the features and weights as the module has them now, after ``epoch`` epochs."""
+        if self._module is None:
+            raise RecipeError("the instruments were not there when the training began", do="call begin first")
+        last = self._note(epoch, again=True)
+        with self._looking("weights"):
+            layers = weight_changes(self._weights, self._backbone(self._module))
+        whole, before = (math.sqrt(sum(getattr(layer, key) ** 2 for layer in layers)) for key in ("change", "before"))
+        self._end = {
+            "drift": last,
+            "weights": {
+                "relative": whole / before if before > 0 else None,
+                "layers": [{"name": layer.name, "relative": layer.relative, "size": layer.size} for layer in layers],
+            },
+        }
+
+    # --------------------------------------------------------------------------------------- checkpoints
+
+    def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
+        """Tensors and JSON of what was noted until now."""
+        tensors = {} if self._kernel is None else {_OF_KERNEL: self._kernel.values}
+        return tensors, {**self._notes, "seconds": self._seconds, "rows": self.rows_passed}
+
+    def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
+        """The inverse of :meth:`state`, after :meth:`begin`; the seconds of both processes add up."""
+        self._notes = {name: state[name] for name in self._notes}
+        for name, value in state["seconds"].items():
+            self._seconds[name] = self._seconds.get(name, 0.0) + value
+        if self._kernel is not None and _OF_KERNEL in tensors:
+            self._kernel = dataclasses.replace(self._kernel, values=tensors[_OF_KERNEL])
+
+    # -------------------------------------------------------------------------------------------- result
+
+    def figure(self) -> dict[str, Any]:
+        """What was noted, as plain JSON; empty before :meth:`finish`.
+
+        ``drift``: the means of :class:`regraft.diagnose.Drift` at the end, ``course`` those after the noted epochs;
+        ``direction``: ``‖∇_v L‖`` at the first steps; ``weights``: changes by layer; with ``all`` also ``kernel``
+        (``norm`` and ``gap`` to the note before it) and ``tracks`` (points of up to 100 rows along two axes). Each has
+        its ``seconds``.
+        """
+        if not self._end:
+            return {}
+        found: dict[str, Any] = {
+            "level": self.level,
+            "drift": {**self._end["drift"], "rows": len(self._places), "course": self._notes["drift"]},
+            "direction": {"norms": self._notes["direction"]},
+            "weights": self._end["weights"],
+        }
+        if self.level == "all":
+            found["kernel"] = {
+                "notes": self._notes["kernel"],
+                "rows": min(KERNEL_PROBES, len(self._places)),
+                "reason": self._notes["reason"],
+            }
+            explained = [] if self._axes is None else self._axes.explained.tolist()
+            found["tracks"] = {"notes": self._notes["tracks"], "explained": explained, "classes": self._codes()}
+        for name, part in found.items():
+            if name != "level":
+                part["seconds"] = self._seconds.get(name, 0.0)
+        return found
+
+    # ------------------------------------------------------------------------------------------- looking
+
+    def _note(self, epoch: int, *, again: bool = False) -> dict[str, Any]:
+        """The features now; with ``again`` also where this epoch was noted before, as the weights may be others."""
+        with self._looking("drift"):
+            features = self._features()
+            note = {"epoch": epoch, **dataclasses.asdict(drift(self._first, features))}
+        for held in (self._notes["drift"], self._notes["tracks"]) if again else ():
+            if held and held[-1]["epoch"] == epoch:
+                held.pop()
+        self._notes["drift"].append(note)
+        if self.level == "all":
+            with self._looking("tracks"):
+                self._track(epoch, features)
+            if not any(held["epoch"] == epoch for held in self._notes["kernel"]):
+                self._note_kernel(epoch)
+        return note
+
+    @torch.no_grad()
+    def _features(self) -> Tensor:
+        """What the head reads of the fixed rows, ``(n, h)`` on the processor."""
+        module, rows = self._module, self._rows
+        if module is None or rows is None:
+            raise RecipeError("the instruments were not there when the training began", do="call begin first")
+        was_training = module.training
+        module.eval()
+        try:
+            device = str(module.network.device)
+            parts = [
+                torch.cat(module.features(place(rows.inputs(part), device)), dim=1).float().cpu()
+                for part in self._places.split(_BATCH)
+            ]
+        finally:
+            module.train(was_training)
+        self.rows_passed += len(self._places)
+        return torch.cat(parts)
+
+    def _track(self, epoch: int, features: Tensor) -> None:
+        if self._axes is not None:
+            points = self._axes.project(features[:TRACKED])
+            self._notes["tracks"].append({"epoch": epoch, "points": points.tolist()})
+
+    def _note_kernel(self, epoch: int) -> None:
+        """The kernel now, and its distance from the one noted before; a network that has none says why."""
+        module, rows = self._module, self._rows
+        if module is None or rows is None or self._notes["reason"]:
+            return
+        blocks = module.adapted.plan.blocks
+        if len(blocks) != 1 or blocks[0].kind != "embedding":
+            self._notes["reason"] = "the head reads other taps than the embedding"
+            return
+        with self._looking("kernel"):
+            try:
+                network = module.result().network
+                batch = network.place(rows.inputs(self._places[:KERNEL_PROBES]))
+                found = feature_kernel(network, batch, seed=self.seed)
+            except (ModelError, RuntimeError) as error:
+                self._notes["reason"] = (str(error).splitlines() or [type(error).__name__])[0]
+                return
+        gap = None if self._kernel is None else self._kernel.gap(found)
+        self._notes["kernel"].append({"epoch": epoch, "norm": found.norm, "gap": gap})
+        self._kernel = found
+
+    @staticmethod
+    def _backbone(module: Grafted) -> dict[str, Tensor]:
+        """The backbone's parameters but for a last layer that it brought along, which nothing trains."""
+        own = f"{module.network.head}." if module.network.head else ""
+        named = module.backbone.named_parameters()
+        return {n: p.detach().cpu() for n, p in named if not (own and n.startswith(own))}
+
+    def _codes(self) -> list[int]:
+        """The classes of the tracked rows; none but where rows have one class."""
+        labels = torch.empty(0) if self._rows is None else self._rows.labels
+        return [] if labels.ndim != 1 or labels.is_floating_point() else labels[self._places[:TRACKED]].tolist()
+
+    @contextlib.contextmanager
+    def _looking(self, name: str) -> Iterator[None]:
+        """Time what happens inside, and put the random state back after it: even making a layer draws from it."""
+        began = time.perf_counter()
+        device = torch.device("cpu") if self._module is None else self._module.network.device
+        try:
+            with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
+                yield
+        finally:
+            self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - began

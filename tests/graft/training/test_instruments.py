@@ -1,0 +1,224 @@
+"""Instruments: what they note is what it should be, they change no byte of the training, and survive a kill."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.features.toy import toy_manifest
+from tests.graft.training.test_finetune import CONFIG, many_taps, normed
+
+from regraft.diagnose import axes, drift, feature_kernel
+from regraft.errors import RecipeError
+from regraft.features import pool_batch
+from regraft.graft.options import Options, check_options
+from regraft.graft.stages.config import Loop, Optimiser, Schedule, Tuning
+from regraft.graft.training.finetune import finetune, start
+from regraft.graft.training.instruments import Instruments
+from regraft.graft.training.loop import tensor_digest
+from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.graft.training.rows import order
+
+SHAKY = replace(CONFIG, steps=14, optimiser=replace(CONFIG.optimiser, kind="adamw", lr=1e-2, clip=0.05))
+LOOSE = Tuning(norms="trained", dropout=True)  # draws random numbers, and has buffers
+
+
+class Stop(Exception):
+    """An interruption."""
+
+
+def weights(tuned) -> str:
+    adapted = tuned.adapted
+    tensors = {**adapted.network.params, **adapted.network.buffers, "intercept": adapted.readout.intercept}
+    return tensor_digest(tensors | dict(adapted.readout.coefficients))
+
+
+def untimed(figure):
+    """The figure without its seconds."""
+    return {k: {n: v for n, v in part.items() if n != "seconds"} if isinstance(part, dict) else part
+            for k, part in figure.items()}  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["cheap", "all"])
+@pytest.mark.parametrize("average", [None, 0.8])
+def test_the_trained_weights_are_the_same_bytes_with_and_without(level, average, tmp_path):
+    manifest = toy_manifest(30)
+    adapted = start(normed(), manifest)
+    config = replace(SHAKY, loop=Loop(average=average, accumulate=2))
+    torch.manual_seed(0)
+    plain = finetune(adapted, manifest, config, validation=manifest, tuning=LOOSE)
+    state = torch.get_rng_state()
+    torch.manual_seed(0)
+    watched = finetune(
+        adapted, manifest, config, validation=manifest, tuning=LOOSE, checkpoint=tmp_path, watch=Instruments(level)
+    )
+    assert weights(watched) == weights(plain)
+    assert watched.outcome == plain.outcome
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_a_watch_that_steps_would_be_caught():
+    """The same comparison with a look that trains on: it must see the difference."""
+
+    class Meddler(Instruments):
+        def epoch(self, epoch):
+            super().epoch(epoch)
+            with torch.no_grad():
+                self._module.intercept.add_(1e-6)
+
+    manifest = toy_manifest(30)
+    adapted = start(normed(), manifest)
+    plain = finetune(adapted, manifest, SHAKY, tuning=LOOSE)
+    assert weights(finetune(adapted, manifest, SHAKY, tuning=LOOSE, watch=Meddler())) != weights(plain)
+
+
+@pytest.mark.parametrize("until", [5, 7])
+def test_notes_survive_a_kill(until, tmp_path):
+    """Stopped between two epochs and after one: the notes, and the weights, are those of an undisturbed run."""
+    manifest = toy_manifest(30)
+    adapted = start(normed(), manifest)
+
+    def interrupt(step, total, loss):
+        if step == until:
+            raise Stop
+
+    expected = Instruments("all")
+    whole = finetune(adapted, manifest, SHAKY, tuning=LOOSE, watch=expected)
+    with pytest.raises(Stop):
+        finetune(adapted, manifest, SHAKY, tuning=LOOSE, checkpoint=tmp_path, progress=interrupt,
+                 watch=Instruments("all"))  # fmt: skip
+    again = Instruments("all")
+    resumed = finetune(adapted, manifest, SHAKY, tuning=LOOSE, checkpoint=tmp_path, watch=again)
+    assert resumed.outcome.resumed == until // 3 * 3
+    assert weights(resumed) == weights(whole)
+    assert untimed(again.figure()) == untimed(expected.figure())
+    assert again.figure()["drift"]["course"][0]["epoch"] == 1
+
+
+def test_a_run_that_began_without_goes_on_with_and_the_other_way_round(tmp_path):
+    manifest = toy_manifest(30)
+    adapted = start(normed(), manifest)
+
+    def interrupt(step, total, loss):
+        if step == 7:
+            raise Stop
+
+    expected = finetune(adapted, manifest, SHAKY, tuning=LOOSE)
+    for name, first, then in (("a", None, Instruments()), ("b", Instruments(), None)):
+        with pytest.raises(Stop):
+            finetune(adapted, manifest, SHAKY, tuning=LOOSE, checkpoint=tmp_path / name, progress=interrupt,
+                     watch=first)  # fmt: skip
+        found = finetune(adapted, manifest, SHAKY, tuning=LOOSE, checkpoint=tmp_path / name, watch=then)
+        assert found.outcome.resumed == 6
+        assert weights(found) == weights(expected)
+
+
+# ------------------------------------------------------------------------------------------- what is noted
+
+
+def test_the_drift_is_that_of_the_trained_network_and_its_course_ends_there():
+    manifest = toy_manifest(30)
+    adapted = start(normed(), manifest)
+    watch = Instruments("all", seed=4)
+    tuned = finetune(adapted, manifest, CONFIG, watch=watch).adapted
+    figure = watch.figure()
+    batch = ManifestRows.of(adapted.network, manifest).inputs(torch.arange(30))
+    before, after = (pool_batch(m.network, m.plan.blocks, batch)["embedding"] for m in (adapted, tuned))
+    expected = drift(before, after)
+    for name in ("change", "norm", "dot", "cosine", "norm_before", "distance"):
+        assert figure["drift"][name] == pytest.approx(getattr(expected, name), rel=1e-5)
+    assert figure["drift"]["change"] > 1e-4
+    assert figure["drift"]["rows"] == 30
+    assert [note["epoch"] for note in figure["drift"]["course"]] == [1, 2, 4]
+    assert figure["drift"]["course"][-1]["change"] == figure["drift"]["change"]
+
+    places = torch.randperm(30, generator=torch.Generator().manual_seed(4))
+    plane = axes(before[places])
+    tracks = figure["tracks"]["notes"]
+    assert [note["epoch"] for note in tracks] == [0, 1, 2, 4]
+    np.testing.assert_allclose(tracks[0]["points"], plane.project(before[places]).numpy(), atol=1e-4)
+    np.testing.assert_allclose(tracks[-1]["points"], plane.project(after[places]).numpy(), atol=1e-4)
+    assert figure["tracks"]["classes"] == [int(manifest.target.values[i]) for i in places]
+
+
+def test_the_direction_is_the_gradient_of_a_linear_head():
+    """∇_v L = zᵀ (p − e_y) / B at the first step, and nothing is noted after the tenth."""
+    manifest = toy_manifest(30)
+    adapted = start(normed(), manifest)
+    watch = Instruments()
+    finetune(adapted, manifest, replace(CONFIG, optimiser=replace(CONFIG.optimiser, clip=1e-3)), watch=watch)
+    rows = ManifestRows.of(adapted.network, manifest)
+    batch = order(30, CONFIG.seed, 0, 3)[0]
+    z = pool_batch(adapted.network, adapted.plan.blocks, rows.inputs(batch))["embedding"].double()
+    q = z @ adapted.readout.coefficients["embedding"].double() + adapted.readout.intercept
+    gap = torch.softmax(q, 1) - torch.eye(3, dtype=torch.float64)[rows.labels[batch]]
+    norms = watch.figure()["direction"]["norms"]
+    assert norms[0] == pytest.approx(float((z.T @ gap / len(batch)).norm()), rel=1e-4)
+    assert len(norms) == 10
+
+
+def test_changes_of_weights_are_those_of_the_backbone_alone():
+    manifest = toy_manifest(30)
+    base = normed()
+    watch = Instruments()
+    tuned = finetune(start(base, manifest), manifest, CONFIG, tuning=Tuning(freeze=("stem.*",)), watch=watch).adapted
+    layers = {layer["name"]: layer["relative"] for layer in watch.figure()["weights"]["layers"]}
+    assert list(layers) == ["stem", "blocks.0.conv", "blocks.0.norm", "blocks.1.conv", "blocks.1.norm"]
+    assert layers["stem"] == 0.0
+    names = ("blocks.0.conv.weight", "blocks.0.conv.bias")
+    change = sum(float((tuned.network.params[n] - base.params[n]).double().square().sum()) for n in names)
+    size = sum(float(base.params[n].double().square().sum()) for n in names)
+    assert layers["blocks.0.conv"] == pytest.approx((change / size) ** 0.5, rel=1e-5)
+
+
+def test_the_kernel_is_noted_and_its_gaps_are_to_the_note_before():
+    manifest = toy_manifest(30)
+    adapted = start(normed(), manifest)
+    watch = Instruments("all")
+    tuned = finetune(adapted, manifest, CONFIG, watch=watch).adapted
+    notes = watch.figure()["kernel"]["notes"]
+    assert [note["epoch"] for note in notes] == [0, 1, 2, 4]
+    batch = ManifestRows.of(adapted.network, manifest).inputs(
+        torch.randperm(30, generator=torch.Generator().manual_seed(0))
+    )
+    first, last = feature_kernel(adapted.network, batch), feature_kernel(tuned.network, batch)
+    assert notes[0] == {"epoch": 0, "norm": pytest.approx(first.norm, rel=1e-5), "gap": None}
+    assert notes[-1]["norm"] == pytest.approx(last.norm, rel=1e-4)
+    gaps = [note["gap"] for note in notes[1:]]
+    assert min(gaps) > 0
+    assert first.gap(last) <= sum(gaps) * (1 + 1e-6)  # the triangle inequality
+
+
+def test_what_does_not_apply_says_why():
+    manifest = toy_manifest(30)
+    adapted = replace(many_taps(normed(), "unit", True, True), classes=manifest.target.classes)
+    watch = Instruments("all")
+    finetune(adapted, manifest, CONFIG, watch=watch)
+    figure = watch.figure()
+    assert figure["kernel"]["notes"] == []
+    assert "other taps" in figure["kernel"]["reason"]
+    assert figure["drift"]["change"] > 0
+    assert figure["tracks"]["notes"][-1]["epoch"] == 4
+
+
+def test_an_early_stop_is_measured_with_the_weights_that_it_keeps():
+    manifest = toy_manifest(30)
+    adapted = start(normed(), manifest)
+    config = replace(CONFIG, steps=60, optimiser=Optimiser(lr=1.0, weight_decay=0.0), schedule=Schedule("constant"),
+                     loop=Loop(patience=1))  # fmt: skip
+    watch = Instruments()
+    tuned = finetune(adapted, manifest, config, validation=manifest, watch=watch)
+    assert tuned.outcome.status == "stopped"
+    batch = ManifestRows.of(adapted.network, manifest).inputs(torch.arange(30))
+    before, after = (pool_batch(m.network, m.plan.blocks, batch)["embedding"] for m in (adapted, tuned.adapted))
+    assert watch.figure()["drift"]["change"] == pytest.approx(drift(before, after).change, rel=1e-4)
+
+
+def test_levels_and_order_are_checked():
+    with pytest.raises(RecipeError, match="instruments 'some' are unknown"):
+        check_options(Options(instruments="some"))
+    with pytest.raises(RecipeError, match="not there when the training began"):
+        Instruments().finish(1)
+    assert Instruments().figure() == {}
