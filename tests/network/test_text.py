@@ -1,67 +1,46 @@
-"""Text networks: the tokeniser's identity, and an artifact that carries its own tokeniser."""
+"""Text networks: the tokeniser and its limit, how tokens are pooled, and an artifact that carries its own tokeniser."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.network.texts import LABELS, LENGTH, SENTENCES, make_bert, make_tokenizer
 
 import regraft
-from regraft.network import TextPreprocess, load, preprocess_from_json
-
-WORDS = ["good", "fine", "great", "bad", "poor", "dull"]
-SENTENCES = [f"a {WORDS[row % 6]} film, {'very ' * (row % 9)}number {row}" for row in range(40)]
-LABELS = ["up" if row % 6 < 3 else "down" for row in range(40)]
+from regraft.errors import ModelError
+from regraft.network import TextPreprocess, load, preprocess_from_json, save
 
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Any:
-    """A WordPiece tokeniser of BERT's, learnt from the sentences."""
-    hub = pytest.importorskip("transformers")
-    import tokenizers
-
-    backend = tokenizers.BertWordPieceTokenizer()
-    backend.train_from_iterator(SENTENCES, vocab_size=120, show_progress=False)
-    return hub.PreTrainedTokenizerFast(
-        tokenizer_object=backend._tokenizer,
-        model_max_length=24,
-        pad_token="[PAD]",
-        unk_token="[UNK]",
-        cls_token="[CLS]",
-        sep_token="[SEP]",
-        mask_token="[MASK]",
-    )
+    return make_tokenizer()
 
 
 @pytest.fixture
 def folder(tokenizer: Any, tmp_path: Path) -> Path:
-    import transformers as hub
+    return make_bert(tmp_path / "bert", tokenizer)
 
-    hub.utils.logging.disable_progress_bar()
-    torch.manual_seed(0)
-    config = hub.BertConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=8,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        intermediate_size=16,
-        max_position_embeddings=24,
-    )
-    hub.BertModel(config).save_pretrained(tmp_path / "bert")
-    tokenizer.save_pretrained(tmp_path / "bert")
-    return tmp_path / "bert"
+
+def beside(folder: Path, name: str, value: dict[str, Any]) -> None:
+    (folder / name).parent.mkdir(exist_ok=True)
+    (folder / name).write_text(json.dumps(value))
 
 
 def test_an_embedded_text_backbone_needs_nothing_else(folder: Path, tmp_path: Path) -> None:
+    beside(folder, "sentence_bert_config.json", {"max_seq_length": 10})
+    beside(folder, "1_Pooling/config.json", {"pooling_mode_cls_token": True})
     run = regraft.adapt((SENTENCES, LABELS), str(folder), folds=2)
     live = run.predict_proba(SENTENCES).probabilities
     run.save(tmp_path / "run", embed=True)
     folder.rename(tmp_path / "gone")
     loaded = regraft.load(tmp_path / "run")
     assert np.array_equal(loaded.predict_proba(SENTENCES).probabilities, live)
+    assert loaded.network.preprocess.max_length == 10
 
 
 def test_identity_does_not_depend_on_what_the_tokeniser_did_last(tokenizer: Any) -> None:
@@ -82,3 +61,68 @@ def test_identity_sees_the_vocabulary_and_the_rules(folder: Path, tokenizer: Any
     added.add_tokens(["film-maker"])
     identifiers = [TextPreprocess.of("here", one, 24).identifier for one in (tokenizer, other, added)]
     assert len(set(identifiers)) == 3
+
+
+def test_the_embedding_is_the_mean_of_the_real_tokens_unless_the_folder_says_the_first(folder: Path) -> None:
+    plain = load(str(folder))
+    batch = plain.preprocess.collate([plain.preprocess(text) for text in ("a film", "a very very good film")])
+    with torch.no_grad():
+        hidden = plain.module(**batch).last_hidden_state
+        count = int(batch["attention_mask"][0].sum())
+        assert count < hidden.shape[1]
+        torch.testing.assert_close(plain.forward(batch)[0], hidden[0, :count].mean(0))
+        beside(folder, "1_Pooling/config.json", {"pooling_mode_cls_token": True, "pooling_mode_mean_tokens": False})
+        first = load(str(folder))
+        torch.testing.assert_close(first.forward(batch), hidden[:, 0])
+    assert first.fingerprint != plain.fingerprint  # the two compute different numbers
+
+
+@pytest.mark.parametrize(
+    ("stated", "limit"),
+    [((LENGTH, LENGTH, None), LENGTH), ((LENGTH, LENGTH, 9), 9), ((12, LENGTH, None), 12), ((10**30, 17, None), 17)],
+)
+def test_the_limit_is_the_smallest_that_is_stated(tmp_path: Path, stated: tuple[Any, ...], limit: int) -> None:
+    length, positions, settings = stated
+    folder = make_bert(tmp_path / "bert", make_tokenizer(length), max_position_embeddings=positions)
+    if settings is not None:
+        beside(folder, "sentence_bert_config.json", {"max_seq_length": settings})
+    network = load(str(folder))
+    assert network.preprocess.max_length == limit
+    save(network, tmp_path / "copy")
+    assert load(str(tmp_path / "copy")).fingerprint == network.fingerprint
+    long = network.preprocess.collate([network.preprocess("very " * 99)])
+    assert long["input_ids"].shape == (1, limit)
+    assert torch.isfinite(network.forward(long)).all()
+
+
+def test_positions_that_start_behind_the_padding_are_not_counted(tmp_path: Path) -> None:
+    tokenizer = make_tokenizer(10**30)
+    folder = make_bert(tmp_path / "roberta", tokenizer, "Roberta", pad_token_id=0, max_position_embeddings=LENGTH)
+    network = load(str(folder))
+    assert network.preprocess.max_length == LENGTH - 1
+    long = network.preprocess.collate([network.preprocess("very " * 99)])
+    assert torch.isfinite(network.forward(long)).all()
+
+
+def test_rows_that_lose_their_ends_are_counted(folder: Path) -> None:
+    own = load(str(folder)).preprocess
+    fits = own.tokenizer("very " * (LENGTH - 2))["input_ids"]
+    assert len(fits) == LENGTH  # with the two special tokens
+    assert own.shortened(["very " * (LENGTH - 2), "very " * (LENGTH - 1), "a film", "x" * 99]) == [1]
+    assert own.shortened([]) == []
+
+
+def test_a_model_without_its_tokeniser_is_refused(folder: Path) -> None:
+    for path in folder.iterdir():
+        if path.name not in ("config.json", "model.safetensors"):
+            path.unlink()
+    with pytest.raises(ModelError, match=r"has no tokeniser that loads; .*tokenizer.save_pretrained"):
+        load(str(folder))
+
+
+def test_padding_changes_a_rows_values_by_rounding_alone(folder: Path) -> None:
+    network = load(str(folder))
+    rows = [network.preprocess(text) for text in SENTENCES]
+    alone = torch.cat([network.forward(network.preprocess.collate([row])) for row in rows])
+    together = network.forward(network.preprocess.collate(rows))
+    torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)

@@ -1,10 +1,11 @@
 """One pass of the backbone: plan what is needed, sweep once, keep it in the store."""
 
+from regraft.features.batching import batches, by_length, gathered
 from regraft.features.cache import cache_root, entries, prune, verify
 from regraft.features.plan import Block, Plan, Taps, by_size, plan
 from regraft.features.pooling import Pooling, choose_pooling
 from regraft.features.store import DTYPES, Store
-from regraft.features.sweep import Progress, batches, find, pool_batch, sweep
+from regraft.features.sweep import Progress, find, pool_batch, sweep
 from regraft.features.tangent import Tangent, TangentCost
 
 __all__ = [
@@ -18,11 +19,13 @@ __all__ = [
     "TangentCost",
     "Taps",
     "batches",
+    "by_length",
     "by_size",
     "cache_root",
     "choose_pooling",
     "entries",
     "find",
+    "gathered",
     "plan",
     "pool_batch",
     "prune",

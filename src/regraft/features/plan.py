@@ -90,7 +90,7 @@ def plan(network: Network, needs: Sequence[Taps]) -> Plan:
     everything = network.all_sites
     order = {site.name: index for index, site in enumerate(everything)}
     depth = _depths(network)
-    ragged = network.preprocess.modality == "text"
+    ragged = network.preprocess.ragged
     found: dict[str, Block] = {}
     for need in needs:
         matched = network.match(need.patterns)

@@ -3,30 +3,30 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
 from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.data import Manifest, Source
+from regraft.data import Manifest
 from regraft.errors import DataError, StoreError
+from regraft.features.batching import by_length, gathered
 from regraft.features.cache import cache_root
 from regraft.features.plan import Block, Plan
 from regraft.features.store import DTYPES, VERSION, Arrivals, Part, Store
 from regraft.files import canonical_json, digest
-from regraft.network import Network, Preprocess
+from regraft.network import Network, attention_mask
 
-__all__ = ["Progress", "base_key", "batches", "find", "pool_batch", "sweep"]
+__all__ = ["Progress", "base_key", "find", "pool_batch", "sweep"]
 
 Progress = Callable[[int, int], None]
-_WORKER_PAYS_AFTER_SECONDS = 2.0  # below this much decoding, starting worker processes costs more than it saves
+_WINDOW = 32  # shards of ragged rows whose batches are made together, by length, and written together
 
 
 def base_key(network: Network, manifest: Manifest, dtype: str) -> str:
@@ -67,7 +67,9 @@ def sweep(
 
     Each input is decoded once and crosses the backbone once. Blocks that earlier sweeps of the same
     rows left in the cache are not computed again. Memory stays flat: a batch is written as soon as it
-    is done. After an interruption the same call goes on at the first missing batch.
+    is done. After an interruption the same call goes on at the first missing batch. Texts are batched by length, a
+    thousand rows or so at a time, and written in their own order: what a row's features are depends on its
+    neighbours by float rounding alone.
 
     Args:
         network: the frozen backbone, on the device that it should run on.
@@ -125,32 +127,86 @@ def _complete_parts(base: Path, plan: Plan, rows: int, dtype: str) -> tuple[list
 def _fill(
     part: Part, network: Network, manifest: Manifest, workers: int | None, progress: Progress | None
 ) -> tuple[int, int, float]:
-    """Compute the missing shards of a part. Returns FLOPs and rows of this call, and its seconds per row: without the
-    first batch where others follow, for it starts the decoders and is counted, which takes many times a pass."""
+    """Compute the missing shards of a part. Returns FLOPs and rows of this call, and its seconds per row."""
     missing = part.missing()
     part.check_space(missing)
-    done = part.rows - sum(stop - start for start, stop in missing)
+    todo = sum(stop - start for start, stop in missing)
+    done = part.rows - todo
     if progress:
         progress(done, part.rows)
-    flops_per_row, computed = 0, 0
-    arrivals = Arrivals(part)
-    began, before = time.perf_counter(), 0
-    for (start, stop), batch in zip(missing, batches(network.preprocess, manifest.inputs, missing, workers)):
-        if not arrivals.has(start, stop):  # another process may have written it meanwhile
-            counter = FlopCounterMode(display=False) if not flops_per_row else contextlib.nullcontext()
-            with counter:
-                values = pool_batch(network, part.plan.blocks, batch)
-            if isinstance(counter, FlopCounterMode):
-                flops_per_row = counter.get_total_flops() // (stop - start)
-            part.write(start, stop, {name: v.to(DTYPES[part.dtype]).cpu() for name, v in values.items()})
-            computed += stop - start
-            if computed == stop - start < sum(last - first for first, last in missing):
-                began, before = time.perf_counter(), computed
-        done += stop - start
-        if progress:
-            progress(done, part.rows)
-    seconds = time.perf_counter() - began
-    return flops_per_row * computed, computed, seconds / max(computed - before, 1)
+    preprocess, inputs, wide = network.preprocess, manifest.inputs, _WINDOW if network.preprocess.ragged else 1
+    windows = [missing[at : at + wide] for at in range(0, len(missing), wide)]
+    cut = [by_length(preprocess, inputs, _rows_of(window), part.shard_rows) for window in windows]
+    stream = gathered(preprocess, inputs, [rows for some in cut for rows in some], workers)
+    meter, arrivals = _Meter(time.perf_counter()), Arrivals(part)
+    for window, some in zip(windows, cut):
+        arrived = all(arrivals.has(*span) for span in window)  # another process may have written them meanwhile
+        values: list[dict[str, Tensor]] = []
+        for place, (rows, batch) in enumerate(zip(some, stream)):
+            if not arrived:
+                found = meter.of(batch, len(rows), todo, lambda: pool_batch(network, part.plan.blocks, batch))  # noqa: B023
+                values.append({name: value.to(DTYPES[part.dtype]).cpu() for name, value in found.items()})
+                if place + 1 == len(some):
+                    _write(part, window, some, values)
+            done += len(rows)
+            if progress:
+                progress(done, part.rows)
+    return meter.flops, meter.rows, meter.pace
+
+
+def _rows_of(window: Sequence[tuple[int, int]]) -> list[int]:
+    return [row for start, stop in window for row in range(start, stop)]
+
+
+def _write(
+    part: Part, window: Sequence[tuple[int, int]], cut: Sequence[Sequence[int]], values: Sequence[dict[str, Tensor]]
+) -> None:
+    """The shards of a window, each with its own rows in order, from batches that held them in another."""
+    back = torch.argsort(torch.tensor([row for rows in cut for row in rows]))
+    whole = {name: torch.cat([some[name] for some in values])[back] for name in values[0]}
+    at = 0
+    for start, stop in window:
+        part.write(start, stop, {name: value[at : at + stop - start] for name, value in whole.items()})
+        at += stop - start
+
+
+@dataclass
+class _Meter:
+    """What the passes of one call cost.
+
+    FLOPs are counted in the first batch and laid on the others by their positions, padded ones included. The seconds
+    leave that batch out where others follow: it starts the decoders and is counted, which takes many times a pass.
+    """
+
+    began: float
+    rows: int = 0
+    positions: int = 0
+    counted: tuple[int, int] | None = None
+    before: int = 0
+
+    def of(self, batch: Any, rows: int, todo: int, work: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+        """The work's values; what it took is added."""
+        mask = attention_mask(batch)
+        positions = rows if mask is None else mask.numel()
+        counter = FlopCounterMode(display=False) if self.counted is None else contextlib.nullcontext()
+        with counter:
+            values = work()
+        self.rows, self.positions = self.rows + rows, self.positions + positions
+        if isinstance(counter, FlopCounterMode):
+            self.counted = counter.get_total_flops(), positions
+            if rows < todo:
+                self.began, self.before = time.perf_counter(), rows
+        return values
+
+    @property
+    def flops(self) -> int:
+        """Of the backbone in this call."""
+        return 0 if self.counted is None else self.counted[0] * self.positions // self.counted[1]
+
+    @property
+    def pace(self) -> float:
+        """Seconds per row."""
+        return (time.perf_counter() - self.began) / max(self.rows - self.before, 1)
 
 
 def pool_batch(network: Network, blocks: Sequence[Block], batch: Any) -> dict[str, Tensor]:
@@ -160,7 +216,7 @@ def pool_batch(network: Network, blocks: Sequence[Block], batch: Any) -> dict[st
         block name → ``(B, width)``.
     """
     batch = network.place(batch)
-    mask = batch.get("attention_mask") if isinstance(batch, dict) else None
+    mask = attention_mask(batch)
     by_site: dict[str, list[Block]] = {}
     for block in blocks:
         by_site.setdefault(block.site, []).append(block)
@@ -173,61 +229,3 @@ def pool_batch(network: Network, blocks: Sequence[Block], batch: Any) -> dict[st
     with torch.no_grad(), network.observe(tuple(by_site), keep):
         network.forward(batch)
     return values
-
-
-class _Decoded(Dataset):
-    """Rows decoded and preprocessed; lives in worker processes, so it holds no module."""
-
-    def __init__(self, preprocess: Preprocess, source: Source) -> None:
-        self.preprocess, self.source = preprocess, source
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, row: int) -> Any:
-        try:
-            return self.preprocess(self.source.read(row))
-        except (OSError, ValueError, SyntaxError) as error:
-            raise DataError(
-                f"{self.source.where(row)} cannot be decoded",
-                got=str(error),
-                do="mend or remove it, or pass --skip-bad",
-            ) from None
-
-
-def batches(
-    preprocess: Preprocess, source: Source, spans: Sequence[tuple[int, int]], workers: int | None
-) -> Iterator[Any]:
-    """The preprocessed batches of the row ranges, in order, decoded ahead of the model.
-
-    Args:
-        preprocess: from raw input to tensor; runs in the workers.
-        source: the raw inputs.
-        spans: ``(start, stop)`` of each batch.
-        workers: decoding processes; ``None`` chooses from the measured time of one row.
-
-    Raises:
-        DataError: a row cannot be decoded.
-    """
-    if not spans:
-        return
-    dataset = _Decoded(preprocess, source)
-    count = _workers(dataset, spans) if workers is None else workers
-    loader = DataLoader(
-        dataset,
-        batch_sampler=[list(range(start, stop)) for start, stop in spans],
-        collate_fn=preprocess.collate,
-        num_workers=count,
-        prefetch_factor=4 if count else None,
-    )
-    yield from loader
-
-
-def _workers(dataset: _Decoded, spans: Sequence[tuple[int, int]]) -> int:
-    """Worker processes worth starting: from the time of one row, measured."""
-    first = spans[0][0]
-    dataset[first]
-    began = time.perf_counter()
-    dataset[first]
-    seconds = (time.perf_counter() - began) * sum(stop - start for start, stop in spans)
-    return 0 if seconds < _WORKER_PAYS_AFTER_SECONDS else max(1, min(8, (os.cpu_count() or 2) // 2))

@@ -4,10 +4,11 @@ from regraft.network.fold import Folding, fold
 from regraft.network.fresh import reinitialised
 from regraft.network.load import load, preprocess_from_json
 from regraft.network.loaders.module import from_module
-from regraft.network.loaders.transformers import TextPreprocess
+from regraft.network.loaders.text import TextPreprocess
 from regraft.network.network import About, Network, Traits
 from regraft.network.policy import Policy
 from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
+from regraft.network.reading import attention_mask
 from regraft.network.save import save
 from regraft.network.site import Site
 
@@ -22,6 +23,7 @@ __all__ = [
     "Site",
     "TextPreprocess",
     "Traits",
+    "attention_mask",
     "fold",
     "from_module",
     "load",

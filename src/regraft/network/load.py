@@ -13,6 +13,7 @@ from torch import nn
 from regraft.errors import ModelError
 from regraft.network.loaders import bundled, timm, torchvision, transformers, weights
 from regraft.network.loaders import module as own
+from regraft.network.loaders.text import TextPreprocess
 from regraft.network.network import About, Network
 from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
 from regraft.network.site import near
@@ -126,7 +127,7 @@ def preprocess_from_json(value: Mapping[str, Any]) -> Preprocess:
     kinds = {
         "image": ImagePreprocess,
         "array": ArrayPreprocess,
-        "text": transformers.TextPreprocess,
+        "text": TextPreprocess,
         "processor": transformers.ProcessorPreprocess,
     }
     made = kinds.get(str(value.get("kind")))

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from types import MappingProxyType
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -58,6 +58,8 @@ class Traits:
     Attributes:
         config: the published architecture configuration; part of the fingerprint.
         pooler: whether a pooled output of the model's own was trained and may serve as embedding.
+        pool: how positions become the embedding where no such output does: the first token, or the mean of the real
+            ones; by the kind of input if ``None``.
         prefix_tokens: class and register tokens at the front of token sequences; ``None`` counts the
             module's parameters that are named so.
     """
@@ -65,6 +67,7 @@ class Traits:
     config: Mapping[str, Any] | None = None
     pooler: bool = True
     prefix_tokens: int | None = None
+    pool: Literal["cls", "mean"] | None = None
 
 
 class Network:
@@ -142,8 +145,8 @@ class Network:
         prefix = prefix_tokens(self.module) if prefix is None else prefix
         batch = self.example(_ROWS)
         try:
-            text = self.preprocess.modality == "text"
-            found = trace(self.module, lambda: self._raw(batch), _ROWS, prefix, self.traits.pooler, text)
+            pool = self.traits.pool or ("mean" if self.preprocess.ragged else None)
+            found = trace(self.module, lambda: self._raw(batch), _ROWS, prefix, self.traits.pooler, pool)
             self._check_rows(found, batch)
         except (RuntimeError, TypeError, IndexError, AttributeError, KeyError) as error:
             raise ModelError(

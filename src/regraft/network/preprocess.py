@@ -22,9 +22,14 @@ IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
 class Preprocess(ABC):
-    """A pure, picklable function from raw inputs to a batch; it goes to worker processes alone."""
+    """A pure, picklable function from raw inputs to a batch; it goes to worker processes alone.
+
+    Rows of a *ragged* preprocessing have lengths of their own (texts): a batch is padded to its longest row and says
+    in ``attention_mask`` ``(B, L)`` what is real, so that batches of rows of like lengths cost least.
+    """
 
     modality: ClassVar[Modality]
+    ragged: ClassVar[bool] = False
 
     @abstractmethod
     def __call__(self, raw: Any) -> Any:
@@ -37,6 +42,14 @@ class Preprocess(ABC):
     @abstractmethod
     def example(self, rows: int) -> Any:
         """A batch of the right form with seeded random content."""
+
+    def length(self, raw: Any) -> int:
+        """How long a row of a ragged preprocessing becomes, in any unit; 0 where all are alike."""
+        return 0
+
+    def shortened(self, raws: Sequence[Any]) -> list[int]:
+        """Which of the raw inputs are longer than what the network reads of a row: it does not see their ends."""
+        return []
 
     def identity(self) -> dict[str, Any]:
         """What its numbers depend on: :meth:`to_json` without where it was found."""

@@ -206,7 +206,9 @@ def _is_linear(part: nn.Module) -> bool:
     return isinstance(part, nn.Conv2d) and part.kernel_size == (1, 1) and part.groups == 1
 
 
-def trace(module: nn.Module, run: Callable[[], Any], rows: int, prefix: int, pooler: bool, text: bool) -> Trace:
+def trace(
+    module: nn.Module, run: Callable[[], Any], rows: int, prefix: int, pooler: bool, pool: Pooled | None
+) -> Trace:
     """Find the sites of ``module`` by running it once.
 
     Args:
@@ -216,7 +218,8 @@ def trace(module: nn.Module, run: Callable[[], Any], rows: int, prefix: int, poo
             are no values of single rows (position biases, attention windows) and give no site.
         prefix: class and register tokens at the front of token sequences.
         pooler: whether a pooled output of the model's own may be used as embedding.
-        text: whether tokens are words: without a pooler their mean is taken, not the class token.
+        pool: what else makes an embedding of positions; ``None`` takes the first token where there is a prefix,
+            and the mean where there is none.
 
     Raises:
         ModelError: the output holds no tensor, or its rows cannot be told apart.
@@ -235,8 +238,8 @@ def trace(module: nn.Module, run: Callable[[], Any], rows: int, prefix: int, poo
     taps = tuple(tap for _, tap in timed)
     head, head_call, given = _find_head(tracer, key, value)
     logits = bool(head) or key in ("logits", "out")
-    pool: Pooled = "as is" if logits or value.ndim == 2 else _pooling(value, 0 if text else prefix)
-    reading = Reading(key, logits, pool)
+    pooled: Pooled = "as is" if logits or value.ndim == 2 else _pooling(value, prefix, pool)
+    reading = Reading(key, logits, pooled)
     ends = _end_taps(tracer, value, reading, (head, head_call, given), rows, prefix)
     inner = sorted([*timed, *_forms(tracer.modules, tracer.events, rows, prefix)], key=lambda item: item[0])
     everything = (*_input_tap(tracer.given, rows), *(tap for _, tap in inner), *ends)
@@ -251,7 +254,9 @@ def _input_tap(given: Tensor | None, rows: int) -> list[Tap]:
     return [Tap(_site("input", "input", tuple(given.shape), form, 0), form, "", 0, "input")]
 
 
-def _pooling(value: Tensor, prefix: int) -> Pooled:
+def _pooling(value: Tensor, prefix: int, pool: Pooled | None) -> Pooled:
+    if value.ndim == 3 and pool is not None:
+        return pool
     if value.ndim == 3 and prefix:
         return "cls"
     return "mean" if value.ndim in (3, 4) and value[0, 0].numel() > 1 else "as is"

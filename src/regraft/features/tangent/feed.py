@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regraft.data import Manifest
 from regraft.errors import DataError
-from regraft.features.sweep import batches
+from regraft.features.batching import batches
 from regraft.network import Network
 
 __all__ = ["Feed"]
@@ -33,7 +33,7 @@ class Feed:
         self.batch: Any = None
         if self.manifest is None:
             self.batch = _joined(inputs)
-        elif self.preprocess.modality == "text" and len(self.manifest):
+        elif self.preprocess.ragged and len(self.manifest):
             # Token ids are small, and rows that are padded alike have prefixes that fit together.
             items = [self.preprocess(self.manifest.inputs.read(row)) for row in range(len(self.manifest))]
             self.batch = self.preprocess.collate(items)

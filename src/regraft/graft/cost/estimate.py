@@ -9,7 +9,7 @@ from datetime import datetime, timezone
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.features import DTYPES, Store, batches, find, pool_batch
+from regraft.features import DTYPES, Store, by_length, find, gathered, pool_batch
 from regraft.graft.cost.counts import Workload, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
 from regraft.graft.cost.pricing import head_work, price_figure, workload
@@ -88,15 +88,17 @@ def _most_bytes(ready: Prepared, widths: dict[str, int], outputs: int) -> int:
 
 def _one_batch(ready: Prepared, options: Options) -> tuple[float, int]:
     """(seconds, FLOPs) per row of decoding, preprocessing and one forward pass with the taps."""
-    span = [(0, min(options.batch_size, len(ready.fit)))]
-    blocks = ready.plan.blocks
+    preprocess, inputs = ready.network.preprocess, ready.fit.inputs
+    cut = by_length(preprocess, inputs, range(len(ready.fit)), options.batch_size)
+    middle = cut[len(cut) // 2 : len(cut) // 2 + 1]  # of ragged rows one of middling length
+    blocks, rows = ready.plan.blocks, len(middle[0])
     with FlopCounterMode(display=False) as counter:
-        for batch in batches(ready.network.preprocess, ready.fit.inputs, span, workers=0):
+        for batch in gathered(preprocess, inputs, middle, workers=0):
             pool_batch(ready.network, blocks, batch)
     began = time.perf_counter()
-    for batch in batches(ready.network.preprocess, ready.fit.inputs, span, workers=0):
+    for batch in gathered(preprocess, inputs, middle, workers=0):
         pool_batch(ready.network, blocks, batch)
-    return (time.perf_counter() - began) / span[0][1], counter.get_total_flops() // span[0][1]
+    return (time.perf_counter() - began) / rows, counter.get_total_flops() // rows
 
 
 def _of_stored(stores: Sequence[Store | None]) -> tuple[float, int]:

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import logging
 import re
-import warnings
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -17,47 +15,19 @@ import torch
 from PIL import Image
 from torch import Tensor, nn
 
-from regraft.errors import MissingDependencyError, ModelError
-from regraft.files import canonical_json, digest
+from regraft.errors import ModelError
 from regraft.network.blocks import prefix_tokens
+from regraft.network.loaders.hub import NO_CODE, library, quiet, unusable
+from regraft.network.loaders.text import TextPreprocess, longest, pooling_of, save_text
 from regraft.network.network import About, Network, Traits
 from regraft.network.preprocess import ImagePreprocess, Modality, Preprocess
 
-__all__ = ["ProcessorPreprocess", "TextPreprocess", "load", "save"]
+__all__ = ["ProcessorPreprocess", "load", "save"]
 
 # Entries of a configuration that do not change what the network computes.
 _VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "id2label", "label2id")
 _HEADS = {"ForImageClassification": "AutoModelForImageClassification",
           "ForSequenceClassification": "AutoModelForSequenceClassification"}  # fmt: skip
-_MAX_LENGTH = 512
-_NO_CODE = {"trust_remote_code": False}  # said outright: left open, the library asks on the standard input
-
-
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError as error:
-        raise MissingDependencyError(
-            "transformers is not installed or does not load", got=str(error), do="pip install 'regraft[hub]'"
-        ) from error
-    return transformers
-
-
-@contextlib.contextmanager
-def _quiet(transformers: Any) -> Iterator[None]:
-    """No log lines, warnings or progress bars; what was set before is restored."""
-    settings = transformers.utils.logging
-    level, bars = settings.get_verbosity(), settings.is_progress_bar_enabled()
-    settings.set_verbosity(logging.CRITICAL)
-    settings.disable_progress_bar()
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            yield
-    finally:
-        settings.set_verbosity(level)
-        if bars:
-            settings.enable_progress_bar()
 
 
 def load(name: str, revision: str | None, head: bool, seed: int | None) -> Network:
@@ -70,19 +40,19 @@ def load(name: str, revision: str | None, head: bool, seed: int | None) -> Netwo
         ModelError: the folder or repository holds no usable model, cannot be reached, or its weights do
             not fit.
     """
-    transformers = _transformers()
+    transformers = library()
     local = Path(name).is_dir()
-    where: dict[str, Any] = {**({"local_files_only": True} if local else {"revision": revision}), **_NO_CODE}
+    where: dict[str, Any] = {**({"local_files_only": True} if local else {"revision": revision}), **NO_CODE}
     source = str(Path(name)) if local else name
-    with _quiet(transformers):
+    with quiet(transformers):
         try:
             config = transformers.AutoConfig.from_pretrained(source, **where)
-            module, pooler = _module(transformers, source, config, where, head, seed)
+            module, traits = _module(transformers, source, config, where, head, seed)
             preprocess = _preprocess(transformers, source, config, module, where)
         except ModelError:
             raise
         except Exception as error:
-            raise _unusable(name, local, error) from error
+            raise unusable(name, local, error) from error
     labels = getattr(config, "id2label", None) or {}
     classes = tuple(str(labels[key]) for key in sorted(labels))
     if not module.__class__.__name__.endswith(tuple(_HEADS)) or all(c.startswith("LABEL_") for c in classes):
@@ -90,8 +60,12 @@ def load(name: str, revision: str | None, head: bool, seed: int | None) -> Netwo
     found = revision or str(getattr(config, "_commit_hash", None) or "")
     about = About("transformers", _licence(Path(source)) if local else "", classes, "" if local else found)
     settings = {key: value for key, value in config.to_dict().items() if key not in _VOLATILE}
+    if traits.pool is not None:  # decides what the network computes, as the rest does
+        settings["token_pooling"] = traits.pool
     prefix = max(prefix_tokens(module), preprocess.prefix if isinstance(preprocess, TextPreprocess) else 0)
-    return Network(name, module.float(), preprocess, about, traits=Traits(settings, pooler, prefix))
+    return Network(
+        name, module.float(), preprocess, about, traits=replace(traits, config=settings, prefix_tokens=prefix)
+    )
 
 
 def save(network: Network, folder: Path) -> None:
@@ -100,12 +74,12 @@ def save(network: Network, folder: Path) -> None:
     Raises:
         ModelError: the processor can no longer be read from where the model came from.
     """
-    transformers = _transformers()
+    transformers = library()
     preprocess = network.preprocess
-    with _quiet(transformers):
+    with quiet(transformers):
         network.module.save_pretrained(folder)  # type: ignore[operator]
         if isinstance(preprocess, TextPreprocess):
-            preprocess.tokenizer.save_pretrained(folder)
+            save_text(preprocess, network.traits.pool, folder)
         elif isinstance(preprocess, ProcessorPreprocess):
             preprocess.processor.save_pretrained(folder)
         else:
@@ -113,39 +87,17 @@ def save(network: Network, folder: Path) -> None:
             where = {"local_files_only": True} if local else {"revision": network.about.revision}
             try:
                 processor = transformers.AutoImageProcessor.from_pretrained(
-                    network.name, use_fast=False, **where, **_NO_CODE
+                    network.name, use_fast=False, **where, **NO_CODE
                 )
             except Exception as error:
-                raise _unusable(network.name, local, error) from error
+                raise unusable(network.name, local, error) from error
             processor.save_pretrained(folder)
-
-
-def _unusable(name: str, local: bool, error: Exception) -> ModelError:
-    reason = " ".join(str(error).split())[:300]
-    if "trust_remote_code" in str(error):
-        return ModelError(
-            f"{name} needs code of its own, and none of a repository's is run",
-            expected="an architecture, a preprocessing and a tokeniser that transformers itself holds",
-            do="build it in a module of yours and name that as package.module:callable",
-        )
-    if local:
-        return ModelError(
-            f"{name} holds no usable model",
-            expected="config.json, model.safetensors and a preprocessing file, as save_pretrained writes them",
-            got=f"{type(error).__name__}: {reason}",
-        )
-    offline = re.search(r"offline|connect|resolve|internet|network|timed? ?out|cached files", reason, re.I)
-    return ModelError(
-        f"{name} is not in the cache and the hub cannot be reached" if offline else f"{name} cannot be loaded",
-        got=f"{type(error).__name__}: {reason}",
-        do="check the name and the connection, or give a local folder made by save_pretrained",
-    )
 
 
 def _module(
     transformers: Any, source: str, config: Any, where: Mapping[str, Any], head: bool, seed: int | None
-) -> tuple[nn.Module, bool]:
-    """The model, and whether its own pooled output was trained."""
+) -> tuple[nn.Module, Traits]:
+    """The model; whether its own pooled output may be used, and else how a text's tokens are pooled."""
     architecture = (getattr(config, "architectures", None) or [""])[0]
     auto = transformers.AutoModel
     for ending, name in _HEADS.items():
@@ -157,12 +109,15 @@ def _module(
         with torch.random.fork_rng():
             torch.manual_seed(seed)
             make = getattr(auto, "from_config", None)
-            return (make(config, **_NO_CODE) if make else auto(config.vision_config)), True
+            module = make(config, **NO_CODE) if make else auto(config.vision_config)
+        return module, _traits(transformers, source, where, module, architecture)
     options = {**where, "use_safetensors": True, "output_loading_info": True}
     module, report = auto.from_pretrained(source, **options)
     missing = sorted(report["missing_keys"])
-    pooler = not any(".pooler." in f".{key}" for key in missing)
-    if not pooler:  # made up at random by the library: leave it out, where the class allows that
+    traits = _traits(transformers, source, where, module, architecture)
+    if any(".pooler." in f".{key}" for key in missing):  # made up at random by the library
+        traits = replace(traits, pooler=False)
+    if not traits.pooler:  # leave it out, where the class allows that
         with contextlib.suppress(TypeError):
             module, report = auto.from_pretrained(source, **options, add_pooling_layer=False)
             missing = sorted(report["missing_keys"])
@@ -174,17 +129,28 @@ def _module(
             expected="a tensor of the right shape for every parameter",
             got=f"{len(wrong)} missing or of another shape, such as {wrong[0]}",
         )
-    return module, pooler
+    return module, traits
+
+
+def _traits(transformers: Any, source: str, where: Mapping[str, Any], module: nn.Module, architecture: str) -> Traits:
+    """Of a text encoder that was published without a classifier: no pooler, and how its tokens are pooled instead."""
+    if not _reads_text(module) or architecture.endswith(tuple(_HEADS)):
+        return Traits()
+    return Traits(pooler=getattr(module, "pooler", None) is None, pool=pooling_of(transformers, source, where))
+
+
+def _reads_text(module: nn.Module) -> bool:
+    return getattr(module, "main_input_name", "") == "input_ids"
 
 
 def _preprocess(transformers: Any, source: str, config: Any, module: nn.Module, where: Mapping[str, Any]) -> Preprocess:
-    if getattr(module, "main_input_name", "") == "input_ids":
-        return TextPreprocess.load(transformers, source, config, where)
+    if _reads_text(module):
+        return TextPreprocess.load(transformers, source, longest(module, config), where)
     try:
         processor = transformers.AutoImageProcessor.from_pretrained(source, use_fast=False, **where)
     except Exception as error:
         if "trust_remote_code" in str(error):
-            raise _unusable(source, True, error) from error
+            raise unusable(source, True, error) from error
         raise ModelError(
             f"{source} says nothing about its preprocessing",
             expected="preprocessor_config.json",
@@ -276,117 +242,11 @@ class ProcessorPreprocess(Preprocess):
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ProcessorPreprocess:
         """The inverse of :meth:`to_json`."""
-        transformers, settings = _transformers(), value["settings"]
+        transformers, settings = library(), value["settings"]
         name = settings["image_processor_type"]
         found = getattr(transformers, name + "Pil", None) or getattr(transformers, name)
-        with _quiet(transformers):
+        with quiet(transformers):
             return cls(settings, found.from_dict(dict(settings)))
-
-
-@dataclass(frozen=True, eq=False)
-class TextPreprocess(Preprocess):
-    """A sentence to token ids, cut to ``max_length``; batches are padded to their longest row.
-
-    Attributes:
-        source: the tokeniser's folder or hub id.
-        identifier: digest of its vocabulary and settings, checked when it is loaded again.
-        max_length: in tokens.
-        tokenizer: the tokeniser itself.
-        names: the model's input names, in the tokeniser's order.
-        prefix: 1 where every row starts with a class token, else 0.
-    """
-
-    modality: ClassVar[Modality] = "text"
-    source: str
-    identifier: str
-    max_length: int
-    tokenizer: Any = field(repr=False)
-    names: tuple[str, ...] = ("input_ids", "attention_mask")
-    prefix: int = 0
-
-    @classmethod
-    def load(cls, transformers: Any, source: str, config: Any, where: Mapping[str, Any]) -> TextPreprocess:
-        """The tokeniser of a folder or hub id, with the model's own limit of length (512 if it has none)."""
-        try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **where)
-        except Exception as error:
-            if "trust_remote_code" in str(error):
-                raise _unusable(source, True, error) from error
-            raise ModelError(
-                f"{source} has no tokeniser that loads",
-                expected="tokenizer.json or a vocabulary beside the model",
-                got=" ".join(str(error).split())[:200],
-            ) from error
-        limit = getattr(config, "max_position_embeddings", None) or _MAX_LENGTH
-        return cls.of(source, tokenizer, min(int(tokenizer.model_max_length), int(limit), _MAX_LENGTH))
-
-    @classmethod
-    def of(cls, source: str, tokenizer: Any, max_length: int) -> TextPreprocess:
-        """From a tokeniser in hand."""
-        backend = getattr(tokenizer, "backend_tokenizer", None)
-        ids = tokenizer("a", truncation=True, max_length=max_length)["input_ids"]
-        if backend is not None:
-            content = json.loads(backend.to_str())
-            for state in ("truncation", "padding"):  # left behind by the last call, and said anew in every call
-                content.pop(state, None)
-            text = canonical_json(content)
-        else:
-            text = json.dumps(tokenizer.get_vocab(), sort_keys=True)
-        first = int(tokenizer.cls_token_id is not None and len(ids) > 0 and ids[0] == tokenizer.cls_token_id)
-        names = tuple(tokenizer.model_input_names)
-        return cls(source, digest(text, json.dumps(names)), max_length, tokenizer, names, first)
-
-    def __call__(self, raw: str) -> dict[str, Tensor]:
-        """Token ids, attention mask (and token types) of one sentence, each ``(L,)``."""
-        encoded = self.tokenizer(str(raw), truncation=True, max_length=self.max_length)
-        return {name: torch.tensor(encoded[name], dtype=torch.long) for name in self.names}
-
-    def collate(self, items: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-        """``(B, L)`` each, padded on the right to the longest row."""
-        fill = {"input_ids": int(self.tokenizer.pad_token_id or 0)}
-        return {
-            name: nn.utils.rnn.pad_sequence([item[name] for item in items], True, fill.get(name, 0))
-            for name in self.names
-        }
-
-    def example(self, rows: int) -> dict[str, Tensor]:
-        """``rows`` random sequences of 12 tokens (fewer if the limit is lower)."""
-        generator = torch.Generator().manual_seed(0)
-        shape = (rows, min(12, self.max_length))
-        ids = torch.randint(0, len(self.tokenizer), shape, generator=generator)
-        if self.prefix:
-            ids[:, 0] = int(self.tokenizer.cls_token_id)
-        made = {"input_ids": ids, "attention_mask": torch.ones(shape, dtype=torch.long)}
-        return {name: made.get(name, torch.zeros(shape, dtype=torch.long)) for name in self.names}
-
-    def identity(self) -> dict[str, Any]:
-        """The vocabulary, settings and length, wherever they were found."""
-        return {name: value for name, value in self.to_json().items() if name != "source"}
-
-    def to_json(self) -> dict[str, Any]:
-        """The tokeniser's place and digest, and the length."""
-        return {
-            "kind": "text",
-            "source": self.source,
-            "identifier": self.identifier,
-            "max_length": self.max_length,
-        }
-
-    @classmethod
-    def from_json(cls, value: Mapping[str, Any]) -> TextPreprocess:
-        """The inverse of :meth:`to_json`; reads the tokeniser from its place.
-
-        Raises:
-            ModelError: it is not there any more, or has changed.
-        """
-        transformers, source = _transformers(), value["source"]
-        where = {**({"local_files_only": True} if Path(source).is_dir() else {}), **_NO_CODE}
-        with _quiet(transformers):
-            made = cls.load(transformers, source, None, where)
-        made = cls.of(source, made.tokenizer, int(value["max_length"]))
-        if made.identifier != value["identifier"]:
-            raise ModelError(f"the tokeniser in {source} has changed", expected=value["identifier"][:12])
-        return made
 
 
 def _licence(folder: Path) -> str:

@@ -1,0 +1,105 @@
+"""Which rows make a batch, and the batches themselves, decoded ahead of the model."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from torch.utils.data import DataLoader, Dataset
+
+from regraft.data import Source
+from regraft.errors import DataError
+from regraft.network import Preprocess
+
+__all__ = ["batches", "by_length", "gathered"]
+
+_WORKER_PAYS_AFTER_SECONDS = 2.0  # below this much decoding, starting worker processes costs more than it saves
+
+
+class _Decoded(Dataset):
+    """Rows decoded and preprocessed; lives in worker processes, so it holds no module."""
+
+    def __init__(self, preprocess: Preprocess, source: Source) -> None:
+        self.preprocess, self.source = preprocess, source
+
+    def __len__(self) -> int:
+        return len(self.source)
+
+    def __getitem__(self, row: int) -> Any:
+        try:
+            return self.preprocess(self.source.read(row))
+        except (OSError, ValueError, SyntaxError) as error:
+            raise DataError(
+                f"{self.source.where(row)} cannot be decoded",
+                got=str(error),
+                do="mend or remove it, or pass --skip-bad",
+            ) from None
+
+
+def by_length(preprocess: Preprocess, source: Source, rows: Sequence[int], size: int) -> list[list[int]]:
+    """``rows`` in batches of ``size``: in order, or those of a ragged preprocessing from the shortest to the longest.
+
+    Rows that are padded to the longest of their batch waste least beside rows of their own length. Rows of one length
+    keep their order, so that the batches are a function of the inputs alone.
+
+    Raises:
+        DataError: a row cannot be read.
+    """
+    order = list(rows)
+    if preprocess.ragged and len(order) > size:
+        lengths = [preprocess.length(source.read(row)) for row in order]
+        order = [order[place] for place in np.argsort(lengths, kind="stable").tolist()]
+    return [order[start : start + size] for start in range(0, len(order), size)]
+
+
+def batches(
+    preprocess: Preprocess, source: Source, spans: Sequence[tuple[int, int]], workers: int | None
+) -> Iterator[Any]:
+    """The preprocessed batches of the row ranges, in order; else as :func:`gathered`.
+
+    Args:
+        preprocess, source, workers: as there.
+        spans: ``(start, stop)`` of each batch.
+    """
+    return gathered(preprocess, source, [range(start, stop) for start, stop in spans], workers)
+
+
+def gathered(
+    preprocess: Preprocess, source: Source, rows: Sequence[Sequence[int]], workers: int | None
+) -> Iterator[Any]:
+    """The preprocessed batches of the rows, in order, decoded ahead of the model.
+
+    Args:
+        preprocess: from raw input to tensor; runs in the workers.
+        source: the raw inputs.
+        rows: the row numbers of each batch.
+        workers: decoding processes; ``None`` chooses from the measured time of one row.
+
+    Raises:
+        DataError: a row cannot be decoded.
+    """
+    if not rows:
+        return
+    dataset = _Decoded(preprocess, source)
+    count = _workers(dataset, rows) if workers is None else workers
+    loader = DataLoader(
+        dataset,
+        batch_sampler=[list(some) for some in rows],
+        collate_fn=preprocess.collate,
+        num_workers=count,
+        prefetch_factor=4 if count else None,
+    )
+    yield from loader
+
+
+def _workers(dataset: _Decoded, rows: Sequence[Sequence[int]]) -> int:
+    """Worker processes worth starting: from the time of one row, measured."""
+    first = rows[0][0]
+    dataset[first]
+    began = time.perf_counter()
+    dataset[first]
+    seconds = (time.perf_counter() - began) * sum(len(some) for some in rows)
+    return 0 if seconds < _WORKER_PAYS_AFTER_SECONDS else max(1, min(8, (os.cpu_count() or 2) // 2))

@@ -1,0 +1,203 @@
+"""Sentences for transformers' text models: tokens, their limit, and how a row of them becomes one vector."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from regraft.errors import ModelError
+from regraft.files import canonical_json, digest, read_json, write_json
+from regraft.network.loaders.hub import NO_CODE, library, quiet, unusable
+from regraft.network.preprocess import Modality, Preprocess
+
+__all__ = ["TextPreprocess", "longest", "pooling_of", "save_text"]
+
+_MAX_LENGTH = 512
+_ENDLESS = 10**9  # the library's number for no limit is larger
+# Where sentence encoders say what no configuration of transformers does: their limit, and how tokens are pooled.
+_LENGTH, _LENGTH_KEY = "sentence_bert_config.json", "max_seq_length"
+_POOLING, _CLS_KEY, _MEAN_KEY = "1_Pooling/config.json", "pooling_mode_cls_token", "pooling_mode_mean_tokens"
+
+
+@dataclass(frozen=True, eq=False)
+class TextPreprocess(Preprocess):
+    """A sentence to token ids, cut to ``max_length``; batches are padded to their longest row.
+
+    Attributes:
+        source: the tokeniser's folder or hub id.
+        identifier: digest of its vocabulary and settings, checked when it is loaded again.
+        max_length: in tokens.
+        tokenizer: the tokeniser itself.
+        names: the model's input names, in the tokeniser's order.
+        prefix: 1 where every row starts with a class token, else 0.
+    """
+
+    modality: ClassVar[Modality] = "text"
+    ragged: ClassVar[bool] = True
+    source: str
+    identifier: str
+    max_length: int
+    tokenizer: Any = field(repr=False)
+    names: tuple[str, ...] = ("input_ids", "attention_mask")
+    prefix: int = 0
+
+    @classmethod
+    def load(cls, transformers: Any, source: str, limit: int | None, where: Mapping[str, Any]) -> TextPreprocess:
+        """The tokeniser of a folder or hub id.
+
+        Args:
+            transformers: the library.
+            source: the folder or id.
+            limit: of the model, in tokens, if it has one. The smallest of it, the tokeniser's own and that of a
+                sentence encoder's settings counts; 512 where none is stated.
+            where: of the library's loaders.
+
+        Raises:
+            ModelError: there is no tokeniser, or one without a vocabulary.
+        """
+        try:
+            tokenizer = transformers.AutoTokenizer.from_pretrained(source, **where)
+        except Exception as error:
+            if "trust_remote_code" in str(error):
+                raise unusable(source, True, error) from error
+            raise _no_tokenizer(source, " ".join(str(error).split())[:200]) from error
+        if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made up by the library where no file is
+            raise _no_tokenizer(source, "special tokens alone")
+        stated = (tokenizer.model_max_length, limit, _beside(transformers, source, _LENGTH, where).get(_LENGTH_KEY))
+        known = [int(value) for value in stated if value and value < _ENDLESS]
+        return cls.of(source, tokenizer, min(known, default=_MAX_LENGTH))
+
+    @classmethod
+    def of(cls, source: str, tokenizer: Any, max_length: int) -> TextPreprocess:
+        """From a tokeniser in hand."""
+        backend = getattr(tokenizer, "backend_tokenizer", None)
+        ids = tokenizer("a", truncation=True, max_length=max_length)["input_ids"]
+        if backend is not None:
+            content = json.loads(backend.to_str())
+            for state in ("truncation", "padding"):  # left behind by the last call, and said anew in every call
+                content.pop(state, None)
+            text = canonical_json(content)
+        else:
+            text = json.dumps(tokenizer.get_vocab(), sort_keys=True)
+        first = int(tokenizer.cls_token_id is not None and len(ids) > 0 and ids[0] == tokenizer.cls_token_id)
+        names = tuple(tokenizer.model_input_names)
+        return cls(source, digest(text, json.dumps(names)), max_length, tokenizer, names, first)
+
+    def __call__(self, raw: str) -> dict[str, Tensor]:
+        """Token ids, attention mask (and token types) of one sentence, each ``(L,)``."""
+        encoded = self.tokenizer(str(raw), truncation=True, max_length=self.max_length)
+        return {name: torch.tensor(encoded[name], dtype=torch.long) for name in self.names}
+
+    def length(self, raw: str) -> int:
+        """In characters, which tokens follow closely enough to choose a row's neighbours by."""
+        return len(raw)
+
+    def shortened(self, raws: Sequence[str]) -> list[int]:
+        """Which texts have more than ``max_length`` tokens; those that are too short for that are not looked at."""
+        rows = [row for row, raw in enumerate(raws) if len(raw.encode(errors="replace")) + 2 > self.max_length]
+        texts = [raws[row] for row in rows]
+        found = self.tokenizer(texts, truncation=False, verbose=False)["input_ids"] if texts else []
+        return [row for row, ids in zip(rows, found) if len(ids) > self.max_length]
+
+    def collate(self, items: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+        """``(B, L)`` each, padded on the right to the longest row."""
+        fill = {"input_ids": int(self.tokenizer.pad_token_id or 0)}
+        return {
+            name: nn.utils.rnn.pad_sequence([item[name] for item in items], True, fill.get(name, 0))
+            for name in self.names
+        }
+
+    def example(self, rows: int) -> dict[str, Tensor]:
+        """``rows`` random sequences of 12 tokens (fewer if the limit is lower)."""
+        generator = torch.Generator().manual_seed(0)
+        shape = (rows, min(12, self.max_length))
+        ids = torch.randint(0, len(self.tokenizer), shape, generator=generator)
+        if self.prefix:
+            ids[:, 0] = int(self.tokenizer.cls_token_id)
+        made = {"input_ids": ids, "attention_mask": torch.ones(shape, dtype=torch.long)}
+        return {name: made.get(name, torch.zeros(shape, dtype=torch.long)) for name in self.names}
+
+    def identity(self) -> dict[str, Any]:
+        """The vocabulary, settings and length, wherever they were found."""
+        return {name: value for name, value in self.to_json().items() if name != "source"}
+
+    def to_json(self) -> dict[str, Any]:
+        """The tokeniser's place and digest, and the length."""
+        return {
+            "kind": "text",
+            "source": self.source,
+            "identifier": self.identifier,
+            "max_length": self.max_length,
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> TextPreprocess:
+        """The inverse of :meth:`to_json`; reads the tokeniser from its place.
+
+        Raises:
+            ModelError: it is not there any more, or has changed.
+        """
+        transformers, source = library(), value["source"]
+        where = {**({"local_files_only": True} if Path(source).is_dir() else {}), **NO_CODE}
+        with quiet(transformers):
+            made = cls.load(transformers, source, None, where)
+        made = cls.of(source, made.tokenizer, int(value["max_length"]))
+        if made.identifier != value["identifier"]:
+            raise ModelError(f"the tokeniser in {source} has changed", expected=value["identifier"][:12])
+        return made
+
+
+def pooling_of(transformers: Any, source: str, where: Mapping[str, Any]) -> Literal["cls", "mean"]:
+    """How a text model's last hidden states become one vector: the mean over a row's real tokens, or the class token
+    where the settings of a sentence encoder beside the model say so.
+
+    The pooler of BERT-like models, a layer on the class token, is left out: it was trained to tell whether one
+    sentence follows another, or not at all.
+    """
+    settings = _beside(transformers, source, _POOLING, where)
+    first = settings.get(_CLS_KEY) or settings.get("pooling_mode") == "cls"
+    return "cls" if first else "mean"
+
+
+def longest(module: nn.Module, config: Any) -> int | None:
+    """The most tokens that a text model has positions for; ``None`` where positions are relative, or not said."""
+    limit = getattr(config, "max_position_embeddings", None)
+    for name, part in module.named_modules():
+        if name.endswith("position_embeddings") and isinstance(part, nn.Embedding) and part.padding_idx is not None:
+            limit = part.num_embeddings - part.padding_idx - 1  # RoBERTa counts from behind the padding's own place
+    return limit
+
+
+def save_text(preprocess: TextPreprocess, pool: Literal["cls", "mean"] | None, folder: Path) -> None:
+    """Write the tokeniser, its limit and the pooling, for :meth:`TextPreprocess.load` and :func:`pooling_of`."""
+    preprocess.tokenizer.save_pretrained(folder)
+    write_json(folder / _LENGTH, {_LENGTH_KEY: preprocess.max_length})
+    if pool is not None:
+        (folder / _POOLING).parent.mkdir(exist_ok=True)
+        write_json(folder / _POOLING, {_CLS_KEY: pool == "cls", _MEAN_KEY: pool == "mean"})
+
+
+def _beside(transformers: Any, source: str, name: str, where: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON file that may stand beside a model; empty where it does not, or holds something else."""
+    quietly = {
+        f"_raise_exceptions_for_{what}": False for what in ("missing_entries", "connection_errors", "gated_repo")
+    }
+    place = {key: value for key, value in where.items() if key not in NO_CODE}
+    path = transformers.utils.cached_file(source, name, **place, **quietly)
+    value = None if path is None else read_json(Path(path))
+    return value if isinstance(value, dict) else {}
+
+
+def _no_tokenizer(source: str, got: str) -> ModelError:
+    return ModelError(
+        f"{source} has no tokeniser that loads",
+        expected="tokenizer.json or a vocabulary beside the model",
+        got=got,
+        do="save it there with tokenizer.save_pretrained",
+    )

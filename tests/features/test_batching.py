@@ -1,0 +1,113 @@
+"""Batches of rows of like lengths, and a sweep over them."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.features.toy import toy_manifest, toy_network
+from tests.network.texts import SENTENCES, make_bert, make_tokenizer
+from torch.utils.flop_counter import FlopCounterMode
+
+from regraft.data import Manifest, Texts, scan
+from regraft.features import Taps, by_length, plan, pool_batch, sweep
+from regraft.network import Network, load
+
+SWEEP = sys.modules["regraft.features.sweep"]  # the name in the package is the function
+ALL = Taps(("activation", "block", "embedding"), (16, None))
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory: pytest.TempPathFactory) -> Network:
+    return load(str(make_bert(tmp_path_factory.mktemp("models") / "bert", make_tokenizer())))
+
+
+@pytest.fixture
+def texts() -> Manifest:
+    return scan(SENTENCES, labelled=False)
+
+
+def test_rows_of_one_size_stay_in_order() -> None:
+    network, manifest = toy_network(), toy_manifest(10)
+    assert by_length(network.preprocess, manifest.inputs, range(10), 4) == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+
+
+def test_texts_go_from_short_to_long_and_each_once(bert: Network) -> None:
+    source = Texts(["bbb", "a", "cccc", "bbb", "", "dd"])
+    cut = by_length(bert.preprocess, source, [5, 4, 3, 2, 1, 0], 2)
+    assert cut == [[4, 1], [5, 3], [0, 2]]  # of one length in the order they came
+    assert by_length(bert.preprocess, source, [3, 1], 2) == [[3, 1]]  # one batch needs no order
+    assert by_length(bert.preprocess, source, [], 2) == []
+
+
+def by_hand(network: Network, manifest: Manifest) -> dict[str, torch.Tensor]:
+    """Every row in a batch of its own, so that nothing is padded."""
+    found: dict[str, list[torch.Tensor]] = {}
+    wanted = plan(network, [ALL])
+    for row in range(len(manifest)):
+        batch = network.preprocess.collate([network.preprocess(manifest.inputs.read(row))])
+
+        def keep(site: str, value: torch.Tensor) -> None:
+            for block in wanted.blocks:
+                if block.site == site:
+                    found.setdefault(block.name, []).append(block.pooling(value, None))
+
+        with torch.no_grad(), network.observe(wanted.sites, keep):
+            network.forward(batch)
+    return {name: torch.cat(rows) for name, rows in found.items()}
+
+
+@pytest.mark.parametrize(("batch", "window"), [(1, 32), (4, 32), (7, 2), (64, 32)])
+def test_a_rows_features_do_not_depend_on_its_neighbours(
+    bert: Network, texts: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int, window: int
+) -> None:
+    monkeypatch.setattr(SWEEP, "_WINDOW", window)
+    store = sweep(bert, texts, plan(bert, [ALL]), cache=tmp_path, batch_size=batch)
+    expected = by_hand(bert, texts)
+    assert set(expected) == set(store.matrices())
+    for name, matrix in store.matrices().items():
+        torch.testing.assert_close(matrix.rows(slice(None)), expected[name], rtol=1e-5, atol=1e-6)
+
+
+def test_batches_by_length_are_padded_less(bert: Network, texts: Manifest, tmp_path: Path) -> None:
+    together = texts.take(np.tile(np.arange(len(texts)), 4))
+    sorted_flops = sweep(bert, together, plan(bert, [ALL]), cache=tmp_path, batch_size=8).flops
+    rows = [bert.preprocess(together.inputs.read(row)) for row in range(len(together))]
+    cut = [rows[at : at + 8] for at in range(0, len(rows), 8)]
+    in_order = sum(bert.flops(bert.preprocess.collate(some)) for some in cut)
+    assert sorted_flops < 0.9 * in_order
+
+
+def test_flops_are_counted_with_what_was_padded(bert: Network, tmp_path: Path) -> None:
+    alike = scan(["a good film"] * 5, labelled=False)
+    store = sweep(bert, alike, plan(bert, [ALL]), cache=tmp_path, batch_size=2)
+    rows = [bert.preprocess(alike.inputs.read(row)) for row in range(5)]
+    with FlopCounterMode(display=False) as counter:
+        for at in (0, 2, 4):
+            pool_batch(bert, plan(bert, [ALL]).blocks, bert.preprocess.collate(rows[at : at + 2]))
+    assert store.flops == counter.get_total_flops()
+
+
+def test_an_interrupted_pass_over_texts_goes_on_behind_the_last_window(
+    bert: Network, texts: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(SWEEP, "_WINDOW", 2)
+    wanted = plan(bert, [ALL])
+
+    class Stop(Exception):
+        pass
+
+    def tick(done: int, total: int) -> None:
+        if done >= 20:
+            raise Stop
+
+    with pytest.raises(Stop):
+        sweep(bert, texts, wanted, cache=tmp_path / "a", batch_size=4, progress=tick)
+    resumed = sweep(bert, texts, wanted, cache=tmp_path / "a", batch_size=4)
+    assert resumed.computed_rows == len(texts) - 16  # two windows of two shards of four rows were whole
+    fresh = sweep(bert, texts, wanted, cache=tmp_path / "b", batch_size=4).matrices()
+    for name, matrix in resumed.matrices().items():
+        assert torch.equal(matrix.rows(slice(None)), fresh[name].rows(slice(None)))
