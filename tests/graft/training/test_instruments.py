@@ -10,6 +10,7 @@ import torch
 from tests.features.toy import toy_manifest
 from tests.graft.training.test_finetune import CONFIG, many_taps, normed
 
+from regraft.data import Target
 from regraft.diagnose import axes, drift, feature_kernel
 from regraft.errors import RecipeError
 from regraft.features import pool_batch
@@ -141,6 +142,36 @@ def test_the_drift_is_that_of_the_trained_network_and_its_course_ends_there():
     np.testing.assert_allclose(tracks[0]["points"], plane.project(before[places]).numpy(), atol=1e-4)
     np.testing.assert_allclose(tracks[-1]["points"], plane.project(after[places]).numpy(), atol=1e-4)
     assert figure["tracks"]["classes"] == [int(manifest.target.values[i]) for i in places]
+
+
+def test_the_energy_is_that_of_the_head_that_training_begins_with():
+    """Its temperature included, on all rows where they are few; ``p₀[y]`` as a histogram."""
+    manifest = toy_manifest(30)
+    adapted = start(normed(), manifest)
+    adapted = replace(adapted, readout=replace(adapted.readout, temperature=0.25))
+    watch = Instruments()
+    finetune(adapted, manifest, CONFIG, watch=watch)
+    found = watch.figure()["energy"]
+    p = adapted.predict_proba(manifest).probabilities
+    y = manifest.target.values
+    assert found["mean"] == pytest.approx(np.linalg.norm(np.eye(3)[y] - p, axis=1).mean(), rel=1e-5)
+    assert found["truth"] == pytest.approx(p[np.arange(30), y].mean(), rel=1e-5)
+    assert found["accuracy"] == pytest.approx((p.argmax(1) == y).mean())
+    assert found["rows"] == 30
+    counts, _ = np.histogram(p[np.arange(30), y], bins=20, range=(0, 1))
+    np.testing.assert_allclose(found["histogram"], counts / 30)
+
+
+def test_the_energy_of_values_is_in_their_unit():
+    base = toy_manifest(40)
+    y = 1000 * (np.random.default_rng(0).normal(size=(40, 1)) + 3)
+    manifest = replace(base, target=Target("regression", ("y",), y))
+    adapted = start(normed(), manifest)
+    watch = Instruments()
+    finetune(adapted, manifest, CONFIG, watch=watch)
+    found = watch.figure()["energy"]
+    assert found["mean"] == pytest.approx(np.abs(y - adapted.predict_proba(manifest).probabilities).mean(), rel=1e-4)
+    assert (found["truth"], found["accuracy"], found["histogram"]) == (None, None, [])
 
 
 def test_the_direction_is_the_gradient_of_a_linear_head():

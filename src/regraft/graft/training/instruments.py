@@ -5,8 +5,9 @@ state, and read gradients that the loop computed anyway. What they noted is kept
 that a run that was killed goes on with its notes.
 
 What is measured is that of Ren, Guo, Bae, Sutherland, "How to prepare your task head for finetuning", ICLR 2023: the
-drift of the features (§4.2), the norm of the head's gradient over the first steps, which stands for the change of the
-direction ``∇_z q`` (Fig. 2), the backbone's kernel (Fig. 6) and the tracks of z along the axes of z₀ (Fig. 11).
+energy that training begins with (Proposition 1), the drift of the features (§4.2), the norm of the head's gradient over
+the first steps, which stands for the change of the direction ``∇_z q`` (Fig. 2), the backbone's kernel (Fig. 6) and the
+tracks of z along the axes of z₀ (Fig. 11).
 """
 
 from __future__ import annotations
@@ -15,21 +16,22 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from regraft.diagnose import Axes, Kernel, axes, drift, feature_kernel, weight_changes
+from regraft.diagnose import Axes, Kernel, axes, drift, energy, feature_kernel, shares, weight_changes
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.graft.options import Level
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.rows import Rows, place
+from regraft.heads import Response
 
 __all__ = ["Instruments"]
 
-PROBES, TRACKED, KERNEL_PROBES = 200, 100, 50
+ENERGY_ROWS, PROBES, TRACKED, KERNEL_PROBES = 1000, 200, 100, 50
 FIRST_STEPS = 10
 _BATCH = 64
 _OF_KERNEL = "kernel"
@@ -43,7 +45,7 @@ class Instruments:
     end: with 200 rows that is about one part in a hundred of a training of 500 steps.
 
     Args:
-        level: ``cheap`` (drift, direction, weights) or ``all`` (the kernel and the tracks too).
+        level: ``cheap`` (energy, drift, direction, weights) or ``all`` (the kernel and the tracks too).
         seed: of the rows that are looked at.
     """
 
@@ -55,6 +57,7 @@ class Instruments:
         self._places = torch.empty(0, dtype=torch.long)
         self._first = torch.empty(0, 0)
         self._weights: dict[str, Tensor] = {}
+        self._energy: dict[str, Any] = {}
         self._axes: Axes | None = None
         self._kernel: Kernel | None = None
         self._notes: dict[str, Any] = {"drift": [], "direction": [], "tracks": [], "kernel": [], "reason": ""}
@@ -64,16 +67,34 @@ class Instruments:
     # ------------------------------------------------------------------------------- what the loop calls
 
     def begin(self, module: Grafted, rows: Rows) -> None:
-        """Note where training begins: the features z₀ of the fixed rows, the weights."""
+        """Note where training begins: the energy, the features z₀ of the fixed rows, the weights."""
         self._module, self._rows = module, rows
         generator = torch.Generator().manual_seed(self.seed)
-        self._places = torch.randperm(len(rows), generator=generator)[:PROBES]
+        drawn = torch.randperm(len(rows), generator=generator)
+        self._places = drawn[:PROBES]
+        with self._looking("energy"):
+            self._energy = self._begin_energy(module, rows, drawn[:ENERGY_ROWS])
         with self._looking("drift"):
             self._first = self._features()
         with self._looking("weights"):
             self._weights = {name: value.clone() for name, value in self._backbone(module).items()}
         if self.level == "all":
             self._begin_dear()
+
+    def _begin_energy(self, module: Grafted, rows: Rows, places: Tensor) -> dict[str, Any]:
+        """The average initial energy of a sample of rows, and where ``p₀[y]`` lies."""
+        labels = rows.labels[places].numpy()
+        response = Response.of(module.adapted.kind, module.adapted.classes, labels)
+        if not bool(response.present.any()):
+            return {"mean": None, "accuracy": None, "truth": None, "histogram": [], "rows": 0}
+        found = energy(self._passed(places, module), response)
+        return {
+            "mean": found.mean,
+            "accuracy": found.right,
+            "truth": None if found.truth is None else float(found.truth.mean()),
+            "histogram": [] if found.truth is None else shares(found.truth),
+            "rows": len(found.rows),
+        }
 
     def _begin_dear(self) -> None:
         with self._looking("tracks"):
@@ -98,17 +119,16 @@ class Instruments:
 
     def finish(self, epoch: int) -> None:
         """Note the end: the features and weights as the module has them now, after ``epoch`` epochs."""
-        if self._module is None:
-            raise RecipeError("the instruments were not there when the training began", do="call begin first")
+        module, _ = self._there()
         last = self._note(epoch, again=True)
         with self._looking("weights"):
-            layers = weight_changes(self._weights, self._backbone(self._module))
+            layers = weight_changes(self._weights, self._backbone(module))
         whole, before = (math.sqrt(sum(getattr(layer, key) ** 2 for layer in layers)) for key in ("change", "before"))
         self._end = {
             "drift": last,
             "weights": {
                 "relative": whole / before if before > 0 else None,
-                "layers": [{"name": layer.name, "relative": layer.relative, "size": layer.size} for layer in layers],
+                "layers": [{"name": c.name, "relative": _number(c.relative), "size": c.size} for c in layers],
             },
         }
 
@@ -132,15 +152,17 @@ class Instruments:
     def figure(self) -> dict[str, Any]:
         """What was noted, as plain JSON; empty before :meth:`finish`.
 
-        ``drift``: the means of :class:`regraft.diagnose.Drift` at the end, ``course`` those after the noted epochs;
-        ``direction``: ``‖∇_v L‖`` at the first steps; ``weights``: changes by layer; with ``all`` also ``kernel``
-        (``norm`` and ``gap`` to the note before it) and ``tracks`` (points of up to 100 rows along two axes). Each has
-        its ``seconds``.
+        ``energy``: the average initial energy (``mean``), the mean and the histogram of ``p₀[y]`` and the accuracy at
+        the start; ``drift``: the means of :class:`regraft.diagnose.Drift` at the end, ``course`` those after the noted
+        epochs; ``direction``: ``‖∇_v L‖`` at the first steps; ``weights``: changes by layer; with ``all`` also
+        ``kernel`` (``norm`` and ``gap`` to the note before it) and ``tracks`` (points of up to 100 rows along two
+        axes). Each has its ``seconds``.
         """
         if not self._end:
             return {}
         found: dict[str, Any] = {
             "level": self.level,
+            "energy": dict(self._energy),
             "drift": {**self._end["drift"], "rows": len(self._places), "course": self._notes["drift"]},
             "direction": {"norms": self._notes["direction"]},
             "weights": self._end["weights"],
@@ -164,7 +186,8 @@ class Instruments:
         """The features now; with ``again`` also where this epoch was noted before, as the weights may be others."""
         with self._looking("drift"):
             features = self._features()
-            note = {"epoch": epoch, **dataclasses.asdict(drift(self._first, features))}
+            found = dataclasses.asdict(drift(self._first, features))
+            note = {"epoch": epoch, **{name: _number(value) for name, value in found.items()}}
         for held in (self._notes["drift"], self._notes["tracks"]) if again else ():
             if held and held[-1]["epoch"] == epoch:
                 held.pop()
@@ -176,24 +199,29 @@ class Instruments:
                 self._note_kernel(epoch)
         return note
 
-    @torch.no_grad()
     def _features(self) -> Tensor:
-        """What the head reads of the fixed rows, ``(n, h)`` on the processor."""
-        module, rows = self._module, self._rows
-        if module is None or rows is None:
-            raise RecipeError("the instruments were not there when the training began", do="call begin first")
+        """What the head reads of the fixed rows, ``(n, h)``."""
+        module = self._there()[0]
+        return self._passed(self._places, lambda batch: torch.cat(module.features(batch), dim=1))
+
+    @torch.no_grad()
+    def _passed(self, places: Tensor, function: Callable[[Any], Tensor]) -> Tensor:
+        """A function of the module's on some rows, in eval mode, float32 on the processor."""
+        module, rows = self._there()
         was_training = module.training
         module.eval()
         try:
             device = str(module.network.device)
-            parts = [
-                torch.cat(module.features(place(rows.inputs(part), device)), dim=1).float().cpu()
-                for part in self._places.split(_BATCH)
-            ]
+            parts = [function(place(rows.inputs(part), device)).float().cpu() for part in places.split(_BATCH)]
         finally:
             module.train(was_training)
-        self.rows_passed += len(self._places)
+        self.rows_passed += len(places)
         return torch.cat(parts)
+
+    def _there(self) -> tuple[Grafted, Rows]:
+        if self._module is None or self._rows is None:
+            raise RecipeError("the instruments were not there when the training began", do="call begin first")
+        return self._module, self._rows
 
     def _track(self, epoch: int, features: Tensor) -> None:
         if self._axes is not None:
@@ -202,8 +230,8 @@ class Instruments:
 
     def _note_kernel(self, epoch: int) -> None:
         """The kernel now, and its distance from the one noted before; a network that has none says why."""
-        module, rows = self._module, self._rows
-        if module is None or rows is None or self._notes["reason"]:
+        module, rows = self._there()
+        if self._notes["reason"]:
             return
         blocks = module.adapted.plan.blocks
         if len(blocks) != 1 or blocks[0].kind != "embedding":
@@ -243,3 +271,8 @@ class Instruments:
                 yield
         finally:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - began
+
+
+def _number(value: float) -> float | None:
+    """The value, or ``None`` where JSON has no such number."""
+    return value if math.isfinite(value) else None
