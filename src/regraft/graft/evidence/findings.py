@@ -11,6 +11,8 @@ import numpy as np
 
 from regraft.data import Manifest, duplicates
 from regraft.graft.evidence.advice import selection_findings
+from regraft.graft.evidence.guide import guide
+from regraft.graft.evidence.instruments import instrument_findings
 from regraft.graft.problem import Problem
 from regraft.graft.protocol import Evaluation
 from regraft.heads import higher_is_better
@@ -41,7 +43,7 @@ def check(context: Context) -> tuple[Finding, ...]:
         began = time.perf_counter()
         results = list(look(context))
         seconds = time.perf_counter() - began
-        found += [replace(result, cost_seconds=seconds) for result in results]
+        found += [replace(result, cost_seconds=result.cost_seconds + seconds) for result in results]
     return tuple(found)
 
 
@@ -163,6 +165,9 @@ def _own(context: Context) -> Iterator[Finding]:
     yield from context.evaluation.head.findings()
     if (chosen := context.figures.get("selection")) is not None:
         yield from selection_findings(chosen, higher_is_better=higher_is_better(context.fit.task.metric))
+    if seen := context.figures.get("training", {}).get("instruments"):
+        yield from instrument_findings(seen)
+    yield from guide(context.figures)
 
 
 def _fit(context: Context) -> Iterator[Finding]:

@@ -1,0 +1,154 @@
+"""What to try next with the head: a phenomenon of the run, the hypothesis behind it, what to do about it.
+
+The user guide of Ren, Guo, Bae, Sutherland, "How to prepare your task head for finetuning", ICLR 2023, §5.1 and §5.3:
+"phenomenon → hypothesis → solution", each to be verified by the score on held-out rows. It is read off a record's
+figures alone, so a saved record gives the same advice as the run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from regraft.record import Finding
+
+__all__ = ["guide"]
+
+_ALL = 0.995  # an accuracy that is written as 100 %
+_MOST, _FAST = 0.9, 4  # "HP-train-acc converges to 90%+ very fast": the paper's grid of τ is 0, 1, 2, 4, …
+_WEAK = 0.5
+_LONG, _SETTLED = 8, 0.05  # epochs of probing before it may be called settled: its second half gains less than this
+_LOW = 0.5  # of the depth
+
+
+def guide(figures: Mapping[str, Any]) -> Iterator[Finding]:
+    """The advice for a record; what does not hold is silent.
+
+    Args:
+        figures: of the record: ``training`` where the backbone was trained, ``selection`` or ``layers`` where a head
+            on the layers of the frozen backbone says which of them the task needs.
+    """
+    trained = figures.get("training")
+    if trained is not None:
+        yield from _exhausted(trained)
+        yield from _weak(trained)
+        yield from _fast(trained)
+        yield from _opposed(trained)
+    yield from _low_level(figures)
+
+
+def _exhausted(trained: Mapping[str, Any]) -> Iterator[Finding]:
+    accuracy, probing = _start(trained), trained.get("probing")
+    if accuracy is None or accuracy < _ALL or (probing is not None and len(probing["taus"]) > 1):
+        return  # among several τ the held-out rows have chosen already
+    way = "--method finetune, which probes the head" if probing is None else f"a --tau below {probing['chosen']}"
+    yield Finding(
+        "energy-exhausted",
+        "The head fitted all training rows before the backbone began to move.",
+        "advice",
+        accuracy,
+        "of the training rows",
+        detail="Predictions that already equal the labels leave no energy: the features hardly adapt, which is right "
+        "only where they fit the task as they are.",
+        advice=f"Try {way}, or --tau auto, and keep it if the held-out score agrees.",
+    )
+
+
+def _weak(trained: Mapping[str, Any]) -> Iterator[Finding]:
+    probing = trained.get("probing")
+    accuracy = _start(trained) if probing is None else _settled(probing["curve"])
+    if accuracy is None or accuracy >= _WEAK:
+        return
+    yield Finding(
+        "head-too-weak",
+        f"The prepared head fits {100 * accuracy:.0f} % of the training rows.",
+        "advice",
+        accuracy,
+        "of the training rows",
+        detail="A head that cannot fit the features leaves much energy however long it is probed, and the features are "
+        "rewritten more than a head with a hidden layer would need.",
+        advice="If the features should be kept, try a head with a hidden layer (--head mlp) and a long --tau.",
+    )
+
+
+def _fast(trained: Mapping[str, Any]) -> Iterator[Finding]:
+    probing = trained.get("probing")
+    if probing is None or probing["smoothing"] > 0:
+        return
+    reached = next((epoch for epoch, value in enumerate(probing["curve"], 1) if value and value >= _MOST), None)
+    if reached is None or reached > _FAST:
+        return
+    when = "epoch" if reached == 1 else f"{reached} epochs"
+    yield Finding(
+        "probing-fast",
+        f"Head probing fitted 90 % of the training rows in its first {when}.",
+        "advice",
+        reached,
+        "epochs",
+        detail="So few epochs lie between a random head and one without energy that tau can hardly set a mild "
+        "adaptation between them.",
+        advice="Try --smoothing 0.1, which keeps some energy however long the head is probed.",
+    )
+
+
+def _opposed(trained: Mapping[str, Any]) -> Iterator[Finding]:
+    probing, smoothing = trained.get("probing"), trained.get("smoothing") or 0.0
+    if probing is None or probing["smoothing"] >= smoothing:
+        return
+    yield Finding(
+        "smoothing-opposes",
+        "Labels are smoothed more in training than in head probing.",
+        "warning",
+        smoothing,
+        "smoothing",
+        detail="The head is prepared for harder labels than it is then trained on, which sends features back.",
+        advice="Smooth the probing's labels at least as much as the training's.",
+    )
+
+
+def _low_level(figures: Mapping[str, Any]) -> Iterator[Finding]:
+    depths = _depths(figures)
+    if not depths or max(depths) >= _LOW:
+        return
+    yield Finding(
+        "low-level-target",
+        "The task draws on the lower half of the network.",
+        "advice",
+        depths[0],
+        "of the depth",
+        min(depths),
+        max(depths),
+        detail="Lower layers hold edges and textures, higher ones what the backbone was trained to name, which may "
+        "not help here and may stand in the way.",
+        advice="Try --method finetune --partial 1: it draws the topmost block anew and trains it with the head.",
+    )
+
+
+def _start(trained: Mapping[str, Any]) -> float | None:
+    """The share of training rows that the head got right when everything began to move."""
+    seen = trained.get("instruments") or {}
+    accuracy = (seen.get("energy") or {}).get("accuracy")
+    probing = trained.get("probing")
+    if accuracy is None and probing is not None:
+        accuracy = next((row["accuracy"] for row in probing["taus"] if row["tau"] == probing["chosen"]), None)
+    return None if accuracy is None else float(accuracy)
+
+
+def _settled(curve: Sequence[float | None]) -> float | None:
+    """The accuracy at the end of a probing that had come to rest."""
+    known = [value for value in curve if value is not None]
+    if len(known) < _LONG or known[-1] - known[len(known) // 2] > _SETTLED:
+        return None
+    return known[-1]
+
+
+def _depths(figures: Mapping[str, Any]) -> list[float]:
+    """Mean depths of what a head on the frozen backbone's layers reads: of all rows, then of each fold."""
+    selection = figures.get("selection")
+    if selection is not None:
+        folds = selection.get("folds")
+        return [float(selection["depth"]), *(float(depth) for depth in (folds["depths"] if folds else ()))]
+    layers = figures.get("layers") or []
+    if "training" in figures or len(layers) < 2:
+        return []  # a refitted head reads a tuned network
+    return [sum(layer["share"] * layer["depth"] for layer in layers)]

@@ -1,0 +1,133 @@
+"""The user guide as a function of a record's figures: each phenomenon by itself, at its edges, and its silence."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+
+from regraft.graft.evidence.guide import guide
+from regraft.graft.evidence.instruments import instrument_findings
+
+
+def trained(curve=(0.5, 0.7, 0.8, 0.85, 0.91, 0.93, 0.94, 0.945, 0.948, 0.95), *, start=None, chosen=None, taus=None,
+            smoothing=0.0, training=0.0):  # fmt: skip
+    curve = list(curve)
+    chosen = len(curve) if chosen is None else chosen
+    rows = [{"tau": tau, "accuracy": curve[tau - 1] if tau else None} for tau in taus or (chosen,)]
+    energy = {"accuracy": (curve[-1] if curve else None) if start is None else start}
+    probing = {"taus": rows, "chosen": chosen, "curve": curve, "smoothing": smoothing}
+    return {"training": {"probing": probing, "smoothing": training, "instruments": {"energy": energy}}}
+
+
+def solved(start):
+    """A training from a solved head."""
+    return {"training": {"probing": None, "smoothing": 0.0, "instruments": {"energy": {"accuracy": start}}}}
+
+
+def codes(figures):
+    return [finding.code for finding in guide(figures)]
+
+
+SLOW = (0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 0.98, 1.0)
+WEAK = (0.2, 0.3, 0.38, 0.41, 0.43, 0.44, 0.445, 0.45, 0.45, 0.45)
+
+
+@pytest.mark.parametrize(
+    ("figures", "expected"),
+    [
+        ({}, []),
+        (trained(), []),
+        (trained(SLOW), ["energy-exhausted"]),
+        (trained((*SLOW[:-1], 0.994)), []),
+        (trained(SLOW, taus=(1, 4, 10)), []),  # tau was chosen among several: the held-out rows have spoken
+        (trained(SLOW, start=0.7), []),  # what counts is the head that training began with
+        (solved(1.0), ["energy-exhausted"]),
+        (solved(0.9), []),
+        (trained(WEAK), ["head-too-weak"]),
+        (trained(WEAK[:4]), []),  # too short a probing to be called settled
+        (trained([0.04 * i for i in range(1, 11)]), []),  # still rising
+        (solved(0.45), ["head-too-weak"]),
+        (solved(0.5), []),
+        (trained([], start=0.1, chosen=0), []),  # a random head is no weak one
+        (trained((0.6, 0.8, 0.85, 0.9, 0.95, 0.96, 0.96, 0.96)), ["probing-fast"]),
+        (trained((0.6, 0.8, 0.85, 0.89, 0.9, 0.96, 0.96, 0.96)), []),
+        (trained((0.6, 0.95, 0.96, 0.97), smoothing=0.1), []),  # it is smoothed already
+        (trained(smoothing=0.0, training=0.1), ["smoothing-opposes"]),
+        (trained(smoothing=0.1, training=0.1), []),
+        (trained((0.95, 1.0)), ["energy-exhausted", "probing-fast"]),  # two phenomena, two pieces of advice
+    ],
+)
+def test_trainings(figures, expected):
+    assert codes(figures) == expected
+
+
+def test_low_levels_need_every_fold():
+    low = {"depth": 0.4, "folds": {"depths": [0.3, 0.45]}}
+    assert codes({"selection": low}) == ["low-level-target"]
+    assert codes({"selection": {**low, "folds": {"depths": [0.3, 0.55]}}}) == []
+    assert codes({"selection": {**low, "folds": None}}) == ["low-level-target"]
+
+
+def test_low_levels_by_the_shares_of_a_head_on_frozen_layers():
+    layers = [{"depth": 0.1, "share": 0.8}, {"depth": 1.0, "share": 0.2}]
+    assert codes({"layers": layers}) == ["low-level-target"]
+    assert codes({"layers": [{**layers[0], "share": 0.4}, {**layers[1], "share": 0.6}]}) == []
+    assert codes({"layers": layers, **trained()}) == []  # of the tuned network
+    assert codes({"layers": [{"depth": 0.0, "share": 1.0}]}) == []  # a probe: there was no choice
+
+
+def test_without_instruments_the_probing_says_where_training_began():
+    figures = trained(SLOW)
+    del figures["training"]["instruments"]
+    assert codes(figures) == ["energy-exhausted"]
+
+
+def test_advice_names_what_to_type():
+    said = {f.code: f for f in (*guide(trained(SLOW)), *guide(trained(WEAK)), *guide(solved(1.0)))}
+    assert "--tau" in said["energy-exhausted"].advice
+    assert "--head mlp" in said["head-too-weak"].advice
+    assert "--method finetune" in said["energy-exhausted"].advice
+    assert next(iter(guide(trained(SLOW)))).value == 1.0
+
+
+# ----------------------------------------------------------------------------------- what instruments saw
+
+SEEN = {
+    "level": "all",
+    "energy": {"mean": 0.4, "accuracy": 0.8, "truth": 0.7, "histogram": [], "rows": 900, "seconds": 0.5},
+    "drift": {"epoch": 4, "change": 2.0, "norm": 9.0, "dot": 7.5, "cosine": 0.9, "norm_before": 8.0, "distance": 1.3,
+              "rows": 200, "course": [], "seconds": 0.25},
+    "direction": {"norms": [3.0, 1.0], "seconds": 0.1},
+    "weights": {"relative": 0.05, "layers": [{"name": "a", "relative": 0.1, "size": 3},
+                                             {"name": "b", "relative": None, "size": 2}], "seconds": 0.2},
+    "kernel": {"notes": [{"epoch": 0, "norm": 10.0, "gap": None}, {"epoch": 1, "norm": 8.0, "gap": 2.0}], "rows": 50,
+               "reason": "", "seconds": 7.0},
+}  # fmt: skip
+
+
+def test_every_instrument_gives_its_number_and_its_cost():
+    found = {f.code: f for f in instrument_findings(SEEN)}
+    assert {code: (f.value, f.cost_seconds) for code, f in found.items()} == {
+        "initial-energy": (0.4, 0.5),
+        "feature-drift": (2.0, 0.25),
+        "feature-direction": (2.0, 0.1),
+        "weight-deviation": (0.05, 0.2),
+        "kernel-drift": (0.25, 7.0),
+    }
+    assert "25 %" in found["feature-drift"].title
+    assert "a: 10 %" in found["weight-deviation"].detail
+
+
+def test_what_was_not_seen_is_not_said():
+    seen = copy.deepcopy(SEEN)
+    seen["energy"]["mean"] = None
+    seen["direction"]["norms"] = []
+    seen["drift"]["cosine"] = None
+    seen["kernel"] = {"notes": [], "rows": 50, "reason": "the head reads other taps", "seconds": 0.0}
+    found = {f.code: f for f in instrument_findings(seen)}
+    assert set(found) == {"feature-drift", "weight-deviation", "kernel-drift"}
+    assert found["kernel-drift"].severity == "not-applicable"
+    assert found["kernel-drift"].detail == "the head reads other taps"
+    del seen["kernel"]
+    assert "kernel-drift" not in {f.code for f in instrument_findings(seen)}
