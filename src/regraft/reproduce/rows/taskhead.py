@@ -6,10 +6,11 @@ The texts were written down before any result; changing one takes a written deci
 from __future__ import annotations
 
 from regraft.reproduce.row import Clause, Row
+from regraft.reproduce.taskhead.guide import MEASURED
 
 __all__ = ["ROWS"]
 
-ROWS: tuple[Row, ...] = (
+_PAGE: tuple[Row, ...] = (
     Row(
         id="th-eq2",
         paper="004",
@@ -292,3 +293,5 @@ ROWS: tuple[Row, ...] = (
         ),
     ),
 )
+
+ROWS: tuple[Row, ...] = tuple(row.measured_by(*MEASURED[row.id]) if row.id in MEASURED else row for row in _PAGE)
