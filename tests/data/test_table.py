@@ -202,6 +202,8 @@ def test_mask_columns_are_dense_labels(tmp_path):
             "no training label in the column 'q'",
         ),
         ("text,label\na,x\nb,y\n", {"kind": "binray"}, "perhaps binary was meant"),
+        ("text,review,label\na,p,x\nb,q,y\n", {}, "'text' and 'review' may all hold the texts; expected one column"),
+        ("text,label\na,x\nb,y\n", {"label": "l*l?"}, "no column 'l*l?'"),
     ],
 )  # fmt: skip
 def test_tables_that_cannot_be_used_say_why(tmp_path, text, options, message):
@@ -219,6 +221,49 @@ def test_files_that_are_no_tables(tmp_path):
         scan(tmp_path / "a.csv")
     with pytest.raises(DataError, match="data of this form is not read"):
         scan(write(tmp_path / "notes.md", "hello"))
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "A.JSONL"])
+def test_json_lines(tmp_path, name):
+    lines = [
+        {"label": "x", "sentence": "one\ntwo"},
+        {"sentence": "café", "label": "y"},
+        {"sentence": None, "label": "x"},
+    ]
+    m = scan(write(tmp_path / name, "\n".join(json.dumps(line) for line in lines)))
+    assert [m.inputs.read(row) for row in range(3)] == ["one\ntwo", "café", ""]
+    assert (m.target.classes, m.target.values.tolist()) == (("x", "y"), [0, 1, 0])
+    parts = tmp_path / "parts"
+    for part in ("train", "test"):
+        write(parts / f"{part}.jsonl", "\n".join(json.dumps(line) for line in lines))
+    assert scan(parts).split == ("train",) * 3 + ("test",) * 3
+
+
+@pytest.mark.parametrize("text", ["{", "[1, 2]\n", '{"text": "a", "label": 1}\n{"text": 3}\n', "plain words\n"])
+def test_what_is_no_json_lines_says_so(tmp_path, text):
+    with pytest.raises(
+        DataError, match=r'no JSON lines that can be read .*expected an object a line, such as \{"text"'
+    ):
+        scan(write(tmp_path / "a.jsonl", text))
+
+
+@pytest.mark.parametrize("name", ["content", "Review", "comment", "smiles"])
+def test_usual_names_of_text_columns(tmp_path, name):
+    m = scan(write(tmp_path / "a.csv", f"id,{name},label\n1,a b,x\n2,c d,y\n"))
+    assert [m.inputs.read(row) for row in range(2)] == ["a b", "c d"]
+
+
+def test_a_column_of_numbers_is_no_text_even_in_a_csv(tmp_path):
+    table = write(tmp_path / "a.csv", "id,text,label\n1,2024,x\n2,2025,y\n")
+    assert scan(table, input="id").inputs.modality == "array"
+    assert scan(table).inputs.modality == "text"  # a column that is called so is one
+
+
+def test_label_columns_by_wildcard(tmp_path):
+    table = write(tmp_path / "a.csv", "smiles,NR-A,NR-B,SR-C,mol\nC,1,0,,p\nCC,0,,1,q\nCCC,1,1,0,p\n")
+    m = scan(table, label=["SR-*", "NR-?"], group="mol")
+    assert (m.target.kind, m.target.classes) == ("multilabel", ("SR-C", "NR-A", "NR-B"))
+    np.testing.assert_array_equal(m.target.values, [[np.nan, 1, 0], [1, 0, np.nan], [0, 1, 1]])
 
 
 def test_rows_without_a_group_are_groups_of_their_own(tmp_path):

@@ -10,6 +10,7 @@ from regraft.data.labels import Column
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import PART_NAMES, Rows
 from regraft.data.source import FileImages
+from regraft.data.table import JSON_LINES
 from regraft.errors import DataError
 
 __all__ = ["find_images", "folder_rows", "part_files"]
@@ -44,7 +45,7 @@ def part_files(root: Path) -> list[tuple[str, Path]]:
     for folder in (root, root / "data"):
         if not folder.is_dir():
             continue
-        for suffix in (".parquet", ".csv", ".tsv"):
+        for suffix in (".parquet", ".csv", ".tsv", *JSON_LINES):
             named = []
             for path in sorted(folder.glob(f"*{suffix}")):
                 word = path.stem.lower().split("-")[0].split(".")[0]

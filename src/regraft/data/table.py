@@ -1,9 +1,10 @@
-"""Tables (CSV, TSV, parquet, data frames) → rows: which column is the input, the label, the part, the group?"""
+"""Tables (CSV, TSV, JSON lines, parquet, frames) → rows: which column is the input, the label, the part, the group?"""
 
 from __future__ import annotations
 
 import csv
 import difflib
+import fnmatch
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from regraft.data.labels import Column
@@ -21,14 +23,16 @@ from regraft.data.rows import Dense, Rows, Wish, part_of
 from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts
 from regraft.errors import DataError
 
-__all__ = ["DATA_SUFFIXES", "TABLE_SUFFIXES", "Piece", "near", "read_csv", "read_pieces", "read_table"]
+__all__ = ["DATA_SUFFIXES", "JSON_LINES", "TABLE_SUFFIXES", "Piece", "near", "read_csv", "read_pieces", "read_table"]
 
-INPUTS = ("image", "img", "path", "file", "file_name", "filename", "filepath", "text", "sentence")
+TEXTS = ("text", "sentence", "content", "review", "comment", "message", "document", "body", "smiles")
+INPUTS = ("image", "img", "path", "file", "file_name", "filename", "filepath", *TEXTS)
 PATHS = ("path", "file", "file_name", "filename", "filepath", "image", "img")
 LABELS = ("label", "labels", "y", "target", "class", "fine_label")
 MASKS = ("mask", "segmentation_mask", "annotation")
 SPLITS = ("split",)
-TABLE_SUFFIXES = (".csv", ".tsv", ".tab", ".parquet")
+JSON_LINES = (".jsonl", ".ndjson")
+TABLE_SUFFIXES = (".csv", ".tsv", ".tab", *JSON_LINES, ".parquet")
 DATA_SUFFIXES = (*TABLE_SUFFIXES, ".npz")  # files that hold rows; any other file is one input
 
 
@@ -58,11 +62,13 @@ class _Choice:
 
 
 def read_table(path: Path, part: str = "") -> Piece:
-    """A CSV, TSV or parquet file as a :class:`Piece`.
+    """A CSV, TSV, JSON lines or parquet file as a :class:`Piece`.
 
     Raises:
         DataError: it cannot be parsed.
     """
+    if path.suffix.lower() in JSON_LINES:
+        return Piece(_read_json_lines(path), path.name, part, path.parent)
     if path.suffix.lower() != ".parquet":
         return Piece(read_csv(path), path.name, part, path.parent)
     try:
@@ -71,6 +77,17 @@ def read_table(path: Path, part: str = "") -> Piece:
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"{path}: not a parquet file that can be read ({str(error).splitlines()[0]})", do="export it again"
+        ) from error
+
+
+def _read_json_lines(path: Path) -> pa.Table:
+    """An object a line, whose fields are the columns; a field that a line lacks is empty there."""
+    try:
+        return pj.read_json(path, pj.ReadOptions(use_threads=False, block_size=max(path.stat().st_size, 1)))
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(
+            f"{path}: no JSON lines that can be read ({str(error).splitlines()[0]})",
+            expected='an object a line, such as {"text": "…", "label": 1}',
         ) from error
 
 
@@ -178,12 +195,12 @@ def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
 
 def _choose(piece: Piece, wish: Wish) -> _Choice:
     names = piece.table.column_names
-    for name in (*wish.labels, wish.group, wish.input):
+    labels = _matching(wish.labels, names)
+    for name in (*labels, wish.group, wish.input):
         if name and name not in names:
             raise DataError(f"{piece.name}: no column {name!r}", do=near(name, names))
     split = _guess(names, SPLITS, ())
-    taken = [name for name in (split, wish.group, wish.input, *wish.labels) if name]
-    labels = wish.labels
+    taken = [name for name in (split, wish.group, wish.input, *labels) if name]
     if not labels and (found := _guess(names, (*LABELS, *MASKS), taken)):
         labels = (found,)
     taken += labels
@@ -193,6 +210,8 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
     if not field and len(rest) == 2 and not labels and wish.labelled and len(numbers) == 1:
         labels, rest = numbers, [name for name in rest if name not in numbers]
         numbers = ()
+    if not wish.input and field.lower() in TEXTS:
+        _check_one_text(piece.name, [name for name in (field, *rest) if name.lower() in TEXTS])
     inputs: tuple[str, ...] = (field,) if field else ()
     if not inputs and len(rest) == 1 and not numbers:
         inputs = (rest[0],)
@@ -216,6 +235,22 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
             )
         labels = (others[0],)
     return _Choice(inputs, tuple(labels) if wish.labelled else (), split, wish.group)
+
+
+def _matching(wanted: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """Columns by name or shell-style wildcard, each once; what matches nothing stays as it is."""
+    found = [[name] if name in names else fnmatch.filter(names, name) or [name] for name in wanted]
+    return tuple(dict.fromkeys(name for some in found for name in some))
+
+
+def _check_one_text(name: str, columns: Sequence[str]) -> None:
+    found = list(dict.fromkeys(columns))
+    if len(found) > 1:
+        raise DataError(
+            f"{name}: the columns {' and '.join(map(repr, found))} may all hold the texts",
+            expected="one column of texts",
+            do="name it with --input",
+        )
 
 
 def _guess(names: Sequence[str], wanted: Sequence[str], taken: Sequence[str]) -> str:
@@ -254,7 +289,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
 def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[str]]:
     prefix = f"{piece.name} " if several else ""
     ids = [f"{prefix}row {row}" for row in range(piece.table.num_rows)]
-    if len(choice.input) > 1 or _numeric_type(piece.table.schema.field(choice.input[0]).type):
+    if len(choice.input) > 1 or _holds_numbers(piece.table, choice.input[0]):
         columns = [_floats(piece.table[name]) for name in choice.input]
         return Arrays(np.stack(columns, axis=1), piece.name), ids
     column = piece.table[choice.input[0]]
@@ -275,6 +310,11 @@ def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[
             expected="images, paths, texts or lists of numbers of one length",
             do="name another column with --input",
         ) from error
+
+
+def _holds_numbers(table: pa.Table, name: str) -> bool:
+    """Whether a column is of numbers; cells of a CSV count by what they say, unless the column is called a text."""
+    return _numeric_type(table.schema.field(name).type) or (name.lower() not in INPUTS and _numeric(table[name]))
 
 
 def _numeric_type(kind: pa.DataType) -> bool:
