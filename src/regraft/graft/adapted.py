@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regraft.data import Kind, Manifest, checked, scan
 from regraft.errors import DataError
-from regraft.features import Plan, Progress, batches, pool_batch
+from regraft.features import Plan, Progress, by_length, gathered, pool_batch
 from regraft.graft.prediction import Prediction
 from regraft.graft.tangent_part import TangentPart
 from regraft.graft.view import View
@@ -113,16 +113,15 @@ class Adapted:
         manifest = inputs if isinstance(inputs, Manifest) else scan(inputs, labelled=False)
         check_modality(self.network, manifest)
         manifest = checked(replace(manifest, target=None), skip_bad=skip_bad)
-        spans = [(a, min(a + batch_size, len(manifest))) for a in range(0, len(manifest), batch_size)]
-        outputs: list[Tensor] = []
-        done = 0
-        for batch in batches(self.network.preprocess, manifest.inputs, spans, workers):
-            outputs.append(self.probabilities(batch))
-            done += len(outputs[-1])
+        preprocess, done = self.network.preprocess, 0
+        cut = by_length(preprocess, manifest.inputs, range(len(manifest)), batch_size)
+        outputs = torch.empty(len(manifest), len(self.classes), dtype=torch.float64)
+        for rows, batch in zip(cut, gathered(preprocess, manifest.inputs, cut, workers)):
+            outputs[rows] = self.probabilities(batch)
+            done += len(rows)
             if progress:
                 progress(done, len(manifest))
-        empty = torch.empty(0, len(self.classes))
-        return Prediction(manifest.ids, torch.cat(outputs or [empty]).numpy(), self.kind, self.classes)
+        return Prediction(manifest.ids, outputs.numpy(), self.kind, self.classes)
 
     def predict(self, inputs: Any, **options: Any) -> list[Any]:
         """Class names, lists of names, or numbers: see :attr:`Prediction.labels`."""
