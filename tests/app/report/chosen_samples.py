@@ -139,7 +139,55 @@ def training() -> dict[str, Any]:
         run("lr 0.003, tau 0", "candidate", 10, 0.2, True, "halved"),
         {**run("lr 0.1, tau 16", "candidate", 2, 0.1, False, "diverged")},
     ]
-    return {"runs": runs, "metric": "accuracy", "total_steps": sum(run["steps"] for run in runs)}
+    return {
+        "runs": runs,
+        "metric": "accuracy",
+        "total_steps": sum(run["steps"] for run in runs),
+        "probing": {
+            "taus": [{"tau": t, "accuracy": 1 - 0.75 * 0.9**t, "energy": 0.1 + 0.8 * 0.9**t} for t in (0, 4, 16, 64)],
+            "chosen": 16,
+            "curve": [1 - 0.75 * 0.9**t for t in range(1, 65)],
+            "smoothing": 0.0,
+        },
+        "smoothing": 0.0,
+        "instruments": instruments(),
+    }
+
+
+def instruments(rows: int = 40, epochs: tuple[int, ...] = (1, 2, 4, 8, 16, 20)) -> dict[str, Any]:
+    """What looked on at the final run: everything."""
+    rng = np.random.default_rng(5)
+    start, way = rng.normal(size=(rows, 2)), rng.normal(size=(rows, 2))
+    shares = np.exp(np.linspace(0, 3, 20))
+    drift = [
+        {"epoch": e, "change": 4 * (1 - math.exp(-0.2 * e)), "norm": 30.0 + e / 10, "dot": 27.0, "cosine": 0.93,
+         "norm_before": 28.0, "distance": 1.9}
+        for e in epochs
+    ]  # fmt: skip
+    return {
+        "level": "all",
+        "energy": {"mean": 0.31, "accuracy": 0.86, "truth": 0.77, "histogram": (shares / shares.sum()).tolist(),
+                   "rows": 900, "seconds": 0.4},
+        "drift": {**drift[-1], "rows": 200, "course": drift, "seconds": 0.9},
+        "direction": {"norms": [2.0 - 0.1 * i for i in range(10)], "seconds": 0.01},
+        "weights": {
+            "relative": 0.08,
+            "layers": [{"name": f"layer{i}.conv", "relative": 0.02 + 0.01 * i, "size": 1000 + i} for i in range(9)],
+            "seconds": 0.02,
+        },
+        "kernel": {
+            "notes": [{"epoch": e, "norm": 40.0 + e, "gap": 3.0 / e if e else None} for e in (0, *epochs)],
+            "rows": 50,
+            "reason": "",
+            "seconds": 12.0,
+        },
+        "tracks": {
+            "notes": [{"epoch": e, "points": (start + way * e / 20).tolist()} for e in (0, *epochs)],
+            "explained": [0.4, 0.2],
+            "classes": [i % 3 for i in range(rows)],
+            "seconds": 0.1,
+        },
+    }  # fmt: skip
 
 
 def finetuned(base: Record) -> Record:

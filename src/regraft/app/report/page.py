@@ -4,7 +4,19 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from regraft.app.report import classes, cost, curves, facts, layers, read, scores, selection, training, words
+from regraft.app.report import (
+    classes,
+    cost,
+    curves,
+    facts,
+    instruments,
+    layers,
+    read,
+    scores,
+    selection,
+    training,
+    words,
+)
 from regraft.app.report.verdict import Piece, verdict
 from regraft.record import Record
 
@@ -43,6 +55,7 @@ def page(record: Record) -> Page:
         ("classes", "Classes", classes.per_class(record)),
         ("reliability", "Reliability", curves.reliability(record)),
         ("training", "Training", training.training(record)),
+        ("instruments", "What did training change?", instruments.instruments(record)),
         ("selection", "Which layers does the task need?", selection.selection(record)),
         ("layers", "Which layers does the head read?", layers.layers(record)),
         ("strengths", "Strengths", curves.strengths(record)),
