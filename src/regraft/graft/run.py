@@ -143,7 +143,7 @@ def adapt(
         scored = (test_rows if main.part == "test" else fit_rows).take(main.rows)  # type: ignore[union-attr]
         pictures = figures(evaluation, fit, scored, ready.plan)
         pictures["floor_seconds"] = sum(store.pass_seconds for store in stores if store)
-        findings = check(Context(ready.manifest, ready.unlabelled, fit, evaluation, pictures))
+        findings = check(Context(ready.manifest, ready.unlabelled, fit, evaluation, pictures, ready.network.preprocess))
     pictures["price"] = price_of_run(ready, stores, adapted, options, ledger)
     record = record_of(ready, evaluation, options, ledger, command)
     record = replace(record, figures=pictures, findings=findings)

@@ -43,6 +43,11 @@ class Preprocess(ABC):
     def example(self, rows: int) -> Any:
         """A batch of the right form with seeded random content."""
 
+    @property
+    def limit(self) -> str:
+        """The most that a row may hold, in words; empty where nothing is cut off."""
+        return ""
+
     def length(self, raw: Any) -> int:
         """How long a row of a ragged preprocessing becomes, in any unit; 0 where all are alike."""
         return 0

@@ -16,6 +16,7 @@ from regraft.graft.evidence.instruments import instrument_findings
 from regraft.graft.problem import Problem
 from regraft.graft.protocol import Evaluation
 from regraft.heads import higher_is_better
+from regraft.network import Preprocess
 from regraft.record import Finding
 
 __all__ = ["Context", "check"]
@@ -34,6 +35,7 @@ class Context:
     fit: Problem
     evaluation: Evaluation
     figures: Mapping[str, Any] = field(default_factory=dict)
+    preprocess: Preprocess | None = None
 
 
 def check(context: Context) -> tuple[Finding, ...]:
@@ -116,6 +118,25 @@ def _left_out(context: Context) -> Iterator[Finding]:
             "info",
             context.unlabelled,
             "rows",
+        )
+
+
+def _shortened(context: Context) -> Iterator[Finding]:
+    """Texts whose ends the backbone does not see."""
+    if context.preprocess is None or not context.preprocess.ragged:
+        return
+    inputs = context.manifest.inputs
+    rows = context.preprocess.shortened([inputs.read(row) for row in range(len(inputs))])
+    if rows:
+        names = ", ".join(context.manifest.ids[row] for row in rows[:5])
+        yield Finding(
+            "inputs-shortened",
+            f"{len(rows)} of {len(inputs)} inputs are longer than the backbone reads; their ends were cut off.",
+            "warning" if 10 * len(rows) > len(inputs) else "info",
+            len(rows),
+            "inputs",
+            detail=f"The limit is {context.preprocess.limit}. Such as {names}.",
+            advice="Use a backbone that reads more, or bring what matters to the front.",
         )
 
 
@@ -245,6 +266,7 @@ def _never_right(context: Context) -> list[str]:
 _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     _repeated,
     _left_out,
+    _shortened,
     _classes,
     _own,
     _fit,

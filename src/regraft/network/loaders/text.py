@@ -94,6 +94,11 @@ class TextPreprocess(Preprocess):
         encoded = self.tokenizer(str(raw), truncation=True, max_length=self.max_length)
         return {name: torch.tensor(encoded[name], dtype=torch.long) for name in self.names}
 
+    @property
+    def limit(self) -> str:
+        """The most tokens."""
+        return f"{self.max_length} tokens"
+
     def length(self, raw: str) -> int:
         """In characters, which tokens follow closely enough to choose a row's neighbours by."""
         return len(raw)
