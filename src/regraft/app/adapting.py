@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -26,14 +26,12 @@ from regraft.app.options import (
     DryRun,
     Dtype,
     Embed,
-    Epochs,
     Folds,
     Group,
     Input,
     Json,
     Kind,
     Label,
-    LearningRate,
     Limit,
     Method,
     Metric,
@@ -45,13 +43,12 @@ from regraft.app.options import (
     Seed,
     SkipBad,
     Solver,
-    Steps,
-    Tau,
     Theta2,
     Weights,
     Workers,
 )
 from regraft.app.results import say_estimate, say_result, summary
+from regraft.app.training_options import with_training
 from regraft.errors import DataError, MissingPathError, RecipeError
 
 if TYPE_CHECKING:
@@ -72,7 +69,7 @@ _TABLES = (".csv", ".parquet", ".json")
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
     for verb, short in (
-        (adapt, "Adapt a backbone to labelled data."),
+        (with_training(adapt, after="theta2"), "Adapt a backbone to labelled data."),
         (predict, "Predict new inputs with an adapted model."),
         (report, "Write a run's report again, from its record."),
         (demo, "Adapt the bundled backbone to handwritten digits."),
@@ -88,10 +85,6 @@ def adapt(
     solver: Solver = None,
     mode: Mode = None,
     theta2: Theta2 = None,
-    tau: Tau = None,
-    steps: Steps = None,
-    epochs: Epochs = None,
-    lr: LearningRate = None,
     kind: Kind = None,
     label: Label = None,
     group: Group = None,
@@ -110,6 +103,7 @@ def adapt(
     embed: Embed = False,
     dry_run: DryRun = False,
     as_json: Json = False,
+    training: dict[str, Any] | None = None,
 ) -> None:
     """Adapt a backbone to labelled data: an honest score, an artifact and a report.
 
@@ -121,7 +115,7 @@ def adapt(
     from regraft.graft import Options, estimate, prepare, with_gradients
     from regraft.graft import adapt as run_adapt
 
-    recipe = with_gradients(method, mode, theta2).altered(tau=_tau(tau), steps=steps, epochs=epochs, lr=lr)
+    recipe = with_gradients(method, mode, theta2).altered(**_settings(training or {}))
     options = Options(
         metric=metric, folds=folds, seed=seed, class_weight=class_weight, limit=limit, dtype=dtype,
         batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad, weights=weights, solver=solver,
@@ -309,12 +303,14 @@ def _inputs(given: list[str]) -> Any:
     return [Path(name) for name in given]
 
 
-def _tau(given: str | None) -> int | Literal["auto"] | None:
-    if given is None or given == "auto":
-        return given  # type: ignore[return-value]
-    if not given.isdecimal():
-        raise RecipeError(f"--tau {given}", expected="a whole number of epochs, or auto")
-    return int(given)
+def _settings(training: dict[str, Any]) -> dict[str, Any]:
+    """What is asked of training, with τ as a number where it is one."""
+    tau = training.get("tau")
+    if tau is None or tau == "auto":
+        return training
+    if not tau.isdecimal():
+        raise RecipeError(f"--tau {tau}", expected="a whole number of epochs, or auto")
+    return {**training, "tau": int(tau)}
 
 
 def _one_or_many(label: list[str] | None) -> str | list[str] | None:

@@ -16,14 +16,12 @@ __all__ = [
     "DryRun",
     "Dtype",
     "Embed",
-    "Epochs",
     "Folds",
     "Group",
     "Input",
     "Json",
     "Kind",
     "Label",
-    "LearningRate",
     "Limit",
     "Method",
     "Metric",
@@ -35,8 +33,6 @@ __all__ = [
     "Seed",
     "SkipBad",
     "Solver",
-    "Steps",
-    "Tau",
     "Theta2",
     "Weights",
     "Workers",
@@ -44,7 +40,6 @@ __all__ = [
 
 RESULT = "Result"
 _BACKBONE, _DATA, _SCORE, _PASS = "Backbone and method", "Data", "Choice and score", "The pass"
-_TRAINING = "Methods that train"
 
 Data = Annotated[
     str,
@@ -102,26 +97,6 @@ Theta2 = Annotated[
         "if absent; repeat it for several.",
     ),
 ]  # fmt: skip
-Tau = Annotated[
-    str | None,
-    typer.Option(
-        "--tau", metavar="N", rich_help_panel=_TRAINING,
-        help="Epochs that the head alone is trained before everything is; auto chooses on held-out rows.",
-    ),
-]  # fmt: skip
-Steps = Annotated[
-    int | None, typer.Option("--steps", metavar="N", min=1, rich_help_panel=_TRAINING, help="Length of the training.")
-]
-Epochs = Annotated[
-    int | None,
-    typer.Option("--epochs", metavar="N", min=1, rich_help_panel=_TRAINING, help="The same in passes over the rows."),
-]
-LearningRate = Annotated[
-    float | None,
-    typer.Option(
-        "--lr", metavar="X", rich_help_panel=_TRAINING, help="Learning rate; chosen on held-out rows if absent."
-    ),
-]
 Json = Annotated[bool, typer.Option("--json", rich_help_panel=RESULT, help="Print exactly one JSON object on stdout.")]
 Batch = Annotated[int, typer.Option("--batch-size", metavar="N", min=1, rich_help_panel=_PASS, help="Rows per batch.")]
 Workers = Annotated[

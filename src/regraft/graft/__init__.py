@@ -12,6 +12,7 @@ from regraft.graft.preparation import prepare
 from regraft.graft.problem import Head, Problem, Task
 from regraft.graft.recipe import METHODS, Recipe
 from regraft.graft.run import Run, adapt
+from regraft.graft.stages.changes import Changes
 from regraft.graft.stages.features import Features, Select, Solve
 from regraft.graft.stages.gradient import Gradients, SetHead
 from regraft.graft.stages.training import Probe, Reinitialise, Train
@@ -20,6 +21,7 @@ from regraft.graft.view import View
 __all__ = [
     "METHODS",
     "Adapted",
+    "Changes",
     "Features",
     "Gradients",
     "GraftClassifier",

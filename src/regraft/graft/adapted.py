@@ -17,6 +17,7 @@ from regraft.graft.view import View
 from regraft.heads import Readout, link
 from regraft.linear import Dense, Matrix
 from regraft.network import Network
+from regraft.network.hidden import with_hidden
 
 __all__ = ["Adapted", "check_modality", "with_last_layer"]
 
@@ -36,9 +37,15 @@ def check_modality(network: Network, manifest: Manifest) -> None:
         )
 
 
-def with_last_layer(network: Network, shape: tuple[int, int] | None) -> Network:
-    """The network with a last layer of zeros of ``shape`` (outputs, width); itself for ``None``."""
-    return network if shape is None else network.with_head(torch.zeros(shape))
+def with_last_layer(network: Network, shape: tuple[int, ...] | None) -> Network:
+    """The network with a last layer of zeros of ``shape`` (outputs, width), over a hidden one of zeros where the shape
+    has a third number, its units; itself for ``None``."""
+    if shape is None:
+        return network
+    outputs, width, *units = shape
+    if not units:
+        return network.with_head(torch.zeros(outputs, width))
+    return with_hidden(network, torch.zeros(units[0], width), torch.zeros(units[0]), outputs)
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,7 +61,8 @@ class Adapted:
         source: the pretrained backbone that ``network`` was trained from, where it was trained: the artifact names
             the source and holds what :attr:`changed` gives. ``None`` where the backbone is as it came.
         tangent: what derivatives of the backbone add to the logits; nothing if ``None``.
-        own_head: (outputs, width) of the task's own last layer where ``network`` carries one in place of its source's.
+        own_head: (outputs, width) of the task's own last layer where ``network`` carries one in place of its source's;
+            (outputs, width, units) where a hidden layer is under it.
     """
 
     network: Network
@@ -65,7 +73,7 @@ class Adapted:
     classes: tuple[str, ...]
     source: Network | None = None
     tangent: TangentPart | None = None
-    own_head: tuple[int, int] | None = None
+    own_head: tuple[int, ...] | None = None
 
     @property
     def changed(self) -> dict[str, Tensor]:

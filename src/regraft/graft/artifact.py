@@ -148,7 +148,7 @@ def load_artifact(
     source = _find_backbone(folder, config["backbone"], model, weights).to(device)
     changed = {name.removeprefix(_CHANGED): v for name, v in tensors.items() if name.startswith(_CHANGED)}
     own_head = config["backbone"].get("own_head")
-    own_head = None if own_head is None or not changed else (int(own_head[0]), int(own_head[1]))
+    own_head = None if own_head is None or not changed else tuple(int(size) for size in own_head)
     basis = with_last_layer(source, own_head)
     network = _trained(basis, changed, config["backbone"].get("trained", source.fingerprint))
     return Adapted(

@@ -12,7 +12,7 @@ from regraft.features import Store, Tangent, by_size, cache_root
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.gradient.problem import GradientProblem
 from regraft.graft.options import Options
-from regraft.graft.preparation import Prepared
+from regraft.graft.preparation import Prepared, training_stage
 from regraft.graft.problem import Problem, Task
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.problem import TrainingProblem, planned
@@ -46,18 +46,17 @@ def workshop(ready: Prepared, options: Options, tick: Callable[[int, int], None]
         return Work(folder)
     validation = len(ready.manifest.rows_of("validation")) > 0
     twice = validation or ready.test is None
-    return Work(folder, tick, planned(recipe.probe, recipe.train, len(ready.fit), twice=twice))
+    return Work(folder, tick, planned(recipe.probe, training_stage(ready), len(ready.fit), twice=twice))
 
 
 def _training(ready: Prepared, rows: Manifest, store: Store, options: Options, work: Work) -> TrainingProblem:
     """The backbone to be trained, its head prepared on frozen features."""
     recipe = ready.recipe
-    if recipe.train is None:
-        raise RecipeError(f"recipe {recipe.name!r} trains nothing", do="give it a Train stage")
+    train = training_stage(ready)
     refit = None if recipe.refit is None else Refit(*recipe.refit)
     frozen = _frozen(ready, rows, store, options)
-    inputs = ManifestRows.of(ready.network, rows, recipe.train.augment, options.workers)
-    stages = (recipe.probe, recipe.train, refit)
+    inputs = ManifestRows.of(ready.network, rows, train.augment, options.workers)
+    stages = (recipe.probe, train, refit)
     return TrainingProblem(frozen.task, inputs, frozen, ready.network, ready.plan, stages, work, origin=ready.origin)
 
 

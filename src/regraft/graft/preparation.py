@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,12 @@ from regraft.graft.adapted import check_modality
 from regraft.graft.options import Options, check_options, choose_metric
 from regraft.graft.protocol import check_protocol
 from regraft.graft.recipe import Recipe, find_recipe
-from regraft.graft.stages.training import Reinitialise
-from regraft.network import Network, load, reinitialised
+from regraft.graft.stages.augment import Augment
+from regraft.graft.stages.training import Reinitialise, Train
+from regraft.network import ImagePreprocess, Network, load, reinitialised
 from regraft.record import Ledger
 
-__all__ = ["Prepared", "Progress", "prepare", "swept"]
+__all__ = ["Prepared", "Progress", "prepare", "swept", "training_stage"]
 
 Progress = Callable[[str, int, int], None]
 
@@ -91,8 +92,36 @@ def prepare(
         origin = None
         if recipe.fresh is not None:
             origin, network = network, _anew(network, recipe.fresh, options.seed)
+        if recipe.train is not None:
+            _check_training(network, recipe.train)
         wanted = plan(network, [recipe.features.taps])
     return Prepared(recipe, manifest, unlabelled, network, wanted, metric, origin)
+
+
+def training_stage(ready: Prepared) -> Train:
+    """The recipe's training of this backbone: blocks whose weights were drawn anew are named.
+
+    Raises:
+        RecipeError: the recipe trains nothing.
+    """
+    recipe = ready.recipe
+    if recipe.train is None:
+        raise RecipeError(f"recipe {recipe.name!r} trains nothing", do="give it a Train stage")
+    count = None if recipe.fresh is None else recipe.fresh.blocks
+    if count is None:
+        return recipe.train
+    tuning = replace(recipe.train.tuning, anew=ready.network.blocks[-count:])
+    return replace(recipe.train, tuning=tuning)
+
+
+def _check_training(network: Network, train: Train) -> None:
+    """Refuse, before the pass, what this backbone cannot be trained with."""
+    for pattern in train.tuning.freeze:
+        network.select(pattern)
+    if train.augment != Augment() and not isinstance(network.preprocess, ImagePreprocess):
+        raise RecipeError(
+            "only images can be augmented", got=f"{network.preprocess.modality} inputs", do="leave --augment out"
+        )
 
 
 def _anew(network: Network, stage: Reinitialise, seed: int) -> Network:
@@ -103,6 +132,7 @@ def _anew(network: Network, stage: Reinitialise, seed: int) -> Network:
         raise RecipeError(
             f"{network.name} cannot have {stage.blocks} of its blocks drawn anew",
             expected=f"1 to {len(network.blocks)}",
+            do="name fewer with --partial",
         )
     return reinitialised(network, seed, network.blocks[-stage.blocks :])
 

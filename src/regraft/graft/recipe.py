@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any, Literal
+from typing import Any
 
 from regraft.errors import RecipeError
 from regraft.features import Taps
-from regraft.graft.stages.config import Tuning
+from regraft.graft.stages.augment import Augment
+from regraft.graft.stages.changes import PROBING, SETTINGS, Changes
 from regraft.graft.stages.features import SOLVERS, Features, Select, Solve
 from regraft.graft.stages.gradient import Gradients, SetHead
 from regraft.graft.stages.training import Probe, Reinitialise, Train
 
 __all__ = [
     "METHODS",
+    "SETTINGS",
     "SOLVERS",
     "Features",
     "Gradients",
@@ -97,38 +99,30 @@ class Recipe:
         features = [stage for stage in after if isinstance(stage, Features)]
         return (features[-1], self.solves[-1]) if features else None
 
-    def altered(
-        self,
-        *,
-        tau: int | Literal["auto"] | None = None,
-        steps: int | None = None,
-        epochs: int | None = None,
-        lr: float | None = None,
-    ) -> Recipe:
-        """The recipe with another length of head probing, another length of training, or one learning rate.
+    def altered(self, **settings: Any) -> Recipe:
+        """The recipe with other settings of head probing and training: see :class:`Changes`.
 
         Raises:
-            RecipeError: the recipe has no stage that the change is about, or both lengths are given.
+            RecipeError: the recipe has no stage that a setting is about, or a value is out of range.
         """
-        asked = {"tau": tau, "steps": steps, "epochs": epochs, "lr": lr}
-        given = [name for name, value in asked.items() if value is not None]
-        lacking = [name for name in given if (self.probe if name == "tau" else self.train) is None]
-        if lacking:
-            what = "takes no tau" if lacking[0] == "tau" else "trains nothing"
-            fits = [r.name for r in METHODS.values() if (r.probe if lacking[0] == "tau" else r.train) is not None]
+        changes = Changes(**settings)
+        for name in changes.given:
+            of_probe = name in PROBING
+            if (self.probe if of_probe else self.train) is not None:
+                continue
+            option = name.replace("_", "-")
+            what = f"takes no {option}" if of_probe else "trains nothing"
+            fits = [r.name for r in METHODS.values() if (r.probe if of_probe else r.train) is not None]
+            raise RecipeError(f"method {self.name!r} {what}", got=f"--{option}", do=f"use it with {', '.join(fits)}")
+        if changes.partial is not None and self.fresh is not None:
             raise RecipeError(
-                f"method {self.name!r} {what}", got=f"--{lacking[0]}", do=f"use it with {', '.join(fits)}"
+                f"method {self.name!r} draws its weights anew already", got="--partial", do="leave it out"
             )
-        if steps is not None and epochs is not None:
-            raise RecipeError("the training has two lengths", expected="--steps or --epochs", got="both")
-        stages: list[Stage] = []
-        for stage in self.stages:
-            if isinstance(stage, Probe) and tau is not None:
-                stage = replace(stage, tau=tau)
-            if isinstance(stage, Train):
-                stage = stage.altered(steps=steps, epochs=epochs, lr=lr)
-            stages.append(stage)
-        return replace(self, stages=tuple(stages))
+        recipe = replace(self, stages=changes.to(self.stages))
+        probe, train = recipe.probe, recipe.train
+        if probe is not None and probe.augmented and train is not None and train.augment == Augment():
+            raise RecipeError("there is nothing to probe augmented", do="say how with --augment, such as flip")
+        return recipe
 
     def solved_by(self, solver: str | None) -> Recipe:
         """The recipe with another solver of its search's scores; itself for ``None``.
@@ -187,7 +181,7 @@ _LPFT = (
 _ANEW = "He, Girshick, Dollár, Rethinking ImageNet Pre-training, ICCV 2019."
 _LAST = Features(Taps(("embedding",), (None,)), ("none",))
 _CHOSEN = (Features(Taps(sizes=(512, 2048, 8192)), ("unit",)), Select(), Solve())
-_FROM_NOTHING = Train(lrs=(1e-1, 3e-2, 1e-2), tuning=Tuning(norms="trained"))
+_FROM_NOTHING = Train(lrs=(1e-1, 3e-2, 1e-2))
 
 METHODS: dict[str, Recipe] = {
     recipe.name: recipe

@@ -22,7 +22,7 @@ from regraft.graft.options import Options, pick_device
 from regraft.graft.prediction import Prediction
 from regraft.graft.preparation import Progress, prepare, swept
 from regraft.graft.protocol import evaluate
-from regraft.graft.recipe import Recipe
+from regraft.graft.recipe import SETTINGS, Recipe
 from regraft.graft.recording import record_of, versions
 from regraft.network import Network
 from regraft.record import Ledger, Record, Score
@@ -30,7 +30,7 @@ from regraft.record import Ledger, Record, Score
 __all__ = ["Options", "Progress", "Run", "adapt", "pick_device", "prepare", "versions"]
 
 
-_OF_STAGES = ("mode", "theta2", "tau", "steps", "epochs", "lr")  # settings of a recipe's stages
+_OF_STAGES = ("mode", "theta2", *SETTINGS)  # settings of a recipe's stages
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,7 +110,8 @@ def adapt(
         progress: called with (stage, done, total).
         command: kept in the record as how to reproduce the run.
         **settings: fields of :class:`Options`; ``kind``, ``label``, ``group``, ``input`` for the data; and
-            ``tau``, ``steps``, ``epochs``, ``lr``, ``mode``, ``theta2`` of the recipe's stages.
+            ``mode``, ``theta2`` and the fields of :class:`regraft.graft.Changes` (``tau``, ``steps``,
+            ``batchnorm``, …) for the recipe's stages.
 
     Returns:
         the adapted model with its record; :meth:`Run.save` writes the run folder.

@@ -130,7 +130,7 @@ def test_the_twin_is_judged_on_rows_that_it_was_not_trained_on(tmp_path):
     rest = one.take(np.flatnonzero(~out))
     alone = finetune(
         rest.heads((-1,)).by_tau[-1], manifest.take(np.flatnonzero(~out)),
-        replace(CONFIG, optimiser=replace(CONFIG.optimiser, lr=0.1), seed=1), rows=rest.rows,
+        replace(CONFIG, optimiser=replace(CONFIG.optimiser, lr=0.1), seed=1), rows=rest.rows, tuning=QUICK.tuning,
     )  # fmt: skip
     readout = replace(alone.adapted.readout, temperature=head.choice.temperature)
     expected = replace(alone.adapted, readout=readout).predict_proba(manifest.take(np.flatnonzero(out)))
@@ -146,7 +146,7 @@ def test_a_refit_is_chosen_on_rows_that_its_network_was_not_trained_on(tmp_path)
     rest = manifest.take(np.flatnonzero(~out))
     part = one.take(np.flatnonzero(~out))
     config = replace(CONFIG, optimiser=replace(CONFIG.optimiser, lr=0.1), seed=1)
-    twin = finetune(part.heads((-1,)).by_tau[-1], rest, config, rows=part.rows).adapted
+    twin = finetune(part.heads((-1,)).by_tau[-1], rest, config, rows=part.rows, tuning=QUICK.tuning).adapted
     network = with_own_head(twin)
     wanted = plan(network, [refit.features.taps])
     assert "logits" in [block.name for block in wanted.blocks]

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from regraft.graft.options import Options
-from regraft.graft.preparation import Prepared
+from regraft.graft.preparation import Prepared, training_stage
 from regraft.graft.problem import Task
 from regraft.graft.training.finetune import grafted, lay_out, random_head, step_flops
 from regraft.graft.training.loop import Training
@@ -27,9 +27,9 @@ def training_cost(ready: Prepared, options: Options) -> Cost | None:
     forward and backward pass are counted. The steps are those of the whole choice and the final trainings, if
     nothing diverges. A step through taps of many layers is timed through the embedding's alone.
     """
-    train = ready.recipe.train
-    if train is None:
+    if ready.recipe.train is None:
         return None
+    train = training_stage(ready)
     fit = ready.fit
     twice = len(ready.manifest.rows_of("validation")) > 0 or ready.test is None
     steps = planned(ready.recipe.probe, train, len(fit), twice=twice)

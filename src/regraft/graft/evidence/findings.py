@@ -182,6 +182,26 @@ def _classes(context: Context) -> Iterator[Finding]:
         )
 
 
+def _one_class(context: Context) -> Iterator[Finding]:
+    """Rows that score and are all of one class: always saying it is right."""
+    scored = context.evaluation.main
+    target = context.fit.task.target
+    if target.kind not in ("binary", "multiclass"):
+        return
+    counts = scored.response.values.sum(0)
+    if int((counts > 0).sum()) == 1:
+        name = target.classes[int(counts.argmax())]
+        yield Finding(
+            "one-class-scores",
+            f"All {len(scored.rows)} rows that score are of class {name!r}.",
+            "warning",
+            len(scored.rows),
+            "rows",
+            detail=f"Always saying {name!r} would be right about them, so the {scored.headline.metric} says little.",
+            advice="Score on rows of every class: name another test split, bring more rows, or group them less.",
+        )
+
+
 def _own(context: Context) -> Iterator[Finding]:
     yield from context.evaluation.head.findings()
     if (chosen := context.figures.get("selection")) is not None:
@@ -268,6 +288,7 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     _left_out,
     _shortened,
     _classes,
+    _one_class,
     _own,
     _fit,
     _undefined,

@@ -62,6 +62,26 @@ class Augment:
                 got=f"crop={self.crop}, shift={self.shift}",
             )
 
+    @staticmethod
+    def parse(text: str) -> Augment:
+        """``flip,shift=4,crop=0.5``: any of the three, in any order.
+
+        Raises:
+            RecipeError: it says something else.
+        """
+        found: dict[str, bool | int | float] = {}
+        for word in text.split(","):
+            name, _, value = word.strip().partition("=")
+            try:
+                if word.strip() != "flip" and name not in ("shift", "crop"):
+                    raise ValueError(word)
+                found[name] = True if name == "flip" else int(value) if name == "shift" else float(value)
+            except ValueError as error:
+                raise RecipeError(
+                    f"the augmentation {text!r} cannot be read", expected="such as flip,shift=4,crop=0.5", got=word
+                ) from error
+        return Augment(**found)  # type: ignore[arg-type]
+
     def __call__(self, pixels: Tensor, rows: Tensor, epoch: int, seed: int) -> Tensor:
         """``(B, C, H, W)`` to the same shape; row b's change depends on ``(rows[b], epoch, seed)`` alone."""
         if not self.shift and not self.flip and self.crop == 1:

@@ -141,12 +141,16 @@ class Tuning:
     """What of a network moves in training, and in which mode it runs.
 
     Attributes:
-        norms: ``frozen``: normalisation layers use their running statistics, as in prediction, and do not change
-            them (their scales and shifts are trained); ``trained``: batch statistics, and running ones that follow.
+        norms: ``frozen``: BatchNorm uses its running statistics, as in prediction, and leaves them; ``trained``: it
+            uses the batch's, and the running ones follow. Scales and shifts are trained in both.
         dropout: whether dropout is on.
-        freeze: shell patterns over the backbone's parameter names (``embeddings.*``) that stay as they are.
+        freeze: shell patterns over the backbone's parameter names (``embeddings.*``) that stay as they are, with the
+            statistics of normalisation layers whose scale and shift do.
+        anew: paths of blocks whose weights were drawn anew: their normalisation follows the batches in any case, for
+            it has no statistics yet.
     """
 
     norms: Literal["frozen", "trained"] = "frozen"
     dropout: bool = False
     freeze: tuple[str, ...] = ()
+    anew: tuple[str, ...] = ()

@@ -44,11 +44,14 @@ class Probe:
         tau: epochs; ``auto`` chooses among ``taus`` by the score after training.
         taus: the candidates.
         lr, batch_size: of the trajectory.
+        hidden: units of a hidden layer of ReLUs under the head, which becomes part of the trained network; 0: none.
+        augmented: probe on images augmented as in training, with the backbone run at every step, and not on the
+            features of one pass.
         smoothing: s, of its labels ``(1 − s) e_y + s / C``; the paper's η is 1 − s. Training itself has hard labels
             unless its configuration says otherwise, and its η should be no less than this one.
 
     Raises:
-        RecipeError: a τ below 0, or smoothing outside [0, 1).
+        RecipeError: a τ or a number of units below 0, or smoothing outside [0, 1).
     """
 
     tau: int | Literal["auto"] = "auto"
@@ -56,6 +59,8 @@ class Probe:
     lr: float = 1e-2
     batch_size: int = 64
     smoothing: float = 0.0
+    hidden: int = 0
+    augmented: bool = False
 
     needs: ClassVar[tuple[str, ...]] = ("design", "labels")
     yields: ClassVar[tuple[str, ...]] = ("readout",)
@@ -65,6 +70,8 @@ class Probe:
         wrong = [tau for tau in self.candidates if not isinstance(tau, int) or tau < 0]
         if wrong or not self.taus:
             raise RecipeError("tau is out of range", expected="0 epochs or more, or auto", got=repr(wrong))
+        if self.hidden < 0:
+            raise RecipeError("the hidden layer is out of range", expected="0 units or more", got=repr(self.hidden))
         if not 0 <= self.smoothing < 1:
             raise RecipeError("the smoothing is out of range", expected="[0, 1)", got=repr(self.smoothing))
 
@@ -81,7 +88,7 @@ class Train:
     Attributes:
         config: how long and how; its learning rate is replaced by each of ``lrs`` in turn.
         lrs: the candidates, chosen on held-out rows.
-        tuning: what moves.
+        tuning: what moves; BatchNorm on the batch's statistics (decision 0011).
         augment: of images in training.
         or_frozen: keep the frozen backbone with its head where training scores no better on the held-out rows (FT+
             of Evci et al. 2022).
@@ -89,7 +96,7 @@ class Train:
 
     config: TrainConfig = field(default_factory=_fine_tuning)
     lrs: tuple[float, ...] = (1e-2, 3e-3, 1e-3)
-    tuning: Tuning = field(default_factory=Tuning)
+    tuning: Tuning = field(default_factory=lambda: Tuning(norms="trained"))
     augment: Augment = field(default_factory=Augment)
     or_frozen: bool = False
 
@@ -106,10 +113,3 @@ class Train:
     def at(self, lr: float, seed: int) -> TrainConfig:
         """The configuration at one learning rate and seed."""
         return replace(self.config, optimiser=replace(self.config.optimiser, lr=lr), seed=seed)
-
-    def altered(self, *, steps: int | None = None, epochs: int | None = None, lr: float | None = None) -> Train:
-        """With another length, or one learning rate."""
-        stage = self
-        if steps is not None or epochs is not None:
-            stage = replace(stage, config=replace(stage.config, steps=steps, epochs=epochs))
-        return stage if lr is None else replace(stage, lrs=(lr,))

@@ -171,13 +171,13 @@ def training(
 
 
 def step_flops(module: Grafted, rows: ManifestRows) -> int:
-    """Floating-point operations of one row's forward and backward pass, counted."""
+    """Floating-point operations of one row's forward and backward pass, counted; in eval mode, for running statistics
+    must not follow the rows that are only counted."""
     few = torch.arange(min(2, len(rows)))
-    module.train()
+    module.eval()
     with FlopCounterMode(display=False) as counter:
         module(place(rows.inputs(few), str(module.network.device))).sum().backward()
     module.zero_grad(set_to_none=True)
-    module.eval()
     return int(counter.get_total_flops()) // len(few)
 
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import copy
 import fnmatch
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from regraft.errors import ModelError, RecipeError
+from regraft.files import canonical_json
 from regraft.graft.adapted import Adapted
 from regraft.graft.stages.config import Tuning
 from regraft.graft.view import View
@@ -105,15 +106,24 @@ class Grafted(nn.Module):
         """Training mode for what :class:`Tuning` lets change; all else stays as in prediction."""
         super().train(False)
         if mode:
-            for part in self.backbone.modules():
-                norm, dropout = (
-                    isinstance(part, _NORMS),
-                    type(part).__name__.lower().startswith(("drop", "stochasticd")),
-                )
-                if (norm and self.tuning.norms == "trained") or (dropout and self.tuning.dropout):
+            for path, part in self.backbone.named_modules():
+                dropout = type(part).__name__.lower().startswith(("drop", "stochasticd"))
+                if (isinstance(part, _NORMS) and self._follows(path, part)) or (dropout and self.tuning.dropout):
                     part.train(True)
         self.training = mode
         return self
+
+    def _follows(self, path: str, norm: nn.Module) -> bool:
+        """Whether a normalisation layer uses the batch's statistics, and its running ones follow."""
+        if any(path.startswith(f"{block}.") for block in self.tuning.anew):
+            return True
+        own = list(norm.parameters(recurse=False))
+        return self.tuning.norms == "trained" and (not own or any(value.requires_grad for value in own))
+
+    @property
+    def identity(self) -> str:
+        """What decides a training beside weights, rows and its configuration."""
+        return canonical_json(asdict(self.tuning))
 
     def laid_out(self) -> Grafted:
         """The module with its convolutions' weights and its image batches channels last, which changes no result but

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from regraft.features import Plan
+from regraft.errors import RecipeError
+from regraft.features import Plan, Taps, plan
 from regraft.files import digest
 from regraft.graft.adapted import Adapted
 from regraft.graft.problem import Task
@@ -19,8 +20,9 @@ from regraft.graft.training.loop import DivergedError, train
 from regraft.graft.training.objective import Objective
 from regraft.linear import Blocks, Matrix
 from regraft.network import Network
+from regraft.network.hidden import hidden_parameters, with_hidden
 
-__all__ = ["FeatureRows", "Heads", "probing_heads"]
+__all__ = ["FeatureRows", "Heads", "probing_config", "probing_heads", "starting_head"]
 
 
 class FeatureRows:
@@ -54,13 +56,35 @@ class Heads:
     diverged: str = ""
 
 
+def starting_head(network: Network, wanted: Plan, task: Task, hidden: int, seed: int) -> Adapted:
+    """A random head on the plan's one block, as ``nn.Linear`` draws it: linear, or with a hidden layer of ReLUs.
+
+    The hidden layer becomes part of the network, under a last layer of zeros: its output is the embedding that the
+    head reads, so whatever trains, freezes, keeps or refits a network does so to it too.
+
+    Raises:
+        RecipeError: a hidden layer under a head that does not read the embedding.
+    """
+    if not hidden:
+        return random_head(network, wanted, task, seed)
+    (block,) = wanted.blocks
+    if block.kind != "embedding":
+        raise RecipeError("a hidden layer needs a head on the embedding", got=block.name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        layer = nn.Linear(block.width, hidden)
+    deeper = with_hidden(network, layer.weight.detach(), layer.bias.detach(), task.target.outputs)
+    start = random_head(deeper, plan(deeper, [Taps(("embedding",), (None,))]), task, seed)
+    return replace(start, source=network, own_head=(task.target.outputs, block.width, hidden))
+
+
 def probing_heads(
     network: Network, wanted: Plan, features: Matrix, labels: Tensor, task: Task, stage: Probe, taus: Sequence[int]
 ) -> Heads:
     """Train a random head on one tap's features for max(τ) epochs and keep it at every τ.
 
     Regression heads are trained on standardised targets, as :class:`regraft.graft.training.grafted.Grafted` trains on.
-    Cost: that of the longest τ; every other is a copy of ``d C`` numbers.
+    Cost: that of the longest τ; every other is a copy of the head.
 
     Args:
         network, wanted: the backbone and the plan's one block.
@@ -70,20 +94,14 @@ def probing_heads(
         stage: how.
         taus: which heads to keep.
     """
-    start = random_head(network, wanted, task, task.seed)
-    block = wanted.blocks[0].name
+    start = starting_head(network, wanted, task, stage.hidden, task.seed)
     shift, spread = affine(task)
-    module = nn.Linear(wanted.blocks[0].width, task.target.outputs)
-    with torch.no_grad():
-        module.weight.copy_((start.readout.coefficients[block] / spread).T)
-        module.bias.copy_((start.readout.intercept - shift) / spread)
+    module = _layers(start, shift, spread)
     kept: dict[int, Adapted] = {}
 
     def keep(epoch: int, _: nn.Module) -> None:
         if epoch in taus:
-            weight = (module.weight.detach().T * spread).contiguous().clone()
-            bias = module.bias.detach() * spread + shift
-            kept[epoch] = _with(start, block, weight, bias)
+            kept[epoch] = _with(start, module, shift, spread)
 
     if max(taus) == 0:
         keep(0, module)
@@ -93,18 +111,51 @@ def probing_heads(
     objective = Objective.of(task)
     if task.kind == "regression":
         objective = Objective(task.kind, task.metric)
-    config = TrainConfig(
-        epochs=max(taus), batch_size=stage.batch_size, schedule=Schedule("constant"), label_smoothing=stage.smoothing,
-        optimiser=Optimiser(stage.lr, 0.9, 0.0, nesterov=False), seed=task.seed,
-    )  # fmt: skip
     try:
-        outcome, said = train(module, rows, config, objective=objective, on_epoch=keep), ""
+        outcome, said = train(module, rows, probing_config(stage, max(taus), task.seed), objective=objective,
+                              on_epoch=keep), ""  # fmt: skip
     except DivergedError as error:
         outcome, said = error.outcome, error.what
     scores = {epoch.epoch: epoch.train_score for epoch in outcome.history}
     return Heads(kept, {tau: scores.get(tau) for tau in kept}, said)
 
 
-def _with(start: Adapted, block: str, weight: Tensor, bias: Tensor) -> Adapted:
-    readout = replace(start.readout, coefficients=Blocks({block: weight}), intercept=bias, form="probed")
-    return replace(start, readout=readout)
+def probing_config(stage: Probe, epochs: int, seed: int) -> TrainConfig:
+    """SGD with momentum 0.9 at a constant rate, without decay."""
+    return TrainConfig(
+        epochs=epochs, batch_size=stage.batch_size, schedule=Schedule("constant"), label_smoothing=stage.smoothing,
+        optimiser=Optimiser(stage.lr, 0.9, 0.0, nesterov=False), seed=seed,
+    )  # fmt: skip
+
+
+def _layers(start: Adapted, shift: Tensor, spread: Tensor) -> nn.Sequential:
+    """The head as layers to train: its last one gives standardised targets."""
+    (block,) = start.plan.blocks
+    weight = (start.readout.coefficients[block.name] / spread).T
+    last = nn.Linear(block.width, len(weight))
+    with torch.no_grad():
+        last.weight.copy_(weight)
+        last.bias.copy_((start.readout.intercept - shift) / spread)
+    if start.own_head is None:
+        return nn.Sequential(last)
+    below, bias = (start.network.params[name] for name in hidden_parameters(start.network))
+    first = nn.Linear(below.shape[1], len(below))
+    with torch.no_grad():
+        first.weight.copy_(below.flatten(1))
+        first.bias.copy_(bias)
+    return nn.Sequential(first, nn.ReLU(), last)
+
+
+def _with(start: Adapted, module: nn.Sequential, shift: Tensor, spread: Tensor) -> Adapted:
+    """``start`` with a copy of the layers as they are now."""
+    last = module[-1]
+    weight = (last.weight.detach().T * spread).contiguous().clone()  # type: ignore[operator]
+    bias = last.bias.detach() * spread + shift  # type: ignore[operator]
+    (block,) = start.plan.blocks
+    readout = replace(start.readout, coefficients=Blocks({block.name: weight}), intercept=bias, form="probed")
+    network = start.network
+    if start.own_head is not None:
+        names = hidden_parameters(network)
+        now = (module[0].weight.detach(), module[0].bias.detach())  # type: ignore[operator]
+        network = network.with_params({n: v.reshape(network.params[n].shape) for n, v in zip(names, now)})
+    return replace(start, network=network, readout=readout)

@@ -14,7 +14,7 @@ the cost of one more sweep and none more training.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -29,13 +29,15 @@ from regraft.graft.adapted import Adapted
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.training import Probe, Train
+from regraft.graft.training.choice import SOLVED, Choice, candidate, curve, final_diverged, notes, one_class
 from regraft.graft.training.halving import cost, halve
+from regraft.graft.training.live import live_heads
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
-from regraft.graft.training.probing import Heads, probing_heads
-from regraft.graft.training.refit import Refit, Refitted
+from regraft.graft.training.probing import Heads, probing_heads, starting_head
+from regraft.graft.training.refit import Refit
 from regraft.graft.training.trial import Trial, Work
-from regraft.heads import Status, higher_is_better, link, temperature
+from regraft.heads import Status, link, temperature
 from regraft.network import Network
 from regraft.record import Candidate, Finding
 
@@ -45,11 +47,11 @@ FRACTION = 0.2
 LR_RUNGS, LR_KEEP = (0.1, 0.3), 0.5
 TAU_RUNGS, TAU_KEEP = (0.1, 0.3, 1.0), 1 / 3
 HOLDOUT = "hold-out of a fifth (selection: optimistic)"
-_SOLVED = -1  # the τ of a head that was solved, not probed
 
 
 def planned(probe: Probe | None, train: Train, rows: int, *, twice: bool) -> int:
-    """The steps that :meth:`TrainingProblem.solve` takes at most: the choice, and the final training.
+    """The steps that :meth:`TrainingProblem.solve` takes at most: the choice, the final training, and head probing
+    where that runs the backbone.
 
     Args:
         rows: of the problem.
@@ -60,25 +62,11 @@ def planned(probe: Probe | None, train: Train, rows: int, *, twice: bool) -> int
     lengths, reached = cost(taus, rungs=TAU_RUNGS, keep=TAU_KEEP)
     # The training at the best rate is one of the next candidates; the best of those is then brought to its end.
     choice = rates + max(lengths - begun, 0.0) + 1.0 - max(reached, begun)
-    return round((choice + (2 if twice else 1)) * train.config.total(rows))
-
-
-@dataclass(frozen=True, eq=False)
-class Choice:
-    """What was chosen on the hold-out.
-
-    Attributes:
-        lr, tau: of the training; τ is -1 for a head that was solved.
-        frozen: the backbone stays as it is (FT+).
-        temperature: on the held-out rows.
-        refit: what the head on the tuned network's features was chosen as.
-    """
-
-    lr: float
-    tau: int
-    frozen: bool = False
-    temperature: float = 1.0
-    refit: Refitted | None = None
+    finals = 2 if twice else 1
+    steps = round((choice + finals) * train.config.total(rows))
+    if probe is None or not (probe.augmented or train.tuning.anew):
+        return steps
+    return steps + (1 + finals) * max(probe.candidates) * -(-rows // probe.batch_size)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,7 +93,7 @@ class TrainedHead(Head):
     def candidates(self) -> tuple[Candidate, ...]:
         """Learning rates and τ with their scores where they were last judged."""
         key = None if self.choice.frozen else (self.choice.lr, self.choice.tau)
-        return tuple(_candidate(trial, self.metric, trial.key == key) for trial in self.judged)
+        return tuple(candidate(trial, self.metric, trial.key == key) for trial in self.judged)
 
     @property
     def status(self) -> Status:
@@ -131,8 +119,8 @@ class TrainedHead(Head):
 
     def figures(self, problem: TrainingProblem, plan: Plan) -> dict[str, Any]:
         """``training``: loss and score of every training by epoch; ``layers`` of a refitted head."""
-        runs = [] if self.last is None else [_curve(self.last, final=True)]
-        runs += [_curve(trial, final=False) for trial in self.judged]
+        runs = [] if self.last is None else [curve(self.last, final=True)]
+        runs += [curve(trial, final=False) for trial in self.judged]
         found: dict[str, Any] = {"training": {"metric": self.metric, "runs": runs}}
         if self.layers:
             found["layers"] = list(self.layers)
@@ -197,30 +185,40 @@ class TrainingProblem(Problem):
         """Choose on the hold-out, unless the choices are settled, and train on all rows.
 
         Raises:
-            RecipeError: every candidate diverged.
-            DivergedError: the final training diverged where its twin did not.
+            RecipeError: every candidate diverged, or head probing before the least τ.
         """
         chosen = self.settled_on
         if chosen is None:
             return self._chosen()
-        return self._final(chosen.choice, chosen.judged, None, chosen.notes)
+        spare = (chosen.model, chosen.layers)
+        return self._final(chosen.choice, chosen.judged, None, chosen.notes, lambda: spare)
 
     def heads(self, taus: tuple[int, ...]) -> Heads:
         """The prepared heads by τ, on these rows."""
         probe = self.stages[0]
         if probe is None:
             solved = self.frozen.solve().adapted(self.task, self.network, self.plan)
-            return Heads({_SOLVED: replace(solved, source=self.origin)}, {})
-        (block,) = self.plan.blocks
-        features, labels = self.frozen.matrices[block.name], self.rows.labels
-        found = probing_heads(self.network, self.plan, features, labels, self.task, probe, taus)
-        return replace(found, by_tau={tau: replace(h, source=self.origin) for tau, h in found.by_tau.items()})
+            return Heads({SOLVED: replace(solved, source=self.origin)}, {})
+        anew = self.stages[1].tuning.anew
+        if probe.augmented or anew:
+            start = starting_head(self.network, self.plan, self.task, probe.hidden, self.task.seed)
+            found = live_heads(start, self.rows, self.task, probe, taus, anew, self.work)
+        else:
+            (block,) = self.plan.blocks
+            features, labels = self.frozen.matrices[block.name], self.rows.labels
+            found = probing_heads(self.network, self.plan, features, labels, self.task, probe, taus)
+        if not found.by_tau:
+            raise RecipeError(
+                f"head probing diverged before epoch {min(taus)}", got=found.diverged, do="probe less with --tau"
+            )
+        by_tau = {tau: replace(head, source=self.origin or head.source) for tau, head in found.by_tau.items()}
+        return replace(found, by_tau=by_tau)
 
     def _chosen(self) -> TrainedHead:
         task, (probe, train, refit) = self.task, self.stages
         out = holdout(task.target, task.groups, FRACTION, task.seed)
         rest, held = self.take(np.flatnonzero(~out)), self.take(np.flatnonzero(out))
-        prepared = rest.heads((_SOLVED,) if probe is None else probe.candidates)
+        prepared = rest.heads((SOLVED,) if probe is None else probe.candidates)
         trials = {
             (lr, tau): rest.trial(head, lr, tau, held.rows) for tau, head in prepared.by_tau.items() for lr in train.lrs
         }
@@ -231,7 +229,7 @@ class TrainingProblem(Problem):
             raise RecipeError(
                 "every candidate of the training diverged", got=best.said, do="try a lower learning rate with --lr"
             )
-        choice = Choice(best.key[0], best.key[1])
+        choice = Choice(best.key[0], best.key[1], reached=best.reached)
         outputs, probabilities = best.outputs, None
         if train.or_frozen:
             choice, outputs = self._or_frozen(choice, best, prepared, held)
@@ -244,13 +242,13 @@ class TrainingProblem(Problem):
         if probabilities is None:
             probabilities = link(response.link, outputs.double() / choice.temperature)
         kept = HeldOut(np.flatnonzero(out), probabilities, None, HOLDOUT)
-        notes = tuple(_notes(ranking, prepared, choice, train, probe))
-        return self._final(choice, tuple(ranking), kept, notes)
+        said = (*notes(ranking, prepared, choice, train, probe), *one_class(held.task))
+        return self._final(choice, tuple(ranking), kept, said, lambda: rest._finished(twin, choice))
 
     def trial(self, head: Adapted, lr: float, tau: int, held: ManifestRows | None) -> Trial:
         """A training of these rows from a head."""
         train = self.stages[1]
-        name = f"lr {lr:g}" if tau == _SOLVED else f"lr {lr:g}, tau {tau}"
+        name = f"lr {lr:g}" if tau == SOLVED else f"lr {lr:g}, tau {tau}"
         return Trial(name, head, train.at(lr, self.task.seed), train.tuning, self.rows, self.task, held, (lr, tau))
 
     def _halved(self, trials: dict[tuple[float, int], Trial], taus: list[int]) -> list[Trial]:
@@ -278,116 +276,31 @@ class TrainingProblem(Problem):
         return choice, best.outputs
 
     def _final(
-        self, choice: Choice, ranking: tuple[Trial, ...], held: HeldOut | None, notes: tuple[Finding, ...]
+        self,
+        choice: Choice,
+        ranking: tuple[Trial, ...],
+        held: HeldOut | None,
+        said: tuple[Finding, ...],
+        spare: Callable[[], tuple[Adapted, tuple[dict[str, Any], ...]]],
     ) -> TrainedHead:
-        """Train on all rows with the choices."""
-        refit = self.stages[2]
-        start = self.heads((choice.tau,)).by_tau.get(choice.tau)
-        if start is None:
-            raise RecipeError("head probing diverged on all rows", do="probe fewer epochs with --tau")
+        """Train on all rows with the choices; where that diverges, ``spare`` gives what was trained for the choice."""
+        start = self.heads((choice.tau,)).by_tau[choice.tau]
+        if choice.frozen:
+            return TrainedHead(start, choice, None, ranking, held, self.task.metric, said)
         trial = self.trial(start, choice.lr, choice.tau, None)
-        model, last = start, None
-        if not choice.frozen:
-            last = trial
-            trained = trial.advance(trial.total, self.work)
-            if trained is None:
-                raise RecipeError(
-                    "the final training diverged", got=trial.said, do="try a lower learning rate with --lr"
-                )
-            model = replace(trained, readout=replace(trained.readout, temperature=choice.temperature))
-        layers: tuple[dict[str, Any], ...] = ()
-        if refit is not None and choice.refit is not None:
-            model, layers = refit.final(model, self.rows, self.task, choice.refit, self.work)
-        return TrainedHead(model, choice, last, ranking, held, self.task.metric, notes, layers)
+        trial.config = replace(trial.config, loop=replace(trial.config.loop, patience=None))
+        trial.stop = max(1, round(choice.reached * trial.total))
+        trained = trial.advance(trial.stop, self.work)
+        if trained is None:
+            said, (model, layers) = (*said, final_diverged(trial)), spare()
+        else:
+            model, layers = self._finished(trained, choice)
+        return TrainedHead(model, choice, trial, ranking, held, self.task.metric, said, layers)
 
-
-def _candidate(trial: Trial, metric: str, chosen: bool) -> Candidate:
-    """A trial as a cell of the record: its score where it was last judged."""
-    score = trial.value[0] if higher_is_better(metric) else -trial.value[0]
-    error = math.nan
-    if metric == "accuracy" and trial.held is not None and 0 <= score <= 1:
-        error = math.sqrt(score * (1 - score) / len(trial.held))
-    steps = 0 if trial.outcome is None else trial.outcome.steps
-    name = trial.name if steps == trial.total else f"{trial.name}, {steps} of {trial.total} steps"
-    return Candidate(name, trial.key[0], score if math.isfinite(score) else math.nan, error, chosen)
-
-
-def _curve(trial: Trial, *, final: bool) -> dict[str, Any]:
-    outcome = trial.outcome
-    history = () if outcome is None else outcome.history
-    status = "halved" if outcome is None or outcome.status == "paused" else outcome.status
-    return {
-        "name": trial.name,
-        "role": "final" if final else "twin" if status in ("completed", "stopped") else "candidate",
-        "status": "diverged" if trial.said else status,
-        "steps": 0 if outcome is None else outcome.steps,
-        "total": trial.total,
-        "score": trial.value[0] if math.isfinite(trial.value[0]) else None,
-        "epochs": [
-            {"epoch": e.epoch, "loss": e.loss, "train": e.train_score, "validation": e.validation_score}
-            for e in history
-        ],
-    }
-
-
-def _notes(
-    ranking: list[Trial], prepared: Heads, choice: Choice, train: Train, probe: Probe | None
-) -> Iterator[Finding]:
-    tau = "" if choice.tau == _SOLVED else f", after {choice.tau} epochs of head probing"
-    yield Finding(
-        "training-choice",
-        f"Trained at learning rate {choice.lr:g}{tau}." if not choice.frozen else "The backbone stays as it is.",
-        "info",
-        choice.lr,
-        "learning rate",
-        detail=f"Chosen among {len(ranking)} by successive halving on a held-out fifth of the rows."
-        + (" No training did better there than the frozen backbone." if choice.frozen else ""),
-    )
-    if (refit := choice.refit) is not None:
-        yield Finding(
-            "refitted-head",
-            f"A {refit.form} head on all layers of the tuned network, features scaled by {refit.scaling}.",
-            "info",
-            refit.strength,
-            "strength",
-            detail="Chosen on held-out rows that the network which gave their features was not trained on.",
-        )
-    if gone := [trial for trial in ranking if trial.said]:
-        yield Finding(
-            "training-diverged",
-            f"{len(gone)} of {len(ranking)} trainings diverged and were stopped.",
-            "info",
-            len(gone),
-            "trainings",
-            detail="; ".join(f"{trial.name}: {trial.said}" for trial in gone[:3]),
-            advice="Nothing to do: the choice is among the others. Lower rates with --lr avoid the waste.",
-        )
-    if prepared.diverged:
-        yield Finding(
-            "probing-diverged",
-            "Head probing diverged before its longest tau.",
-            "warning",
-            detail=prepared.diverged,
-            advice="The heads from before are used; a lower rate of the probing would give the others.",
-        )
-    rates = sorted(train.lrs)
-    if len(rates) > 1 and choice.lr in (rates[0], rates[-1]) and not choice.frozen:
-        side = "lowest" if choice.lr == rates[0] else "highest"
-        yield Finding(
-            "learning-rate-at-edge",
-            f"The chosen learning rate is the {side} that was tried.",
-            "advice",
-            choice.lr,
-            "learning rate",
-            advice=f"Try --lr {choice.lr * (0.3 if side == 'lowest' else 3):.3g}: it may do better.",
-        )
-    if probe is not None and probe.smoothing < train.config.label_smoothing:
-        yield Finding(
-            "smoothing-opposes",
-            "Labels are smoothed more in training than in head probing.",
-            "warning",
-            train.config.label_smoothing,
-            "smoothing",
-            detail="The head is prepared for harder labels than it is then trained on, which sends features back.",
-            advice="Smooth the probing's labels at least as much as the training's.",
-        )
+    def _finished(self, trained: Adapted, choice: Choice) -> tuple[Adapted, tuple[dict[str, Any], ...]]:
+        """A trained model with its temperature, and where a head is refitted that one and its layers' shares."""
+        model = replace(trained, readout=replace(trained.readout, temperature=choice.temperature))
+        refit = self.stages[2]
+        if refit is None or choice.refit is None:
+            return model, ()
+        return refit.final(model, self.rows, self.task, choice.refit, self.work)

@@ -91,10 +91,8 @@ class Refit:
         readout = replace(solution.readout, temperature=chosen.temperature)
         some = {name: Dense(matrix.tensor[:_SHOWN_ROWS]) for name, matrix in matrices.items()}
         shares = layer_shares(readout, view.design(some, task.target.outputs), wanted.blocks)
-        width = tuned.plan.blocks[0].width
-        model = replace(
-            tuned, network=network, plan=wanted, view=view, readout=readout, own_head=(task.target.outputs, width)
-        )
+        own_head = tuned.own_head or (task.target.outputs, tuned.plan.blocks[0].width)
+        model = replace(tuned, network=network, plan=wanted, view=view, readout=readout, own_head=own_head)
         return model, tuple(shares)
 
     def _solved(self, design: FeatureDesign, task: Task, folds: np.ndarray) -> Solution:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shutil
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from torch import Tensor
@@ -82,6 +82,7 @@ class Trial:
         rows, task: to train on.
         held: to judge by.
         key: (lr, τ), or whatever tells the choice.
+        stop: the step after which a training ends whose twin was best there; ``None``: at its end.
         watch: what looks on.
     """
 
@@ -93,11 +94,19 @@ class Trial:
     task: Task
     held: ManifestRows | None = None
     key: tuple[float, int] = (0.0, 0)
+    stop: int | None = None
     value: tuple[float, float] = (-math.inf, -math.inf)
     outcome: Outcome | None = None
     outputs: Tensor | None = None
     said: str = ""
     watch: Instruments | None = None
+
+    @property
+    def reached(self) -> float:
+        """The share of the whole length at which it was best, if it stopped early; else 1."""
+        if self.outcome is None or self.outcome.status != "stopped":
+            return 1.0
+        return min(1.0, self.outcome.best * self.config.batches(len(self.rows)) / self.total)
 
     @property
     def total(self) -> int:
@@ -113,7 +122,8 @@ class Trial:
             return None
         module = lay_out(grafted(self.head, self.task, self.tuning))
         objective = Objective.of(self.task)
-        run = training(module, self.rows, self.config, objective, None, None)
+        judges = self.held if self.config.loop.patience is not None else None
+        run = training(module, self.rows, self.config, objective, judges, None)
         run.folder, run.watch = work.place(run.key), self.watch
         if self.watch is not None:
             self.watch.begin(module, self.rows)
@@ -121,6 +131,10 @@ class Trial:
         before = run.step
         try:
             self.outcome = run.advance(until, progress=lambda *_: work.step(), sparing=True)
+            if self.stop is not None and run.step == self.stop < run.total:
+                self.outcome = replace(self.outcome, status="stopped", message=f"stopped after {run.step} steps")
+                if run.average is not None:
+                    module.load_state_dict(run.average.tensors)
         except DivergedError as error:
             self.said, self.outcome, self.value = error.what, error.outcome, (-math.inf, -math.inf)
             return None

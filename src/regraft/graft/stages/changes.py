@@ -1,0 +1,107 @@
+"""What a user may ask of methods that train, as changes to their stages."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import Any, Literal
+
+from regraft.errors import RecipeError
+from regraft.graft.stages.augment import Augment
+from regraft.graft.stages.training import Probe, Reinitialise, Train
+
+__all__ = ["HIDDEN", "PROBING", "SETTINGS", "Changes"]
+
+#: Units of the hidden layer of ``head="mlp"`` (Ren et al., ICLR 2023).
+HIDDEN = 256
+
+
+@dataclass(frozen=True)
+class Changes:
+    """Changes to the stages of a recipe; ``None`` leaves things as they are.
+
+    Attributes:
+        tau: epochs of head probing, or ``auto``.
+        head: ``linear``, or ``mlp`` for a hidden layer of 256 ReLUs under it.
+        partial: draw so many of the last blocks anew and probe them with the head, as part of it.
+        smoothing: of the labels in head probing.
+        probe_augmented: probe on augmented images.
+        steps, epochs: length of the training.
+        lr: its one learning rate.
+        batchnorm: ``frozen`` statistics or the ``batch``'s.
+        patience: stop after so many epochs without a better score on the held-out rows.
+        freeze: patterns over parameter names that stay as they are.
+        augment: of images in training, or its text (``flip,shift=4,crop=0.5``).
+        train_smoothing: of the labels in training.
+    """
+
+    tau: int | Literal["auto"] | None = None
+    head: Literal["linear", "mlp"] | None = None
+    partial: int | None = None
+    smoothing: float | None = None
+    probe_augmented: bool | None = None
+    steps: int | None = None
+    epochs: int | None = None
+    lr: float | None = None
+    batchnorm: Literal["frozen", "batch"] | None = None
+    patience: int | None = None
+    freeze: tuple[str, ...] | list[str] | str | None = None
+    augment: Augment | str | None = None
+    train_smoothing: float | None = None
+
+    def __post_init__(self) -> None:
+        for name, value, known in (
+            ("head", self.head, ("linear", "mlp")),
+            ("batchnorm", self.batchnorm, ("frozen", "batch")),
+        ):
+            if value is not None and value not in known:
+                raise RecipeError(f"{name} {value!r} is unknown", expected=" or ".join(known))
+        if self.steps is not None and self.epochs is not None:
+            raise RecipeError("the training has two lengths", expected="--steps or --epochs", got="both")
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The settings that are asked for."""
+        values = {name: getattr(self, name) for name in SETTINGS}
+        return tuple(n for n, v in values.items() if v is not None and v is not False and v not in ([], ()))
+
+    def probe(self, stage: Probe) -> Probe:
+        """Head probing with the changes."""
+        asked: dict[str, Any] = {"tau": self.tau, "smoothing": self.smoothing, "augmented": self.probe_augmented}
+        if self.head is not None:
+            asked["hidden"] = HIDDEN if self.head == "mlp" else 0
+        return replace(stage, **_there(asked))
+
+    def train(self, stage: Train) -> Train:
+        """Training with the changes.
+
+        Raises:
+            RecipeError: a value is out of range.
+        """
+        freeze = (self.freeze,) if isinstance(self.freeze, str) else None if not self.freeze else tuple(self.freeze)
+        norms = {"frozen": "frozen", "batch": "trained", None: None}[self.batchnorm]
+        tuning = replace(stage.tuning, **_there({"norms": norms, "freeze": freeze}))
+        loop = replace(stage.config.loop, **_there({"patience": self.patience}))
+        config = replace(stage.config, loop=loop, **_there({"label_smoothing": self.train_smoothing}))
+        if self.steps is not None or self.epochs is not None:
+            config = replace(config, steps=self.steps, epochs=self.epochs)
+        augment = Augment.parse(self.augment) if isinstance(self.augment, str) else self.augment
+        lrs = None if self.lr is None else (self.lr,)
+        return replace(stage, config=config, tuning=tuning, **_there({"lrs": lrs, "augment": augment}))
+
+    def to(self, stages: tuple[Any, ...]) -> tuple[Any, ...]:
+        """The stages with the changes; a partial backbone is a stage more, before all others."""
+        changed = [
+            self.probe(stage) if isinstance(stage, Probe) else self.train(stage) if isinstance(stage, Train) else stage
+            for stage in stages
+        ]
+        return tuple(changed) if self.partial is None else (Reinitialise(self.partial), *changed)
+
+
+#: The names of the settings.
+SETTINGS: tuple[str, ...] = tuple(field.name for field in fields(Changes))
+#: Those that are about head probing.
+PROBING: tuple[str, ...] = ("tau", "head", "partial", "smoothing", "probe_augmented")
+
+
+def _there(values: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in values.items() if value is not None}

@@ -1,0 +1,171 @@
+"""What was chosen on the hold-out, and what the record says of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from regraft.graft.problem import Task
+from regraft.graft.stages.training import Probe, Train
+from regraft.graft.training.probing import Heads
+from regraft.graft.training.refit import Refitted
+from regraft.graft.training.trial import Trial
+from regraft.heads import higher_is_better
+from regraft.record import Candidate, Finding
+
+__all__ = ["SOLVED", "Choice", "candidate", "curve", "final_diverged", "notes", "one_class"]
+
+SOLVED = -1  # the τ of a head that was solved, not probed
+
+
+@dataclass(frozen=True, eq=False)
+class Choice:
+    """What was chosen on the hold-out.
+
+    Attributes:
+        lr, tau: of the training; τ is -1 for a head that was solved.
+        frozen: the backbone stays as it is (FT+).
+        temperature: on the held-out rows.
+        reached: the share of the training after which the twin was best, where it stopped early.
+        refit: what the head on the tuned network's features was chosen as.
+    """
+
+    lr: float
+    tau: int
+    frozen: bool = False
+    temperature: float = 1.0
+    reached: float = 1.0
+    refit: Refitted | None = None
+
+
+def candidate(trial: Trial, metric: str, chosen: bool) -> Candidate:
+    """A trial as a cell of the record: its score where it was last judged."""
+    score = trial.value[0] if higher_is_better(metric) else -trial.value[0]
+    error = math.nan
+    if metric == "accuracy" and trial.held is not None and 0 <= score <= 1:
+        error = math.sqrt(score * (1 - score) / len(trial.held))
+    steps = 0 if trial.outcome is None else trial.outcome.steps
+    name = trial.name if steps == trial.total else f"{trial.name}, {steps} of {trial.total} steps"
+    return Candidate(name, trial.key[0], score if math.isfinite(score) else math.nan, error, chosen)
+
+
+def curve(trial: Trial, *, final: bool) -> dict[str, Any]:
+    """Loss and score of a training by epoch, for the record."""
+    outcome = trial.outcome
+    history = () if outcome is None else outcome.history
+    status = "halved" if outcome is None or outcome.status == "paused" else outcome.status
+    return {
+        "name": trial.name,
+        "role": "final" if final else "twin" if status in ("completed", "stopped") else "candidate",
+        "status": "diverged" if trial.said else status,
+        "steps": 0 if outcome is None else outcome.steps,
+        "total": trial.total,
+        "score": trial.value[0] if math.isfinite(trial.value[0]) else None,
+        "epochs": [
+            {"epoch": e.epoch, "loss": e.loss, "train": e.train_score, "validation": e.validation_score}
+            for e in history
+        ],
+    }
+
+
+def notes(
+    ranking: list[Trial], prepared: Heads, choice: Choice, train: Train, probe: Probe | None
+) -> Iterator[Finding]:
+    """What the choice has to say."""
+    tau = "" if choice.tau == SOLVED else f", after {choice.tau} epochs of head probing"
+    yield Finding(
+        "training-choice",
+        f"Trained at learning rate {choice.lr:g}{tau}." if not choice.frozen else "The backbone stays as it is.",
+        "info",
+        choice.lr,
+        "learning rate",
+        detail=f"Chosen among {len(ranking)} by successive halving on a held-out fifth of the rows."
+        + (" No training did better there than the frozen backbone." if choice.frozen else ""),
+    )
+    if choice.reached < 1:
+        yield Finding(
+            "stopped-early",
+            f"Training was stopped after {100 * choice.reached:.0f} % of its length.",
+            "info",
+            choice.reached,
+            "share of the steps",
+            detail="There the held-out rows were predicted best; training on all rows takes the same share.",
+        )
+    if (refit := choice.refit) is not None:
+        yield Finding(
+            "refitted-head",
+            f"A {refit.form} head on all layers of the tuned network, features scaled by {refit.scaling}.",
+            "info",
+            refit.strength,
+            "strength",
+            detail="Chosen on held-out rows that the network which gave their features was not trained on.",
+        )
+    if gone := [trial for trial in ranking if trial.said]:
+        yield Finding(
+            "training-diverged",
+            f"{len(gone)} of {len(ranking)} trainings diverged and were stopped.",
+            "info",
+            len(gone),
+            "trainings",
+            detail="; ".join(f"{trial.name}: {trial.said}" for trial in gone[:3]),
+            advice="Nothing to do: the choice is among the others. Lower rates with --lr avoid the waste.",
+        )
+    if prepared.diverged:
+        yield Finding(
+            "probing-diverged",
+            "Head probing diverged before its longest tau.",
+            "warning",
+            detail=prepared.diverged,
+            advice="The heads from before are used; a lower rate of the probing would give the others.",
+        )
+    rates = sorted(train.lrs)
+    if len(rates) > 1 and choice.lr in (rates[0], rates[-1]) and not choice.frozen:
+        side = "lowest" if choice.lr == rates[0] else "highest"
+        yield Finding(
+            "learning-rate-at-edge",
+            f"The chosen learning rate is the {side} that was tried.",
+            "advice",
+            choice.lr,
+            "learning rate",
+            advice=f"Try --lr {choice.lr * (0.3 if side == 'lowest' else 3):.3g}: it may do better.",
+        )
+    if probe is not None and probe.smoothing < train.config.label_smoothing:
+        yield Finding(
+            "smoothing-opposes",
+            "Labels are smoothed more in training than in head probing.",
+            "warning",
+            train.config.label_smoothing,
+            "smoothing",
+            detail="The head is prepared for harder labels than it is then trained on, which sends features back.",
+            advice="Smooth the probing's labels at least as much as the training's.",
+        )
+
+
+def one_class(held: Task) -> Iterator[Finding]:
+    """Whether the rows that choose could tell candidates apart at all."""
+    values = held.target.values
+    if values.ndim == 1 and held.kind in ("binary", "multiclass") and len(np.unique(values)) == 1:
+        yield Finding(
+            "one-class-chooses",
+            f"All {len(held)} held-out rows that choose how to train are of class {held.target.classes[values[0]]!r}.",
+            "warning",
+            len(held),
+            "rows",
+            detail="Whoever predicts this class always is right about them, so they can choose nothing.",
+            advice="Bring more rows or groups of the other classes, or fix the choices with --lr and --tau.",
+        )
+
+
+def final_diverged(trial: Trial) -> Finding:
+    """What is said where the last training failed and the one that made the choice is kept."""
+    return Finding(
+        "final-training-diverged",
+        "The training on all rows diverged; the model trained on four fifths of them is kept.",
+        "warning",
+        detail=trial.said,
+        advice=f"Try --lr {trial.config.optimiser.lr * 0.3:.3g}.",
+    )

@@ -1,0 +1,90 @@
+"""Head probing through the network itself: on augmented images, or with the top blocks as part of the head."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from regraft.graft.adapted import Adapted
+from regraft.graft.problem import Task
+from regraft.graft.stages.augment import Augment
+from regraft.graft.stages.config import Tuning
+from regraft.graft.stages.training import Probe
+from regraft.graft.training.checkpoint import read, write
+from regraft.graft.training.finetune import grafted, lay_out, step_flops, training
+from regraft.graft.training.grafted import Grafted
+from regraft.graft.training.loop import DivergedError
+from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.graft.training.objective import Objective
+from regraft.graft.training.probing import Heads, probing_config
+from regraft.graft.training.trial import Work
+from regraft.network.hidden import hidden_parameters
+
+__all__ = ["live_heads"]
+
+
+def live_heads(
+    start: Adapted, rows: ManifestRows, task: Task, stage: Probe, taus: Sequence[int], anew: tuple[str, ...], work: Work
+) -> Heads:
+    """One trajectory of max(τ) epochs that trains the head, a hidden layer under it and the blocks ``anew``, and keeps
+    the model at every τ. What lies below stays as it is, its normalisation too.
+
+    Every epoch is a pass of the backbone, where probing on features takes one pass for all. The trajectory is
+    checkpointed, and each τ's weights are kept beside it, so that what was killed goes on bit for bit.
+
+    Args:
+        start: the head at τ = 0; its readout is linear.
+        rows: augmented as they say if ``stage.augmented``, else as they are.
+        task: of these rows.
+        stage: how.
+        taus: which heads to keep.
+        anew: paths of blocks whose weights were drawn anew.
+        work: where the trajectory is kept and counted.
+    """
+    if not stage.augmented:
+        rows = replace(rows, augment=Augment())
+    module = lay_out(grafted(start, task, Tuning(norms="frozen", anew=anew)))
+    _only(module, anew)
+    kept = {0: start} if 0 in taus else {}
+    longest = max(taus)
+    if longest == 0:
+        return Heads(kept, {0: None})
+    run = training(module, rows, probing_config(stage, longest, task.seed), Objective.of(task), None, None)
+    run.folder = work.place(run.key)
+    files = {tau: run.folder / f"tau-{tau}.safetensors" for tau in sorted(set(taus)) if tau > 0}
+    for tau, file in files.items():
+        if file.is_file():
+            module.load_state_dict(read(file)[0])
+            kept[tau] = _probed(module)
+    run.open()
+    said = ""
+    for tau, file in files.items():
+        if tau in kept:
+            continue
+        before = run.step
+        try:
+            run.advance(tau * run.per_epoch, progress=lambda *_: work.step(), sparing=True)
+        except DivergedError as error:
+            said = error.what
+            break
+        finally:
+            passed = round((run.step - before) * len(rows) / run.per_epoch)
+            if passed:
+                work.trained(passed, passed * step_flops(module, rows))
+        write(file, module.state_dict(), {"tau": tau})
+        kept[tau] = _probed(module)
+    scores = {epoch.epoch: epoch.train_score for epoch in run.history}
+    return Heads(kept, {tau: scores.get(tau) for tau in kept}, said)
+
+
+def _only(module: Grafted, anew: tuple[str, ...]) -> None:
+    """Let only the head and what belongs to it be trained."""
+    free = set() if module.adapted.own_head is None else set(hidden_parameters(module.network))
+    for name, parameter in module.backbone.named_parameters():
+        inside = any(name.startswith(f"{path}.") for path in anew)
+        parameter.requires_grad_(name in free or inside)
+
+
+def _probed(module: Grafted) -> Adapted:
+    found = module.result()
+    return replace(found, readout=replace(found.readout, form="probed"))
