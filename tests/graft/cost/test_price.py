@@ -96,9 +96,10 @@ def test_gram_search_by_hand():
     """One size, one fold, one penalty, one fraction: ten rows, 40 features, 3 outputs, 8 of them kept."""
     found = gram_search_flops([40], 10, 3, folds=1, strengths=1, fractions=(0.2,))
     cubed = 1000
-    assert found["score"] == pytest.approx(5 / 8 * 2 * 100 * 40 + 2 * (cubed / 3 + 2 * 10 * 40 * 3))
-    assert found["fractions"] == pytest.approx(5 / 8 * 2 * 100 * (8 + 8) + 2 * cubed / 3)
-    assert found["final"] == pytest.approx(2 * (10 * cubed + 40 * 4 * 100 * 3))
+    scores = cubed / 3 + 2 * 10 * 40 * 3
+    assert found["score"] == pytest.approx(100 * 40 + scores)
+    assert found["fractions"] == pytest.approx(100 * (8 + 8) + 2 * cubed / 3)
+    assert found["final"] == pytest.approx(scores + 100 * (8 + 8) + 2 * (10 * cubed + 40 * 4 * 100 * 3))
 
 
 def test_gram_search_grows_with_its_grid_and_stops_at_its_samples():
@@ -106,7 +107,9 @@ def test_gram_search_grows_with_its_grid_and_stops_at_its_samples():
     double = gram_search_flops([1000], 100, 10, folds=5, solves=2)
     assert double == {name: 2 * value for name, value in base.items()}
     more = gram_search_flops([1000, 1000], 100, 10, folds=5)
-    assert more["score"] == 2 * base["score"]
+    one = gram_search_flops([1000], 100, 10, folds=5, strengths=1)  # the second size tries one penalty
+    assert more["score"] == pytest.approx(base["score"] + one["score"])
+    assert more["fractions"] == pytest.approx(base["fractions"] + one["fractions"])
     assert more["final"] == base["final"]
     wide = [gram_search_flops([size], 100, 10, folds=5)["fractions"] for size in (10**7, 10**8)]
     assert wide[0] == pytest.approx(wide[1], rel=0.25)  # nested Grams are sampled

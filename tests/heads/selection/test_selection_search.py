@@ -9,6 +9,7 @@ from tests.heads.problems import classes_of, flat, scale_of
 import regraft.heads.selection.head2toe as head2toe
 from regraft.errors import SolverError
 from regraft.heads import Response, keep, kept_design, relevance, score, select, solve
+from regraft.heads.selection.fold_tasks import fold_tasks
 from regraft.linear import Cast, Dense, FeatureDesign, SignedRoot, UnitRows
 
 from .test_selection import normalised, unit_design, unit_rows
@@ -135,11 +136,11 @@ def test_random_labels_score_at_chance_and_would_not_if_selection_saw_them(monke
     honest = mean_score()
     assert max(honest) < 0.68
 
-    true_scores = head2toe.panel_scores
+    true_scores, everything = head2toe.panel_scores, fold_tasks(classes_of(codes), None, None)
     monkeypatch.setattr(
         head2toe,
         "panel_scores",
-        lambda panel, tasks, strengths: true_scores(panel, [tasks[-1]] * len(tasks), strengths),
+        lambda panel, tasks, strengths: true_scores(panel, everything * len(tasks), strengths),
     )
     leaky = mean_score()
     assert min(leaky) > 0.78
@@ -149,10 +150,17 @@ def test_the_best_of_several_sizes_is_chosen_and_every_cell_is_kept():
     x, codes = planted(noise=2.0)
     noise = np.abs(np.random.default_rng(9).normal(size=(90, 600)))
     designs = {"1": design_of(noise, 3), "2": design_of(x, 3), "3": design_of(noise[:, :300], 3)}
-    found = select(designs, classes_of(codes), folds=np.arange(90) % 5, metric="accuracy", fractions=(0.01, 0.05))
+    arguments = {"folds": np.arange(90) % 5, "metric": "accuracy", "fractions": (0.01, 0.05)}
+    found = select(designs, classes_of(codes), every_strength=True, **arguments)
     assert found.size == "2"
     assert [cell.size for cell in found.table] == ["1"] * 8 + ["2"] * 8 + ["3"] * 8
     assert {name: len(s) for name, s in found.scores.items()} == designs["2"].widths
+
+    fewer = select(designs, classes_of(codes), **arguments)
+    first = max(fewer.table[:8], key=lambda cell: cell.score).strength
+    assert [cell.strength for cell in fewer.table] == [1e-2] * 4 + [1e-3] * 4 + [first] * 8
+    same = [c for c in found.table if c.size == "1" or c.strength == first]
+    assert [(c.size, c.score, c.kept) for c in fewer.table] == [(c.size, c.score, c.kept) for c in same]
 
 
 def test_a_further_scaling_is_tried_at_the_best_size_alone():
@@ -163,7 +171,7 @@ def test_a_further_scaling_is_tried_at_the_best_size_alone():
     arguments = {"folds": np.arange(90) % 5, "metric": "accuracy", "fractions": (0.01, 0.05)}
     sizes = {"1": design_of(noise, 3), "2": design_of(x, 3)}
     more = {"1": {"1, root-unit": design_of(noise, 3)}, "2": {"2, root-unit": roots}}
-    found = select(sizes, classes_of(codes), more=more, **arguments)
+    found = select(sizes, classes_of(codes), more=more, every_strength=True, **arguments)
     assert [cell.size for cell in found.table] == ["1"] * 8 + ["2"] * 8 + ["2, root-unit"] * 8
     alone = select({"roots": roots}, classes_of(codes), **arguments)
     assert [c.score for c in found.table[16:]] == [c.score for c in alone.table]
@@ -390,7 +398,8 @@ def test_a_given_scorer_ranks_the_features_in_every_fold_and_for_the_final_head(
     scorer = Favourites(7, 120, 300, 301)
     arguments = {"folds": np.arange(90) % 3, "metric": "accuracy", "fractions": (0.01,)}
     found = select({"512": design_of(x, 3)}, classes_of(codes), scorer=scorer, **arguments)
-    assert scorer.seen == [(min(limit, 90), 4, min(limit, 90), [1e-2, 1e-3])]
+    rows = min(limit, 90)
+    assert scorer.seen == [(rows, 3, rows, [1e-2, 1e-3]), (rows, 1, rows, [1e-2, 1e-3])]
     assert {k: v.tolist() for k, v in found.columns.items()} == {"layer0": [7], "layer1": [20], "layer2": [100, 101]}
     assert found.scores["layer1"][20] == 3
     assert found.table[0].score < 0.7 < select({"512": design_of(x, 3)}, classes_of(codes), **arguments).table[0].score

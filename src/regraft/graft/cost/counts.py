@@ -29,8 +29,8 @@ __all__ = [
 
 #: The fine-tuning that others are compared with: 500 steps of 64 rows.
 FINETUNE_STEPS, FINETUNE_BATCH = 500, 64
-_TRIANGLE = 5 / 8  # of X Xᵀ that a symmetric product of four slices computes
-_SAMPLED, _NESTED = 65_536, 8192  # columns of a Gram, of a nested Gram: see regraft.heads.select
+_TRIANGLE = 1 / 2  # of X Xᵀ that a symmetric product computes
+_SAMPLED, _NESTED, _KERNEL = 65_536, 3072, 16_384  # columns of a Gram, of a nested one, of the chosen cell's
 _EIGEN = 10  # n³ of an eigendecomposition, about
 _PATH_PRODUCTS = 40  # products with the factorised design that one cross-validated path takes, measured
 
@@ -138,14 +138,15 @@ def gram_search_flops(
 ) -> dict[str, float]:
     """Head2Toe's search by Gram matrices (:func:`regraft.heads.select`), by leading terms.
 
-    For n rows and, at each target size, N features; a symmetric product of k columns takes 5/8 · 2 n² k:
+    For n rows and, at each target size, N features; a symmetric product of k columns takes n² k:
 
-    * ``score`` (the paper's C_all): Σ_T 5/8 · 2 n² min(N, 65,536) for the Gram, n³/3 for each of (folds + 1)
-      × strengths Cholesky factors, 2 n N C for each of them to score all features.
-    * ``fractions`` (its Σ_f C_f): Σ_T folds × strengths × Σ_f of 5/8 · 2 n² (k_f − k_f' + k_f) for the nested
-      Grams before and after the norms are recomputed, k_f = F N at most 8,192, and 2 · n³/3 for their heads.
-    * ``final``: the cross-validation of the head's form at the chosen cell, (folds + 1) eigendecompositions of
-      10 n³ and their paths.
+    * ``score`` (the paper's C_all): Σ_T n² min(N, 65,536) for the Gram, n³/3 for each of folds × s_T Cholesky
+      factors, 2 n N C for each of them to score all features; s_T is ``strengths`` at the first size, 1 at the others.
+    * ``fractions`` (its Σ_f C_f): Σ_T folds × s_T × Σ_f of n² (k_f − k_f' + k_f) for the nested Grams before and
+      after the norms are recomputed, k_f = F N at most 3,072, and 2 · n³/3 for their heads.
+    * ``final``: the scores of all rows and the cross-validation of the head's form at the chosen cell (the largest
+      size, say): a Gram of at most 16,384 columns and an eigendecomposition of 10 n³ a fold, their paths, and the
+      same on all rows.
 
     Args:
         widths: N of each target size.
@@ -155,17 +156,20 @@ def gram_search_flops(
     """
     n = min(rows, 4000)
     parts = {"score": 0.0, "fractions": 0.0, "final": 0.0}
-    fits = (folds + 1) * strengths
-    for width in widths:
+    for place, width in enumerate(widths):
+        tried = folds * (1 if place else strengths)
         parts["score"] += _TRIANGLE * 2.0 * n**2 * min(width, _SAMPLED)
-        parts["score"] += fits * (n**3 / 3 + 2.0 * n * width * outputs)
+        parts["score"] += tried * (n**3 / 3 + 2.0 * n * width * outputs)
         last = 0.0
         for fraction in sorted(fractions):
             count = min(max(1.0, fraction * width), _NESTED)
             columns = max(count - last, 0.0) + count
-            parts["fractions"] += folds * strengths * (_TRIANGLE * 2.0 * n**2 * columns + 2 * n**3 / 3)
+            parts["fractions"] += tried * (_TRIANGLE * 2.0 * n**2 * columns + 2 * n**3 / 3)
             last = count
-    parts["final"] = (folds + 1) * (_EIGEN * float(n) ** 3 + _PATH_PRODUCTS * 4.0 * n**2 * outputs)
+    kept = max(1.0, max(fractions) * max(widths))
+    parts["final"] = n**3 / 3 + 2.0 * n * max(widths) * outputs
+    parts["final"] += _TRIANGLE * 2.0 * n**2 * (folds * min(kept, _KERNEL) + kept)
+    parts["final"] += (folds + 1) * (_EIGEN * float(n) ** 3 + _PATH_PRODUCTS * 4.0 * n**2 * outputs)
     return {name: solves * value for name, value in parts.items()}
 
 

@@ -52,19 +52,23 @@ def select(
     seed: int = 0,
     scorer: Scorer | None = None,
     more: Mapping[str, Mapping[str, FeatureDesign]] | None = None,
+    every_strength: bool = False,
 ) -> Selection:
     """Choose target size T, fraction F, score penalty λ and norm order by cross-validated ridge heads, then the head.
 
     For every design and λ, each fold's features are scored without its rows (:func:`regraft.heads.relevance`),
     the ⌊N·F⌋ best are kept, and a ridge head of penalty λ on them predicts the fold, with rows of unit norm
-    over the kept features of each layer and with the norms as they were. At the best cell the forms and their
+    over the kept features of each layer and with the norms as they were. λ is in units of the features' mean squared
+    norm, so it means the same at every size: all values are tried on the first design, its best one on the others
+    (``every_strength`` tries all on all). At the best cell the forms and their
     penalties are cross-validated (features again chosen inside each fold), and the head is refitted on all rows
     with the features that all rows choose.
 
-    Above 65,536 features the cells' Grams are multiplied in bfloat16, and sets of more than 6,144 features are
-    sampled (see :func:`regraft.heads.selection.nested.steps`); the cross-validation of the chosen cell is over every
-    kept column, the final head on the features as they are. Above 4,000 rows the cells are compared on 4,000 of
-    them, drawn with ``seed`` in the classes' proportions; the chosen cell is scored, validated and fitted on all.
+    Above 65,536 features the cells' Grams are of features rounded to bfloat16, and sets of more than 3,072 features are
+    sampled (see :func:`regraft.heads.selection.nested.steps`); the cross-validation of the chosen cell is over at most
+    16,384 of the kept columns, the final head over all of them as they are. Above 4,000 rows the cells are compared on
+    4,000 of them, drawn with ``seed`` in the classes' proportions; the chosen cell is scored, validated and fitted on
+    all.
 
     Args:
         designs: by key, as cells and the selection name it (the target size, say); features by layer, normally with
@@ -83,6 +87,7 @@ def select(
             alone, and what it finds there also chooses the features of the final head.
         more: by key of ``designs``, further designs under keys of their own (another scaling of the same blocks,
             say): tried only where their key's design was the best of ``designs``.
+        every_strength: try every λ on every design; else on the first alone.
 
     Returns:
         The selection. Equal scores go to the fewest stored bytes, then to the stronger penalty.
@@ -99,7 +104,8 @@ def select(
         check_rows(design, response)
         check_sizes(design, response, metric)
     wanted = check_forms(forms, response)
-    grid = _Grid(_fractions(fractions), check_strengths(strengths), scorer)
+    whole = check_strengths(strengths)
+    grid = _Grid(_fractions(fractions), whole, whole, every_strength, scorer)
     fold_of = check_folds(folds, len(response))
     rows = sample_weights(response, None)
     check_training(fold_of, row_weights(response, class_weight, rows))
@@ -122,27 +128,35 @@ def select(
 
 @dataclass(frozen=True)
 class _Grid:
+    """``strengths`` are those that are tried now, of ``whole``; a given scorer is asked for all, in its own units."""
+
     fractions: list[float]
+    whole: list[float]
     strengths: list[float]
+    every_strength: bool
     scorer: Scorer | None = None
+
+    def after(self, best: Cell) -> _Grid:
+        """What is tried once there is a best cell."""
+        return self if self.every_strength else replace(self, strengths=[best.strength])
 
     def scores(self, panel: Panel, tasks: Sequence[FoldTask], response: Response) -> Tensor:
         """(tasks, strengths, width)."""
         if self.scorer is None:
             return panel_scores(panel, tasks, self.strengths)
-        found = self.scorer(panel, tasks, response, self.strengths)
-        wanted = (len(tasks), len(self.strengths), panel.width)
+        found = self.scorer(panel, tasks, response, self.whole)
+        wanted = (len(tasks), len(self.whole), panel.width)
         if tuple(found.shape) != wanted:
             raise SolverError(
                 f"the scores of {self.scorer.name!r} have shape {tuple(found.shape)}",
                 expected=f"{wanted}: training sets, penalties, features",
             )
-        return found
+        return found[:, [self.whole.index(strength) for strength in self.strengths]]
 
 
 @dataclass(frozen=True, eq=False)
 class _Best:
-    """The chosen cell, every cell, and what scored the chosen one: (tasks, width), the last without a fold."""
+    """The chosen cell, every cell, and the scores at the chosen one: (tasks, width), the last without a fold."""
 
     cell: Cell
     table: tuple[Cell, ...]
@@ -210,7 +224,7 @@ def _compare(
     order = torch.argsort(folds, stable=True)
     sorted_folds, sorted_response = folds[order], response.take(order)
     judge = Judge(metric, sorted_response, sorted_folds, sorted_response.present, calibrate=metric in PROPER)
-    tasks = [*fold_tasks(response, folds, class_weight), *fold_tasks(response, None, class_weight)]
+    tasks, everything = fold_tasks(response, folds, class_weight), fold_tasks(response, None, class_weight)
     heads = fold_tasks(sorted_response, sorted_folds, class_weight)
     table: list[Cell] = []
     best: Cell | None = None
@@ -225,14 +239,17 @@ def _compare(
         table += _judged(judge, size, grid, logits, panel.width)
         last, best = best, _choose(table, judge.sign, one_standard_error)
         if best is not last:
-            found = scores, panel
+            found = scores[:, grid.strengths.index(best.strength)], panel
+        grid = grid.after(best)
         tried += 1
         if tried == len(queue):
             queue += [key for key in later.get(best.size, ()) if key not in queue]
     if best is None or found is None:
         raise SolverError("there is no design to choose features from", do="give at least one target size")
     chosen = tuple(replace(cell, chosen=cell is best) for cell in table)
-    return _Best(best, chosen, found[0][:, grid.strengths.index(best.strength)], found[1])
+    # what all rows choose is needed at the chosen cell alone: its scores wait until then
+    of_all = replace(grid, strengths=[best.strength]).scores(found[1], everything, response)[:, 0]
+    return _Best(best, chosen, torch.cat([found[0], of_all]), found[1])
 
 
 def _cells(

@@ -18,7 +18,7 @@ from regraft.heads.selection.panel import Columns, Panel, check_columns, check_g
 __all__ = ["NESTED_COLUMNS", "Columnwise", "Kernelwise", "Nested", "Step", "steps", "union"]
 
 #: Grams of kept sets up to this size are over every column; larger sets are sampled.
-NESTED_COLUMNS = 6144
+NESTED_COLUMNS = 3072
 
 
 @dataclass(frozen=True, eq=False)

@@ -95,6 +95,7 @@ class Panel:
         self.dtype = torch.float64 if self.held and design.dtype == torch.float64 else torch.float32
         self._memory: dict[str, Tensor] = {}
         self._units: dict[str, Tensor] = {}
+        self._grams: dict[int, Tensor] = {}
 
     def layers(self) -> Iterator[tuple[str, int, Tensor]]:
         """Yield (name, index of its first column, (N, d_l)) of layers with columns; valid until the next one."""
@@ -139,13 +140,16 @@ class Panel:
     def gram(self, limit: int | None = None) -> Tensor:
         """K = Σ_l X_l X_lᵀ (N × N), from at most about ``limit`` columns, by default 65,536.
 
-        Beyond the limit every s-th column of each layer stands for its s neighbours (a stratified sample).
+        Beyond the limit every s-th column of each layer stands for its s neighbours (a stratified sample). The
+        result is kept for the next call: it is not to be written to.
 
         Raises:
             SolverError: NaN or infinities.
         """
-        out = torch.zeros(self.n_rows, self.n_rows, dtype=self.dtype)
         stride = -(-self.width // (EXACT_COLUMNS if limit is None else limit))
+        if stride in self._grams:
+            return self._grams[stride]
+        out = torch.zeros(self.n_rows, self.n_rows, dtype=self.dtype)
         for _, _, x in self.layers():
             width = x.shape[1]
             if stride > 1:
@@ -159,7 +163,8 @@ class Panel:
                 add_product(part, x)
                 out.add_(part, alpha=weight)
         check_gram(out)
-        return mirror(out)
+        self._grams[stride] = mirror(out)
+        return out
 
     def kernels(
         self, choices: Sequence[Mapping[str, Tensor]], normalise: bool, limit: int | None = KERNEL_COLUMNS

@@ -29,8 +29,8 @@ class Scorer(Protocol):
 
         Args:
             panel: the features of N rows.
-            tasks: one for each fold, by rising fold, then the one with every row. A row of weight zero is left out
-                of that task: neither its label nor its features may have a say in that task's scores.
+            tasks: one for each fold, by rising fold; in a later call the one with every row. A row of weight zero is
+                left out of that task: neither its label nor its features may have a say in that task's scores.
             response: labels of the N rows, for what the tasks' targets do not tell; the same rule holds.
             strengths: the penalties λ of the search's grid; a scorer without a penalty repeats its scores.
         """
