@@ -4,6 +4,7 @@ from regraft.graft.adapted import Adapted
 from regraft.graft.artifact import load_artifact, save_artifact
 from regraft.graft.cost.estimate import estimate
 from regraft.graft.estimator import GraftClassifier, GraftRegressor
+from regraft.graft.evidence.exchange import head_exchange
 from regraft.graft.gradient.crops import predict_over_crops
 from regraft.graft.gradient.recipe import gradient_features, with_gradients
 from regraft.graft.options import Options, pick_device
@@ -43,6 +44,7 @@ __all__ = [
     "adapt",
     "estimate",
     "gradient_features",
+    "head_exchange",
     "load_artifact",
     "pick_device",
     "predict_over_crops",
