@@ -11,6 +11,8 @@ Beside it, in turn:
 * skglm's multi-task lasso (the group lasso of the squared loss) at one penalty, where it is installed and not
   with ``--quick``;
 * scikit-learn's LogisticRegressionCV on the last layer, and LogisticRegression on all layers, of the smallest size;
+* the pass that the search follows: a forward pass of ResNet-50 (random weights) at 224 pixels, timed on 64 rows and
+  multiplied up to as many as are searched, without decoding;
 * ``overlap``: how much of the top 1 % by exact float32 scores the sampled bfloat16 scores find.
 
 ``--case wide``: 397 classes × 1,696,552 features of 1,191 rows, stored in bfloat16. ``--case tall``: 10,000 rows ×
@@ -33,6 +35,7 @@ import numpy as np
 import torch
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV
 from torch import Tensor
+from transformers import ResNetConfig, ResNetModel
 
 from common import Row, note, parser, report
 from regraft.heads import Response, Selection, kept_design, relevance, select, select_reference
@@ -48,7 +51,8 @@ STRENGTH = 1e-2
 HELD_OUT = 200
 CASES = {"wide": (1_191, 1_696_552, 397), "tall": (10_000, 200_000, 10)}
 QUICK_CASES = {"wide": (300, 80_080, 60), "tall": (4_400, 3_016, 10)}
-COLUMNS = ("case", "ours_s", "peer", "peer_s", "ratio", "error")
+COLUMNS = ("case", "ours_s", "peer", "peer_s", "ratio", "floor_s", "times_floor", "error")
+PASS_ROWS, PASS_BATCH = 64, 16
 
 
 def main() -> None:
@@ -181,6 +185,7 @@ def search_case(quick: bool, classes: int, reference: bool) -> list[Row]:
     if not quick:  # it compiles for ten seconds
         rows.append(lasso_row(task, smallest))
     rows += library_rows(task, smallest, ours.ours_s)
+    rows.append(pass_row(len(task.codes), ours.ours_s))
     rows.append(overlap_row(task.designs[str(sizes[-1] if quick else sizes[1])], task.response))
     return rows
 
@@ -260,6 +265,17 @@ def library_rows(task: Task, size: str, ours: float | None) -> list[Row]:
         more = {"held_out": float(model.score(rows_of(task.held, layer), task.held_codes))}
         found.append(Row(case, ours, name, cpu, more=more))
     return found
+
+
+def pass_row(rows: int, ours: float | None) -> Row:
+    """The search beside a backbone's pass over the same number of rows."""
+    network = ResNetModel(ResNetConfig()).eval()  # depths 3, 4, 6, 3 of bottlenecks
+    pixels = torch.zeros(PASS_BATCH, 3, 224, 224)
+    with torch.inference_mode():
+        network(pixels)
+        found = [timed(lambda: network(pixels))[1] for _ in range(PASS_ROWS // PASS_BATCH)]
+    floor = float(np.median(found)) / PASS_BATCH * rows
+    return Row(f"the pass before it, ResNet-50, {PASS_ROWS} rows timed", ours, floor_s=floor)
 
 
 def overlap_row(design: FeatureDesign, response: Response) -> Row:
