@@ -1,0 +1,303 @@
+"""What methods that train cost: head probing, the choice of tau, a step beside a plain loop's and the HF Trainer's.
+
+* ``heads``: the heads of every tau from one trajectory (``ours_s``), beside the trajectory of the longest tau alone.
+* ``tau``: choosing tau by successive halving (``ours_s``), beside training every tau to its end; accuracy of what both
+  choose on the held-out fifth and on test rows, which chose nothing. CPU seconds, one learning rate. Development data:
+  digits (usps) and a rendered orientation through MobileNetV1-0.25 at 32 px.
+* ``steps``: steps of the Train stage (its checkpoints, one in ten seconds, left out) beside a plain PyTorch loop over the same batches with
+  the same optimiser and schedule (``error``: largest difference of the weights, relative to the largest weight), which
+  keeps PyTorch's own memory layout; beside that loop in the layout that ours takes; and beside the Trainer of
+  transformers, where accelerate is at hand. ``speed``: the peer's seconds over ours, of alternating turns.
+
+    python benchmarks/finetune.py [--quick] [--json [PATH]] [--parts heads,tau,steps] [--data FOLDER]
+"""
+
+from __future__ import annotations
+
+import copy
+import importlib.util
+import statistics
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from common import Row, interleaved, note, parser, report
+from regraft.data import Manifest, holdout, joined, rendered, scan
+from regraft.graft import METHODS, Adapted, Options, Probe, prepare
+from regraft.graft.build import problems, workshop
+from regraft.graft.preparation import swept
+from regraft.graft.problem import Task
+from regraft.graft.stages.config import Tuning
+from regraft.graft.training.finetune import grafted, lay_out, start, training
+from regraft.graft.training.halving import halve
+from regraft.graft.training.loop import Optimiser, TrainConfig
+from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.graft.training.objective import Objective
+from regraft.graft.training.problem import TAU_KEEP, TAU_RUNGS, TrainingProblem
+from regraft.graft.training.rows import order
+from regraft.network import Network
+from regraft.record import Ledger
+from regraft.reproduce.sources import pack_network
+
+TAUS = METHODS["finetune"].probe.taus
+TEST = 600
+LR = 3e-3
+PIXELS = 32
+
+
+def main() -> None:
+    options = parser(__doc__.splitlines()[0])
+    options.add_argument("--parts", default="heads,tau,steps", help="what to measure (default: %(default)s)")
+    options.add_argument("--seeds", type=int, default=0, help="of the choice of tau (default: 2, or 1 with --quick)")
+    arguments = options.parse_args()
+    if not (arguments.data / "weights").is_dir():
+        note(f"not run: data pack absent at {arguments.data}")
+        return
+    quick, parts, rows = arguments.quick, arguments.parts.split(","), []
+    with tempfile.TemporaryDirectory() as folder:
+        cache = Path(folder)
+        if "heads" in parts:
+            rows.append(_heads(_digits(arguments.data, 0), arguments.data, cache, 2 if quick else 5))
+        if "tau" in parts:
+            for seed in range(arguments.seeds or (1 if quick else 2)):
+                rows.append(_tau("usps", _digits(arguments.data, seed), arguments.data, cache, seed, quick))
+                if not quick:
+                    rows.append(_tau("orientation", _turned(seed), arguments.data, cache, seed, quick))
+        if "steps" in parts:
+            rows += _steps(arguments.data, 2 if quick else 6, 4 if quick else 8)
+    columns = ("case", "ours_s", "peer", "peer_s", "ratio", "speed", "ours_test", "peer_test", "error")
+    report("finetune", rows, arguments.json, columns=columns, threads=torch.get_num_threads())
+
+
+def _digits(data: Path, seed: int) -> Manifest:
+    whole = scan(data / "images" / "usps")
+    parts = {"train": whole.part("train").limit(1000, seed + 10), "test": whole.part("test").take(range(TEST))}
+    return joined(parts, "usps")
+
+
+def _turned(seed: int) -> Manifest:
+    parts = {"train": rendered("orientation", 1000, seed + 17), "test": rendered("orientation", TEST, 2_000_000)}
+    return joined(parts, "orientation")
+
+
+@dataclass(frozen=True)
+class Ready:
+    """The four fifths that are trained on, the fifth that judges, the test rows."""
+
+    rest: TrainingProblem
+    held: TrainingProblem
+    test: TrainingProblem
+
+
+def _ready(manifest: Manifest, network: Network, cache: Path, seed: int, steps: int) -> Ready:
+    recipe = METHODS["finetune"].altered(steps=steps)
+    options = Options(seed=seed, cache=cache, workers=0)
+    ready = prepare(manifest, network, method=recipe, options=options)
+    stores = swept(ready, options, Ledger(), None)
+    fit, test = problems(ready, stores, options, workshop(ready, options, None))
+    out = holdout(fit.task.target, None, 0.2, seed)
+    return Ready(fit.take(np.flatnonzero(~out)), fit.take(np.flatnonzero(out)), test)
+
+
+# ---------------------------------------------------------------------------------------------- heads
+
+
+def _heads(manifest: Manifest, data: Path, cache: Path, repeats: int) -> Row:
+    ready = _ready(manifest, pack_network("V1a", data, pixels=PIXELS), cache, 0, 500)
+    seconds, found = interleaved(
+        {"all": lambda: ready.rest.heads(TAUS), "longest": lambda: ready.rest.heads(TAUS[-1:])}, repeats=repeats
+    )
+    last = [found[name].by_tau[TAUS[-1]].readout.intercept for name in found]
+    return Row.timed(
+        f"heads of {len(TAUS)} tau, {len(ready.rest)} rows",
+        seconds["all"],
+        peer=(f"tau {TAUS[-1]} alone", seconds["longest"]),
+        error=float((last[0] - last[1]).abs().max()),
+        more={"speed": _speed(seconds["longest"].every, seconds["all"].every)},
+    )
+
+
+def _speed(peer: tuple[float, ...], ours: tuple[float, ...]) -> float:
+    """Median over turns of the peer's seconds over ours."""
+    return statistics.median(theirs / own for theirs, own in zip(peer, ours))
+
+
+# ------------------------------------------------------------------------------------------------ tau
+
+
+def _tau(name: str, manifest: Manifest, data: Path, cache: Path, seed: int, quick: bool) -> Row:
+    """The choice as :class:`TrainingProblem` makes it at one rate, and the whole sweep."""
+    steps = 50 if quick else 150
+    ready = _ready(manifest, pack_network("V1a", data, pixels=PIXELS), cache / f"{name}-{seed}", seed, steps)
+    heads = ready.rest.heads(Probe().candidates).by_tau
+    costs, scores = {}, {}
+    for arm, rungs in (("auto", TAU_RUNGS), ("sweep", (1.0,))):
+        work = replace(ready.rest.work, folder=cache / f"{name}-{seed}-{arm}", used=set(), steps=0)
+        trials = [ready.rest.trial(head, LR, tau, ready.held.rows) for tau, head in heads.items()]
+
+        def advance(trial: Any, share: float, work: Any = work) -> tuple[float, float]:
+            trial.advance(max(1, round(share * trial.total)), work)
+            return trial.value
+
+        began = time.process_time()
+        best = halve(trials, advance, rungs=rungs, keep=TAU_KEEP)[0]
+        model = best.advance(best.total, work)
+        costs[arm] = (time.process_time() - began, work.steps)
+        if model is None:
+            raise ValueError(best.said)
+        labels = ready.test.rows.labels
+        test = float((ready.test.predicted(model).argmax(1) == labels).double().mean())
+        scores[arm] = {"tau": best.key[1], "held_out": best.value[0], "test": test}
+        note(f"{name} seed {seed} {arm}: {costs[arm]}, {scores[arm]}")
+    error = (scores["sweep"]["test"] * (1 - scores["sweep"]["test"]) / TEST) ** 0.5
+    more = {
+        "ours_test": scores["auto"]["test"], "peer_test": scores["sweep"]["test"], "standard_error": error,
+        "ours": scores["auto"], "sweep": scores["sweep"], "steps": {arm: cost[1] for arm, cost in costs.items()},
+    }  # fmt: skip
+    return Row(f"tau auto, {name}, seed {seed}", costs["auto"][0], "the full sweep", costs["sweep"][0], more=more)
+
+
+# ---------------------------------------------------------------------------------------------- steps
+
+
+class Plain(nn.Module):
+    """A network with a new last layer, as a script would make it."""
+
+    def __init__(self, begin: Adapted) -> None:
+        super().__init__()
+        weight = begin.readout.coefficients["embedding"].T.contiguous()
+        made = begin.network.with_head(weight, begin.readout.intercept, begin.classes)
+        self.body = copy.deepcopy(made.module).requires_grad_(True)
+        for part in self.body.modules():
+            if isinstance(part, nn.BatchNorm2d):
+                part.momentum = 0.1
+
+    def forward(self, pixel_values: Tensor, labels: Tensor | None = None) -> dict[str, Tensor]:
+        found = self.body(pixel_values)
+        outputs = found if isinstance(found, Tensor) else found.logits
+        return {"loss": functional.cross_entropy(outputs, labels), "logits": outputs}
+
+
+@dataclass
+class Loop:
+    """The plain loop, taken up again at every turn."""
+
+    module: Plain
+    rows: ManifestRows
+    config: TrainConfig
+    channels_last: bool = False
+    step: int = 0
+
+    def __post_init__(self) -> None:
+        if self.channels_last:
+            self.module.to(memory_format=torch.channels_last)
+        self.optimiser = torch.optim.SGD(self.module.parameters(), self.config.optimiser.lr, 0.9)
+        total = self.config.total(len(self.rows))
+        self.schedule = torch.optim.lr_scheduler.LambdaLR(
+            self.optimiser, lambda s: self.config.schedule.scale(s, total)
+        )
+
+    def turn(self, steps: int) -> None:
+        self.module.train()
+        per_epoch = self.config.batches(len(self.rows))
+        for _ in range(steps):
+            epoch, place = divmod(self.step, per_epoch)
+            batch = order(len(self.rows), self.config.seed, epoch, per_epoch)[place]
+            inputs = self.rows.inputs(batch)
+            if self.channels_last:
+                inputs = inputs.contiguous(memory_format=torch.channels_last)
+            loss = self.module(inputs, self.rows.labels[batch])["loss"]
+            self.optimiser.zero_grad()
+            loss.backward()
+            self.optimiser.step()
+            self.schedule.step()
+            self.step += 1
+
+
+def _steps(data: Path, turns: int, length: int) -> list[Row]:
+    found = []
+    for name, pixels in (("V1a", 64), ("V1a", 128)):
+        network = pack_network(name, data, pixels=pixels)
+        manifest = scan(data / "images" / "usps").part("train").limit(1000, 10)
+        found += _beside(f"{name} at {pixels} px", network, manifest, turns, length)
+    return found
+
+
+def _beside(case: str, network: Network, manifest: Manifest, turns: int, length: int) -> list[Row]:
+    begin = start(network, manifest, seed=0)
+    task = Task(manifest.target, None, "accuracy")  # type: ignore[arg-type]
+    optimiser = Optimiser(lr=1e-3, weight_decay=0.0, nesterov=False)
+    config = TrainConfig(steps=(turns + 1) * length, batch_size=64, optimiser=optimiser)
+    rows = ManifestRows.of(network, manifest, workers=0)
+    run = training(
+        lay_out(grafted(begin, task, Tuning(norms="trained"))), rows, config, Objective.of(task), None, folder
+    )
+    loops = {"plain loop": Loop(Plain(begin), rows, config), "its layout": Loop(Plain(begin), rows, config, True)}
+    peers: dict[str, Callable[[], Any]] = {n: lambda loop=loop: loop.turn(length) for n, loop in loops.items()}
+    if (trainer := _trainer(Plain(begin), rows, length)) is None:
+        note("accelerate is not at hand, so the Trainer of transformers was not timed")
+    else:
+        peers["HF Trainer"] = trainer
+    ours = lambda: run.advance(run.step + length, sparing=True)  # noqa: E731
+    seconds, _ = interleaved({"ours": ours, **peers}, repeats=turns)
+    out = []
+    for name in peers:
+        error = _apart(run.module.backbone, loops[name].module.body) if name in loops else None
+        speed = _speed(seconds[name].every, seconds["ours"].every)
+        more = {"speed": speed, "steps_a_turn": length}
+        out.append(
+            Row.timed(f"{length} steps, {case}", seconds["ours"], peer=(name, seconds[name]), error=error, more=more)
+        )
+    return out
+
+
+def _apart(ours: nn.Module, theirs: nn.Module) -> float:
+    """Largest difference of weights that both have, over the largest weight."""
+    other = dict(theirs.named_parameters())
+    pairs = [(v, other[n]) for n, v in ours.named_parameters() if n in other and other[n].shape == v.shape]
+    return max(float((a - b).detach().abs().max()) for a, b in pairs) / max(
+        float(b.detach().abs().max()) for _, b in pairs
+    )
+
+
+class Samples(torch.utils.data.Dataset):
+    """Rows one by one, as the Trainer asks for them."""
+
+    def __init__(self, rows: ManifestRows) -> None:
+        self.rows = rows
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def __getitem__(self, index: int) -> dict[str, Tensor]:
+        return {"pixel_values": self.rows.inputs(torch.tensor([index]))[0], "labels": self.rows.labels[index]}
+
+
+def _trainer(module: Plain, rows: ManifestRows, length: int) -> Callable[[], Any] | None:
+    """One turn of the Trainer, its set-up left out; ``None`` without accelerate."""
+    if importlib.util.find_spec("accelerate") is None:
+        return None
+    from transformers import PrinterCallback, Trainer, TrainingArguments
+
+    arguments = TrainingArguments(
+        tempfile.mkdtemp(), per_device_train_batch_size=64, max_steps=length, learning_rate=1e-3, use_cpu=True,
+        lr_scheduler_type="cosine", report_to=[], save_strategy="no", logging_strategy="no", disable_tqdm=True,
+        max_grad_norm=0.0, dataloader_num_workers=0, dataloader_pin_memory=False,
+    )  # fmt: skip
+    optimiser = torch.optim.SGD(module.parameters(), 1e-3, 0.9)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimiser, lambda _: 1.0)
+    trainer = Trainer(module, arguments, train_dataset=Samples(rows), optimizers=(optimiser, schedule))
+    trainer.remove_callback(PrinterCallback)  # it prints where the results go
+    return trainer.train
+
+
+if __name__ == "__main__":
+    main()
