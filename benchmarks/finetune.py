@@ -4,10 +4,10 @@
 * ``tau``: choosing tau by successive halving (``ours_s``), beside training every tau to its end; accuracy of what both
   choose on the held-out fifth and on test rows, which chose nothing. CPU seconds, one learning rate. Development data:
   digits (usps) and a rendered orientation through MobileNetV1-0.25 at 32 px.
-* ``steps``: steps of the Train stage (its checkpoints, one in ten seconds, left out) beside a plain PyTorch loop over the same batches with
-  the same optimiser and schedule (``error``: largest difference of the weights, relative to the largest weight), which
-  keeps PyTorch's own memory layout; beside that loop in the layout that ours takes; and beside the Trainer of
-  transformers, where accelerate is at hand. ``speed``: the peer's seconds over ours, of alternating turns.
+* ``steps``: steps of the Train stage (its checkpoints, one in ten seconds, left out) beside a plain PyTorch loop over
+  the same batches with the same optimiser and schedule, which keeps PyTorch's own memory layout (``error``: largest
+  difference of the weights, relative to the largest weight); beside that loop in the layout that ours takes; and beside
+  the Trainer of transformers where accelerate is at hand. ``speed``: the peer's seconds over ours, by turns.
 
     python benchmarks/finetune.py [--quick] [--json [PATH]] [--parts heads,tau,steps] [--data FOLDER]
 """
@@ -237,9 +237,8 @@ def _beside(case: str, network: Network, manifest: Manifest, turns: int, length:
     optimiser = Optimiser(lr=1e-3, weight_decay=0.0, nesterov=False)
     config = TrainConfig(steps=(turns + 1) * length, batch_size=64, optimiser=optimiser)
     rows = ManifestRows.of(network, manifest, workers=0)
-    run = training(
-        lay_out(grafted(begin, task, Tuning(norms="trained"))), rows, config, Objective.of(task), None, folder
-    )
+    module = lay_out(grafted(begin, task, Tuning(norms="trained")))
+    run = training(module, rows, config, Objective.of(task), None, None)
     loops = {"plain loop": Loop(Plain(begin), rows, config), "its layout": Loop(Plain(begin), rows, config, True)}
     peers: dict[str, Callable[[], Any]] = {n: lambda loop=loop: loop.turn(length) for n, loop in loops.items()}
     if (trainer := _trainer(Plain(begin), rows, length)) is None:
