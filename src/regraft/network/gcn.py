@@ -1,0 +1,107 @@
+"""A graph convolutional network over molecules (Kipf and Welling, 2017; with bonds, as Hu et al., 2020).
+
+Its modules carry the names of "Strategies for Pre-training Graph Neural Networks", so that the weights published with
+that paper load as they are.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from regraft.network.molecule import ATOMS, BONDS, CHIRALITIES, DIRECTIONS, SELF_LOOP, MoleculePreprocess
+
+__all__ = ["MoleculeGCN", "molecule_gcn"]
+
+
+class Convolution(nn.Module):
+    """One layer: m_i = W h_i + b, then for every atom i over its neighbours and itself
+
+    h'_i = Σ_j d_i^{-1/2} d_j^{-1/2} (m_j + e_ij),
+
+    with d the number of neighbours plus one and e_ij the sum of the embeddings of the bond's type and direction.
+    """
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(width, width)
+        self.edge_embedding1 = nn.Embedding(BONDS, width)
+        self.edge_embedding2 = nn.Embedding(DIRECTIONS, width)
+
+    def forward(self, nodes: Tensor, weights: Tensor, bonds: Tensor, directions: Tensor) -> Tensor:
+        """``(B, L, D)`` of states ``(B, L, D)``, edges' weights ``(B, L, L)``, and for every atom the summed weights
+        of its edges of each type ``(B, L, 6)`` and direction ``(B, L, 3)``."""
+        neighbours = weights @ self.linear(nodes)
+        return neighbours + bonds @ self.edge_embedding1.weight + directions @ self.edge_embedding2.weight
+
+
+class AtomNorm(nn.BatchNorm1d):
+    """BatchNorm over real atoms: padding has no part in the batch's statistics."""
+
+    def forward(self, input: Tensor, mask: Tensor | None = None) -> Tensor:
+        """``(B, L, D)`` of states and their mask ``(B, L)``."""
+        if not self.training or mask is None:  # the running statistics hold for every atom alone
+            return super().forward(input.flatten(0, -2)).view_as(input)
+        real = mask.bool()
+        out = torch.zeros_like(input)
+        out[real] = super().forward(input[real])
+        return out
+
+
+class MoleculeGCN(nn.Module):
+    """Atoms' states after ``layers`` convolutions; the network's embedding is their mean over a molecule.
+
+    Molecules come padded to the largest of their batch, with a mask; no edge joins padding to an atom, so what an
+    atom's state is depends on its own molecule alone. Adjacency is dense: molecules are small.
+
+    Args:
+        layers: convolutions.
+        width: of the states.
+        dropout: in training, where it is switched on.
+    """
+
+    def __init__(self, layers: int = 5, width: int = 300, dropout: float = 0.5) -> None:
+        super().__init__()
+        self.x_embedding1 = nn.Embedding(ATOMS, width)
+        self.x_embedding2 = nn.Embedding(CHIRALITIES, width)
+        self.gnns = nn.ModuleList([Convolution(width) for _ in range(layers)])
+        self.batch_norms = nn.ModuleList([AtomNorm(width) for _ in range(layers)])
+        self.dropout = nn.Dropout(dropout)
+        self.preprocess = MoleculePreprocess()
+
+    def forward(self, atoms: Tensor, chirality: Tensor, edges: Tensor, attention_mask: Tensor) -> Tensor:
+        """``(B, L, width)`` states.
+
+        Args:
+            atoms: ``(B, L)`` atomic numbers less one.
+            chirality: ``(B, L)`` codes.
+            edges: ``(B, L, L)``: 0 where there is no bond, else 1 + 3 · type + direction.
+            attention_mask: ``(B, L)``, 1 at real atoms.
+        """
+        weights, bonds, directions = edge_weights(edges, attention_mask, self.x_embedding1.weight.dtype)
+        nodes = self.x_embedding1(atoms) + self.x_embedding2(chirality)
+        for number, (convolution, norm) in enumerate(zip(self.gnns, self.batch_norms)):
+            nodes = norm(convolution(nodes, weights, bonds, directions), attention_mask)
+            if number + 1 < len(self.gnns):
+                nodes = functional.relu(nodes)
+            nodes = self.dropout(nodes)
+        return nodes
+
+
+def edge_weights(edges: Tensor, mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+    """The symmetric normalisation with self-loops ``(B, L, L)``, and its sums by bond type and direction."""
+    own = torch.diag_embed(mask.long()) * (1 + DIRECTIONS * SELF_LOOP)
+    codes = edges + own
+    there = (codes > 0).to(dtype)
+    scale = there.sum(-1).clamp(min=1).rsqrt()
+    weights = there * scale[:, :, None] * scale[:, None, :]
+    kinds, ways = torch.div(codes - 1, DIRECTIONS, rounding_mode="floor"), (codes - 1) % DIRECTIONS
+    bonds = torch.stack([(weights * (kinds == kind)).sum(-1) for kind in range(BONDS)], -1)
+    directions = torch.stack([(weights * (ways == way)).sum(-1) for way in range(DIRECTIONS)], -1)
+    return weights, bonds, directions
+
+
+def molecule_gcn(layers: int = 5, width: int = 300, dropout: float = 0.5) -> MoleculeGCN:
+    """A :class:`MoleculeGCN` with freshly drawn weights."""
+    return MoleculeGCN(layers, width, dropout)
