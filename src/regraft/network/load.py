@@ -14,6 +14,7 @@ from regraft.errors import ModelError
 from regraft.network.loaders import bundled, timm, torchvision, transformers, weights
 from regraft.network.loaders import module as own
 from regraft.network.loaders.text import TextPreprocess
+from regraft.network.molecule import MoleculePreprocess
 from regraft.network.network import About, Network
 from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
 from regraft.network.site import near
@@ -128,6 +129,7 @@ def preprocess_from_json(value: Mapping[str, Any]) -> Preprocess:
         "image": ImagePreprocess,
         "array": ArrayPreprocess,
         "text": TextPreprocess,
+        "molecule": MoleculePreprocess,
         "processor": transformers.ProcessorPreprocess,
     }
     made = kinds.get(str(value.get("kind")))

@@ -30,6 +30,7 @@ class Preprocess(ABC):
 
     modality: ClassVar[Modality]
     ragged: ClassVar[bool] = False
+    strict: ClassVar[bool] = False  # raw inputs have a grammar of their own, and fault() says where one breaks it
 
     @abstractmethod
     def __call__(self, raw: Any) -> Any:
@@ -51,6 +52,10 @@ class Preprocess(ABC):
     def length(self, raw: Any) -> int:
         """How long a row of a ragged preprocessing becomes, in any unit; 0 where all are alike."""
         return 0
+
+    def fault(self, raw: Any) -> str:
+        """Why a strict preprocessing cannot read this input; empty where it can."""
+        return ""
 
     def shortened(self, raws: Sequence[Any]) -> list[int]:
         """Which of the raw inputs are longer than what the network reads of a row: it does not see their ends."""

@@ -219,6 +219,7 @@ def s4(classes: int, in_channels: int = 3) -> S4:
 
 ARCHITECTURES: Mapping[str, Callable[..., nn.Module]] = {
     "cifar_resnet": cifar_resnet,
+    "molecule_gcn": molecule_gcn,
     "s4": s4,
     "small_resnet": small_resnet,
     "tiny_vit": tiny_vit,

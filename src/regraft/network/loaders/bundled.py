@@ -20,6 +20,7 @@ from torch import nn
 
 from regraft.errors import ArtifactError, MissingPathError, ModelError
 from regraft.files import file_digest, write_bytes, write_json
+from regraft.network.molecule import MoleculePreprocess
 from regraft.network.network import About
 from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
 from regraft.network.resnet import build
@@ -188,10 +189,11 @@ def _config(path: Path) -> dict[str, Any]:
 
 
 def _preprocess(value: Mapping[str, Any]) -> Preprocess:
-    """Backbones of this format take images or arrays."""
-    kinds: dict[str, type[ImagePreprocess] | type[ArrayPreprocess]] = {
+    """Backbones of this format take images, arrays or molecules."""
+    kinds: dict[str, type[ImagePreprocess] | type[ArrayPreprocess] | type[MoleculePreprocess]] = {
         "image": ImagePreprocess,
         "array": ArrayPreprocess,
+        "molecule": MoleculePreprocess,
     }
     return kinds[value["kind"]].from_json(value)
 
