@@ -1,7 +1,7 @@
 """Data of any form → a :class:`Manifest`: rows with inputs, labels, parts, groups and content hashes."""
 
 from regraft.data.checks import check_target
-from regraft.data.inspect import checked, drop, inspect
+from regraft.data.inspect import checked, drop, inspect, without
 from regraft.data.loose import FileTexts, Pictures
 from regraft.data.manifest import PARTS, BadRow, Kind, Manifest, Target, joined
 from regraft.data.rendered import rendered
@@ -48,4 +48,5 @@ __all__ = [
     "joined",
     "rendered",
     "scan",
+    "without",
 ]

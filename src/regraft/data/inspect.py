@@ -16,7 +16,7 @@ from regraft.data.pixels import DECODER_ERRORS, open_image, reason_of, unreadabl
 from regraft.data.source import Source
 from regraft.errors import DataError, RegraftError
 
-__all__ = ["BadRow", "checked", "drop", "inspect", "thread_map"]
+__all__ = ["BadRow", "checked", "drop", "inspect", "thread_map", "without"]
 
 Result = TypeVar("Result")
 _SPAN = 64
@@ -74,18 +74,24 @@ def checked(
     bad = dict(inspect(manifest.inputs, workers=workers, progress=progress))
     if manifest.target is not None and manifest.target.masks is not None:
         bad = {**dict(inspect(manifest.target.masks, workers=workers)), **bad}
-    if not bad:
-        return manifest
-    listed = sorted(bad.items())
-    if not skip_bad:
-        lines = "; ".join(f"{item.where}: {item.reason}" for _, item in listed[:_SHOWN])
-        more = f"; and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return without(manifest, sorted(bad.items()), skip_bad=skip_bad)
+
+
+def without(manifest: Manifest, bad: Sequence[tuple[int, BadRow]], *, skip_bad: bool) -> Manifest:
+    """The manifest without the bad rows, or refused for their sake.
+
+    Raises:
+        DataError: bad rows (all listed, up to 50 by name) unless ``skip_bad``; or too little is left.
+    """
+    if bad and not skip_bad:
+        lines = "; ".join(f"{item.where}: {item.reason}" for _, item in bad[:_SHOWN])
+        more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
         where = "" if manifest.name == "inputs" else f" in {manifest.name}"
         raise DataError(
-            f"{len(listed)} of the inputs{where} cannot be used: {lines}{more}",
+            f"{len(bad)} of the inputs{where} cannot be used: {lines}{more}",
             do="mend or remove them, or pass --skip-bad to go on without them",
         )
-    return drop(manifest, listed)
+    return drop(manifest, bad)
 
 
 def _without_empty_classes(manifest: Manifest) -> Manifest:

@@ -204,7 +204,8 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
     if not labels and (found := _guess(names, (*LABELS, *MASKS), taken)):
         labels = (found,)
     taken += labels
-    field = wish.input or _guess(names, INPUTS, taken)
+    # molecules are grouped by what they are read from
+    field = wish.input or _guess(names, INPUTS, taken) or _guess((wish.group,), INPUTS, ())
     rest = [name for name in names if name not in taken]
     numbers = tuple(name for name in rest if _numeric(piece.table[name]))
     if not field and len(rest) == 2 and not labels and wish.labelled and len(numbers) == 1:

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from regraft.data import Kind, Manifest, checked, scan
+from regraft.data import BadRow, Kind, Manifest, checked, scan, without
 from regraft.errors import DataError
 from regraft.features import Plan, Progress, by_length, gathered, pool_batch
 from regraft.graft.prediction import Prediction
@@ -19,7 +19,7 @@ from regraft.linear import Dense, Matrix
 from regraft.network import Network
 from regraft.network.hidden import with_hidden
 
-__all__ = ["Adapted", "check_modality", "with_last_layer"]
+__all__ = ["Adapted", "check_modality", "readable", "with_last_layer"]
 
 
 def check_modality(network: Network, manifest: Manifest) -> None:
@@ -35,6 +35,21 @@ def check_modality(network: Network, manifest: Manifest) -> None:
             got=f"{manifest.inputs.modality} inputs{where}",
             do="give it inputs of its own kind, or name another input column with --input",
         )
+
+
+def readable(network: Network, manifest: Manifest, skip_bad: bool) -> Manifest:
+    """The rows that follow the grammar which the network's preprocessing reads, where it has one.
+
+    Raises:
+        DataError: some do not (all are named) unless ``skip_bad``; or too little is left.
+    """
+    preprocess, inputs = network.preprocess, manifest.inputs
+    if not preprocess.strict:
+        return manifest
+    faults = [preprocess.fault(inputs.read(row)) for row in range(len(inputs))]
+    do = f"write what {network.name} reads, or leave the row out"
+    bad = [(row, BadRow(inputs.where(row), fault, do)) for row, fault in enumerate(faults) if fault]
+    return without(manifest, bad, skip_bad=skip_bad)
 
 
 def with_last_layer(network: Network, shape: tuple[int, ...] | None) -> Network:
@@ -121,6 +136,7 @@ class Adapted:
         manifest = inputs if isinstance(inputs, Manifest) else scan(inputs, labelled=False)
         check_modality(self.network, manifest)
         manifest = checked(replace(manifest, target=None), skip_bad=skip_bad)
+        manifest = readable(self.network, manifest, skip_bad)
         preprocess, done = self.network.preprocess, 0
         cut = by_length(preprocess, manifest.inputs, range(len(manifest)), batch_size)
         outputs = torch.empty(len(manifest), len(self.classes), dtype=torch.float64)

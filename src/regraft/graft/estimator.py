@@ -20,7 +20,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from regraft.data import Kind, Target, checked, scan
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, by_size, plan, sweep
-from regraft.graft.adapted import check_modality
+from regraft.graft.adapted import check_modality, readable
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.problem import Task
 from regraft.graft.recipe import Recipe, find_recipe
@@ -44,7 +44,7 @@ class _Graft(BaseEstimator):
             return {"columns": Dense(torch.from_numpy(np.array(X, dtype=np.float64)))}
         manifest = scan(_one_column(X), labelled=False)
         check_modality(self.network_, manifest)
-        manifest = checked(manifest)
+        manifest = readable(self.network_, checked(manifest), skip_bad=False)
         return sweep(self.network_, manifest, self.plan_, batch_size=self.batch_size).matrices()
 
     def _recipe(self) -> Recipe:

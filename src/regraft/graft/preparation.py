@@ -11,7 +11,7 @@ import numpy as np
 from regraft.data import Manifest, check_target, checked, scan
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, Store, find, plan, sweep
-from regraft.graft.adapted import check_modality
+from regraft.graft.adapted import check_modality, readable
 from regraft.graft.options import Options, check_options, choose_metric
 from regraft.graft.protocol import check_protocol
 from regraft.graft.recipe import Recipe, find_recipe
@@ -89,6 +89,7 @@ def prepare(
         network = model if isinstance(model, Network) else load(model, weights=options.weights)
         network = network.to(device)
         check_modality(network, manifest)
+        manifest = readable(network, manifest, options.skip_bad)
         origin = None
         if recipe.fresh is not None:
             origin, network = network, _anew(network, recipe.fresh, options.seed)

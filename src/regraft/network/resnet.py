@@ -1,4 +1,4 @@
-"""The small networks that regraft builds itself: residual ones, the plain S4, and by name also the transformer."""
+"""The small networks that regraft builds itself: residual ones, the plain S4, and by name those of other files."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regraft.errors import ModelError
+from regraft.network.gcn import molecule_gcn
 from regraft.network.vit import tiny_vit
 
 __all__ = [
