@@ -48,7 +48,7 @@ def test_adapt_and_predict_with_a_trained_backbone(regraft, photos, own, tmp_pat
     found = json.loads(out)
     assert found["method"] == method
     assert found["scores"]["test"]["metric"] == "accuracy"
-    assert (tmp_path / "run" / "report.html").is_file()
+    assert "What did training change?" in (tmp_path / "run" / "report.html").read_text("utf-8")
     inputs = sorted((photos / "test").glob("*/*.*"))
     code, out, err = regraft("predict", tmp_path / "run", *own, *inputs)
     assert (code, err) == (0, "")
@@ -100,3 +100,15 @@ def test_what_does_not_fit_is_said_in_one_line(regraft, photos, arguments, words
     assert (code, out) == (2, "")
     assert words in err
     assert err.count("\n") == 1
+
+
+def test_instruments_are_asked_for_and_unknown_ones_refused(regraft, photos, tmp_path):
+    command = ("adapt", photos, *MODEL, "--method", "lp-ft", "--steps", "3", "--lr", "0.01")
+    code, _, err = regraft(*command, "--instruments", "some", "-o", tmp_path / "run")
+    assert code == 2
+    assert "instruments 'some' are unknown" in err
+    code, _, err = regraft(*command, "--instruments", "all", "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert {"initial-energy", "kernel-drift"} <= {finding["code"] for finding in record["findings"]}
+    assert record["figures"]["training"]["instruments"]["tracks"]["notes"]

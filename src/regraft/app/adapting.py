@@ -29,6 +29,7 @@ from regraft.app.options import (
     Folds,
     Group,
     Input,
+    Instruments,
     Json,
     Kind,
     Label,
@@ -85,6 +86,7 @@ def adapt(
     solver: Solver = None,
     mode: Mode = None,
     theta2: Theta2 = None,
+    instruments: Instruments = "cheap",
     kind: Kind = None,
     label: Label = None,
     group: Group = None,
@@ -119,7 +121,8 @@ def adapt(
     options = Options(
         metric=metric, folds=folds, seed=seed, class_weight=class_weight, limit=limit, dtype=dtype,
         batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad, weights=weights, solver=solver,
-    )  # fmt: skip
+        instruments=instruments,
+    )  # type: ignore[arg-type]  # fmt: skip
     columns: dict[str, Any] = {"kind": kind, "label": _one_or_many(label), "group": group, "input": input_column}
     if dry_run:
         record = estimate(prepare(data, model, method=recipe, options=options, **columns), options)

@@ -19,6 +19,7 @@ __all__ = [
     "Folds",
     "Group",
     "Input",
+    "Instruments",
     "Json",
     "Kind",
     "Label",
@@ -75,6 +76,14 @@ Method = Annotated[
         "head2toe-ft, head2toe-ft-plus, finetune-refit.",
     ),
 ]
+Instruments = Annotated[
+    str,
+    typer.Option(
+        "--instruments", metavar="LEVEL", rich_help_panel="Methods that train",
+        help="What looks on at a training and changes nothing of it: none, cheap (energy, drift, changes of weights) "
+        "or all (the backbone's kernel and the features' tracks too).",
+    ),
+]  # fmt: skip
 Solver = Annotated[
     str | None,
     typer.Option(

@@ -46,7 +46,8 @@ def workshop(ready: Prepared, options: Options, tick: Callable[[int, int], None]
         return Work(folder)
     validation = len(ready.manifest.rows_of("validation")) > 0
     twice = validation or ready.test is None
-    return Work(folder, tick, planned(recipe.probe, training_stage(ready), len(ready.fit), twice=twice))
+    steps = planned(recipe.probe, training_stage(ready), len(ready.fit), twice=twice)
+    return Work(folder, tick, steps, instruments=options.instruments)
 
 
 def _training(ready: Prepared, rows: Manifest, store: Store, options: Options, work: Work) -> TrainingProblem:

@@ -9,7 +9,9 @@ import pytest
 import torch
 from tests.features.toy import toy_manifest
 from tests.graft.training.test_finetune import CONFIG, many_taps, normed
+from tests.graft.training.test_training_problem import quick, wide
 
+import regraft
 from regraft.data import Target
 from regraft.diagnose import axes, drift, feature_kernel
 from regraft.errors import RecipeError
@@ -253,3 +255,57 @@ def test_levels_and_order_are_checked():
     with pytest.raises(RecipeError, match="not there when the training began"):
         Instruments().finish(1)
     assert Instruments().figure() == {}
+
+
+# ------------------------------------------------------------------------------------------- a whole run
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """The same run without, with cheap and with all instruments, each with a cache of its own."""
+    where = tmp_path_factory.mktemp("runs")
+    found = {}
+    for level in ("none", "cheap", "all"):
+        run = regraft.adapt(toy_manifest(60), wide(), method=quick("finetune"), cache=where / level, instruments=level)
+        found[level] = run.save(where / f"run-{level}")
+    return where, found
+
+
+def test_a_run_gives_the_same_artifact_whatever_looks_on(runs):
+    where, found = runs
+    one, *others = [(where / f"run-{level}" / "model.safetensors").read_bytes() for level in found]
+    assert all(other == one for other in others)
+    assert found["none"].record.scores == found["cheap"].record.scores == found["all"].record.scores
+    assert found["none"].rows == found["all"].rows
+
+
+def test_the_record_holds_what_was_seen(runs):
+    codes = {level: {f.code: f for f in run.record.findings} for level, run in runs[1].items()}
+    cheap = {"initial-energy", "feature-drift", "feature-direction", "weight-deviation"}
+    assert not cheap & set(codes["none"])
+    assert cheap <= set(codes["cheap"])
+    assert "kernel-drift" not in codes["cheap"]
+    assert cheap | {"kernel-drift"} <= set(codes["all"])
+    assert all(codes["all"][code].cost_seconds > 0 for code in (*cheap, "kernel-drift"))
+    figure = regraft.Record.load(runs[0] / "run-all" / "record.json").figures["training"]
+    assert codes["all"]["feature-drift"].value == pytest.approx(figure["instruments"]["drift"]["change"])
+    assert "instruments" not in runs[1]["none"].record.figures["training"]
+
+
+def test_probing_is_in_the_record_with_the_energy_it_leaves(runs):
+    probing = runs[1]["none"].record.figures["training"]["probing"]
+    assert [row["tau"] for row in probing["taus"]] == [0, 4]
+    assert probing["taus"][1]["energy"] < probing["taus"][0]["energy"]
+    assert len(probing["curve"]) == 4
+    assert probing["chosen"] in (0, 4)
+
+
+def test_the_passes_of_instruments_are_counted(runs):
+    passes = {level: run.record.total("backbone_passes") for level, run in runs[1].items()}
+    assert passes["cheap"] > passes["none"]
+
+
+def test_smoothing_that_opposes_is_said_once(tmp_path):
+    run = regraft.adapt(toy_manifest(60), wide(), method=quick("finetune").altered(train_smoothing=0.1, tau=4),
+                        cache=tmp_path)  # fmt: skip
+    assert [f.code for f in run.record.findings].count("smoothing-opposes") == 1

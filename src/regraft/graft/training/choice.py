@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from regraft.graft.problem import Task
-from regraft.graft.stages.training import Probe, Train
+from regraft.graft.stages.training import Train
 from regraft.graft.training.probing import Heads
 from regraft.graft.training.refit import Refitted
 from regraft.graft.training.trial import Trial
@@ -72,9 +72,7 @@ def curve(trial: Trial, *, final: bool) -> dict[str, Any]:
     }
 
 
-def notes(
-    ranking: list[Trial], prepared: Heads, choice: Choice, train: Train, probe: Probe | None
-) -> Iterator[Finding]:
+def notes(ranking: list[Trial], prepared: Heads, choice: Choice, train: Train) -> Iterator[Finding]:
     """What the choice has to say."""
     tau = "" if choice.tau == SOLVED else f", after {choice.tau} epochs of head probing"
     yield Finding(
@@ -132,16 +130,6 @@ def notes(
             choice.lr,
             "learning rate",
             advice=f"Try --lr {choice.lr * (0.3 if side == 'lowest' else 3):.3g}: it may do better.",
-        )
-    if probe is not None and probe.smoothing < train.config.label_smoothing:
-        yield Finding(
-            "smoothing-opposes",
-            "Labels are smoothed more in training than in head probing.",
-            "warning",
-            train.config.label_smoothing,
-            "smoothing",
-            detail="The head is prepared for harder labels than it is then trained on, which sends features back.",
-            advice="Smooth the probing's labels at least as much as the training's.",
         )
 
 

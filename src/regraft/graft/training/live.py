@@ -74,7 +74,8 @@ def live_heads(
         write(file, module.state_dict(), {"tau": tau})
         kept[tau] = _probed(module)
     scores = {epoch.epoch: epoch.train_score for epoch in run.history}
-    return Heads(kept, {tau: scores.get(tau) for tau in kept}, said)
+    curve = tuple(score for score in scores.values() if score is not None)
+    return Heads(kept, {tau: scores.get(tau) for tau in kept}, said, curve)
 
 
 def _only(module: Grafted, anew: tuple[str, ...]) -> None:

@@ -49,11 +49,13 @@ class Heads:
         accuracy: τ → the share of training rows that head gets right during its last epoch; ``None`` where rows have
             no one class or τ is 0.
         diverged: what went wrong, or an empty string.
+        curve: that share in every epoch; empty where rows have no one class.
     """
 
     by_tau: dict[int, Adapted]
     accuracy: dict[int, float | None]
     diverged: str = ""
+    curve: tuple[float, ...] = ()
 
 
 def starting_head(network: Network, wanted: Plan, task: Task, hidden: int, seed: int) -> Adapted:
@@ -117,7 +119,8 @@ def probing_heads(
     except DivergedError as error:
         outcome, said = error.outcome, error.what
     scores = {epoch.epoch: epoch.train_score for epoch in outcome.history}
-    return Heads(kept, {tau: scores.get(tau) for tau in kept}, said)
+    curve = tuple(score for score in scores.values() if score is not None)
+    return Heads(kept, {tau: scores.get(tau) for tau in kept}, said, curve)
 
 
 def probing_config(stage: Probe, epochs: int, seed: int) -> TrainConfig:

@@ -14,8 +14,8 @@ the cost of one more sweep and none more training.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -31,11 +31,13 @@ from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.training import Probe, Train
 from regraft.graft.training.choice import SOLVED, Choice, candidate, curve, final_diverged, notes, one_class
 from regraft.graft.training.halving import cost, halve
+from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.live import live_heads
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
 from regraft.graft.training.probing import Heads, probing_heads, starting_head
 from regraft.graft.training.refit import Refit
+from regraft.graft.training.seen import probing_figure
 from regraft.graft.training.trial import Trial, Work
 from regraft.heads import Status, link, temperature
 from regraft.network import Network
@@ -78,6 +80,7 @@ class TrainedHead(Head):
         last: the final training; ``None`` if the backbone stays as it is.
         judged: every candidate's training, best first.
         held: the chosen twin on the rows that chose it; ``None`` for a model that took over another's choices.
+        seen: more of the figure ``training``: how the heads were probed, what the instruments saw.
     """
 
     model: Adapted
@@ -88,6 +91,7 @@ class TrainedHead(Head):
     metric: str
     notes: tuple[Finding, ...] = ()
     layers: tuple[dict[str, Any], ...] = ()
+    seen: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -118,10 +122,10 @@ class TrainedHead(Head):
         return self.model
 
     def figures(self, problem: TrainingProblem, plan: Plan) -> dict[str, Any]:
-        """``training``: loss and score of every training by epoch; ``layers`` of a refitted head."""
+        """``training``: loss and score of every training by epoch, and :attr:`seen`; ``layers`` of a refitted head."""
         runs = [] if self.last is None else [curve(self.last, final=True)]
         runs += [curve(trial, final=False) for trial in self.judged]
-        found: dict[str, Any] = {"training": {"metric": self.metric, "runs": runs}}
+        found: dict[str, Any] = {"training": {"metric": self.metric, "runs": runs, **self.seen}}
         if self.layers:
             found["layers"] = list(self.layers)
         return found
@@ -191,7 +195,7 @@ class TrainingProblem(Problem):
         if chosen is None:
             return self._chosen()
         spare = (chosen.model, chosen.layers)
-        return self._final(chosen.choice, chosen.judged, None, chosen.notes, lambda: spare)
+        return self._final(chosen.choice, chosen.judged, None, chosen.notes, lambda: spare, chosen.seen)
 
     def heads(self, taus: tuple[int, ...]) -> Heads:
         """The prepared heads by τ, on these rows."""
@@ -242,8 +246,10 @@ class TrainingProblem(Problem):
         if probabilities is None:
             probabilities = link(response.link, outputs.double() / choice.temperature)
         kept = HeldOut(np.flatnonzero(out), probabilities, None, HOLDOUT)
-        said = (*notes(ranking, prepared, choice, train, probe), *one_class(held.task))
-        return self._final(choice, tuple(ranking), kept, said, lambda: rest._finished(twin, choice))
+        said = (*notes(ranking, prepared, choice, train), *one_class(held.task))
+        probing = None if probe is None else probing_figure(rest.frozen, self.network, prepared, probe, choice.tau)
+        seen = {"probing": probing, "smoothing": train.config.label_smoothing}
+        return self._final(choice, tuple(ranking), kept, said, lambda: rest._finished(twin, choice), seen)
 
     def trial(self, head: Adapted, lr: float, tau: int, held: ManifestRows | None) -> Trial:
         """A training of these rows from a head."""
@@ -282,20 +288,26 @@ class TrainingProblem(Problem):
         held: HeldOut | None,
         said: tuple[Finding, ...],
         spare: Callable[[], tuple[Adapted, tuple[dict[str, Any], ...]]],
+        seen: Mapping[str, Any],
     ) -> TrainedHead:
         """Train on all rows with the choices; where that diverges, ``spare`` gives what was trained for the choice."""
         start = self.heads((choice.tau,)).by_tau[choice.tau]
+        seen = {name: part for name, part in seen.items() if name != "instruments"}  # of another final training
         if choice.frozen:
-            return TrainedHead(start, choice, None, ranking, held, self.task.metric, said)
+            return TrainedHead(start, choice, None, ranking, held, self.task.metric, said, seen=seen)
         trial = self.trial(start, choice.lr, choice.tau, None)
         trial.config = replace(trial.config, loop=replace(trial.config.loop, patience=None))
         trial.stop = max(1, round(choice.reached * trial.total))
+        level = self.work.instruments
+        trial.watch = watch = None if level == "none" else Instruments(level, self.task.seed)
         trained = trial.advance(trial.stop, self.work)
         if trained is None:
             said, (model, layers) = (*said, final_diverged(trial)), spare()
         else:
             model, layers = self._finished(trained, choice)
-        return TrainedHead(model, choice, trial, ranking, held, self.task.metric, said, layers)
+        if watch is not None and (figure := watch.figure()):
+            seen["instruments"] = figure
+        return TrainedHead(model, choice, trial, ranking, held, self.task.metric, said, layers, seen)
 
     def _finished(self, trained: Adapted, choice: Choice) -> tuple[Adapted, tuple[dict[str, Any], ...]]:
         """A trained model with its temperature, and where a head is refitted that one and its layers' shares."""

@@ -1,0 +1,45 @@
+"""What head probing gave, beside what training was asked to do: the evidence that advice is drawn from."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regraft.diagnose import Energy, energy
+from regraft.graft.adapted import Adapted
+from regraft.graft.frozen.problem import FeatureProblem
+from regraft.graft.stages.training import Probe
+from regraft.graft.training.probing import Heads
+from regraft.network import Network
+
+__all__ = ["probing_figure"]
+
+
+def probing_figure(
+    frozen: FeatureProblem, network: Network, prepared: Heads, probe: Probe, chosen: int
+) -> dict[str, Any]:
+    """The heads of a trajectory as plain JSON.
+
+    Args:
+        frozen: the features and labels that they were probed on.
+        network: the backbone of these features.
+        prepared: the heads.
+        probe: how.
+        chosen: the τ that was taken.
+
+    Returns:
+        ``taus``: for each τ the ``accuracy`` on the probed rows and the average ``energy`` that training would begin
+        with; ``None`` where rows have no one class, or layers below a head were probed with it; ``curve``: the
+        accuracy of each epoch as the head moved; ``chosen``; ``smoothing``.
+    """
+    rows = []
+    for tau, head in sorted(prepared.by_tau.items()):
+        found = _energy(frozen, head) if head.network is network else None
+        accuracy = prepared.accuracy.get(tau) if found is None else found.right
+        rows.append({"tau": tau, "accuracy": accuracy, "energy": None if found is None else found.mean})
+    return {"taus": rows, "curve": list(prepared.curve), "chosen": chosen, "smoothing": probe.smoothing}
+
+
+def _energy(frozen: FeatureProblem, head: Adapted) -> Energy:
+    """By the features that are there, without a pass."""
+    logits = head.readout.logits(head.view.design(frozen.matrices, frozen.task.target.outputs))
+    return energy(logits / head.readout.temperature, frozen.task.response)
