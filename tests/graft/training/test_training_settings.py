@@ -1,0 +1,234 @@
+"""Settings of training end to end: what is trained, what is kept, what is said where it goes wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.features.toy import toy_arrays, toy_manifest
+from tests.graft.training.test_finetune import normed
+from tests.graft.training.test_training_problem import CONFIG, LAST, QUICK, problem, quick, relabelled, wide
+
+import regraft
+from regraft.errors import ModelError, RecipeError
+from regraft.graft import Features, Probe, Recipe, Reinitialise, Solve, load_artifact
+from regraft.graft.problem import Task
+from regraft.graft.stages.config import Loop, Tuning
+from regraft.graft.training.finetune import finetune, grafted, start, step_flops
+from regraft.graft.training.grafted import Grafted
+from regraft.graft.training.loop import DivergedError
+from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.graft.training.problem import planned
+from regraft.graft.training.refit import Refit
+from regraft.graft.training.trial import Trial
+
+MLP = Probe(1, hidden=5)
+
+
+def codes(head) -> list[str]:
+    return [finding.code for finding in head.findings()]
+
+
+# ------------------------------------------------------------------------------------- heads and blocks
+
+
+@pytest.mark.parametrize("name", ["finetune", "finetune-refit"])
+@pytest.mark.parametrize("settings", [{"head": "mlp"}, {"partial": 1}, {"head": "mlp", "partial": 2}])
+def test_an_artifact_with_its_own_layers_predicts_bit_for_bit(name, settings, tmp_path):
+    recipe = quick(name).altered(tau=2, lr=0.05, **settings)
+    run = regraft.adapt(toy_manifest(60), normed(), method=recipe, cache=tmp_path / "cache", seed=3)
+    run.save(tmp_path / "run")
+    x = toy_arrays(20, seed=3)[0]
+    loaded = load_artifact(tmp_path / "run", model=normed())
+    assert np.array_equal(loaded.predict_proba(x).probabilities, run.predict_proba(x).probabilities)
+    replace(run, adapted=loaded).save(tmp_path / "again")
+    assert (tmp_path / "again" / "model.safetensors").read_bytes() == (
+        tmp_path / "run" / "model.safetensors"
+    ).read_bytes()
+    if "head" in settings:
+        assert run.adapted.own_head == (3, 6, 256)
+        assert run.adapted.network.params["fc.0.weight"].shape == (256, 6)
+
+
+def test_a_hidden_layer_learns_what_no_line_separates(tmp_path):
+    """Exclusive or of two channels' signs, from their means: a linear head cannot, two layers can."""
+    random = np.random.default_rng(0)
+    signs = random.integers(0, 2, (200, 2))
+    x = np.zeros((200, 3, 6, 6), np.float32)
+    x[:, :2] = (2 * signs - 1)[:, :, None, None] + random.normal(size=(200, 2, 6, 6)) * 0.1
+    manifest = regraft.scan((x, np.array(["same", "other"])[(signs[:, 0] != signs[:, 1]).astype(int)]))
+    scores = {}
+    for head in ("linear", "mlp"):
+        recipe = quick("finetune").altered(tau=200, head=head, lr=1e-6, steps=1)
+        recipe = replace(
+            recipe, stages=tuple(replace(s, lr=0.05) if isinstance(s, Probe) else s for s in recipe.stages)
+        )
+        run = regraft.adapt(manifest, averaging(), method=recipe, cache=tmp_path)
+        scores[head] = run.score.value
+    assert scores["mlp"] > 0.95
+    assert scores["linear"] < 0.8
+
+
+def averaging():
+    """A network whose embedding is the mean of each channel."""
+    network = normed()
+    module = torch.nn.Sequential(torch.nn.AdaptiveAvgPool2d(1), torch.nn.Flatten(), torch.nn.Linear(3, 4))
+    return type(network)("averaging", module, network.preprocess, network.about)
+
+
+def test_new_blocks_follow_the_batches_and_frozen_layers_keep_their_statistics():
+    manifest = toy_manifest(30)
+    begin = start(normed(), manifest)
+    module = Grafted(begin, Tuning(norms="frozen", anew=("blocks.1",))).train()
+    assert [module.backbone.blocks[i].norm.training for i in (0, 1)] == [False, True]
+    module = Grafted(begin, Tuning(norms="trained", freeze=("blocks.0.*",))).train()
+    assert [module.backbone.blocks[i].norm.training for i in (0, 1)] == [False, True]
+    identities = {Grafted(begin, Tuning(norms=norms)).identity for norms in ("frozen", "trained")}
+    assert len(identities) == 2  # a checkpoint of one is none of the other
+
+
+def test_running_statistics_never_follow_faster_than_a_tenth():
+    network = normed()
+    network.module.blocks[0].norm.momentum = 0.9997
+    network.module.blocks[1].norm.momentum = 0.01
+    module = grafted(start(network, toy_manifest(30)), labelled(toy_manifest(30)))
+    assert [block.norm.momentum for block in module.backbone.blocks] == [0.1, 0.01]
+    assert network.module.blocks[0].norm.momentum == 0.9997
+
+
+def labelled(manifest):
+    return Task(manifest.target, None, "accuracy")
+
+
+def test_counting_a_step_moves_no_statistic():
+    manifest = toy_manifest(30)
+    module = grafted(start(normed(), manifest), labelled(manifest), Tuning(norms="trained"))
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    assert step_flops(module, ManifestRows.of(normed(), manifest)) > 0
+    assert all(torch.equal(value, before[name]) for name, value in module.state_dict().items())
+
+
+def test_planned_steps_cover_probing_through_the_network(tmp_path):
+    probe = Probe(taus=(0, 2), batch_size=16)
+    train = replace(QUICK, lrs=(0.1,), tuning=Tuning(norms="trained", anew=("norm",)))
+    fit = problem(toy_manifest(60), tmp_path, train=train, probe=probe)
+    fit.solve()
+    expected = planned(probe, train, 60, twice=False)
+    assert expected - 2 * 4 - 4 <= fit.work.steps <= expected
+
+
+# ------------------------------------------------------------------------------------- early stopping
+
+
+def test_patience_stops_the_twin_and_the_final_training_where_it_was_best(tmp_path):
+    train = replace(QUICK, config=replace(CONFIG, steps=80, loop=Loop(patience=2)), lrs=(0.03,))
+    head = problem(relabelled(toy_manifest(60), np.arange(0, 60, 3)), tmp_path, train=train).solve()
+    twin = head.judged[0]
+    assert twin.outcome.status == "stopped"
+    scores = [epoch.validation_score for epoch in twin.outcome.history]
+    best = twin.outcome.best
+    assert scores[best - 1] == max(scores)
+    assert len(scores) == best + 2
+    assert twin.value[0] == max(scores)  # the best epoch's weights were judged
+    assert head.choice.reached == pytest.approx(best * 3 / 80)
+    assert head.last.outcome.steps == round(best * 3 / 80 * 80)
+    assert head.last.outcome.status == "stopped"
+    assert head.status.converged
+    assert "stopped-early" in codes(head)
+
+
+def test_smoothing_of_the_labels_is_warned_of_where_it_opposes(tmp_path):
+    for probed, trained, warned in ((0.0, 0.1, True), (0.2, 0.1, False), (0.2, 0.0, False)):
+        recipe = quick("finetune").altered(tau=1, lr=0.05, smoothing=probed, train_smoothing=trained)
+        run = regraft.adapt(toy_manifest(60), wide(), method=recipe, cache=tmp_path)
+        assert ("smoothing-opposes" in [f.code for f in run.record.findings]) is warned
+
+
+# ------------------------------------------------------------------------------------- what goes wrong
+
+
+def test_a_tau_beyond_where_probing_diverged_is_said_in_a_sentence(tmp_path):
+    with pytest.raises(RecipeError, match=r"head probing diverged before epoch 50.*--tau"):
+        problem(toy_manifest(60), tmp_path, probe=Probe(50, lr=3e38)).solve()
+    head = problem(toy_manifest(60), tmp_path, probe=Probe(taus=(0, 50), lr=3e38)).solve()
+    assert head.choice.tau == 0  # the heads from before are kept
+    assert "probing-diverged" in codes(head)
+
+
+@pytest.mark.parametrize("refit", [None, Refit(Features(LAST.taps, ("unit",)), Solve(("ridge",), (1e-1,)))])
+def test_where_only_the_last_training_diverges_the_twin_is_kept(tmp_path, monkeypatch, refit):
+    expected = problem(toy_manifest(60), tmp_path / "a", train=replace(QUICK, lrs=(0.1,)), refit=refit).solve()
+    advance = Trial.advance
+
+    def failing(self, until, work):
+        if self.held is not None:
+            return advance(self, until, work)
+        self.said, self.outcome = "the loss became nan", last
+        return None
+
+    last = expected.last.outcome
+    monkeypatch.setattr(Trial, "advance", failing)
+    head = problem(toy_manifest(60), tmp_path / "b", train=replace(QUICK, lrs=(0.1,)), refit=refit).solve()
+    finding = next(f for f in head.findings() if f.code == "final-training-diverged")
+    assert (finding.severity, finding.detail) == ("warning", "the loss became nan")
+    twin_rows = head.model.predict_proba(toy_manifest(60).take(head.held_out().rows)).probabilities
+    if refit is None:
+        np.testing.assert_allclose(twin_rows, head.held_out().probabilities.numpy(), atol=1e-6)
+    assert np.isfinite(twin_rows).all()
+
+
+def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_best_epoch(tmp_path):
+    manifest = toy_manifest(30)
+
+    class Poisoned:
+        """Rows that turn into NaN after the first epoch."""
+
+        def __init__(self, rows):
+            self.rows = rows
+
+        def __getattr__(self, name):
+            return getattr(self.rows, name)
+
+        def __len__(self):
+            return len(self.rows)
+
+        def inputs(self, index, epoch=None, seed=0):
+            values = self.rows.inputs(index, epoch, seed)
+            return values * float("nan") if epoch == 1 else values
+
+    rows = Poisoned(ManifestRows.of(normed(), manifest))
+    with pytest.raises(DivergedError, match=r"the loss became nan at step 4 of 12 .*best weights \(epoch 1\) are kept"):
+        finetune(start(normed(), manifest), manifest, replace(CONFIG, batch_size=10, steps=12), rows=rows,
+                 checkpoint=tmp_path)  # fmt: skip
+    assert (tmp_path / "best.safetensors").is_file()
+
+
+def test_what_the_backbone_cannot_do_is_refused_before_the_pass(tmp_path):
+    manifest = toy_manifest(30)
+    for settings, error, words in (
+        ({"partial": 9}, RecipeError, r"9 of its blocks drawn anew.*1 to 2.*--partial"),
+        ({"freeze": "layer9.*"}, ModelError, "no parameter of .* matches 'layer9"),
+        ({"augment": "flip"}, RecipeError, "only images can be augmented"),
+    ):
+        with pytest.raises(error, match=words):
+            regraft.adapt(manifest, normed(), method=quick("finetune").altered(**settings), cache=tmp_path)
+    assert not list(tmp_path.glob("*"))
+    everything = Recipe("anew", "", (Reinitialise(2), LAST, Probe(0), QUICK))
+    assert regraft.graft.prepare(manifest, normed(), method=everything).origin is not None
+
+
+def test_rows_of_one_class_that_choose_or_score_are_warned_of(tmp_path):
+    x, _ = toy_arrays(60)
+    labels = np.array(["a"] * 48 + ["b"] * 12)
+    groups = tuple("g0" if label == "b" else f"g{1 + i // 8}" for i, label in enumerate(labels))
+    manifest = replace(regraft.scan((x, labels)), groups=groups)
+    run = regraft.adapt(manifest, wide(), method=quick("finetune"), cache=tmp_path)
+    assert run.score.value == 1.0
+    found = {f.code: f for f in run.record.findings}
+    assert found["one-class-scores"].severity == "warning"
+    assert "'a'" in found["one-class-scores"].title
+    assert found["one-class-chooses"].severity == "warning"
+    plain = regraft.adapt(toy_manifest(60), wide(), method=quick("finetune"), cache=tmp_path)
+    assert not {"one-class-scores", "one-class-chooses"} & {f.code for f in plain.record.findings}
