@@ -121,8 +121,8 @@ def adapt(
     options = Options(
         metric=metric, folds=folds, seed=seed, class_weight=class_weight, limit=limit, dtype=dtype,
         batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad, weights=weights, solver=solver,
-        instruments=instruments,
-    )  # type: ignore[arg-type]  # fmt: skip
+        instruments=instruments,  # type: ignore[arg-type]
+    )  # fmt: skip
     columns: dict[str, Any] = {"kind": kind, "label": _one_or_many(label), "group": group, "input": input_column}
     if dry_run:
         record = estimate(prepare(data, model, method=recipe, options=options, **columns), options)

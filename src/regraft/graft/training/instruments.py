@@ -27,7 +27,7 @@ from regraft.errors import DataError, ModelError, RecipeError
 from regraft.graft.options import Level
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.rows import Rows, place
-from regraft.heads import Response
+from regraft.heads import KINDS, Response
 
 __all__ = ["Instruments"]
 
@@ -83,10 +83,13 @@ class Instruments:
 
     def _begin_energy(self, module: Grafted, rows: Rows, places: Tensor) -> dict[str, Any]:
         """The average initial energy of a sample of rows, and where ``p₀[y]`` lies."""
-        labels = rows.labels[places].numpy()
-        response = Response.of(module.adapted.kind, module.adapted.classes, labels)
+        nothing = {"mean": None, "accuracy": None, "truth": None, "histogram": [], "rows": 0}
+        kind = module.adapted.kind
+        if kind not in KINDS:  # a row has no one energy
+            return nothing
+        response = Response.of(kind, module.adapted.classes, rows.labels[places].numpy())
         if not bool(response.present.any()):
-            return {"mean": None, "accuracy": None, "truth": None, "histogram": [], "rows": 0}
+            return nothing
         found = energy(self._passed(places, module), response)
         return {
             "mean": found.mean,
@@ -202,7 +205,7 @@ class Instruments:
     def _features(self) -> Tensor:
         """What the head reads of the fixed rows, ``(n, h)``."""
         module = self._there()[0]
-        return self._passed(self._places, lambda batch: torch.cat(module.features(batch), dim=1))
+        return self._passed(self._places, lambda batch: torch.cat([v.flatten(1) for v in module.features(batch)], 1))
 
     @torch.no_grad()
     def _passed(self, places: Tensor, function: Callable[[Any], Tensor]) -> Tensor:
