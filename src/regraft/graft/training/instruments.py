@@ -83,7 +83,7 @@ class Instruments:
 
     def _begin_energy(self, module: Grafted, rows: Rows, places: Tensor) -> dict[str, Any]:
         """The average initial energy of a sample of rows, and where ``p₀[y]`` lies."""
-        nothing = {"mean": None, "accuracy": None, "truth": None, "histogram": [], "rows": 0}
+        nothing: dict[str, Any] = {"mean": None, "accuracy": None, "truth": None, "histogram": [], "rows": 0}
         kind = module.adapted.kind
         if kind not in KINDS:  # a row has no one energy
             return nothing
