@@ -8,7 +8,7 @@ from typing import Any
 
 from regraft.errors import TapError
 from regraft.features.pooling import Cls, Pooling, choose_pooling
-from regraft.network import Network, Site
+from regraft.network import Network, Preprocess, Site
 
 __all__ = ["Block", "Plan", "Taps", "by_size", "plan"]
 
@@ -90,7 +90,7 @@ def plan(network: Network, needs: Sequence[Taps]) -> Plan:
     everything = network.all_sites
     order = {site.name: index for index, site in enumerate(everything)}
     depth = _depths(network)
-    ragged = network.preprocess.ragged
+    preprocess = network.preprocess
     found: dict[str, Block] = {}
     for need in needs:
         matched = network.match(need.patterns)
@@ -99,7 +99,7 @@ def plan(network: Network, needs: Sequence[Taps]) -> Plan:
             if site.same_as in matched:
                 continue
             for size in need.sizes:
-                block = _block(site, depth[name], size, need.cls, ragged)
+                block = _block(site, depth[name], size, need.cls, preprocess)
                 found.setdefault(block.name, block)
     if not found:
         raise TapError("no taps were asked for", do="name at least one tap pattern, such as 'embedding'")
@@ -125,13 +125,14 @@ def by_size(network: Network, need: Taps) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _block(site: Site, depth: float, size: int | None, cls: Cls, ragged: bool) -> Block:
+def _block(site: Site, depth: float, size: int | None, cls: Cls, preprocess: Preprocess) -> Block:
+    tokens = site.layout == "tokens"
     pooling = choose_pooling(
         site.shape,
         site.layout,
-        size,
+        size if preprocess.ordered or not tokens else None,  # windows of what has no order would mean nothing
         cls=cls,
         prefix_tokens=site.prefix_tokens,
-        ragged=ragged and site.layout == "tokens",
+        ragged=preprocess.ragged and tokens,
     )
     return Block(site.name + pooling.label, site.name, site.kind, depth, pooling.width(site.shape), pooling)

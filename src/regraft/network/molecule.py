@@ -43,6 +43,7 @@ class MoleculePreprocess(Preprocess):
 
     modality: ClassVar[Modality] = "text"
     ragged: ClassVar[bool] = True
+    ordered: ClassVar[bool] = False
     strict: ClassVar[bool] = True
 
     def __call__(self, raw: str) -> dict[str, Tensor]:

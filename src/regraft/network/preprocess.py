@@ -30,6 +30,7 @@ class Preprocess(ABC):
 
     modality: ClassVar[Modality]
     ragged: ClassVar[bool] = False
+    ordered: ClassVar[bool] = True  # whether the places of a row's tokens mean anything (atoms have no order)
     strict: ClassVar[bool] = False  # raw inputs have a grammar of their own, and fault() says where one breaks it
 
     @abstractmethod
