@@ -1,0 +1,130 @@
+"""Molecules on the command line: SMILES columns, labels with gaps, groups, training, predictions, refusals."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections import defaultdict
+
+import numpy as np
+import pytest
+import torch
+
+from regraft.app.cli import run
+from regraft.network.gcn import MoleculeGCN
+from regraft.network.loaders import bundled
+from regraft.network.molecule import MoleculePreprocess
+
+pytest.importorskip("rdkit", reason="needs the extra: pip install 'regraft[graph]'")
+
+TARGETS = ("NR-acid", "NR-ring", "SR-long")
+
+
+@pytest.fixture(scope="module")
+def gcn(tmp_path_factory):
+    """A small random backbone folder."""
+    torch.manual_seed(0)
+    where, module = tmp_path_factory.mktemp("models") / "gcn", MoleculeGCN(3, 16)
+    bundled.save_folder(
+        where,
+        module,
+        arch="molecule_gcn",
+        options={"layers": 3, "width": 16},
+        preprocess=MoleculePreprocess(),
+        classes=(),
+    )
+    return where
+
+
+@pytest.fixture(scope="module")
+def assays(tmp_path_factory):
+    """120 rows of 60 molecules, each there twice; every ninth label is not known."""
+    rows = []
+    for size in range(1, 16):
+        for acid in (0, 1):
+            for ring in (0, 1):
+                smiles = "C" * size + ("c1ccccc1" if ring else "") + ("C(=O)O" if acid else "N")
+                rows += [[smiles, acid, ring, int(size > 7)]] * 2
+    order = np.random.default_rng(0).permutation(len(rows))
+    path = tmp_path_factory.mktemp("data") / "assays.csv"
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream)
+        writer.writerow(["mol_id", "smiles", *TARGETS])
+        for number, row in enumerate(order):
+            smiles, *labels = rows[row]
+            shown = ["" if (number + place) % 9 == 0 else label for place, label in enumerate(labels)]
+            writer.writerow([f"M{number}", smiles, *shown])
+    return path
+
+
+@pytest.fixture
+def regraft(capfd, tmp_path, monkeypatch):
+    """Run one command; gives (exit code, stdout, stderr)."""
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "store"))
+
+    def call(*arguments) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = run([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+TASK = ("--label", "NR-*", "--label", "SR-*", "--group", "smiles", "--metric", "roc-auc", "--folds", "3")
+SHORT = ("--tau", "2", "--steps", "30", "--lr", "0.05")
+
+
+@pytest.mark.parametrize(("method", "more"), [("probe", ()), ("all-layers", ()), ("finetune", SHORT)])
+def test_adapt_and_predict(regraft, gcn, assays, tmp_path, method, more):
+    code, out, err = regraft(
+        "adapt", assays, "-m", gcn, "--method", method, *TASK, *more, "--json", "-o", tmp_path / "run"
+    )
+    assert (code, err) == (0, "")
+    done = json.loads(out)
+    assert done["task"]["kind"] == "multilabel"
+    assert done["task"]["classes"] == list(TARGETS)
+    assert done["scores"]["validation"]["metric"] == "roc-auc"
+    assert done["scores"]["validation"]["value"] > 0.6
+    smiles = {f"row {row}": line["smiles"] for row, line in enumerate(csv.DictReader(assays.open()))}
+    folds = defaultdict(set)
+    with (tmp_path / "run" / "predictions.csv").open() as stream:
+        for line in csv.DictReader(stream):
+            folds[smiles[line["id"]]].add(line["fold"])
+    assert all(len(where) == 1 for where in folds.values())  # no fold crosses a molecule
+    if method == "finetune":
+        scored = {smiles[line["id"]] for line in csv.DictReader((tmp_path / "run" / "predictions.csv").open())}
+        assert 0 < len(scored) < 60
+    new = tmp_path / "new.csv"
+    new.write_text("smiles\nCCCC(=O)O\nOC(=O)CCC\nCCCN\n")
+    code, out, err = regraft("predict", tmp_path / "run", new)
+    assert (code, err) == (0, "")
+    lines = list(csv.DictReader(io.StringIO(out)))
+    first, same, other = ([float(line[f"p({name})"]) for name in TARGETS] for line in lines)
+    np.testing.assert_allclose(first, same, atol=1e-5)  # one molecule, written in two ways
+    assert not np.allclose(first, other, atol=1e-3)
+
+
+def test_strings_that_are_no_molecules_are_named_together(regraft, gcn, assays, tmp_path):
+    broken = tmp_path / "broken.csv"
+    lines = assays.read_text().splitlines()
+    for row in (3, 7):
+        name, _, rest = lines[row + 1].split(",", 2)
+        lines[row + 1] = f"{name},C1CC,{rest}"
+    broken.write_text("\n".join(lines))
+    arguments = ("adapt", broken, "-m", gcn, "--method", "probe", *TASK, "-o", tmp_path / "run")
+    code, _, err = regraft(*arguments)
+    assert code == 2
+    assert "2 of the inputs in broken cannot be used: broken.csv row 3: 'C1CC' is no molecule" in err
+    assert "broken.csv row 7" in err
+    code, out, _ = regraft(*arguments, "--skip-bad", "--json")
+    assert code == 0
+    (left,) = [item for item in json.loads(out)["findings"] if item["code"] == "skipped-rows"]
+    assert left["value"] == 2
+    (tmp_path / "new.csv").write_text("smiles\nCCO\nno molecule\n")
+    code, _, err = regraft("predict", tmp_path / "run", tmp_path / "new.csv")
+    assert code == 2
+    assert "new.csv row 1: 'no molecule' is no molecule that RDKit reads" in err
+    code, out, _ = regraft("predict", tmp_path / "run", tmp_path / "new.csv", "--skip-bad")
+    assert [line["id"] for line in csv.DictReader(io.StringIO(out))] == ["row 0"]
