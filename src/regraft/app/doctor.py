@@ -14,6 +14,7 @@ __all__ = ["examine"]
 
 _EXTRAS = (
     ("transformers", "hub", "backbones saved by save_pretrained, and the Hugging Face hub"),
+    ("rdkit", "graph", "molecules, read from SMILES"),
     ("timm", "timm", "timm/… backbones"),
     ("torchvision", "timm", "torchvision/… backbones"),
     ("datasets", "data", "Hugging Face data sets by id"),
