@@ -46,8 +46,8 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A folder of class folders (or train/ and test/ with class folders), a CSV, TSV, JSON lines, parquet or npz "
-        "file, or a hub id.",
+        help="A folder of class folders (or train/ and test/ with class folders), a CSV, TSV, JSON lines, parquet or "
+        "npz file, or a hub id.",
         show_default=False,
     ),
 ]
@@ -128,7 +128,7 @@ Kind = Annotated[
 ]  # fmt: skip
 Label = Annotated[
     list[str] | None,
-    typer.Option("--label", metavar="COLUMN", rich_help_panel=_DATA, help="Label column, or a pattern over names; repeat it."),
+    typer.Option("--label", metavar="COLUMN", rich_help_panel=_DATA, help="Label column, or a pattern; repeat it."),
 ]
 Group = Annotated[
     str | None,
