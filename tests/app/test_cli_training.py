@@ -63,6 +63,27 @@ def test_adapt_and_predict_with_a_trained_backbone(regraft, photos, own, tmp_pat
     assert "not the backbone" in err
 
 
+def test_every_setting_of_training_is_reached(regraft, photos, own, tmp_path):
+    settings = ("--head", "mlp", "--smoothing", "0.2", "--probe-augmented", "--augment", "flip,shift=1", "--batchnorm",
+                "frozen", "--freeze", "conv.*", "--patience", "3", "--train-smoothing", "0.1")  # fmt: skip
+    more = ("--method", "finetune", "--tau", "1", "--epochs", "2", "--lr", "0.05", *settings, "--json")
+    code, out, err = regraft("adapt", photos, *own, *more, "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["method"] == "finetune"
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert "smoothing-opposes" not in [finding["code"] for finding in record["findings"]]
+    assert record["figures"]["training"]["runs"][0]["steps"] == 2
+    code, out, err = regraft("predict", tmp_path / "run", *own, photos / "test")
+    assert (code, err) == (0, "")
+
+
+def test_the_options_of_training_stand_under_headings_of_their_own(regraft):
+    _, out, _ = regraft("adapt", "--help")
+    headings = [line for line in out.splitlines() if line.startswith("Methods that train")]
+    assert headings == ["Methods that train:", "Methods that train, their head probing:"]
+    assert out.index("Methods that train:") < out.index("Data:")
+
+
 def test_an_embedded_run_needs_no_backbone(regraft, photos, tmp_path):
     more = ("--method", "finetune", "--tau", "1", "--steps", "2", "--lr", "0.01", "--embed")
     code, _, err = regraft("adapt", photos, *MODEL, *more, "-o", tmp_path / "run")
@@ -93,6 +114,12 @@ def test_a_dry_run_says_what_the_training_would_cost(regraft, photos, own):
         (("--method", "finetune", "--tau", "soon"), "--tau soon"),
         (("--method", "finetune", "--steps", "5", "--epochs", "2"), "two lengths"),
         (("--method", "finetune", "--lr", "-1"), "lr is out of range"),
+        (("--method", "finetune", "--partial", "99"), "99 of its blocks drawn anew"),
+        (("--method", "finetune", "--freeze", "nothing.*"), "no parameter of"),
+        (("--method", "finetune", "--augment", "turn"), "cannot be read"),
+        (("--method", "finetune", "--probe-augmented"), "nothing to probe augmented"),
+        (("--method", "finetune", "--batchnorm", "on"), "batchnorm 'on' is unknown"),
+        (("--method", "lp-ft", "--head", "mlp"), "takes no head"),
     ],
 )
 def test_what_does_not_fit_is_said_in_one_line(regraft, photos, arguments, words):
