@@ -12,7 +12,7 @@ from torch import nn
 
 from regraft.errors import DataError, MissingDependencyError
 from regraft.network import Network, from_module, load, preprocess_from_json, save
-from regraft.network.gcn import AtomNorm, MoleculeGCN, edge_weights
+from regraft.network.gcn import AtomNorm, Graph, MoleculeGCN
 from regraft.network.loaders import bundled
 from regraft.network.molecule import MoleculePreprocess
 
@@ -93,14 +93,15 @@ def test_smiles_become_graphs() -> None:
 
 def test_weights_of_a_path_by_hand() -> None:
     batch = MoleculePreprocess().collate([MoleculePreprocess()(s) for s in ("CCO", "C")])
-    weights, bonds, directions = edge_weights(batch["edges"], batch["attention_mask"], torch.float64)
+    graph = Graph.of(batch["edges"], batch["attention_mask"], torch.float64)
+    weights = torch.zeros(4, 4, dtype=torch.float64)
+    weights[graph.target, graph.source] = graph.weight
     root = 6**-0.5
     by_hand = torch.tensor([[1 / 2, root, 0], [root, 1 / 3, root], [0, root, 1 / 2]], dtype=torch.float64)
-    torch.testing.assert_close(weights[0], by_hand)
-    torch.testing.assert_close(bonds[0, :, 0], torch.tensor([root, 2 * root, root], dtype=torch.float64))
-    torch.testing.assert_close(bonds[0, :, 4], by_hand.diagonal())  # the self-loops
-    torch.testing.assert_close(directions[0, :, 0], by_hand.sum(1))
-    assert weights[1].flatten().tolist() == [1.0] + [0.0] * 8  # an atom alone, and its padding
+    torch.testing.assert_close(weights, torch.block_diag(by_hand, torch.ones(1, 1)).double())  # an atom alone below
+    torch.testing.assert_close(graph.bonds[:3, 0], torch.tensor([root, 2 * root, root], dtype=torch.float64))
+    torch.testing.assert_close(graph.bonds[:, 4], weights.diagonal())  # the self-loops
+    torch.testing.assert_close(graph.directions[:, 0], weights.sum(1))
 
 
 def test_equals_torch_geometric() -> None:

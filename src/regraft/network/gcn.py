@@ -6,13 +6,51 @@ that paper load as they are.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regraft.network.molecule import ATOMS, BONDS, CHIRALITIES, DIRECTIONS, SELF_LOOP, MoleculePreprocess
 
-__all__ = ["MoleculeGCN", "molecule_gcn"]
+__all__ = ["Graph", "MoleculeGCN", "molecule_gcn"]
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A batch of molecules as lists of their N atoms and E edges, padding left out.
+
+    Attributes:
+        real: ``(B, L)`` bool, the atoms' places.
+        source, target: ``(E,)`` numbers of atoms; every bond is there in both directions, every atom's loop once.
+        weight: ``(E,)``, the symmetric normalisation ``d_i^{-1/2} d_j^{-1/2}``, d counting the loop.
+        bonds, directions: ``(N, 6)`` and ``(N, 3)``: an atom's weights summed by the type and direction of its edges.
+    """
+
+    real: Tensor
+    source: Tensor
+    target: Tensor
+    weight: Tensor
+    bonds: Tensor
+    directions: Tensor
+
+    @staticmethod
+    def of(edges: Tensor, mask: Tensor, dtype: torch.dtype) -> Graph:
+        """From codes ``(B, L, L)`` and the mask ``(B, L)``."""
+        real = mask.bool()
+        codes = edges + torch.diag_embed(mask.long()) * (1 + DIRECTIONS * SELF_LOOP)
+        number = (real.flatten().long().cumsum(0) - 1).view_as(mask)
+        row, here, there = codes.nonzero(as_tuple=True)
+        source, target, code = number[row, there], number[row, here], codes[row, here, there] - 1
+        count = int(real.sum())
+        scale = torch.bincount(target, minlength=count).to(dtype).rsqrt()
+        weight = scale[source] * scale[target]
+        bonds, directions = weight.new_zeros(count, BONDS), weight.new_zeros(count, DIRECTIONS)
+        kind = torch.div(code, DIRECTIONS, rounding_mode="floor")
+        bonds.index_put_((target, kind), weight, accumulate=True)
+        directions.index_put_((target, code % DIRECTIONS), weight, accumulate=True)
+        return Graph(real, source, target, weight, bonds, directions)
 
 
 class Convolution(nn.Module):
@@ -29,11 +67,14 @@ class Convolution(nn.Module):
         self.edge_embedding1 = nn.Embedding(BONDS, width)
         self.edge_embedding2 = nn.Embedding(DIRECTIONS, width)
 
-    def forward(self, nodes: Tensor, weights: Tensor, bonds: Tensor, directions: Tensor) -> Tensor:
-        """``(B, L, D)`` of states ``(B, L, D)``, edges' weights ``(B, L, L)``, and for every atom the summed weights
-        of its edges of each type ``(B, L, 6)`` and direction ``(B, L, 3)``."""
-        neighbours = weights @ self.linear(nodes)
-        return neighbours + bonds @ self.edge_embedding1.weight + directions @ self.edge_embedding2.weight
+    def forward(self, nodes: Tensor, graph: Graph) -> Tensor:
+        """``(B, L, D)`` of states ``(B, L, D)``; zeros where there is no atom."""
+        states = self.linear(nodes[graph.real])
+        edges = graph.bonds @ self.edge_embedding1.weight + graph.directions @ self.edge_embedding2.weight
+        messages = states[graph.source] * graph.weight[:, None]
+        out = torch.zeros_like(nodes)
+        out[graph.real] = edges.index_add(0, graph.target, messages)
+        return out
 
 
 class AtomNorm(nn.BatchNorm1d):
@@ -53,7 +94,7 @@ class MoleculeGCN(nn.Module):
     """Atoms' states after ``layers`` convolutions; the network's embedding is their mean over a molecule.
 
     Molecules come padded to the largest of their batch, with a mask; no edge joins padding to an atom, so what an
-    atom's state is depends on its own molecule alone. Adjacency is dense: molecules are small.
+    atom's state is depends on its own molecule alone. Sums go along lists of real atoms and edges.
 
     Args:
         layers: convolutions.
@@ -79,27 +120,14 @@ class MoleculeGCN(nn.Module):
             edges: ``(B, L, L)``: 0 where there is no bond, else 1 + 3 · type + direction.
             attention_mask: ``(B, L)``, 1 at real atoms.
         """
-        weights, bonds, directions = edge_weights(edges, attention_mask, self.x_embedding1.weight.dtype)
+        graph = Graph.of(edges, attention_mask, self.x_embedding1.weight.dtype)
         nodes = self.x_embedding1(atoms) + self.x_embedding2(chirality)
         for number, (convolution, norm) in enumerate(zip(self.gnns, self.batch_norms)):
-            nodes = norm(convolution(nodes, weights, bonds, directions), attention_mask)
+            nodes = norm(convolution(nodes, graph), attention_mask)
             if number + 1 < len(self.gnns):
                 nodes = functional.relu(nodes)
             nodes = self.dropout(nodes)
         return nodes
-
-
-def edge_weights(edges: Tensor, mask: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
-    """The symmetric normalisation with self-loops ``(B, L, L)``, and its sums by bond type and direction."""
-    own = torch.diag_embed(mask.long()) * (1 + DIRECTIONS * SELF_LOOP)
-    codes = edges + own
-    there = (codes > 0).to(dtype)
-    scale = there.sum(-1).clamp(min=1).rsqrt()
-    weights = there * scale[:, :, None] * scale[:, None, :]
-    kinds, ways = torch.div(codes - 1, DIRECTIONS, rounding_mode="floor"), (codes - 1) % DIRECTIONS
-    bonds = torch.stack([(weights * (kinds == kind)).sum(-1) for kind in range(BONDS)], -1)
-    directions = torch.stack([(weights * (ways == way)).sum(-1) for way in range(DIRECTIONS)], -1)
-    return weights, bonds, directions
 
 
 def molecule_gcn(layers: int = 5, width: int = 300, dropout: float = 0.5) -> MoleculeGCN:
