@@ -76,7 +76,10 @@ TASK = ("--label", "NR-*", "--label", "SR-*", "--group", "smiles", "--metric", "
 SHORT = ("--tau", "2", "--steps", "30", "--lr", "0.05")
 
 
-@pytest.mark.parametrize(("method", "more"), [("probe", ()), ("all-layers", ()), ("finetune", SHORT)])
+@pytest.mark.parametrize(
+    ("method", "more"),
+    [("probe", ()), ("all-layers", ()), ("gradient", ()), ("finetune", SHORT), ("finetune-refit", SHORT)],
+)
 def test_adapt_and_predict(regraft, gcn, assays, tmp_path, method, more):
     code, out, err = regraft(
         "adapt", assays, "-m", gcn, "--method", method, *TASK, *more, "--json", "-o", tmp_path / "run"
