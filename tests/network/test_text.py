@@ -126,3 +126,19 @@ def test_padding_changes_a_rows_values_by_rounding_alone(folder: Path) -> None:
     alone = torch.cat([network.forward(network.preprocess.collate([row])) for row in rows])
     together = network.forward(network.preprocess.collate(rows))
     torch.testing.assert_close(together, alone, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("model", ["Roberta", "DistilBert", "Albert", "MPNet", "Electra", "GPT2", "DebertaV2"])
+def test_families_of_encoders_are_read_alike(tmp_path: Path, model: str) -> None:
+    more = {"embedding_size": 8} if model in ("Albert", "Electra") else {}
+    network = load(str(make_bert(tmp_path / model, make_tokenizer(LENGTH - 2), model, pad_token_id=0, **more)))
+    rows = [network.preprocess(text) for text in SENTENCES[:9]]
+    batch = network.preprocess.collate(rows)
+    with torch.no_grad():
+        hidden, mask = network.module(**batch).last_hidden_state, batch["attention_mask"][..., None]
+        torch.testing.assert_close(network.forward(batch), (hidden * mask).sum(1) / mask.sum(1), rtol=1e-4, atol=1e-5)
+        alone = torch.cat([network.forward(network.preprocess.collate([row])) for row in rows])
+    torch.testing.assert_close(network.forward(batch), alone, rtol=1e-4, atol=1e-5)
+    assert not any("pooler" in name for name in network.params)
+    save(network, tmp_path / "copy")
+    assert load(str(tmp_path / "copy")).fingerprint == network.fingerprint
