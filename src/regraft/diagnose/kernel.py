@@ -19,7 +19,7 @@ from regraft.network import Network
 
 __all__ = ["Kernel", "feature_kernel"]
 
-_BYTES = 2**28  # of derivatives written out at a time
+_BYTES = 2**28  # of the derivatives of a few rows; about five times this is held at the peak
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,8 +57,10 @@ def feature_kernel(network: Network, batch: Any, *, directions: int | None = 16,
 
     With fewer directions than h, ``κ`` is replaced by ``S₁ κ S₂ᵀ`` with two independent random S of r orthonormal rows
     each: ``E ‖S₁ κ S₂ᵀ‖²_F = (r/h)² ‖κ‖²_F``, so ``h / r`` times its norm estimates that of κ, without bias in the
-    squares. The same seed gives the same directions, so gaps compare like with like. It costs 2 r backward passes a
-    row (h for all directions), and 8 (n r)² bytes beside the derivatives, which are written out 256 MB at a time.
+    squares. The same seed gives the same directions, so gaps compare like with like. Where one direction carries κ,
+    as in trained networks, the estimate of a norm has a relative error of about ``√(1/r)``, much of which a gap shares.
+    It costs at least 2 r backward passes a row (h for all directions; more where the derivatives of all rows take
+    more than 256 MB, for then they are computed again) and 8 (n r)² bytes beside these.
 
     Args:
         network: the backbone; what gives its logits, if it has any, is left out.

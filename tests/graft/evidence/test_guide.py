@@ -102,7 +102,7 @@ SEEN = {
     "weights": {"relative": 0.05, "layers": [{"name": "a", "relative": 0.1, "size": 3},
                                              {"name": "b", "relative": None, "size": 2}], "seconds": 0.2},
     "kernel": {"notes": [{"epoch": 0, "norm": 10.0, "gap": None}, {"epoch": 1, "norm": 8.0, "gap": 2.0}], "rows": 50,
-               "reason": "", "seconds": 7.0},
+               "directions": 8, "reason": "", "seconds": 7.0},
 }  # fmt: skip
 
 
@@ -124,7 +124,7 @@ def test_what_was_not_seen_is_not_said():
     seen["energy"]["mean"] = None
     seen["direction"]["norms"] = []
     seen["drift"]["cosine"] = None
-    seen["kernel"] = {"notes": [], "rows": 50, "reason": "the head reads other taps", "seconds": 0.0}
+    seen["kernel"] = {"notes": [], "rows": 50, "directions": 8, "reason": "the head reads other taps", "seconds": 0.0}
     found = {f.code: f for f in instrument_findings(seen)}
     assert set(found) == {"feature-drift", "weight-deviation", "kernel-drift"}
     assert found["kernel-drift"].severity == "not-applicable"

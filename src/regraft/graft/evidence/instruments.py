@@ -114,8 +114,8 @@ def _kernel(part: Mapping[str, Any]) -> Iterator[Finding]:
         "info",
         max(ratios),
         "k_gap / k_norm",
-        detail=f"Over all pairs of {part['rows']} training rows, at epochs {epochs}: "
-        f"norm {notes[0]['norm']:.3g} before, {notes[-1]['norm']:.3g} after. A kernel that stays is what the theory of "
-        "head probing assumes.",
+        detail=f"Over all pairs of {part['rows']} training rows, at epochs {epochs}, estimated from up to "
+        f"{part['directions']} directions of the features: norm {notes[0]['norm']:.3g} before, "
+        f"{notes[-1]['norm']:.3g} after. A kernel that stays is what the theory of head probing assumes.",
         cost_seconds=part["seconds"],
     )
