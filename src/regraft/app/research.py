@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
 from regraft.app.console import Bars, Grouped, say, show_json
+from regraft.record import Record
 
 __all__ = ["register"]
 
@@ -22,39 +23,93 @@ def register(app: typer.Typer) -> None:
     app.command("reproduce", cls=Grouped, short_help="Run rows of the papers, and say which shapes hold.")(reproduce)
 
 
-@pretrain.command("supervised")
-def supervised(
-    data: Annotated[str, typer.Argument(help="Folder of class folders, CSV, parquet or npz.")],
-    output: Annotated[Path, typer.Option("--output", "-o", help="Backbone folder.")],
-    arch: Annotated[str, typer.Option("--arch", help="Architecture.")] = "small_resnet",
-    epochs: Annotated[int, typer.Option("--epochs", min=1, help="Passes over the training rows.")] = 30,
-    seed: Annotated[int, typer.Option("--seed", help="Of weights, order and augmentation.")] = 0,
-    resume: Annotated[bool, typer.Option("--resume/--restart", help="Go on from the last checkpoint.")] = True,
-    keep_checkpoints: Annotated[
-        bool, typer.Option("--keep-checkpoints", help="Keep a loadable backbone after every epoch.")
-    ] = False,
-    as_json: Json = False,
-) -> None:
-    """Train on labelled images and save a backbone folder."""
-    from regraft.app.results import summary
-    from regraft.graft.training.pretrain import pretrain as run_pretrain
+def _verb(objective: str, says: str) -> None:
+    """Add ``regraft pretrain OBJECTIVE``."""
 
+    def verb(
+        data: Annotated[str, typer.Argument(help="Folder of images or class folders, CSV, parquet or npz.")],
+        output: Annotated[Path, typer.Option("--output", "-o", help="Backbone folder.")],
+        arch: Annotated[
+            str, typer.Option("--arch", help="small_resnet, s4, tiny_vit, or another that regraft builds.")
+        ] = "small_resnet",
+        epochs: Annotated[
+            int | None, typer.Option("--epochs", min=1, help="Passes over the training rows; 30 if absent.")
+        ] = None,
+        steps: Annotated[
+            int | None, typer.Option("--steps", min=1, help="Batches in all, instead of --epochs.")
+        ] = None,
+        batch_size: Annotated[int, typer.Option("--batch-size", min=2, help="Images a step.")] = 128,
+        lr: Annotated[float | None, typer.Option("--lr", help="Learning rate; by the task if absent.")] = None,
+        pixels: Annotated[int, typer.Option("--pixels", min=1, help="Side that images are resized to.")] = 32,
+        seed: Annotated[int, typer.Option("--seed", help="Of weights, order and augmentation.")] = 0,
+        device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")] = "cpu",
+        resume: Annotated[bool, typer.Option("--resume/--restart", help="Go on from the last checkpoint.")] = True,
+        keep_checkpoints: Annotated[
+            bool, typer.Option("--keep-checkpoints", help="Keep a loadable backbone after every epoch.")
+        ] = False,
+        as_json: Json = False,
+    ) -> None:
+        length = {"epochs": 30 if epochs is None and steps is None else epochs, "steps": steps}
+        _pretrain(
+            data, output, objective, pixels, lr, {**length, "batch_size": batch_size, "seed": seed}, as_json,
+            arch=arch, device=device, resume=resume, keep_checkpoints=keep_checkpoints,
+        )  # fmt: skip
+
+    pretrain.command(objective, help=says)(verb)
+
+
+_verb("supervised", "Train on labelled images and save a backbone folder.")
+_verb("rotation", "Train to tell which way is up, without labels, and save a backbone folder.")
+_verb("jigsaw", "Train to order the pieces of images, without labels, and save a backbone folder.")
+_verb("vae", "Train a variational autoencoder, without labels, and save its encoder as a backbone folder.")
+_verb("bigan", "Train a bidirectional GAN, without labels, and save its encoder as a backbone folder.")
+
+
+def _pretrain(
+    data: str,
+    output: Path,
+    objective: str,
+    pixels: int,
+    lr: float | None,
+    length: dict[str, int | None],
+    as_json: bool,
+    **options: Any,
+) -> None:
+    from dataclasses import replace
+
+    from regraft.app.results import summary
+    from regraft.graft.options import pick_device
+    from regraft.graft.pretraining.choose import pretext_of
+    from regraft.graft.pretraining.pretrain import default_config
+    from regraft.graft.pretraining.pretrain import pretrain as run_pretrain
+
+    options["device"] = pick_device(options["device"])
+    config = default_config(pretext_of(objective, pixels), **length)
+    if lr is not None:
+        config = replace(config, optimiser=replace(config.optimiser, lr=lr))
     with Bars({"train": "training"}) as bars:
         record = run_pretrain(
-            data,
-            output=output,
-            arch=arch,
-            epochs=epochs,
-            seed=seed,
-            resume=resume,
-            keep_checkpoints=keep_checkpoints,
-            progress=lambda step, total, _: bars("train", step, total),
-        )
+            data, output=output, objective=objective, size=pixels, config=config,
+            progress=lambda step, total, _: bars("train", step, total), **options,
+        )  # fmt: skip
     if as_json:
         show_json(summary(record))
         return
+    _tell(record, output)
+
+
+def _tell(record: Record, output: Path) -> None:
+    """What was reached, what guessing gives, what it took, and where it is."""
     if (score := record.headline) is not None:
         say(f"{score.protocol} {score.metric} {score.value:.4f}  (95 % interval {score.spread})")
+    if terms := record.figures.get("terms"):
+        if terms["chance"] is not None:
+            say(f"guessing  {terms['chance']:.4f}")
+        for name, value in terms["after"].items():
+            say(f"{name}  {terms['before'][name]:.4f} before, {value:.4f} after")
+    say(f"seconds  {record.total('seconds'):.1f}")
+    if fingerprint := record.model.get("fingerprint"):
+        say(f"fingerprint  {fingerprint[:16]}")
     say(f"backbone  {output}")
 
 

@@ -15,7 +15,7 @@ from regraft.features import Taps, plan, sweep
 from regraft.files import canonical_json, digest
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig
-from regraft.graft.training.pretrain import pretrain
+from regraft.graft.pretraining.pretrain import pretrain
 from regraft.network import About, ImagePreprocess, Network, load
 from regraft.network.resnet import cifar_resnet
 from regraft.record import Score
@@ -110,7 +110,7 @@ def supervised_source(
 ) -> tuple[Network, Score]:
     """An S4 trained on the labelled images of ``rows`` at 32 px, once per seed: the network and its test score.
 
-    It is trained by :func:`regraft.graft.training.pretrain.pretrain` with its default recipe, kept in the cache, and
+    It is trained by :func:`regraft.graft.pretraining.pretrain.pretrain` with its default recipe, kept in the cache, and
     resumed there after an interruption.
     """
     config = TrainConfig(epochs=EPOCHS, schedule=Schedule(warmup=20), seed=seed)

@@ -25,7 +25,7 @@ from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, TrainConfig
 from regraft.graft.training.checkpoint import read, tensor_digest, write
 from regraft.graft.training.descent import Average, Descent
-from regraft.graft.training.objective import Objective
+from regraft.graft.training.objective import Criterion, Objective
 from regraft.graft.training.rows import ImageRows, Rows, order, parts, place
 from regraft.graft.training.watch import Watch
 
@@ -106,7 +106,7 @@ def train(
     rows: Rows,
     config: TrainConfig,
     *,
-    objective: Objective | None = None,
+    objective: Criterion | None = None,
     validation: Rows | None = None,
     scales: Mapping[str, float] | None = None,
     checkpoint: Path | None = None,
@@ -153,7 +153,7 @@ class Training:
         module: nn.Module,
         rows: Rows,
         config: TrainConfig,
-        objective: Objective | None = None,
+        objective: Criterion | None = None,
         validation: Rows | None = None,
         folder: Path | None = None,
         scales: Mapping[str, float] | None = None,
@@ -165,7 +165,8 @@ class Training:
             raise RecipeError("stopping early needs rows that say when", do="give validation rows, or no patience")
         module.to(device)
         self.module, self.rows, self.config, self.validation = module, rows, config, validation
-        self.objective, self.folder, self.device = objective or Objective(), folder, device
+        self.objective: Criterion = objective or Objective()
+        self.folder, self.device = folder, device
         self.per_epoch, self.total = config.batches(len(rows)), config.total(len(rows))
         held = validation.key if validation is not None else ""
         settings = canonical_json([dataclasses.asdict(config), dict(scales or {})])
@@ -296,8 +297,7 @@ class Training:
             self._diverge("a weight is no longer finite", epoch - 1)
         loss, right, seen = self.sums
         score = None if self.validation is None else self.scored(self.validation)[0]
-        classes = self.objective.kind in ("binary", "multiclass")
-        self.history.append(Epoch(epoch, loss / seen, right / seen if classes else None, score))
+        self.history.append(Epoch(epoch, loss / seen, right / seen if self.objective.counts else None, score))
         self.sums = [0.0, 0.0, 0.0]
         value = -loss / seen if score is None else score
         if value > self.best_value and not self.sparing:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -14,7 +15,33 @@ from regraft.graft.problem import Task
 from regraft.graft.training.checkpoint import tensor_digest
 from regraft.heads import Response, higher_is_better, link, score
 
-__all__ = ["Objective", "moments"]
+__all__ = ["Criterion", "Objective", "moments"]
+
+
+class Criterion(Protocol):
+    """A mean loss over rows, and a score that is larger when better: see :class:`Objective`."""
+
+    @property
+    def key(self) -> str:
+        """A digest of all that decides the loss and the score."""
+        ...
+
+    @property
+    def counts(self) -> bool:
+        """Whether rows are right or wrong, so that :meth:`right` has something to count."""
+        ...
+
+    def loss(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        """The mean loss over rows of ``outputs`` ``(B, C)``."""
+        ...
+
+    def right(self, outputs: Tensor, labels: Tensor) -> float | None:
+        """How many rows are right; ``None`` where that says nothing."""
+        ...
+
+    def score(self, outputs: Tensor, labels: Tensor) -> float:
+        """The score of ``(N, C)`` outputs."""
+        ...
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +89,14 @@ class Objective:
         tensors = {name: value for name, value in held.items() if value is not None}
         return digest(canonical_json([self.kind, self.metric]), tensor_digest(tensors))
 
+    @property
+    def counts(self) -> bool:
+        """Whether rows have one class each, and are right or wrong."""
+        return self.kind in ("binary", "multiclass")
+
     def loss(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
         """The mean loss over rows of ``outputs`` ``(B, C)``; ``labels`` are codes ``(B,)`` or values ``(B, C)``."""
-        if self.kind in ("binary", "multiclass"):
+        if self.counts:
             if self.weights is None:
                 return functional.cross_entropy(outputs, labels, label_smoothing=smoothing)
             rows = functional.cross_entropy(outputs, labels, label_smoothing=smoothing, reduction="none")
@@ -83,7 +115,7 @@ class Objective:
 
     def right(self, outputs: Tensor, labels: Tensor) -> float | None:
         """How many rows have their label's output as the largest; ``None`` where rows have no one class."""
-        if self.kind not in ("binary", "multiclass"):
+        if not self.counts:
             return None
         return float((outputs.argmax(1) == labels).sum())
 
@@ -93,7 +125,7 @@ class Objective:
         Raises:
             DataError: the metric is undefined on these rows.
         """
-        if self.metric == "accuracy" and self.kind in ("binary", "multiclass"):
+        if self.metric == "accuracy" and self.counts:
             return float((outputs.argmax(1) == labels).double().mean())
         names = [str(i) for i in range(outputs.shape[1])]
         response = Response.of(self.kind, names, labels.numpy())

@@ -13,9 +13,9 @@ import torch
 from regraft.data import scan
 from regraft.errors import ArtifactError, DataError, RecipeError
 from regraft.files import file_digest
+from regraft.graft.pretraining.pretrain import Provenance, pretrain
 from regraft.graft.stages.augment import Augment
 from regraft.graft.training.loop import DivergedError, Optimiser, TrainConfig
-from regraft.graft.training.pretrain import Provenance, pretrain
 from regraft.network.loaders import bundled
 from regraft.record import Record
 
@@ -84,10 +84,10 @@ def test_statistics_and_pixels_are_those_of_the_preprocessing(stripes: Path, tmp
 
 
 def test_the_pixels_trained_on_equal_the_preprocessing_bit_for_bit(stripes: Path) -> None:
-    from regraft.graft.training.pretrain import _decode
+    from regraft.graft.pretraining.images import decode
 
     manifest = scan(stripes)
-    preprocess, parts = _decode(manifest, 10, Augment())
+    preprocess, parts = decode(manifest, 10, Augment(), True)
     test = manifest.part("test")
     expected = torch.stack([preprocess(test.inputs.read(row)) for row in range(len(test))])
     assert torch.equal(parts["test"].inputs(torch.arange(len(test))), expected)
@@ -161,8 +161,8 @@ def test_a_run_that_diverges_leaves_no_backbone(stripes: Path, tmp_path: Path) -
 
 
 def test_what_cannot_be_pretrained_is_said(stripes: Path, tmp_path: Path) -> None:
-    with pytest.raises(RecipeError, match="no objective 'rotation'; expected supervised"):
-        pretrain(stripes, output=tmp_path / "run", objective="rotation")
+    with pytest.raises(RecipeError, match=r"no objective 'rotations'; expected supervised, .*perhaps rotation"):
+        pretrain(stripes, output=tmp_path / "run", objective="rotations")
     manifest = scan(stripes)
     with pytest.raises(DataError, match="images with one class each; got array"):
         pretrain((np.random.default_rng(0).normal(size=(20, 5)), np.arange(20) % 2), output=tmp_path / "run")
