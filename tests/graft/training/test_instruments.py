@@ -109,13 +109,36 @@ def test_a_run_that_began_without_goes_on_with_and_the_other_way_round(tmp_path)
             raise Stop
 
     expected = finetune(adapted, manifest, SHAKY, tuning=LOOSE)
-    for name, first, then in (("a", None, Instruments()), ("b", Instruments(), None)):
+    for name, first, then in (
+        ("a", None, Instruments("all")), ("b", Instruments("all"), None),
+        ("c", Instruments("cheap"), Instruments("all")), ("d", Instruments("all"), Instruments("cheap")),
+    ):  # fmt: skip
         with pytest.raises(Stop):
             finetune(adapted, manifest, SHAKY, tuning=LOOSE, checkpoint=tmp_path / name, progress=interrupt,
                      watch=first)  # fmt: skip
         found = finetune(adapted, manifest, SHAKY, tuning=LOOSE, checkpoint=tmp_path / name, watch=then)
         assert found.outcome.resumed == 6
         assert weights(found) == weights(expected)
+        if then is not None and then.level == "all":
+            assert [note["epoch"] for note in then.figure()["kernel"]["notes"]] == [0, 4, 5]
+            assert [note["epoch"] for note in then.figure()["tracks"]["notes"]] == [0, 4, 5]
+
+
+def test_a_kernel_of_another_size_in_the_checkpoint_is_not_compared(tmp_path, monkeypatch):
+    manifest = toy_manifest(30)
+    adapted = start(normed(), manifest)
+
+    def interrupt(step, total, loss):
+        if step == 7:
+            raise Stop
+
+    with pytest.raises(Stop):
+        finetune(adapted, manifest, SHAKY, checkpoint=tmp_path, progress=interrupt, watch=Instruments("all"))
+    monkeypatch.setattr("regraft.graft.training.instruments.DIRECTIONS", 4)
+    again = Instruments("all")
+    finetune(adapted, manifest, SHAKY, checkpoint=tmp_path, watch=again)
+    assert [note["epoch"] for note in again.figure()["kernel"]["notes"]] == [0, 4, 5]
+    assert [note["epoch"] for note in again.figure()["drift"]["course"]] == [1, 2, 4, 5]
 
 
 # ------------------------------------------------------------------------------------------- what is noted

@@ -140,15 +140,21 @@ class Instruments:
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON of what was noted until now."""
         tensors = {} if self._kernel is None else {_OF_KERNEL: self._kernel.values}
-        return tensors, {**self._notes, "seconds": self._seconds, "rows": self.rows_passed}
+        return tensors, {**self._notes, "seconds": self._seconds}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-        """The inverse of :meth:`state`, after :meth:`begin`; the seconds of both processes add up."""
-        self._notes = {name: state[name] for name in self._notes}
+        """The inverse of :meth:`state`, after :meth:`begin`; the seconds of both processes add up.
+
+        What the process before did not follow, for it had another level, is followed from here on.
+        """
+        kernel = tensors.get(_OF_KERNEL)
+        if self._kernel is not None and kernel is not None and kernel.shape == self._kernel.values.shape:
+            self._kernel = dataclasses.replace(self._kernel, values=kernel)
+            self._notes["kernel"] = state["kernel"]
+        for name in ("drift", "direction", "tracks"):
+            self._notes[name] = state[name] or self._notes[name]
         for name, value in state["seconds"].items():
             self._seconds[name] = self._seconds.get(name, 0.0) + value
-        if self._kernel is not None and _OF_KERNEL in tensors:
-            self._kernel = dataclasses.replace(self._kernel, values=tensors[_OF_KERNEL])
 
     # -------------------------------------------------------------------------------------------- result
 
