@@ -44,7 +44,7 @@ def test_fashion_draw_and_folds(data_pack):
 def test_camvid_masks_are_dense_labels(data_pack):
     m = scan(data_pack / "images" / "camvid_240x180")
     target = m.target
-    assert (target.kind, target.outputs, target.ignore) == ("multiclass", 11, 11)
+    assert (target.kind, target.outputs, target.ignore) == ("segmentation", 11, 11)
     assert target.classes[:2] == ("Sky", "Building")
     assert len(m) == len(target) == 701
     for row in (0, 400, 700):

@@ -149,29 +149,6 @@ def test_parts_that_disagree_are_refused(tmp_path):
         scan(tmp_path / "b")
 
 
-def test_mask_columns_are_dense_labels(tmp_path):
-    import io
-
-    from PIL import Image
-
-    cells = []
-    for values in ([[0, 1]], [[2, 255]], [[1, 1]]):
-        sink = io.BytesIO()
-        Image.fromarray(np.array(values, dtype=np.uint8)).save(sink, "PNG")
-        cells.append({"bytes": sink.getvalue(), "path": None})
-    table = pa.table({"image": images(range(3)), "mask": pa.array(cells, images([0]).type)})
-    pq.write_table(table.replace_schema_metadata({"ignore_index": "255"}), tmp_path / "m.parquet")
-    m = scan(tmp_path / "m.parquet")
-    assert (m.target.kind, m.target.classes, m.target.ignore) == ("multiclass", ("0", "1", "2"), 255)
-    assert m.target.values.shape == (3, 0)
-    assert m.take([1]).target.masks.read(0).tolist() == [[2, 255]]
-    named = table.replace_schema_metadata({"mask_classes": '["sky", "road", "void"]', "ignore_index": "2"})
-    pq.write_table(named, tmp_path / "n.parquet")
-    assert scan(tmp_path / "n.parquet").target.classes == ("sky", "road")
-    other = m.target.take([0, 1, 2]).fingerprint
-    assert other == m.target.fingerprint != m.target.take([1, 0, 2]).fingerprint
-
-
 @pytest.mark.parametrize(
     ("text", "options", "message"),
     [

@@ -141,3 +141,37 @@ def test_directions_and_defaults() -> None:
     assert [m for m in METRICS + PROPER if not higher_is_better(m)] == ["rmse", "nll", "ece", "brier"]
     kinds = ("binary", "multiclass", "multilabel", "regression")
     assert [default_metric(k) for k in kinds] == ["accuracy", "accuracy", "map", "r2"]
+
+
+def test_pixels_are_counted_over_all_images():
+    rng = np.random.default_rng(5)
+    counts = rng.integers(0, 9, (6, 4, 4)).astype(float)
+    counts[:, 3, :] = counts[:, :, 3] = 0  # a class that nothing is and nothing is said to be
+    counts[:, 2, :] = 0  # one that is said, and never is
+    response = Response.of("segmentation", ("a", "b", "c", "d"), counts.sum(2))
+    truth = np.repeat(np.repeat(np.arange(4), 4), counts.sum(0).ravel().astype(int))
+    said = np.repeat(np.tile(np.arange(4), 4), counts.sum(0).ravel().astype(int))
+    assert default_metric("segmentation") == "miou"
+    assert score("miou", response, counts) == pytest.approx(sk.jaccard_score(truth, said, average="macro"))
+    assert score("accuracy", response, counts) == pytest.approx((truth == said).mean())
+    recall = sk.recall_score(truth, said, average=None, labels=[0, 1])
+    assert score("balanced-accuracy", response, counts) == pytest.approx(recall.mean())
+    weights = rng.integers(0, 3, (5, 6)).astype(float)
+    for row, found in zip(weights, resampled("miou", response, counts, weights)):
+        drawn = np.repeat(np.arange(6), row.astype(int))
+        direct = score("miou", response.take(drawn), counts[drawn])
+        assert found == pytest.approx(direct)
+    with pytest.raises(DataError, match="nll does not fit segmentation labels"):
+        score("nll", response, counts)
+    with pytest.raises(DataError, match=r"predictions have shape \(6, 4\)"):
+        score("miou", response, counts.sum(1))
+    with pytest.raises(DataError, match=r"segmentation labels have shape \(6, 3\)"):
+        Response.of("segmentation", ("a", "b"), np.zeros((6, 3)))
+
+
+def test_miou_of_rows_is_the_jaccard_index():
+    rng = np.random.default_rng(6)
+    codes, p = rng.integers(0, 3, 80), rng.random((80, 3))
+    response = Response.of("multiclass", ("a", "b", "c"), codes)
+    expected = sk.jaccard_score(codes, p.argmax(1), average="macro")
+    assert score("miou", response, p) == pytest.approx(expected)

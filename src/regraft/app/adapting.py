@@ -28,6 +28,7 @@ from regraft.app.options import (
     Embed,
     Folds,
     Group,
+    Ignore,
     Input,
     Instruments,
     Json,
@@ -91,6 +92,7 @@ def adapt(
     label: Label = None,
     group: Group = None,
     input_column: Input = None,
+    ignore: Ignore = None,
     limit: Limit = None,
     skip_bad: SkipBad = False,
     metric: Metric = None,
@@ -123,7 +125,9 @@ def adapt(
         batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad, weights=weights, solver=solver,
         instruments=instruments,  # type: ignore[arg-type]
     )  # fmt: skip
-    columns: dict[str, Any] = {"kind": kind, "label": _one_or_many(label), "group": group, "input": input_column}
+    columns: dict[str, Any] = {
+        "kind": kind, "label": _one_or_many(label), "group": group, "input": input_column, "ignore": ignore
+    }  # fmt: skip
     if dry_run:
         record = estimate(prepare(data, model, method=recipe, options=options, **columns), options)
         show_json(summary(record)) if as_json else say_estimate(record)
@@ -200,7 +204,8 @@ def predict(
 ) -> None:  # fmt: skip
     """Predict new inputs with an adapted model.
 
-    One row per input: its name, the prediction, its probability, and the probability of every class.
+    One row per input: its name, the prediction, its probability, and the probability of every class. Masks are
+    written as indexed PNG into a folder beside the --output file, named like it.
     """
     if output is not None:
         if output.suffix not in _TABLES:

@@ -18,6 +18,7 @@ __all__ = [
     "Embed",
     "Folds",
     "Group",
+    "Ignore",
     "Input",
     "Instruments",
     "Json",
@@ -46,8 +47,8 @@ Data = Annotated[
     str,
     typer.Argument(
         metavar="DATA",
-        help="A folder of class folders (or train/ and test/ with class folders), a CSV, TSV, JSON lines, parquet or "
-        "npz file, or a hub id.",
+        help="A folder of class folders (or train/ and test/ with class folders) or of images/ and masks/, a CSV, TSV, "
+        "JSON lines, parquet or npz file, or a hub id.",
         show_default=False,
     ),
 ]
@@ -123,7 +124,7 @@ Kind = Annotated[
     str | None,
     typer.Option(
         "--kind", metavar="KIND", rich_help_panel=_DATA,
-        help="binary, multiclass, multilabel or regression; by the labels if absent.",
+        help="binary, multiclass, multilabel, regression or segmentation; by the labels if absent.",
     ),
 ]  # fmt: skip
 Label = Annotated[
@@ -137,6 +138,13 @@ Group = Annotated[
         help="Rows with the same value here (one patient, one scene) stay on one side of every split.",
     ),
 ]  # fmt: skip
+Ignore = Annotated[
+    int | None,
+    typer.Option(
+        "--ignore", metavar="VALUE", min=0, rich_help_panel=_DATA,
+        help="Of masks: the value of pixels without a label; 255, or what the file says, if absent.",
+    ),
+]  # fmt: skip
 Input = Annotated[
     str | None,
     typer.Option("--input", metavar="COLUMN", rich_help_panel=_DATA, help="Input column; found by itself if absent."),
@@ -145,7 +153,7 @@ Metric = Annotated[
     str | None,
     typer.Option(
         "--metric", metavar="NAME", rich_help_panel=_SCORE,
-        help="accuracy, balanced-accuracy, f1, roc-auc, map, r2 or rmse; by the kind of labels if absent.",
+        help="accuracy, balanced-accuracy, f1, roc-auc, map, miou, r2 or rmse; by the kind of labels if absent.",
     ),
 ]  # fmt: skip
 Limit = Annotated[

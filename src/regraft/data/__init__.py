@@ -1,6 +1,7 @@
 """Data of any form → a :class:`Manifest`: rows with inputs, labels, parts, groups and content hashes."""
 
 from regraft.data.checks import check_target
+from regraft.data.dense import image_size
 from regraft.data.inspect import checked, drop, inspect, without
 from regraft.data.loose import FileTexts, Pictures
 from regraft.data.manifest import PARTS, BadRow, Kind, Manifest, Target, joined
@@ -44,6 +45,7 @@ __all__ = [
     "duplicates",
     "folds",
     "holdout",
+    "image_size",
     "inspect",
     "joined",
     "rendered",

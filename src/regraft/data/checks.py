@@ -29,8 +29,12 @@ def check_target(manifest: Manifest) -> None:
         found = "no training row" if not len(train) else "1 training row"
         raise DataError(f"{manifest.name}: {found}", expected="at least 2, and 2 classes", do="add labelled rows")
     if target.masks is not None:
-        if len(target.classes) < 2:
-            raise DataError(f"{manifest.name}: the masks hold one class", expected="at least 2")
+        if (target.values[train].sum(axis=0) > 0).sum() < 2:
+            raise DataError(
+                f"{manifest.name}: the training masks hold fewer than two classes",
+                expected="at least 2",
+                do="check which value means 'not labelled' (--ignore)",
+            )
     elif target.kind in ("binary", "multiclass"):
         _check_classes(manifest, target, train)
     else:

@@ -26,7 +26,7 @@ from regraft.errors import DataError
 
 __all__ = ["KINDS", "Column", "read_target"]
 
-KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression")
+KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression", "segmentation")
 FEW = 20  # whole numbers with at most this many values are classes
 SEPARATOR = "|"
 
@@ -70,6 +70,9 @@ def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]
     """
     if kind is not None and kind not in KINDS:
         raise DataError(f"unknown kind {kind!r}", expected=", ".join(KINDS))
+    if kind == "segmentation":
+        names = ", ".join(column.name for column in columns)
+        raise DataError("segmentation needs a mask per image", got=names, do="name the column of masks with --label")
     reads = [_read(column) for column in columns]
     for read in reads:
         if read.form == "empty":

@@ -16,7 +16,7 @@ from regraft.files import digest
 
 __all__ = ["PARTS", "BadRow", "Kind", "Manifest", "Part", "Target", "joined"]
 
-Kind = Literal["binary", "multiclass", "multilabel", "regression"]
+Kind = Literal["binary", "multiclass", "multilabel", "regression", "segmentation"]
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 
@@ -37,14 +37,14 @@ class Target:
     """The labels of N rows.
 
     Attributes:
-        kind: ``binary``, ``multiclass``, ``multilabel`` or ``regression``.
+        kind: ``binary``, ``multiclass``, ``multilabel``, ``regression`` or ``segmentation``.
         classes: class names (two for binary; one per column for multilabel; the outputs' names for
             regression).
         values: binary and multiclass: int64 ``(N,)`` indices into ``classes``, -1 = no label;
             multilabel: float32 ``(N, C)`` of 0, 1 and NaN = missing; regression: float64 ``(N, K)``,
-            NaN = missing; dense labels: empty ``(N, 0)``.
-        masks: dense labels: a source whose row i is the ``(H, W)`` array of class indices.
-        ignore: the mask value that is left out.
+            NaN = missing; segmentation: int64 ``(N, C)``, how many pixels have each class.
+        masks: segmentation: a source whose row i is the ``(H, W)`` array of class indices.
+        ignore: the mask value that is left out; -1: none.
     """
 
     kind: Kind
@@ -66,10 +66,21 @@ class Target:
     def present(self) -> np.ndarray:
         """Bool ``(N,)``: the row has any label."""
         if self.masks is not None:
-            return np.ones(len(self), dtype=bool)
+            return self.values.sum(axis=1) > 0
         if self.values.ndim == 1:
             return self.values >= 0
         return ~np.isnan(self.values).all(axis=1)
+
+    def mask(self, row: int) -> np.ndarray:
+        """Of segmentation: the class of each pixel of a row, int64 ``(H, W)``, -1 where it has no label.
+
+        Raises:
+            DataError: there are no masks, or the row's cannot be read.
+        """
+        if self.masks is None:
+            raise DataError(f"{self.kind} labels have no masks")
+        values = np.asarray(self.masks.read(row))
+        return np.where(values == self.ignore, -1, values)
 
     @property
     def outputs(self) -> int:

@@ -15,14 +15,15 @@ from PIL import Image
 from regraft.data import hub
 from regraft.data.arrays import array_rows, input_source, npz_rows, one_or_many
 from regraft.data.checks import check_target
+from regraft.data.dense import dense_target, has_masks, mask_rows
 from regraft.data.folder import folder_rows, part_files
 from regraft.data.hashing import hash_rows
-from regraft.data.inspect import checked, drop, thread_map
+from regraft.data.inspect import checked, drop, without
 from regraft.data.labels import KINDS, read_target
 from regraft.data.loose import FileTexts
 from regraft.data.manifest import BadRow, Kind, Manifest, Target
 from regraft.data.pixels import IMAGE_SUFFIXES
-from regraft.data.rows import Dense, Rows, Wish
+from regraft.data.rows import Rows, Wish
 from regraft.data.source import FileImages
 from regraft.data.table import DATA_SUFFIXES, TABLE_SUFFIXES, Piece, read_pieces, read_table
 from regraft.errors import DataError, MissingPathError
@@ -37,6 +38,7 @@ def scan(
     label: str | Sequence[str] | None = None,
     group: str | None = None,
     input: str | None = None,
+    ignore: int | None = None,
     skip_bad: bool = False,
     progress: Callable[[int, int], None] | None = None,
     labelled: bool = True,
@@ -53,6 +55,7 @@ def scan(
 
             * a folder of images, ``class/image.jpg``, flat or inside ``train``, ``val``/``valid``/``validation`` and
               ``test``;
+            * a folder of ``images/`` and ``masks/`` with files of equal names (dense labels; parts as folders);
             * a CSV or TSV file ``path,label[,split][,group]``, texts or columns of numbers;
             * a parquet file in Hugging Face's image encoding (class names from its metadata), or a folder of
               ``train.parquet``, ``validation.parquet``, ``test.parquet``;
@@ -67,6 +70,7 @@ def scan(
         label: the label column, or several.
         group: the column whose equal values no split may part.
         input: the input column.
+        ignore: of masks: the value of pixels without a label; found as :mod:`regraft.data.dense` says if ``None``.
         skip_bad: leave out rows that cannot be read or have no label, and record them in ``skipped``.
         progress: called with (rows read, rows) where ``skip_bad`` reads them all.
         labelled: whether labels are needed; ``False`` gives ``target=None``.
@@ -89,7 +93,7 @@ def scan(
     if not len(rows.inputs):
         raise DataError(f"{name}: no rows", do="check that the right file was named")
     ids = tuple(rows.ids)
-    target = _target(rows, kind, ids, name) if labelled else None
+    target, bad = _target(rows, kind, ids, name, ignore) if labelled else (None, [])
     manifest = Manifest(
         name=name,
         inputs=rows.inputs,
@@ -99,6 +103,9 @@ def scan(
         split=tuple(rows.split),
         groups=None if rows.groups is None else tuple(rows.groups),
     )
+    if bad:
+        manifest = without(manifest, bad, skip_bad=skip_bad)
+        target = manifest.target
     if target is not None:
         manifest = _without_unlabelled(manifest, target, skip_bad)
     if skip_bad:
@@ -138,6 +145,8 @@ def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str,
                 f"{path}{os.sep}: a folder of images has no columns",
                 do="use a CSV with path,label and the other columns",
             )
+        if has_masks(path):
+            return name, mask_rows(path, labelled=wish.labelled)
         return name, folder_rows(path, labelled=wish.labelled, skip_bad=skip_bad)
     if not path.exists():
         if hub.looks_like_id(typed) and not path.parent.exists() and suffix not in (*TABLE_SUFFIXES, *IMAGE_SUFFIXES):
@@ -180,32 +189,21 @@ def _unlabelled(data: Any, skip_bad: bool) -> Rows:
     return Rows(source, ids, [], ["train"] * len(ids))
 
 
-def _target(rows: Rows, kind: Kind | None, ids: tuple[str, ...], name: str) -> Target:
+def _target(
+    rows: Rows, kind: Kind | None, ids: tuple[str, ...], name: str, ignore: int | None
+) -> tuple[Target, list[tuple[int, BadRow]]]:
+    """The labels, and the rows whose labels cannot be used."""
     if rows.dense is not None:
-        return _dense_target(rows.dense, kind, len(ids))
+        if kind not in (None, "segmentation"):
+            raise DataError(
+                f"a mask column with kind {kind!r}", expected="segmentation", do="name a label column with --label"
+            )
+        return dense_target(rows.dense, rows.inputs, ignore)
+    if ignore is not None:
+        raise DataError("--ignore is about masks", got="labels without masks", do="leave it out")
     if not rows.columns:
         raise DataError(f"{name}: no label column", do="name it with --label")
-    return read_target(rows.columns, kind, ids)
-
-
-def _dense_target(dense: Dense, kind: Kind | None, count: int) -> Target:
-    if kind not in (None, "multiclass", "binary"):
-        raise DataError(
-            f"a mask column with kind {kind!r}", expected="multiclass", do="name a label column with --label"
-        )
-    classes = dense.classes
-    if not classes:  # the names are not in the file: count the values
-        tops = thread_map(lambda row: _top(dense, row), count)
-        classes = tuple(str(value) for value in range(max(tops, default=-1) + 1))
-    elif dense.ignore == len(classes) - 1:
-        classes = classes[:-1]
-    kind = kind or ("binary" if len(classes) == 2 else "multiclass")
-    return Target(kind, classes, np.zeros((count, 0), dtype=np.int64), dense.masks, dense.ignore)
-
-
-def _top(dense: Dense, row: int) -> int:
-    values = np.unique(np.asarray(dense.masks.read(row)))
-    return int(max((value for value in values if value != dense.ignore), default=-1))
+    return read_target(rows.columns, kind, ids), []
 
 
 def _without_unlabelled(manifest: Manifest, target: Target, skip_bad: bool) -> Manifest:
@@ -217,7 +215,8 @@ def _without_unlabelled(manifest: Manifest, target: Target, skip_bad: bool) -> M
         names = ", ".join(manifest.ids[row] for row in missing[:5])
         more = f" (and {len(missing) - 5} more)" if len(missing) > 5 else ""
         raise DataError(
-            f"{manifest.name}: {len(missing)} of {len(manifest)} rows have no label: {names}{more}",
+            f"{manifest.name}: {len(missing)} of {len(manifest)} rows have no "
+            f"{'label' if target.masks is None else 'labelled pixel'}: {names}{more}",
             do="label them, or leave them out with --skip-bad",
         )
     return drop(manifest, [(int(row), BadRow(manifest.ids[row], "no label", "label it")) for row in missing])

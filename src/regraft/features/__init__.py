@@ -2,6 +2,7 @@
 
 from regraft.features.batching import batches, by_length, gathered
 from regraft.features.cache import cache_root, entries, prune, verify
+from regraft.features.maps import grid_of, map_plan, maps, positions, upsampled, whole_images
 from regraft.features.plan import Block, Plan, Taps, by_size, plan
 from regraft.features.pooling import Pooling, choose_pooling
 from regraft.features.store import DTYPES, Store
@@ -26,9 +27,15 @@ __all__ = [
     "entries",
     "find",
     "gathered",
+    "grid_of",
+    "map_plan",
+    "maps",
     "plan",
     "pool_batch",
+    "positions",
     "prune",
     "sweep",
+    "upsampled",
     "verify",
+    "whole_images",
 ]

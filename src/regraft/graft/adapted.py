@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.data import BadRow, Kind, Manifest, checked, scan, without
+from regraft.data import BadRow, Kind, Manifest, checked, image_size, scan, without
 from regraft.errors import DataError
-from regraft.features import Plan, Progress, by_length, gathered, pool_batch
+from regraft.features import Plan, Progress, by_length, gathered, grid_of, maps, pool_batch, positions, upsampled
 from regraft.graft.prediction import Prediction
 from regraft.graft.tangent_part import TangentPart
 from regraft.graft.view import View
@@ -100,6 +101,14 @@ class Adapted:
         after = {**self.network.params, **self.network.buffers}
         return {name: value for name, value in after.items() if not torch.equal(value, before[name])}
 
+    def logit_maps(self, batch: Any) -> Tensor:
+        """Of segmentation: calibrated logits ``(B, C, h, w)`` of a preprocessed batch, on the processor."""
+        (block,) = self.plan.blocks
+        values = pool_batch(self.network, self.plan.blocks, batch)[block.name].float().cpu()
+        rows = Dense(positions(values, grid_of(block)))
+        logits = self.readout.logits(self.view.design({block.name: rows}, len(self.classes)))
+        return maps(logits.float() / self.readout.temperature, grid_of(block))
+
     def probabilities(self, batch: Any) -> Tensor:
         """Probabilities (or values) ``(B, C)`` of a preprocessed batch, on the processor."""
         values = pool_batch(self.network, self.plan.blocks, batch)
@@ -139,6 +148,8 @@ class Adapted:
         manifest = readable(self.network, manifest, skip_bad)
         preprocess, done = self.network.preprocess, 0
         cut = by_length(preprocess, manifest.inputs, range(len(manifest)), batch_size)
+        if self.kind == "segmentation":
+            return self._segmented(manifest, cut, workers, progress)
         outputs = torch.empty(len(manifest), len(self.classes), dtype=torch.float64)
         for rows, batch in zip(cut, gathered(preprocess, manifest.inputs, cut, workers)):
             outputs[rows] = self.probabilities(batch)
@@ -147,6 +158,22 @@ class Adapted:
                 progress(done, len(manifest))
         return Prediction(manifest.ids, outputs.numpy(), self.kind, self.classes)
 
+    def _segmented(
+        self, manifest: Manifest, cut: list[list[int]], workers: int | None, progress: Progress | None
+    ) -> Prediction:
+        """A mask of its own size for each image, the shares of its classes, and how sure its pixels are on average."""
+        shares = np.zeros((len(manifest), len(self.classes)))
+        sure, masks = np.zeros(len(manifest)), []
+        for rows, batch in zip(cut, gathered(self.network.preprocess, manifest.inputs, cut, workers)):
+            for row, logits in zip(rows, self.logit_maps(batch)):
+                likely = upsampled(logits[None], image_size(manifest.inputs, row))[0].softmax(0).max(0)
+                masks.append(likely.indices.numpy())
+                shares[row] = np.bincount(masks[-1].reshape(-1), minlength=len(self.classes)) / masks[-1].size
+                sure[row] = float(likely.values.mean())
+            if progress:
+                progress(len(masks), len(manifest))
+        return Prediction(manifest.ids, shares, self.kind, self.classes, tuple(masks), sure)
+
     def predict(self, inputs: Any, **options: Any) -> list[Any]:
-        """Class names, lists of names, or numbers: see :attr:`Prediction.labels`."""
+        """Class names, lists of names, numbers, or masks: see :attr:`Prediction.labels`."""
         return self.predict_proba(inputs, **options).labels

@@ -32,7 +32,7 @@ from regraft.graft.tangent_part import TangentPart
 from regraft.graft.view import View
 from regraft.heads import Readout
 from regraft.linear import Blocks
-from regraft.network import Network, load, save
+from regraft.network import Network, load, preprocess_from_json, save
 
 __all__ = ["CONFIG", "FORMAT", "TENSORS", "kept_columns", "load_artifact", "save_artifact"]
 
@@ -145,7 +145,8 @@ def load_artifact(
         form=shape["form"],
         strength=shape["strength"],
     )
-    source = _find_backbone(folder, config["backbone"], model, weights).to(device)
+    own = config["preprocess"] if config["task"]["kind"] == "segmentation" else None
+    source = _find_backbone(folder, config["backbone"], model, weights, own).to(device)
     changed = {name.removeprefix(_CHANGED): v for name, v in tensors.items() if name.startswith(_CHANGED)}
     own_head = config["backbone"].get("own_head")
     own_head = None if own_head is None or not changed else tuple(int(size) for size in own_head)
@@ -241,8 +242,17 @@ def _read_tensors(path: Path) -> dict[str, torch.Tensor]:
         raise ArtifactError(f"{path} is torn", got=str(error), do="run `regraft adapt` again") from error
 
 
-def _find_backbone(folder: Path, recorded: dict[str, Any], model: str | Network | None, weights: str | None) -> Network:
-    """Embedded → the one given → the recorded name; the fingerprint is always verified."""
+def _find_backbone(
+    folder: Path,
+    recorded: dict[str, Any],
+    model: str | Network | None,
+    weights: str | None,
+    preprocess: dict[str, Any] | None,
+) -> Network:
+    """Embedded → the one given → the recorded name; the fingerprint is always verified.
+
+    ``preprocess`` is the one that the head was solved with, where that is not what the backbone comes with.
+    """
     if isinstance(model, Network):
         network = model
     elif recorded["embedded"] and model is None:
@@ -268,6 +278,8 @@ def _find_backbone(folder: Path, recorded: dict[str, Any], model: str | Network 
                 got=error.what,
                 do="say where it is with --model, or adapt with --embed next time",
             ) from error
+    if preprocess is not None:
+        network = network.reading(preprocess_from_json(preprocess))
     if network.fingerprint != recorded["fingerprint"]:
         raise ArtifactError(
             f"{network.name} is not the backbone that this head was solved on",

@@ -9,6 +9,7 @@ import torch
 from regraft.data import Manifest
 from regraft.errors import DataError, RecipeError
 from regraft.features import Store, Tangent, by_size, cache_root
+from regraft.graft.dense.problem import DenseProblem
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.gradient.problem import GradientProblem
 from regraft.graft.options import Options
@@ -32,6 +33,8 @@ def problems(
             return _training(ready, rows, store, options, work)
         if ready.recipe.gradients is not None:
             return _gradient(ready, rows, store, options, work)
+        if rows.target is not None and rows.target.kind == "segmentation":
+            return _dense(ready, rows, store, options)
         return _frozen(ready, rows, store, options)
 
     test = ready.test
@@ -79,6 +82,13 @@ def _frozen(ready: Prepared, rows: Manifest, store: Store, options: Options) -> 
         recipe.select,
         by_size(network, recipe.features.taps) if recipe.select else {},
     )
+
+
+def _dense(ready: Prepared, rows: Manifest, store: Store, options: Options) -> DenseProblem:
+    """A linear head on every position of a frozen feature map."""
+    (block,), recipe = ready.plan.blocks, ready.recipe
+    task, maps = _task(ready, rows, options), store.matrices()[block.name]
+    return DenseProblem.of(task, maps, block, recipe.features.scalings, recipe.solve)
 
 
 def _gradient(ready: Prepared, rows: Manifest, store: Store, options: Options, work: Work) -> GradientProblem:

@@ -11,7 +11,7 @@ import torch
 from regraft.data import Kind
 from regraft.errors import RecipeError
 from regraft.features import DTYPES
-from regraft.heads import METRICS, default_metric
+from regraft.heads import METRICS, default_metric, fitting
 
 __all__ = ["Level", "Options", "check_options", "choose_metric", "pick_device"]
 
@@ -99,7 +99,7 @@ def choose_metric(options: Options, kind: Kind) -> str:
     if kind == "regression" and options.class_weight is not None:
         raise RecipeError("class weights do not fit regression", do="leave --class-weight out")
     name = options.metric or default_metric(kind)
-    fits = [metric for metric in METRICS if (metric in ("r2", "rmse")) == (kind == "regression")]
+    fits = [metric for metric in METRICS if metric in fitting(kind)]
     if name not in fits:
         raise RecipeError(f"metric {name!r} does not fit {kind} labels", expected=", ".join(fits))
     return name

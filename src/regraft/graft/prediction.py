@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import colorsys
 import csv
 import io
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,18 +13,41 @@ from typing import Any
 
 import numpy as np
 import pyarrow
+from PIL import Image
 from pyarrow import parquet
 
 from regraft.data import Kind
 from regraft.errors import DataError
 from regraft.files import atomic_path, write_bytes, write_json
 
-__all__ = ["Prediction", "predicted_names"]
+__all__ = ["Prediction", "indexed_png", "palette", "predicted_names"]
 
 
 def predicted_names(classes: Sequence[str], probabilities: np.ndarray) -> list[str]:
     """The labels of one multilabel row: those with a probability above ½, as the metrics count them."""
     return [classes[int(j)] for j in np.flatnonzero(probabilities > 0.5)]
+
+
+def palette(classes: int) -> list[tuple[int, int, int]]:
+    """Colours that differ: hues a golden section apart, of three brightnesses in turn."""
+    colours = []
+    for index in range(classes):
+        hue, value = (index * 0.6180339887) % 1.0, (0.95, 0.7, 0.5)[index % 3]
+        red, green, blue = (round(255 * part) for part in colorsys.hsv_to_rgb(hue, 0.75, value))
+        colours.append((red, green, blue))
+    return colours
+
+
+def indexed_png(mask: np.ndarray) -> bytes:
+    """A mask of class indices as a PNG with a palette; 16-bit grey where there are more than 256 classes."""
+    buffer = io.BytesIO()
+    if mask.max(initial=0) > 255:
+        Image.fromarray(mask.astype(np.uint16)).save(buffer, "PNG")
+        return buffer.getvalue()
+    image = Image.fromarray(mask.astype(np.uint8))
+    image.putpalette([part for colour in palette(256) for part in colour])
+    image.save(buffer, "PNG")
+    return buffer.getvalue()
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,18 +56,24 @@ class Prediction:
 
     Attributes:
         ids: the rows' names.
-        probabilities: ``(N, C)``; for regression the predicted values.
+        probabilities: ``(N, C)``; for regression the predicted values; for segmentation the share of each class.
         kind, classes: of the task.
+        masks: of segmentation: ``(H, W)`` class indices of each image, of its own size.
+        sure: of segmentation: ``(N,)``, the mean over pixels of the likeliest class's probability.
     """
 
     ids: tuple[str, ...]
     probabilities: np.ndarray
     kind: Kind
     classes: tuple[str, ...]
+    masks: tuple[np.ndarray, ...] = ()
+    sure: np.ndarray | None = None
 
     @property
     def labels(self) -> list[Any]:
-        """Class names; lists of class names (multilabel, probability above ½); numbers (regression)."""
+        """Class names; lists of class names (multilabel, probability above ½); numbers (regression); masks."""
+        if self.kind == "segmentation":
+            return list(self.masks)
         if self.kind == "regression":
             values = self.probabilities
             return values[:, 0].tolist() if values.shape[1] == 1 else values.tolist()
@@ -55,10 +86,18 @@ class Prediction:
         """Probability of the most likely class per row; NaN-free; all ones for regression."""
         if self.kind == "regression":
             return np.ones(len(self.probabilities))
+        if self.sure is not None:
+            return self.sure
         return self.probabilities.max(1)
 
     def table(self) -> list[dict[str, Any]]:
-        """One plain-JSON row per input: id, prediction, confidence, probability per class."""
+        """One plain-JSON row per input: id, prediction, confidence, probability per class.
+
+        Of segmentation: id, the name of its mask's file (see :meth:`save`), width, height, confidence, share of each
+        class.
+        """
+        if self.kind == "segmentation":
+            return self._summary()
         rows = []
         for i, (name, label) in enumerate(zip(self.ids, self.labels)):
             row: dict[str, Any] = {"id": name, "prediction": label}
@@ -67,6 +106,20 @@ class Prediction:
                 row |= {f"p({c})": float(p) for c, p in zip(self.classes, self.probabilities[i])}
             rows.append(row)
         return rows
+
+    def _summary(self) -> list[dict[str, Any]]:
+        rows = []
+        for i, (name, file, mask) in enumerate(zip(self.ids, self._files(), self.masks)):
+            row: dict[str, Any] = {"id": name, "mask": file, "width": mask.shape[1], "height": mask.shape[0]}
+            row["confidence"] = float(self.confidence[i])
+            rows.append(row | {f"share({c})": float(p) for c, p in zip(self.classes, self.probabilities[i])})
+        return rows
+
+    def _files(self) -> list[str]:
+        """A name for each mask: the input's without folders and ending, numbered where several share it."""
+        stems = [Path(name).stem.replace(" ", "-") or "mask" for name in self.ids]
+        several = Counter(stems)
+        return [f"{stem}-{i:05d}.png" if several[stem] > 1 else f"{stem}.png" for i, stem in enumerate(stems)]
 
     def csv(self) -> str:
         """:meth:`table` as CSV; several labels of one row are joined by ``|``."""
@@ -79,12 +132,16 @@ class Prediction:
         return buffer.getvalue()
 
     def save(self, path: str | Path) -> Path:
-        """Write ``.csv``, ``.json`` or ``.parquet``, atomically.
+        """Write ``.csv``, ``.json`` or ``.parquet``, atomically; masks as indexed PNG into a folder of the same name
+        without its ending, whose pixels are class indices and whose colours are :func:`palette`'s.
 
         Raises:
             DataError: another ending.
         """
         path = Path(path)
+        if self.masks and path.suffix in (".csv", ".json", ".parquet"):
+            for file, mask in zip(self._files(), self.masks):
+                write_bytes(path.with_suffix("") / file, indexed_png(mask))
         if path.suffix == ".csv":
             write_bytes(path, self.csv().encode())
         elif path.suffix == ".json":

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from regraft.data import Manifest, check_target, checked, scan
+from regraft.data import Manifest, check_target, checked, image_size, scan
 from regraft.errors import DataError, RecipeError
-from regraft.features import Plan, Store, find, plan, sweep
+from regraft.features import Plan, Store, find, map_plan, plan, sweep, whole_images
 from regraft.graft.adapted import check_modality, readable
 from regraft.graft.options import Options, check_options, choose_metric
 from regraft.graft.protocol import check_protocol
@@ -69,7 +69,7 @@ def prepare(
 ) -> Prepared:
     """Scan the rows, load the backbone, plan the blocks: everything that comes before the pass.
 
-    ``columns`` (kind, label, group, input) go to :func:`regraft.data.scan`.
+    ``columns`` (kind, label, group, input, ignore) go to :func:`regraft.data.scan`.
 
     Raises:
         DataError, MissingPathError, ModelError, TapError, RecipeError: the user's mistakes, in a sentence.
@@ -95,8 +95,27 @@ def prepare(
             origin, network = network, _anew(network, recipe.fresh, options.seed)
         if recipe.train is not None:
             _check_training(network, recipe.train)
-        wanted = plan(network, [recipe.features.taps])
+        if manifest.target.kind == "segmentation":  # type: ignore[union-attr]
+            network, wanted = _dense(network, manifest, recipe)
+        else:
+            wanted = plan(network, [recipe.features.taps])
     return Prepared(recipe, manifest, unlabelled, network, wanted, metric, origin)
+
+
+def _dense(network: Network, manifest: Manifest, recipe: Recipe) -> tuple[Network, Plan]:
+    """The network reading whole images, and the feature map whose positions a head labels.
+
+    Raises:
+        RecipeError: the method is about one label per row.
+    """
+    if not recipe.dense:
+        raise RecipeError(
+            f"method {recipe.name!r} does not apply to masks: it predicts one label per row",
+            expected="probe",
+            do="use --method probe, or choose a column of labels with --label",
+        )
+    network = whole_images(network, *image_size(manifest.inputs, 0))
+    return network, map_plan(network)
 
 
 def training_stage(ready: Prepared) -> Train:
@@ -153,11 +172,6 @@ def _labelled(manifest: Manifest) -> tuple[Manifest, int]:
     target = manifest.target
     if target is None:
         raise DataError(f"{manifest.name} has no labels", do="name the label column with --label")
-    if target.masks is not None:
-        raise RecipeError(
-            f"{manifest.name} has a mask per image; the methods here need one label per row",
-            do="choose a column of labels with --label",
-        )
     present = target.present
     if not present.any():
         raise DataError(f"no row of {manifest.name} has a label", do="name the label column with --label")

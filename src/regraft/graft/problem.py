@@ -74,12 +74,14 @@ class HeldOut:
         probabilities: ``(len(rows), C)``.
         fold: the inner fold of each row; ``None`` where there are no folds.
         protocol: how they came about, for the record.
+        response: the labels that they are about, where these are not the rows' own (of positions of a feature map).
     """
 
     rows: np.ndarray
     probabilities: Tensor
     fold: np.ndarray | None
     protocol: str
+    response: Response | None = None
 
 
 class Head(ABC):
@@ -97,7 +99,10 @@ class Head(ABC):
 
     @abstractmethod
     def predict_proba(self, problem: Any) -> Tensor:
-        """Probabilities (or values) of the rows of another problem of the same kind, ``(N, C)`` on the processor."""
+        """Probabilities (or values) of the rows of another problem of the same kind, ``(N, C)`` on the processor.
+
+        For segmentation ``(N, C, C)``: how many pixels of each class are predicted as each, all that scores need.
+        """
 
     @abstractmethod
     def held_out(self) -> HeldOut:

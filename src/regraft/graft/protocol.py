@@ -107,7 +107,9 @@ def evaluate(
     else:
         final = step(fit.solve)
         held = final.held_out()
-        validation = _scored("validation", fit.task, held.rows, held.fold, held.probabilities, held.protocol)
+        validation = _scored(
+            "validation", fit.task, held.rows, held.fold, held.probabilities, held.protocol, held.response
+        )
     scored_test = None if test is None else _on_test(final, test)
     return Evaluation(final, validation, scored_test)
 
@@ -180,7 +182,7 @@ class _Labels:
         """Refuse rows whose labels leave the metric undefined: that hangs on no prediction, so any will do."""
         response = Response.of(self.target.kind, self.target.classes, self.target.values)
         try:
-            score(self.metric, response, torch.zeros(response.values.shape))
+            score(self.metric, response, torch.zeros(response.predicted_shape))
         except DataError as error:
             raise DataError(
                 f"{self.name}: {self.metric} is undefined on {which}", expected=error.expected, do=do
@@ -270,7 +272,7 @@ def _outer(fit: Problem, step: _Steps) -> Scored:
         held_out = np.flatnonzero(outer == number)
         predicted = step(fit.take(np.flatnonzero(outer != number)).solve).predict_proba(fit.take(held_out))
         if probabilities is None:
-            probabilities = predicted.new_zeros(len(fit), predicted.shape[1])
+            probabilities = predicted.new_zeros(len(fit), *predicted.shape[1:])
         probabilities[torch.as_tensor(held_out)] = predicted
     everything = np.arange(len(fit))
     return _scored("validation", task, everything, outer, probabilities, OUTER)  # type: ignore[arg-type]
@@ -287,8 +289,9 @@ def _scored(
     fold: np.ndarray | None,
     probabilities: Tensor,
     protocol: str,
+    response: Response | None = None,
 ) -> Scored:
-    response = task.response.take(torch.as_tensor(rows))
+    response = response or task.response.take(torch.as_tensor(rows))
     groups = None if task.groups is None else [task.groups[i] for i in rows]
 
     def measured(name: str) -> Score:
@@ -325,5 +328,6 @@ def _other_metrics(kind: str, metric: str) -> tuple[str, ...]:
         "multiclass": ("accuracy", "balanced-accuracy", "nll", "ece", "brier"),
         "multilabel": ("map", "roc-auc", "nll", "brier"),
         "regression": ("r2", "rmse"),
+        "segmentation": ("miou", "accuracy", "balanced-accuracy"),
     }
     return tuple(name for name in by_kind[kind] if name != metric)

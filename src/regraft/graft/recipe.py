@@ -149,6 +149,12 @@ class Recipe:
         return next((stage for stage in self.stages if isinstance(stage, Select)), None)
 
     @property
+    def dense(self) -> bool:
+        """Whether it applies to dense labels: one linear head on one late map of the backbone as it comes."""
+        late = self.features.taps.patterns == ("embedding",)
+        return late and len(self.solves) == len(self.stages) - 1 == 1
+
+    @property
     def gradients(self) -> Gradients | None:
         """The stage that takes derivatives of the head's logits, if there is one."""
         return next((stage for stage in self.stages if isinstance(stage, Gradients)), None)

@@ -17,6 +17,7 @@ from regraft.graft.card import model_card
 from regraft.graft.cost.pricing import price_of_run
 from regraft.graft.evidence.figures import figures, prediction_rows
 from regraft.graft.evidence.findings import Context, check
+from regraft.graft.evidence.overlays import overlays
 from regraft.graft.gradient.recipe import with_gradients
 from regraft.graft.options import Options, pick_device
 from regraft.graft.prediction import Prediction
@@ -109,7 +110,7 @@ def adapt(
         options: all run options at once; or give their fields as keywords.
         progress: called with (stage, done, total).
         command: kept in the record as how to reproduce the run.
-        **settings: fields of :class:`Options`; ``kind``, ``label``, ``group``, ``input`` for the data; and
+        **settings: fields of :class:`Options`; ``kind``, ``label``, ``group``, ``input``, ``ignore`` for the data; and
             ``mode``, ``theta2`` and the fields of :class:`regraft.graft.Changes` (``tau``, ``steps``,
             ``batchnorm``, …) for the recipe's stages.
 
@@ -119,7 +120,7 @@ def adapt(
     Raises:
         RegraftError: a mistake of the user's, in one sentence.
     """
-    columns = {k: settings.pop(k) for k in ("kind", "label", "group", "input") if k in settings}
+    columns = {k: settings.pop(k) for k in ("kind", "label", "group", "input", "ignore") if k in settings}
     stages = {k: settings.pop(k) for k in _OF_STAGES if k in settings}
     known = [field.name for field in fields(Options)]
     if wrong := [name for name in settings if name not in known]:
@@ -143,6 +144,8 @@ def adapt(
         main = evaluation.main
         scored = (test_rows if main.part == "test" else fit_rows).take(main.rows)  # type: ignore[union-attr]
         pictures = figures(evaluation, fit, scored, ready.plan)
+        if seen := overlays(adapted, scored):
+            pictures["overlays"] = seen
         pictures["floor_seconds"] = sum(store.pass_seconds for store in stores if store)
         findings = check(Context(ready.manifest, ready.unlabelled, fit, evaluation, pictures, ready.network.preprocess))
     pictures["price"] = price_of_run(ready, stores, adapted, options, ledger)

@@ -22,6 +22,7 @@ __all__ = [
     "brier",
     "default_metric",
     "ece",
+    "fitting",
     "higher_is_better",
     "nll",
     "predictions",
@@ -30,19 +31,27 @@ __all__ = [
 ]
 
 #: Metrics that a user may choose by.
-METRICS: tuple[str, ...] = ("accuracy", "balanced-accuracy", "f1", "roc-auc", "map", "r2", "rmse")
+METRICS: tuple[str, ...] = ("accuracy", "balanced-accuracy", "f1", "roc-auc", "map", "miou", "r2", "rmse")
 #: Scores of the probabilities themselves.
 PROPER: tuple[str, ...] = ("nll", "ece", "brier")
 _LOWER = ("rmse", "nll", "ece", "brier")
 _REGRESSION = ("r2", "rmse")
+_SEGMENTATION = ("miou", "accuracy", "balanced-accuracy", "f1")
 _TINY = 1e-15
 
 Array = np.ndarray[Any, Any]
 
 
 def default_metric(kind: Kind) -> str:
-    """``map`` for multilabel, ``r2`` for regression, else ``accuracy``."""
-    return {"multilabel": "map", "regression": "r2"}.get(kind, "accuracy")
+    """``map`` for multilabel, ``r2`` for regression, ``miou`` for segmentation, else ``accuracy``."""
+    return {"multilabel": "map", "regression": "r2", "segmentation": "miou"}.get(kind, "accuracy")
+
+
+def fitting(kind: Kind) -> tuple[str, ...]:
+    """The metrics that a kind of labels has."""
+    if kind == "segmentation":
+        return _SEGMENTATION
+    return tuple(m for m in METRICS + PROPER if (m in _REGRESSION) == (kind == "regression"))
 
 
 def higher_is_better(metric: str) -> bool:
@@ -57,14 +66,18 @@ def score(metric: str, response: Response, probabilities: Any) -> float:
 
     ``accuracy``, ``balanced-accuracy`` (mean recall of the classes that occur), ``f1`` (macro),
     ``roc-auc`` (one class against the rest, macro over classes with both kinds of rows), ``map`` (mean
-    average precision; binary: of the second class), ``r2`` and ``rmse`` (mean over outputs), ``nll``,
-    ``ece``, ``brier``. For ``multilabel`` they are means over columns (``accuracy``, ``nll``,
+    average precision; binary: of the second class), ``miou`` (mean over classes of the intersection of truth and
+    prediction divided by their union, the Jaccard index; a class in neither is left out of the mean, one that is
+    predicted alone counts as 0), ``r2`` and ``rmse`` (mean over outputs), ``nll``, ``ece``, ``brier``. Of
+    segmentation the rows are images and all their labelled pixels are counted together, whatever image they are of
+    (``accuracy`` is that of pixels). For ``multilabel`` they are means over columns (``accuracy``, ``nll``,
     ``brier``, ``ece``: over labels), a probability above ½ counting as a predicted label.
 
     Args:
         metric: a name of :data:`METRICS` or :data:`PROPER`.
         response: N rows of labels.
-        probabilities: (N, C); for regression the predictions.
+        probabilities: (N, C); for regression the predictions; for segmentation (N, C, C) pixels by class and
+            predicted class.
 
     Raises:
         DataError: the metric does not fit the kind of labels, or these rows leave it undefined.
@@ -148,12 +161,11 @@ def bin_of(confidence: Array, bins: int) -> Array:
 
 def _check(metric: str, response: Response, probabilities: Any) -> None:
     higher_is_better(metric)
-    if (metric in _REGRESSION) != (response.kind == "regression"):
-        fits = [m for m in METRICS + PROPER if (m in _REGRESSION) == (response.kind == "regression")]
+    if metric not in (fits := fitting(response.kind)):
         raise DataError(f"{metric} does not fit {response.kind} labels", expected=", ".join(fits))
     shape = tuple(np.shape(probabilities))
-    if shape != tuple(response.values.shape):
-        raise DataError(f"predictions have shape {shape}", expected=f"{tuple(response.values.shape)}")
+    if shape != response.predicted_shape:
+        raise DataError(f"predictions have shape {shape}", expected=f"{response.predicted_shape}")
     if not bool(response.present.any()):
         raise DataError(f"{metric} needs labels", expected="at least one labelled row")
     if not np.isfinite(_array(probabilities)).all():
@@ -181,6 +193,8 @@ def _mask(response: Response) -> Array:
 def _counts(response: Response, values: Array, weights: Array) -> tuple[Array, Array, Array]:
     """Weighted true positives, positives and predicted positives of each class or column: (B, C)."""
     truth = response.values.numpy()
+    if response.kind == "segmentation":
+        return weights @ np.diagonal(values, axis1=1, axis2=2), weights @ truth, weights @ values.sum(1)
     if response.kind == "multilabel":
         mask = _mask(response)
         guess = (values > 0.5) * mask
@@ -188,6 +202,11 @@ def _counts(response: Response, values: Array, weights: Array) -> tuple[Array, A
     else:
         guess = np.eye(values.shape[1])[values.argmax(1)]
     return weights @ (truth * guess), weights @ truth, weights @ guess
+
+
+def _miou(response: Response, values: Array, weights: Array) -> Array:
+    hits, positives, guesses = _counts(response, values, weights)
+    return _nanmean(hits / (positives + guesses - hits))  # 0/0 is a class that nothing is and nothing is said to be
 
 
 def _nanmean(values: Array) -> Array:
@@ -200,6 +219,9 @@ def _accuracy(response: Response, values: Array, weights: Array) -> Array:
         mask = _mask(response)
         right = ((values > 0.5) == (response.values.numpy() > 0.5)) * mask
         return (weights @ right.sum(1)) / (weights @ mask.sum(1))
+    if response.kind == "segmentation":
+        hits, positives, _ = _counts(response, values, weights)
+        return hits.sum(1) / positives.sum(1)
     right = values.argmax(1) == _codes(response)
     return (weights @ right) / weights.sum(1)
 
@@ -311,6 +333,7 @@ _FUNCTIONS: dict[str, Callable[[Response, Array, Array], Array]] = {
     "balanced-accuracy": _balanced,
     "f1": _f1,
     "roc-auc": lambda r, v, w: _columns(r, v, w, _auc),
+    "miou": _miou,
     "map": lambda r, v, w: _columns(r, v, w, _average_precision),
     "r2": _r2,
     "rmse": _rmse,

@@ -14,9 +14,9 @@ from regraft.errors import DataError, SolverError
 
 __all__ = ["KINDS", "Kind", "Link", "Response"]
 
-Kind = Literal["binary", "multiclass", "multilabel", "regression"]
+Kind = Literal["binary", "multiclass", "multilabel", "regression", "segmentation"]
 Link = Literal["softmax", "sigmoid", "identity"]
-KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression")
+KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression", "segmentation")
 
 
 @dataclass(frozen=True, eq=False)
@@ -24,8 +24,10 @@ class Response:
     """Targets of N rows and C outputs. Make it with :meth:`of`.
 
     Attributes:
-        kind: ``binary`` (two classes, two outputs), ``multiclass``, ``multilabel`` or ``regression``.
-        values: (N, C) float64: one-hot rows, 0/1 labels or real targets; 0 where the label is missing.
+        kind: ``binary`` (two classes, two outputs), ``multiclass``, ``multilabel``, ``regression`` or
+            ``segmentation``.
+        values: (N, C) float64: one-hot rows, 0/1 labels or real targets; 0 where the label is missing. Of
+            segmentation: how many labelled pixels of the image have each class, which is all that scores need.
         mask: (N, C) bool, True where a label is there; ``None`` when all are.
         codes: (N,) class indices of ``binary`` and ``multiclass`` (-1: no label), else ``None``.
         classes: C names: classes, label columns or outputs.
@@ -45,7 +47,8 @@ class Response:
             kind: one of :data:`KINDS`.
             classes: names of the C outputs.
             values: (N,) integers for ``binary``/``multiclass`` (-1: no label); (N, C) of 0, 1, NaN for
-                ``multilabel``; (N,) or (N, C) floats (NaN: missing) for ``regression``.
+                ``multilabel``; (N,) or (N, C) floats (NaN: missing) for ``regression``; (N, C) counts of pixels
+                for ``segmentation``.
 
         Raises:
             DataError: a value does not fit the kind.
@@ -56,6 +59,8 @@ class Response:
         array = torch.from_numpy(np.array(values))
         if kind in ("binary", "multiclass"):
             return _classes(kind, names, array)
+        if kind == "segmentation":
+            return _pixels(names, array)
         return _columns(kind, names, array.to(torch.float64))
 
     @property
@@ -65,6 +70,13 @@ class Response:
 
     def __len__(self) -> int:
         return int(self.values.shape[0])
+
+    @property
+    def predicted_shape(self) -> tuple[int, ...]:
+        """Of predictions that are scored against it: (N, C); (N, C, C) pixels by class and predicted class for
+        segmentation."""
+        shape = tuple(self.values.shape)
+        return (*shape, shape[1]) if self.kind == "segmentation" else shape
 
     @property
     def present(self) -> Tensor:
@@ -133,6 +145,16 @@ def _classes(kind: Kind, names: tuple[str, ...], codes: Tensor) -> Response:
     values[there, codes[there]] = 1.0
     mask = None if bool(there.all()) else there[:, None].expand(-1, len(names)).contiguous()
     return Response(kind, values, mask, codes, names)
+
+
+def _pixels(names: tuple[str, ...], counts: Tensor) -> Response:
+    if counts.ndim != 2 or counts.shape[1] != len(names) or bool((counts < 0).any()):
+        raise DataError(
+            f"segmentation labels have shape {tuple(counts.shape)}", expected=f"(rows, {len(names)}) counts of pixels"
+        )
+    there = counts.sum(dim=1) > 0
+    mask = None if bool(there.all()) else there[:, None].expand(-1, len(names)).contiguous()
+    return Response("segmentation", counts.to(torch.float64), mask, None, names)
 
 
 def _columns(kind: Kind, names: tuple[str, ...], values: Tensor) -> Response:

@@ -303,6 +303,12 @@ class Network:
         )
         return made
 
+    def reading(self, preprocess: Preprocess) -> Network:
+        """This network with another preprocessing, such as of another size, where the module takes it."""
+        return Network(
+            self.name, self.module, preprocess, self.about, traits=self.traits, _architecture=self._architecture
+        )
+
     def with_head(self, weight: Tensor, bias: Tensor | None = None, classes: Sequence[str] = ()) -> Network:
         """This network with another last layer: logits = weight · embedding + bias.
 

@@ -100,19 +100,24 @@ def confusion(record: Record) -> Confusion | None:
         return None
     pairs = _pairs(names, counts)
     which = read.text(figure.get("rows")).lower()
-    where = {"test": "test rows", "out-of-fold": "rows, each predicted out of fold"}.get(which, "rows")
+    where = {
+        "test": "test rows",
+        "out-of-fold": "rows, each predicted out of fold",
+        "pixels": "labelled pixels of the images that score",
+    }.get(which, "rows")
+    unit = "pixel" if which == "pixels" else "row"
     return Confusion(
-        lead=_lead(pairs, total),
+        lead=_lead(pairs, total, unit),
         caption=f"{words.count(total)} {where}",
         classes=names,
-        lines=tuple(_line(names, i, counts[i]) for i in range(len(names))) if len(names) <= LARGEST_MAP else (),
+        lines=tuple(_line(names, i, counts[i], unit) for i in range(len(names))) if len(names) <= LARGEST_MAP else (),
         pairs=pairs[:SHOWN_PAIRS],
         mistaken_pairs=len(pairs),
         dense=len(names) > DENSE,
     )
 
 
-def _line(names: tuple[str, ...], truth: int, counts: list[int]) -> Line:
+def _line(names: tuple[str, ...], truth: int, counts: list[int], unit: str) -> Line:
     total = sum(counts)
     dense = len(names) > DENSE
     cells = []
@@ -129,7 +134,7 @@ def _line(names: tuple[str, ...], truth: int, counts: list[int]) -> Line:
                 level=math.ceil(shade * LEVELS - 1e-9) if n else 0,
                 right=right,
                 tip=f"truth {names[truth]}, predicted {names[predicted]}: "
-                f"{words.count(n)} of {words.plural(total, 'row')}{share}",
+                f"{words.count(n)} of {words.plural(total, unit)}{share}",
             )
         )
     return Line(names[truth], words.count(total), tuple(cells))
@@ -145,19 +150,20 @@ def _pairs(names: tuple[str, ...], counts: list[list[int]]) -> tuple[Pair, ...]:
     return tuple(sorted(pairs, key=lambda pair: (-pair.count, -pair.raw)))
 
 
-def _lead(pairs: tuple[Pair, ...], total: int) -> str:
+def _lead(pairs: tuple[Pair, ...], total: int, unit: str) -> str:
     if not pairs:
-        return f"None of the {words.plural(total, 'row')} is mistaken."
+        return f"None of the {words.plural(total, unit)} is mistaken."
     wrong, first = sum(p.count for p in pairs), pairs[0]
     times = "time" if first.count == 1 else "times"
     return (
-        f"{words.count(wrong)} of {words.plural(total, 'row')} {'is' if wrong == 1 else 'are'} mistaken. "
-        f"The most frequent mistake: {first.truth} named {first.predicted}, {first.count} {times} "
-        f"({first.rate} of the {first.truth} rows)."
+        f"{words.count(wrong)} of {words.plural(total, unit)} {'is' if wrong == 1 else 'are'} mistaken. "
+        f"The most frequent mistake: {first.truth} named {first.predicted}, {words.count(first.count)} {times} "
+        f"({first.rate} of the {first.truth} {unit}s)."
     )
 
 
 _COLUMNS = (
+    ("iou", "IoU"),
     ("recall", "Recall"),
     ("precision", "Precision"),
     ("f1", "F1"),
@@ -176,7 +182,10 @@ def per_class(record: Record) -> PerClass | None:
     rows = tuple(_class_row(row, columns, has_rows) for row in found)
     return PerClass(
         lead=_class_lead(found),
-        columns=(*(("Rows",) if has_rows else ()), *(label for _, label in columns)),
+        columns=(
+            *(("Pixels" if any("iou" in r for r in found) else "Rows",) if has_rows else ()),
+            *(label for _, label in columns),
+        ),
         rows=rows,
     )
 

@@ -62,6 +62,12 @@ _MEASURES = {
         "reaches a mean average precision of",
         meaning="area under the precision-recall curve, averaged over the labels",
     ),
+    "miou": Measure(
+        "Mean IoU",
+        "reaches a mean IoU of",
+        form="percent",
+        meaning="intersection over union of true and predicted pixels, averaged over the classes",
+    ),
     "r2": Measure(
         "R²",
         "explains",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from datetime import datetime, timezone
@@ -9,11 +10,12 @@ from datetime import datetime, timezone
 import torch
 from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.features import DTYPES, Store, by_length, find, gathered, pool_batch
+from regraft.features import DTYPES, Store, by_length, find, gathered, grid_of, pool_batch
 from regraft.graft.cost.counts import Workload, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
 from regraft.graft.cost.pricing import head_work, price_figure, workload
 from regraft.graft.cost.training import training_cost
+from regraft.graft.dense.problem import LIMIT
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.recording import task_of, versions
@@ -81,7 +83,7 @@ def estimate(ready: Prepared, options: Options) -> Record:
 def _most_bytes(ready: Prepared, widths: dict[str, int], outputs: int) -> int:
     """Of the head on all features, or of the largest cell of the search."""
     if ready.recipe.select is None:
-        return 4 * outputs * (ready.plan.width + 1)
+        return 4 * outputs * (_head_shape(ready)[1] + 1)
     top = max(ready.recipe.select.fractions)
     return max(stored_bytes(kept_count(width, top), outputs, width) for width in widths.values())
 
@@ -122,8 +124,18 @@ def _solve_seconds(ready: Prepared, work: Workload) -> float:
     eigen = 10 * _MEASURED**3 / _seconds(lambda: torch.linalg.eigh(gram))
     path = 2 * _MEASURED**2 * outputs / _seconds(lambda: double @ thin)
     times = work.solves * len(ready.recipe.features.scalings)
-    parts = head_parts(work.solve_rows, ready.plan.width, outputs, folds=work.folds, solves=times)
+    rows, width = _head_shape(ready)
+    parts = head_parts(rows, width, outputs, folds=work.folds, solves=times)
     return 2 * parts["gram"] / product + parts["eigen"] / eigen + parts["paths"] / path
+
+
+def _head_shape(ready: Prepared) -> tuple[int, int]:
+    """Rows and features that the head is solved on: of masks, positions of a map and its channels."""
+    rows, width = len(ready.fit), ready.plan.width
+    if ready.manifest.target is not None and ready.manifest.target.kind == "segmentation":
+        positions = math.prod(grid_of(ready.plan.blocks[0]))
+        return min(LIMIT, rows * positions), width // positions
+    return rows, width
 
 
 def _seconds(call: Callable[[], object]) -> float:

@@ -60,7 +60,13 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, plan: P
         }
         found["classes"] = _per_class(target.classes, counts)
         found["mistakes"] = _mistakes(main, scored_rows)
-    if kind != "regression":
+    if kind == "segmentation":
+        counts = main.probabilities.sum(0).long().numpy()
+        found["confusion"] = {"classes": list(target.classes), "counts": counts.tolist(), "rows": "pixels"}
+        found["classes"] = [
+            {**row, "iou": iou} for row, iou in zip(_per_class(target.classes, counts), _intersections(counts))
+        ]
+    elif kind != "regression":
         bins = reliability(main.probabilities, main.response)
         found["reliability"] = {
             "bins": bins,
@@ -93,6 +99,12 @@ def _per_class(classes: tuple[str, ...], counts: np.ndarray) -> list[dict[str, A
         }
         for i, name in enumerate(classes)
     ]
+
+
+def _intersections(counts: np.ndarray) -> list[float | None]:
+    """Intersection over union of each class; ``None`` for one that nothing is and nothing is said to be."""
+    right, union = np.diag(counts), counts.sum(1) + counts.sum(0) - np.diag(counts)
+    return [float(hits / whole) if whole else None for hits, whole in zip(right, union)]
 
 
 def _mistakes(scored: Scored, rows: Manifest) -> list[dict[str, Any]]:
@@ -150,6 +162,8 @@ def prediction_rows(evaluation: Evaluation, fit_ids: tuple[str, ...], test_ids: 
     """One line per scored row, the first being the header.
 
     Columns: id, part, outer fold, truth, predicted, confidence. A truth that is not known is an empty cell.
+    Images with masks have the commonest class and predicted class of their labelled pixels, and the share of these
+    that is right in place of a confidence.
     Several regression outputs give a pair ``truth NAME``, ``predicted NAME`` each. Multilabel rows list the
     labels known to hold, and in a last column, ``unknown``, those of which nothing is known.
     """
@@ -165,12 +179,17 @@ def prediction_rows(evaluation: Evaluation, fit_ids: tuple[str, ...], test_ids: 
 def _header(response: Response) -> list[str]:
     if response.kind == "regression" and response.n_outputs > 1:
         return [f"{what} {name}" for name in response.classes for what in ("truth", "predicted")] + ["confidence"]
+    if response.kind == "segmentation":
+        return ["truth", "predicted", "pixel accuracy"]
     return ["truth", "predicted", "confidence"] + (["unknown"] if response.kind == "multilabel" else [])
 
 
 def _line(scored: Scored, i: int) -> list[Any]:
     response, row = scored.response, scored.probabilities[i].numpy()
     classes = response.classes
+    if response.kind == "segmentation":
+        right = float(np.trace(row) / row.sum()) if row.sum() else ""
+        return [classes[int(row.sum(1).argmax())], classes[int(row.sum(0).argmax())], right]
     if response.codes is not None:
         code = int(response.codes[i])
         return ["" if code < 0 else classes[code], classes[int(row.argmax())], float(row.max())]

@@ -1,0 +1,161 @@
+"""Dense labels: a mask per image, found beside the images, checked against them, counted by class.
+
+A mask is one channel of class values. One value may say "not labelled"; it is the one that is asked for, else the one
+that the file's metadata name (``ignore_index``), else the place of a class called void, unlabelled or the like, else
+255, as in Pascal VOC and Cityscapes, where no class has it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from regraft.data.folder import find_images
+from regraft.data.inspect import thread_map
+from regraft.data.manifest import BadRow, Target
+from regraft.data.pixels import open_image
+from regraft.data.rows import PART_NAMES, Dense, Rows
+from regraft.data.source import FileImages, Masks, Source
+from regraft.errors import DataError, RegraftError
+
+__all__ = ["CLASS_NAMES", "dense_target", "has_masks", "image_size", "mask_rows"]
+
+IMAGES, MASKS = "images", "masks"
+CLASS_NAMES = "classes.txt"
+VOID = ("void", "unlabelled", "unlabeled", "ignore", "ignored", "unknown")
+CONVENTION = 255
+
+
+def has_masks(root: Path) -> bool:
+    """Whether a folder holds images and masks side by side: ``images/`` and ``masks/``, in it or in its parts."""
+    inside = [root, *(root / name for name in PART_NAMES)]
+    return any((place / IMAGES).is_dir() and (place / MASKS).is_dir() for place in inside)
+
+
+def mask_rows(root: Path, *, labelled: bool) -> Rows:
+    """``images/NAME.jpg`` with ``masks/NAME.png``; parts as folders above or below, as in ``train/images/`` or
+    ``images/train/``. Names of classes may stand in ``classes.txt``, one a line, that of value 0 first.
+
+    Args:
+        root: the folder.
+        labelled: False: the images alone.
+
+    Raises:
+        DataError: no image, images without a mask, or two masks of one name.
+    """
+    images: dict[tuple[str, ...], Path] = {}
+    masks: dict[tuple[str, ...], Path] = {}
+    for path in find_images(root):
+        role = next((name for name in path[:-1] if name in (IMAGES, MASKS)), "")
+        at = path.index(role) if role else 0
+        key = (*path[:at], *path[at + 1 : -1], Path(path[-1]).stem)
+        held = {IMAGES: images, MASKS: masks}.get(role)
+        if held is None:
+            continue
+        if key in held:
+            raise DataError(f"{root}: two files in {role} are called {key[-1]}", do="keep one of them")
+        held[key] = root.joinpath(*path)
+    keys = sorted(images)
+    if not keys:
+        raise DataError(f"{root / IMAGES}: no image in this folder", do="check the path")
+    split = [next((PART_NAMES[p.lower()] for p in key[:-1] if p.lower() in PART_NAMES), "train") for key in keys]
+    ids = ["/".join((*key[:-1], images[key].name)) for key in keys]
+    source = FileImages(images[key] for key in keys)
+    if not labelled:
+        return Rows(source, ids, [], split)
+    if gone := [name for key, name in zip(keys, ids) if key not in masks]:
+        raise DataError(
+            f"{root}: {len(gone)} images have no mask, such as {gone[0]}",
+            expected=f"a file of the same name in {MASKS}",
+            do="add the masks, or take the images away",
+        )
+    names: tuple[str, ...] = ()
+    if (root / CLASS_NAMES).is_file():
+        names = tuple((root / CLASS_NAMES).read_text(encoding="utf-8-sig").split("\n"))
+        names = tuple(name.strip() for name in names if name.strip())
+    return Rows(source, ids, [], split, dense=Dense(Masks(FileImages(masks[key] for key in keys)), names))
+
+
+def image_size(inputs: Source, row: int) -> tuple[int, int]:
+    """(height, width) of an image, of an encoded one from its header.
+
+    Raises:
+        DataError: it is none, or cannot be read.
+    """
+    found = open_image(inputs.content(row), inputs.where(row)) if inputs.encoded else inputs.read(row)
+    if not isinstance(found, Image.Image):
+        raise DataError(f"{inputs.where(row)}: masks belong to images", got=f"{inputs.modality} inputs")
+    return found.height, found.width
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """What a mask holds: its values and how many pixels have each; or why it cannot be used."""
+
+    values: np.ndarray
+    counts: np.ndarray
+    fault: str = ""
+
+
+def dense_target(dense: Dense, inputs: Source, ignore: int | None = None) -> tuple[Target, list[tuple[int, BadRow]]]:
+    """The labels of all rows, and the rows whose masks cannot be used.
+
+    Args:
+        dense: masks, and what the file says of them.
+        inputs: the images, whose sizes the masks must have.
+        ignore: the value that says "not labelled"; found by the rules above if ``None``.
+
+    Raises:
+        DataError: the ignored value is that of a class which is no void one by name, among fewer than two classes.
+    """
+    seen = thread_map(lambda row: _look(dense.masks, inputs, row), len(dense.masks))
+    void = _void(dense, ignore)
+    classes = dense.classes
+    if not classes:
+        top = max((int(v) for one in seen for v in one.values if v != void), default=-1)
+        classes = tuple(str(value) for value in range(top + 1))
+    elif void == len(classes) - 1:
+        classes = classes[:-1]
+    counts = np.zeros((len(seen), len(classes)), dtype=np.int64)
+    bad: list[tuple[int, BadRow]] = []
+    for row, one in enumerate(seen):
+        fault = one.fault
+        known = one.values != void
+        inside = known & (one.values < len(classes))
+        counts[row, one.values[inside]] = one.counts[inside]
+        if (beyond := one.values[known & ~inside]).size:
+            fault = f"the value {int(beyond[0])} is none of the {len(classes)} classes (0 to {len(classes) - 1})"
+            counts[row] = 0
+        if fault:
+            do = "mend the mask, name the value of unlabelled pixels with --ignore, or leave the row out"
+            bad.append((row, BadRow(dense.masks.where(row), fault, do)))
+    return Target("segmentation", classes, counts, dense.masks, void), bad
+
+
+def _void(dense: Dense, asked: int | None) -> int:
+    """The value of pixels without a label."""
+    if asked is not None:
+        return asked
+    if dense.ignore >= 0:
+        return dense.ignore
+    named: Sequence[str] = [name.lower() for name in dense.classes]
+    found = next((named.index(word) for word in VOID if word in named), -1)
+    return found if found >= 0 else CONVENTION if len(named) <= CONVENTION else -1
+
+
+def _look(masks: Source, inputs: Source, row: int) -> _Seen:
+    nothing = np.zeros(0, dtype=np.int64)
+    try:
+        mask = np.asarray(masks.read(row))
+        wanted = image_size(inputs, row)
+    except RegraftError as error:
+        return _Seen(nothing, nothing, error.what.removeprefix(f"{masks.where(row)}: "))
+    if mask.shape != wanted:
+        sizes = f"{mask.shape[1]}×{mask.shape[0]} pixels, its image {wanted[1]}×{wanted[0]}"
+        return _Seen(nothing, nothing, f"the mask has {sizes}")
+    values, counts = np.unique(mask, return_counts=True)
+    return _Seen(values, counts)

@@ -1,0 +1,134 @@
+"""Masks as labels: where they are found, what is counted, what is refused."""
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from PIL import Image
+
+from regraft.data import check_target, folds, holdout, scan
+from regraft.errors import DataError
+
+
+def encoded(pixels) -> bytes:
+    sink = io.BytesIO()
+    Image.fromarray(np.asarray(pixels, dtype=np.uint8)).save(sink, "PNG")
+    return sink.getvalue()
+
+
+def table(masks, metadata=None, **columns) -> pa.Table:
+    """Images of the masks' sizes, and the masks."""
+    images = [encoded(np.full((*np.shape(m), 3), 7 * i)) for i, m in enumerate(masks)]
+    cell = pa.struct([("bytes", pa.binary()), ("path", pa.string())])
+    made = {
+        "image": pa.array([{"bytes": b, "path": None} for b in images], cell),
+        "mask": pa.array([{"bytes": encoded(m), "path": None} for m in masks], cell),
+        **columns,
+    }
+    return pa.table(made).replace_schema_metadata(metadata)
+
+
+def test_a_mask_column_is_counted_by_class():
+    m = scan(table([[[0, 1]], [[2, 255]], [[1, 1]]]))
+    assert (m.target.kind, m.target.classes, m.target.ignore) == ("segmentation", ("0", "1", "2"), 255)
+    assert m.target.values.tolist() == [[1, 1, 0], [0, 0, 1], [0, 2, 0]]
+    assert m.take([1]).target.mask(0).tolist() == [[2, -1]]
+    assert m.take([1]).target.masks.read(0).tolist() == [[2, 255]]
+    assert m.target.take([0, 1, 2]).fingerprint == m.target.fingerprint != m.target.take([1, 0, 2]).fingerprint
+
+
+@pytest.mark.parametrize(
+    ("metadata", "ignore", "classes", "value"),
+    [
+        ({"ignore_index": "2"}, None, ("0", "1"), 2),
+        ({"mask_classes": '["sky", "road", "dust"]', "ignore_index": "2"}, None, ("sky", "road"), 2),
+        ({"mask_classes": '["sky", "road", "Void"]'}, None, ("sky", "road"), 2),
+        ({"mask_classes": '["Unlabelled", "road", "sky"]'}, None, ("Unlabelled", "road", "sky"), 0),
+        ({"mask_classes": '["sky", "road", "dust"]'}, 1, ("sky", "road", "dust"), 1),
+        ({"mask_classes": '["sky", "road", "dust"]'}, None, ("sky", "road", "dust"), 255),
+    ],
+)
+def test_the_value_without_a_label(metadata, ignore, classes, value):
+    masks = [[[0, 1, 2, 2]], [[1, 0, 0, 2]], [[0, 0, 1, 1]]]
+    m = scan(table(masks, metadata), ignore=ignore)
+    assert (m.target.classes, m.target.ignore) == (classes, value)
+    expected = [[sum(v == c for v in row[0]) if c != value else 0 for c in range(len(classes))] for row in masks]
+    assert m.target.values.tolist() == expected
+
+
+def test_faults_are_named_row_by_row():
+    names = {"mask_classes": '["sky", "road"]'}
+    wrong = table([[[0, 1]], [[0, 9]], [[1, 1]]], names)
+    with pytest.raises(DataError, match=r"table row 1 \(mask\): the value 9 is none of the 2 classes \(0 to 1\)"):
+        scan(wrong)
+    left = scan(wrong, skip_bad=True)
+    assert len(left) == 2
+    assert [bad.where for bad in left.skipped] == ["table row 1 (mask)"]
+    other = table([[[0, 1]], [[0, 1]], [[1, 1]]])
+    small = other.set_column(1, "mask", table([[[0, 1]], [[0, 1, 1]], [[1, 1]]])["mask"])
+    with pytest.raises(DataError, match=r"row 1 \(mask\): the mask has 3×1 pixels, its image 2×1"):
+        scan(small)
+    with pytest.raises(DataError, match="1 of 3 rows have no labelled pixel: row 2"):
+        scan(table([[[0, 1]], [[0, 1]], [[255, 255]]]))
+    assert len(scan(table([[[0, 1]], [[0, 1]], [[255, 255]]]), skip_bad=True)) == 2
+    with pytest.raises(DataError, match="fewer than two classes"):
+        scan(table([[[0, 0]], [[0, 0]]], names))
+    with pytest.raises(DataError, match="a mask column with kind 'regression'"):
+        scan(table([[[0, 1]], [[0, 1]]]), kind="regression")
+    with pytest.raises(DataError, match="segmentation needs a mask per image"):
+        scan((np.zeros((4, 2)), [0, 1, 0, 1]), kind="segmentation")
+    with pytest.raises(DataError, match="--ignore is about masks"):
+        scan((np.zeros((4, 2)), [0, 1, 0, 1]), ignore=1)
+
+
+def write(path, pixels):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(encoded(pixels))
+
+
+@pytest.mark.parametrize("inner", [False, True])
+def test_folders_of_images_and_masks(tmp_path, inner):
+    for part, count in (("train", 3), ("val", 2)):
+        for i in range(count):
+            here = {role: f"{part}/{role}" if inner else f"{role}/{part}" for role in ("images", "masks")}
+            write(tmp_path / here["images"] / f"{i}.png", np.full((2, 3, 3), i))
+            write(tmp_path / here["masks"] / f"{i}.png", [[0, 1, i], [0, 1, 255]])
+    m = scan(tmp_path)
+    assert m.target.kind == "segmentation"
+    assert m.split == ("train",) * 3 + ("validation",) * 2
+    assert m.target.values.tolist() == [[3, 2, 0], [2, 3, 0], [2, 2, 1], [3, 2, 0], [2, 3, 0]]
+    assert np.asarray(m.inputs.read(2)).max() == 2
+    assert scan(tmp_path, labelled=False).ids == m.ids
+    (tmp_path / "classes.txt").write_text("sky\nroad\ntree\n")
+    assert scan(tmp_path).target.classes == ("sky", "road", "tree")
+
+
+def test_images_without_a_mask_are_named(tmp_path):
+    for i in range(3):
+        write(tmp_path / f"images/{i}.png", np.full((2, 2, 3), i))
+        if i:
+            write(tmp_path / f"masks/{i}.png", [[0, 1], [1, 1]])
+    with pytest.raises(DataError, match=r"1 images have no mask, such as 0\.png"):
+        scan(tmp_path)
+    write(tmp_path / "masks/0.png", [[0, 1], [1, 1]])
+    write(tmp_path / "masks/0.bmp", [[0, 1], [1, 1]])
+    with pytest.raises(DataError, match="two files in masks are called 0"):
+        scan(tmp_path)
+
+
+def test_no_group_is_divided(tmp_path):
+    rng = np.random.default_rng(0)
+    films = [f"film {i // 4}" for i in range(40)]
+    made = table(list(rng.integers(0, 3, (40, 5, 6))), film=pa.array(films))
+    pq.write_table(made, tmp_path / "train.parquet")
+    m = scan(tmp_path, group="film")
+    check_target(m)
+    place = folds(m.target, m.groups, 5, 0)
+    out = holdout(m.target, m.groups, 0.2, 0)
+    for film in set(films):
+        mine = np.array(m.groups) == film
+        assert len(set(place[mine])) == 1
+        assert len(set(out[mine])) == 1
+    assert 0 < out.sum() < 40

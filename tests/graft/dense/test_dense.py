@@ -1,0 +1,213 @@
+"""Dense labels: positions and pixels against plain counting, and a head at every position end to end."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import jaccard_score
+from tests.graft.dense.scenes import CLASSES, IGNORE, network, scene, write
+
+from regraft.data import scan
+from regraft.errors import DataError, ModelError, RecipeError
+from regraft.features import map_plan, maps, plan, positions, sweep, whole_images
+from regraft.graft import Options, adapt, load_artifact
+from regraft.graft.adapted import Adapted
+from regraft.graft.dense.pixels import confusions, position_labels
+from regraft.graft.dense.problem import DenseProblem
+from regraft.graft.problem import Task
+from regraft.graft.recipe import METHODS
+from regraft.graft.stages.features import Solve
+from regraft.network import load
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return write(tmp_path_factory.mktemp("scenes"), {"train": 10, "test": 5})
+
+
+@pytest.fixture(scope="module")
+def run(folder, tmp_path_factory):
+    return adapt(str(folder), network(), method="probe", ignore=IGNORE, cache=tmp_path_factory.mktemp("cache"))
+
+
+def test_maps_and_positions_are_inverse():
+    value = torch.arange(2 * 3 * 4 * 5.0).reshape(2, 3, 4, 5)
+    rows = positions(value.flatten(1), (4, 5))
+    assert torch.equal(rows[1 * 20 + 2 * 5 + 3], value[1, :, 2, 3])
+    assert torch.equal(maps(rows, (4, 5)), value)
+
+
+def test_whole_images_are_read_and_every_position_kept():
+    found = whole_images(network(), 52, 68)
+    assert (found.preprocess.resize, found.preprocess.crop) == ((52, 68), None)
+    (block,) = map_plan(found).blocks
+    assert (block.pooling.windows, block.pooling.size, block.width) == ((13, 17), (1, 1), 24 * 13 * 17)
+    value = torch.rand(2, 24, 13, 17)
+    assert torch.equal(block.pooling(value), value.flatten(1))
+    with pytest.raises(ModelError, match="expected"):
+        whole_images(load("regraft/fashion-resnet").reading(_Words()), 10, 10)
+
+
+class _Words:
+    modality = "text"
+
+
+def test_a_position_has_the_commonest_class_under_it(folder):
+    target = scan(folder, ignore=IGNORE).target.take([0, 1, 2])
+    grid = (5, 7)  # divides neither side
+    found = position_labels(target, grid).numpy()
+    for row in range(3):
+        mask = target.mask(row)
+        height, width = mask.shape
+        for place in range(35):
+            inside = [
+                mask[y, x]
+                for y in range(height)
+                for x in range(width)
+                if int((y + 0.5) * 5 / height) * 7 + int((x + 0.5) * 7 / width) == place and mask[y, x] >= 0
+            ]
+            expected = np.bincount(inside).argmax() if inside else -1
+            assert found[row, place] == expected
+
+
+def test_confusions_count_pixels_and_miou_is_the_jaccard_index(folder):
+    target = scan(folder, ignore=IGNORE).target.take([0, 3, 5])
+    logits = torch.randn(3, 3, 6, 8, generator=torch.Generator().manual_seed(0))
+    counts = confusions(logits, target).numpy()
+    task = Task(target, None, "miou")
+    assert torch.equal(torch.from_numpy(counts.sum(2)), task.response.values)
+    truth, said = [], []
+    for row in range(3):
+        mask = target.mask(row)
+        up = torch.nn.functional.interpolate(logits[row : row + 1], mask.shape, mode="bilinear", align_corners=False)
+        there = mask >= 0
+        truth.append(mask[there])
+        said.append(up[0].argmax(0).numpy()[there])
+        direct = np.zeros((3, 3))
+        np.add.at(direct, (truth[-1], said[-1]), 1)
+        assert np.array_equal(counts[row], direct)
+    from regraft.heads import score
+
+    value = score("miou", task.response, counts)
+    assert value == pytest.approx(
+        jaccard_score(np.concatenate(truth), np.concatenate(said), average="macro"), abs=1e-12
+    )
+
+
+def problem(folder, **changes) -> DenseProblem:
+    manifest = scan(folder, ignore=IGNORE).part("train")
+    if "groups" in changes:
+        manifest = dataclasses.replace(manifest, groups=changes.pop("groups"))
+    backbone = whole_images(network(), 52, 68)
+    wanted = map_plan(backbone)
+    (block,) = wanted.blocks
+    task = Task(manifest.target, manifest.groups, "miou", folds=3)
+    matrix = sweep(backbone, manifest, wanted).matrices()[block.name]
+    found = DenseProblem.of(task, matrix, block, ("none",), Solve(("ridge",), (1e-2, 1e-4)))
+    return dataclasses.replace(found, **changes)
+
+
+def test_no_image_lies_in_two_folds_and_no_group(folder):
+    head = problem(folder, limit=500).solve()
+    assert len(head.rows) == 500
+    fold = head.inner.fold_ids
+    for image in range(10):
+        assert len(set(fold[head.rows[:, 0] == image])) == 1
+    assert len(set(fold)) == 3
+    films = tuple(f"film {i // 3}" for i in range(10))
+    head = problem(folder, groups=films).solve()
+    film = np.array(films)[head.rows[:, 0]]
+    for name in set(films):
+        assert len(set(head.inner.fold_ids[film == name])) == 1
+
+
+def test_positions_are_drawn_by_the_seed(folder):
+    whole = problem(folder)
+    few = dataclasses.replace(whole, limit=100)
+    assert np.array_equal(few.chosen(), few.chosen())
+    other = dataclasses.replace(few, task=dataclasses.replace(few.task, seed=1))
+    assert not np.array_equal(few.chosen(), other.chosen())
+    assert len(whole.chosen()) == int((whole.labels >= 0).sum())
+
+
+def test_held_out_counts_are_of_labelled_positions(folder):
+    whole = problem(folder)
+    held = whole.solve().held_out()
+    assert held.probabilities.shape == (10, 3, 3)
+    assert torch.equal(held.probabilities.sum(2), held.response.values)
+    assert int(held.probabilities.sum()) == int((whole.labels >= 0).sum())
+
+
+def test_colour_decides(run):
+    score = run.record.scores["test"]
+    assert (score.metric, score.rows) == ("miou", 5)
+    assert score.value > 0.93
+    assert score.low <= score.value <= score.high
+    assert run.record.task["kind"] == "segmentation"
+    figures = run.record.figures
+    ious = [row["iou"] for row in figures["classes"]]
+    assert np.mean(ious) == pytest.approx(score.value, abs=1e-12)
+    assert figures["dense"]["grid"] == [13, 17]
+    assert len(figures["overlays"]) == 3
+    assert {c["name"] for one in figures["overlays"] for c in one["classes"]} <= set(CLASSES)
+
+
+def test_predicted_masks_are_of_the_images_own_size_and_loaded_alike(run, tmp_path):
+    images = []
+    for seed, size in ((100, (40, 60)), (101, (61, 52))):
+        pixels, _ = scene(seed, size)
+        from PIL import Image
+
+        Image.fromarray(pixels).save(tmp_path / f"{seed}.png")
+        images.append(tmp_path / f"{seed}.png")
+    said = run.predict_proba(images)
+    assert [mask.shape for mask in said.masks] == [(40, 60), (61, 52)]
+    for mask, seed, size in zip(said.masks, (100, 101), ((40, 60), (61, 52))):
+        truth = scene(seed, size)[1]
+        assert (mask == truth)[truth != IGNORE].mean() > 0.9
+    assert np.allclose(said.probabilities.sum(1), 1)
+    saved = run.save(tmp_path / "run")
+    again = load_artifact(tmp_path / "run", model=network())
+    assert isinstance(again, Adapted)
+    assert all(np.array_equal(a, b) for a, b in zip(again.predict(images), said.masks))
+    assert saved.record.artifact_bytes > 0
+    said.save(tmp_path / "out.csv")
+    written = np.asarray(Image.open(tmp_path / "out" / "100.png"))
+    assert np.array_equal(written, said.masks[0])
+    assert (tmp_path / "out.csv").read_text().startswith("id,mask,width,height,confidence,share(red)")
+
+
+def test_pixels_without_a_label_have_no_influence(folder, run, tmp_path):
+    other = write(tmp_path / "other", {"train": 10, "test": 5}, ignored=77)
+    again = adapt(str(other), network(), method="probe", ignore=77, cache=tmp_path / "cache")
+    a, b = run.adapted.readout, again.adapted.readout
+    assert all(torch.equal(x, y) for x, y in zip(a.coefficients.values(), b.coefficients.values()))
+    assert torch.equal(a.intercept, b.intercept)
+    assert again.record.scores == run.record.scores
+    assert again.record.figures["classes"] == run.record.figures["classes"]
+
+
+def test_without_a_test_part_every_image_is_predicted_by_a_fit_that_did_not_see_it(tmp_path):
+    write(tmp_path / "data", {"train": 6})
+    run = adapt(str(tmp_path / "data"), network(), method="probe", ignore=IGNORE, folds=3, cache=tmp_path)
+    score = run.record.scores["validation"]
+    assert (score.rows, score.protocol) == (6, "outer cross-validation")
+    assert len(score.per_fold) == 3
+    assert sum(row["rows"] for row in run.record.figures["classes"]) == 6 * 52 * 65
+
+
+def test_what_does_not_apply_is_said(folder, tmp_path):
+    for method in METHODS:
+        if not METHODS[method].dense:
+            with pytest.raises(RecipeError, match=f"method '{method}' does not apply to masks"):
+                adapt(str(folder), network(), method=method, ignore=IGNORE, options=Options(cache=tmp_path))
+    with pytest.raises(RecipeError, match="metric 'map' does not fit segmentation labels"):
+        adapt(str(folder), network(), method="probe", ignore=IGNORE, metric="map")
+    with pytest.raises(DataError, match="is none of the 3 classes"):
+        adapt(str(folder), network(), method="probe")
+
+
+def test_one_label_per_row_is_as_before():
+    backbone = network()
+    assert plan(backbone, [METHODS["probe"].features.taps]).blocks[0].kind == "embedding"
