@@ -258,9 +258,7 @@ def _fresh(plan: Plan, preprocess: ImagePreprocess) -> tuple[nn.Module, nn.Modul
             views = images if pretext.labelled else pretext.views(images, torch.arange(rows).numpy(), 0, 0)
             with FlopCounterMode(display=False) as counter:
                 probe(views).sum().backward()
-        except ModelError:
-            raise
-        except (RuntimeError, TypeError, AttributeError, ValueError) as error:
+        except (ModelError, RuntimeError, TypeError, AttributeError, ValueError) as error:
             raise ModelError(
                 f"{plan.arch} cannot be trained by {pretext.name} on pictures of {plan.size} x {plan.size} pixels",
                 got=" ".join(str(error).split())[:200], do="take s4 or small_resnet",
