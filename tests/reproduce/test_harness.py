@@ -230,8 +230,21 @@ def test_gates_say_what_is_absent(tmp_path):
     context = SimpleNamespace(data=tmp_path, cache=tmp_path, seeds=(0,))
     assert GATES["R20"].run(context).status == "not run"
     assert "weights/cifar10_resnet20" in GATES["R20"].run(context).message
-    assert GATES["S4-jig"].run(context).message == "needs pretraining by jigsaw"
+    message = GATES["S4-jig"].run(context).message
+    assert "images/tiny_imagenet/train.parquet" in message
+    assert "images/cifar10_jpeg75/test.parquet" in message
+    waiting = Gate("S5", "a gain", {"gain": (3, 100)}, method="a method")
+    assert waiting.run(context).message == "needs a method"
     assert set(GATES) == {"V1a", "V1b", "V2", "R20", "R56", "S4-sup", "S4-rot", "S4-jig", "S4-vae", "S4-bigan"}
+
+
+def test_a_gate_of_a_source_without_labels_judges_every_seed():
+    for name in ("S4-rot", "S4-jig", "S4-vae", "S4-bigan"):
+        gate = GATES[name]
+        assert gate.trains
+        assert gate.judge({"gain on cifar10 seed 0": 3.0, "gain on cifar10 seed 1": 9.0}).status == "pass"
+        assert gate.judge({"gain on cifar10 seed 0": 2.9, "gain on cifar10 seed 1": 9.0}).status == "fail"
+        assert gate.judge({}).status == "fail"
 
 
 def test_the_convex_gate():

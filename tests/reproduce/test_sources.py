@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
 
+from regraft.data import scan
 from regraft.errors import RegraftError
 from regraft.graft.stages.config import TrainConfig
+from regraft.network import reinitialised
+from regraft.reproduce import sources
 from regraft.reproduce.gates import GATES, GateContext
-from regraft.reproduce.sources import pack_network, top1, vision_transformer
+from regraft.reproduce.probe import probed
+from regraft.reproduce.sources import PRETEXTS, pack_network, pretext_source, top1, vision_transformer
 
 
 @pytest.mark.slow
@@ -60,6 +66,50 @@ def test_the_supervised_source_opens_its_gate(data_pack, tmp_path):
     gate = GATES["S4-sup"]
     figures = gate.measure(GateContext(data_pack, tmp_path, seeds=(0,)))
     assert gate.judge(figures).status == "pass", figures
+
+
+def _bars(path, rows=(48, 24), size=12):
+    """Pictures of a bright bar, upright or lying, as an .npz with test rows."""
+    rng, parts = np.random.default_rng(0), {}
+    for suffix, count in (("", rows[0]), ("_test", rows[1])):
+        images, labels = rng.integers(0, 90, (count, size, size, 3), dtype=np.uint8), np.arange(count) % 2
+        for row, (place, lying) in enumerate(zip(rng.integers(1, size - 3, count), labels)):
+            window = (slice(place, place + 2), slice(None)) if lying else (slice(None), slice(place, place + 2))
+            images[row][window] += 150
+        parts |= {f"X{suffix}": images, f"y{suffix}": labels}
+    np.savez(path, **parts)
+    return path
+
+
+@pytest.mark.parametrize("name", list(PRETEXTS))
+def test_sources_without_labels_are_trained_once_a_seed_and_kept(name, tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "PRETEXTS", {name: (PRETEXTS[name][0], 1)})
+    rows = _bars(tmp_path / "bars.npz", (10, 4))
+    steps = []
+    network = pretext_source(name, rows, 3, tmp_path, lambda *done: steps.append(done))
+    again = pretext_source(name, rows, 3, tmp_path, lambda *done: steps.append(done))
+    assert steps == [(1, 1, pytest.approx(steps[0][2]))]
+    assert again.fingerprint == network.fingerprint
+    assert type(network.module).__name__ == "S4"
+    assert pretext_source(name, rows, 4, tmp_path).fingerprint != network.fingerprint
+
+
+def test_a_source_that_is_none_is_said(tmp_path):
+    with pytest.raises(RegraftError, match="no source without labels is called 'S4-sup'; expected S4-rot"):
+        pretext_source("S4-sup", tmp_path, 0, tmp_path)
+
+
+def test_the_probe_of_a_gate_is_the_accuracy_on_test_rows(data_pack, tmp_path):
+    rows = scan(_bars(tmp_path / "bars.npz", (120, 60), 32))
+    network = pack_network("R20", data_pack)
+    value = probed(network, rows, tmp_path, 0)
+    assert value > 90  # which way an edge runs is in its features
+    assert (value * 60 / 100) == pytest.approx(round(value * 60 / 100), abs=1e-9)
+    labels = rows.target.values.copy()
+    labels[rows.rows_of("test")] = 1 - labels[rows.rows_of("test")]
+    turned = dataclasses.replace(rows, target=dataclasses.replace(rows.target, values=labels))
+    assert probed(network, turned, tmp_path, 0) == pytest.approx(100 - value)
+    assert probed(reinitialised(network, 0), rows, tmp_path, 0) != value
 
 
 def test_the_transformer_is_trained_once_a_seed_and_kept(tmp_path):

@@ -13,9 +13,10 @@ from regraft.data import scan
 from regraft.errors import ModelError
 from regraft.features import Taps, plan, sweep
 from regraft.files import canonical_json, digest
+from regraft.graft.pretraining.choose import pretext_of
+from regraft.graft.pretraining.pretrain import default_config, pretrain
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig
-from regraft.graft.pretraining.pretrain import pretrain
 from regraft.network import About, ImagePreprocess, Network, load
 from regraft.network.resnet import cifar_resnet
 from regraft.record import Score
@@ -23,8 +24,10 @@ from regraft.reproduce.packs import WEIGHTS
 
 __all__ = [
     "EPOCHS",
+    "PRETEXTS",
     "VISION_TRANSFORMER",
     "pack_network",
+    "pretext_source",
     "source_accuracy",
     "supervised_source",
     "top1",
@@ -42,6 +45,13 @@ VISION_TRANSFORMER = TrainConfig(
 """How TViT is trained: found on a tenth of its training rows before any row was measured with it. A quarter of the
 patches of every picture take part in a step, which makes four times as many epochs affordable; five minutes a seed."""
 KEPT_PATCHES = 0.25
+PRETEXTS: Mapping[str, tuple[str, int]] = {
+    "S4-rot": ("rotation", 15),
+    "S4-jig": ("jigsaw", 30),
+    "S4-vae": ("vae", 30),
+    "S4-bigan": ("bigan", 60),
+}
+"""What every S4 without labels is trained on, and for how many epochs; fixed before any row was measured."""
 _CIFAR_DEPTH = {"R20": 20, "R56": 56}
 
 
@@ -120,6 +130,34 @@ def supervised_source(
     if score is None:
         raise ModelError(f"the source in {folder} has no score", do="delete that folder to train it again")
     return load(str(folder)), score
+
+
+def pretext_source(
+    name: str, rows: Path, seed: int, cache: Path, progress: Callable[[int, int, float], None] | None = None
+) -> Network:
+    """An S4 trained on the images of ``rows`` at 32 px without their labels, once per seed.
+
+    Its recipe is the pretext's own (:func:`regraft.graft.pretraining.pretrain.default_config`), its length that of
+    :data:`PRETEXTS`. It is kept in the cache, and resumed there after an interruption.
+
+    Args:
+        name: a key of :data:`PRETEXTS`.
+        rows: a folder of the data pack.
+        seed: of weights, order and views.
+        cache: where it is kept.
+        progress: called after each step with (steps done, steps in all, loss).
+
+    Raises:
+        ModelError: no such source.
+    """
+    if name not in PRETEXTS:
+        raise ModelError(f"no source without labels is called {name!r}", expected=", ".join(PRETEXTS))
+    objective, epochs = PRETEXTS[name]
+    pretext = pretext_of(objective, 32)
+    config = default_config(pretext, epochs=epochs, seed=seed)
+    folder = _folder(cache, f"{name}-{rows.name}-{seed}", config, {"pretext": pretext.identity()})
+    pretrain(rows, output=folder, objective=pretext, arch="s4", size=32, config=config, progress=progress)
+    return load(str(folder))
 
 
 def _folder(cache: Path, name: str, config: TrainConfig, options: Mapping[str, Any] | None = None) -> Path:
