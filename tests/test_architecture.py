@@ -49,7 +49,7 @@ INSIDE: dict[str, dict[str, frozenset[str]]] = {
         "frozen": frozenset({"*", "stages"}),
         "dense": frozenset({"*", "stages", "frozen"}),
         "gradient": frozenset({"*", "stages", "recipe", "frozen"}),
-        "training": frozenset({"*", "stages", "frozen"}),
+        "training": frozenset({"*", "stages", "frozen", "dense"}),
         "pretraining": frozenset({"*", "stages", "training"}),
         "evidence": frozenset({"*"}),
         "preparation": frozenset({"*", "stages", "recipe"}),

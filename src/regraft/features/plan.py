@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
@@ -40,6 +41,11 @@ class Block:
     depth: float
     width: int
     pooling: Pooling
+
+    @property
+    def channels(self) -> int:
+        """Features of one position of the pooled value."""
+        return self.width // math.prod(self.pooling.windows)
 
 
 @dataclass(frozen=True)

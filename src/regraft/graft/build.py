@@ -15,6 +15,7 @@ from regraft.graft.gradient.problem import GradientProblem
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, training_stage
 from regraft.graft.problem import Problem, Task
+from regraft.graft.training.dense import DenseTraining
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.problem import TrainingProblem, planned
 from regraft.graft.training.refit import Refit
@@ -58,9 +59,12 @@ def _training(ready: Prepared, rows: Manifest, store: Store, options: Options, w
     recipe = ready.recipe
     train = training_stage(ready)
     refit = None if recipe.refit is None else Refit(*recipe.refit)
-    frozen = _frozen(ready, rows, store, options)
     inputs = ManifestRows.of(ready.network, rows, train.augment, options.workers)
     stages = (recipe.probe, train, refit)
+    if rows.target is not None and rows.target.kind == "segmentation":
+        dense = _dense(ready, rows, store, options)
+        return DenseTraining(dense.task, inputs, dense, ready.network, ready.plan, stages, work)  # type: ignore[arg-type]
+    frozen = _frozen(ready, rows, store, options)
     return TrainingProblem(frozen.task, inputs, frozen, ready.network, ready.plan, stages, work, origin=ready.origin)
 
 

@@ -22,6 +22,8 @@ from regraft.record import Ledger
 
 __all__ = ["Prepared", "Progress", "prepare", "swept", "training_stage"]
 
+#: Images with masks in a batch of training (Ren et al., ICLR 2023, segmentation).
+DENSE_BATCH = 16
 Progress = Callable[[str, int, int], None]
 
 
@@ -111,9 +113,13 @@ def _dense(network: Network, manifest: Manifest, recipe: Recipe) -> tuple[Networ
     if not recipe.dense:
         raise RecipeError(
             f"method {recipe.name!r} does not apply to masks: it predicts one label per row",
-            expected="probe",
-            do="use --method probe, or choose a column of labels with --label",
+            expected="probe, finetune or lp-ft",
+            do="use one of these, or choose a column of labels with --label",
         )
+    if recipe.train is not None and recipe.train.augment != Augment():
+        raise RecipeError("images with masks are not augmented", do="leave --augment out")
+    if recipe.probe is not None and (recipe.probe.hidden or recipe.probe.augmented):
+        raise RecipeError("a head on masks is linear in each position", do="leave --head mlp and augmented probing out")
     network = whole_images(network, *image_size(manifest.inputs, 0))
     return network, map_plan(network)
 
@@ -127,6 +133,9 @@ def training_stage(ready: Prepared) -> Train:
     recipe = ready.recipe
     if recipe.train is None:
         raise RecipeError(f"recipe {recipe.name!r} trains nothing", do="give it a Train stage")
+    if ready.manifest.target is not None and ready.manifest.target.kind == "segmentation":
+        size = min(recipe.train.config.batch_size, DENSE_BATCH)
+        return replace(recipe.train, config=replace(recipe.train.config, batch_size=size))
     count = None if recipe.fresh is None else recipe.fresh.blocks
     if count is None:
         return recipe.train

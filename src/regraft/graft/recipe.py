@@ -150,9 +150,11 @@ class Recipe:
 
     @property
     def dense(self) -> bool:
-        """Whether it applies to dense labels: one linear head on one late map of the backbone as it comes."""
+        """Whether it applies to dense labels: a head on the last layer of the backbone as it comes, which stands for
+        its last feature map, and after it at most a training."""
         late = self.features.taps.patterns == ("embedding",)
-        return late and len(self.solves) == len(self.stages) - 1 == 1
+        more = self.select or self.gradients or self.fresh or self.refit
+        return late and not more
 
     @property
     def gradients(self) -> Gradients | None:

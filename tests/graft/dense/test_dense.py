@@ -18,6 +18,7 @@ from regraft.graft.dense.problem import DenseProblem
 from regraft.graft.problem import Task
 from regraft.graft.recipe import METHODS
 from regraft.graft.stages.features import Solve
+from regraft.graft.training.objective import Objective
 from regraft.network import load
 
 
@@ -202,10 +203,84 @@ def test_what_does_not_apply_is_said(folder, tmp_path):
         if not METHODS[method].dense:
             with pytest.raises(RecipeError, match=f"method '{method}' does not apply to masks"):
                 adapt(str(folder), network(), method=method, ignore=IGNORE, options=Options(cache=tmp_path))
+    for more, match in (({"augment": "flip"}, "not augmented"), ({"head": "mlp"}, "linear in each position")):
+        with pytest.raises(RecipeError, match=match):
+            tuned(folder, tmp_path, **more)
     with pytest.raises(RecipeError, match="metric 'map' does not fit segmentation labels"):
         adapt(str(folder), network(), method="probe", ignore=IGNORE, metric="map")
     with pytest.raises(DataError, match="is none of the 3 classes"):
         adapt(str(folder), network(), method="probe")
+
+
+SHORT = {"tau": 4, "steps": 12, "lr": 0.05}
+
+
+def tuned(folder, cache, **more):
+    return adapt(str(folder), network(), method="finetune", ignore=IGNORE, cache=cache, **{**SHORT, **more})
+
+
+def test_training_moves_the_backbone_and_is_scored_on_pixels(folder, tmp_path):
+    run = tuned(folder, tmp_path / "cache")
+    assert run.score.value > 0.8
+    assert run.adapted.changed
+    assert sum(row["rows"] for row in run.record.figures["classes"]) == 5 * 52 * 65
+    figure = run.record.figures["training"]
+    assert [one["role"] for one in figure["runs"]] == ["final", "twin"]
+    assert [one["tau"] for one in figure["probing"]["taus"]] == [4]
+    run.save(tmp_path / "run")
+    inputs = [folder / "images" / "test" / f"{i}.png" for i in range(3)]
+    again = load_artifact(tmp_path / "run", model=network())
+    assert all(np.array_equal(a, b) for a, b in zip(again.predict(inputs), run.predict(inputs)))
+    solved = adapt(str(folder), network(), method="lp-ft", ignore=IGNORE, cache=tmp_path / "cache", steps=4, lr=0.01)
+    assert solved.score.value > 0.8
+
+
+def same(a, b) -> bool:
+    tensors = [{**run.adapted.changed, "b": run.adapted.readout.intercept} for run in (a, b)]
+    return tensors[0].keys() == tensors[1].keys() and all(torch.equal(v, tensors[1][k]) for k, v in tensors[0].items())
+
+
+def test_pixels_without_a_label_train_nothing(folder, tmp_path):
+    other = write(tmp_path / "other", {"train": 10, "test": 5}, ignored=77)
+    again = adapt(str(other), network(), method="finetune", ignore=77, cache=tmp_path / "b", **SHORT)
+    assert same(tuned(folder, tmp_path / "a"), again)
+
+
+class Killed(BaseException):
+    """Stands for a kill -9 between two checkpoints."""
+
+
+def test_a_training_that_was_interrupted_goes_on_bit_for_bit(folder, tmp_path):
+    whole = tuned(folder, tmp_path / "whole")
+
+    def stop(stage, done, total):
+        if stage == "train" and done == 15:  # in the final training, after the choice's 12 steps
+            raise Killed
+
+    with pytest.raises(Killed):
+        tuned(folder, tmp_path / "cut", progress=stop)
+    assert list((tmp_path / "cut" / "training").glob("*/checkpoint.safetensors"))
+    assert same(whole, tuned(folder, tmp_path / "cut"))
+
+
+def test_the_loss_is_the_mean_over_labelled_pixels(folder):
+    target = scan(folder, ignore=IGNORE).target.take([0, 1, 2])
+    masks = torch.stack([torch.from_numpy(target.mask(row)) for row in range(3)]).to(torch.int16)
+    outputs = torch.randn(3, 3, 13, 17, generator=torch.Generator().manual_seed(1), requires_grad=True)
+    up = torch.nn.functional.interpolate(outputs, masks.shape[1:], mode="bilinear", align_corners=False).double()
+    there = masks >= 0
+    chosen = up.log_softmax(1).gather(1, masks.long().clamp_min(0)[:, None])[:, 0]
+    objective = Objective.of(Task(target, None, "miou"))
+    loss = objective.loss(outputs, masks)
+    assert float(loss.detach()) == pytest.approx(float(-chosen[there].mean().detach()), abs=1e-6)
+    score = jaccard_score(masks[there], up.argmax(1)[there], average="macro")
+    assert objective.score(outputs.detach(), masks) == pytest.approx(score, abs=1e-12)
+    loss.backward()
+    before = outputs.grad.clone()
+    outputs.grad = None
+    changed = torch.where(there, masks, torch.full_like(masks, -1))
+    objective.loss(outputs, changed).backward()
+    assert torch.equal(before, outputs.grad)
 
 
 def test_one_label_per_row_is_as_before():

@@ -83,7 +83,7 @@ def random_head(network: Network, wanted: Plan, task: Task, seed: int) -> Adapte
     (block,) = wanted.blocks
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        layer = nn.Linear(block.width, task.target.outputs)
+        layer = nn.Linear(block.channels if task.kind == "segmentation" else block.width, task.target.outputs)
     shift, spread = affine(task)
     weight, bias = layer.weight.detach().T * spread, layer.bias.detach() * spread + shift
     readout = Readout(Blocks({block.name: weight.contiguous()}), bias, task.response.link, form="random")

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regraft.errors import ModelError, RecipeError
+from regraft.features import grid_of, maps, positions
 from regraft.files import canonical_json
 from regraft.graft.adapted import Adapted
 from regraft.graft.stages.config import Tuning
@@ -30,7 +31,8 @@ class Grafted(nn.Module):
 
     ``f(x) = Σ_l s_l(pool_l(tap_l(x))) W_l + b``, with taps of the backbone, the pooling of the plan, the scaling
     and the kept columns of the view, and the readout's coefficients; all of it differentiable in the backbone's
-    parameters, the ``W_l`` and ``b``. One tap, the embedding, is ordinary fine-tuning of a network with a new last
+    parameters, the ``W_l`` and ``b``. For segmentation the one tap is a feature map, and the head reads it position by
+    position. One tap, the embedding, is ordinary fine-tuning of a network with a new last
     layer; the chosen columns of many taps is Head2Toe-FT (Evci et al. 2022, §4.1), the selection kept.
 
     The calibration temperature T of a classifier is taken into the head at the start (``W / T``, ``b / T``), so that
@@ -73,6 +75,7 @@ class Grafted(nn.Module):
         outputs = len(adapted.classes)
         self.register_buffer("shift", (torch.zeros(outputs) if shift is None else shift).float())
         self.register_buffer("spread", (torch.ones(outputs) if spread is None else spread).float())
+        self.dense = adapted.kind == "segmentation"
         self.standardised = shift is not None or spread is not None
         readout, device = adapted.readout, adapted.network.device
         scale = (1.0 / readout.temperature) / self._tensor("spread").double()
@@ -133,7 +136,8 @@ class Grafted(nn.Module):
         return self
 
     def features(self, batch: Any) -> list[Tensor]:
-        """What the head reads of a preprocessed batch: ``(B, d)`` of each block, pooled, scaled and cut."""
+        """What the head reads of a preprocessed batch: ``(B, d)`` of each block, pooled, scaled and cut; of a map
+        ``(B h w, d)``, position by position."""
         if self.channels_last and isinstance(batch, Tensor) and batch.ndim == 4:
             batch = batch.contiguous(memory_format=torch.channels_last)
         blocks = self.adapted.plan.blocks
@@ -146,16 +150,21 @@ class Grafted(nn.Module):
 
         with self.network.observe(tuple(self._by_site), keep):
             self.network.forward(batch)
+        if self.dense:
+            pooled = {index: positions(value, grid_of(blocks[index])) for index, value in pooled.items()}
         return [
             scaled(pooled[index].to(weight.dtype), self.adapted.view, blocks[index].name)
             for index, weight in enumerate(self.weights)
         ]
 
     def forward(self, batch: Any) -> Tensor:
-        """``(B, C)`` logits, or values in the targets' unit, of a preprocessed batch."""
+        """``(B, C)`` logits, or values in the targets' unit, of a preprocessed batch; maps ``(B, C, h, w)`` of logits
+        for segmentation."""
         out = self.intercept
         for values, weight in zip(self.features(batch), self.weights):
             out = out + values @ weight
+        if self.dense:
+            return maps(out, grid_of(self.adapted.plan.blocks[0]))
         return self._tensor("shift") + self._tensor("spread") * out if self.standardised else out
 
     def result(self, temperature: float = 1.0) -> Adapted:

@@ -52,6 +52,7 @@ OnEpoch = Callable[[int, nn.Module], None]
 Status = Literal["completed", "stopped", "paused", "diverged"]
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
+_BATCH, _DENSE_BATCH = 512, 32  # rows that are scored at once; images with masks are larger
 
 
 @dataclass(frozen=True)
@@ -85,8 +86,9 @@ class DivergedError(RegraftError, ArithmeticError):
 
 
 @torch.no_grad()
-def logits(module: nn.Module, rows: Rows, device: str = "cpu", batch_size: int = 512) -> Tensor:
-    """Eval-mode outputs ``(N, C)`` of un-augmented rows, on the CPU; the module's mode is put back."""
+def logits(module: nn.Module, rows: Rows, device: str = "cpu", batch_size: int = _BATCH) -> Tensor:
+    """Eval-mode outputs, ``(N, C)`` or maps ``(N, C, h, w)``, of un-augmented rows, on the CPU;
+    the module's mode is put back."""
     was_training = module.training
     module.eval()
     try:
@@ -288,7 +290,7 @@ class Training:
     def scored(self, rows: Rows) -> tuple[float, Tensor]:
         """(score, outputs ``(N, C)``) of un-augmented rows by the weights that count now."""
         with self.average.inside(self.module) if self.average is not None else contextlib.nullcontext():
-            outputs = logits(self.module, rows, self.device)
+            outputs = logits(self.module, rows, self.device, _DENSE_BATCH if rows.labels.ndim > 2 else _BATCH)
         return self.objective.score(outputs, rows.labels), outputs
 
     def _end_epoch(self, epoch: int) -> None:

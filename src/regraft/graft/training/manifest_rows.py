@@ -35,7 +35,8 @@ class ManifestRows:
         preprocess: of the network.
         held: the decoded rows of the whole manifest: uint8 ``(M, C, H, W)``, or a list of preprocessed rows.
         index: which of them are these rows, ``(N,)``.
-        labels: ``(N,)`` codes or ``(N, C)`` values, NaN where there is none.
+        labels: ``(N,)`` codes or ``(N, C)`` values, NaN where there is none; of segmentation int16 masks ``(N, H, W)``
+            of the size that the network reads, by the nearest pixel, -1 where there is none.
         hashes: of the contents of the whole manifest's rows.
         augment: of images, in training alone.
     """
@@ -69,7 +70,7 @@ class ManifestRows:
         else:
             held = [preprocess(manifest.inputs.read(row)) for row in range(len(manifest))]
         return ManifestRows(
-            preprocess, held, torch.arange(len(manifest)), _labels(target), manifest.hashes, augment or Augment()
+            preprocess, held, torch.arange(len(manifest)), _labels(target, held), manifest.hashes, augment or Augment()
         )
 
     def __len__(self) -> int:
@@ -115,6 +116,15 @@ def _pixels(preprocess: ImagePreprocess, manifest: Manifest, workers: int | None
     return torch.empty(0, dtype=torch.uint8) if held is None else held
 
 
-def _labels(target: Target) -> Tensor:
+def _labels(target: Target, held: Tensor | list[Any]) -> Tensor:
+    if target.kind == "segmentation" and isinstance(held, Tensor):
+        masks = torch.full((len(target), *held.shape[2:]), -1, dtype=torch.int16)
+        for row in range(len(target)):
+            mask = target.mask(row)
+            down, across = (
+                ((np.arange(new) + 0.5) * old / new).astype(np.int64) for new, old in zip(held.shape[2:], mask.shape)
+            )
+            masks[row] = torch.from_numpy(mask[down[:, None], across[None, :]].astype(np.int16))
+        return masks
     values = torch.from_numpy(np.array(target.values))
     return values.long() if target.kind in ("binary", "multiclass") else values.float()

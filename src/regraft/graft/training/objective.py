@@ -5,17 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from regraft.data import Kind
+from regraft.features import upsampled
 from regraft.files import canonical_json, digest
+from regraft.graft.dense.pixels import confusion, segmented
 from regraft.graft.problem import Task
 from regraft.graft.training.checkpoint import tensor_digest
 from regraft.heads import Response, higher_is_better, link, score
 
 __all__ = ["Criterion", "Objective", "moments"]
+
+_IMAGES = 16  # whose maps of logits are as large as their masks at once
 
 
 class Criterion(Protocol):
@@ -55,6 +60,8 @@ class Objective:
                             ``t = (1 − s) e_y + s / C``, times the class's weight
     multilabel              mean over the labels that are there of the binary cross-entropy,
                             each times its weight
+    segmentation            mean cross-entropy over all labelled pixels of the batch, the
+                            maps ``f`` brought to the masks' size bilinearly
     regression              mean over the values that are there of ``((f − y) / spread)²``
     ======================  ==================================================================
 
@@ -101,6 +108,8 @@ class Objective:
                 return functional.cross_entropy(outputs, labels, label_smoothing=smoothing)
             rows = functional.cross_entropy(outputs, labels, label_smoothing=smoothing, reduction="none")
             return (rows * self.weights.to(rows)[labels]).mean()
+        if self.kind == "segmentation":
+            return self._pixels(outputs, labels, smoothing)
         there = ~labels.isnan()
         target = torch.where(there, labels, torch.zeros_like(labels)).to(outputs)
         if self.kind == "multilabel":
@@ -112,6 +121,19 @@ class Objective:
             spread = torch.ones(outputs.shape[1]) if self.spread is None else self.spread
             each = ((outputs - target) / spread.to(outputs)).square()
         return (each * there).sum() / there.sum().clamp_min(1)
+
+    def _pixels(self, outputs: Tensor, labels: Tensor, smoothing: float) -> Tensor:
+        """Over the labelled pixels of masks ``(B, H, W)``; a few images at a time, for maps at this size are large."""
+        total = outputs.new_zeros(())
+        weights = torch.ones(outputs.shape[1]) if self.weights is None else self.weights
+        for few, masks in zip(outputs.split(_IMAGES), labels.split(_IMAGES)):
+            codes = masks.long()
+            size = (codes.shape[1], codes.shape[2])
+            each = functional.cross_entropy(
+                upsampled(few, size), codes, ignore_index=-1, label_smoothing=smoothing, reduction="none"
+            )
+            total = total + (each * weights.to(each)[codes.clamp_min(0)]).sum()
+        return total / (labels >= 0).sum().clamp_min(1)
 
     def right(self, outputs: Tensor, labels: Tensor) -> float | None:
         """How many rows have their label's output as the largest; ``None`` where rows have no one class."""
@@ -128,9 +150,17 @@ class Objective:
         if self.metric == "accuracy" and self.counts:
             return float((outputs.argmax(1) == labels).double().mean())
         names = [str(i) for i in range(outputs.shape[1])]
+        if self.kind == "segmentation":
+            counts = np.stack([self._counted(one, mask) for one, mask in zip(outputs, labels.numpy())])
+            return score(self.metric, Response.of(self.kind, names, counts.sum(2)), counts)
         response = Response.of(self.kind, names, labels.numpy())
         value = score(self.metric, response, link(response.link, outputs.double()))
         return value if higher_is_better(self.metric) else -value
+
+    @staticmethod
+    def _counted(logits: Tensor, mask: np.ndarray) -> np.ndarray:
+        """Pixels ``(C, C)`` of one image by class and predicted class."""
+        return confusion(mask.astype(np.int64), segmented(logits, (mask.shape[0], mask.shape[1])), len(logits))
 
 
 def moments(response: Response) -> tuple[Tensor, Tensor]:

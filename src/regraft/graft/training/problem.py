@@ -183,6 +183,19 @@ class TrainingProblem(Problem):
         self.work.rows += len(self.rows)
         return torch.cat([model.probabilities(self.rows.inputs(part)) for part in parts])
 
+    @property
+    def probed_on(self) -> FeatureProblem:
+        """The features and labels that heads are probed on."""
+        return self.frozen
+
+    def temperature_of(self, outputs: Tensor) -> float:
+        """What calibrates a model's outputs on these rows."""
+        return temperature(outputs.double(), self.task.response)
+
+    def seen(self, outputs: Tensor, temperature: float) -> Tensor:
+        """A model's outputs on these rows as they are scored: see :meth:`Head.predict_proba`."""
+        return link(self.task.response.link, outputs.double() / temperature)
+
     # ------------------------------------------------------------------------------------- solving
 
     def solve(self) -> TrainedHead:
@@ -198,25 +211,31 @@ class TrainingProblem(Problem):
         return self._final(chosen.choice, chosen.judged, None, chosen.notes, lambda: spare, chosen.seen)
 
     def heads(self, taus: tuple[int, ...]) -> Heads:
-        """The prepared heads by τ, on these rows."""
-        probe = self.stages[0]
-        if probe is None:
-            solved = self.frozen.solve().adapted(self.task, self.network, self.plan)
-            return Heads({SOLVED: replace(solved, source=self.origin)}, {})
-        anew = self.stages[1].tuning.anew
-        if probe.augmented or anew:
-            start = starting_head(self.network, self.plan, self.task, probe.hidden, self.task.seed)
-            found = live_heads(start, self.rows, self.task, probe, taus, anew, self.work)
-        else:
-            (block,) = self.plan.blocks
-            features, labels = self.frozen.matrices[block.name], self.rows.labels
-            found = probing_heads(self.network, self.plan, features, labels, self.task, probe, taus)
+        """The prepared heads by τ, on these rows.
+
+        Raises:
+            RecipeError: head probing diverged before the least τ.
+        """
+        found = self.prepared(taus)
         if not found.by_tau:
             raise RecipeError(
                 f"head probing diverged before epoch {min(taus)}", got=found.diverged, do="probe less with --tau"
             )
         by_tau = {tau: replace(head, source=self.origin or head.source) for tau, head in found.by_tau.items()}
         return replace(found, by_tau=by_tau)
+
+    def prepared(self, taus: tuple[int, ...]) -> Heads:
+        """Heads solved on the frozen features, or one probing trajectory's."""
+        probe = self.stages[0]
+        if probe is None:
+            return Heads({SOLVED: self.frozen.solve().adapted(self.task, self.network, self.plan)}, {})
+        anew = self.stages[1].tuning.anew
+        if probe.augmented or anew:
+            start = starting_head(self.network, self.plan, self.task, probe.hidden, self.task.seed)
+            return live_heads(start, self.rows, self.task, probe, taus, anew, self.work)
+        (block,) = self.plan.blocks
+        features, labels = self.frozen.matrices[block.name], self.rows.labels
+        return probing_heads(self.network, self.plan, features, labels, self.task, probe, taus)
 
     def _chosen(self) -> TrainedHead:
         task, (probe, train, refit) = self.task, self.stages
@@ -237,17 +256,16 @@ class TrainingProblem(Problem):
         outputs, probabilities = best.outputs, None
         if train.or_frozen:
             choice, outputs = self._or_frozen(choice, best, prepared, held)
-        response = held.task.response
         if not choice.frozen:
-            choice = replace(choice, temperature=temperature(outputs.double(), response))
+            choice = replace(choice, temperature=held.temperature_of(outputs))
         if refit is not None:
             found, probabilities = refit.choose(twin, self.rows, self.task, out, self.work)
             choice = replace(choice, refit=found)
         if probabilities is None:
-            probabilities = link(response.link, outputs.double() / choice.temperature)
+            probabilities = held.seen(outputs, choice.temperature)
         kept = HeldOut(np.flatnonzero(out), probabilities, None, HOLDOUT)
         said = (*notes(ranking, prepared, choice, train), *one_class(held.task))
-        probing = None if probe is None else probing_figure(rest.frozen, self.network, prepared, probe, choice.tau)
+        probing = None if probe is None else probing_figure(rest.probed_on, self.network, prepared, probe, choice.tau)
         seen = {"probing": probing, "smoothing": train.config.label_smoothing}
         return self._final(choice, tuple(ranking), kept, said, lambda: rest._finished(twin, choice), seen)
 
