@@ -31,7 +31,7 @@ from regraft.heads import KINDS, Response
 
 __all__ = ["Instruments"]
 
-ENERGY_ROWS, PROBES, TRACKED, KERNEL_PROBES = 1000, 200, 100, 50
+ENERGY_ROWS, PROBES, TRACKED, KERNEL_PROBES = 500, 100, 100, 50
 FIRST_STEPS, DIRECTIONS = 10, 8
 _BATCH = 64
 _OF_KERNEL = "kernel"
@@ -85,7 +85,7 @@ class Instruments:
         """The average initial energy of a sample of rows, and where ``p₀[y]`` lies."""
         nothing: dict[str, Any] = {"mean": None, "accuracy": None, "truth": None, "histogram": [], "rows": 0}
         kind = module.adapted.kind
-        if kind not in KINDS or kind == "segmentation":  # a row has no one energy
+        if kind not in KINDS:  # a row has no one energy
             return nothing
         response = Response.of(kind, module.adapted.classes, rows.labels[places].numpy())
         if not bool(response.present.any()):
