@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from torch import Tensor
 
@@ -35,6 +36,7 @@ class Work:
         steps, rows, flops: spent, by this process.
         used: the folders of this run's trainings.
         instruments: what looks on at final trainings.
+        of_a_row: floating-point operations of one row's step, by what decides them within a run.
     """
 
     folder: Path
@@ -45,6 +47,7 @@ class Work:
     flops: int = 0
     used: set[Path] = field(default_factory=set)
     instruments: Level = "none"
+    of_a_row: dict[tuple[Any, ...], int] = field(default_factory=dict)
 
     def place(self, key: str) -> Path:
         """The folder of the training that ``key`` decides."""
@@ -141,7 +144,10 @@ class Trial:
         finally:
             rows = round((run.step - before) * len(self.rows) / run.per_epoch)
             if rows:
-                work.trained(rows, rows * step_flops(module, self.rows))
+                kind = (self.tuning, *(block.name for block in self.head.plan.blocks))
+                if kind not in work.of_a_row:  # counted once: candidates differ in weights alone
+                    work.of_a_row[kind] = step_flops(module, self.rows)
+                work.trained(rows, rows * work.of_a_row[kind])
         if self.watch is not None and self.outcome.status != "paused":
             self.watch.finish(len(self.outcome.history))
             work.rows += self.watch.rows_passed
