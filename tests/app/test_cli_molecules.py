@@ -78,7 +78,7 @@ SHORT = ("--tau", "2", "--steps", "30", "--lr", "0.05")
 
 @pytest.mark.parametrize(
     ("method", "more"),
-    [("probe", ()), ("all-layers", ()), ("gradient", ()), ("finetune", SHORT), ("finetune-refit", SHORT)],
+    [("probe", ()), ("all-layers", ()), ("finetune", SHORT), ("finetune-refit", SHORT)],
 )
 def test_adapt_and_predict(regraft, gcn, assays, tmp_path, method, more):
     code, out, err = regraft(
