@@ -117,3 +117,14 @@ def test_unlabelled_folders_lists_and_single_images(tmp_path):
         scan([], labelled=False)
     with pytest.raises(DataError, match="has no labels"):
         scan(paths)
+
+
+def test_without_labels_folders_name_parts_where_all_images_lie_in_them(tmp_path):
+    for name in ("train/a/1.png", "train/2.png", "test/b/3.png", "val/4.png"):
+        put(tmp_path / name)
+    rows = scan(tmp_path, labelled=False)
+    assert dict(zip(rows.ids, rows.split)) == {
+        "test/b/3.png": "test", "train/2.png": "train", "train/a/1.png": "train", "val/4.png": "validation",
+    }  # fmt: skip
+    put(tmp_path / "5.png")
+    assert set(scan(tmp_path, labelled=False).split) == {"train"}

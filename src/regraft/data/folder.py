@@ -62,7 +62,8 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool) -> Rows:
 
     Args:
         root: the folder.
-        labelled: False: every image below ``root``, whatever the folders.
+        labelled: False: every image below ``root``, whatever the folders; they name parts where all images lie in
+            folders such as train and test.
         skip_bad: leave out images that lie beside the class folders instead of refusing them.
 
     Raises:
@@ -76,7 +77,7 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool) -> Rows:
             do="check the path",
         )
     if not labelled:
-        return _rows(root, paths, ["train"] * len(paths), [])
+        return _rows(root, paths, _parts_of(paths), [])
     in_parts = _in_parts(root, paths)
     depth = 1 if in_parts else 0  # where the class stands in a path
     loose = [path for path in paths if len(path) < depth + 2]
@@ -122,6 +123,12 @@ def _in_parts(root: Path, paths: Sequence[tuple[str, ...]]) -> bool:
             do="move the other folders away",
         )
     return False  # "train" is one class among others
+
+
+def _parts_of(paths: Sequence[tuple[str, ...]]) -> list[str]:
+    """Parts of images without labels: by their first folders if all of these are parts and train is among them."""
+    named = [PART_NAMES.get(path[0].lower(), "") if len(path) > 1 else "" for path in paths]
+    return named if all(named) and "train" in named else ["train"] * len(paths)
 
 
 def _count(paths: Sequence[tuple[str, ...]]) -> str:
