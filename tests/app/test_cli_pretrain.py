@@ -1,0 +1,142 @@
+"""Pretraining on the command line: every objective, what `adapt` makes of it, kills, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+from PIL import Image
+from tests.app.photos import folder
+
+from regraft.app.cli import run
+from regraft.files import file_digest
+from regraft.graft.pretraining.choose import OBJECTIVES
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return folder(tmp_path_factory.mktemp("data") / "photos", parts=("train", "test"), per_class=8)
+
+
+@pytest.fixture
+def regraft(capfd, tmp_path, monkeypatch):
+    """Run one command; gives (exit code, stdout, stderr)."""
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "store"))
+
+    def call(*arguments) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = run([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return code, out, err
+
+    return call
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_every_objective_gives_a_backbone_that_adapt_reads(regraft, photos, tmp_path, objective):
+    mine = tmp_path / "mine"
+    words = ("pretrain", objective, photos, "-o", mine, "--pixels", 18, "--steps", 2, "--batch-size", 16, "--lr", 0.001)
+    code, out, err = regraft(*words, "--arch", "s4")
+    assert (code, err) == (0, "")
+    lines = dict(line.split("  ", 1) for line in out.splitlines() if not line.startswith("test split"))
+    assert out.startswith(f"test split {'r2' if objective in ('vae', 'bigan') else 'accuracy'} ")
+    assert lines["backbone"] == str(mine)
+    assert ("guessing" in lines) == (objective in ("rotation", "jigsaw"))
+    again, same, err = regraft(*words, "--arch", "s4", "--json")
+    assert (again, err) == (0, "")
+    assert json.loads(same)["method"] == objective
+
+    code, out, err = regraft("adapt", photos, "-m", mine, "--method", "probe", "--json", "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert found["scores"]["test"]["metric"] == "accuracy"
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert record["model"]["fingerprint"].startswith(lines["fingerprint"])
+
+
+def test_gradient_features_take_a_backbone_that_knows_no_labels(regraft, photos, tmp_path):
+    words = ("--pixels", 18, "--steps", 2, "--arch", "s4")
+    assert regraft("pretrain", "vae", photos, "-o", tmp_path / "mine", *words)[0] == 0
+    code, out, err = regraft(
+        "adapt",
+        photos,
+        "-m",
+        tmp_path / "mine",
+        "--method",
+        "gradient",
+        "--theta2",
+        "conv4.*",
+        "--folds",
+        2,
+        "--json",
+        "-o",
+        tmp_path / "run",
+    )
+    assert (code, err) == (0, "")
+    assert json.loads(out)["method"] == "gradient"
+
+
+def test_what_cannot_be_pretrained_is_one_line(regraft, photos, tmp_path):
+    def refused(*words) -> str:
+        code, out, err = regraft("pretrain", *words, "-o", tmp_path / "x")
+        assert (code, out, err.count("\n")) == (2, "", 1), err
+        assert not (tmp_path / "x").exists()
+        return err
+
+    assert "12 x 12 pixels are too small for jigsaw; expected at least 18" in refused("jigsaw", photos, "--pixels", 12)
+    assert "no architecture 's5'" in refused("rotation", photos, "--arch", "s5")
+    assert "either epochs or steps" in refused("rotation", photos, "--epochs", 1, "--steps", 1)
+    assert "lr is out of range" in refused("rotation", photos, "--lr", -1)
+    assert "No such command 'rotate'" in refused("rotate", photos)
+    (tmp_path / "plain").mkdir()
+    for row in range(6):
+        Image.fromarray(np.full((9, 9, 3), 40 * row, np.uint8)).save(tmp_path / "plain" / f"{row}.png")
+    assert "label" in refused("supervised", tmp_path / "plain")
+    assert "expected images" in refused("rotation", _table(tmp_path))
+
+
+def _table(folder_):
+    path = folder_ / "numbers.csv"
+    path.write_text("a,b,label\n" + "\n".join(f"{i},{i * i},{'xy'[i % 2]}" for i in range(12)))
+    return path
+
+
+def test_a_training_that_diverges_says_what_to_try(regraft, photos, tmp_path):
+    words = ("--pixels", 18, "--epochs", 3, "--batch-size", 8, "--lr", 1e35)
+    code, _, err = regraft("pretrain", "vae", photos, "-o", tmp_path / "x", *words)
+    assert (code, err.count("\n")) == (2, 1)
+    assert "training diverged" in err
+    assert "try a lower learning rate" in err
+
+
+@pytest.mark.parametrize("objective", OBJECTIVES)
+def test_help_says_what_it_does_and_explains_every_option(regraft, objective):
+    code, out, _ = regraft("pretrain", objective, "--help")
+    assert code == 0
+    assert "save" in out.split("Arguments:")[0]
+    for option in ("--output", "--arch", "--epochs", "--steps", "--batch-size", "--lr", "--pixels", "--seed"):
+        assert option in out
+
+
+@pytest.mark.slow
+def test_a_run_that_was_killed_ends_with_the_same_bytes(regraft, photos, tmp_path):
+    words = ["pretrain", "jigsaw", str(photos), "--pixels", "18", "--epochs", "12", "--batch-size", "16", "-o"]
+    cut, whole = tmp_path / "cut", tmp_path / "whole"
+    command = [sys.executable, "-m", "regraft", *words, str(cut)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    deadline = time.monotonic() + 300
+    while not (cut / "training" / "checkpoint.safetensors").is_file():
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (cut / "config.json").exists()
+    assert regraft(*words, cut)[0] == regraft(*words, whole)[0] == 0
+    for name in ("model.safetensors", "config.json", "README.md"):
+        assert file_digest(cut / name) == file_digest(whole / name)
