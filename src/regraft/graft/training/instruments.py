@@ -85,7 +85,7 @@ class Instruments:
         """The average initial energy of a sample of rows, and where ``p₀[y]`` lies."""
         nothing: dict[str, Any] = {"mean": None, "accuracy": None, "truth": None, "histogram": [], "rows": 0}
         kind = module.adapted.kind
-        if kind not in KINDS:  # a row has no one energy
+        if kind not in KINDS or kind == "segmentation":  # a row has no one energy
             return nothing
         response = Response.of(kind, module.adapted.classes, rows.labels[places].numpy())
         if not bool(response.present.any()):
