@@ -27,22 +27,29 @@ def _verb(objective: str, says: str) -> None:
     """Add ``regraft pretrain OBJECTIVE``."""
 
     def verb(
-        data: Annotated[str, typer.Argument(help="Folder of images or class folders, CSV, parquet or npz.")],
-        output: Annotated[Path, typer.Option("--output", "-o", help="Backbone folder.")],
+        data: Annotated[
+            str, typer.Argument(metavar="DATA", help="Folder of images or class folders, CSV, parquet or npz.")
+        ],
+        output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Backbone folder.")],
         arch: Annotated[
-            str, typer.Option("--arch", help="small_resnet, s4, tiny_vit, or another that regraft builds.")
+            str, typer.Option("--arch", metavar="NAME", help="small_resnet, s4, tiny_vit, or another of regraft's.")
         ] = "small_resnet",
         epochs: Annotated[
-            int | None, typer.Option("--epochs", min=1, help="Passes over the training rows; 30 if absent.")
+            int | None,
+            typer.Option("--epochs", metavar="N", min=1, help="Passes over the training rows; 30 if absent."),
         ] = None,
         steps: Annotated[
-            int | None, typer.Option("--steps", min=1, help="Batches in all, instead of --epochs.")
+            int | None, typer.Option("--steps", metavar="N", min=1, help="Batches in all, instead of --epochs.")
         ] = None,
-        batch_size: Annotated[int, typer.Option("--batch-size", min=2, help="Images a step.")] = 128,
-        lr: Annotated[float | None, typer.Option("--lr", help="Learning rate; by the task if absent.")] = None,
-        pixels: Annotated[int, typer.Option("--pixels", min=1, help="Side that images are resized to.")] = 32,
-        seed: Annotated[int, typer.Option("--seed", help="Of weights, order and augmentation.")] = 0,
-        device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda or mps.")] = "cpu",
+        batch_size: Annotated[int, typer.Option("--batch-size", metavar="N", min=2, help="Images a step.")] = 128,
+        lr: Annotated[
+            float | None, typer.Option("--lr", metavar="X", help="Learning rate; by the task if absent.")
+        ] = None,
+        pixels: Annotated[
+            int, typer.Option("--pixels", metavar="N", min=1, help="Side that images are resized to.")
+        ] = 32,
+        seed: Annotated[int, typer.Option("--seed", metavar="N", help="Of weights, order and augmentation.")] = 0,
+        device: Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or mps.")] = "cpu",
         resume: Annotated[bool, typer.Option("--resume/--restart", help="Go on from the last checkpoint.")] = True,
         keep_checkpoints: Annotated[
             bool, typer.Option("--keep-checkpoints", help="Keep a loadable backbone after every epoch.")

@@ -10,6 +10,7 @@ from regraft.graft.gradient.recipe import gradient_features, with_gradients
 from regraft.graft.options import Options, pick_device
 from regraft.graft.prediction import Prediction
 from regraft.graft.preparation import prepare
+from regraft.graft.pretraining.pretrain import pretrain
 from regraft.graft.problem import Head, Problem, Task
 from regraft.graft.recipe import METHODS, Recipe
 from regraft.graft.run import Run, adapt
@@ -49,6 +50,7 @@ __all__ = [
     "pick_device",
     "predict_over_crops",
     "prepare",
+    "pretrain",
     "save_artifact",
     "with_gradients",
 ]

@@ -34,7 +34,7 @@ def probed(network: Network, rows: Manifest, cache: Path, seed: int) -> float:
     """
     designs, responses = {}, {}
     for name in ("train", "test"):
-        part = rows.part(name)  # type: ignore[arg-type]
+        part = rows.part(name)
         if part.target is None:
             raise DataError(f"{rows.name} has no labels")
         store = sweep(network, part, plan(network, [Taps(("embedding",), (None,))]), cache=cache, workers=0)

@@ -168,7 +168,7 @@ class _Job:
         self, module: nn.Module, parts: Mapping[str, ImageRows], held: str, before: dict[str, float]
     ) -> tuple[Score, dict[str, Any]]:
         if self.plan.pretext.labelled:
-            return of_classes(self.output, self.manifest.part(held), parts[held], held)  # type: ignore[arg-type]
+            return of_classes(self.output, self.manifest.part(held), parts[held], held)
         score, after = of_pretext(self.plan.pretext, module, parts[held], held, self.device)
         chance = self.plan.pretext.chance
         return score, {"terms": {"rows": held, "before": before, "after": after, "chance": chance}}
