@@ -29,8 +29,8 @@ from regraft.linear import Dense
 from regraft.network import About, ArrayPreprocess, Network
 
 TAUS = (0, 4, 16, 64, 256, 1024)
-SLOW = TrainConfig(epochs=30, batch_size=32, schedule=Schedule("constant"), seed=0,
-                   optimiser=Optimiser(lr=1e-3, momentum=0.0, weight_decay=0.0, nesterov=False))  # fmt: skip
+SLOW = TrainConfig(epochs=100, batch_size=60, schedule=Schedule("constant"), seed=0,
+                   optimiser=Optimiser(lr=2e-3, momentum=0.0, weight_decay=0.0, nesterov=False))  # fmt: skip
 
 
 class Perceptron(nn.Module):
