@@ -41,7 +41,7 @@ OPTIONS: dict[str, Any] = {
         str | None, "tau", "N", _PROBING,
         "Epochs that the head alone is trained before everything is; auto chooses on held-out rows.",
     ),
-    "head": _option(str | None, "head", "NAME", _PROBING, "linear, or mlp for 256 hidden units."),
+    "head": _option(str | None, "head", "NAME", _PROBING, "linear; mlp for 256 hidden units; aspp, of masks."),
     "partial": _option(
         int | None, "partial", "K", _PROBING,
         "Draw the last K blocks anew, and train them with the head as part of it.", 1,

@@ -12,6 +12,7 @@ from torch import Tensor
 from regraft.data import BadRow, Kind, Manifest, checked, image_size, scan, without
 from regraft.errors import DataError
 from regraft.features import Plan, Progress, by_length, gathered, grid_of, maps, pool_batch, positions, upsampled
+from regraft.graft.aspp import Aspp
 from regraft.graft.prediction import Prediction
 from regraft.graft.tangent_part import TangentPart
 from regraft.graft.view import View
@@ -79,6 +80,8 @@ class Adapted:
         tangent: what derivatives of the backbone add to the logits; nothing if ``None``.
         own_head: (outputs, width) of the task's own last layer where ``network`` carries one in place of its source's;
             (outputs, width, units) where a hidden layer is under it.
+        neck: of segmentation: what stands between the backbone's map and the head at each position; nothing if
+            ``None``.
     """
 
     network: Network
@@ -90,6 +93,7 @@ class Adapted:
     source: Network | None = None
     tangent: TangentPart | None = None
     own_head: tuple[int, ...] | None = None
+    neck: Aspp | None = None
 
     @property
     def changed(self) -> dict[str, Tensor]:
@@ -105,6 +109,9 @@ class Adapted:
         """Of segmentation: calibrated logits ``(B, C, h, w)`` of a preprocessed batch, on the processor."""
         (block,) = self.plan.blocks
         values = pool_batch(self.network, self.plan.blocks, batch)[block.name].float().cpu()
+        if self.neck is not None:
+            with torch.no_grad():
+                values = self.neck(values.unflatten(1, (-1, *grid_of(block)))).flatten(1)
         rows = Dense(positions(values, grid_of(block)))
         logits = self.readout.logits(self.view.design({block.name: rows}, len(self.classes)))
         return maps(logits.float() / self.readout.temperature, grid_of(block))

@@ -5,7 +5,8 @@ A run folder holds::
     config.json          task, class names, preprocessing, taps, the backbone's fingerprint, checksums
     model.safetensors    coefficients per block, intercept, kept columns; of a trained backbone every
                          parameter and buffer that training changed, whole; of gradient features the head
-                         they are taken through, and coefficients by parameter
+                         they are taken through, and coefficients by parameter; of masks the layers
+                         between the backbone's map and the head
     backbone/            the backbone itself (only with ``embed``)
 
 ``config.json`` carries the SHA-256 of every other file and of its own content, and the fingerprint of
@@ -28,6 +29,7 @@ from regraft.errors import ArtifactError, MissingPathError, ModelError
 from regraft.features import Plan
 from regraft.files import canonical_json, digest, file_digest, read_json, write_bytes, write_json
 from regraft.graft.adapted import Adapted, with_last_layer
+from regraft.graft.aspp import Aspp
 from regraft.graft.tangent_part import TangentPart
 from regraft.graft.view import View
 from regraft.heads import Readout
@@ -40,6 +42,7 @@ FORMAT = "regraft-artifact"
 VERSION = 3
 READABLE = (1, 2, 3)  # the first had no trained backbones, the second no gradient features
 _CHANGED = "backbone."
+_NECK = "neck."
 _TANGENT, _TANGENT_HEAD = "tangent.", "tangent-head"
 CONFIG, TENSORS, BACKBONE = "config.json", "model.safetensors", "backbone"
 
@@ -71,6 +74,8 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
         tensors[_TANGENT_HEAD] = adapted.tangent.head.cpu().contiguous()
         weights = adapted.tangent.coefficients.to("cpu")
         tensors |= {f"{_TANGENT}{name}": value.contiguous() for name, value in weights.items()}
+    if adapted.neck is not None:
+        tensors |= {f"{_NECK}{name}": value for name, value in adapted.neck.tensors().items()}
     write_bytes(folder / TENSORS, save_tensors(tensors))
     files = {TENSORS: file_digest(folder / TENSORS)}
     if embed:
@@ -104,6 +109,7 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
             "temperature": readout.temperature,
         },
         "tangent": None if adapted.tangent is None else {"parameters": list(adapted.tangent.coefficients)},
+        "neck": None if adapted.neck is None else adapted.neck.to_json(),
         "provenance": provenance,
         "files": files,
     }
@@ -162,7 +168,15 @@ def load_artifact(
         source if changed else None,
         own_head=own_head,
         tangent=_tangent(config.get("tangent"), tensors),
+        neck=_neck(config.get("neck"), tensors),
     )
+
+
+def _neck(recorded: dict[str, Any] | None, tensors: dict[str, torch.Tensor]) -> Aspp | None:
+    if recorded is None:
+        return None
+    own = {name.removeprefix(_NECK): value for name, value in tensors.items() if name.startswith(_NECK)}
+    return Aspp.holding(recorded["channels"], recorded["width"], tuple(recorded["rates"]), own)
 
 
 def _tangent(recorded: dict[str, Any] | None, tensors: dict[str, torch.Tensor]) -> TangentPart | None:

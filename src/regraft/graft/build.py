@@ -63,7 +63,7 @@ def _training(ready: Prepared, rows: Manifest, store: Store, options: Options, w
     stages = (recipe.probe, train, refit)
     if rows.target is not None and rows.target.kind == "segmentation":
         dense = _dense(ready, rows, store, options)
-        return DenseTraining(dense.task, inputs, dense, ready.network, ready.plan, stages, work)  # type: ignore[arg-type]
+        return DenseTraining(dense.task, inputs, dense, ready.network, ready.plan, stages, work)
     frozen = _frozen(ready, rows, store, options)
     return TrainingProblem(frozen.task, inputs, frozen, ready.network, ready.plan, stages, work, origin=ready.origin)
 

@@ -100,6 +100,8 @@ def prepare(
         if manifest.target.kind == "segmentation":  # type: ignore[union-attr]
             network, wanted = _dense(network, manifest, recipe)
         else:
+            if recipe.probe is not None and recipe.probe.aspp:
+                raise RecipeError("an aspp head is one on masks", do="leave --head out, or use --head mlp")
             wanted = plan(network, [recipe.features.taps])
     return Prepared(recipe, manifest, unlabelled, network, wanted, metric, origin)
 
@@ -110,6 +112,8 @@ def _dense(network: Network, manifest: Manifest, recipe: Recipe) -> tuple[Networ
     Raises:
         RecipeError: the method is about one label per row.
     """
+    if recipe.fresh is not None and recipe.fresh.blocks is not None:
+        raise RecipeError("blocks are not drawn anew for a head on masks", do="leave --partial out")
     if not recipe.dense:
         raise RecipeError(
             f"method {recipe.name!r} does not apply to masks: it predicts one label per row",
@@ -119,7 +123,10 @@ def _dense(network: Network, manifest: Manifest, recipe: Recipe) -> tuple[Networ
     if recipe.train is not None and recipe.train.augment != Augment():
         raise RecipeError("images with masks are not augmented", do="leave --augment out")
     if recipe.probe is not None and (recipe.probe.hidden or recipe.probe.augmented):
-        raise RecipeError("a head on masks is linear in each position", do="leave --head mlp and augmented probing out")
+        raise RecipeError(
+            "a head on masks is probed on the frozen map", expected="--head linear or aspp",
+            do="leave --head mlp and --probe-augmented out",
+        )  # fmt: skip
     network = whole_images(network, *image_size(manifest.inputs, 0))
     return network, map_plan(network)
 

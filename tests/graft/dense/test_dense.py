@@ -13,6 +13,7 @@ from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import map_plan, maps, plan, positions, sweep, whole_images
 from regraft.graft import Options, adapt, load_artifact
 from regraft.graft.adapted import Adapted
+from regraft.graft.aspp import Aspp
 from regraft.graft.dense.pixels import confusions, position_labels
 from regraft.graft.dense.problem import DenseProblem
 from regraft.graft.problem import Task
@@ -203,7 +204,7 @@ def test_what_does_not_apply_is_said(folder, tmp_path):
         if not METHODS[method].dense:
             with pytest.raises(RecipeError, match=f"method '{method}' does not apply to masks"):
                 adapt(str(folder), network(), method=method, ignore=IGNORE, options=Options(cache=tmp_path))
-    for more, match in (({"augment": "flip"}, "not augmented"), ({"head": "mlp"}, "linear in each position")):
+    for more, match in (({"augment": "flip"}, "not augmented"), ({"head": "mlp"}, "probed on the frozen map")):
         with pytest.raises(RecipeError, match=match):
             tuned(folder, tmp_path, **more)
     with pytest.raises(RecipeError, match="metric 'map' does not fit segmentation labels"):
@@ -236,7 +237,8 @@ def test_training_moves_the_backbone_and_is_scored_on_pixels(folder, tmp_path):
 
 
 def same(a, b) -> bool:
-    tensors = [{**run.adapted.changed, "b": run.adapted.readout.intercept} for run in (a, b)]
+    own = [{} if run.adapted.neck is None else run.adapted.neck.tensors() for run in (a, b)]
+    tensors = [{**n, **run.adapted.changed, "b": run.adapted.readout.intercept} for n, run in zip(own, (a, b))]
     return tensors[0].keys() == tensors[1].keys() and all(torch.equal(v, tensors[1][k]) for k, v in tensors[0].items())
 
 
@@ -246,21 +248,53 @@ def test_pixels_without_a_label_train_nothing(folder, tmp_path):
     assert same(tuned(folder, tmp_path / "a"), again)
 
 
+def test_a_head_that_looks_around(folder, tmp_path):
+    run = tuned(folder, tmp_path / "cache", head="aspp", tau=12, steps=20)
+    assert run.score.value > 0.8
+    run.save(tmp_path / "run")
+    again = load_artifact(tmp_path / "run", model=network())
+    assert again.neck.to_json() == {"channels": 24, "width": 32, "rates": [3, 6, 9]}
+    inputs = [folder / "images" / "test" / f"{i}.png" for i in range(3)]
+    assert all(np.array_equal(a, b) for a, b in zip(again.predict(inputs), run.predict(inputs)))
+    with pytest.raises(RecipeError, match="method 'probe' takes no head"):
+        adapt(str(folder), network(), method="probe", ignore=IGNORE, head="aspp")
+    with pytest.raises(RecipeError, match="an aspp head is one on masks"):
+        adapt((np.zeros((8, 28, 28), np.uint8), [0, 1] * 4), "regraft/fashion-resnet", method="finetune", head="aspp")
+
+
+def test_aspp_is_its_branches_side_by_side():
+    torch.manual_seed(0)
+    layer = Aspp(4, 3, (2,)).eval()
+    value = torch.randn(2, 4, 9, 8)
+
+    def convolved(part, padding, rate):
+        norm = part[1]
+        out = torch.nn.functional.conv2d(value, part[0].weight, padding=padding, dilation=rate)
+        return ((out - norm.running_mean[:, None, None]) / (norm.running_var[:, None, None] + norm.eps).sqrt()).relu()
+
+    mean = torch.nn.functional.conv2d(value.mean((2, 3), keepdim=True), layer.whole[1].weight, layer.whole[1].bias)
+    parts = [convolved(layer.branches[0], 0, 1), convolved(layer.branches[1], 2, 2), mean.relu().expand(-1, -1, 9, 8)]
+    expected = layer.mixed(torch.cat(parts, 1))
+    torch.testing.assert_close(layer(value), expected)
+    assert layer(value).shape == (2, 3, 9, 8)
+
+
 class Killed(BaseException):
     """Stands for a kill -9 between two checkpoints."""
 
 
-def test_a_training_that_was_interrupted_goes_on_bit_for_bit(folder, tmp_path):
-    whole = tuned(folder, tmp_path / "whole")
+@pytest.mark.parametrize("head", ["linear", "aspp"])
+def test_a_training_that_was_interrupted_goes_on_bit_for_bit(folder, tmp_path, head):
+    whole = tuned(folder, tmp_path / "whole", head=head)
 
     def stop(stage, done, total):
         if stage == "train" and done == 15:  # in the final training, after the choice's 12 steps
             raise Killed
 
     with pytest.raises(Killed):
-        tuned(folder, tmp_path / "cut", progress=stop)
+        tuned(folder, tmp_path / "cut", head=head, progress=stop)
     assert list((tmp_path / "cut" / "training").glob("*/checkpoint.safetensors"))
-    assert same(whole, tuned(folder, tmp_path / "cut"))
+    assert same(whole, tuned(folder, tmp_path / "cut", head=head))
 
 
 def test_the_loss_is_the_mean_over_labelled_pixels(folder):

@@ -89,6 +89,8 @@ def kept_bytes(adapted: Adapted, width: int) -> int:
     tensors = [*adapted.readout.coefficients.values(), adapted.readout.intercept, *adapted.changed.values()]
     if adapted.tangent is not None:
         tensors += [adapted.tangent.head, *adapted.tangent.coefficients.values()]
+    if adapted.neck is not None:
+        tensors += adapted.neck.tensors().values()
     bitmap = 0 if adapted.view.columns is None else (width + 7) // 8
     return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + bitmap
 

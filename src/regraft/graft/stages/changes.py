@@ -21,7 +21,8 @@ class Changes:
 
     Attributes:
         tau: epochs of head probing, or ``auto``.
-        head: ``linear``, or ``mlp`` for a hidden layer of 256 ReLUs under it.
+        head: ``linear``; ``mlp`` for a hidden layer of 256 ReLUs under it; ``aspp``, of masks, for layers that look
+            around each position.
         partial: draw so many of the last blocks anew and probe them with the head, as part of it.
         smoothing: of the labels in head probing.
         probe_augmented: probe on augmented images.
@@ -35,7 +36,7 @@ class Changes:
     """
 
     tau: int | Literal["auto"] | None = None
-    head: Literal["linear", "mlp"] | None = None
+    head: Literal["linear", "mlp", "aspp"] | None = None
     partial: int | None = None
     smoothing: float | None = None
     probe_augmented: bool | None = None
@@ -50,7 +51,7 @@ class Changes:
 
     def __post_init__(self) -> None:
         for name, value, known in (
-            ("head", self.head, ("linear", "mlp")),
+            ("head", self.head, ("linear", "mlp", "aspp")),
             ("batchnorm", self.batchnorm, ("frozen", "batch")),
         ):
             if value is not None and value not in known:
@@ -69,6 +70,7 @@ class Changes:
         asked: dict[str, Any] = {"tau": self.tau, "smoothing": self.smoothing, "augmented": self.probe_augmented}
         if self.head is not None:
             asked["hidden"] = HIDDEN if self.head == "mlp" else 0
+            asked["aspp"] = self.head == "aspp"
         return replace(stage, **_there(asked))
 
     def train(self, stage: Train) -> Train:

@@ -10,16 +10,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from regraft.features import Plan
+from regraft.errors import RecipeError
+from regraft.features import Plan, grid_of, maps, positions
 from regraft.graft.adapted import Adapted
+from regraft.graft.aspp import Aspp
 from regraft.graft.dense.pixels import confusions
 from regraft.graft.dense.problem import DenseProblem
 from regraft.graft.frozen.problem import FeatureProblem
-from regraft.graft.training.probing import Heads, probing_heads
+from regraft.graft.stages.training import Probe
+from regraft.graft.training.finetune import random_head
+from regraft.graft.training.loop import DivergedError, train
+from regraft.graft.training.objective import Objective
+from regraft.graft.training.probing import FeatureRows, Heads, probing_config, probing_heads
 from regraft.graft.training.problem import TrainingProblem
 from regraft.heads import Response, temperature
+from regraft.linear import Blocks
 
 __all__ = ["DenseTraining"]
 
@@ -65,18 +72,68 @@ class DenseTraining(TrainingProblem):
 
     def prepared(self, taus: tuple[int, ...]) -> Heads:
         """Heads probed on positions, ``IMAGES`` images' worth of them a batch."""
-        probe, positions = self.stages[0], self.probed_on
+        probe = self.stages[0]
         if probe is None:
             return super().prepared(taus)
-        (block,) = self.plan.blocks
+        if probe.aspp:
+            return self._around(replace(probe, batch_size=IMAGES, lr=max(probe.lr, RATE)), taus)
+        (block,), flat = self.plan.blocks, self.probed_on
         one = Plan((replace(block, width=block.channels),))
-        batch = max(probe.batch_size, IMAGES * len(positions) // len(self))
-        labels = torch.from_numpy(positions.task.target.values)
-        features = positions.matrices[block.name]
+        batch = max(probe.batch_size, IMAGES * len(flat) // len(self))
+        labels = torch.from_numpy(flat.task.target.values)
+        features = flat.matrices[block.name]
         stage = replace(probe, batch_size=batch, lr=max(probe.lr, RATE))
-        found = probing_heads(self.network, one, features, labels, positions.task, stage, taus)
+        found = probing_heads(self.network, one, features, labels, flat.task, stage, taus)
         return replace(found, by_tau={tau: self._everywhere(head) for tau, head in found.by_tau.items()})
+
+    def _around(self, probe: Probe, taus: tuple[int, ...]) -> Heads:
+        """Heads with layers under them that look around each position, probed on whole maps."""
+        (block,), task = self.plan.blocks, self.task
+        neck = Aspp.drawn(block.channels, task.seed)
+        under = Plan((replace(block, width=neck.width * self.frozen.labels.shape[1]),))
+        start = replace(random_head(self.network, under, task, task.seed), plan=self.plan, neck=neck)
+        module = _OnMaps(start)
+        kept: dict[int, Adapted] = {}
+
+        def keep(epoch: int, _: nn.Module) -> None:
+            if epoch in taus:
+                kept[epoch] = module.result()
+
+        if max(taus) == 0:
+            return Heads({0: start}, {0: None})
+        features = self.frozen.maps.rows(slice(0, len(self))).float()
+        rows = FeatureRows(features, self.frozen.labels.unflatten(1, self.frozen.grid))
+        config, said = probing_config(probe, max(taus), task.seed), ""
+        try:
+            train(module, rows, config, objective=Objective.of(task), on_epoch=keep)
+        except DivergedError as error:
+            said = error.what
+        return Heads(kept, dict.fromkeys(kept), said)
 
     def _everywhere(self, head: Adapted) -> Adapted:
         """The head of one position, at every position of the map."""
         return replace(head, plan=self.plan, kind=self.task.kind)
+
+
+class _OnMaps(nn.Module):
+    """The head of an :class:`Adapted` with a neck, from flattened maps ``(B, C h w)`` to logits ``(B, K, h, w)``."""
+
+    def __init__(self, start: Adapted) -> None:
+        super().__init__()
+        (block,) = start.plan.blocks
+        if start.neck is None:
+            raise RecipeError("this head looks at one position alone", expected="one with a neck")
+        self.start, self.grid, self.name = start, grid_of(block), block.name
+        self.neck = start.neck.copy().requires_grad_(True)
+        self.weight = nn.Parameter(start.readout.coefficients[block.name].clone())
+        self.bias = nn.Parameter(start.readout.intercept.clone())
+
+    def forward(self, values: Tensor) -> Tensor:
+        seen = self.neck(values.unflatten(1, (-1, *self.grid))).flatten(1)
+        return maps(positions(seen, self.grid) @ self.weight + self.bias, self.grid)
+
+    def result(self) -> Adapted:
+        """The model with the weights as they are now."""
+        weight, bias = (value.detach().clone() for value in (self.weight, self.bias))
+        readout = replace(self.start.readout, coefficients=Blocks({self.name: weight}), intercept=bias, form="probed")
+        return replace(self.start, readout=readout, neck=self.neck.copy())

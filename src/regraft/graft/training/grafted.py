@@ -76,6 +76,7 @@ class Grafted(nn.Module):
         self.register_buffer("shift", (torch.zeros(outputs) if shift is None else shift).float())
         self.register_buffer("spread", (torch.ones(outputs) if spread is None else spread).float())
         self.dense = adapted.kind == "segmentation"
+        self.neck = None if adapted.neck is None else adapted.neck.copy().requires_grad_(True)
         self.standardised = shift is not None or spread is not None
         readout, device = adapted.readout, adapted.network.device
         scale = (1.0 / readout.temperature) / self._tensor("spread").double()
@@ -113,6 +114,8 @@ class Grafted(nn.Module):
                 dropout = type(part).__name__.lower().startswith(("drop", "stochasticd"))
                 if (isinstance(part, _NORMS) and self._follows(path, part)) or (dropout and self.tuning.dropout):
                     part.train(True)
+            if self.neck is not None:  # new, so it has no statistics yet
+                self.neck.train(True)
         self.training = mode
         return self
 
@@ -151,11 +154,17 @@ class Grafted(nn.Module):
         with self.network.observe(tuple(self._by_site), keep):
             self.network.forward(batch)
         if self.dense:
-            pooled = {index: positions(value, grid_of(blocks[index])) for index, value in pooled.items()}
+            pooled = {index: self._positions(value, grid_of(blocks[index])) for index, value in pooled.items()}
         return [
             scaled(pooled[index].to(weight.dtype), self.adapted.view, blocks[index].name)
             for index, weight in enumerate(self.weights)
         ]
+
+    def _positions(self, value: Tensor, grid: tuple[int, int]) -> Tensor:
+        """Flattened maps as rows, one a position, through the neck where there is one."""
+        if self.neck is not None:
+            value = self.neck(value.unflatten(1, (-1, *grid))).flatten(1)
+        return positions(value, grid)
 
     def forward(self, batch: Any) -> Tensor:
         """``(B, C)`` logits, or values in the targets' unit, of a preprocessed batch; maps ``(B, C, h, w)`` of logits
@@ -189,7 +198,8 @@ class Grafted(nn.Module):
             self.adapted.readout, coefficients=weights, intercept=intercept, temperature=temperature, form="trained",
             strength=0.0,
         )  # fmt: skip
-        return replace(self.adapted, network=network, readout=readout, source=self.adapted.source or own)
+        neck = None if self.neck is None else self.neck.copy()
+        return replace(self.adapted, network=network, readout=readout, source=self.adapted.source or own, neck=neck)
 
     def scales(self, decay: float) -> dict[str, float]:
         """Factors of the learning rate by parameter name: ``decay^k`` for the k-th block from the top.

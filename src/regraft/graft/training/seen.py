@@ -33,7 +33,7 @@ def probing_figure(
     """
     rows = []
     for tau, head in sorted(prepared.by_tau.items()):
-        found = _energy(frozen, head) if head.network is network else None
+        found = _energy(frozen, head) if head.network is network and head.neck is None else None
         accuracy = prepared.accuracy.get(tau) if found is None else found.right
         rows.append({"tau": tau, "accuracy": accuracy, "energy": None if found is None else found.mean})
     return {"taus": rows, "curve": list(prepared.curve), "chosen": chosen, "smoothing": probe.smoothing}
