@@ -125,7 +125,7 @@ def test_help_says_what_it_does_and_explains_every_option(regraft, objective):
 
 @pytest.mark.slow
 def test_a_run_that_was_killed_ends_with_the_same_bytes(regraft, photos, tmp_path):
-    words = ["pretrain", "jigsaw", str(photos), "--pixels", "18", "--epochs", "12", "--batch-size", "16", "-o"]
+    words = ["pretrain", "jigsaw", str(photos), "--pixels", "18", "--epochs", "40", "--batch-size", "8", "-o"]
     cut, whole = tmp_path / "cut", tmp_path / "whole"
     command = [sys.executable, "-m", "regraft", *words, str(cut)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)

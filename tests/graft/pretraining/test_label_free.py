@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -11,12 +13,14 @@ import torch
 from PIL import Image
 from scipy.stats import binomtest
 from sklearn.datasets import load_digits
+from torch import nn
 
 from regraft.data import Manifest, scan
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.files import file_digest
 from regraft.graft.pretraining.choose import OBJECTIVES
 from regraft.graft.pretraining.jigsaw import Jigsaw
+from regraft.graft.pretraining.pretext import Pretext
 from regraft.graft.pretraining.pretrain import default_config, pretrain
 from regraft.graft.pretraining.rotation import Rotation
 from regraft.graft.training.loop import DivergedError, Optimiser, TrainConfig
@@ -189,3 +193,46 @@ def test_what_goes_wrong_is_one_sentence(few: Manifest, tmp_path: Path) -> None:
 def test_the_default_recipe_is_the_pretexts() -> None:
     config = default_config(Rotation(), steps=7, seed=3)
     assert (config.steps, config.epochs, config.seed, config.optimiser.kind) == (7, None, 3, "adamw")
+
+
+@dataclass(frozen=True)
+class Brightness(Pretext):
+    """How bright is it? A pretext that is nobody's but this test's."""
+
+    name: ClassVar[str] = "brightness"
+    terms: ClassVar[tuple[str, ...]] = ("squared error", "r2")
+    measure: ClassVar[str] = "r2"
+    citation: ClassVar[str] = ""
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        return ()
+
+    @property
+    def width(self) -> int:
+        return 1
+
+    def views(self, images, rows, epoch, seed):
+        return {"images": images}
+
+    def module(self, backbone, head, size):
+        return _Bright(backbone)
+
+
+class _Bright(nn.Module):
+    def __init__(self, backbone):
+        super().__init__()
+        self.backbone = backbone
+
+    def forward(self, views):
+        error = (self.backbone(views["images"])[:, 0] - views["images"].mean((1, 2, 3))).square()
+        return torch.stack([error, 1 - error], 1)
+
+
+def test_a_pretext_of_ones_own_is_trained_like_the_others(digits: Manifest, tmp_path: Path) -> None:
+    options = {**_options("rotation"), "objective": Brightness()}
+    record = pretrain(digits, output=tmp_path / "run", **options, epochs=3)
+    terms = record.figures["terms"]
+    assert record.method == "brightness"
+    assert terms["after"]["squared error"] < 0.5 * terms["before"]["squared error"]
+    assert load(str(tmp_path / "run")).fingerprint == record.model["fingerprint"]
