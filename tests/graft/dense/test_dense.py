@@ -152,6 +152,7 @@ def test_colour_decides(run):
     assert np.mean(ious) == pytest.approx(score.value, abs=1e-12)
     assert figures["dense"]["grid"] == [13, 17]
     assert len(figures["overlays"]) == 3
+    assert "images-taken-for-independent" in [finding.code for finding in run.record.findings]
     assert {c["name"] for one in figures["overlays"] for c in one["classes"]} <= set(CLASSES)
 
 
@@ -320,3 +321,18 @@ def test_the_loss_is_the_mean_over_labelled_pixels(folder):
 def test_one_label_per_row_is_as_before():
     backbone = network()
     assert plan(backbone, [METHODS["probe"].features.taps]).blocks[0].kind == "embedding"
+
+
+def test_streets_from_few_frames(data_pack, tmp_path):
+    """Twenty real frames and a small network: far above naming the commonest class everywhere."""
+    manifest = scan(data_pack / "images" / "camvid_240x180")
+    rows = np.concatenate([manifest.rows_of("train")[:20], manifest.rows_of("test")[:10]])
+    few = manifest.take(rows)
+    model = load(str(data_pack / "weights" / "mobilenet_v1_0.25_128"))
+    run = adapt(few, model, method="probe", folds=3, cache=tmp_path)
+    counts = few.part("test").target.values.sum(0)
+    commonest = counts.max() / counts.sum() / (counts > 0).sum()  # the IoU of one class, the others' being 0
+    assert run.score.rows == 10
+    assert run.score.low > 2 * commonest
+    assert run.record.figures["dense"]["grid"] == [13, 17]
+    assert run.adapted.predict(few.part("test").take([0]))[0].shape == (180, 240)

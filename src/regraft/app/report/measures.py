@@ -43,7 +43,9 @@ class Measure:
 
 
 _MEASURES = {
-    "accuracy": Measure("Accuracy", "is right", "of the time", "percent", meaning="share of rows that are named right"),
+    "accuracy": Measure(
+        "Accuracy", "is right", "of the time", "percent", meaning="share of rows (with masks: of pixels) named right"
+    ),
     "balanced-accuracy": Measure(
         "Balanced accuracy",
         "reaches a balanced accuracy of",

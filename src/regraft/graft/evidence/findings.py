@@ -182,6 +182,18 @@ def _classes(context: Context) -> Iterator[Finding]:
         )
 
 
+def _frames(context: Context) -> Iterator[Finding]:
+    """Images with masks are often frames of a video, of which the interval knows nothing without groups."""
+    if context.fit.task.kind == "segmentation" and context.fit.task.groups is None:
+        yield Finding(
+            "images-taken-for-independent",
+            "The interval and the folds take every image for independent of the others.",
+            "info",
+            detail="Frames of one video are alike: of such images the interval is too narrow, and folds are too kind.",
+            advice="If these are frames, name the column of their videos with --group.",
+        )
+
+
 def _one_class(context: Context) -> Iterator[Finding]:
     """Rows that score and are all of one class: always saying it is right."""
     scored = context.evaluation.main
@@ -288,6 +300,7 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     _left_out,
     _shortened,
     _classes,
+    _frames,
     _one_class,
     _own,
     _fit,
