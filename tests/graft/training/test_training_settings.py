@@ -232,3 +232,14 @@ def test_rows_of_one_class_that_choose_or_score_are_warned_of(tmp_path):
     assert found["one-class-chooses"].severity == "warning"
     plain = regraft.adapt(toy_manifest(60), wide(), method=quick("finetune"), cache=tmp_path)
     assert not {"one-class-scores", "one-class-chooses"} & {f.code for f in plain.record.findings}
+
+
+def test_a_choice_that_is_made_again_from_its_checkpoints_is_the_same_and_takes_no_step(tmp_path):
+    manifest = relabelled(toy_manifest(60), np.arange(0, 60, 3))
+    settings = {"train": replace(QUICK, lrs=(0.1, 0.03, 0.01)), "probe": Probe(taus=(0, 1, 2, 4))}
+    first = problem(manifest, tmp_path, **settings).solve()
+    again = problem(manifest, tmp_path, **settings)
+    second = again.solve()
+    assert again.work.steps == 0
+    assert [(c.name, c.score) for c in second.candidates] == [(c.name, c.score) for c in first.candidates]
+    assert second.model.network.fingerprint == first.model.network.fingerprint

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import math
 import shutil
 from collections.abc import Callable
@@ -11,13 +13,14 @@ from typing import Any
 
 from torch import Tensor
 
+from regraft.files import write_json
 from regraft.graft.adapted import Adapted
 from regraft.graft.options import Level
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning
 from regraft.graft.training.finetune import grafted, lay_out, step_flops, training
 from regraft.graft.training.instruments import Instruments
-from regraft.graft.training.loop import DivergedError, Outcome
+from regraft.graft.training.loop import DivergedError, Epoch, Outcome
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
 
@@ -117,7 +120,7 @@ class Trial:
         return self.config.total(len(self.rows))
 
     def advance(self, until: int, work: Work) -> Adapted | None:
-        """Go on to step ``until``, judge, and give the model; ``None`` if it diverged.
+        """Go on to step ``until``, judge, and give the model; ``None`` if it diverged, or was judged there before.
 
         ``value`` becomes (score, minus the loss) on the held rows: of equal scores the lower loss is better.
         """
@@ -128,6 +131,10 @@ class Trial:
         judges = self.held if self.config.loop.patience is not None else None
         run = training(module, self.rows, self.config, objective, judges, None)
         run.folder, run.watch = work.place(run.key), self.watch
+        noted = run.folder / f"judged-{until}.json"
+        if self.held is not None and until < run.total and noted.is_file():
+            self._recall(noted)  # the checkpoint may lie further on by now
+            return None
         if self.watch is not None:
             self.watch.begin(module, self.rows)
         run.open()
@@ -155,4 +162,12 @@ class Trial:
             score, self.outputs = run.scored(self.held)
             self.value = (score, -float(objective.loss(self.outputs, self.held.labels)))
             work.rows += len(self.held)
+            write_json(noted, {"value": self.value, "outcome": dataclasses.asdict(self.outcome)})
         return module.result()
+
+    def _recall(self, noted: Path) -> None:
+        """What was found at a step where an interrupted run judged."""
+        found = json.loads(noted.read_text(encoding="utf-8"))
+        score, loss = found["value"]
+        history = tuple(Epoch(**epoch) for epoch in found["outcome"].pop("history"))
+        self.value, self.outcome = (score, loss), Outcome(history=history, **found["outcome"])
