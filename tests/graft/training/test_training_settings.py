@@ -243,3 +243,15 @@ def test_a_choice_that_is_made_again_from_its_checkpoints_is_the_same_and_takes_
     assert again.work.steps == 0
     assert [(c.name, c.score) for c in second.candidates] == [(c.name, c.score) for c in first.candidates]
     assert second.model.network.fingerprint == first.model.network.fingerprint
+
+
+def test_a_candidate_is_judged_again_by_the_weights_of_that_step(tmp_path):
+    one = problem(toy_manifest(60), tmp_path)
+    head = one.heads((-1,)).by_tau[-1]
+    first, again = (one.trial(head, 0.1, -1, one.rows) for _ in range(2))
+    first.advance(2, one.work)
+    early = first.value
+    first.advance(12, one.work)
+    assert first.value != early
+    again.advance(2, one.work)
+    assert again.value == early
