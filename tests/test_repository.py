@@ -165,7 +165,10 @@ def constraints() -> dict[str, str]:
 
 def test_every_direct_dependency_of_the_environment_has_an_exact_version() -> None:
     extras = project()["optional-dependencies"]
-    wanted = [*project()["dependencies"], *(item for extra in ("hub", "data", "graph", "docs", "dev") for item in extras[extra])]
+    wanted = [
+        *project()["dependencies"],
+        *(item for extra in ("hub", "data", "graph", "docs", "dev") for item in extras[extra]),
+    ]
     names = {re.sub(r"[-_.]+", "-", re.split(r"[\s\[<>=!~;]", item)[0]).lower() for item in wanted} - {"regraft"}
     assert names <= set(constraints())
 
