@@ -19,7 +19,7 @@ demo: $(STAMP)  ## adapt the bundled backbone to handwritten digits and say wher
 	$(BIN)/regraft demo
 
 test: $(STAMP)  ## the tests, without the slow ones
-	$(BIN)/python -m pytest -m "not slow"
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m "not slow" -n auto --dist worksteal
 
 test-slow: $(STAMP)  ## the slow tests only
 	$(BIN)/python -m pytest -m slow

@@ -533,8 +533,8 @@ def test_help_of_adapt_stands_in_groups(regraft):
     out = regraft("adapt", "--help")[1]
     headings = [line[:-1] for line in out.splitlines() if line.endswith(":") and not line.startswith(" ")]
     assert headings == [
-        "Arguments", "Backbone and method", "Methods that train", "Data", "Choice and score", "The pass", "Result",
-        "Options",
+        "Arguments", "Backbone and method", "Methods that train", "Head probing before they train", "Data",
+        "Choice and score", "The pass", "Result", "Options",
     ]  # fmt: skip
     assert out.index("--model") < out.index("--label") < out.index("--metric") < out.index("--output")
 

@@ -11,7 +11,7 @@ import typer
 
 __all__ = ["OPTIONS", "with_training"]
 
-_TRAINING, _PROBING = "Methods that train", "Methods that train, their head probing"
+_TRAINING, _PROBING = "Methods that train", "Head probing before they train"
 
 
 def _option(kind: Any, name: str, metavar: str | None, panel: str, text: str, least: int | None = None) -> Any:
