@@ -109,7 +109,7 @@ def _part_of_layers(bench: Bench, place: Place, part: float, size: int) -> dict[
     return search_value(sample, {str(size): _spread_over(sample.layers(size), part)}, forms=("ridge",))
 
 
-PART_OF_LAYERS = Arm("part-of-layers", 1, _part_of_layers)
+PART_OF_LAYERS = Arm("part-of-layers", 2, _part_of_layers)
 
 
 def fig7_more(bench: Bench, networks: Sequence[str] = ("V1a", "TViT"), sizes: Sequence[int] | None = SCALED) -> Result:

@@ -169,4 +169,4 @@ def _h2t(
 
 LINEAR = Arm("linear", 1, _linear)
 ALL_L2 = Arm("all-l2", 1, _all_l2)
-H2T = Arm("head2toe", 2, _h2t)
+H2T = Arm("head2toe", 3, _h2t)

@@ -207,8 +207,8 @@ def _scratch(bench: Bench, place: Place) -> dict[str, Any]:
     return {"accuracy": accuracy(adapted, whole.part("test")), "rate": cell.rate, "regime": asdict(regime)}
 
 
-SCRATCH_RATE = Arm("scratch-rate", 1, _scratch_rate)
-SCRATCH = Arm("scratch", 1, _scratch)
+SCRATCH_RATE = Arm("scratch-rate", 2, _scratch_rate)
+SCRATCH = Arm("scratch", 2, _scratch)
 """The architecture from random weights on the training rows: ``accuracy``. The rate is chosen once a network and
 task, on the rows of seed 0."""
 
@@ -230,7 +230,7 @@ def _ft(bench: Bench, place: Place, like: Mapping[str, float] | None = None) -> 
     return {"accuracy": accuracy(adapted, whole.part("test")), **_chosen(cell, found, regime)}
 
 
-FT = Arm("ft", 1, _ft)
+FT = Arm("ft", 2, _ft)
 """Fine-tuning from a random head: ``accuracy``, and the chosen ``rate`` and ``steps``."""
 
 
@@ -274,6 +274,6 @@ def _h2t_ft(bench: Bench, place: Place) -> dict[str, Any]:
     }  # fmt: skip
 
 
-H2T_FT = Arm("head2toe-ft", 1, _h2t_ft)
+H2T_FT = Arm("head2toe-ft", 2, _h2t_ft)
 """Head2Toe-FT: ``accuracy``; ``frozen``, of the selection it began at; ``plus``, FT+'s accuracy, which is the one or
 the other as the held-out rows say; ``tuned``, which."""

@@ -145,5 +145,5 @@ def _best_cell(found: Selection, recomputed: bool) -> tuple[float, bool]:
 
 SPARSE = Arm("all-sparse", 1, _sparse)
 REFERENCE = Arm("reference", 1, _reference)
-TAPS = Arm("other-taps", 1, _taps)
-NORM = Arm("normalisation", 1, _norm)
+TAPS = Arm("other-taps", 2, _taps)
+NORM = Arm("normalisation", 2, _norm)
