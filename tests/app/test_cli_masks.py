@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from regraft.app.cli import run
-
 MODEL = "regraft/fashion-resnet"
 
 
@@ -38,20 +36,6 @@ def folder(tmp_path_factory):
                 Image.fromarray(values).save(root / part / role / f"{i}.png")
     (root / "classes.txt").write_text("night\ndusk\nday\n")
     return root
-
-
-@pytest.fixture
-def regraft(capfd, tmp_path, monkeypatch):
-    """Run one command; gives (exit code, stdout, stderr)."""
-    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "store"))
-
-    def call(*arguments) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
 
 
 TRAINED = ("--tau", "3", "--steps", "8", "--lr", "0.01")

@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 
-from regraft.app.cli import run
 from regraft.network.gcn import MoleculeGCN
 from regraft.network.loaders import bundled
 from regraft.network.molecule import MoleculePreprocess
@@ -56,20 +55,6 @@ def assays(tmp_path_factory):
             shown = ["" if (number + place) % 9 == 0 else label for place, label in enumerate(labels)]
             writer.writerow([f"M{number}", smiles, *shown])
     return path
-
-
-@pytest.fixture
-def regraft(capfd, tmp_path, monkeypatch):
-    """Run one command; gives (exit code, stdout, stderr)."""
-    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "store"))
-
-    def call(*arguments) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
 
 
 TASK = ("--label", "NR-*", "--label", "SR-*", "--group", "smiles", "--metric", "roc-auc", "--folds", "3")

@@ -13,7 +13,6 @@ import pytest
 from PIL import Image
 from tests.app.photos import folder
 
-from regraft.app.cli import run
 from regraft.files import file_digest
 from regraft.graft.pretraining.choose import OBJECTIVES
 
@@ -21,20 +20,6 @@ from regraft.graft.pretraining.choose import OBJECTIVES
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
     return folder(tmp_path_factory.mktemp("data") / "photos", parts=("train", "test"), per_class=8)
-
-
-@pytest.fixture
-def regraft(capfd, tmp_path, monkeypatch):
-    """Run one command; gives (exit code, stdout, stderr)."""
-    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "store"))
-
-    def call(*arguments) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.mark.parametrize("objective", OBJECTIVES)

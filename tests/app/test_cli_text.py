@@ -14,7 +14,6 @@ from sklearn.model_selection import cross_val_score
 from tests.network.texts import LABELS, LENGTH, SENTENCES, make_bert, make_tokenizer
 
 from regraft import GraftClassifier
-from regraft.app.cli import run
 
 ROWS = list(zip(SENTENCES, LABELS)) * 2
 
@@ -34,20 +33,6 @@ def reviews(tmp_path_factory):
         rows[row]["review"] += " very" * LENGTH
     path.write_text("\n".join(json.dumps(line) for line in rows))
     return path
-
-
-@pytest.fixture
-def regraft(capfd, tmp_path, monkeypatch):
-    """Run one command; gives (exit code, stdout, stderr)."""
-    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "store"))
-
-    def call(*arguments) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
 
 
 SHORT = ("--tau", "2", "--steps", "6", "--lr", "0.05")

@@ -11,8 +11,6 @@ import torch
 from safetensors.torch import save_file
 from tests.app.photos import MODEL, Small, folder
 
-from regraft.app.cli import run
-
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
@@ -24,20 +22,6 @@ def own(tmp_path):
     torch.manual_seed(0)
     save_file(Small().state_dict(), tmp_path / "own.safetensors")
     return ("--model", "tests.app.photos:small", "--weights", str(tmp_path / "own.safetensors"))
-
-
-@pytest.fixture
-def regraft(capfd, tmp_path, monkeypatch):
-    """Run one command; gives (exit code, stdout, stderr)."""
-    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "store"))
-
-    def call(*arguments) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
 
 
 @pytest.mark.parametrize("method", ["finetune", "finetune-refit"])
