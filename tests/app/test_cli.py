@@ -42,19 +42,6 @@ def adapted(photos, tmp_path_factory) -> Path:
     return where
 
 
-@pytest.fixture
-def regraft(capfd):
-    """Run one command; gives (exit code, stdout, stderr)."""
-
-    def call(*arguments) -> tuple[int, str, str]:
-        capfd.readouterr()
-        code = run([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return code, out, err
-
-    return call
-
-
 # ---------------------------------------------------------------- adapt
 
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from regraft.heads import FRACTIONS
+from regraft.heads.selection.nested import NESTED_COLUMNS
+from regraft.heads.selection.panel import EXACT_COLUMNS, KERNEL_COLUMNS
 
 __all__ = [
     "FINETUNE_BATCH",
@@ -30,7 +32,8 @@ __all__ = [
 #: The fine-tuning that others are compared with: 500 steps of 64 rows.
 FINETUNE_STEPS, FINETUNE_BATCH = 500, 64
 _TRIANGLE = 1 / 2  # of X Xᵀ that a symmetric product computes
-_SAMPLED, _NESTED, _KERNEL = 65_536, 3072, 16_384  # columns of a Gram, of a nested one, of the chosen cell's
+# columns of a Gram, of a nested one, of the chosen cell's
+_SAMPLED, _NESTED, _KERNEL = EXACT_COLUMNS, NESTED_COLUMNS, KERNEL_COLUMNS
 _EIGEN = 10  # n³ of an eigendecomposition, about
 _PATH_PRODUCTS = 40  # products with the factorised design that one cross-validated path takes, measured
 

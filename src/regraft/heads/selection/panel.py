@@ -19,7 +19,7 @@ from regraft.errors import SolverError
 from regraft.heads.products import add_product, mirror, multiplies_bfloat16, multiply
 from regraft.linear import FeatureDesign, UnitRows
 
-__all__ = ["EXACT_COLUMNS", "Columns", "Panel", "check_columns", "check_gram", "every", "unit"]
+__all__ = ["EXACT_COLUMNS", "KERNEL_COLUMNS", "Columns", "Panel", "check_columns", "check_gram", "every", "unit"]
 
 #: Up to this many features are held in their own precision, and a Gram is over every column.
 EXACT_COLUMNS = 65_536
