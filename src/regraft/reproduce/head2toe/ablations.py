@@ -10,7 +10,10 @@ from regraft.reproduce.arms import Bench
 from regraft.reproduce.full import bench_of, names_of
 from regraft.reproduce.head2toe.frozen import H2T, LINEAR
 from regraft.reproduce.head2toe.layers import OVERLAP_SHARE
-from regraft.reproduce.head2toe.pieces import (
+from regraft.reproduce.head2toe.training import affinities
+from regraft.reproduce.head2toe.variants import NORM, REFERENCE, REFERENCE_CELL, STRENGTHS, TAPS
+from regraft.reproduce.outcome import Outcome, all_of
+from regraft.reproduce.pieces import (
     Measured,
     Tables,
     average,
@@ -19,9 +22,6 @@ from regraft.reproduce.head2toe.pieces import (
     networks,
     reverse_axis,
 )
-from regraft.reproduce.head2toe.training import affinities
-from regraft.reproduce.head2toe.variants import NORM, REFERENCE, REFERENCE_CELL, STRENGTHS, TAPS
-from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.result import Result, relabel, shuffle_axis, shuffle_tasks, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.words import (

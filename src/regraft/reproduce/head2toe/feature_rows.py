@@ -19,7 +19,8 @@ from regraft.reproduce.head2toe.layers import (
     OFFSETS,
     OVERLAP_SHARE,
 )
-from regraft.reproduce.head2toe.pieces import (
+from regraft.reproduce.outcome import Outcome, all_of
+from regraft.reproduce.pieces import (
     Measured,
     Table,
     Tables,
@@ -28,7 +29,6 @@ from regraft.reproduce.head2toe.pieces import (
     reverse_tasks,
     still,
 )
-from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.result import Result, relabel, shuffle_axis, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.words import (

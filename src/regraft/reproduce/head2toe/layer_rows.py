@@ -15,7 +15,9 @@ from regraft.reproduce.head2toe.layers import (
     SECOND,
     WHOLE_LAYERS,
 )
-from regraft.reproduce.head2toe.pieces import (
+from regraft.reproduce.head2toe.training import affinities
+from regraft.reproduce.outcome import Outcome, all_of
+from regraft.reproduce.pieces import (
     Measured,
     Table,
     Tables,
@@ -25,8 +27,6 @@ from regraft.reproduce.head2toe.pieces import (
     reverse_axis,
     reverse_tasks,
 )
-from regraft.reproduce.head2toe.training import affinities
-from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.result import Result, exchange, shuffle_tasks, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.words import (

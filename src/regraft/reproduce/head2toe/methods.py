@@ -17,7 +17,10 @@ from regraft.graft.cost.counts import (
 from regraft.reproduce.arms import FOLDS, Bench, Place
 from regraft.reproduce.full import bench_of, names_of
 from regraft.reproduce.head2toe.frozen import ALL_L2, H2T, LINEAR
-from regraft.reproduce.head2toe.pieces import (
+from regraft.reproduce.head2toe.printed import TABLE3, TEXT_FRACTIONS
+from regraft.reproduce.head2toe.variants import REFERENCE, REFERENCE_CELL, SPARSE
+from regraft.reproduce.outcome import Outcome, all_of
+from regraft.reproduce.pieces import (
     Measured,
     Table,
     Tables,
@@ -28,9 +31,6 @@ from regraft.reproduce.head2toe.pieces import (
     networks,
     of_kind,
 )
-from regraft.reproduce.head2toe.printed import TABLE3, TEXT_FRACTIONS
-from regraft.reproduce.head2toe.variants import REFERENCE, REFERENCE_CELL, SPARSE
-from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.result import Result, relabel, shuffle_tasks, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.words import (

@@ -19,10 +19,10 @@ from regraft.reproduce.arms import Arm, Bench, seeds_gate
 from regraft.reproduce.full import bench_of, names_of
 from regraft.reproduce.head2toe import taylor
 from regraft.reproduce.head2toe.frozen import ALL_L2, H2T, LINEAR
-from regraft.reproduce.head2toe.pieces import Measured, Table, Tables, mirror, pooled
 from regraft.reproduce.head2toe.trained import FT, H2T_FT, SCRATCH
 from regraft.reproduce.head2toe.variants import SPARSE
 from regraft.reproduce.outcome import Outcome, all_of
+from regraft.reproduce.pieces import Measured, Table, Tables, mirror, pooled
 from regraft.reproduce.result import Disturbance, GateReport, Result, shuffle_tasks, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import T6, T12, task

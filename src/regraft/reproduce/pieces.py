@@ -1,4 +1,4 @@
-"""What the frozen rows share: tables with the state of every solve, tasks by kind, and disturbances."""
+"""What measured rows share: tables with the state of every solve, tasks by kind, and disturbances."""
 
 from __future__ import annotations
 
