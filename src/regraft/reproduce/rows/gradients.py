@@ -5,11 +5,12 @@ The texts were written down before any result; changing one takes a written deci
 
 from __future__ import annotations
 
+from regraft.reproduce.gradients.measured import MEASURED
 from regraft.reproduce.row import Clause, Row
 
 __all__ = ["ROWS"]
 
-ROWS: tuple[Row, ...] = (
+_PAGE: tuple[Row, ...] = (
     Row(
         id="gf-table1",
         paper="000",
@@ -168,3 +169,5 @@ ROWS: tuple[Row, ...] = (
         clauses=(Clause("", "ratio in [1.8, 2.1] and [0.95, 1.05]"),),
     ),
 )
+
+ROWS: tuple[Row, ...] = tuple(row.measured_by(*MEASURED[row.id]) if row.id in MEASURED else row for row in _PAGE)

@@ -1,0 +1,1 @@
+"""The experiments of paper 000, Gradients as Features."""

@@ -1,0 +1,12 @@
+"""Every measured row of paper 000, by id."""
+
+from __future__ import annotations
+
+from regraft.reproduce.gradients import identities
+from regraft.reproduce.pieces import Measured
+
+__all__ = ["MEASURED"]
+
+MEASURED: dict[str, Measured] = {
+    "gf-eq3-7": (identities.run, identities.CHECKS, identities.DISTURB, {}),
+}
