@@ -6,7 +6,7 @@ The texts were written down before any result; changing one takes a written deci
 from __future__ import annotations
 
 from regraft.reproduce.row import Clause, Row
-from regraft.reproduce.taskhead.guide import MEASURED
+from regraft.reproduce.taskhead.measured import MEASURED
 
 __all__ = ["ROWS"]
 

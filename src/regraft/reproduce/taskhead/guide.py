@@ -10,6 +10,7 @@ import numpy as np
 from regraft.graft.evidence.guide import guide
 from regraft.record import Record
 from regraft.reproduce.outcome import Outcome
+from regraft.reproduce.pieces import Measured
 from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.words import bound
@@ -55,4 +56,6 @@ def _each_and_only(result: Result) -> Outcome:
     return bound(np.array([sum(wrong)]), at_most=0, what="advice missing or too much")
 
 
-MEASURED = {"th-guide": (run, {"": _each_and_only}, {"": swap("energy-exhausted", "head-too-weak")})}
+MEASURED: dict[str, Measured] = {
+    "th-guide": (run, {"": _each_and_only}, {"": swap("energy-exhausted", "head-too-weak")}, {}),
+}
