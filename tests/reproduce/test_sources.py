@@ -15,7 +15,7 @@ from regraft.network import reinitialised
 from regraft.reproduce import sources
 from regraft.reproduce.gates import GATES, GateContext
 from regraft.reproduce.probe import probed
-from regraft.reproduce.sources import PRETEXTS, pack_network, pretext_source, top1, vision_transformer
+from regraft.reproduce.sources import PRETEXTS, pack_network, perceptron, pretext_source, top1, vision_transformer
 
 
 @pytest.mark.slow
@@ -129,3 +129,16 @@ def test_the_transformer_is_trained_once_a_seed_and_kept(tmp_path):
     assert score.rows == 8
     other, _ = vision_transformer(tmp_path / "rows.npz", 4, tmp_path, config)
     assert other.fingerprint != network.fingerprint
+
+
+def test_the_perceptron_is_trained_once_and_read_again(data_pack, tmp_path):
+    config = dataclasses.replace(sources.PERCEPTRON, epochs=1)
+    rows = data_pack / "images" / "mnist"
+    network, score = perceptron(rows, 0, tmp_path, config)
+    assert score.value > 0.7
+    assert [tuple(v.shape) for n, v in network.params.items() if n.endswith("weight")] == [
+        (128, 2352), (128, 128), (128, 128), (128, 128), (10, 128)
+    ]  # fmt: skip
+    again, _ = perceptron(rows, 0, tmp_path, config)
+    assert again.fingerprint == network.fingerprint
+    assert len(list((tmp_path / "sources").iterdir())) == 1

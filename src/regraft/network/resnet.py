@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from regraft.errors import ModelError
 from regraft.network.gcn import molecule_gcn
+from regraft.network.mlp import mlp
 from regraft.network.vit import tiny_vit
 
 __all__ = [
@@ -220,6 +221,7 @@ def s4(classes: int, in_channels: int = 3) -> S4:
 
 ARCHITECTURES: Mapping[str, Callable[..., nn.Module]] = {
     "cifar_resnet": cifar_resnet,
+    "mlp": mlp,
     "molecule_gcn": molecule_gcn,
     "s4": s4,
     "small_resnet": small_resnet,

@@ -156,7 +156,8 @@ ARROWS: tuple[dict[str, int], ...] = (
     {"euc": 1, "dot": -1, "norm": 1, "cos": -2},
     {"euc": 1, "dot": -1, "norm": -1},
 )
-"""Table 9, by phase: Y → ½Y, ½Y → αY, αY → 0, but for its column of the energy, which is the axis. A double arrow is also steeper than the phase before it."""
+"""Table 9, by phase: Y → ½Y, ½Y → αY, αY → 0; the energy, its first column, is the axis itself. A double arrow is
+also steeper than the phase before it."""
 
 
 def _alpha(result: Result) -> np.ndarray:
