@@ -32,7 +32,7 @@ from regraft.data.rendered import RenderedTask
 from regraft.errors import DataError
 from regraft.reproduce.packs import DATA
 
-__all__ = ["KINDS", "ROWS", "T6", "T12", "TEST_ROWS", "kind_of", "task", "tasks_of"]
+__all__ = ["KINDS", "ROWS", "T6", "T12", "TEST_ROWS", "classes_of", "kind_of", "task", "tasks_of"]
 
 ROWS = 1000
 TEST_ROWS = 2000
@@ -116,7 +116,7 @@ def _rendered_test(name: str) -> Manifest:
 def _whole(name: str, data: Path) -> Manifest:
     """All training rows and the test rows, before a seed draws."""
     if name == "tiny20":
-        whole = _classes_of(scan(data / DATA["tiny_imagenet"]), 20)
+        whole = classes_of(scan(data / DATA["tiny_imagenet"]), 20)
     elif name == "camvid-crop":
         whole = _crops(scan(data / DATA["camvid"]))
     elif name == "camvid-mAP":
@@ -129,8 +129,12 @@ def _whole(name: str, data: Path) -> Manifest:
     return whole.take(np.concatenate([whole.rows_of("train"), test]))
 
 
-def _classes_of(manifest: Manifest, count: int) -> Manifest:
-    """The rows of the ``count`` classes whose names come first in alphabetical order."""
+def classes_of(manifest: Manifest, count: int) -> Manifest:
+    """The rows of the ``count`` classes whose names come first in alphabetical order.
+
+    Raises:
+        DataError: no labels.
+    """
     target = manifest.target
     if target is None:
         raise DataError(f"{manifest.name} has no labels")
