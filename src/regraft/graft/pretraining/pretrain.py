@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.optim.swa_utils import update_bn
-from torch.utils.flop_counter import FlopCounterMode
 
 from regraft.data import Manifest
 from regraft.errors import ModelError, RecipeError
@@ -30,6 +29,7 @@ from regraft.graft.stages.config import Schedule, TrainConfig
 from regraft.graft.training.loop import Outcome, Progress, train
 from regraft.graft.training.rows import ImageRows
 from regraft.network import About, Network
+from regraft.network.flops import counting
 from regraft.network.loaders.bundled import Stored, is_folder, load_folder, save_folder
 from regraft.network.preprocess import ImagePreprocess
 from regraft.network.resnet import build
@@ -256,7 +256,7 @@ def _fresh(plan: Plan, preprocess: ImagePreprocess) -> tuple[nn.Module, nn.Modul
             module = pretext.module(backbone, head, plan.size)
             probe = copy.deepcopy(module).eval()
             views = images if pretext.labelled else pretext.views(images, torch.arange(rows).numpy(), 0, 0)
-            with FlopCounterMode(display=False) as counter:
+            with counting() as counter:
                 probe(views).sum().backward()
         except (ModelError, RuntimeError, TypeError, AttributeError, ValueError) as error:
             raise ModelError(

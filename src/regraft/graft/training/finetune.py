@@ -15,7 +15,6 @@ from pathlib import Path
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from regraft.data import Manifest
 from regraft.errors import DataError
@@ -33,6 +32,7 @@ from regraft.graft.view import View
 from regraft.heads import Readout, default_metric
 from regraft.linear import Blocks
 from regraft.network import Network
+from regraft.network.flops import counting
 
 __all__ = [
     "Tuned",
@@ -175,7 +175,7 @@ def step_flops(module: Grafted, rows: ManifestRows) -> int:
     must not follow the rows that are only counted."""
     few = torch.arange(min(2, len(rows)))
     module.eval()
-    with FlopCounterMode(display=False) as counter:
+    with counting() as counter:
         module(place(rows.inputs(few), str(module.network.device))).sum().backward()
     module.zero_grad(set_to_none=True)
     return int(counter.get_total_flops()) // len(few)

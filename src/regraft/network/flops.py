@@ -1,0 +1,40 @@
+"""Counting floating-point operations: matrix products, convolutions and attention, multiply and add two."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
+
+__all__ = ["counting"]
+
+
+def counting() -> FlopCounterMode:
+    """A context whose ``get_total_flops()`` says what ran inside it.
+
+    PyTorch's own counter takes the weight gradient of a convolution with g groups for one without groups, g times too
+    much; here each gradient of a convolution takes what its forward pass took.
+    """
+    return FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _backward})
+
+
+def _backward(
+    gradient: Sequence[int],
+    given: Sequence[int],
+    weight: Sequence[int],
+    bias: Any,
+    stride: Any,
+    padding: Any,
+    dilation: Any,
+    transposed: bool,
+    output_padding: Any,
+    groups: int,
+    wanted: Sequence[bool],
+    out_shape: Any = None,
+    **kwargs: Any,
+) -> int:
+    """Shapes in place of tensors, as the counter calls it; ``wanted`` names the gradients by input and by weight."""
+    forward = conv_flop_count(list(given), list(weight), list(gradient), transposed=transposed)
+    return sum(wanted[:2]) * forward
