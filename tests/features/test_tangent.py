@@ -155,6 +155,20 @@ def test_cost_is_known_before_the_pass() -> None:
     assert cost.explicit_bytes == 5 * 4 * tangent.n_coefficients * 4
 
 
+def test_operations_of_products_are_counted() -> None:
+    """Of Linear(4, 4), ReLU, Linear(4, 2) by the first layer's weights: 4 · 4 and 4 · 2 multiplications each way."""
+    tangent = Tangent(counting(), "2.*", counting().example(6), batch_size=4)
+    assert tangent.spent_flops == 0
+    assert tangent.product_flops == (2 * (16 + 8), 2 * (16 + 8))
+    weights = Blocks({name: torch.ones(shape) for name, shape in tangent.shapes.items()})
+    tangent.apply(weights)
+    tangent.take([0, 3]).adjoint(torch.ones(2, 2))
+    assert tangent.spent_flops == (6 + 2) * 48
+    plain = Tangent(counting(), "2.*", counting().example(6), fast=False)
+    plain.adjoint(torch.ones(6, 2))  # once more through the layers before it goes back
+    assert plain.spent_flops == 6 * (48 + 48)
+
+
 def test_a_temporary_file_holds_what_memory_may_not() -> None:
     network = residual()
     inside = Tangent(network, "layer1.1.*", network.example(5), batch_size=2)

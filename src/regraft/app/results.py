@@ -76,9 +76,9 @@ def say_estimate(record: Record) -> None:
         about = duration(cost.seconds)
         about = about if about.startswith("under") else f"about {about}"
         if cost.stage == "sweep":
-            flops = f", {cost.flops:.2e} floating-point operations" if cost.flops else ""
-            about = "stored already" if cost.reused else f"{about}, {_passes(cost.backbone_passes)}{flops}"
-        lines.append((cost.stage, about))
+            about = "stored already" if cost.reused else f"{about}, {_passes(cost.backbone_passes)}"
+        flops = f", {cost.flops:.2e} floating-point operations" if cost.flops else ""
+        lines.append((cost.stage, about + flops))
     lines += [
         ("features", f"{features} a row from {taps} taps, {size(record.data['store_bytes'])} of disk"),
         ("artifact", ("at most " if record.method == "head2toe" else "") + size(record.artifact_bytes)),

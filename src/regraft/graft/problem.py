@@ -131,6 +131,11 @@ class Problem(ABC):
     def dear(self) -> bool:
         """Whether one solve costs so much that the protocol holds one part out instead of cross-validating."""
 
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of the backbone in solving and predicting so far; none for stored features."""
+        return 0
+
     @abstractmethod
     def take(self, rows: np.ndarray) -> Problem:
         """The problem on some of its rows."""

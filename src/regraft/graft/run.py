@@ -138,7 +138,8 @@ def adapt(
         work = workshop(ready, options, tick)
         fit, test = problems(ready, stores, options, work)
         evaluation = evaluate(fit, fit_rows.rows_of("validation"), test, progress=None if fit.dear else tick)
-        extra.update(backbone_passes=work.rows / len(ready.manifest), flops=work.flops)
+        products = fit.flops + (0 if test is None else test.flops)
+        extra.update(backbone_passes=work.rows / len(ready.manifest), flops=work.flops + products)
     adapted = evaluation.head.adapted(fit.task, ready.network, ready.plan)
     with ledger.stage("evidence"):
         main = evaluation.main

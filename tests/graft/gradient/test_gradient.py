@@ -200,6 +200,11 @@ def test_every_kind_of_labels_is_solved_scored_saved_and_predicted_from_raw_inpu
     assert solve.backbone_passes == 1.0  # the pass that keeps what lies below θ₂
 
 
+def toy_flops(rows: int) -> tuple[int, int]:
+    """Of the toy's two convolutions over 6 × 6 positions, multiply and add two; its head is not the task's."""
+    return 2 * 36 * 9 * 3 * 4 * rows, 2 * 36 * 9 * 4 * 6 * rows
+
+
 @pytest.mark.parametrize("mode", ["activation", "gradient", "full"])
 def test_a_test_split_is_predicted_the_same_by_the_problem_and_from_raw_inputs(mode) -> None:
     manifest = replace(toy_manifest(60), split=("train",) * 40 + ("test",) * 20)
@@ -210,8 +215,14 @@ def test_a_test_split_is_predicted_the_same_by_the_problem_and_from_raw_inputs(m
     confidence = [float(row[-1]) for row in run.rows[1:] if row[1] == "test"]
     np.testing.assert_allclose(run.predict_proba(test).confidence, confidence, rtol=1e-5)
     assert (run.adapted.tangent is None) == (mode == "activation")
-    # what is not counted is not compared
-    assert bool(run.record.figures["price"]) == (mode == "activation")
+    solve = next(cost for cost in run.record.costs if cost.stage == "solve")
+    if mode == "activation":
+        assert solve.flops == 0
+    else:  # the pass that keeps what lies below θ₂, and some dozen products of the 40 training rows, counted
+        one_pass = 60 * sum(toy_flops(rows=1))
+        assert solve.flops > one_pass + 24 * 40 * toy_flops(rows=1)[1]
+    own = run.record.figures["price"]["rows"][0]
+    assert own["backbone_flops"] == sum(cost.flops for cost in run.record.costs)
 
 
 def test_numbers_are_predicted_alike_in_every_unit() -> None:

@@ -121,6 +121,22 @@ class Tangent(Design):
         explicit = self.n_rows * self.n_outputs * self.n_coefficients * self.dtype.itemsize
         return TangentCost(self.n_rows, self.n_outputs, self.n_coefficients, per_row, per_row * self.n_rows, explicit)
 
+    @cached_property
+    def product_flops(self) -> tuple[int, int]:
+        """Floating-point operations of J w and of Jᵀ y, for each row; counted on one batch, after the pass.
+
+        As :meth:`regraft.network.Network.flops` counts: matrix products and convolutions, multiply and add two.
+        """
+        return self._engine.flops("apply"), self._engine.flops("adjoint")
+
+    @property
+    def spent_flops(self) -> int:
+        """Floating-point operations of all products so far, those of its parts and under heads among them.
+
+        The pass over the rows and a head's own product (2 D C a row) are not in it.
+        """
+        return self._engine.spent
+
     @property
     def outputs(self) -> Tensor:
         """f(θ, x), ``(N, C)``, at the parameters that the derivative is taken at."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -18,8 +20,11 @@ from regraft.features.tangent.replay import Replay
 from regraft.features.tangent.unfold import Unfold
 from regraft.linear import Blocks
 from regraft.network import Network
+from regraft.network.flops import counting
 
-__all__ = ["Engine"]
+__all__ = ["Engine", "Product"]
+
+Product = Literal["apply", "adjoint", "rows"]
 
 
 class Engine:
@@ -69,6 +74,8 @@ class Engine:
         self._about = (*_about_prefix(self.replay, problem), *_about_folds(self.unfold))
         self._note: tuple[str, ...] = ()
         self.cache: Cache | None = None
+        self._done: Counter[Product] = Counter()  # rows, by what was computed of them
+        self._flops: dict[Product, int] = {}  # of a row
         if fast:
             size = min(self.batch_size, feed.rows)
             self._try(lambda: setattr(self, "way", Graph(self.generic, recorded, size)))
@@ -108,6 +115,7 @@ class Engine:
         """J w of some rows, or of all."""
         if self.unfold is not None:
             weights = self.unfold.push(weights)
+        self._count("apply", index)
         parts = [
             self.way.apply(values, rows, weights) for _, rows, values in self.prepared().read(index, self.batch_size)
         ]
@@ -119,6 +127,7 @@ class Engine:
     def adjoint(self, index: Tensor | None, outputs: Tensor) -> dict[str, Tensor]:
         """Jᵀ y of some rows, or of all."""
         total = {name: torch.zeros_like(value) for name, value in self.replay.params.items()}
+        self._count("adjoint", index)
         for start, rows, values in self.prepared().read(index, self.batch_size):
             for name, part in self.way.adjoint(values, rows, outputs[start : start + rows]).items():
                 total[name] += part
@@ -127,6 +136,7 @@ class Engine:
     def rows(self, index: Tensor) -> Blocks:
         """The Jacobian of some rows written out."""
         found: list[dict[str, Tensor]] = []
+        self._count("rows", index)
         for _, rows, values in self.prepared().read(index, self.batch_size):
             part = self.way.rows(values, rows)
             found.append(part if self.unfold is None else self.unfold.pull(part))
@@ -134,6 +144,32 @@ class Engine:
             like = self._no_rows()
             return Blocks({name: like.new_zeros((0, self.outputs, *shape)) for name, shape in self.shapes.items()})
         return Blocks({name: torch.cat([part[name] for part in found]) for name in found[0]})
+
+    # --------------------------------------------------------------------------------- what it costs
+
+    def _count(self, product: Product, index: Tensor | None) -> None:
+        self._done[product] += self.feed.rows if index is None else index.numel()
+
+    def flops(self, product: Product) -> int:
+        """Floating-point operations of a product, a row: counted on the first batch (multiply and add count two)."""
+        if product not in self._flops:
+            size = 1 if product == "rows" else self.batch_size
+            _, rows, values = next(self.prepared().read(None, size))
+            with counting() as counter:
+                if product == "apply":
+                    self.way.apply(values, rows, {n: torch.ones_like(p) for n, p in self.replay.params.items()})
+                elif product == "adjoint":
+                    like = self._no_rows()
+                    self.way.adjoint(values, rows, like.new_ones((rows, self.outputs)))
+                else:
+                    self.way.rows(values, rows)
+            self._flops[product] = counter.get_total_flops() // rows
+        return self._flops[product]
+
+    @property
+    def spent(self) -> int:
+        """Floating-point operations of all products so far."""
+        return sum(rows * self.flops(product) for product, rows in self._done.items())
 
 
 def _about_folds(unfold: Unfold | None) -> tuple[str, ...]:

@@ -54,5 +54,6 @@ def with_gradient_cost(
     n, fits = len(ready.manifest), solves * (_FITS * options.folds + 1)
     seconds = solve.seconds + n * row[0] + fits * _PRODUCTS * len(ready.fit) * product
     head = ready.manifest.target.outputs * tangent.n_outputs  # type: ignore[union-attr]
-    cost = replace(solve, seconds=seconds, backbone_passes=1.0, flops=n * row[1])
+    products = fits * _PRODUCTS * len(ready.fit) * sum(tangent.product_flops) / 2
+    cost = replace(solve, seconds=seconds, backbone_passes=1.0, flops=n * row[1] + round(products))
     return cost, 4 * (tangent.n_coefficients + head)

@@ -107,13 +107,10 @@ def price_figure(ready: Prepared, work: Workload, own: Mapping[str, Any]) -> dic
         ``rows``, this run first, then :func:`regraft.graft.cost.counts.alternatives` (all but the run's own method);
         ``head``, the parts of this run's head in FLOPs; ``finetune``, the steps and batch it is compared with;
         ``forward_flops`` of one row; and for a search ``paper_search_flops``, what the paper's grid would take.
-        Nothing for gradient features: their products with the Jacobian are not counted, and a sum without them
-        would flatter; nor for masks, whose head reads positions and not rows.
+        Of gradient features the products with the Jacobian count as the backbone's. Nothing for masks, whose head
+        reads positions and not rows.
     """
     if ready.manifest.target is not None and ready.manifest.target.kind == "segmentation":
-        return {}
-    gradients = ready.recipe.gradients
-    if gradients is not None and gradients.mode != "activation":
         return {}
     head = head_work(ready, work)
     rows = [{"name": "this run", "head_flops": sum(head.values()), **own}]

@@ -155,6 +155,11 @@ class GradientProblem(Problem):
         """No: a solve is some hundred passes of the network's top."""
         return False
 
+    @property
+    def flops(self) -> int:
+        """Of the products with the Jacobian, counted; those of all parts that share the tangent are in it."""
+        return 0 if self.tangent is None else self.tangent.spent_flops
+
     def settled(self, head: GradientHead) -> GradientProblem:
         """Itself."""
         return self

@@ -1,0 +1,30 @@
+"""What gradient features are said to cost before they run, against what the run counts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.features.toy import toy_manifest, toy_network
+
+import regraft
+from regraft.graft.cost.estimate import estimate
+from regraft.graft.gradient.recipe import gradient_features
+from regraft.graft.options import Options
+from regraft.graft.preparation import prepare
+from regraft.graft.stages.gradient import Gradients
+from regraft.record import Ledger
+
+
+def test_products_are_predicted_and_counted(tmp_path):
+    manifest = replace(toy_manifest(60), split=("train",) * 40 + ("test",) * 20)
+    options = Options(cache=tmp_path, folds=3, batch_size=16)
+    recipe = gradient_features(Gradients(("conv2*",)))
+    ready = prepare(manifest, toy_network(), method=recipe, options=options, ledger=Ledger())
+    said = {cost.stage: cost for cost in estimate(ready, options).costs}
+    run = regraft.adapt(manifest, toy_network(), method=recipe, options=options)
+    found = {cost.stage: cost for cost in run.record.costs}
+    assert said["sweep"].flops == found["sweep"].flops
+    assert said["solve"].backbone_passes == found["solve"].backbone_passes == 1.0
+    products = [each["solve"].flops - each["sweep"].flops for each in (said, found)]  # a pass keeps what lies below
+    # conv2, pooled and read by six numbers: 15 products of a fit are an average over real tasks, no promise
+    assert 1 / 4 < products[0] / products[1] < 4
