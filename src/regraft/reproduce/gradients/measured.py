@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from regraft.reproduce.gradients import identities
+from regraft.reproduce.gradients import cost, identities
 from regraft.reproduce.pieces import Measured
 
 __all__ = ["MEASURED"]
 
 MEASURED: dict[str, Measured] = {
     "gf-eq3-7": (identities.run, identities.CHECKS, identities.DISTURB, {}),
+    "gf-cost": (cost.run, cost.CHECKS, cost.DISTURB, {}),
 }
