@@ -54,8 +54,6 @@ def test_gradient_features_take_a_backbone_that_knows_no_labels(regraft, photos,
         tmp_path / "mine",
         "--method",
         "gradient",
-        "--theta2",
-        "conv4.*",
         "--folds",
         2,
         "--json",
@@ -64,6 +62,8 @@ def test_gradient_features_take_a_backbone_that_knows_no_labels(regraft, photos,
     )
     assert (code, err) == (0, "")
     assert json.loads(out)["method"] == "gradient"
+    record = json.loads((tmp_path / "run" / "record.json").read_text())
+    assert set(record["figures"]["gradient"]["parameters"]) == {"conv4.weight", "bn4.weight", "bn4.bias"}
 
 
 def test_what_cannot_be_pretrained_is_one_line(regraft, photos, tmp_path):

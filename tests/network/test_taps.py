@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from regraft.errors import ModelError, TapError
 from regraft.network import ArrayPreprocess, Network, from_module
+from regraft.network.resnet import s4
 
 Zoo = Callable[[str], Network]
 
@@ -295,6 +296,7 @@ def test_squeeze_and_excitation_is_no_block() -> None:
     module = nn.Sequential(nn.Conv2d(3, 4, 1), nn.Sequential(Unit(4)), nn.Sequential(Unit(4), Unit(4)))
     network = from_module(module, ArrayPreprocess((3, 5, 6)))
     assert network.blocks == ("1.0", "2.0", "2.1")
+    assert network.topmost == ("2.1.*",)
     gate = next(site for site in network.sites if site.name == "1.0.block.1.sigmoid()")
     assert (gate.layout, gate.shape) == ("vector", (4,))
 
@@ -404,3 +406,36 @@ def test_eval_mode_that_is_not_is_refused(kind: str) -> None:
     module = Drops() if kind == "dropout" else nn.BatchNorm1d(4, track_running_stats=False)
     with pytest.raises(ModelError, match="dropout or batch statistics are active in eval mode"):
         _ = from_module(module, ArrayPreprocess((4,))).sites
+
+
+class Winding(nn.Module):
+    """Layers that run in another order than they are registered in, one of them twice."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(4, 3)
+        self.norm, self.last = nn.LayerNorm(4), nn.Linear(4, 4)
+        self.twice, self.between = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.twice(self.between(self.twice(x)))
+        return self.head(self.norm(self.last(x)))
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "expected"),
+    [
+        (s4(5), (3, 32, 32), ("conv4.*", "bn4.*")),
+        (Winding(), (4,), ("last.*", "norm.*")),
+        (nn.Sequential(nn.Linear(4, 6), nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 2)), (4,), ("2.*",)),
+        (nn.Sequential(nn.Linear(4, 2)), (4,), ()),
+    ],
+)
+def test_without_blocks_the_topmost_layer_and_what_normalises_it_are_the_top(module, shape, expected):
+    assert from_module(module, ArrayPreprocess(shape)).topmost == expected
+
+
+def test_a_layer_counts_where_it_runs_last():
+    module = Winding()
+    module.last = nn.Identity()
+    assert from_module(module, ArrayPreprocess((4,))).topmost == ("twice.*", "norm.*")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 from torch import nn
 
-__all__ = ["find_blocks", "prefix_tokens"]
+__all__ = ["find_blocks", "prefix_tokens", "top_layers"]
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
@@ -42,6 +43,21 @@ def find_blocks(module: nn.Module) -> tuple[str, ...]:
 
 def _innermost(paths: list[str]) -> tuple[str, ...]:
     return tuple(path for path in paths if not any(other.startswith(path + ".") for other in paths))
+
+
+def top_layers(module: nn.Module, order: Sequence[str], head: str) -> tuple[str, ...]:
+    """Paths of the topmost layer that has a weight of two axes or more, and of those with parameters that run behind it.
+
+    Args:
+        module: the network.
+        order: paths of its modules in order of execution.
+        head: the path of the layer that gives the logits, which counts for nothing here; empty if none.
+    """
+    parts = dict(module.named_modules())
+    last = reversed(dict.fromkeys(reversed(order)))  # by their last calls
+    own = [path for path in last if path and path != head and [*parts[path].parameters(recurse=False)]]
+    weighted = [n for n, path in enumerate(own) if any(p.ndim > 1 for p in parts[path].parameters(recurse=False))]
+    return tuple(own[weighted[-1] :]) if weighted else ()
 
 
 def prefix_tokens(module: nn.Module) -> int:

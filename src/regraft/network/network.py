@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from regraft.errors import ModelError
-from regraft.network.blocks import find_blocks, prefix_tokens
+from regraft.network.blocks import find_blocks, prefix_tokens, top_layers
 from regraft.network.fingerprint import architecture, fingerprint
 from regraft.network.observe import OnValue, observe
 from regraft.network.policy import Policy, needs_slow_path, probe, slow_attention
@@ -138,6 +138,15 @@ class Network:
     def blocks(self) -> tuple[str, ...]:
         """Paths of the residual or transformer blocks, in order of registration."""
         return find_blocks(self.module)
+
+    @cached_property
+    def topmost(self) -> tuple[str, ...]:
+        """Patterns of the topmost block's parameters; of a network without blocks those of its topmost layer and of the
+        normalisation behind it, the head apart. Empty where no module holds weights."""
+        if self.blocks:
+            return (f"{self.blocks[-1]}.*",)
+        order = [site.name.split(":")[1] for site in self.all_sites if site.name.startswith("module:")]
+        return tuple(f"{path}.*" for path in top_layers(self.module, order, self.head))
 
     @cached_property
     def _trace(self) -> Trace:

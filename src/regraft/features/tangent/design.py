@@ -60,7 +60,8 @@ class Tangent(Design):
 
     Args:
         network: f; frozen, in eval mode.
-        select: shell-style patterns over parameter names; ``None`` for the topmost block.
+        select: shell-style patterns over parameter names; ``None`` for the topmost block
+            (:attr:`regraft.network.Network.topmost`).
         inputs: a Manifest, a preprocessed batch (rows on the first axis), or a list of batches.
         of: ``logits``, the network's outputs, or ``embedding``, those of the network without its head.
         dtype: of coefficients, outputs and arithmetic; by default the parameters'.
@@ -238,13 +239,13 @@ def _(design: _Through, index: Tensor) -> Blocks:
 
 def _selected(network: Network, select: str | Sequence[str] | None) -> tuple[str, ...]:
     if select is None:
-        if not network.blocks:
+        select = network.topmost
+        if not select:
             raise ModelError(
                 f"{network.name} has no blocks to take the topmost of",
                 expected="a selection of parameters",
                 do="give patterns such as 'layer4.*'",
             )
-        select = f"{network.blocks[-1]}.*"
     patterns = [select] if isinstance(select, str) else list(select)
     if not patterns:
         raise ModelError("no parameters are selected", expected="at least one pattern", got="none")

@@ -24,7 +24,8 @@ class Gradients:
     """The derivatives of the head's logits by some of the backbone's parameters θ₂, beside or instead of the features.
 
     Attributes:
-        select: patterns over parameter names; ``None`` is the topmost block.
+        select: patterns over parameter names; ``None`` is the topmost block, or without blocks the topmost layer
+            with its normalisation (:attr:`regraft.network.Network.topmost`).
         mode: ``full`` (features and gradients), ``gradient`` (gradients alone) or ``activation`` (features alone).
         prior: see :func:`regraft.graft.tangent_part.prior_deviations`.
         solver: see :func:`regraft.heads.minimise`.
