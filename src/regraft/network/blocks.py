@@ -46,7 +46,7 @@ def _innermost(paths: list[str]) -> tuple[str, ...]:
 
 
 def top_layers(module: nn.Module, order: Sequence[str], head: str) -> tuple[str, ...]:
-    """Paths of the topmost layer that has a weight of two axes or more, and of those with parameters that run behind it.
+    """Paths of the topmost layer with a weight of two axes or more, and of those with parameters that run behind it.
 
     Args:
         module: the network.
