@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from regraft.reproduce.pieces import Measured
-from regraft.reproduce.taskhead import guide, one_step, theory_rows, toy_rows
+from regraft.reproduce.taskhead import feature_rows, guide, one_step, sweep_rows, theory_rows, toy_rows, trick_rows
 
 __all__ = ["MEASURED"]
 
@@ -12,4 +12,7 @@ MEASURED: dict[str, Measured] = {
     **one_step.MEASURED,
     **theory_rows.MEASURED,
     **toy_rows.MEASURED,
+    **feature_rows.MEASURED,
+    **sweep_rows.MEASURED,
+    **trick_rows.MEASURED,
 }
