@@ -14,16 +14,17 @@ from tests.reproduce import toys
 from regraft.data import holdout
 from regraft.errors import MissingPathError
 from regraft.graft.training.loop import DivergedError
-from regraft.reproduce import ROWS, full
+from regraft.reproduce import ROWS, full, tuning
 from regraft.reproduce.arms import Bench, Place
 from regraft.reproduce.full import bench_of, names_of
 from regraft.reproduce.head2toe import trained, training
-from regraft.reproduce.head2toe.trained import FT, H2T_FT, SCRATCH, SCRATCH_RATE, Cell, Regime
+from regraft.reproduce.head2toe.trained import FT, H2T_FT, SCRATCH, SCRATCH_RATE
 from regraft.reproduce.head2toe.training import MEASURED
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import T6, T12
 from regraft.reproduce.testing import must_fail_when_disturbed
+from regraft.reproduce.tuning import Cell, Regime
 
 TEXT = {row.id: row for row in ROWS}
 ROW = {name: TEXT[name].measured_by(*MEASURED[name]) for name in MEASURED}
@@ -179,11 +180,11 @@ def test_from_scratch_takes_the_rate_that_held_out_rows_chose(bench):
 
 def test_random_weights_are_drawn_by_the_seed_and_follow_the_batches(bench):
     network = bench.network("C")
-    one, same, other = (trained.fresh(network, seed) for seed in (3, 3, 4))
+    one, same, other = (tuning.fresh(network, seed) for seed in (3, 3, 4))
     assert one.fingerprint == same.fingerprint
     assert len({network.fingerprint, one.fingerprint, other.fingerprint}) == 3
     network.module.layers[0].normalization.momentum = 0.9997
-    made = trained.fresh(network, 3)
+    made = tuning.fresh(network, 3)
     assert made.module.layers[0].normalization.momentum == 0.1
     assert network.module.layers[0].normalization.momentum == 0.9997
     network.module.layers[0].normalization.momentum = 0.1
@@ -200,12 +201,12 @@ def test_fine_tuning_tries_two_rates_and_two_lengths_on_held_out_rows(bench):
 
 def test_equal_scores_take_the_shorter_run_and_the_lower_rate():
     found = {Cell(0.1, 8): 90.0, Cell(0.1, 4): 90.0, Cell(0.01, 4): 90.0, Cell(0.01, 8): -math.inf}
-    assert trained._best(found) == [Cell(0.01, 4), Cell(0.1, 4), Cell(0.1, 8), Cell(0.01, 8)]
+    assert tuning.ranked(found) == [Cell(0.01, 4), Cell(0.1, 4), Cell(0.1, 8), Cell(0.01, 8)]
 
 
 def test_held_out_rows_are_a_fifth_of_every_class(bench):
     manifest = bench.rows("leaf", 0).part("train")
-    kept, held = trained._split(manifest, 0)
+    kept, held = tuning.split(manifest, 0)
     assert sorted([*kept, *held]) == list(range(60))
     assert np.bincount(manifest.target.values[held]).tolist() == [4, 4, 4]
     assert np.array_equal(held, np.flatnonzero(holdout(manifest.target, None, 0.2, 0)))
@@ -221,22 +222,22 @@ def test_a_diverging_cell_is_passed_over(bench, monkeypatch):
             raise DivergedError("training diverged")
         return begin
 
-    monkeypatch.setattr(trained, "_trained", stub)
-    monkeypatch.setattr(trained, "accuracy", lambda adapted, rows: 50.0)
+    monkeypatch.setattr(tuning, "trained", stub)
+    monkeypatch.setattr(tuning, "accuracy", lambda adapted, rows: 50.0)
     begin = trained.start(bench.network("C"), manifest, seed=0)
     rows = trained.ManifestRows.of(bench.network("C"), manifest, workers=0)
-    found, _ = trained._try(begin, manifest, rows, FAST, FAST.cells, 0)
+    found, _ = tuning.try_cells(begin, manifest, rows, FAST, FAST.cells, 0)
     assert [score for cell, score in found.items() if cell.rate > 0.02] == [-math.inf, -math.inf]
-    _, cell = trained._finally(begin, manifest, rows, FAST, {Cell(0.05, 4): 9.0, Cell(0.01, 4): 8.0}, 0)
+    _, cell = tuning.train_best(begin, manifest, rows, FAST, {Cell(0.05, 4): 9.0, Cell(0.01, 4): 8.0}, 0)
     assert cell == Cell(0.01, 4)
     with pytest.raises(DivergedError):
-        trained._finally(begin, manifest, rows, FAST, {Cell(0.05, 4): 9.0}, 0)
+        tuning.train_best(begin, manifest, rows, FAST, {Cell(0.05, 4): 9.0}, 0)
 
 
 def test_head2toe_as_a_model_predicts_what_its_search_found(bench):
     sample = bench.sample(Place("C", "right", 0))
     adapted = trained.head2toe(sample)
-    scored = trained.accuracy(adapted, sample.parts["test"])
+    scored = tuning.accuracy(adapted, sample.parts["test"])
     assert scored == pytest.approx(bench.measure(training.H2T, "C", "right", 0)["accuracy"])
     few = trained.head2toe(sample, np.arange(40))
     assert not torch.equal(few.readout.intercept, adapted.readout.intercept)

@@ -1,0 +1,185 @@
+"""How the page's arms train: a small grid of rates and lengths, chosen on held-out rows.
+
+Rates and lengths are chosen on 80 % of the training rows by the score on the other 20 % (stratified, whole groups),
+then the chosen run is made anew on all of them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from regraft.data import Manifest
+from regraft.data.split import holdout
+from regraft.errors import DataError
+from regraft.graft.adapted import Adapted
+from regraft.graft.gradient.crops import predict_over_crops
+from regraft.graft.stages.config import Tuning
+from regraft.graft.training.finetune import finetune
+from regraft.graft.training.loop import DivergedError, Optimiser, Schedule, TrainConfig
+from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.heads import Response, score
+from regraft.network import Network, reinitialised
+from regraft.reproduce.arms import points
+
+__all__ = [
+    "FINETUNE",
+    "Cell",
+    "Regime",
+    "accuracy",
+    "chosen",
+    "following",
+    "fresh",
+    "ranked",
+    "split",
+    "train_best",
+    "trained",
+    "try_cells",
+]
+
+HELD_OUT = 0.2
+_NORMS = nn.modules.batchnorm._BatchNorm
+_MOMENTUM = 0.1  # of running statistics; some published networks carry one that forgets them at every step
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One way to train: the learning rate and how many steps."""
+
+    rate: float
+    steps: int
+
+
+@dataclass(frozen=True)
+class Regime:
+    """How an arm trains.
+
+    Attributes:
+        rates, lengths: the grid, every rate with every length.
+        batch: rows a step.
+        decay: weight decay.
+        warmup: steps of linear warm-up.
+        norms, freeze: see :class:`regraft.graft.stages.config.Tuning`.
+    """
+
+    rates: tuple[float, ...]
+    lengths: tuple[int, ...]
+    batch: int = 32
+    decay: float = 0.0
+    warmup: int = 0
+    norms: Any = "frozen"
+    freeze: tuple[str, ...] = ()
+
+    @property
+    def cells(self) -> tuple[Cell, ...]:
+        """The grid."""
+        return tuple(Cell(rate, steps) for rate in self.rates for steps in self.lengths)
+
+    def config(self, cell: Cell, seed: int) -> TrainConfig:
+        """The recipe of a cell."""
+        optimiser = Optimiser(lr=cell.rate, weight_decay=self.decay)
+        return TrainConfig(
+            steps=cell.steps, batch_size=self.batch, optimiser=optimiser, schedule=Schedule(warmup=self.warmup),
+            seed=seed,
+        )  # fmt: skip
+
+
+FINETUNE = Regime(rates=(0.01, 0.003), lengths=(100, 300), norms="trained")
+
+
+def fresh(network: Network, seed: int) -> Network:
+    """The architecture with random weights, its BatchNorm following the batches at 0.1 a step."""
+    return following(reinitialised(network, seed))
+
+
+def following(network: Network) -> Network:
+    """The network with BatchNorm that follows the batches at 0.1 a step where it was faster."""
+    made = network.with_params({})
+    for part in made.module.modules():
+        if isinstance(part, _NORMS) and part.momentum is not None:
+            part.momentum = min(part.momentum, _MOMENTUM)
+    return made
+
+
+def accuracy(adapted: Adapted, manifest: Manifest, crops: int = 1) -> float:
+    """Per cent of the rows whose most probable class is theirs; of labels of which a row may have several, the mean
+    average precision.
+
+    Args:
+        adapted: the model.
+        manifest: labelled rows.
+        crops: of each image, at random places, whose probabilities are averaged; 1 is the network's own view.
+
+    Raises:
+        DataError: the rows have no classes.
+    """
+    target = manifest.target
+    if target is None or target.kind not in ("binary", "multiclass", "multilabel"):
+        raise DataError(f"{manifest.name} cannot be scored", expected="classes")
+    if crops == 1:
+        found = adapted.predict_proba(manifest, batch_size=64, workers=0).probabilities
+    else:
+        found = predict_over_crops(adapted, manifest, crops=crops, batch_size=64, workers=0).probabilities
+    if target.kind == "multilabel":
+        response = Response.of(target.kind, target.classes, target.values)
+        return points(score("map", response, torch.from_numpy(found)))
+    return points((found.argmax(1) == target.values).mean())
+
+
+def split(manifest: Manifest, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows to train on and rows to choose by."""
+    if manifest.target is None:
+        raise DataError(f"{manifest.name} has no labels")
+    held = holdout(manifest.target, manifest.groups, HELD_OUT, seed)
+    return np.flatnonzero(~held), np.flatnonzero(held)
+
+
+def trained(begin: Adapted, manifest: Manifest, rows: ManifestRows, regime: Regime, cell: Cell, seed: int) -> Adapted:
+    """The run of one cell."""
+    tuning = Tuning(norms=regime.norms, freeze=regime.freeze)
+    return finetune(begin, manifest, regime.config(cell, seed), tuning=tuning, rows=rows).adapted
+
+
+def try_cells(
+    begin: Adapted, manifest: Manifest, rows: ManifestRows, regime: Regime, cells: Sequence[Cell], seed: int
+) -> tuple[dict[Cell, float], np.ndarray]:
+    """The held-out accuracy of each cell; minus infinity where training diverged. And the held-out rows."""
+    kept, held = split(manifest, seed)
+    inner, outer = manifest.take(kept), manifest.take(held)
+    found: dict[Cell, float] = {}
+    for cell in cells:
+        try:
+            found[cell] = accuracy(trained(begin, inner, rows.take(kept), regime, cell, seed), outer)
+        except DivergedError:
+            found[cell] = -math.inf
+    return found, held
+
+
+def ranked(found: Mapping[Cell, float]) -> list[Cell]:
+    """Cells by their held-out accuracy; of equal ones the shorter run, then the lower rate."""
+    return sorted(found, key=lambda cell: (-found[cell], cell.steps, cell.rate))
+
+
+def train_best(
+    begin: Adapted, manifest: Manifest, rows: ManifestRows, regime: Regime, found: Mapping[Cell, float], seed: int
+) -> tuple[Adapted, Cell]:
+    """The best cell's run on all rows; where that diverges, the next one's."""
+    failed: DivergedError | None = None
+    for cell in ranked(found):
+        try:
+            return trained(begin, manifest, rows, regime, cell, seed), cell
+        except DivergedError as error:
+            failed = error
+    raise failed or DataError("no training run was asked for", expected="at least one cell")
+
+
+def chosen(cell: Cell, found: Mapping[Cell, float], regime: Regime) -> dict[str, Any]:
+    """What an arm says of its choice: ``rate``, ``steps``, the held-out score of every cell, the grid."""
+    inner = {f"{c.rate:g} x {c.steps}": (score if math.isfinite(score) else None) for c, score in found.items()}
+    return {"rate": cell.rate, "steps": cell.steps, "inner": inner, "regime": asdict(regime)}
