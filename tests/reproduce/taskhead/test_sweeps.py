@@ -19,7 +19,7 @@ from regraft.reproduce.arms import Backbone, Bench, Place
 from regraft.reproduce.packs import missing
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
-from regraft.reproduce.taskhead import feature_rows, settings, sweep_rows, trick_rows
+from regraft.reproduce.taskhead import feature_rows, settings, sweep_rows, toy_rows, trick_rows
 from regraft.reproduce.taskhead.settings import ADAPTED, STRONG, WEAK
 from regraft.reproduce.taskhead.sweep_rows import FIVE, SETTINGS, name_of
 from regraft.reproduce.taskhead.toy import SWEEP
@@ -272,3 +272,10 @@ def test_the_five_are_of_the_page():
     assert len(FIVE) == 5
     assert FIVE[0] == 0
     assert FIVE[-1] == 200
+
+
+def test_at_scale_full_no_row_calls_its_mini_setting_full(tmp_path):
+    context = Context(tmp_path, tmp_path, scale="full")
+    for name in (*MADE_UP, *toy_rows.MEASURED):
+        with pytest.raises(RegraftError, match="scale mini"):
+            BY_ID[name].run(context)

@@ -30,6 +30,7 @@ from regraft.graft.stages.training import Probe, Train
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.network import Network, load, reinitialised
 from regraft.reproduce.arms import Arm, Backbone, Bench, Place
+from regraft.reproduce.full import mini_only
 from regraft.reproduce.packs import DATA, WEIGHTS
 from regraft.reproduce.row import Context
 from regraft.reproduce.sources import pack_network, pretext_source, supervised_source
@@ -89,7 +90,12 @@ def _tox21(data: Path) -> Manifest:
 
 
 def bench_of(context: Context, tasks: Sequence[str]) -> Bench:
-    """Where these rows are measured."""
+    """Where these rows are measured.
+
+    Raises:
+        RecipeError: at scale full.
+    """
+    mini_only(context, "004")
     kinds = {**KINDS, "tox21": "near", "camvid": "near"}
     return Bench(context, tasks=tasks, backbones=SOURCES, rows=rows_of, kinds=kinds)
 
@@ -129,9 +135,9 @@ def _adapted(bench: Bench, place: Place, tau: int, depth: int = 0, **how: Any) -
     run = adapt(manifest, network, method=method, options=options)
     training, scores = run.record.figures["training"], run.record.scores
     found: dict[str, Any] = {"accuracy": _points(scores["test"]), "validation": _points(scores["validation"])}
-    (probed,) = training["probing"]["taus"]
+    begun = training["instruments"]["energy"]
     found |= {
-        "probed": None if probed["accuracy"] is None else 100 * probed["accuracy"], "energy": probed["energy"],
+        "probed": None if begun["accuracy"] is None else _percent(begun["accuracy"]), "energy": begun["mean"],
         "trainings": [trial["name"] for trial in training["runs"]],
     }  # fmt: skip
     if "relu4" in {site.name for site in network.sites}:
@@ -144,7 +150,11 @@ def _adapted(bench: Bench, place: Place, tau: int, depth: int = 0, **how: Any) -
 def _points(score: Any) -> float:
     if score is None:
         raise DataError("a run has no score")
-    return 100.0 * float(score.value)
+    return _percent(score.value)
+
+
+def _percent(share: float) -> float:
+    return 100.0 * float(share)
 
 
 def _embedded(network: Network, rows: ManifestRows) -> Tensor:
@@ -156,4 +166,5 @@ def _embedded(network: Network, rows: ManifestRows) -> Tensor:
 
 ADAPTED = Arm("taskhead-adapted", 1, _adapted)
 """One run: ``accuracy`` on the test rows and on the held-out ones (``validation``) in points of the task's metric,
-``probed``, the head's accuracy on the rows that it was probed on, their ``energy``; of an S4 the features' drift."""
+``probed``, the accuracy of the head that the final training begins at on (500 of) its rows, where rows have one class;
+their ``energy``; of an S4 the drift of all training rows' features."""

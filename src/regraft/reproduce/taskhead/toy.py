@@ -38,6 +38,7 @@ from regraft.graft.training.rows import order
 from regraft.linear import Blocks, Dense
 from regraft.network import Network
 from regraft.reproduce.arms import Arm, Backbone, Bench, Place
+from regraft.reproduce.full import mini_only
 from regraft.reproduce.packs import DATA
 from regraft.reproduce.row import Context
 from regraft.reproduce.sources import perceptron
@@ -117,7 +118,12 @@ def _source(data: Path, cache: Path, seed: int) -> Network:
 
 
 def bench_of(context: Context) -> Bench:
-    """Where the toy is measured: network ``MLP4``, task ``toy``."""
+    """Where the toy is measured: network ``MLP4``, task ``toy``.
+
+    Raises:
+        RecipeError: at scale full.
+    """
+    mini_only(context, "004")
     backbones = {"MLP4": Backbone(_source, 128, ())}
     return Bench(context, tasks=("toy",), backbones=backbones, rows=target, kinds={"toy": "near"})
 
