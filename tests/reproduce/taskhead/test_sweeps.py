@@ -55,7 +55,7 @@ def test_an_arm_is_a_users_run_with_the_features_drift(bench):
     found = bench.measure(ADAPTED, STRONG, "leaf", 0, tau=4)
     assert 0 <= found["accuracy"] <= 100
     assert 0 <= found["validation"] <= 100
-    assert set(found["trainings"]) == {f"lr {rate:g}, tau 4" for rate in (0.01, 0.003, 0.001)}
+    assert set(found["trainings"]) >= {f"lr {rate:g}, tau 4" for rate in (0.01, 0.003, 0.001)}
     assert 0 < found["energy"] < np.sqrt(2)
     assert found["change"] > 0
     assert -1 <= found["cosine"] <= 1

@@ -3,8 +3,8 @@
 Everything goes the way of a user's run (:func:`regraft.graft.adapt`, method ``finetune``): of the training rows a fifth
 is held out, the learning rate is chosen there, training stops early there, and the final model is trained on all rows
 for as long. So every τ gets the same rows, the same rates and its own length. Ours, for a processor: 30 epochs at most
-in batches of 64, rates 0.01, 0.003 and 0.001; the paper's 200 epochs allow it smaller ones. Head probing is the
-paper's: 0.01, for the weak source 0.03, batches of 128.
+in batches of 64, rates 0.01, 0.003 and 0.001 and what the search adds beyond them; the paper's 200 epochs allow it
+smaller ones. Head probing is the paper's: 0.01, for the weak source 0.03, batches of 128.
 """
 
 from __future__ import annotations
@@ -41,6 +41,7 @@ __all__ = ["ADAPTED", "LONGEST", "SOURCES", "STRONG", "WEAK", "bench_of", "recip
 STRONG, WEAK = "S4-sup-C", "S4-sup-F"
 LONGEST = 200
 EPOCHS, PATIENCE, PROBED = 30, 8, 128
+RATES = (1e-2, 3e-3, 1e-3)
 HIDDEN = 256
 _HEAD_RATES = {WEAK: 3e-2, "V1a": 0.3}  # the last one is segmentation's
 _FEW = {"GCN": 5, "V1a": 10}  # epochs: of 6,000 molecules, of frames in full
@@ -119,7 +120,7 @@ def recipe(
         epochs=_FEW.get(network, EPOCHS), batch_size=64, optimiser=Optimiser(1e-3, weight_decay=0.0, nesterov=False),
         label_smoothing=train_smoothing, loop=Loop(patience=PATIENCE),
     )  # fmt: skip
-    train = Train(config, tuning=Tuning(norms="trained", anew=anew))
+    train = Train(config, lrs=RATES, tuning=Tuning(norms="trained", anew=anew))
     known = METHODS["finetune"]
     return replace(known, stages=(known.features, probe, train))
 

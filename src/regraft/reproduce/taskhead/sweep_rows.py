@@ -39,7 +39,7 @@ FIVE = (0, 4, 16, 64, LONGEST)  # the page's five τ for molecules and masks
 CHOSEN_ON = 3  # seeds; the others test
 FEW = 3  # seeds of the rows on molecules and masks
 TARGETS = ("tiny20", "cifar10")
-REGIME = "30 epochs at most, stopped early, of rates 0.01, 0.003, 0.001 the best on a held-out fifth"
+REGIME = "30 epochs at most, stopped early; of rates from 0.01, 0.003, 0.001 the best on a held-out fifth"
 
 
 def settings_of(result: Result, arm: str, source: str = "") -> list[str]:
