@@ -37,12 +37,12 @@ from regraft.graft.preparation import swept
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Tuning
 from regraft.graft.training.finetune import grafted, lay_out, start, training
-from regraft.graft.training.halving import halve
 from regraft.graft.training.loop import Optimiser, TrainConfig
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
-from regraft.graft.training.problem import TAU_KEEP, TAU_RUNGS, TrainingProblem
+from regraft.graft.training.problem import TrainingProblem
 from regraft.graft.training.rows import order
+from regraft.graft.training.search import search
 from regraft.network import Network
 from regraft.record import Ledger
 from regraft.reproduce.sources import pack_network
@@ -139,17 +139,16 @@ def _tau(name: str, manifest: Manifest, data: Path, cache: Path, seed: int, quic
     ready = _ready(manifest, pack_network("V1a", data, pixels=PIXELS), cache / f"{name}-{seed}", seed, steps)
     heads = ready.rest.heads(Probe().candidates).by_tau
     costs, scores = {}, {}
-    for arm, rungs in (("auto", TAU_RUNGS), ("sweep", (1.0,))):
+    for arm in ("auto", "sweep"):
         work = replace(ready.rest.work, folder=cache / f"{name}-{seed}-{arm}", used=set(), steps=0)
-        trials = [ready.rest.trial(head, LR, tau, ready.held.rows) for tau, head in heads.items()]
-
-        def advance(trial: Any, share: float, work: Any = work) -> tuple[float, float]:
-            trial.advance(max(1, round(share * trial.total)), work)
-            return trial.value
-
+        whole = lambda lr, tau: ready.rest.trial(heads[tau], lr, tau, ready.held.rows)  # noqa: E731
         began = time.process_time()
-        best = halve(trials, advance, rungs=rungs, keep=TAU_KEEP)[0]
-        model = best.advance(best.total, work)
+        keys = [trial.key for trial in search(whole, [LR], sorted(heads), work)][:1] if arm == "auto" else [
+            (LR, tau) for tau in sorted(heads)
+        ]  # fmt: skip
+        trials = [whole(*key) for key in keys]
+        models = [trial.train(work) for trial in trials]
+        best, model = max(zip(trials, models), key=lambda pair: pair[0].value)
         costs[arm] = (time.process_time() - began, work.steps)
         if model is None:
             raise ValueError(best.said)

@@ -160,16 +160,16 @@ def test_a_tau_beyond_where_probing_diverged_is_said_in_a_sentence(tmp_path):
 @pytest.mark.parametrize("refit", [None, Refit(Features(LAST.taps, ("unit",)), Solve(("ridge",), (1e-1,)))])
 def test_where_only_the_last_training_diverges_the_twin_is_kept(tmp_path, monkeypatch, refit):
     expected = problem(toy_manifest(60), tmp_path / "a", train=replace(QUICK, lrs=(0.1,)), refit=refit).solve()
-    advance = Trial.advance
+    train = Trial.train
 
-    def failing(self, until, work):
+    def failing(self, work):
         if self.held is not None:
-            return advance(self, until, work)
+            return train(self, work)
         self.said, self.outcome = "the loss became nan", last
         return None
 
     last = expected.last.outcome
-    monkeypatch.setattr(Trial, "advance", failing)
+    monkeypatch.setattr(Trial, "train", failing)
     head = problem(toy_manifest(60), tmp_path / "b", train=replace(QUICK, lrs=(0.1,)), refit=refit).solve()
     finding = next(f for f in head.findings() if f.code == "final-training-diverged")
     assert (finding.severity, finding.detail) == ("warning", "the loss became nan")
@@ -245,13 +245,15 @@ def test_a_choice_that_is_made_again_from_its_checkpoints_is_the_same_and_takes_
     assert second.model.network.fingerprint == first.model.network.fingerprint
 
 
-def test_a_candidate_is_judged_again_by_the_weights_of_that_step(tmp_path):
+def test_a_short_candidate_is_judged_once_and_a_whole_one_by_its_model(tmp_path):
     one = problem(toy_manifest(60), tmp_path)
     head = one.heads((-1,)).by_tau[-1]
-    first, again = (one.trial(head, 0.1, -1, one.rows) for _ in range(2))
-    first.advance(2, one.work)
-    early = first.value
-    first.advance(12, one.work)
-    assert first.value != early
-    again.advance(2, one.work)
-    assert again.value == early
+    short = lambda: one.trial(head, 0.1, -1, one.rows).shortened(0.25)  # noqa: E731
+    first, again, whole = short(), short(), one.trial(head, 0.1, -1, one.rows)
+    first.train(one.work)
+    spent = one.work.steps
+    assert spent == first.total == round(0.25 * whole.total)
+    assert again.train(one.work) is None
+    assert (again.value, again.outcome, one.work.steps) == (first.value, first.outcome, spent)
+    assert whole.train(one.work) is not None
+    assert one.work.steps == spent + whole.total  # nothing of the short one is taken over

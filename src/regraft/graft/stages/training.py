@@ -89,7 +89,8 @@ class Train:
 
     Attributes:
         config: how long and how; its learning rate is replaced by each of ``lrs`` in turn.
-        lrs: the candidates, chosen on held-out rows.
+        lrs: the candidates, chosen on held-out rows; a single one is taken.
+        widen: of several rates try further ones where the best is the highest or the lowest.
         tuning: what moves; BatchNorm on the batch's statistics (decision 0011).
         augment: of images in training.
         or_frozen: keep the frozen backbone with its head where training scores no better on the held-out rows (FT+
@@ -97,7 +98,8 @@ class Train:
     """
 
     config: TrainConfig = field(default_factory=_fine_tuning)
-    lrs: tuple[float, ...] = (1e-2, 3e-3, 1e-3)
+    lrs: tuple[float, ...] = (3e-2, 1e-2, 3e-3)
+    widen: bool = True
     tuning: Tuning = field(default_factory=lambda: Tuning(norms="trained"))
     augment: Augment = field(default_factory=Augment)
     or_frozen: bool = False

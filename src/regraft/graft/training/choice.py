@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from regraft.graft.problem import Task
-from regraft.graft.stages.training import Train
 from regraft.graft.training.probing import Heads
 from regraft.graft.training.refit import Refitted
 from regraft.graft.training.trial import Trial
@@ -48,8 +47,7 @@ def candidate(trial: Trial, metric: str, chosen: bool) -> Candidate:
     error = math.nan
     if metric == "accuracy" and trial.held is not None and 0 <= score <= 1:
         error = math.sqrt(score * (1 - score) / len(trial.held))
-    steps = 0 if trial.outcome is None else trial.outcome.steps
-    name = trial.name if steps == trial.total else f"{trial.name}, {steps} of {trial.total} steps"
+    name = trial.name if trial.share == 1 else f"{trial.name}, {trial.total} steps"
     return Candidate(name, trial.key[0], score if math.isfinite(score) else math.nan, error, chosen)
 
 
@@ -57,11 +55,10 @@ def curve(trial: Trial, *, final: bool) -> dict[str, Any]:
     """Loss and score of a training by epoch, for the record."""
     outcome = trial.outcome
     history = () if outcome is None else outcome.history
-    status = "halved" if outcome is None or outcome.status == "paused" else outcome.status
     return {
         "name": trial.name,
-        "role": "final" if final else "twin" if status in ("completed", "stopped") else "candidate",
-        "status": "diverged" if trial.said else status,
+        "role": "final" if final else "twin" if trial.share == 1 else "candidate",
+        "status": "diverged" if trial.said or outcome is None else outcome.status,
         "steps": 0 if outcome is None else outcome.steps,
         "total": trial.total,
         "score": trial.value[0] if math.isfinite(trial.value[0]) else None,
@@ -72,7 +69,7 @@ def curve(trial: Trial, *, final: bool) -> dict[str, Any]:
     }
 
 
-def notes(ranking: list[Trial], prepared: Heads, choice: Choice, train: Train) -> Iterator[Finding]:
+def notes(ranking: list[Trial], prepared: Heads, choice: Choice) -> Iterator[Finding]:
     """What the choice has to say."""
     tau = "" if choice.tau == SOLVED else f", after {choice.tau} epochs of head probing"
     yield Finding(
@@ -81,7 +78,7 @@ def notes(ranking: list[Trial], prepared: Heads, choice: Choice, train: Train) -
         "info",
         choice.lr,
         "learning rate",
-        detail=f"Chosen among {len(ranking)} by successive halving on a held-out fifth of the rows."
+        detail=f"Chosen among {len(ranking)} trainings, most of them short, on a held-out fifth of the rows."
         + (" No training did better there than the frozen backbone." if choice.frozen else ""),
     )
     if choice.reached < 1:
@@ -120,7 +117,7 @@ def notes(ranking: list[Trial], prepared: Heads, choice: Choice, train: Train) -
             detail=prepared.diverged,
             advice="The heads from before are used; a lower rate of the probing would give the others.",
         )
-    rates = sorted(train.lrs)
+    rates = sorted({trial.key[0] for trial in ranking})
     if len(rates) > 1 and choice.lr in (rates[0], rates[-1]) and not choice.frozen:
         side = "lowest" if choice.lr == rates[0] else "highest"
         yield Finding(

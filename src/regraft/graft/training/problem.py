@@ -30,24 +30,22 @@ from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.training import Probe, Train
 from regraft.graft.training.choice import SOLVED, Choice, candidate, curve, final_diverged, notes, one_class
-from regraft.graft.training.halving import cost, halve
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.live import live_heads
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
 from regraft.graft.training.probing import Heads, probing_heads, starting_head
 from regraft.graft.training.refit import Refit
+from regraft.graft.training.search import search, searched_steps
 from regraft.graft.training.seen import probing_figure
 from regraft.graft.training.trial import Trial, Work
 from regraft.heads import Status, link, temperature
 from regraft.network import Network
 from regraft.record import Candidate, Finding
 
-__all__ = ["FRACTION", "LR_RUNGS", "TAU_RUNGS", "TrainedHead", "TrainingProblem", "planned"]
+__all__ = ["FRACTION", "TrainedHead", "TrainingProblem", "planned"]
 
 FRACTION = 0.2
-LR_RUNGS, LR_KEEP = (0.1, 0.3), 0.5
-TAU_RUNGS, TAU_KEEP = (0.1, 0.3, 1.0), 1 / 3
 HOLDOUT = "hold-out of a fifth (selection: optimistic)"
 
 
@@ -60,12 +58,9 @@ def planned(probe: Probe | None, train: Train, rows: int, *, twice: bool) -> int
         twice: a second final training follows, on all rows after one on part of them.
     """
     taus = 1 if probe is None else len(probe.candidates)
-    rates, begun = cost(len(train.lrs), rungs=LR_RUNGS, keep=LR_KEEP)
-    lengths, reached = cost(taus, rungs=TAU_RUNGS, keep=TAU_KEEP)
-    # The training at the best rate is one of the next candidates; the best of those is then brought to its end.
-    choice = rates + max(lengths - begun, 0.0) + 1.0 - max(reached, begun)
+    whole = train.config.total(rows)
     finals = 2 if twice else 1
-    steps = round((choice + finals) * train.config.total(rows))
+    steps = searched_steps(len(train.lrs), taus, whole, widen=train.widen) + (1 + finals) * whole
     if probe is None or not (probe.augmented or train.tuning.anew):
         return steps
     return steps + (1 + finals) * max(probe.candidates) * -(-rows // probe.batch_size)
@@ -97,7 +92,7 @@ class TrainedHead(Head):
     def candidates(self) -> tuple[Candidate, ...]:
         """Learning rates and τ with their scores where they were last judged."""
         key = None if self.choice.frozen else (self.choice.lr, self.choice.tau)
-        return tuple(candidate(trial, self.metric, trial.key == key) for trial in self.judged)
+        return tuple(candidate(trial, self.metric, trial.share == 1 and trial.key == key) for trial in self.judged)
 
     @property
     def status(self) -> Status:
@@ -242,29 +237,23 @@ class TrainingProblem(Problem):
         out = holdout(task.target, task.groups, FRACTION, task.seed)
         rest, held = self.take(np.flatnonzero(~out)), self.take(np.flatnonzero(out))
         prepared = rest.heads((SOLVED,) if probe is None else probe.candidates)
-        trials = {
-            (lr, tau): rest.trial(head, lr, tau, held.rows) for tau, head in prepared.by_tau.items() for lr in train.lrs
-        }
-        ranking = self._halved(trials, sorted(prepared.by_tau))
-        best = ranking[0]
-        twin = best.advance(best.total, self.work)
-        if twin is None or best.outputs is None:
-            raise RecipeError(
-                "every candidate of the training diverged", got=best.said, do="try a lower learning rate with --lr"
-            )
+        whole = lambda lr, tau: rest.trial(prepared.by_tau[tau], lr, tau, held.rows)  # noqa: E731
+        found = search(whole, train.lrs, sorted(prepared.by_tau), self.work, widen=train.widen)
+        best, twin, outputs = _twin(whole, found, self.work)
+        ranking = [best, *(trial for trial in found if trial.outcome is not None)]
         choice = Choice(best.key[0], best.key[1], reached=best.reached)
-        outputs, probabilities = best.outputs, None
+        probabilities = None
         if train.or_frozen:
             choice, outputs = self._or_frozen(choice, best, prepared, held)
         if not choice.frozen:
             choice = replace(choice, temperature=held.temperature_of(outputs))
         if refit is not None:
-            found, probabilities = refit.choose(twin, self.rows, self.task, out, self.work)
-            choice = replace(choice, refit=found)
+            refitted, probabilities = refit.choose(twin, self.rows, self.task, out, self.work)
+            choice = replace(choice, refit=refitted)
         if probabilities is None:
             probabilities = held.seen(outputs, choice.temperature)
         kept = HeldOut(np.flatnonzero(out), probabilities, None, HOLDOUT)
-        said = (*notes(ranking, prepared, choice, train), *one_class(held.task))
+        said = (*notes(ranking, prepared, choice), *one_class(held.task))
         probing = None if probe is None else probing_figure(rest.probed_on, self.network, prepared, probe, choice.tau)
         seen = {"probing": probing, "smoothing": train.config.label_smoothing}
         return self._final(choice, tuple(ranking), kept, said, lambda: rest._finished(twin, choice), seen)
@@ -274,20 +263,6 @@ class TrainingProblem(Problem):
         train = self.stages[1]
         name = f"lr {lr:g}" if tau == SOLVED else f"lr {lr:g}, tau {tau}"
         return Trial(name, head, train.at(lr, self.task.seed), train.tuning, self.rows, self.task, held, (lr, tau))
-
-    def _halved(self, trials: dict[tuple[float, int], Trial], taus: list[int]) -> list[Trial]:
-        """First the learning rate, at the τ in the middle; then τ, at that rate. Best first."""
-
-        def advance(trial: Trial, fraction: float) -> tuple[float, float]:
-            trial.advance(max(1, round(fraction * trial.total)), self.work)
-            return trial.value
-
-        middle = taus[len(taus) // 2]
-        rates = list(dict.fromkeys(lr for lr, _ in trials))
-        by_rate = halve([trials[lr, middle] for lr in rates], advance, rungs=LR_RUNGS, keep=LR_KEEP)
-        lr = by_rate[0].key[0]
-        by_tau = halve([trials[lr, tau] for tau in taus], advance, rungs=TAU_RUNGS, keep=TAU_KEEP)
-        return by_tau + [trial for trial in by_rate if trial not in by_tau]
 
     def _or_frozen(self, choice: Choice, best: Trial, prepared: Heads, held: TrainingProblem) -> tuple[Choice, Tensor]:
         """The frozen backbone with the head that was prepared, where training is no better on the hold-out (FT+)."""
@@ -318,7 +293,7 @@ class TrainingProblem(Problem):
         trial.stop = max(1, round(choice.reached * trial.total))
         level = self.work.instruments
         trial.watch = watch = None if level == "none" else Instruments(level, self.task.seed)
-        trained = trial.advance(trial.stop, self.work)
+        trained = trial.train(self.work)
         if trained is None:
             said, (model, layers) = (*said, final_diverged(trial)), spare()
         else:
@@ -334,3 +309,21 @@ class TrainingProblem(Problem):
         if refit is None or choice.refit is None:
             return model, ()
         return refit.final(model, self.rows, self.task, choice.refit, self.work)
+
+
+def _twin(whole: Callable[[float, int], Trial], ranking: list[Trial], work: Work) -> tuple[Trial, Adapted, Tensor]:
+    """The whole training of the best candidate, its model and outputs on the held rows; of the next one where that
+    diverges.
+
+    Raises:
+        RecipeError: all diverged.
+    """
+    for trial in ranking:
+        best = whole(*trial.key)
+        twin = None if trial.said else best.train(work)
+        if twin is not None and best.outputs is not None:
+            return best, twin, best.outputs
+        trial.said, trial.outcome = trial.said or best.said, trial.outcome or best.outcome
+    raise RecipeError(
+        "every candidate of the training diverged", got=ranking[0].said, do="try a lower learning rate with --lr"
+    )

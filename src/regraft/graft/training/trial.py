@@ -1,4 +1,4 @@
-"""One candidate of a choice: a training that is advanced as far as its scores warrant."""
+"""One candidate of a choice: a training of the whole length, or a shorter one that stands for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,12 @@ from regraft.graft.training.loop import DivergedError, Epoch, Outcome
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
 
-__all__ = ["Trial", "Work"]
+__all__ = ["Trial", "Work", "shorter"]
+
+
+def shorter(steps: int, share: float) -> int:
+    """A share of the steps, at least one."""
+    return max(1, round(share * steps))
 
 
 @dataclass
@@ -79,7 +84,7 @@ class Work:
 class Trial:
     """A head, a learning rate, rows to train on and rows to judge by.
 
-    Between two calls of :meth:`advance` everything lies on disk, so that ten candidates take the memory of one.
+    Between two calls everything lies on disk, so that ten candidates take the memory of one.
 
     Attributes:
         name: for the record.
@@ -88,6 +93,7 @@ class Trial:
         rows, task: to train on.
         held: to judge by.
         key: (lr, τ), or whatever tells the choice.
+        share: of the whole length that this training has; see :meth:`shortened`.
         stop: the step after which a training ends whose twin was best there; ``None``: at its end.
         watch: what looks on.
     """
@@ -100,12 +106,24 @@ class Trial:
     task: Task
     held: ManifestRows | None = None
     key: tuple[float, int] = (0.0, 0)
+    share: float = 1.0
     stop: int | None = None
     value: tuple[float, float] = (-math.inf, -math.inf)
     outcome: Outcome | None = None
     outputs: Tensor | None = None
     said: str = ""
     watch: Instruments | None = None
+
+    def shortened(self, share: float) -> Trial:
+        """A training of ``share`` of the steps that is complete in itself: its schedule comes down to its end.
+
+        What stands for the whole training is a short one and not its beginning, because in the middle of a schedule
+        a high rate looks worse than it will have been (Wu, Ren, Liao, Grosse, "Understanding short-horizon bias in
+        stochastic meta-optimization", ICLR 2018).
+        """
+        schedule = replace(self.config.schedule, warmup=round(share * self.config.schedule.warmup))
+        config = replace(self.config, epochs=None, steps=shorter(self.total, share), schedule=schedule)
+        return replace(self, config=config, share=share)
 
     @property
     def reached(self) -> float:
@@ -119,8 +137,8 @@ class Trial:
         """Steps of the whole training."""
         return self.config.total(len(self.rows))
 
-    def advance(self, until: int, work: Work) -> Adapted | None:
-        """Go on to step ``until``, judge, and give the model; ``None`` if it diverged, or was judged there before.
+    def train(self, work: Work) -> Adapted | None:
+        """Train, judge, and give the model; ``None`` if it diverged, or is a short one that was judged before.
 
         ``value`` becomes (score, minus the loss) on the held rows: of equal scores the lower loss is better.
         """
@@ -131,16 +149,16 @@ class Trial:
         judges = self.held if self.config.loop.patience is not None else None
         run = training(module, self.rows, self.config, objective, judges, None)
         run.folder, run.watch = work.place(run.key), self.watch
-        noted = run.folder / f"judged-{until}.json"
-        if self.held is not None and until < run.total and noted.is_file():
-            self._recall(noted)  # the checkpoint may lie further on by now
+        noted = run.folder / "judged.json"
+        if self.held is not None and self.share < 1 and noted.is_file():
+            self._recall(noted)
             return None
         if self.watch is not None:
             self.watch.begin(module, self.rows)
         run.open()
         before = run.step
         try:
-            self.outcome = run.advance(until, progress=lambda *_: work.step(), sparing=True)
+            self.outcome = run.advance(self.stop or run.total, progress=lambda *_: work.step(), sparing=True)
             if self.stop is not None and run.step == self.stop < run.total:
                 self.outcome = replace(self.outcome, status="stopped", message=f"stopped after {run.step} steps")
                 if run.average is not None:
@@ -166,7 +184,7 @@ class Trial:
         return module.result()
 
     def _recall(self, noted: Path) -> None:
-        """What was found at a step where an interrupted run judged."""
+        """What was found where an interrupted run judged."""
         found = json.loads(noted.read_text(encoding="utf-8"))
         score, loss = found["value"]
         history = tuple(Epoch(**epoch) for epoch in found["outcome"].pop("history"))

@@ -1,0 +1,78 @@
+"""The search for learning rate and τ, by trainings that are short but complete.
+
+First the rate, at the τ in the middle: every rate trains for a fifth of the length, and while the best of them is the
+highest or the lowest that was tried, half a decade further out is tried too. Then τ at that rate, by successive
+halving. The training of the whole length is left to whoever asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+
+from regraft.graft.training.halving import counts, halve
+from regraft.graft.training.trial import Trial, Work, shorter
+
+__all__ = ["LR_SHARE", "TAU_KEEP", "TAU_RUNGS", "WIDENED", "beyond", "search", "searched_steps"]
+
+LR_SHARE, WIDENED = 0.2, 2
+TAU_RUNGS, TAU_KEEP = (0.1, 0.3), 0.3
+Key = tuple[float, int]
+
+
+def search(
+    trial: Callable[[float, int], Trial],
+    rates: Sequence[float],
+    taus: Sequence[int],
+    work: Work,
+    *,
+    widen: bool = True,
+) -> list[Trial]:
+    """The candidates, best first, each by the longest of its trainings; one that nothing competed with is untrained.
+
+    Args:
+        trial: (rate, τ) → the training of the whole length.
+        rates: to choose from; a single one is taken.
+        taus: ascending.
+        work: where trainings are kept and counted.
+        widen: try rates beyond the best one where that is the highest or the lowest.
+    """
+    judged: dict[Key, Trial] = {}
+
+    def judge(key: Key, share: float) -> tuple[float, float]:
+        judged[key] = trial(*key).shortened(share)
+        judged[key].train(work)
+        return judged[key].value
+
+    middle = taus[len(taus) // 2]
+    by_rate = _by_rate(list(rates), lambda lr: judge((lr, middle), LR_SHARE), widen)
+    by_tau = halve([(by_rate[0], tau) for tau in taus], judge, rungs=TAU_RUNGS, keep=TAU_KEEP)
+    keys = by_tau + [(lr, middle) for lr in by_rate if (lr, middle) not in by_tau]
+    return [judged.get(key) or trial(*key) for key in keys]
+
+
+def _by_rate(rates: list[float], judge: Callable[[float], tuple[float, float]], widen: bool) -> list[float]:
+    """The rates, best first; of equal ones the earlier."""
+    if len(rates) == 1:
+        return rates
+    values = {lr: judge(lr) for lr in rates}
+    for _ in range(WIDENED if widen else 0):
+        best = max(values, key=lambda lr: values[lr])
+        if min(values) < best < max(values) or not math.isfinite(values[best][0]):
+            break
+        further = beyond(best, up=best == max(values))
+        values[further] = judge(further)
+    return sorted(values, key=lambda lr: values[lr], reverse=True)
+
+
+def beyond(rate: float, *, up: bool) -> float:
+    """The next of …, 0.001, 0.003, 0.01, 0.03, … above or below a rate."""
+    half_decades = round(2 * math.log10(rate)) + (1 if up else -1)
+    return float(f"{10 ** (half_decades / 2):.0e}")
+
+
+def searched_steps(rates: int, taus: int, total: int, *, widen: bool = True) -> int:
+    """The steps that :func:`search` takes at most, where a whole training has ``total``."""
+    tried = 0 if rates == 1 else rates + (WIDENED if widen else 0)
+    halved = counts(taus, rungs=TAU_RUNGS, keep=TAU_KEEP)
+    return tried * shorter(total, LR_SHARE) + sum(n * shorter(total, rung) for rung, n in halved.items())
