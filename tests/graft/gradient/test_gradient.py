@@ -292,9 +292,26 @@ def test_parameters_that_are_not_there_and_options_that_mean_nothing_are_refused
     assert with_gradients("probe", None, None) is METHODS["probe"]
 
 
-def test_without_blocks_the_parameters_must_be_named() -> None:
+def test_without_blocks_the_topmost_layer_is_taken() -> None:
+    assert list(adapt(Gradients()).adapted.tangent.coefficients) == ["4.weight", "4.bias"]
+    bare = from_module(nn.Sequential(nn.Flatten(), nn.Tanh()), ArrayPreprocess((3, 6, 6)), name="bare")
     with pytest.raises(ModelError, match="no blocks"):
-        adapt(Gradients())
+        adapt(Gradients(), bare)
+
+
+def test_a_path_of_penalties_may_be_walked_in_any_order() -> None:
+    """A stronger penalty after weaker ones, as the search asks for past its grid's edge, starts from (ω, 0)."""
+    x, y = arrays(40, "multiclass")
+    manifest, net = rows_of(x, y), network()
+    tangent = Tangent(net, LAST, manifest, of="embedding").prepare()
+    response = Response.of(manifest.target.kind, manifest.target.classes, manifest.target.values)
+    both = Both(FeatureDesign({"f": Dense(tangent.outputs)}, 3), tangent, torch.arange(40), "full")
+    labels = Labels.of(response, torch.full((40, 1), 1 / 40, dtype=torch.float64))
+    cut = _Cut(both, labels, 1e-1, Gradients(LAST), None)
+    strong, weak, again = (cut.solve(strength, 1e-6) for strength in (1e2, 1e-3, 1e2))
+    assert weak.status.iterations > 0
+    assert again.status.iterations == strong.status.iterations
+    assert again.coefficients == strong.coefficients
 
 
 def test_dropout_that_was_left_on_is_refused() -> None:

@@ -153,7 +153,7 @@ class _Cut:
         prior = prior_deviations({name: shapes[name] for name in own}, stage.prior)
         self.deviations = {own[name]: value for name, value in prior.items()}
         self.unit = self._unit()
-        self.last: Blocks | None = None
+        self.last: tuple[float, Blocks] | None = None
 
     def _unit(self) -> float:
         """t₂ = (1/NC) ‖Φ D^½‖_F² of the gradients, the unit of λ₂, by seeded random probes (Hutchinson, 1990)."""
@@ -186,16 +186,17 @@ class _Cut:
         return Blocks({name: block.to(self.design.device) for name, block in {**zero, **known}.items()})
 
     def solve(self, strength: float, gap: float) -> ConvexFit:
-        """Along a path, each from where the last one ended."""
+        """Along a path, each from where the last one ended; for a stronger penalty (ω, 0) is the nearer start."""
+        last = self.last if self.last is not None and self.last[0] >= strength else None
         fit = minimise(
             self.problem(strength),
             self.stage.solver,
-            start=self.begin() if self.last is None else self.last,
+            start=self.begin() if last is None else last[1],
             gap=gap,
             iterations=self.stage.iterations,
             deviations=self.deviations,
         )
-        self.last = fit.coefficients
+        self.last = strength, fit.coefficients
         return fit
 
 
