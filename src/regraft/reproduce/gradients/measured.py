@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from regraft.reproduce.gradients import cost, identities
+from regraft.reproduce.gradients import ablations, cost, encoders, identities
 from regraft.reproduce.pieces import Measured
 
 __all__ = ["MEASURED"]
@@ -10,4 +10,6 @@ __all__ = ["MEASURED"]
 MEASURED: dict[str, Measured] = {
     "gf-eq3-7": (identities.run, identities.CHECKS, identities.DISTURB, {}),
     "gf-cost": (cost.run, cost.CHECKS, cost.DISTURB, {}),
+    **ablations.MEASURED,
+    **encoders.MEASURED,
 }

@@ -1,0 +1,222 @@
+"""The models of paper 000 as arms: activations, gradients, both ("full"), and fine-tuning of θ₂ from the same head.
+
+θ₂ are the topmost layers of a network, θ₁ what lies below. The features f are always the pretrained network's; the
+derivatives are taken at a network some of whose θ₁, θ₂ are drawn anew, under a head ω that is solved in each fold or is
+drawn as well (Mu, Liang & Li 2020, §4.1). All penalties are chosen by five folds of the training rows. Fine-tuning
+begins at the solved head, as the linear model does (Eq. 3), leaves θ₁ as it is, and chooses its rate and length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.data import Manifest, joined, scan
+from regraft.errors import DataError
+from regraft.features import Plan, Tangent
+from regraft.graft.adapted import Adapted
+from regraft.graft.gradient.problem import GradientHead, GradientProblem
+from regraft.graft.gradient.recipe import gradient_features
+from regraft.graft.problem import Task
+from regraft.graft.stages.gradient import Gradients
+from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.heads import score
+from regraft.network import Network, reinitialised
+from regraft.reproduce.arms import BACKBONES, EMBEDDING, FOLDS, Arm, Backbone, Bench, Place, Sample, points
+from regraft.reproduce.packs import DATA
+from regraft.reproduce.row import Context
+from regraft.reproduce.sources import PRETEXTS, pack_network, pretext_source
+from regraft.reproduce.tasks import KINDS, TEST_ROWS, task
+from regraft.reproduce.tuning import FINETUNE, accuracy, chosen, following, split, train_best, try_cells
+
+__all__ = ["ACTIVATION", "LINEAR_MODEL", "TUNED", "bench_of", "drawn", "labelled", "source_name", "top"]
+
+RANDOM = ("theta1", "theta2", "omega")
+_SETS = {"F": "fashion_mnist", "M": "mnist", "C": "cifar10_jpeg75", "T": "tiny_imagenet"}
+_TASKS = {"fashion": "F", "mnist": "M", "cifar10": "C"}
+S4_WIDTH, S4_LAYERS = 256, 4
+
+
+# ----------------------------------------------------------------------------------- networks and rows
+
+
+def source_name(pretext: str, letter: str) -> str:
+    """``S4-bigan of C``: an S4 trained without labels on the images of a set."""
+    return f"{pretext} of {letter}"
+
+
+def _source(name: str) -> Backbone:
+    pretext, _, letter = name.partition(" of ")
+
+    def load(data: Path, cache: Path, seed: int) -> Network:
+        return pretext_source(pretext, data / DATA[_SETS[letter]], seed, cache)
+
+    return Backbone(load, S4_WIDTH, (S4_WIDTH,))
+
+
+def _own_view(name: str) -> Backbone:
+    """A MobileNet that sees the centre crop it was trained on, and not the whole picture."""
+    return replace(BACKBONES[name], load=lambda data, cache, seed: pack_network(name, data))
+
+
+def labelled(name: str, data: Path, seed: int, rows: int) -> Manifest:
+    """A task of the page with another number of training rows, drawn by the seed and balanced by class.
+
+    Raises:
+        DataError: a task that is none of the packs' own.
+    """
+    if name not in _TASKS:
+        raise DataError(f"{name} has no other number of rows", expected=", ".join(_TASKS))
+    whole = scan(data / DATA[_SETS[_TASKS[name]]])
+    test = whole.rows_of("test")
+    if len(test) > TEST_ROWS:  # the page's test rows
+        test = np.sort(np.random.default_rng(0).permutation(test)[:TEST_ROWS])
+    return joined({"train": whole.part("train").limit(rows, seed), "test": whole.take(test)}, name)
+
+
+def bench_of(context: Context, tasks: Sequence[str], rows: int | None = None) -> Bench:
+    """The page's tasks, or those of its sets with ``rows`` labels, and the networks of this paper."""
+    sources = [source_name(pretext, letter) for pretext in PRETEXTS for letter in _SETS]
+    backbones = {name: _own_view(name) for name in ("V1a", "V1b")} | {name: _source(name) for name in sources}
+    return Bench(
+        context,
+        tasks=tasks,
+        backbones=backbones,
+        rows=task if rows is None else partial(labelled, rows=rows),
+        kinds=KINDS,
+    )
+
+
+def top(network: Network, unit: int, count: int) -> tuple[str, ...]:
+    """Paths of θ₂: the ``count`` topmost blocks, of ``unit`` modules each; of an S4 the topmost layers."""
+    if network.blocks:
+        return network.blocks[-unit * count :]
+    return tuple(f"{part}{layer}" for layer in range(S4_LAYERS - count + 1, S4_LAYERS + 1) for part in ("conv", "bn"))
+
+
+def drawn(network: Network, theta2: Sequence[str], random: Sequence[str], seed: int) -> Network:
+    """The network with θ₁, θ₂ or both drawn anew; itself where ``random`` names neither."""
+    upper = [name for path in theta2 for name in network.select(f"{path}.*")]
+    lower = [name for name in network.params if name not in upper and name.rpartition(".")[0] != network.head]
+    parts = [name for what, names in (("theta1", lower), ("theta2", upper)) if what in random for name in names]
+    paths = list(dict.fromkeys(name.rpartition(".")[0] for name in parts))
+    return reinitialised(network, seed, paths) if paths else network
+
+
+# ------------------------------------------------------------------------------------- linear models
+
+
+def _problem(
+    sample: Sample, part: str, stage: Gradients, tangent: Tangent | None, omega: Tensor | None = None
+) -> GradientProblem:
+    manifest = sample.parts[part]
+    if manifest.target is None:
+        raise DataError(f"{manifest.name} has no labels")
+    metric = "map" if manifest.target.kind == "multilabel" else "accuracy"
+    recipe = gradient_features(stage)
+    return GradientProblem(
+        Task(manifest.target, manifest.groups, metric, sample.place.seed, FOLDS),
+        sample.matrices(sample.blocks(EMBEDDING), part),
+        tangent,
+        torch.arange(len(manifest)),
+        stage,
+        recipe.solves[0],
+        recipe.solve,
+        omega,
+    )
+
+
+def _scored(head: GradientHead, sample: Sample, problem: GradientProblem, crops: int) -> float:
+    if crops == 1:
+        found = head.predict_proba(problem)
+        return points(score(problem.task.metric, problem.task.response, found))
+    return accuracy(_adapted(head, sample), sample.parts["test"], crops)
+
+
+def _adapted(head: GradientHead, sample: Sample) -> Adapted:
+    problem_task = _problem(sample, "train", head.stage, None).task
+    return head.adapted(problem_task, sample.network, Plan(sample.blocks(EMBEDDING)))
+
+
+def _state(head: GradientHead) -> dict[str, Any]:
+    found = next(cell for cell in head.candidates if cell.chosen)
+    residual = head.status.residual
+    return {
+        "inner": points(found.score), "form": found.name, "strength": found.strength,
+        "converged": head.status.converged, "residual": residual,
+    }  # fmt: skip
+
+
+def _activation(bench: Bench, place: Place, crops: int = 1) -> dict[str, Any]:
+    sample, stage = bench.sample(place), Gradients(mode="activation")
+    head = _problem(sample, "train", stage, None).solve()
+    return {"accuracy": _scored(head, sample, _problem(sample, "test", stage, None), crops), **_state(head)}
+
+
+def _linear_model(
+    bench: Bench, place: Place, mode: str, count: int, random: Sequence[str] = (), crops: int = 1
+) -> dict[str, Any]:
+    """A model of gradients, alone or beside the features.
+
+    Raises:
+        DataError: several crops of a network whose weights were drawn, for features and derivatives then come from two.
+    """
+    if crops > 1 and random:
+        raise DataError("several crops are read by one network", got=f"random {', '.join(random)}")
+    sample = bench.sample(place)
+    theta2 = top(sample.network, sample.backbone.unit, count)
+    stage = Gradients(tuple(f"{path}.*" for path in theta2), mode)  # type: ignore[arg-type]
+    network = drawn(sample.network, theta2, random, place.seed)
+    tangents = {
+        part: Tangent(network, stage.select, rows, of="embedding").prepare() for part, rows in sample.parts.items()
+    }
+    omega = None
+    if "omega" in random:
+        generator = torch.Generator().manual_seed(place.seed)
+        omega = torch.randn((sample.train.n_outputs, tangents["train"].n_outputs), generator=generator)
+    head = _problem(sample, "train", stage, tangents["train"], omega).solve()
+    value = _scored(head, sample, _problem(sample, "test", stage, tangents["test"]), crops)
+    return {"accuracy": value, "parameters": tangents["train"].n_coefficients, **_state(head)}
+
+
+ACTIVATION = Arm("gradients-activation", 1, _activation)
+LINEAR_MODEL = Arm("gradients-linear-model", 1, _linear_model)
+"""``accuracy``: per cent, or the mean average precision of several labels a row. Parameters: ``mode`` (``gradient``,
+``full``), ``count`` of topmost layers in θ₂, what is ``random`` (of :data:`RANDOM`), and ``crops`` of test images."""
+
+
+# --------------------------------------------------------------------------------------- fine-tuning
+
+
+def _tuned(bench: Bench, place: Place, count: int, crops: int = 1) -> dict[str, Any]:
+    """θ₂ and the head, from the head that is solved on the rows that are trained on."""
+    sample, stage = bench.sample(place), Gradients(mode="activation")
+    manifest, test = sample.parts["train"], sample.parts["test"]
+    theta2 = top(sample.network, sample.backbone.unit, count)
+    upper = {name for path in theta2 for name in sample.network.select(f"{path}.*")}
+    regime = replace(FINETUNE, freeze=tuple(name for name in sample.network.params if name not in upper))
+    problem = _problem(sample, "train", stage, None)
+    kept, _ = split(manifest, place.seed)
+    rows = ManifestRows.of(sample.network, manifest, workers=0)
+    inner = _followed(_adapted(problem.take(kept).solve(), sample))
+    found, _ = try_cells(inner, manifest, rows, regime, regime.cells, place.seed)
+    whole = _followed(_adapted(problem.solve(), sample))
+    adapted, cell = train_best(whole, manifest, rows, regime, found, place.seed)
+    said: Mapping[str, Any] = chosen(cell, found, regime)
+    kept_regime = {name: value for name, value in said["regime"].items() if name != "freeze"}
+    return {"accuracy": accuracy(adapted, test, crops), **said, "regime": kept_regime}
+
+
+def _followed(adapted: Adapted) -> Adapted:
+    return replace(adapted, network=following(adapted.network))
+
+
+TUNED = Arm("gradients-finetuning", 1, _tuned)
+"""Fine-tuning of the ``count`` topmost layers and the head: ``accuracy``, and the chosen ``rate`` and ``steps``."""

@@ -1,0 +1,175 @@
+"""The arms of paper 000 on toys: what is drawn and what is not, what is shared, and what fine-tuning leaves alone."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.reproduce import toys
+
+from regraft.data import Manifest, Target
+from regraft.errors import DataError
+from regraft.graft.training.finetune import start
+from regraft.network import ArrayPreprocess, from_module
+from regraft.network.resnet import s4
+from regraft.reproduce import tuning
+from regraft.reproduce.arms import Bench, Place
+from regraft.reproduce.gradients import models
+from regraft.reproduce.gradients.models import (
+    ACTIVATION,
+    LINEAR_MODEL,
+    TUNED,
+    bench_of,
+    drawn,
+    labelled,
+    source_name,
+    top,
+)
+from regraft.reproduce.row import Context
+from regraft.reproduce.tuning import Regime
+
+FAST = Regime(rates=(0.05, 0.01), lengths=(2, 4), norms="trained")
+
+
+@pytest.fixture
+def bench(tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "FINETUNE", FAST)
+    return toys.bench(tmp_path)
+
+
+def several(name: str, data: Path, seed: int) -> Manifest:
+    """The toy task with labels of which a row may have several: its class, and whether it is no ``a``."""
+    rows = toys.rows(name, data, seed)
+    codes = rows.target.values
+    labels = np.stack([codes == 0, codes == 1, codes > 0], axis=1).astype(np.float32)
+    target = Target("multilabel", ("a", "b", "not a"), labels)
+    return Manifest(rows.name, rows.inputs, rows.ids, rows.hashes, target, rows.split, rows.groups)
+
+
+# ------------------------------------------------------------------------------------- θ₁ and θ₂
+
+
+def test_the_top_of_networks():
+    network = from_module(s4(3), ArrayPreprocess((3, 32, 32)))
+    assert top(network, 1, 1) == ("conv4", "bn4")
+    assert top(network, 1, 3) == ("conv2", "bn2", "conv3", "bn3", "conv4", "bn4")
+    small = toys.convolutional(Path(), Path(), 0)
+    assert top(small, 1, 1) == ("layers.3",)
+    assert top(small, 2, 1) == ("layers.2", "layers.3")
+
+
+@pytest.mark.parametrize(
+    ("random", "anew"),
+    [
+        ((), set()),
+        (("omega",), set()),
+        (("theta2",), {"3"}),
+        (("theta1",), {"0", "1", "2"}),
+        (("theta1", "theta2"), {"0", "1", "2", "3"}),
+    ],
+)
+def test_what_is_drawn_and_what_stays(random, anew):
+    network = toys.convolutional(Path(), Path(), 0)
+    made = drawn(network, ("layers.3",), random, 7)
+    moved = {name for name, value in made.params.items() if not torch.equal(value, network.params[name])}
+    assert {name.split(".")[1] for name in moved} == anew  # never the head
+    again = drawn(network, ("layers.3",), random, 7)
+    assert again.fingerprint == made.fingerprint
+
+
+# ------------------------------------------------------------------------------------------- arms
+
+
+@pytest.mark.slow
+def test_the_models_of_a_task(bench):
+    act = bench.measure(ACTIVATION, "C", "left", 0)
+    full = bench.measure(LINEAR_MODEL, "C", "left", 0, mode="full", count=1, random=[])
+    grad = bench.measure(LINEAR_MODEL, "C", "left", 0, mode="gradient", count=1, random=["theta1", "theta2", "omega"])
+    assert all(0 <= value["accuracy"] <= 100 and value["residual"] <= 1e-3 for value in (act, full, grad))
+    # the fourth layer's 8 x 8 convolution with its bias, and its normalisation
+    assert full["parameters"] == grad["parameters"] == 8 * 8 * 9 + 8 + 16
+    assert full["form"].startswith("full")
+    assert grad["form"].startswith("gradient")
+
+
+@pytest.mark.slow
+def test_crops_and_several_labels_are_scored(tmp_path, monkeypatch):
+    monkeypatch.setattr(models, "FINETUNE", FAST)
+    context = Context(Path("nowhere"), tmp_path, seeds=(0,))
+    bench = Bench(context, tasks=("leaf",), backbones=toys.BACKBONES, rows=several, kinds=toys.KINDS)
+    for arm, more in (
+        (ACTIVATION, {}),
+        (LINEAR_MODEL, {"mode": "full", "count": 1}),
+        (TUNED, {"count": 1}),
+    ):
+        plain, cropped = (bench.measure(arm, "C", "leaf", 0, crops=crops, **more)["accuracy"] for crops in (1, 3))
+        assert 0 < plain <= 100
+        assert 0 < cropped <= 100
+    with pytest.raises(DataError, match="one network"):
+        bench.measure(LINEAR_MODEL, "C", "leaf", 0, mode="full", count=1, random=["theta1"], crops=2)
+
+
+def test_one_view_is_scored_alike_by_the_problem_and_from_raw_inputs(bench):
+    sample = bench.sample(Place("C", "leaf", 0))
+    value = bench.measure(ACTIVATION, "C", "leaf", 0)["accuracy"]
+    head = models._problem(sample, "train", models.Gradients(mode="activation"), None).solve()
+    assert tuning.accuracy(models._adapted(head, sample), sample.parts["test"]) == pytest.approx(value)
+
+
+def test_fine_tuning_leaves_what_lies_below(bench, monkeypatch):
+    seen = []
+
+    def watched(begin, manifest, config, **more):
+        tuned = finetune(begin, manifest, config, **more)
+        seen.append((begin.network, tuned.adapted.network))
+        return tuned
+
+    finetune = tuning.finetune
+    monkeypatch.setattr(tuning, "finetune", watched)
+    value = bench.measure(TUNED, "C", "left", 0, count=2)
+    assert set(value["inner"]) == {"0.05 x 2", "0.05 x 4", "0.01 x 2", "0.01 x 4"}
+    assert "freeze" not in value["regime"]
+    for before, after in seen:
+        moved = {name for name in before.params if not torch.equal(before.params[name], after.params[name])}
+        assert moved
+        assert {name.split(".")[1] for name in moved} <= {"2", "3"}
+    assert len(seen) == 5
+
+
+def test_fine_tuning_begins_at_the_solved_head(bench, monkeypatch):
+    begun = []
+
+    def first(begin, manifest, rows, regime, cells, seed):
+        begun.append(begin)
+        return {cells[0]: 1.0}, np.zeros(0)
+
+    monkeypatch.setattr(models, "try_cells", first)
+    bench.measure(TUNED, "C", "left", 0, count=1)
+    whole = bench.rows("left", 0).part("train")
+    kept, _ = tuning.split(whole, 0)
+    solved, drawn_head = tuning.accuracy(begun[0], whole.take(kept)), start(bench.network("C"), whole, seed=0)
+    assert solved > tuning.accuracy(drawn_head, whole.take(kept))
+    assert begun[0].readout.form == "logistic"
+
+
+# ------------------------------------------------------------------------------- networks and rows
+
+
+def test_the_bench_names_every_source_and_takes_more_labels(data_pack, tmp_path):
+    bench = bench_of(Context(data_pack, tmp_path), ("cifar10",), 2000)
+    assert source_name("S4-bigan", "C") in bench.backbones
+    assert {"V1a", "V1b"} <= set(bench.backbones)
+    rows = bench.rows("cifar10", 1)
+    counts = np.bincount(rows.part("train").target.values)
+    assert (len(rows.part("train")), len(rows.part("test")), set(counts)) == (2000, 2000, {200})
+    usual = bench_of(Context(data_pack, tmp_path), ("cifar10",)).rows("cifar10", 1)
+    assert usual.part("test").hashes == rows.part("test").hashes
+    with pytest.raises(DataError, match="no other number"):
+        labelled("flowers5", data_pack, 0, 10)
+
+
+def test_mobilenets_see_their_own_crop(data_pack, tmp_path):
+    network = bench_of(Context(data_pack, tmp_path), ("camvid-mAP",)).network("V1a")
+    assert network.preprocess.crop == (128, 128)
