@@ -8,11 +8,13 @@ import numpy as np
 import pytest
 from tests.reproduce import toys
 
+from regraft.errors import RecipeError
 from regraft.reproduce import ROWS
 from regraft.reproduce.gradients import ablations, encoders
 from regraft.reproduce.gradients.ablations import COMBINATIONS, TOPS, arm_name
 from regraft.reproduce.gradients.measured import MEASURED
 from regraft.reproduce.result import Result
+from regraft.reproduce.row import Context
 from regraft.reproduce.testing import must_fail_when_disturbed
 
 ROW = {row.id: row for row in ROWS if row.paper == "000"}
@@ -90,6 +92,13 @@ RESULTS = {
 def test_every_row_of_the_paper_has_its_experiment():
     assert set(ROW) == set(MEASURED) == {*RESULTS, "gf-eq3-7", "gf-cost"}
     assert all(row.run is not None for row in ROW.values())
+
+
+@pytest.mark.parametrize("name", RESULTS)
+def test_the_papers_own_setting_is_not_claimed(name, tmp_path):
+    assert ROW[name].needs_at("full") == ()
+    with pytest.raises(RecipeError, match="paper 000 itself is not written"):
+        ROW[name].run(Context(tmp_path, tmp_path, "full"))
 
 
 @pytest.mark.parametrize("name", RESULTS)

@@ -30,6 +30,7 @@ from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.heads import score
 from regraft.network import Network, reinitialised
 from regraft.reproduce.arms import BACKBONES, EMBEDDING, FOLDS, Arm, Backbone, Bench, Place, Sample, points
+from regraft.reproduce.full import mini_only
 from regraft.reproduce.packs import DATA
 from regraft.reproduce.row import Context
 from regraft.reproduce.sources import PRETEXTS, pack_network, pretext_source
@@ -82,7 +83,12 @@ def labelled(name: str, data: Path, seed: int, rows: int) -> Manifest:
 
 
 def bench_of(context: Context, tasks: Sequence[str], rows: int | None = None) -> Bench:
-    """The page's tasks, or those of its sets with ``rows`` labels, and the networks of this paper."""
+    """The page's tasks, or those of its sets with ``rows`` labels, and the networks of this paper.
+
+    Raises:
+        RecipeError: at scale full.
+    """
+    mini_only(context, "000")
     sources = [source_name(pretext, letter) for pretext in PRETEXTS for letter in _SETS]
     backbones = {name: _own_view(name) for name in ("V1a", "V1b")} | {name: _source(name) for name in sources}
     return Bench(

@@ -5,6 +5,8 @@ The texts were written down before any result; changing one takes a written deci
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from regraft.reproduce.gradients.measured import MEASURED
 from regraft.reproduce.row import Clause, Row
 
@@ -170,4 +172,9 @@ _PAGE: tuple[Row, ...] = (
     ),
 )
 
-ROWS: tuple[Row, ...] = tuple(row.measured_by(*MEASURED[row.id]) if row.id in MEASURED else row for row in _PAGE)
+# At scale full no gate is tried for the tables: they say that their setting is not written.
+_AT_ANY_SCALE = ("gf-eq3-7", "gf-cost")
+ROWS: tuple[Row, ...] = tuple(
+    measured if measured.id in _AT_ANY_SCALE else replace(measured, full_needs=())
+    for measured in (row.measured_by(*MEASURED[row.id]) for row in _PAGE)
+)
