@@ -84,7 +84,7 @@ def test_a_dry_run_says_what_the_training_would_cost(regraft, photos, own):
     code, out, err = regraft("adapt", photos, *own, "--method", "finetune", "--steps", "40", "--dry-run", "--json")
     assert (code, err) == (0, "")
     cost = json.loads(out)["cost"]
-    steps = round((0.7 + 3.2 - 0.3 + 1) * 40)
+    steps = (3 + 2) * 8 + 10 * 4 + 3 * 12 + 2 * 40  # rates and two beyond, ten τ, three of them longer, twin and final
     assert cost["backbone_passes"] == pytest.approx(1 + steps * 32 / 64)
     assert cost["flops"] > 0
     assert cost["seconds"]["train"] > 0
