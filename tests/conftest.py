@@ -10,6 +10,7 @@ from pathlib import Path
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
+import torch
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -21,6 +22,12 @@ def data_pack() -> Path:
     if not (pack / "README.md").is_file():
         pytest.skip("data pack absent: ../shared/data")
     return pack
+
+
+@pytest.fixture(autouse=True)
+def _same_draws() -> None:
+    """What a test draws without a seed of its own is the same in every run."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
