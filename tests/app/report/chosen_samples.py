@@ -136,7 +136,7 @@ def training() -> dict[str, Any]:
         run("lr 0.003, tau 16", "final", 20, 0.3, False),
         run("lr 0.003, tau 16", "twin", 20, 0.3, True),
         run("lr 0.01, tau 16", "candidate", 20, 0.16, True, "stopped"),
-        run("lr 0.003, tau 0", "candidate", 10, 0.2, True, "halved"),
+        run("lr 0.003, tau 0", "candidate", 10, 0.2, True),
         {**run("lr 0.1, tau 16", "candidate", 2, 0.1, False, "diverged")},
     ]
     return {

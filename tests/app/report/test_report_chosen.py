@@ -173,7 +173,7 @@ def test_the_best_epoch_is_that_of_held_out_rows() -> None:
     assert view.score.best.y == min(dot.y for dot in dashed.dots)
     assert sum(line.faint for line in view.score.lines) == 2  # the diverged one has no held-out score
     assert [trial.status for trial in view.trials] == [
-        "completed", "completed", "stopped early", "given up early", "diverged",
+        "completed", "completed", "stopped early", "completed", "diverged",
     ]  # fmt: skip
     assert [trial.final for trial in view.trials] == [True, False, False, False, False]
 
@@ -224,7 +224,7 @@ def test_runs_without_an_epoch_are_named_and_held_out_scores_need_no_curve() -> 
     for run in figure["runs"]:
         run["epochs"] = [{**row, "validation": None} for row in run["epochs"]]
     figure["runs"][1]["score"] = 0.875
-    figure["runs"].append({"name": "lr 0.001", "role": "candidate", "steps": 1, "status": "halved", "epochs": []})
+    figure["runs"].append({"name": "lr 0.001", "role": "candidate", "steps": 1, "status": "completed", "epochs": []})
     view = training.training(replace(samples.minimal(), figures={"training": figure}))
     assert "On held-out rows its twin reached 87.5 %." in plain(view.lead)
     assert (view.held_out, view.by_epoch, view.score.best) == (True, False, None)

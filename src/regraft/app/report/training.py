@@ -19,7 +19,7 @@ _ROLES = {
     "twin": "on the training part, to be judged",
     "candidate": "tried",
 }
-_STATUS = {"completed": "completed", "stopped": "stopped early", "diverged": "diverged", "halved": "given up early"}
+_STATUS = {"completed": "completed", "stopped": "stopped early", "diverged": "diverged"}
 
 
 @dataclass(frozen=True)

@@ -43,23 +43,33 @@ def _apart(value: Mapping[str, Any]) -> float:
     return 1.0 - float(value["cosine"])
 
 
+def _compared(
+    bench: Bench, settings: Sequence[Setting], ways: Mapping[str, Mapping[str, Any]], notes: Mapping[str, Any]
+) -> Result:
+    """How far the features turn, what the head reaches before and what the network after, by way of training."""
+    arms: dict[str, dict[str, list[Any]]] = {}
+    for way, how in ways.items():
+        for setting in settings:
+            found, name = _measured(bench, setting, **how), name_of(setting)
+            arms.setdefault(f"{way} 1−cos", {})[name] = [_apart(value) for value in found]
+            arms.setdefault(f"{way} probed", {})[name] = [value["probed"] for value in found]
+            arms.setdefault(f"{way} accuracy", {})[name] = [value["accuracy"] for value in found]
+    return Result(arms, {}, bench.seeds, seeds_gate(bench.seeds), {"training": REGIME, **notes})
+
+
 # -------------------------------------------------------------------------------------- smoothed labels
 
 
 def table2_ls(bench: Bench, settings: Sequence[Setting] = LABELLED) -> Result:
     """How far the features turn, and the accuracy, for the four pairs of η."""
-    arms: dict[str, dict[str, list[Any]]] = {}
-    for cell, (probing, training) in CELLS.items():
-        eta = {"smoothing": round(1 - probing, 6), "train_smoothing": round(1 - training, 6)}
-        how = {} if cell == "base" else eta
-        for setting in settings:
-            found = _measured(bench, setting, **how)
-            name = name_of(setting)
-            arms.setdefault(f"{cell} 1−cos", {})[name] = [_apart(value) for value in found]
-            arms.setdefault(f"{cell} probed", {})[name] = [value["probed"] for value in found]
-            arms.setdefault(f"{cell} accuracy", {})[name] = [value["accuracy"] for value in found]
-    notes = {"training": REGIME, "η of probing and of training": {name: list(pair) for name, pair in CELLS.items()}}
-    return Result(arms, {}, bench.seeds, seeds_gate(bench.seeds), notes)
+    ways: dict[str, dict[str, Any]] = {
+        cell: {"smoothing": round(1 - probing, 6), "train_smoothing": round(1 - training, 6)}
+        for cell, (probing, training) in CELLS.items()
+    }
+    ways["base"] = {}  # hard labels are the default, whose arms the other rows share
+    return _compared(
+        bench, settings, ways, {"η of probing and of training": {n: list(pair) for n, pair in CELLS.items()}}
+    )
 
 
 def _reserved(result: Result) -> Outcome:
@@ -90,15 +100,7 @@ def _order(result: Result) -> Outcome:
 
 def table2_mlp(bench: Bench, settings: Sequence[Setting] = HEADED) -> Result:
     """A linear head beside one with 256 hidden units."""
-    arms: dict[str, dict[str, list[Any]]] = {}
-    for head, how in (("linear", {}), ("MLP", {"head": "mlp"})):
-        for setting in settings:
-            found = _measured(bench, setting, **how)
-            name = name_of(setting)
-            arms.setdefault(f"{head} 1−cos", {})[name] = [_apart(value) for value in found]
-            arms.setdefault(f"{head} probed", {})[name] = [value["probed"] for value in found]
-            arms.setdefault(f"{head} accuracy", {})[name] = [value["accuracy"] for value in found]
-    return Result(arms, {}, bench.seeds, seeds_gate(bench.seeds), {"training": REGIME})
+    return _compared(bench, settings, {"linear": {}, "MLP": {"head": "mlp"}}, {})
 
 
 def _fits_better(result: Result) -> Outcome:
