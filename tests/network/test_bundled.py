@@ -14,10 +14,10 @@ from PIL import Image
 from regraft.data import scan
 from regraft.errors import ArtifactError, MissingPathError, ModelError
 from regraft.files import file_digest
+from regraft.network.architectures import build
 from regraft.network.load import load as load_network
 from regraft.network.loaders import bundled
 from regraft.network.preprocess import ImagePreprocess
-from regraft.network.resnet import build
 from regraft.record import Record
 
 NAME = "regraft/fashion-resnet"

@@ -7,9 +7,9 @@ import torch
 
 from regraft.errors import ModelError
 from regraft.network import ImagePreprocess, load
+from regraft.network.architectures import build
 from regraft.network.loaders import bundled
 from regraft.network.mlp import mlp
-from regraft.network.resnet import build
 
 SMALL = {"classes": 3, "size": 4, "width": 5, "depth": 2}
 

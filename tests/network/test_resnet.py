@@ -15,7 +15,8 @@ from PIL import Image
 from torch.nn import functional
 
 from regraft.errors import ModelError
-from regraft.network.resnet import BasicBlock, PaddedShortcut, build, cifar_resnet, s4, small_resnet
+from regraft.network.architectures import build
+from regraft.network.resnet import BasicBlock, PaddedShortcut, cifar_resnet, s4, small_resnet
 
 
 def _maps(module: torch.nn.Module, size: int, *names: str) -> list[tuple[int, ...]]:

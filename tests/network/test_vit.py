@@ -13,8 +13,8 @@ from regraft.errors import ModelError, TapError
 from regraft.features import Taps, plan
 from regraft.features.pooling import choose_pooling
 from regraft.network import ImagePreprocess, Network, from_module, load
+from regraft.network.architectures import build
 from regraft.network.loaders import bundled
-from regraft.network.resnet import build
 from regraft.network.vit import TAPS, Attention, TinyViT, tiny_vit
 
 VIEW = ImagePreprocess(resize=(8, 8), crop=None)

@@ -1,26 +1,20 @@
-"""The small networks that regraft builds itself: residual ones, the plain S4, and by name those of other files."""
+"""The small networks that regraft builds itself: residual ones and the plain S4."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from regraft.errors import ModelError
-from regraft.network.gcn import molecule_gcn
-from regraft.network.mlp import mlp
-from regraft.network.vit import tiny_vit
 
 __all__ = [
-    "ARCHITECTURES",
     "S4",
     "BasicBlock",
     "CifarResNet",
     "SmallResNet",
-    "build",
     "cifar_resnet",
     "s4",
     "small_resnet",
@@ -217,31 +211,3 @@ def cifar_resnet(depth: int, classes: int = 10) -> CifarResNet:
 def s4(classes: int, in_channels: int = 3) -> S4:
     """An :class:`S4` with ``classes`` outputs."""
     return S4(classes, in_channels)
-
-
-ARCHITECTURES: Mapping[str, Callable[..., nn.Module]] = {
-    "cifar_resnet": cifar_resnet,
-    "mlp": mlp,
-    "molecule_gcn": molecule_gcn,
-    "s4": s4,
-    "small_resnet": small_resnet,
-    "tiny_vit": tiny_vit,
-}
-
-
-def build(arch: str, options: Mapping[str, Any]) -> nn.Module:
-    """The architecture ``arch`` with ``options`` as keyword arguments and freshly drawn weights.
-
-    Raises:
-        ModelError: there is no such architecture, or it does not take these options.
-    """
-    if arch not in ARCHITECTURES:
-        raise ModelError(
-            f"there is no architecture {arch!r}",
-            expected="one of " + ", ".join(sorted(ARCHITECTURES)),
-            got=arch,
-        )
-    try:
-        return ARCHITECTURES[arch](**options)
-    except TypeError as error:
-        raise ModelError(f"{arch} cannot be built from its options", got=str(error)) from error

@@ -20,7 +20,7 @@ from regraft.graft.pretraining.pretext import ViewRows, normals
 from regraft.graft.pretraining.rotation import Rotation, rotations
 from regraft.graft.stages.augment import Augment
 from regraft.graft.training.rows import ImageRows
-from regraft.network.resnet import build
+from regraft.network.architectures import build
 
 LABEL_FREE = tuple(name for name in OBJECTIVES if name != "supervised")
 

@@ -29,10 +29,10 @@ from regraft.graft.stages.config import Schedule, TrainConfig
 from regraft.graft.training.loop import Outcome, Progress, train
 from regraft.graft.training.rows import ImageRows
 from regraft.network import About, Network
+from regraft.network.architectures import build
 from regraft.network.flops import counting
 from regraft.network.loaders.bundled import Stored, is_folder, load_folder, save_folder
 from regraft.network.preprocess import ImagePreprocess
-from regraft.network.resnet import build
 from regraft.record import Ledger, Record, Score
 
 __all__ = ["OBJECTIVES", "Provenance", "default_config", "pretrain"]

@@ -20,10 +20,10 @@ from torch import nn
 
 from regraft.errors import ArtifactError, MissingPathError, ModelError
 from regraft.files import file_digest, write_bytes, write_json
+from regraft.network.architectures import build
 from regraft.network.molecule import MoleculePreprocess
 from regraft.network.network import About
 from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
-from regraft.network.resnet import build
 from regraft.network.site import near
 
 __all__ = ["FORMAT", "is_folder", "load", "load_folder", "names", "save", "save_folder"]

@@ -1,0 +1,43 @@
+"""The architectures that a saved backbone can name, and building one by its name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from torch import nn
+
+from regraft.errors import ModelError
+from regraft.network.gcn import molecule_gcn
+from regraft.network.mlp import mlp
+from regraft.network.resnet import cifar_resnet, s4, small_resnet
+from regraft.network.vit import tiny_vit
+
+__all__ = ["ARCHITECTURES", "build"]
+
+ARCHITECTURES: Mapping[str, Callable[..., nn.Module]] = {
+    "cifar_resnet": cifar_resnet,
+    "mlp": mlp,
+    "molecule_gcn": molecule_gcn,
+    "s4": s4,
+    "small_resnet": small_resnet,
+    "tiny_vit": tiny_vit,
+}
+
+
+def build(arch: str, options: Mapping[str, Any]) -> nn.Module:
+    """The architecture ``arch`` with ``options`` as keyword arguments and freshly drawn weights.
+
+    Raises:
+        ModelError: there is no such architecture, or it does not take these options.
+    """
+    if arch not in ARCHITECTURES:
+        raise ModelError(
+            f"there is no architecture {arch!r}",
+            expected="one of " + ", ".join(sorted(ARCHITECTURES)),
+            got=arch,
+        )
+    try:
+        return ARCHITECTURES[arch](**options)
+    except TypeError as error:
+        raise ModelError(f"{arch} cannot be built from its options", got=str(error)) from error
