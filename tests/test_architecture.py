@@ -41,6 +41,7 @@ INSIDE: dict[str, dict[str, frozenset[str]]] = {
         "convex": frozenset({"*", "l2"}),
         "sparse": frozenset({"*", "l2", "solve"}),
         "selection": frozenset({"*", "l2", "solve", "sparse"}),
+        "gp": frozenset({"*"}),
     },
     "graft": {
         "*": frozenset(),

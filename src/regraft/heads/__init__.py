@@ -3,6 +3,8 @@
 from regraft.heads.calibration import link, reliability, temperature
 from regraft.heads.convex.minimise import SOLVERS, minimise
 from regraft.heads.convex.problem import ConvexFit, ConvexProblem
+from regraft.heads.gp.regression import Posterior, condition
+from regraft.heads.gp.spectrum import Hyperparameters, Spectrum
 from regraft.heads.intervals import measure, wilson
 from regraft.heads.metrics import (
     METRICS,
@@ -60,11 +62,13 @@ __all__ = [
     "FirstGradient",
     "GroupLassoFit",
     "GroupLassoPath",
+    "Hyperparameters",
     "Kind",
     "LayerGroups",
     "Link",
     "Offset",
     "Overlap",
+    "Posterior",
     "RandomScores",
     "Readout",
     "ReferenceCell",
@@ -73,12 +77,14 @@ __all__ = [
     "Scorer",
     "Selection",
     "Solution",
+    "Spectrum",
     "Stability",
     "Status",
     "Transfer",
     "Variance",
     "brier",
     "chosen_scores",
+    "condition",
     "default_metric",
     "ece",
     "fitting",

@@ -20,7 +20,16 @@ from scipy.linalg.lapack import dpotrf, dpotrs, spotrf, spotrs
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-__all__ = ["add_product", "cholesky_solve", "eigen", "mirror", "multiplies_bfloat16", "multiply", "one_blas_thread"]
+__all__ = [
+    "add_product",
+    "cholesky",
+    "cholesky_solve",
+    "eigen",
+    "mirror",
+    "multiplies_bfloat16",
+    "multiply",
+    "one_blas_thread",
+]
 
 # few enough that the factors stay in the cache, and that a bfloat16 product is rounded often, not coarsely
 _COLUMNS = 1024
@@ -116,3 +125,17 @@ def eigen(matrix: Tensor) -> tuple[Tensor, Tensor]:
     """Eigenvalues, ascending, and eigenvectors of a symmetric matrix."""
     values, vectors = eigh(matrix.numpy(), check_finite=False, driver="evd")
     return torch.from_numpy(values), torch.from_numpy(np.ascontiguousarray(vectors))
+
+
+def cholesky(system: Tensor) -> Tensor | None:
+    """L with L Lᵀ = A for a symmetric positive definite A (n × n), which is overwritten; None where it is not.
+
+    Only the lower triangle of A is read; where A is not positive definite, the strictly upper one is left as it was.
+
+    Args:
+        system: A, contiguous, float32 or float64.
+    """
+    factorise = dpotrf if system.dtype == torch.float64 else spotrf
+    # the lower triangle in C order is the upper one in Fortran order, whose factor is L transposed
+    factor, failed = factorise(system.numpy().T, lower=0, overwrite_a=1, clean=0)
+    return None if failed else torch.from_numpy(factor.T).tril_()

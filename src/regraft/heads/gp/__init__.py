@@ -1,0 +1,1 @@
+"""Gaussian processes given kernel matrices or a design: regression, classification, hyperparameters."""

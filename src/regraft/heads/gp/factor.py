@@ -1,0 +1,150 @@
+"""Cholesky factors of B systems at once, grown by rows and shrunk by rows."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regraft.errors import SolverError
+from regraft.heads.products import cholesky, eigen
+
+__all__ = ["Factor", "factorise"]
+
+_FAR = 1e-4
+"""An eigenvalue below minus this share of the largest is no rounding error of float32."""
+_BLOCK = 32
+
+
+@dataclass(frozen=True, eq=False)
+class Factor:
+    """A = L Lᵀ, (B, n, n) float64.
+
+    Attributes:
+        lower: L.
+    """
+
+    lower: Tensor
+
+    @property
+    def size(self) -> int:
+        """n."""
+        return int(self.lower.shape[-1])
+
+    def half(self, right: Tensor) -> Tensor:
+        """L⁻¹ R for R (B, n, k)."""
+        return torch.linalg.solve_triangular(self.lower, right, upper=False)
+
+    def solve(self, right: Tensor) -> Tensor:
+        """A⁻¹ R for R (B, n, k)."""
+        return torch.linalg.solve_triangular(self.lower.mT, self.half(right), upper=True)
+
+    def times(self, vectors: Tensor) -> Tensor:
+        """A X for X (B, n, k)."""
+        return self.lower @ (self.lower.mT @ vectors)
+
+    def log_determinant(self) -> Tensor:
+        """log det A, (B,)."""
+        return 2 * self.lower.diagonal(dim1=1, dim2=2).log().sum(1)
+
+    def append(self, between: Tensor, inside: Tensor) -> Factor:
+        """The factor of [[A, Bᵀ], [B, D]] for B (B, m, n) and D (B, m, m): O(n² m).
+
+        Raises:
+            SolverError: the larger matrix is not positive definite.
+        """
+        corner = self.half(between.mT.contiguous()).mT
+        rest = inside - corner @ corner.mT
+        lower, info = torch.linalg.cholesky_ex(rest)
+        if bool((info != 0).any()):
+            raise SolverError(
+                "the kernel of the new rows does not go with that of the old ones",
+                expected="a kernel matrix that stays positive definite",
+                do="fit again on all rows, with a larger noise if the new ones repeat old ones",
+            )
+        systems, old, new = len(inside), self.size, inside.shape[-1]
+        grown = torch.zeros(systems, old + new, old + new, dtype=torch.float64)
+        grown[:, :old, :old], grown[:, old:, :old], grown[:, old:, old:] = self.lower, corner, lower
+        return Factor(grown)
+
+    def remove(self, entries: Tensor) -> Factor:
+        """The factor without the rows and columns ``entries``: O(n² m), or a new factorisation where m is large.
+
+        With the kept rows of L written (L_kept | U), U the removed columns, the matrix that is left is
+        L_kept L_keptᵀ + U Uᵀ: an update of rank m of the block after the first removed entry (Golub & Van Loan,
+        Matrix Computations, §6.5.4), here by blocks of columns.
+        """
+        mask = torch.ones(self.size, dtype=torch.bool)
+        mask[entries] = False
+        kept, gone = mask.nonzero()[:, 0], (~mask).nonzero()[:, 0]
+        rows = self.lower[:, kept]
+        first = int(gone[0]) if len(gone) else self.size
+        trailing = self.size - first - len(gone)
+        if 4 * len(gone) > max(1, trailing):
+            lower, _ = torch.linalg.cholesky_ex(rows @ rows.mT)
+            return Factor(lower)
+        return Factor(updated(rows[:, :, kept].contiguous(), rows[:, :, gone], first))
+
+
+def updated(lower: Tensor, update: Tensor, start: int = 0) -> Tensor:
+    """The Cholesky factor of L Lᵀ + U Uᵀ, (B, n, n), where U (B, n, m) is zero above ``start``.
+
+    Column block by column block, an orthogonal Q takes [L_JJ U_J] to [L'_JJ 0] and is applied to the rows below.
+    """
+    lower, update = lower.clone(), update.clone()
+    size, step = lower.shape[-1], max(_BLOCK, update.shape[-1])
+    for left in range(start, size, step):
+        right = min(left + step, size)
+        width = right - left
+        both = torch.cat([lower[:, left:, left:right], update[:, left:]], dim=2)
+        turn, upper = torch.linalg.qr(both[:, :width].mT, mode="complete")
+        signs = torch.where(upper[:, :width].diagonal(dim1=1, dim2=2) < 0, -1.0, 1.0).to(lower)
+        turned = both @ turn
+        lower[:, left:, left:right] = turned[:, :, :width] * signs[:, None, :]
+        lower[:, left:right, left:right] = (upper[:, :width] * signs[:, :, None]).mT.tril()
+        update[:, left:] = turned[:, :, width:]
+    return lower
+
+
+def factorise(systems: Tensor, floor: Tensor) -> tuple[Factor, str]:
+    """The factor of (B, n, n) matrices, and what was done to get it.
+
+    A matrix that is not positive definite, as a kernel matrix computed in float32 may be, gets −λ_min + ``floor``
+    added to its diagonal, λ_min being its smallest eigenvalue.
+
+    Args:
+        systems: float64; overwritten where B = 1.
+        floor: (B,), what the smallest eigenvalue is raised to.
+
+    Raises:
+        SolverError: an eigenvalue below −1e-4 of the largest: this is no kernel matrix.
+    """
+    lower, worst = [], 0.0
+    for system, least in zip(systems, floor.tolist()):
+        diagonal = system.diagonal().clone()
+        # dpotrf leaves the upper triangle alone until it succeeds, so that the matrix can be had again from it
+        found = cholesky(system.clone() if len(systems) > 1 else system)
+        if found is None:
+            whole = system.triu(1)
+            whole = whole + whole.mT + torch.diag(diagonal)
+            values, _ = eigen(whole)
+            if float(values[0]) < -_FAR * float(values[-1].abs()):
+                raise SolverError(
+                    "the kernel matrix is not positive semi-definite",
+                    expected="eigenvalues above zero, up to rounding",
+                    got=f"{float(values[0]):.2e}, the largest being {float(values[-1]):.2e}",
+                    do="look at how the kernel was computed",
+                )
+            extra = max(0.0, -float(values[0])) + least
+            whole.diagonal().add_(extra)
+            found, worst = cholesky(whole), max(worst, extra)
+        if found is None:
+            raise SolverError(
+                "the kernel matrix is not positive definite",
+                expected="a noise or a prior above zero",
+                do="give a noise above zero",
+            )
+        lower.append(found)
+    said = f" {worst:.1e} was added to the diagonal of a kernel matrix that rounding had made indefinite." * (worst > 0)
+    return Factor(lower[0][None] if len(lower) == 1 else torch.stack(lower)), said

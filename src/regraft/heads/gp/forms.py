@@ -1,0 +1,171 @@
+"""The three ways in which a kernel matrix covers several outputs, seen as one batch of systems.
+
+====================  ==========================  ====================================================
+form                  kernel matrix of N rows     prior of f, (N, C)
+====================  ==========================  ====================================================
+``shared``            (N, N)                      every column has the same kernel, columns independent
+``per-output``        (C, N, N)                   column c has kernel c, columns independent
+``full``              (N·C, N·C), row-major       the columns depend on one another
+====================  ==========================  ====================================================
+
+Inside, targets and matrices stand as B systems of n unknowns with k right-hand sides each: (B, n, k) and (B, n, n)
+with (B, n, k) = (1, N, C), (C, N, 1) and (1, N·C, 1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from regraft.errors import SolverError
+
+__all__ = ["Form", "Kind", "columns", "finite", "form_of", "noise_of"]
+
+Kind = Literal["shared", "per-output", "full"]
+_ASYMMETRY = 1e-4
+"""How far from symmetric a kernel matrix may be, relative to its largest entry: some float32 roundings."""
+
+
+def finite(values: Tensor, what: str, do: str = "look for NaN in the network's derivatives") -> Tensor:
+    """The values in float64 on the CPU, refused where they are not finite."""
+    found = values.detach().to(device="cpu", dtype=torch.float64)
+    if not bool(torch.isfinite(found).all()):
+        raise SolverError(what, expected="finite numbers", got="NaN or infinity", do=do)
+    return found
+
+
+def columns(targets: Tensor) -> Tensor:
+    """Targets as (N, C) float64."""
+    found = finite(targets, "the targets of a Gaussian process", "leave rows without a target out")
+    if found.ndim == 1:
+        found = found[:, None]
+    if found.ndim != 2 or not found.numel():
+        raise SolverError("the targets of a Gaussian process", expected="(N, C), N > 0", got=str(tuple(targets.shape)))
+    return found
+
+
+@dataclass(frozen=True)
+class Form:
+    """How N rows and C outputs are laid out in a kernel matrix."""
+
+    kind: Kind
+    outputs: int
+
+    def size(self, rows: int) -> int:
+        """n, the unknowns of a system over some rows."""
+        return rows * self.outputs if self.kind == "full" else rows
+
+    def rows(self, size: int) -> int:
+        """The rows behind n unknowns."""
+        return size // self.outputs if self.kind == "full" else size
+
+    @property
+    def systems(self) -> int:
+        """B."""
+        return self.outputs if self.kind == "per-output" else 1
+
+    def shape(self, left: int, right: int) -> tuple[int, ...]:
+        """Of the kernel matrix between ``left`` and ``right`` rows."""
+        shape = (self.size(left), self.size(right))
+        return (self.outputs, *shape) if self.kind == "per-output" else shape
+
+    def fold(self, values: Tensor) -> Tensor:
+        """(N, C) as (B, n, k)."""
+        if self.kind == "shared":
+            return values[None]
+        return values.T[:, :, None] if self.kind == "per-output" else values.reshape(1, -1, 1)
+
+    def unfold(self, values: Tensor) -> Tensor:
+        """(…, B, n, k) as (…, N, C)."""
+        if self.kind == "shared":
+            return values[..., 0, :, :]
+        if self.kind == "per-output":
+            return values[..., 0].mT.contiguous()
+        return values.reshape(*values.shape[:-3], -1, self.outputs)
+
+    def spread(self, values: Tensor) -> Tensor:
+        """One number an unknown, (B, n), as (N, C)."""
+        if self.kind == "shared":
+            return values[0][:, None].expand(-1, self.outputs).contiguous()
+        return values.T.contiguous() if self.kind == "per-output" else values.reshape(-1, self.outputs)
+
+    def matrix(self, kernel: Tensor, left: int, right: int, what: str) -> Tensor:
+        """A kernel matrix between ``left`` and ``right`` rows as (B, n, m), in float64."""
+        if tuple(kernel.shape) != self.shape(left, right):
+            raise SolverError(what, expected=str(self.shape(left, right)), got=str(tuple(kernel.shape)))
+        found = finite(kernel, what)
+        return found if self.kind == "per-output" else found[None]
+
+    def release(self, matrix: Tensor) -> Tensor:
+        """(B, n, m) as a kernel matrix of this form."""
+        return matrix if self.kind == "per-output" else matrix[0]
+
+    def diagonal(self, values: Tensor, rows: int) -> Tensor:
+        """The kernel's diagonal as (B, n); (N,) shared, (C, N) per output, (N·C,) or (N, C) full."""
+        count = self.systems * self.size(rows)
+        if values.numel() != count:
+            expected = f"{count} numbers, the kernel's diagonal in the form {self.kind!r}"
+            raise SolverError("the prior variances", expected=expected, got=str(tuple(values.shape)))
+        return finite(values, "the prior variances").reshape(self.systems, -1)
+
+    def entries(self, rows: Tensor) -> Tensor:
+        """The unknowns that belong to some rows."""
+        if self.kind != "full":
+            return rows
+        return (rows[:, None] * self.outputs + torch.arange(self.outputs)).reshape(-1)
+
+
+def form_of(shape: tuple[int, ...], rows: int, outputs: int) -> Form:
+    """The form of a kernel matrix of ``rows`` rows and ``outputs`` outputs.
+
+    Raises:
+        SolverError: no form has this shape.
+    """
+    kinds: tuple[Kind, ...] = ("shared", "per-output", "full")
+    for kind in kinds:
+        if shape == Form(kind, outputs).shape(rows, rows):
+            return Form(kind, outputs)
+    raise SolverError(
+        "the kernel matrix of a Gaussian process",
+        expected=f"({rows}, {rows}), ({outputs}, {rows}, {rows}) or ({rows * outputs}, {rows * outputs})",
+        got=str(tuple(shape)),
+    )
+
+
+def check_symmetric(systems: Tensor) -> None:
+    """Refuse (B, n, n) matrices that are not symmetric; blocks of rows are compared, so memory stays flat."""
+    size = systems.shape[-1]
+    worst = 0.0
+    for start in range(0, size, 1024):
+        part = systems[:, start : start + 1024]
+        worst = max(worst, float((part - systems[:, :, start : start + 1024].mT).abs().max()))
+    largest = float(systems.diagonal(dim1=1, dim2=2).abs().max())
+    if worst > _ASYMMETRY * max(largest, 1e-300):
+        raise SolverError(
+            "the kernel matrix of a Gaussian process",
+            expected="a symmetric matrix",
+            got=f"entries that differ from their mirror by {worst:.1e}, the largest being {largest:.1e}",
+        )
+
+
+def noise_of(noise: float | Tensor, form: Form, rows: int) -> Tensor:
+    """Noise variances as (B, n): a number, (N,) by row, or (N, C) by row and output (not in the form ``shared``)."""
+    given = torch.as_tensor(noise, dtype=torch.float64).detach().cpu()
+    if not bool(torch.isfinite(given).all()) or bool((given < 0).any()):
+        raise SolverError("the noise variance", expected="finite numbers, none below zero", got="others")
+    if given.ndim == 0:
+        given = given.expand(rows)
+    if tuple(given.shape) == (rows,):
+        given = given[:, None].expand(-1, form.outputs)
+    elif tuple(given.shape) != (rows, form.outputs) or (form.kind == "shared" and form.outputs > 1):
+        one = "" if form.kind == "shared" else f" or ({rows}, {form.outputs})"
+        raise SolverError(
+            "the noise variance",
+            expected=f"a number, ({rows},){one}",
+            got=str(tuple(given.shape)),
+            do="noise that differs by output needs a kernel matrix of the form 'full' or 'per-output'",
+        )
+    return (given.T[:1] if form.kind == "shared" else form.fold(given)[:, :, 0]).contiguous()

@@ -1,0 +1,231 @@
+"""The posterior of a Gaussian process under Gaussian noise, given kernel matrices.
+
+With prior covariance s K, noise variances Σ = diag(σ_i²) and targets y from which the mean function was subtracted,
+
+    A = s K + Σ,   α = A⁻¹ y,
+    E[f*] = s k* α,   Cov[f*] = s k** − s² k* A⁻¹ k*ᵀ,   log p(y) = −½ yᵀα − ½ log det A − ½ n log 2π.
+
+Rasmussen & Williams, Gaussian Processes for Machine Learning (2006), Algorithm 2.1; with K = J Jᵀ it is Eq. 4 of
+Maddox, Tang, Moreno, Wilson and Damianou, Fast Adaptation with Linearized Neural Networks (2021), whose Eq. 3 has a
+spurious σ² before the covariance.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from regraft.errors import SolverError
+from regraft.heads.gp.factor import Factor, factorise
+from regraft.heads.gp.forms import Form, check_symmetric, columns, form_of, noise_of
+from regraft.heads.products import eigen, one_blas_thread
+from regraft.heads.readout import Status
+from regraft.linear.checks import as_index
+
+__all__ = ["Posterior", "condition"]
+
+_LEAST, _ROUNDING = 1e-10, 1e-6
+"""The least noise, in units of the mean prior variance, for kernels in float64 and for others."""
+
+
+@dataclass(frozen=True, eq=False)
+class Posterior:
+    """f given noisy targets at N rows. Make it with :func:`condition`.
+
+    Kernel matrices given to the methods are K without the scale, in the form of the one that was conditioned on
+    (:mod:`regraft.heads.gp.forms`): ``cross`` between M new rows and the N rows is (M, N), (C, M, N) or (M·C, N·C).
+
+    Attributes:
+        form: ``shared``, ``per-output`` or ``full``, and C.
+        scale: s.
+        noise: (B, n), Σ as it was used.
+        targets: (N, C).
+        weights: α, (N, C).
+        factor: of A.
+        note: what had to be added to the diagonal; empty where nothing had to.
+        status: the residual of A α = y, with the note in its message.
+    """
+
+    form: Form
+    scale: float
+    noise: Tensor
+    targets: Tensor
+    weights: Tensor
+    factor: Factor
+    note: str
+    status: Status
+
+    @property
+    def rows(self) -> int:
+        """N."""
+        return len(self.targets)
+
+    @property
+    def evidence(self) -> float:
+        """log p(y), summed over the outputs."""
+        logdet = float(self.factor.log_determinant().sum()) * self.form.fold(self.targets).shape[2]
+        fit = float((self.targets * self.weights).sum())
+        return -0.5 * (fit + logdet + self.targets.numel() * math.log(2 * math.pi))
+
+    # ------------------------------------------------------------------ new rows
+
+    def mean(self, cross: Tensor) -> Tensor:
+        """E[f*] without the mean function, (M, C)."""
+        return self.form.unfold(self._cross(cross) @ self.form.fold(self.weights))
+
+    def variance(self, cross: Tensor, prior_diag: Tensor) -> Tensor:
+        """Var[f*], (M, C), of f and not of noisy targets; never below zero.
+
+        Args:
+            cross: K of the new rows with the old ones.
+            prior_diag: the diagonal of K at the new rows: (M,), (C, M), or (M·C,) in the form ``full``.
+        """
+        left = self._cross(cross)
+        prior = self.scale * self.form.diagonal(prior_diag, self.form.rows(left.shape[1]))
+        explained = self.factor.half(left.mT.contiguous()).square().sum(1)
+        return self.form.spread((prior - explained).clamp_min(0))
+
+    def covariance(self, cross: Tensor, gram_new: Tensor) -> Tensor:
+        """Cov[f*] in the form of a kernel matrix of M rows: (M, M), (C, M, M) or (M·C, M·C)."""
+        return self.form.release(self._covariance(self._cross(cross), gram_new))
+
+    def sample(self, cross: Tensor, gram_new: Tensor, n: int, seed: int = 0) -> Tensor:
+        """Joint draws of f* without the mean function, (n, M, C); the same for the same seed."""
+        left = self._cross(cross)
+        covariance = self._covariance(left, gram_new)
+        rows, columns_each = left.shape[1], self.form.fold(self.targets).shape[2]
+        generator = torch.Generator().manual_seed(seed)
+        drawn = torch.randn(n, self.form.systems, rows, columns_each, generator=generator, dtype=torch.float64)
+        roots = []
+        for system in covariance:  # its eigenvalues end in zeros, where a Cholesky factor would need jitter
+            values, vectors = eigen(system.contiguous())
+            roots.append(vectors * values.clamp_min(0).sqrt())
+        centre = left @ self.form.fold(self.weights)
+        return self.form.unfold(centre + torch.stack(roots) @ drawn)
+
+    def _cross(self, cross: Tensor) -> Tensor:
+        """s k*, (B, m, n)."""
+        axis = cross.ndim - 2
+        if axis < 0:
+            raise SolverError("a kernel matrix with new rows", expected="two or three axes", got=str(cross.ndim))
+        rows = self.form.rows(cross.shape[axis])
+        return self.scale * self.form.matrix(cross, rows, self.rows, "the kernel between new rows and the old ones")
+
+    def _covariance(self, left: Tensor, gram_new: Tensor) -> Tensor:
+        rows = self.form.rows(left.shape[1])
+        half = self.factor.half(left.mT.contiguous())
+        found = self.scale * self.form.matrix(gram_new, rows, rows, "the kernel of the new rows") - half.mT @ half
+        return (found + found.mT) / 2
+
+    # ------------------------------------------------------------------ rows that come and go
+
+    def extend(
+        self, cross_block: Tensor, gram_block: Tensor, targets: Tensor, noise: float | Tensor | None = None
+    ) -> Posterior:
+        """The posterior with m more rows, as if all had been there: O(n² m).
+
+        Args:
+            cross_block: K between the new rows and the old ones.
+            gram_block: K of the new rows.
+            targets: (m, C).
+            noise: their noise variances; that of the last row where ``None``.
+
+        Raises:
+            SolverError: shapes that do not fit, or new rows that repeat old ones up to rounding.
+        """
+        new = columns(targets)
+        if new.shape[1] != self.form.outputs:
+            raise SolverError("the new targets", expected=f"(m, {self.form.outputs})", got=str(tuple(new.shape)))
+        between = self.scale * self.form.matrix(cross_block, len(new), self.rows, "the kernel with the new rows")
+        inside = self.scale * self.form.matrix(gram_block, len(new), len(new), "the kernel of the new rows")
+        if noise is None:
+            last = self.form.entries(torch.tensor([self.rows - 1]))
+            more = self.noise[:, last].repeat(1, len(new))
+        else:
+            more = noise_of(noise, self.form, len(new))
+        more = more.maximum(_floor(inside, gram_block.dtype)[:, None])
+        inside.diagonal(dim1=1, dim2=2).add_(more)
+        factor = self.factor.append(between, inside)
+        return self._refactored(factor, torch.cat([self.noise, more], 1), torch.cat([self.targets, new]))
+
+    def without(self, rows: Tensor | list[int]) -> Posterior:
+        """The posterior without some rows, as if they had never been there: O(n² m).
+
+        Raises:
+            SolverError: no row would be left.
+        """
+        gone = as_index(rows, self.rows)
+        kept = torch.ones(self.rows, dtype=torch.bool)
+        kept[gone] = False
+        if not bool(kept.any()):
+            raise SolverError("nothing is left to condition on", expected="at least one row that stays")
+        entries = self.form.entries(kept.nonzero()[:, 0])
+        factor = self.factor.remove(self.form.entries((~kept).nonzero()[:, 0]))
+        return self._refactored(factor, self.noise[:, entries], self.targets[kept])
+
+    def _refactored(self, factor: Factor, noise: Tensor, targets: Tensor) -> Posterior:
+        return _posterior(replace(self, factor=factor, noise=noise, targets=targets), "Updated")
+
+
+@one_blas_thread()
+def condition(gram: Tensor, targets: Tensor, noise: float | Tensor, scale: float = 1.0) -> Posterior:
+    """Condition a Gaussian process of covariance ``scale · gram`` on targets with independent noise.
+
+    The noise is raised to 1e-10 of the mean prior variance (1e-6 for kernels in float32, which know no better), and
+    eigenvalues that rounding made negative are raised to zero; the status says so.
+
+    Args:
+        gram: K in float32 or float64, symmetric: (N, N) the same for all outputs, (C, N, N) one an output, or
+            (N·C, N·C) over row-major (row, output).
+        targets: y − m(x), (N, C) or (N,).
+        noise: variances: a number, (N,), or (N, C) where the kernel is not shared over the outputs.
+        scale: s > 0.
+
+    Raises:
+        SolverError: shapes that do not fit, NaN, a matrix that is not symmetric or far from positive semi-definite,
+            or neither prior nor noise above zero.
+    """
+    values = columns(targets)
+    if not (math.isfinite(scale) and scale > 0):
+        raise SolverError("the scale of a prior", expected="a finite number above zero", got=f"{scale}")
+    form = form_of(tuple(gram.shape), *values.shape)
+    systems = form.matrix(gram, len(values), len(values), "the kernel matrix of a Gaussian process")
+    check_symmetric(systems)
+    systems = scale * systems
+    floor = _floor(systems, gram.dtype)
+    variances = noise_of(noise, form, len(values))
+    raised = bool((variances < floor[:, None]).any())
+    variances = variances.maximum(floor[:, None])
+    systems.diagonal(dim1=1, dim2=2).add_(variances)
+    factor, said = factorise(systems, floor)
+    if raised:
+        said = f" The noise was raised to {float(floor.max()):.1e}, the rounding of the kernel." + said
+    empty = Status(True, 0, 0.0, "")
+    return _posterior(Posterior(form, float(scale), variances, values, values, factor, said, empty), "Factorised")
+
+
+def _floor(systems: Tensor, dtype: torch.dtype) -> Tensor:
+    """The least noise beside (B, n, n) prior covariances whose kernel came in a dtype, (B,)."""
+    relative = _LEAST if dtype == torch.float64 else _ROUNDING
+    return relative * systems.diagonal(dim1=1, dim2=2).mean(1).clamp_min(0)
+
+
+def _posterior(found: Posterior, how: str) -> Posterior:
+    """With the weights and their residual."""
+    right = found.form.fold(found.targets)
+    solution = found.factor.solve(right)
+    if not bool(torch.isfinite(solution).all()):
+        raise SolverError(
+            "the posterior is not finite",
+            expected="targets and a kernel in the range of float64",
+            do="scale the targets, or give a larger noise",
+        )
+    size = float(torch.linalg.vector_norm(right))
+    missed = float(torch.linalg.vector_norm(right - found.factor.times(solution))) / size if size > 0 else 0.0
+    systems, rows = found.form.systems, found.factor.size
+    many = f"{systems} matrices" if systems > 1 else "a matrix"
+    message = f"{how} {many} of {rows} × {rows} in float64.{found.note}"
+    return replace(found, weights=found.form.unfold(solution), status=Status(True, 0, missed, message))

@@ -1,0 +1,348 @@
+"""Posteriors against plain inverses in float64, scikit-learn, and themselves after rows came and went."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF
+from torch import Tensor
+
+from regraft.errors import SolverError
+from regraft.heads import Posterior, condition
+
+FORMS = ("shared", "per-output", "full")
+
+
+def normal(*shape: int, seed: int = 0) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+class Problem:
+    """Kernels of N old and M new rows from random features, in one of the three forms, and their dense meaning."""
+
+    def __init__(self, form: str, rows: int = 12, new: int = 5, outputs: int = 3, width: int = 40, seed: int = 0):
+        self.form, self.rows, self.new, self.outputs = form, rows, new, outputs
+        everything = normal(rows + new, outputs, width, seed=seed) / math.sqrt(width)
+        if form == "full":
+            flat = everything.reshape(-1, width)
+            self.whole = flat @ flat.T
+        elif form == "per-output":
+            self.whole = torch.einsum("icp,jcp->cij", everything, everything)
+        else:
+            self.whole = everything[:, 0] @ everything[:, 0].T
+        self.targets = normal(rows + new, outputs, seed=seed + 1)
+
+    def kernel(self, left: slice | Tensor, right: slice | Tensor) -> Tensor:
+        left, right = (torch.arange(self.rows + self.new)[index] for index in (left, right))
+        if self.form == "full":
+            step = torch.arange(self.outputs)
+            left, right = ((i[:, None] * self.outputs + step).reshape(-1) for i in (left, right))
+        return self.whole[..., left[:, None], right[None]]
+
+    @property
+    def old(self) -> slice:
+        return slice(0, self.rows)
+
+    @property
+    def fresh(self) -> slice:
+        return slice(self.rows, None)
+
+    def posterior(self, noise: float | Tensor = 0.1, scale: float = 1.5) -> Posterior:
+        return condition(self.kernel(self.old, self.old), self.targets[self.old], noise, scale)
+
+    def dense(self, kernel: Tensor) -> Tensor:
+        """The kernel over row-major (row, output)."""
+        if self.form == "full":
+            return kernel
+        if self.form == "shared":
+            return torch.kron(kernel, torch.eye(self.outputs, dtype=torch.float64))
+        size = kernel.shape[1:]
+        out = torch.zeros(size[0], self.outputs, size[1], self.outputs, dtype=torch.float64)
+        for c in range(self.outputs):
+            out[:, c, :, c] = kernel[c]
+        return out.reshape(size[0] * self.outputs, -1)
+
+    def oracle(self, noise: Tensor, scale: float = 1.5) -> tuple[Tensor, Tensor, float]:
+        """Mean (M, C), covariance (M·C, M·C), log marginal likelihood, by plain inverses; noise (N, C)."""
+        inside = scale * self.dense(self.kernel(self.old, self.old)) + torch.diag(noise.reshape(-1))
+        cross = scale * self.dense(self.kernel(self.fresh, self.old))
+        y = self.targets[self.old].reshape(-1)
+        inverse = torch.linalg.inv(inside)
+        mean = (cross @ inverse @ y).reshape(self.new, self.outputs)
+        covariance = scale * self.dense(self.kernel(self.fresh, self.fresh)) - cross @ inverse @ cross.T
+        normal = torch.distributions.MultivariateNormal(torch.zeros_like(y), inside)
+        return mean, covariance, float(normal.log_prob(y))
+
+
+def diagonal(kernel: Tensor) -> Tensor:
+    return kernel.diagonal(dim1=-2, dim2=-1)
+
+
+@pytest.mark.parametrize(
+    ("form", "noise"),
+    [(form, noise) for form in FORMS for noise in ("number", "rows", "cells") if (form, noise) != ("shared", "cells")],
+)
+def test_the_posterior_is_the_plain_inverse(form: str, noise: str) -> None:
+    problem = Problem(form)
+    given = {"number": 0.1, "rows": 0.05 + normal(12, seed=5).square(), "cells": 0.05 + normal(12, 3, seed=6).square()}
+    level = torch.as_tensor(given[noise], dtype=torch.float64)
+    wide = level[:, None].expand(12, 3) if noise == "rows" else level.expand(12, 3)
+    mean, covariance, evidence = problem.oracle(wide)
+    found = problem.posterior(given[noise])
+    cross, gram = problem.kernel(problem.fresh, problem.old), problem.kernel(problem.fresh, problem.fresh)
+    torch.testing.assert_close(found.mean(cross), mean, rtol=1e-10, atol=1e-12)
+    torch.testing.assert_close(problem.dense(found.covariance(cross, gram)), covariance, rtol=1e-9, atol=1e-11)
+    variance = found.variance(cross, diagonal(gram))
+    torch.testing.assert_close(variance.reshape(-1), covariance.diagonal(), rtol=1e-9, atol=1e-11)
+    assert found.evidence == pytest.approx(evidence, rel=1e-10)
+    assert found.status.converged
+    assert found.status.residual < 1e-12
+    system = problem.dense(problem.kernel(problem.old, problem.old)) * 1.5 + torch.diag(wide.reshape(-1))
+    torch.testing.assert_close(system @ found.weights.reshape(-1), problem.targets[problem.old].reshape(-1))
+
+
+def test_function_space_is_parameter_space() -> None:
+    """With K = Φ Φᵀ: mean Φ* w̄ and covariance Φ* (ΦᵀΦ/σ² + I)⁻¹ Φ*ᵀ (paper, Eq. 2)."""
+    phi, new, y = normal(30, 8), normal(6, 8, seed=2), normal(30, 1, seed=3)
+    inverse = torch.linalg.inv(phi.T @ phi / 0.2 + torch.eye(8, dtype=torch.float64))
+    found = condition(phi @ phi.T, y, 0.2)
+    torch.testing.assert_close(found.mean(new @ phi.T), new @ inverse @ phi.T @ y / 0.2, rtol=1e-9, atol=1e-10)
+    torch.testing.assert_close(found.covariance(new @ phi.T, new @ new.T), new @ inverse @ new.T, rtol=0, atol=1e-10)
+
+
+def test_agrees_with_scikit_learn() -> None:
+    x, new = normal(40, 2), normal(9, 2, seed=1)
+    y = torch.sin(x[:, 0]) + 0.1 * normal(40, seed=2)
+    kernel = RBF(0.8)
+    theirs = GaussianProcessRegressor(kernel, alpha=0.03, optimizer=None).fit(x.numpy(), y.numpy())
+    mean, covariance = theirs.predict(new.numpy(), return_cov=True)
+    cross = torch.from_numpy(kernel(new.numpy(), x.numpy()))
+    found = condition(torch.from_numpy(kernel(x.numpy())), y, 0.03)
+    np.testing.assert_allclose(found.mean(cross)[:, 0], mean, atol=1e-10)
+    ours = found.covariance(cross, torch.from_numpy(kernel(new.numpy())))
+    np.testing.assert_allclose(ours, covariance, atol=1e-9)
+    assert found.evidence == pytest.approx(theirs.log_marginal_likelihood_value_, rel=1e-10)
+
+
+def test_variance_grows_away_from_the_data_to_the_prior_and_shrinks_on_it() -> None:
+    x = torch.linspace(-1, 1, 21, dtype=torch.float64)[:, None]
+    away = torch.tensor([[0.0], [1.5], [2.5], [30.0]], dtype=torch.float64)
+    found = condition(torch.exp(-2 * torch.cdist(x, x).square()), torch.sin(x), 0.01, 2.0)
+    variance = found.variance(torch.exp(-2 * torch.cdist(away, x).square()), torch.ones(4))[:, 0]
+    assert bool((variance.diff() > 0).all())
+    assert float(variance[0]) < 0.01
+    assert float(variance[-1]) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_draws_have_the_posteriors_mean_and_covariance(form: str) -> None:
+    problem = Problem(form, outputs=2, new=3)
+    found = problem.posterior()
+    cross, gram = problem.kernel(problem.fresh, problem.old), problem.kernel(problem.fresh, problem.fresh)
+    drawn = found.sample(cross, gram, 20_000, seed=1)
+    assert torch.equal(drawn[:50], found.sample(cross, gram, 20_000, seed=1)[:50])
+    assert not torch.equal(drawn[:50], found.sample(cross, gram, 50, seed=2))
+    covariance = problem.dense(found.covariance(cross, gram))
+    size = float(covariance.diagonal().max())
+    torch.testing.assert_close(drawn.mean(0), found.mean(cross), rtol=0, atol=5 * math.sqrt(size / 20_000))
+    torch.testing.assert_close(drawn.reshape(20_000, -1).T.cov(), covariance, rtol=0, atol=0.05 * size)
+
+
+def test_a_draw_of_a_deterministic_prior_is_its_mean() -> None:
+    """Rank one, noise nearly zero: every draw lies on the line that the data fixed."""
+    phi = torch.tensor([[1.0], [2.0], [3.0]], dtype=torch.float64)
+    found = condition(phi[:1] @ phi[:1].T, torch.tensor([0.5]), 1e-10)
+    drawn = found.sample(phi[1:] @ phi[:1].T, phi[1:] @ phi[1:].T, 7)
+    torch.testing.assert_close(
+        drawn, torch.tensor([[1.0], [1.5]], dtype=torch.float64).expand(7, 2, 1), atol=1e-3, rtol=0
+    )
+
+
+# ---------------------------------------------------------------------- rows that come and go
+
+
+def same(first: Posterior, second: Posterior, atol: float = 1e-9) -> None:
+    torch.testing.assert_close(first.weights, second.weights, rtol=1e-7, atol=atol)
+    torch.testing.assert_close(first.factor.lower, second.factor.lower, rtol=1e-7, atol=atol)
+    torch.testing.assert_close(first.noise, second.noise)
+    torch.testing.assert_close(first.targets, second.targets)
+    assert first.evidence == pytest.approx(second.evidence, rel=1e-8)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_later_labels_give_the_posterior_of_all(form: str) -> None:
+    problem, rows = Problem(form), torch.arange(17)
+    start = condition(problem.kernel(rows[:12], rows[:12]), problem.targets[:12], 0.1, 1.5)
+    grown = start
+    for row in ([12, 13], [14], [15, 16]):
+        index = torch.tensor(row)
+        before = torch.arange(row[0])
+        grown = grown.extend(problem.kernel(index, before), problem.kernel(index, index), problem.targets[index])
+    same(grown, condition(problem.whole, problem.targets, 0.1, 1.5))
+    same(grown.without(list(range(12, 17))), start)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("gone", [[0], [11], [5, 3], [0, 1, 2, 3, 4, 5, 6, 7], [-1], [2, 2]])
+def test_withdrawn_labels_give_the_posterior_of_the_rest(form: str, gone: list[int]) -> None:
+    problem = Problem(form)
+    noise = 0.1 + normal(12, seed=4).square()
+    kept = torch.tensor([i for i in range(12) if i not in [g % 12 for g in gone]])
+    expected = condition(problem.kernel(kept, kept), problem.targets[kept], noise[kept], 1.5)
+    same(problem.posterior(noise).without(gone), expected)
+
+
+def test_withdrawing_works_over_many_blocks_of_columns() -> None:
+    problem = Problem("shared", rows=300, width=500)
+    found = problem.posterior().without([7, 130, 131, 290])
+    kept = torch.tensor([i for i in range(300) if i not in (7, 130, 131, 290)])
+    same(found, condition(problem.kernel(kept, kept), problem.targets[kept], 0.1, 1.5))
+
+
+@given(st.integers(1, 9), st.integers(1, 4), st.integers(0, 1000), st.data())
+@settings(max_examples=25, deadline=None)
+def test_rows_that_come_and_go_leave_no_trace(rows: int, new: int, seed: int, data: st.DataObject) -> None:
+    problem = Problem("full", rows=rows, new=new, outputs=2, seed=seed)
+    start = problem.posterior(0.3)
+    later = torch.arange(rows, rows + new)
+    grown = start.extend(
+        problem.kernel(later, problem.old), problem.kernel(later, later), problem.targets[later], noise=0.7
+    )
+    same(grown.without(later), start)
+    if rows > 1:
+        gone = data.draw(st.lists(st.integers(0, rows - 1), min_size=1, max_size=rows - 1, unique=True))
+        kept = torch.tensor([i for i in range(rows) if i not in gone])
+        same(start.without(gone), condition(problem.kernel(kept, kept), problem.targets[kept], 0.3, 1.5))
+
+
+def test_extending_takes_the_noise_of_the_new_rows() -> None:
+    problem, rows = Problem("shared"), torch.arange(17)
+    noise = 0.1 + normal(17, seed=4).square()
+    start = condition(problem.kernel(rows[:12], rows[:12]), problem.targets[:12], noise[:12])
+    later = rows[12:]
+    grown = start.extend(
+        problem.kernel(later, rows[:12]), problem.kernel(later, later), problem.targets[12:], noise[12:]
+    )
+    same(grown, condition(problem.whole, problem.targets, noise))
+
+
+# ---------------------------------------------------------------------- edges
+
+
+def test_one_row() -> None:
+    found = condition(torch.tensor([[2.0]]), torch.tensor([3.0]), 1.0)
+    assert float(found.mean(torch.tensor([[2.0]]))) == pytest.approx(2.0)
+    assert float(found.variance(torch.tensor([[2.0]]), torch.tensor([2.0]))) == pytest.approx(2 - 4 / 3)
+
+
+def test_duplicated_rows_and_noise_of_zero_are_answered_and_said() -> None:
+    phi = normal(4, 6)[[0, 1, 2, 3, 3, 0]]
+    y = normal(4, seed=1)[[0, 1, 2, 3, 3, 0]]
+    found = condition(phi @ phi.T, y, 0.0)
+    assert "raised" in found.status.message
+    torch.testing.assert_close(found.mean(phi @ phi.T)[:, 0], y, rtol=1e-6, atol=1e-6)
+    variance = found.variance(phi @ phi.T, (phi @ phi.T).diagonal())
+    assert bool((variance >= 0).all())
+    assert float(variance.max()) < 1e-7
+    assert math.isfinite(found.evidence)
+
+
+def test_a_constant_target_that_the_mean_function_explains_gives_the_mean() -> None:
+    problem = Problem("shared")
+    found = condition(problem.kernel(problem.old, problem.old), torch.zeros(12, 3), 0.1)
+    assert not found.mean(problem.kernel(problem.fresh, problem.old)).any()
+    assert found.status.residual == 0
+
+
+def test_a_kernel_that_rounding_made_indefinite_is_mended_and_said() -> None:
+    phi = normal(200, 3, seed=8)
+    exact = phi @ phi.T
+    spoiled = (exact + 3e-5 * normal(200, 200)).float()
+    spoiled = (spoiled + spoiled.T) / 2
+    assert float(torch.linalg.eigvalsh(spoiled.double())[0]) < -1e-4
+    y = phi @ normal(3, 1, seed=9)
+    found = condition(spoiled, y, 0.0)
+    assert "indefinite" in found.status.message
+    torch.testing.assert_close(found.mean(spoiled), y, rtol=1e-2, atol=1e-3)
+    assert bool((found.variance(spoiled, spoiled.diagonal()) >= 0).all())
+
+
+def test_float32_kernels_are_answered_to_their_own_rounding() -> None:
+    problem = Problem("full", rows=40)
+    cross = problem.kernel(problem.fresh, problem.old)
+    kernel = problem.kernel(problem.old, problem.old)
+    found = condition(kernel.float(), problem.targets[problem.old], 0.1)
+    exact = condition(kernel, problem.targets[problem.old], 0.1)
+    assert found.weights.dtype == torch.float64
+    torch.testing.assert_close(found.mean(cross.float()), exact.mean(cross), rtol=1e-5, atol=1e-5)
+
+
+def test_a_kernel_of_zeros_keeps_the_prior() -> None:
+    found = condition(torch.zeros(3, 3), torch.ones(3), 0.5)
+    assert not found.mean(torch.zeros(2, 3)).any()
+    with pytest.raises(SolverError, match="noise"):
+        condition(torch.zeros(3, 3), torch.ones(3), 0.0)
+
+
+EYE = torch.eye(3, dtype=torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("gram", "targets", "noise", "scale", "words"),
+    [
+        (torch.eye(3)[:2], torch.ones(3), 0.1, 1.0, "expected"),
+        (EYE, torch.ones(4), 0.1, 1.0, "expected"),
+        (EYE * float("nan"), torch.ones(3), 0.1, 1.0, "NaN"),
+        (EYE, torch.tensor([1.0, float("nan"), 0.0]), 0.1, 1.0, "NaN"),
+        (EYE, torch.ones(3), -0.1, 1.0, "below zero"),
+        (EYE, torch.ones(3), float("nan"), 1.0, "finite"),
+        (EYE, torch.ones(3), torch.ones(2), 1.0, "noise"),
+        (EYE, torch.ones(3, 2), torch.ones(3, 2), 1.0, "differs by output"),
+        (EYE, torch.ones(3), 0.1, 0.0, "above zero"),
+        (EYE + torch.tensor([[0, 1, 0], [0, 0, 0], [0, 0, 0.0]]), torch.ones(3), 0.1, 1.0, "symmetric"),
+        (torch.diag(torch.tensor([1.0, 1.0, -0.5])), torch.ones(3), 0.1, 1.0, "positive semi-definite"),
+        (torch.zeros(0, 0), torch.zeros(0, 1), 0.1, 1.0, "N > 0"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(
+    gram: Tensor, targets: Tensor, noise: float | Tensor, scale: float, words: str
+) -> None:
+    with pytest.raises(SolverError, match=words):
+        condition(gram, targets, noise, scale)
+
+
+def test_new_rows_that_do_not_fit_are_refused() -> None:
+    problem = Problem("per-output")
+    found = problem.posterior()
+    cross, gram = problem.kernel(problem.fresh, problem.old), problem.kernel(problem.fresh, problem.fresh)
+    for call in (
+        lambda: found.mean(cross[0]),
+        lambda: found.mean(cross[:, :, 1:]),
+        lambda: found.mean(cross * float("inf")),
+        lambda: found.variance(cross, torch.ones(5)),
+        lambda: found.covariance(cross, gram[:, 1:]),
+        lambda: found.extend(cross, gram, problem.targets[:4]),
+        lambda: found.extend(cross, gram, problem.targets[12:, :2]),
+        lambda: found.without(list(range(12))),
+    ):
+        with pytest.raises(SolverError):
+            call()
+    impossible = 2 * problem.kernel(torch.tensor([0]), problem.old)
+    with pytest.raises(SolverError, match="does not go with"):
+        found.extend(impossible, impossible[:, :, :1], problem.targets[:1])
+
+
+def test_a_row_that_comes_twice_without_noise_is_answered() -> None:
+    problem = Problem("shared")
+    again = problem.kernel(torch.tensor([0]), problem.old)
+    found = problem.posterior(0.0).extend(again, again[:, :1], problem.targets[:1])
+    rows = torch.tensor([*range(12), 0])
+    expected = condition(problem.kernel(rows, rows), problem.targets[rows], 0.0, 1.5)
+    new = problem.kernel(problem.fresh, rows)
+    torch.testing.assert_close(found.mean(new), expected.mean(new), rtol=1e-5, atol=1e-5)
