@@ -11,7 +11,7 @@ from tests.features.test_tangent import jacobian, made
 from tests.network.zoo import OWN, build, save
 from torch import Tensor, nn
 
-from regraft.features import Tangent
+from regraft.features import Tangent, ntk
 from regraft.linear import Blocks
 from regraft.network import Network, load
 
@@ -79,6 +79,11 @@ def check(network: Network, select: str | None, batch: object, fast: bool, *, gr
     found = torch.cat([block.flatten(0, 1).flatten(1) for block in rows.values()], dim=1)
     close(found, matrix.view(tangent.n_rows, tangent.n_outputs, -1)[[2, 0]].flatten(0, 1))
     assert any("cached activations (" in line for line in tangent.path) == graph, tangent.path
+    close(ntk(tangent), matrix @ matrix.T)
+    close(
+        ntk(tangent, tangent.take([2, 0])),
+        (matrix @ matrix.T).unflatten(1, (-1, tangent.n_outputs))[:, [2, 0]].flatten(1),
+    )
     return tangent
 
 

@@ -7,11 +7,13 @@ from regraft.features.plan import Block, Plan, Taps, by_size, plan
 from regraft.features.pooling import Pooling, choose_pooling
 from regraft.features.store import DTYPES, Store
 from regraft.features.sweep import Progress, find, pool_batch, sweep
-from regraft.features.tangent import Tangent, TangentCost
+from regraft.features.tangent import NTK, Form, Tangent, TangentCost, form_error, ntk, ntk_within_rows
 
 __all__ = [
     "DTYPES",
+    "NTK",
     "Block",
+    "Form",
     "Plan",
     "Pooling",
     "Progress",
@@ -26,10 +28,13 @@ __all__ = [
     "choose_pooling",
     "entries",
     "find",
+    "form_error",
     "gathered",
     "grid_of",
     "map_plan",
     "maps",
+    "ntk",
+    "ntk_within_rows",
     "plan",
     "pool_batch",
     "positions",

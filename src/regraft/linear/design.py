@@ -25,7 +25,17 @@ from regraft.linear.operator import Operator, Tagged
 from regraft.linear.structured import BlockDiagonal
 from regraft.linear.tags import Tag, closure
 
-__all__ = ["Design", "gram_of", "join_of", "operator_of", "rename_of", "rows_of", "scale_of", "take_of"]
+__all__ = [
+    "Design",
+    "deviations_of",
+    "gram_of",
+    "join_of",
+    "operator_of",
+    "rename_of",
+    "rows_of",
+    "scale_of",
+    "take_of",
+]
 
 
 class Design(ABC):
@@ -135,7 +145,7 @@ class Design(ABC):
         Args:
             prior: one number for all blocks, or numbers by name (blocks not named keep 1).
         """
-        return scale_of(self, _deviations(self, prior))
+        return scale_of(self, deviations_of(self, prior))
 
     @final
     def renamed(self, prefix: str) -> Design:
@@ -180,7 +190,7 @@ class Design(ABC):
             ``KroneckerIdentity(K, C)`` where the design is X ⊗ I_C and a rule says so; otherwise the
             matrix-free product (one adjoint and one apply a vector).
         """
-        return gram_of(self, _deviations(self, 1.0 if prior is None else prior))
+        return gram_of(self, deviations_of(self, 1.0 if prior is None else prior))
 
     @final
     def ggn(self, hessian: Tensor | Operator) -> Operator:
@@ -213,8 +223,12 @@ class Design(ABC):
         return f"{type(self).__name__}({what}{'; ' + tags if tags else ''})"
 
 
-def _deviations(design: Design, prior: Mapping[str, float] | float) -> dict[str, float]:
-    """Read a prior as one finite non-negative standard deviation a block."""
+def deviations_of(design: Design, prior: Mapping[str, float] | float) -> dict[str, float]:
+    """Read a prior as one finite non-negative standard deviation a block, as :meth:`Design.scaled` takes it.
+
+    Raises:
+        ShapeError: a name that is no block's, or a number that is none.
+    """
     if isinstance(prior, Mapping):
         unknown = [name for name in prior if name not in design.shapes]
         if unknown:

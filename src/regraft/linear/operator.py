@@ -19,7 +19,7 @@ from torch import Tensor
 from regraft.linear.checks import ShapeError, check_float
 from regraft.linear.tags import Tag, closure, meet
 
-__all__ = ["Identity", "Operator", "Tagged", "add", "diagonal", "scale", "shifted"]
+__all__ = ["Identity", "Operator", "Tagged", "add", "dense", "diagonal", "scale", "shifted"]
 
 
 class Operator(ABC):
@@ -130,8 +130,8 @@ class Operator(ABC):
         return shifted(self, float(value))
 
     def dense(self) -> Tensor:
-        """Return the ``(n, m)`` matrix, by m products: for tests and small operators."""
-        return self.apply(torch.eye(self.shape[1], dtype=self.dtype, device=self.device))
+        """Return the ``(n, m)`` matrix; m products, for small operators, unless a rule is registered."""
+        return dense(self)
 
     def diagonal(self) -> Tensor:
         """Return the diagonal ``(n,)`` of a square operator; m products unless a rule is registered."""
@@ -260,6 +260,12 @@ def scale(operator: Operator, factor: float) -> Operator:
 def shifted(operator: Operator, value: float) -> Operator:
     """Return A + value · I; dispatches on the type of A."""
     return add(operator, scale(Identity(operator.shape[0], operator.dtype, device=operator.device), value))
+
+
+@singledispatch
+def dense(operator: Operator) -> Tensor:
+    """Return the matrix, by default from m products with unit vectors at once."""
+    return operator.apply(torch.eye(operator.shape[1], dtype=operator.dtype, device=operator.device))
 
 
 @singledispatch

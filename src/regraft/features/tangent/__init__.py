@@ -1,5 +1,7 @@
-"""The network's Jacobian with respect to selected parameters, as a design."""
+"""The Jacobian as a design, and its kernel."""
 
 from regraft.features.tangent.design import Tangent, TangentCost
+from regraft.features.tangent.kernel import Form
+from regraft.features.tangent.ntk import NTK, form_error, ntk, ntk_within_rows
 
-__all__ = ["Tangent", "TangentCost"]
+__all__ = ["NTK", "Form", "Tangent", "TangentCost", "form_error", "ntk", "ntk_within_rows"]

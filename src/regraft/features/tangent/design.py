@@ -22,12 +22,13 @@ from regraft.errors import ModelError, RecipeError
 from regraft.features.sweep import base_key
 from regraft.features.tangent.engine import Engine
 from regraft.features.tangent.feed import Feed
+from regraft.features.tangent.tape import Tape
 from regraft.files import canonical_json, digest
 from regraft.linear import Blocks, Design
 from regraft.linear.design import rows_of, take_of
 from regraft.network import Network
 
-__all__ = ["Tangent", "TangentCost"]
+__all__ = ["Part", "Tangent", "TangentCost", "Through"]
 
 Of = Literal["logits", "embedding"]
 
@@ -116,6 +117,18 @@ class Tangent(Design):
         return self._engine.path
 
     @property
+    def feed(self) -> Feed:
+        """The rows, preprocessed."""
+        return self._engine.feed
+
+    @cached_property
+    def tape(self) -> Tape:
+        """The Jacobian layer by layer, of the network as it is (no BatchNorm folded)."""
+        source = self._network.without_head() if self.of == "embedding" else self._network
+        few = self.feed.some(range(min(3, self.n_rows)))
+        return Tape(source, self.names, few, self.dtype)
+
+    @property
     def cost(self) -> TangentCost:
         """What it costs; known before the pass over the rows."""
         per_row = self._engine.way.bytes_per_row
@@ -159,7 +172,7 @@ class Tangent(Design):
         """
         if self.of != "embedding":
             raise ModelError("a head on a tangent", expected='Tangent(…, of="embedding")', got=f"of={self.of!r}")
-        return _Through(self, weight)
+        return Through(self, weight)
 
     def _apply(self, coefficients: Blocks) -> Tensor:
         return self._engine.apply(None, coefficients)
@@ -169,7 +182,7 @@ class Tangent(Design):
 
 
 @final
-class _Part(Design):
+class Part(Design):
     """Some rows of a tangent: only these are computed."""
 
     def __init__(self, whole: Tangent, index: Tensor) -> None:
@@ -184,7 +197,7 @@ class _Part(Design):
 
 
 @final
-class _Through(Design):
+class Through(Design):
     """(I ⊗ W) Φ: the tangents of a linear head's outputs."""
 
     def __init__(self, design: Design, weight: Tensor) -> None:
@@ -205,17 +218,17 @@ class _Through(Design):
 
 @take_of.register
 def _(design: Tangent, index: Tensor) -> Design:
-    return _Part(design, index)
+    return Part(design, index)
 
 
 @take_of.register
-def _(design: _Part, index: Tensor) -> Design:
-    return _Part(design.whole, design.index[index])
+def _(design: Part, index: Tensor) -> Design:
+    return Part(design.whole, design.index[index])
 
 
 @take_of.register
-def _(design: _Through, index: Tensor) -> Design:
-    return _Through(design.design.take(index), design.weight)
+def _(design: Through, index: Tensor) -> Design:
+    return Through(design.design.take(index), design.weight)
 
 
 @rows_of.register
@@ -224,12 +237,12 @@ def _(design: Tangent, index: Tensor) -> Blocks:
 
 
 @rows_of.register
-def _(design: _Part, index: Tensor) -> Blocks:
+def _(design: Part, index: Tensor) -> Blocks:
     return design.whole._engine.rows(design.index[index])
 
 
 @rows_of.register
-def _(design: _Through, index: Tensor) -> Blocks:
+def _(design: Through, index: Tensor) -> Blocks:
     inner = design.design.rows(index)
     return inner.map(lambda block: torch.einsum("nd...,cd->nc...", block, design.weight))
 

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from regraft.errors import ModelError
 from regraft.network import Network
 
-__all__ = ["Form", "Replay", "form_of"]
+__all__ = ["Form", "Replay", "cast", "form_of", "private_copy"]
 
 _AGREE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
@@ -136,7 +136,7 @@ class Replay:
         exact: Mapping[str, Tensor] | None = None,
     ) -> None:
         self.names, self.dtype, self.whole = tuple(names), dtype, whole
-        self.network = _private(network, dtype)
+        self.network = private_copy(network, dtype)
         for name, value in (exact or {}).items():
             self.network.module.get_parameter(name).data = value.clone()
         module = self.network.module
@@ -275,10 +275,7 @@ class Replay:
 
     def cast(self, batch: Any) -> Any:
         """The batch on the network's device, floats in the dtype of the arithmetic."""
-        return pytree.tree_map(
-            lambda v: v.to(self.dtype) if isinstance(v, Tensor) and v.is_floating_point() else v,
-            self.network.place(batch),
-        )
+        return cast(self.network, batch, self.dtype)
 
     # ------------------------------------------------------------------------------- values row by row
 
@@ -388,7 +385,7 @@ def _slots(versions: Sequence[tuple[Tensor, int]]) -> list[_Slot]:
     return slots
 
 
-def _private(network: Network, dtype: torch.dtype) -> Network:
+def private_copy(network: Network, dtype: torch.dtype) -> Network:
     """A copy with modules of its own; tensors are shared where the dtype is the same."""
     tensors = [*network.module.parameters(), *network.module.buffers()]
     same = all(t.dtype == dtype for t in tensors if t.is_floating_point())
@@ -399,3 +396,10 @@ def _private(network: Network, dtype: torch.dtype) -> Network:
     if callable(choose := getattr(made.module, "set_attn_implementation", None)):
         choose("eager")  # the others leave out the mask, or not, by looking at the numbers of a batch
     return made
+
+
+def cast(network: Network, batch: Any, dtype: torch.dtype) -> Any:
+    """The batch on the network's device, floats in the dtype of the arithmetic."""
+    return pytree.tree_map(
+        lambda v: v.to(dtype) if isinstance(v, Tensor) and v.is_floating_point() else v, network.place(batch)
+    )

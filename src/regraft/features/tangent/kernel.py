@@ -1,0 +1,286 @@
+"""The finite neural tangent kernel K = J D Jᵀ of a network, one layer at a time.
+
+K is a sum over layers, K = Σ_ℓ J_ℓ D_ℓ J_ℓᵀ, so no more of the Jacobian than one layer's block is ever in memory. Of a
+linear layer with one position a row not even that: with inputs A and gradients G of what it returned,
+K_ℓ = (s_W² A Aᵀ + s_b²) ∘ (G Gᵀ).
+
+Paper: Maddox, Tang, Moreno, Wilson, Damianou, "Fast Adaptation with Linearized Neural Networks", AISTATS 2021,
+Section 3 (there by Jacobian-vector products alone); Jacot, Gabriel, Hongler (2018) for the kernel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from regraft.errors import ModelError
+from regraft.features.tangent.feed import Feed
+from regraft.features.tangent.tape import Layer, Seen, Tape
+
+__all__ = ["Form", "Outer", "Side", "kernel_between", "kernel_within_rows", "outer_layers"]
+
+Form = Literal["full", "outputs", "shared"]
+_TILE = 1024
+"""Rows of a symmetric product that are taken at a time: only the tiles on and above the diagonal are computed."""
+
+
+@dataclass(frozen=True, eq=False)
+class Side:
+    """Rows on one side of a kernel.
+
+    Attributes:
+        tape: gives their derivatives.
+        feed: all rows.
+        index: which of them, in order; all if ``None``.
+        vectors: ``(C, D)``, a linear head on the outputs; the outputs themselves if ``None``.
+        outputs: C.
+        batch_size: rows a pass.
+    """
+
+    tape: Tape
+    feed: Feed
+    index: Tensor | None
+    vectors: Tensor | None
+    outputs: int
+    batch_size: int
+
+    @property
+    def rows(self) -> int:
+        """N."""
+        return self.feed.rows if self.index is None else self.index.numel()
+
+    def batches(self) -> Iterator[tuple[int, int, Any]]:
+        """(start, stop, preprocessed batch)."""
+        place = self.tape.place
+        if self.index is None:
+            for start, stop, batch in self.feed.batches(self.batch_size):
+                yield start, stop, place(batch)
+            return
+        start = 0
+        for part in self.index.split(self.batch_size):
+            yield start, start + len(part), place(self.feed.some(part.tolist()))
+            start += len(part)
+
+
+# --------------------------------------------------------------------------------- one layer's derivatives
+
+
+class Outer:
+    """A flat layer: A ``(N, d)`` and G ``(N, C, o)``, never their product."""
+
+    def __init__(self, part: _Part, side: Side, prior: Mapping[str, float], like: Tensor) -> None:
+        layer = part.layer
+        out, into = layer.shapes.get("weight", (next(iter(layer.shapes.values()))[0], 0))
+        self.a, self.g = like.new_empty((side.rows, into)), like.new_empty((side.rows, side.outputs, out))
+        self.deviations = [prior[layer.names[inner]] if inner in layer.names else 0.0 for inner in ("weight", "bias")]
+
+    def write(self, seen: Seen, start: int, stop: int) -> None:
+        """Keep what some rows show of one output."""
+        if seen.output == 0 and self.a.shape[1]:
+            self.a[start:stop] = seen.given[0]
+        self.g[start:stop, seen.output] = seen.gradient[0]
+
+    def add_to(self, total: Tensor, other: Outer, form: Form) -> None:
+        """Add this layer's part of the kernel, a tile beside the total at a time; of a symmetric one half."""
+        weight, bias = self.deviations
+        c, o = self.g.shape[1:]
+        for start in range(0, len(self.a), _TILE):
+            stop, first = min(start + _TILE, len(self.a)), start if other is self else 0
+            inner = (self.a[start:stop] @ other.a[first:].T) * weight**2 + bias**2
+            g, h = self.g[start:stop], other.g[first:]
+            if form == "full":
+                outer = (g.reshape(-1, o) @ h.reshape(-1, o).T).view(len(g), c, *h.shape[:2])
+                outer *= inner[:, None, :, None]
+                total[start * c : stop * c, first * h.shape[1] :] += outer.flatten(2).flatten(0, 1)
+            elif form == "shared":
+                total[start:stop, first:] += inner * (g.flatten(1) @ h.flatten(1).T) / c
+            else:
+                total[:, start:stop, first:] += inner * (g.transpose(0, 1) @ h.permute(1, 2, 0))
+
+    def within(self) -> Tensor:
+        """Every row with itself, ``(N, C, C)``."""
+        weight, bias = self.deviations
+        inner = self.a.square().sum(1) * weight**2 + bias**2
+        return inner[:, None, None] * torch.bmm(self.g, self.g.mT)
+
+    def times(self, vector: Tensor) -> Tensor:
+        """K_ℓ v for v ``(N, C)``, by W = Σ_jd v_jd g_jd a_jᵀ: no product of all pairs of rows."""
+        weight, bias = self.deviations
+        moved = torch.einsum("nco,nc->no", self.g, vector)
+        back = self.a @ (self.a.T @ moved) * weight**2 + moved.sum(0) * bias**2
+        return torch.einsum("nco,no->nc", self.g, back)
+
+
+class _Explicit:
+    """Any layer: a span of J D^½ written out, ``(N, C, p)``."""
+
+    def __init__(self, part: _Part, side: Side, prior: Mapping[str, float], like: Tensor) -> None:
+        self.span = part.span
+        self.j = like.new_empty((side.rows, side.outputs, part.stop - part.start))
+        self.deviations = {inner: prior[name] for inner, name in part.layer.names.items()}
+
+    def write(self, seen: Seen, start: int, stop: int) -> None:
+        place, (low, high) = 0, self.span
+        for inner, value in seen.rows.items():
+            flat = value.reshape(stop - start, -1)
+            first, last = max(low - place, 0), min(high - place, flat.shape[1])
+            if first < last:
+                held = self.j[start:stop, seen.output, place + first - low : place + last - low]
+                torch.mul(flat[:, first:last], self.deviations[inner], out=held)
+            place += flat.shape[1]
+
+    def add_to(self, total: Tensor, other: _Explicit, form: Form) -> None:
+        if form == "full":
+            _add_product(total, self.j.flatten(0, 1), other.j.flatten(0, 1), other is self)
+        elif form == "shared":
+            _add_product(total, self.j.flatten(1), other.j.flatten(1), other is self, 1 / self.j.shape[1])
+        else:
+            for c in range(self.j.shape[1]):
+                _add_product(total[c], self.j[:, c], other.j[:, c], other is self)
+
+    def within(self) -> Tensor:
+        """Every row with itself, ``(N, C, C)``."""
+        return torch.bmm(self.j, self.j.mT)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """A layer, or as many of its parameters as are held at a time."""
+
+    layer: Layer
+    start: int
+    stop: int
+
+    @property
+    def span(self) -> tuple[int, int]:
+        return self.start, self.stop
+
+    def hold(self, side: Side, prior: Mapping[str, float], like: Tensor) -> Any:
+        """Room for its derivatives."""
+        return (Outer if self.layer.flat else _Explicit)(self, side, prior, like)
+
+
+def _groups(layers: Sequence[Layer], sides: Sequence[Side], memory: int) -> list[list[_Part]]:
+    """Parts of layers that are held at a time: each group costs a pass over the rows."""
+    size = sides[0].tape.like.itemsize
+    numbers = sum(side.rows * side.outputs for side in sides)  # of each parameter
+    most = max(1, memory // (size * numbers))
+    groups: list[list[_Part]] = [[]]
+    room = most
+    for layer in layers:
+        if layer.flat:  # at most as much as A and G take; a matrix of out rows never counts for more than its sum
+            takes = [(0, layer.size, min(layer.size, sum(layer.shapes.get("weight", (layer.size,)))))]
+        else:
+            takes = [(low, min(low + most, layer.size), 0) for low in range(0, layer.size, most)]
+        for low, high, flat in takes:
+            needed = flat or high - low
+            if needed > room and groups[-1]:
+                groups.append([])
+                room = most
+            groups[-1].append(_Part(layer, low, high))
+            room -= needed
+    return groups
+
+
+def _add_product(total: Tensor, left: Tensor, right: Tensor, symmetric: bool, factor: float = 1.0) -> None:
+    """total += factor · L Rᵀ; of a symmetric one the tiles below the diagonal are left for :func:`_mirror`."""
+    step = _TILE if symmetric else max(1, len(left))
+    for start in range(0, len(left), step):
+        first = start if symmetric else 0
+        total[start : start + step, first:].addmm_(left[start : start + step], right[first:].T, alpha=factor)
+
+
+def _mirror(total: Tensor) -> None:
+    """The tiles below the diagonal from those above it."""
+    for matrix in total if total.ndim == 3 else [total]:
+        for start in range(0, len(matrix), _TILE):
+            stop = start + _TILE
+            matrix[stop:, start:stop] = matrix[start:stop, stop:].T
+
+
+# ------------------------------------------------------------------------------------------- the kernels
+
+
+def kernel_between(
+    left: Side,
+    right: Side | None,
+    prior: Mapping[str, float],
+    form: Form,
+    memory: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Tensor:
+    """K of two sides' rows, or of one side's with itself.
+
+    Args:
+        left, right: the rows; ``None`` for the left ones again, of which only half the products are computed.
+        prior: the standard deviation of each parameter, by name: D = diag(prior²).
+        form: ``full`` ``(N·C, M·C)``, row-major over (row, output); ``outputs`` ``(C, N, M)``, every output with
+            itself; ``shared`` ``(N, M)``, the mean of these over outputs.
+        memory: bytes of derivatives held at a time; layers beyond that are left for another pass over the rows.
+        progress: ``progress(rows done, rows in all)``, over all passes.
+    """
+    other = left if right is None else right
+    like = left.tape.like
+    n, m, c, d = left.rows, other.rows, left.outputs, other.outputs
+    if form != "full" and c != d:
+        raise ModelError("a kernel of like outputs", expected=f"{c} outputs on both sides", got=str(d))
+    shape = {"full": (n * c, m * d), "outputs": (c, n, m), "shared": (n, m)}[form]
+    total = torch.zeros(shape, dtype=like.dtype, device=like.device)
+    sides = [left] if right is None else [left, right]
+    groups = _groups(left.tape.layers, sides, memory)
+    done, all_rows = 0, len(groups) * sum(side.rows for side in sides)
+    for group in groups:
+        held: list[dict[_Part, Any]] = []
+        for side in sides:
+            held.append({part: part.hold(side, prior, like) for part in group})
+            for rows in _read(side, held[-1]):
+                done += rows
+                if progress:
+                    progress(done, all_rows)
+        for part in group:
+            mine = held[0].pop(part)
+            mine.add_to(total, mine if right is None else held[1].pop(part), form)
+    if right is None:
+        _mirror(total)
+    return total
+
+
+def _read(side: Side, held: Mapping[_Part, Any]) -> Iterator[int]:
+    """One pass over the rows into what holds the derivatives; gives the rows of each batch."""
+    wanted: dict[Layer, list[Any]] = {}
+    for part, holder in held.items():
+        wanted.setdefault(part.layer, []).append(holder)
+    for start, stop, batch in side.batches():
+        for seen in side.tape.read(batch, side.vectors, list(wanted)):
+            for holder in wanted[seen.layer]:
+                holder.write(seen, start, stop)
+        yield stop - start
+
+
+def kernel_within_rows(side: Side, prior: Mapping[str, float]) -> Tensor:
+    """K of every row with itself, ``(N, C, C)``: the rows are read once, a batch at a time."""
+    like = side.tape.like
+    total = like.new_zeros((side.rows, side.outputs, side.outputs))
+    for start, stop, batch in side.batches():
+        some = replace(side, index=torch.arange(start, stop))
+        held = {part: part.hold(some, prior, like) for part in (_Part(x, 0, x.size) for x in side.tape.layers)}
+        holders = {part.layer: holder for part, holder in held.items()}
+        for seen in side.tape.read(batch, side.vectors, side.tape.layers):
+            holders[seen.layer].write(seen, 0, stop - start)
+        for holder in holders.values():
+            total[start:stop] += holder.within()
+    return total
+
+
+def outer_layers(side: Side, prior: Mapping[str, float]) -> list[Outer] | None:
+    """A and G of every layer where all are flat, from one pass over the rows; ``None`` where one is not."""
+    if not all(layer.flat for layer in side.tape.layers):
+        return None
+    held = {part: part.hold(side, prior, side.tape.like) for part in (_Part(x, 0, x.size) for x in side.tape.layers)}
+    for _ in _read(side, held):
+        pass
+    return list(held.values())

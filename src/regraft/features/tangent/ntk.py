@@ -1,0 +1,149 @@
+"""Kernels of tangents: the Gram matrix and what predictions need of it, and the operator that never writes it out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import final
+
+import torch
+from torch import Tensor
+
+from regraft.errors import ModelError
+from regraft.features.tangent.design import Part, Tangent, Through
+from regraft.features.tangent.kernel import Form, Outer, Side, kernel_between, kernel_within_rows, outer_layers
+from regraft.linear import Blocks, Design, Operator, Tag
+from regraft.linear.design import deviations_of, gram_of
+from regraft.linear.operator import dense, diagonal
+
+__all__ = ["NTK", "form_error", "ntk", "ntk_within_rows"]
+
+Progress = Callable[[int, int], None]
+MEMORY = 2**31
+
+
+def ntk(
+    rows: Design,
+    other: Design | None = None,
+    *,
+    form: Form = "full",
+    prior: Mapping[str, float] | float = 1.0,
+    memory: int = MEMORY,
+    progress: Progress | None = None,
+) -> Tensor:
+    """The finite neural tangent kernel K[(i, c), (j, d)] = Σ_k s_k² ∂f_c(x_i)/∂θ_k ∂f_d(x'_j)/∂θ_k.
+
+    Exact, a layer at a time: a pass forward and C backward over the rows for every ``memory`` bytes of derivatives.
+    Of one set of rows half the products are computed.
+
+    Args:
+        rows: a Tangent, rows taken from one, or one seen through a head.
+        other: another of the same parameters; ``None`` for the kernel of ``rows`` with itself.
+        form: ``full``: all outputs with all, ``(N·C, M·C)``, row-major over (row, output). ``outputs``: each output
+            with itself, ``(C, N, M)``: outputs are taken to be independent. ``shared``: the mean of these,
+            ``(N, M)``: one kernel for all outputs. The last two are approximations for C > 1:
+            :func:`form_error` measures them.
+        prior: standard deviations s, one for all parameters or by name (1 where not named).
+        memory: bytes of derivatives held at a time.
+        progress: ``progress(rows done, rows in all)`` over all passes.
+
+    Raises:
+        ModelError: a design that is no tangent's, or two of different parameters.
+
+    Paper: Maddox et al. (2021), Section 3.
+    """
+    left, right = _side(rows), None if other is None else _side(other)
+    if other is not None and other.shapes != rows.shapes:
+        raise ModelError("a kernel between two tangents", expected="the same parameters", got="others")
+    return kernel_between(left, right, deviations_of(rows, prior), form, memory, progress)
+
+
+def ntk_within_rows(rows: Design, *, prior: Mapping[str, float] | float = 1.0) -> Tensor:
+    """The kernel of every row with itself, ``(N, C, C)``: the prior covariance of its outputs.
+
+    A pass forward and C backward over the rows; see :func:`ntk` for the arguments and errors.
+    """
+    return kernel_within_rows(_side(rows), deviations_of(rows, prior))
+
+
+def form_error(rows: Design, form: Form, *, prior: Mapping[str, float] | float = 1.0, sample: int = 64) -> float:
+    """What an approximate form leaves out: ‖K − K̃‖_F / ‖K‖_F on the first ``sample`` rows, K̃ the form written as K.
+
+    ``outputs`` leaves out the products between outputs, ``shared`` (K̃ = K̄ ⊗ I) also what tells outputs apart.
+    """
+    few = rows.take(torch.arange(min(sample, rows.n_rows)))
+    full = ntk(few, prior=prior).view(few.n_rows, few.n_outputs, few.n_rows, few.n_outputs)
+    own = full.diagonal(dim1=1, dim2=3)  # (N, M, C)
+    kept = own.mean(2, keepdim=True).expand_as(own) if form == "shared" else own
+    rest = full.square().sum() - own.square().sum() + (own - kept).square().sum()
+    return 0.0 if form == "full" else float((rest.clamp(min=0) / full.square().sum().clamp(min=1e-30)).sqrt())
+
+
+def _side(rows: Design, index: Tensor | None = None, vectors: Tensor | None = None) -> Side:
+    if isinstance(rows, Through):
+        if vectors is not None:
+            raise ModelError("a kernel of a tangent", expected="one head on it", got="a head on a head")
+        return _side(rows.design, index, rows.weight)
+    if isinstance(rows, Part):
+        return _side(rows.whole, rows.index if index is None else rows.index[index], vectors)
+    if not isinstance(rows, Tangent):
+        raise ModelError(
+            "a kernel of tangents",
+            expected="a Tangent, its rows, or one seen through a head",
+            got=type(rows).__name__,
+            do="use design.gram() for other designs",
+        )
+    outputs = rows.n_outputs if vectors is None else len(vectors)
+    return Side(rows.tape, rows.feed, index, vectors, outputs, rows.batch_size)
+
+
+@final
+class NTK(Operator):
+    """K = J D Jᵀ, ``(N·C, N·C)`` over row-major outputs, without writing it out.
+
+    Products are one adjoint and one apply of the tangent; of networks whose chosen layers are all linear with one
+    position a row they are matrix products with the layers' inputs A and gradients G, kept after the first:
+    (K v)_ic = Σ_ℓ g_ic · (s_W² W_ℓ a_i + s_b² b_ℓ) with W_ℓ = Σ_jd v_jd g_jd a_jᵀ and b_ℓ = Σ_jd v_jd g_jd.
+    ``dense()`` and ``diagonal()`` go layer by layer, as :func:`ntk` does.
+    """
+
+    def __init__(self, rows: Design, prior: Mapping[str, float]) -> None:
+        size = rows.n_rows * rows.n_outputs
+        super().__init__((size, size), rows.dtype, tags=(Tag.POSITIVE_SEMIDEFINITE,), device=rows.device)
+        self.rows, self.prior = rows, dict(prior)
+
+    @cached_property
+    def outers(self) -> list[Outer] | None:
+        """A and G of every layer, where all are linear with one position a row."""
+        return outer_layers(_side(self.rows), self.prior)
+
+    def _apply(self, vectors: Tensor) -> Tensor:
+        return torch.stack([self._product(column) for column in vectors.T], dim=1)
+
+    def _product(self, column: Tensor) -> Tensor:
+        outputs = column.reshape(self.rows.n_rows, self.rows.n_outputs)
+        if self.outers is not None:
+            return torch.stack([layer.times(outputs) for layer in self.outers]).sum(0).reshape(-1)
+        back = self.rows.adjoint(outputs)
+        scaled = Blocks({name: block * self.prior[name] ** 2 for name, block in back.items()})
+        return self.rows.apply(scaled).reshape(-1)
+
+    def _adjoint(self, vectors: Tensor) -> Tensor:
+        return self._apply(vectors)
+
+
+@dense.register
+def _(operator: NTK) -> Tensor:
+    return ntk(operator.rows, prior=operator.prior)
+
+
+@diagonal.register
+def _(operator: NTK) -> Tensor:
+    return ntk_within_rows(operator.rows, prior=operator.prior).diagonal(dim1=1, dim2=2).reshape(-1)
+
+
+@gram_of.register(Tangent)
+@gram_of.register(Part)
+@gram_of.register(Through)
+def _(design: Design, deviations: Mapping[str, float]) -> Operator:
+    return NTK(design, deviations)

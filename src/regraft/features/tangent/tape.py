@@ -1,0 +1,250 @@
+"""What layers were given and the gradients of what they returned, for batches of rows, one output at a time.
+
+From these two the derivatives by a layer's parameters follow (:mod:`regraft.features.tangent.rules`), so a pass
+forward and one backward an output give the whole Jacobian of a batch without a pass for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from regraft.features.tangent.replay import cast, private_copy
+from regraft.features.tangent.rules import derivatives, is_flat
+from regraft.network import Network
+
+__all__ = ["Layer", "Seen", "Tape"]
+
+_AGREE = {torch.float64: 1e-8, torch.float32: 1e-3}
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """Chosen parameters whose derivatives are found together.
+
+    Attributes:
+        path: of the module.
+        names: the parameters, by their names inside the module.
+        shapes: theirs.
+        ruled: whether there is a rule; parameters without one are all in one layer, by their full names.
+        flat: whether the derivative is an outer product, once a row.
+    """
+
+    path: str
+    names: Mapping[str, str]
+    shapes: Mapping[str, tuple[int, ...]]
+    ruled: bool = True
+    flat: bool = False
+
+    @property
+    def size(self) -> int:
+        """How many numbers the derivative of one output of one row has."""
+        return sum(torch.Size(shape).numel() for shape in self.shapes.values())
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """One layer, one output, one batch.
+
+    Attributes:
+        layer: which.
+        output: which, c.
+        given: what the module was given, one tensor a call.
+        gradient: ∂f_c/∂z of each call.
+        explicit: derivatives that are known already (of parameters without a rule).
+    """
+
+    layer: Layer
+    output: int
+    module: nn.Module
+    given: tuple[Tensor, ...]
+    gradient: tuple[Tensor, ...]
+    explicit: Mapping[str, Tensor] = field(default_factory=dict)
+
+    @property
+    def rows(self) -> dict[str, Tensor]:
+        """``{inner name: (B, *shape)}``: the sum over the calls."""
+        if self.explicit:
+            return dict(self.explicit)
+        total: dict[str, Tensor] = {}
+        for a, g in zip(self.given, self.gradient):
+            for name, value in derivatives(self.module, a, g).items():
+                total[name] = total[name] + value if name in total else value
+        return {name: total[name] for name in self.layer.names}
+
+
+class Tape:
+    """Jacobians of batches, layer by layer.
+
+    Every parameter's rule is compared with plain differentiation on a few rows when the tape is made; what has no
+    rule, or disagrees (a weight that is also used elsewhere), is differentiated row by row.
+
+    Args:
+        network: what is differentiated; a private copy runs, with hooks on its modules.
+        names: the chosen parameters.
+        few: a preprocessed batch of at most three rows.
+        dtype: of the arithmetic.
+    """
+
+    def __init__(self, network: Network, names: Sequence[str], few: Any, dtype: torch.dtype) -> None:
+        self.network, self.names, self._policy = private_copy(network, dtype), tuple(names), network.policy
+        self._copies = False
+        params = dict(self.network.module.named_parameters())
+        self._params = {name: params[name].detach().requires_grad_(True) for name in names}
+        self.layers: tuple[Layer, ...] = self._modules()
+        self.layers = self._checked(self.place(few))
+
+    def _modules(self) -> tuple[Layer, ...]:
+        """Every module that holds chosen parameters itself."""
+        found = []
+        for path, module in self.network.module.named_modules():
+            start = f"{path}." if path else ""
+            own = {inner: f"{start}{inner}" for inner, _ in module.named_parameters(recurse=False)}
+            own = {inner: name for inner, name in own.items() if name in self._params}
+            if own:
+                found.append(Layer(path, own, {inner: tuple(self._params[n].shape) for inner, n in own.items()}))
+        return tuple(found)
+
+    def _checked(self, few: Any) -> tuple[Layer, ...]:
+        """The layers whose rules give what plain differentiation gives; one more for everything else."""
+        outputs = self._forward(few)[0].shape[1]
+        probe = torch.randn((1, outputs), generator=torch.Generator().manual_seed(0)).to(self.like)
+        wanted = self._one_by_one(few, probe, self.names)
+        scale = max(float(value.abs().max()) for value in wanted.values())
+        limit = _AGREE.get(self.like.dtype, 5e-2) * max(scale, 1e-30)
+        good: list[Layer] = []
+        for seen in self.read(few, probe, self.layers):
+            if self._agrees(seen, {inner: wanted[name][0] for inner, name in seen.layer.names.items()}, limit):
+                flat = len(seen.given) == 1 and is_flat(seen.module, seen.given[0])
+                good.append(replace(seen.layer, flat=flat))
+        covered = {name for layer in good for name in layer.names.values()}
+        rest = [name for name in self.names if name not in covered]
+        if rest:
+            shapes = {name: tuple(self._params[name].shape) for name in rest}
+            good.append(Layer("", {name: name for name in rest}, shapes, ruled=False))
+        return tuple(good)
+
+    @staticmethod
+    def _agrees(seen: Seen, wanted: Mapping[str, Tensor], limit: float) -> bool:
+        """Whether the layer has a rule that gives what plain differentiation does."""
+        try:
+            found = seen.rows
+        except (RuntimeError, IndexError, KeyError, ValueError):  # no rule, or positions come before rows
+            return False
+        if any(found[inner].shape != value.shape for inner, value in wanted.items()):
+            return False
+        return all(float((found[inner] - value).abs().max()) <= limit for inner, value in wanted.items())
+
+    @property
+    def like(self) -> Tensor:
+        """A tensor of the arithmetic's dtype and device."""
+        return next(iter(self._params.values()))
+
+    def place(self, batch: Any) -> Any:
+        """The batch on the network's device, floats in the dtype of the arithmetic."""
+        return cast(self.network, batch, self.like.dtype)
+
+    @property
+    def path(self) -> tuple[str, ...]:
+        """How the derivatives are found, a sentence a way."""
+        flat = sum(layer.flat for layer in self.layers)
+        ruled = [layer for layer in self.layers if layer.ruled]
+        found = [f"kernel: {len(ruled)} layers by rules, {flat} of them outer products"]
+        for layer in self.layers:
+            if not layer.ruled:
+                shown = ", ".join(list(layer.names)[:3]) + (", …" if len(layer.names) > 3 else "")
+                found.append(f"kernel: no rule for {shown}: differentiated row by row")
+        return tuple(found)
+
+    # ------------------------------------------------------------------------------------- reading batches
+
+    def read(self, batch: Any, vectors: Tensor | None, layers: Sequence[Layer]) -> Iterator[Seen]:
+        """What a batch shows of some layers, output by output.
+
+        Args:
+            batch: preprocessed rows, as the network takes them.
+            vectors: ``(C, D)``: row c gives the output v_c · f(x); the D outputs themselves if ``None``.
+            layers: which.
+        """
+        ruled = [layer for layer in layers if layer.ruled]
+        outputs, calls = self._forward(batch, [layer.path for layer in ruled])
+        if vectors is None:
+            vectors = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
+        modules = dict(self.network.module.named_modules())
+        results = [z for layer in ruled for _, z in calls[layer.path]]
+        for c, vector in enumerate(vectors if results else ()):
+            more = c + 1 < len(vectors)
+            found = torch.autograd.grad(
+                outputs, results, vector.expand_as(outputs), retain_graph=more, allow_unused=True
+            )
+            back = iter([torch.zeros_like(z) if g is None else g for g, z in zip(found, results)])
+            for layer in ruled:
+                given = tuple(a for a, _ in calls[layer.path])
+                yield Seen(layer, c, modules[layer.path], given, tuple(next(back) for _ in given))
+        for layer in layers:
+            if not layer.ruled:
+                explicit = self._one_by_one(batch, vectors, list(layer.names))
+                for c in range(len(vectors)):
+                    rows = {name: value[c] for name, value in explicit.items()}
+                    yield Seen(layer, c, self.network.module, (), (), rows)
+
+    def _forward(self, batch: Any, paths: Sequence[str] | None = None) -> tuple[Tensor, dict[str, list[Any]]]:
+        """The outputs and every call of some modules; what is written into later is copied first."""
+        wanted = [layer.path for layer in self.layers] if paths is None else paths
+        calls: dict[str, list[Any]] = {path: [] for path in wanted}
+        versions: list[tuple[Tensor, int]] = []
+
+        def keep(path: str) -> Callable[..., Any]:
+            def hook(module: nn.Module, args: Any, out: Any) -> Any:
+                if not args or not isinstance(args[0], Tensor) or not isinstance(out, Tensor):
+                    return None
+                a = args[0].detach()
+                if self._copies:
+                    a, z = a.clone(), out
+                    calls[path].append((a, z))
+                    return out.clone()
+                versions.extend([(a, a._version), (out, out._version)])
+                calls[path].append((a, out))
+                return None
+
+            return hook
+
+        hooks = [self.network.module.get_submodule(path).register_forward_hook(keep(path)) for path in calls]
+        try:
+            with torch.enable_grad(), self._policy.differentiable():
+                outputs = self.network(self._params, {}, batch)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        if any(value._version != version for value, version in versions):
+            self._copies = True
+            return self._forward(batch, paths)
+        return outputs, calls
+
+    def _one_by_one(self, batch: Any, vectors: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+        """``(C, B, *shape)`` by plain differentiation of every row."""
+        found: dict[str, list[Tensor]] = {name: [] for name in names}
+        params = [self._params[name] for name in names]
+        rows = _length(batch)
+        for row in range(rows):
+            outputs = self._forward(_row(batch, row), [])[0]
+            for vector in vectors:
+                back = torch.autograd.grad(outputs, params, vector[None], retain_graph=True, allow_unused=True)
+                for name, param, value in zip(names, params, back):
+                    found[name].append(torch.zeros_like(param) if value is None else value)
+        shape = (rows, len(vectors))
+        return {name: torch.stack(parts).unflatten(0, shape).transpose(0, 1) for name, parts in found.items()}
+
+
+def _length(batch: Any) -> int:
+    return len(next(iter(batch.values()))) if isinstance(batch, Mapping) else len(batch)
+
+
+def _row(batch: Any, row: int) -> Any:
+    if isinstance(batch, Mapping):
+        return {name: value[row : row + 1] for name, value in batch.items()}
+    return batch[row : row + 1]

@@ -1,0 +1,199 @@
+"""The finite neural tangent kernel against the explicit Jacobian in float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.features.test_tangent import jacobian, made
+from tests.features.toy import toy_manifest, toy_network
+from tests.network.zoo import Residual
+from torch import Tensor, nn
+
+from regraft.errors import ModelError
+from regraft.features import NTK, Tangent, form_error, ntk, ntk_within_rows
+from regraft.linear import Design, FeatureDesign, cg
+from regraft.network import Network
+
+
+class Shared(nn.Module):
+    """One layer called twice, one whose weight a function reads too, and a vector that no module owns."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.twice, self.tied, self.norm = nn.Linear(4, 4), nn.Linear(4, 4), nn.LayerNorm(4)
+        self.scale = nn.Parameter(torch.randn(4))
+        self.head = nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.twice(torch.tanh(self.twice(x))))
+        x = torch.tanh(self.tied(x) + x @ self.tied.weight) * self.scale
+        return self.head(self.norm(x))
+
+
+class InPlace(nn.Module):
+    """What layers returned is written into afterwards."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Conv2d(2, 3, 3), nn.Conv2d(3, 3, 3, padding=1), nn.Linear(3, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu_(self.first(x))
+        y = self.second(x)
+        y += x
+        return self.head(torch.relu_(y).mean((2, 3)))
+
+
+def flat_network() -> Network:
+    torch.manual_seed(0)
+    return made(
+        nn.Sequential(nn.Linear(6, 9), nn.Tanh(), nn.Linear(9, 7, bias=False), nn.ReLU(), nn.Linear(7, 3)), (6,)
+    )
+
+
+def exact(tangent: Tangent, batch: object, prior: dict[str, float] | None = None) -> Tensor:
+    """J D^½ by reverse mode on the whole network, ``(N, C, P)``."""
+    matrix = jacobian(tangent._network, tangent.names, batch).view(tangent.n_rows, tangent.n_outputs, -1)
+    sizes = {name: torch.Size(shape).numel() for name, shape in tangent.shapes.items()}
+    scale = torch.cat([torch.full((size,), (prior or {}).get(name, 1.0)) for name, size in sizes.items()])
+    return matrix * scale.double()
+
+
+NETWORKS = {
+    "flat": flat_network,
+    "residual": lambda: made(Residual(3), (3, 5, 4)),
+    "shared": lambda: made(Shared(), (4,)),
+    "in place": lambda: made(InPlace(), (2, 6, 6)),
+}
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_every_form_is_what_the_jacobian_gives(name: str) -> None:
+    torch.manual_seed(1)
+    network = NETWORKS[name]()
+    batch = network.example(5).double()
+    tangent = Tangent(network, "*", batch, dtype=torch.float64, batch_size=2)
+    prior = {parameter: 0.5 + 0.25 * i for i, parameter in enumerate(tangent.names)}
+    j = exact(tangent, batch, prior)
+    full = torch.einsum("icp,jdp->icjd", j, j)
+    n, c = tangent.n_rows, tangent.n_outputs
+    outputs = full.diagonal(dim1=1, dim2=3).permute(2, 0, 1)
+    approx = {"rtol": 1e-9, "atol": 1e-9 * float(full.abs().max())}
+    torch.testing.assert_close(ntk(tangent, prior=prior), full.reshape(n * c, n * c), **approx)
+    torch.testing.assert_close(ntk(tangent, prior=prior, form="outputs"), outputs, **approx)
+    torch.testing.assert_close(ntk(tangent, prior=prior, form="shared"), outputs.mean(0), **approx)
+    within = full.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+    torch.testing.assert_close(ntk_within_rows(tangent, prior=prior), within, **approx)
+    some, rest = torch.tensor([4, 1]), torch.tensor([0, 4, 2])
+    cross = ntk(tangent.take(some), tangent.take(rest), prior=prior)
+    torch.testing.assert_close(cross, full[some][:, :, rest].reshape(2 * c, 3 * c), **approx)
+    kept = {"outputs": full * torch.eye(c).double()[None, :, None, :]}
+    kept["shared"] = outputs.mean(0)[:, None, :, None] * torch.eye(c).double()[None, :, None, :]
+    for form, approximate in kept.items():
+        error = float((full - approximate).norm() / full.norm())
+        assert form_error(tangent, form, prior=prior) == pytest.approx(error, rel=1e-6, abs=1e-9)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+@pytest.mark.parametrize("form", ["full", "outputs", "shared"])
+def test_little_memory_means_more_passes_and_the_same_kernel(name: str, form: str) -> None:
+    torch.manual_seed(1)
+    network = NETWORKS[name]()
+    tangent = Tangent(network, "*", network.example(4).double(), dtype=torch.float64)
+    seen: list[tuple[int, int]] = []
+    tight = ntk(tangent, form=form, memory=2000, progress=lambda done, total: seen.append((done, total)))  # type: ignore[arg-type]
+    torch.testing.assert_close(tight, ntk(tangent, form=form), rtol=1e-10, atol=1e-10)  # type: ignore[arg-type]
+    assert seen[-1][0] == seen[-1][1] > tangent.n_rows
+
+
+def test_tiles_of_a_symmetric_product(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regraft.features.tangent.kernel._TILE", 3)
+    for make in (NETWORKS["flat"], NETWORKS["residual"]):
+        network = make()
+        batch = network.example(8)
+        tangent = Tangent(network, "*", batch.double(), dtype=torch.float64)
+        j = exact(tangent, batch.double()).flatten(0, 1)
+        torch.testing.assert_close(ntk(tangent), j @ j.T)
+        assert torch.equal(ntk(tangent, form="shared"), ntk(tangent, form="shared").T)
+
+
+def test_through_a_head_and_rows_of_it() -> None:
+    network = NETWORKS["residual"]()
+    batch = network.example(5).double()
+    tangent = Tangent(network, None, batch, of="embedding", dtype=torch.float64)
+    head = torch.randn(2, tangent.n_outputs, dtype=torch.float64)
+    through = tangent.through(head).take([3, 0, 4])
+    whole = jacobian(network.without_head(), tangent.names, batch).view(5, tangent.n_outputs, -1)
+    j = torch.einsum("cd,ndp->ncp", head, whole[[3, 0, 4]]).flatten(0, 1)
+    torch.testing.assert_close(ntk(through), j @ j.T)
+    blocks = (j @ j.T).view(3, 2, 3, 2).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
+    torch.testing.assert_close(ntk_within_rows(through), blocks)
+
+
+@pytest.mark.parametrize("name", ["flat", "residual"])
+def test_the_operator_is_the_kernel(name: str) -> None:
+    """Products from layers' inputs and gradients (flat) or from the tangent; dense and diagonal by layers."""
+    network = NETWORKS[name]()
+    tangent = Tangent(network, "*", network.example(5).double(), dtype=torch.float64)
+    prior = dict.fromkeys(tangent.names, 0.7)
+    gram = tangent.gram(prior)
+    dense = ntk(tangent, prior=prior)
+    assert isinstance(gram, NTK)
+    assert (gram.outers is not None) == (name == "flat")
+    torch.testing.assert_close(gram.dense(), dense)
+    torch.testing.assert_close(gram.diagonal(), dense.diagonal())
+    v = torch.randn(len(dense), 2, dtype=torch.float64)
+    torch.testing.assert_close(gram.apply(v), dense @ v)
+    torch.testing.assert_close(gram.adjoint(v), dense @ v)
+    shifted = gram.shifted(0.1)
+    solved = cg(shifted, v, tol=1e-10)
+    torch.testing.assert_close(solved.solution, torch.linalg.solve(dense + 0.1 * torch.eye(len(dense)), v))
+
+
+def test_rows_of_a_manifest_and_float32() -> None:
+    network = toy_network()
+    manifest = toy_manifest(6)
+    tangent = Tangent(network, None, manifest, batch_size=4)
+    kernel = ntk(tangent)
+    rows = torch.cat([block.flatten(0, 1).flatten(1) for block in tangent.rows(range(6)).values()], dim=1).double()
+    assert float((kernel - rows @ rows.T).abs().max()) <= 1e-4 * float(kernel.abs().max())
+    assert kernel.dtype == torch.float32
+
+
+def test_path_says_what_has_no_rule() -> None:
+    tangent = Tangent(NETWORKS["shared"](), "*", torch.randn(3, 4))
+    said = " ".join(tangent.tape.path)
+    assert "tied.weight" in said
+    assert "scale" in said
+    assert "twice" not in said
+
+
+def test_what_has_no_such_kernel() -> None:
+    network, other = flat_network(), made(Residual(3), (3, 5, 4))
+    tangent = Tangent(network, "*", network.example(3))
+    with pytest.raises(ModelError, match="the same parameters"):
+        ntk(tangent, Tangent(other, "*", other.example(2)))
+    design: Design = FeatureDesign({"x": torch.randn(3, 2)}, 1)
+    with pytest.raises(ModelError, match="expected a Tangent"):
+        ntk(design)
+
+
+def test_infinite_width_is_approached() -> None:
+    """One hidden ReLU layer, both layers trained, standard normal weights scaled by 1/√width: the closed form is
+    Θ = x·x' (π − φ)/2π · [weights below] + (‖x‖‖x'‖/2π)(sin φ + (π − φ) cos φ) · [weights above], φ the angle between
+    the inputs (Cho & Saul, 2009; Jacot et al., 2018)."""
+    torch.manual_seed(0)
+    width = 20_000
+    network = made(nn.Sequential(nn.Linear(3, width, bias=False), nn.ReLU(), nn.Linear(width, 1, bias=False)), (3,))
+    for layer in (network.module[0], network.module[2]):
+        nn.init.normal_(layer.weight)
+    network.module[2].weight.data /= width**0.5  # f = v·relu(W x)/√m, its derivative by v carries the 1/√m as a prior
+    x = torch.randn(4, 3)
+    names = list(network.params)
+    found = ntk(Tangent(network, "*", x), prior={names[0]: 1.0, names[1]: width**-0.5})
+    norms = x.norm(dim=1)
+    cosine = (x @ x.T / norms[:, None] / norms).clamp(-1, 1)
+    angle = torch.arccos(cosine)
+    below = (x @ x.T) * (torch.pi - angle) / (2 * torch.pi)
+    above = norms[:, None] * norms / (2 * torch.pi) * (torch.sin(angle) + (torch.pi - angle) * cosine)
+    assert float((found - below - above).abs().max() / (below + above).max()) < 0.05
