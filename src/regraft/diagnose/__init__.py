@@ -3,20 +3,37 @@
 from regraft.diagnose.drift import Axes, Drift, axes, drift
 from regraft.diagnose.energy import Energy, energy, shares
 from regraft.diagnose.exchange import exchange
+from regraft.diagnose.fisher import DifferenceFisher, Fisher, LossHessian, ProductError, fisher, product_error
+from regraft.diagnose.jacobian import (
+    JacobianSpectrum,
+    jacobian_similarities,
+    jacobian_similarity,
+    jacobian_spectrum,
+)
 from regraft.diagnose.kernel import Kernel, feature_kernel
 from regraft.diagnose.weights import LayerChange, weight_changes
 
 __all__ = [
     "Axes",
+    "DifferenceFisher",
     "Drift",
     "Energy",
+    "Fisher",
+    "JacobianSpectrum",
     "Kernel",
     "LayerChange",
+    "LossHessian",
+    "ProductError",
     "axes",
     "drift",
     "energy",
     "exchange",
     "feature_kernel",
+    "fisher",
+    "jacobian_similarities",
+    "jacobian_similarity",
+    "jacobian_spectrum",
+    "product_error",
     "shares",
     "weight_changes",
 ]
