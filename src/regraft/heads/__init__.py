@@ -3,6 +3,7 @@
 from regraft.heads.calibration import link, reliability, temperature
 from regraft.heads.convex.minimise import SOLVERS, minimise
 from regraft.heads.convex.problem import ConvexFit, ConvexProblem
+from regraft.heads.gp.classification import Laplace, laplace, scale_by_evidence
 from regraft.heads.gp.regression import Posterior, condition
 from regraft.heads.gp.spectrum import Hyperparameters, Spectrum
 from regraft.heads.intervals import measure, wilson
@@ -64,6 +65,7 @@ __all__ = [
     "GroupLassoPath",
     "Hyperparameters",
     "Kind",
+    "Laplace",
     "LayerGroups",
     "Link",
     "Offset",
@@ -92,6 +94,7 @@ __all__ = [
     "higher_is_better",
     "keep",
     "kept_design",
+    "laplace",
     "lasso",
     "link",
     "mean_depth",
@@ -106,6 +109,7 @@ __all__ = [
     "reference_scores",
     "relevance",
     "reliability",
+    "scale_by_evidence",
     "score",
     "select",
     "select_reference",

@@ -11,16 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
+from tests.heads.gp import problems
+from tests.heads.gp.problems import FORMS, normal
 from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads import Posterior, condition
-
-FORMS = ("shared", "per-output", "full")
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
 class Problem:
@@ -28,22 +24,12 @@ class Problem:
 
     def __init__(self, form: str, rows: int = 12, new: int = 5, outputs: int = 3, width: int = 40, seed: int = 0):
         self.form, self.rows, self.new, self.outputs = form, rows, new, outputs
-        everything = normal(rows + new, outputs, width, seed=seed) / math.sqrt(width)
-        if form == "full":
-            flat = everything.reshape(-1, width)
-            self.whole = flat @ flat.T
-        elif form == "per-output":
-            self.whole = torch.einsum("icp,jcp->cij", everything, everything)
-        else:
-            self.whole = everything[:, 0] @ everything[:, 0].T
+        self.whole = problems.kernel(form, rows + new, outputs, width, seed)
         self.targets = normal(rows + new, outputs, seed=seed + 1)
 
     def kernel(self, left: slice | Tensor, right: slice | Tensor) -> Tensor:
         left, right = (torch.arange(self.rows + self.new)[index] for index in (left, right))
-        if self.form == "full":
-            step = torch.arange(self.outputs)
-            left, right = ((i[:, None] * self.outputs + step).reshape(-1) for i in (left, right))
-        return self.whole[..., left[:, None], right[None]]
+        return problems.part(self.whole, self.form, left, right, self.outputs)
 
     @property
     def old(self) -> slice:
@@ -58,15 +44,7 @@ class Problem:
 
     def dense(self, kernel: Tensor) -> Tensor:
         """The kernel over row-major (row, output)."""
-        if self.form == "full":
-            return kernel
-        if self.form == "shared":
-            return torch.kron(kernel, torch.eye(self.outputs, dtype=torch.float64))
-        size = kernel.shape[1:]
-        out = torch.zeros(size[0], self.outputs, size[1], self.outputs, dtype=torch.float64)
-        for c in range(self.outputs):
-            out[:, c, :, c] = kernel[c]
-        return out.reshape(size[0] * self.outputs, -1)
+        return problems.dense(kernel, self.form, self.outputs)
 
     def oracle(self, noise: Tensor, scale: float = 1.5) -> tuple[Tensor, Tensor, float]:
         """Mean (M, C), covariance (M·C, M·C), log marginal likelihood, by plain inverses; noise (N, C)."""

@@ -9,29 +9,11 @@ import pytest
 import torch
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF, ConstantKernel, WhiteKernel
+from tests.heads.gp.problems import FORMS, entries, kernel, normal
 from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads import Spectrum, condition
-
-FORMS = ("shared", "per-output", "full")
-
-
-def normal(*shape: int, seed: int = 0) -> Tensor:
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
-
-
-def kernel(form: str, rows: int, outputs: int, width: int = 30) -> Tensor:
-    features = normal(rows, outputs, width) / math.sqrt(width)
-    if form == "shared":
-        return features[:, 0] @ features[:, 0].T
-    if form == "per-output":
-        return torch.einsum("icp,jcp->cij", features, features)
-    return features.reshape(-1, width) @ features.reshape(-1, width).T
-
-
-def entries(form: str, rows: Tensor, outputs: int) -> Tensor:
-    return (rows[:, None] * outputs + torch.arange(outputs)).reshape(-1) if form == "full" else rows
 
 
 @pytest.mark.parametrize("form", FORMS)

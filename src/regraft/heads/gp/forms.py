@@ -99,6 +99,13 @@ class Form:
         found = finite(kernel, what)
         return found if self.kind == "per-output" else found[None]
 
+    def between(self, cross: Tensor, rows: int) -> Tensor:
+        """The kernel of new rows with ``rows`` old ones as (B, m, n); how many new rows there are, its shape says."""
+        what = "the kernel between new rows and the old ones"
+        if cross.ndim not in (2, 3):
+            raise SolverError(what, expected="two or three axes", got=str(cross.ndim))
+        return self.matrix(cross, self.rows(cross.shape[-2]), rows, what)
+
     def release(self, matrix: Tensor) -> Tensor:
         """(B, n, m) as a kernel matrix of this form."""
         return matrix if self.kind == "per-output" else matrix[0]

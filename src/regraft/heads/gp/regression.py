@@ -108,11 +108,7 @@ class Posterior:
 
     def _cross(self, cross: Tensor) -> Tensor:
         """s k*, (B, m, n)."""
-        axis = cross.ndim - 2
-        if axis < 0:
-            raise SolverError("a kernel matrix with new rows", expected="two or three axes", got=str(cross.ndim))
-        rows = self.form.rows(cross.shape[axis])
-        return self.scale * self.form.matrix(cross, rows, self.rows, "the kernel between new rows and the old ones")
+        return self.scale * self.form.between(cross, self.rows)
 
     def _covariance(self, left: Tensor, gram_new: Tensor) -> Tensor:
         rows = self.form.rows(left.shape[1])
