@@ -6,6 +6,7 @@ from regraft.linear.checks import ShapeError
 from regraft.linear.design import Design
 from regraft.linear.features import FeatureDesign
 from regraft.linear.krylov import Outcome, cg, jacobi
+from regraft.linear.lowrank import LowRank, nystrom, pivoted_cholesky
 from regraft.linear.matrix import Cast, Dense, Kept, Matrix, Scaled, SignedRoot, Stacked, Taken, UnitRows
 from regraft.linear.operator import Identity, Operator, Tagged
 from regraft.linear.solve import solve
@@ -24,6 +25,7 @@ __all__ = [
     "Identity",
     "Kept",
     "KroneckerIdentity",
+    "LowRank",
     "Matrix",
     "Operator",
     "Outcome",
@@ -37,5 +39,7 @@ __all__ = [
     "UnitRows",
     "cg",
     "jacobi",
+    "nystrom",
+    "pivoted_cholesky",
     "solve",
 ]
