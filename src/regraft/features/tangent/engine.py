@@ -126,11 +126,17 @@ class Engine:
 
     def adjoint(self, index: Tensor | None, outputs: Tensor) -> dict[str, Tensor]:
         """Jᵀ y of some rows, or of all."""
-        total = {name: torch.zeros_like(value) for name, value in self.replay.params.items()}
+        total: dict[str, Tensor] = {}
         self._count("adjoint", index)
-        for start, rows, values in self.prepared().read(index, self.batch_size):
-            for name, part in self.way.adjoint(values, rows, outputs[start : start + rows]).items():
-                total[name] += part
+        for number, (start, rows, values) in enumerate(self.prepared().read(index, self.batch_size)):
+            parts = self.way.adjoint(values, rows, outputs[start : start + rows])
+            if number < 2:  # the first sum is a tensor anew, for a part may be a view of something else
+                total = {name: total[name] + part for name, part in parts.items()} if total else parts
+            else:
+                for name, part in parts.items():
+                    total[name] += part
+        if not total:
+            total = {name: torch.zeros_like(value) for name, value in self.replay.params.items()}
         return total if self.unfold is None else self.unfold.pull(total)
 
     def rows(self, index: Tensor) -> Blocks:
