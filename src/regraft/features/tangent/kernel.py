@@ -24,7 +24,7 @@ from regraft.features.tangent.tape import Layer, Seen, Tape
 __all__ = ["Form", "Outer", "Side", "kernel_between", "kernel_within_rows", "outer_layers"]
 
 Form = Literal["full", "outputs", "shared"]
-_TILE = 1024
+_TILE = 128
 """Rows of a symmetric product that are taken at a time: only the tiles on and above the diagonal are computed."""
 
 
