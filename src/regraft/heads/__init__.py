@@ -3,7 +3,9 @@
 from regraft.heads.calibration import link, reliability, temperature
 from regraft.heads.convex.minimise import SOLVERS, minimise
 from regraft.heads.convex.problem import ConvexFit, ConvexProblem
+from regraft.heads.gp.cache import VarianceCache, variance_cache
 from regraft.heads.gp.classification import Laplace, laplace, scale_by_evidence
+from regraft.heads.gp.iterative import Iteration
 from regraft.heads.gp.regression import Posterior, condition
 from regraft.heads.gp.spectrum import Hyperparameters, Spectrum
 from regraft.heads.intervals import measure, wilson
@@ -64,6 +66,7 @@ __all__ = [
     "GroupLassoFit",
     "GroupLassoPath",
     "Hyperparameters",
+    "Iteration",
     "Kind",
     "Laplace",
     "LayerGroups",
@@ -84,6 +87,7 @@ __all__ = [
     "Status",
     "Transfer",
     "Variance",
+    "VarianceCache",
     "brier",
     "chosen_scores",
     "condition",
@@ -118,5 +122,6 @@ __all__ = [
     "stability",
     "temperature",
     "transfer",
+    "variance_cache",
     "wilson",
 ]

@@ -147,7 +147,7 @@ def test_a_draw_of_a_deterministic_prior_is_its_mean() -> None:
 
 def same(first: Posterior, second: Posterior, atol: float = 1e-9) -> None:
     torch.testing.assert_close(first.weights, second.weights, rtol=1e-7, atol=atol)
-    torch.testing.assert_close(first.factor.lower, second.factor.lower, rtol=1e-7, atol=atol)
+    torch.testing.assert_close(first.system.lower, second.system.lower, rtol=1e-7, atol=atol)
     torch.testing.assert_close(first.noise, second.noise)
     torch.testing.assert_close(first.targets, second.targets)
     assert first.evidence == pytest.approx(second.evidence, rel=1e-8)

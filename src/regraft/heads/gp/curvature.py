@@ -98,7 +98,7 @@ class _Coupled(Curvature):
         both = torch.einsum("xjc,jcd->xjd", left, blocks).reshape(rows * outputs, -1)
         both.diagonal().add_(1.0)
         self.factor = Factor(_factor(both)[None])
-        self.log_determinant = float(self.factor.log_determinant())
+        self.log_determinant = float(self.factor.log_determinant)
 
     def _down(self, vectors: Tensor) -> Tensor:
         """Sᵀ V for V (n, k)."""
@@ -106,7 +106,7 @@ class _Coupled(Curvature):
         return torch.bmm(self.blocks.mT, vectors.reshape(rows, outputs, -1)).reshape(rows * outputs, -1)
 
     def apply(self, vectors: Tensor) -> Tensor:
-        solved = self.factor.solve(self._down(vectors.reshape(-1, 1))[None])[0]
+        solved = self.factor.inverse(self._down(vectors.reshape(-1, 1))[None])[0]
         rows, outputs, _ = self.blocks.shape
         return torch.bmm(self.blocks, solved.reshape(rows, outputs, 1))[:, :, 0]
 
@@ -126,10 +126,10 @@ class _Columns(Curvature):
         outputs = len(self.roots)
         systems = [_sandwiched(kernel[c if len(kernel) > 1 else 0], self.roots[c]) for c in range(outputs)]
         self.factor = Factor(torch.stack([_factor(system) for system in systems]))
-        self.log_determinant = float(self.factor.log_determinant().sum())
+        self.log_determinant = float(self.factor.log_determinant.sum())
 
     def apply(self, vectors: Tensor) -> Tensor:
-        return (self.factor.solve((self.roots * vectors.T)[:, :, None])[:, :, 0] * self.roots).T
+        return (self.factor.inverse((self.roots * vectors.T)[:, :, None])[:, :, 0] * self.roots).T
 
     def explained(self, cross: Tensor) -> Tensor:
         half = self.factor.half(self.roots[:, :, None] * cross.mT)
@@ -147,13 +147,13 @@ class _Classes(Curvature):
             factor = Factor(_factor(_sandwiched(kernel[c if len(kernel) > 1 else 0], roots))[None])
             half = factor.half(torch.diag(roots)[None])[0]
             torch.mm(half.T, half, out=self.parts[c])
-            self.log_determinant += float(factor.log_determinant())
+            self.log_determinant += float(factor.log_determinant)
         self.sum = Factor(_factor(self.parts.sum(0))[None])
-        self.log_determinant += float(self.sum.log_determinant())
+        self.log_determinant += float(self.sum.log_determinant)
 
     def apply(self, vectors: Tensor) -> Tensor:
         each = (self.parts @ vectors.T[:, :, None])[:, :, 0]
-        shared = self.sum.solve(each.sum(0)[None, :, None])[0]
+        shared = self.sum.inverse(each.sum(0)[None, :, None])[0]
         return (each - (self.parts @ shared)[:, :, 0]).T
 
     def explained(self, cross: Tensor) -> Tensor:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.gp.system import System
 from regraft.heads.products import cholesky, eigen
+from regraft.heads.readout import Status
 
 __all__ = ["Factor", "factorise"]
 
@@ -17,36 +17,50 @@ _FAR = 1e-4
 _BLOCK = 32
 
 
-@dataclass(frozen=True, eq=False)
-class Factor:
-    """A = L Lᵀ, (B, n, n) float64.
+class Factor(System):
+    """A = L Lᵀ in float64.
 
-    Attributes:
-        lower: L.
+    Args:
+        lower: L, (B, n, n).
     """
 
-    lower: Tensor
+    way = "Cholesky in float64"
+
+    def __init__(self, lower: Tensor) -> None:
+        self.lower, self.size = lower, int(lower.shape[-1])
 
     @property
-    def size(self) -> int:
-        """n."""
-        return int(self.lower.shape[-1])
+    def log_determinant(self) -> Tensor:  # type: ignore[override]
+        """log det A, (B,)."""
+        return 2 * self.lower.diagonal(dim1=1, dim2=2).log().sum(1)
 
     def half(self, right: Tensor) -> Tensor:
         """L⁻¹ R for R (B, n, k)."""
         return torch.linalg.solve_triangular(self.lower, right, upper=False)
 
-    def solve(self, right: Tensor) -> Tensor:
+    def inverse(self, right: Tensor) -> Tensor:
         """A⁻¹ R for R (B, n, k)."""
         return torch.linalg.solve_triangular(self.lower.mT, self.half(right), upper=True)
 
-    def times(self, vectors: Tensor) -> Tensor:
-        """A X for X (B, n, k)."""
-        return self.lower @ (self.lower.mT @ vectors)
+    def solve(self, right: Tensor) -> tuple[Tensor, Status]:
+        """A⁻¹ R for R (B, n, k), and its residual."""
+        solution = self.inverse(right)
+        size = float(torch.linalg.vector_norm(right))
+        missed = float(torch.linalg.vector_norm(right - self.times(solution)))
+        return solution, Status(True, 0, missed / size if size > 0 else 0.0, "")
 
-    def log_determinant(self) -> Tensor:
-        """log det A, (B,)."""
-        return 2 * self.lower.diagonal(dim1=1, dim2=2).log().sum(1)
+    def times_one(self, number: int, vectors: Tensor) -> Tensor:
+        """L (Lᵀ X)."""
+        return self.lower[number] @ (self.lower[number].T @ vectors)
+
+    def explained(self, left: Tensor) -> Tensor:
+        """‖L⁻¹ k*ᵀ‖² of each row."""
+        return self.half(left.mT.contiguous()).square().sum(1)
+
+    def explained_jointly(self, left: Tensor) -> Tensor:
+        """(L⁻¹ K*ᵀ)ᵀ (L⁻¹ K*ᵀ)."""
+        half = self.half(left.mT.contiguous())
+        return half.mT @ half
 
     def append(self, between: Tensor, inside: Tensor) -> Factor:
         """The factor of [[A, Bᵀ], [B, D]] for B (B, m, n) and D (B, m, m): O(n² m).

@@ -29,9 +29,11 @@ _ASYMMETRY = 1e-4
 """How far from symmetric a kernel matrix may be, relative to its largest entry: some float32 roundings."""
 
 
-def finite(values: Tensor, what: str, do: str = "look for NaN in the network's derivatives") -> Tensor:
-    """The values in float64 on the CPU, refused where they are not finite."""
-    found = values.detach().to(device="cpu", dtype=torch.float64)
+def finite(
+    values: Tensor, what: str, do: str = "look for NaN in the network's derivatives", *, wide: bool = True
+) -> Tensor:
+    """The values on the CPU, in float64 where ``wide``, refused where they are not finite."""
+    found = values.detach().to(device="cpu", dtype=torch.float64 if wide else None)
     if not bool(torch.isfinite(found).all()):
         raise SolverError(what, expected="finite numbers", got="NaN or infinity", do=do)
     return found
@@ -92,11 +94,11 @@ class Form:
             return values[0][:, None].expand(-1, self.outputs).contiguous()
         return values.T.contiguous() if self.kind == "per-output" else values.reshape(-1, self.outputs)
 
-    def matrix(self, kernel: Tensor, left: int, right: int, what: str) -> Tensor:
-        """A kernel matrix between ``left`` and ``right`` rows as (B, n, m), in float64."""
+    def matrix(self, kernel: Tensor, left: int, right: int, what: str, *, wide: bool = True) -> Tensor:
+        """A kernel matrix between ``left`` and ``right`` rows as (B, n, m), in float64 where ``wide``."""
         if tuple(kernel.shape) != self.shape(left, right):
             raise SolverError(what, expected=str(self.shape(left, right)), got=str(tuple(kernel.shape)))
-        found = finite(kernel, what)
+        found = finite(kernel, what, wide=wide)
         return found if self.kind == "per-output" else found[None]
 
     def between(self, cross: Tensor, rows: int) -> Tensor:
@@ -111,8 +113,10 @@ class Form:
         return matrix if self.kind == "per-output" else matrix[0]
 
     def diagonal(self, values: Tensor, rows: int) -> Tensor:
-        """The kernel's diagonal as (B, n); (N,) shared, (C, N) per output, (N·C,) or (N, C) full."""
+        """The kernel's diagonal as (B, n); (N,) shared, (C, N) per output, (N·C,), (N, C) or (N, C, C) full."""
         count = self.systems * self.size(rows)
+        if self.kind == "full" and tuple(values.shape) == (rows, self.outputs, self.outputs):
+            values = values.diagonal(dim1=1, dim2=2)
         if values.numel() != count:
             expected = f"{count} numbers, the kernel's diagonal in the form {self.kind!r}"
             raise SolverError("the prior variances", expected=expected, got=str(tuple(values.shape)))

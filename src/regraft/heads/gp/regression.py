@@ -14,18 +14,27 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.gp.factor import Factor, factorise
+from regraft.heads.gp.factor import factorise
 from regraft.heads.gp.forms import Form, check_symmetric, columns, form_of, noise_of
+from regraft.heads.gp.iterative import ITERATION, Iteration, matrix_free, mixed
+from regraft.heads.gp.system import System
 from regraft.heads.products import eigen, one_blas_thread
 from regraft.heads.readout import Status
+from regraft.linear import DenseOperator, KroneckerIdentity, Operator, Tag
 from regraft.linear.checks import as_index
 
-__all__ = ["Posterior", "condition"]
+__all__ = ["METHODS", "Method", "Posterior", "condition"]
+
+Method = Literal["auto", "cholesky", "mixed", "cg"]
+METHODS: tuple[Method, ...] = ("auto", "cholesky", "mixed", "cg")
+_KERNEL = "the kernel matrix of a Gaussian process"
+_DOUBLE, _MIXED = 4_000, 25_000
 
 _LEAST, _ROUNDING = 1e-10, 1e-6
 """The least noise, in units of the mean prior variance, for kernels in float64 and for others."""
@@ -44,7 +53,7 @@ class Posterior:
         noise: (B, n), Σ as it was used.
         targets: (N, C).
         weights: α, (N, C).
-        factor: of A.
+        system: A, and how it is solved.
         note: what had to be added to the diagonal; empty where nothing had to.
         status: the residual of A α = y, with the note in its message.
     """
@@ -54,7 +63,7 @@ class Posterior:
     noise: Tensor
     targets: Tensor
     weights: Tensor
-    factor: Factor
+    system: System
     note: str
     status: Status
 
@@ -64,9 +73,11 @@ class Posterior:
         return len(self.targets)
 
     @property
-    def evidence(self) -> float:
-        """log p(y), summed over the outputs."""
-        logdet = float(self.factor.log_determinant().sum()) * self.form.fold(self.targets).shape[2]
+    def evidence(self) -> float | None:
+        """log p(y), summed over the outputs; ``None`` where the system's determinant is not known."""
+        if self.system.log_determinant is None:
+            return None
+        logdet = float(self.system.log_determinant.sum()) * self.form.fold(self.targets).shape[2]
         fit = float((self.targets * self.weights).sum())
         return -0.5 * (fit + logdet + self.targets.numel() * math.log(2 * math.pi))
 
@@ -81,12 +92,12 @@ class Posterior:
 
         Args:
             cross: K of the new rows with the old ones.
-            prior_diag: the diagonal of K at the new rows: (M,), (C, M), or (M·C,) in the form ``full``.
+            prior_diag: the diagonal of K at the new rows: (M,), (C, M), or in the form ``full`` (M·C,), or
+                (M, C, C) of which the diagonal is taken.
         """
         left = self._cross(cross)
         prior = self.scale * self.form.diagonal(prior_diag, self.form.rows(left.shape[1]))
-        explained = self.factor.half(left.mT.contiguous()).square().sum(1)
-        return self.form.spread((prior - explained).clamp_min(0))
+        return self.form.spread((prior - self.system.explained(left)).clamp_min(0))
 
     def covariance(self, cross: Tensor, gram_new: Tensor) -> Tensor:
         """Cov[f*] in the form of a kernel matrix of M rows: (M, M), (C, M, M) or (M·C, M·C)."""
@@ -112,8 +123,8 @@ class Posterior:
 
     def _covariance(self, left: Tensor, gram_new: Tensor) -> Tensor:
         rows = self.form.rows(left.shape[1])
-        half = self.factor.half(left.mT.contiguous())
-        found = self.scale * self.form.matrix(gram_new, rows, rows, "the kernel of the new rows") - half.mT @ half
+        prior = self.scale * self.form.matrix(gram_new, rows, rows, "the kernel of the new rows")
+        found = prior - self.system.explained_jointly(left)
         return (found + found.mT) / 2
 
     # ------------------------------------------------------------------ rows that come and go
@@ -142,10 +153,10 @@ class Posterior:
             more = self.noise[:, last].repeat(1, len(new))
         else:
             more = noise_of(noise, self.form, len(new))
-        more = more.maximum(_floor(inside, gram_block.dtype)[:, None])
+        more, _ = _raised(more, _floor(inside.diagonal(dim1=1, dim2=2).mean(1), gram_block.dtype))
         inside.diagonal(dim1=1, dim2=2).add_(more)
-        factor = self.factor.append(between, inside)
-        return self._refactored(factor, torch.cat([self.noise, more], 1), torch.cat([self.targets, new]))
+        system = self.system.append(between, inside)
+        return self._updated(system, torch.cat([self.noise, more], 1), torch.cat([self.targets, new]))
 
     def without(self, rows: Tensor | list[int]) -> Posterior:
         """The posterior without some rows, as if they had never been there: O(n² m).
@@ -159,26 +170,44 @@ class Posterior:
         if not bool(kept.any()):
             raise SolverError("nothing is left to condition on", expected="at least one row that stays")
         entries = self.form.entries(kept.nonzero()[:, 0])
-        factor = self.factor.remove(self.form.entries((~kept).nonzero()[:, 0]))
-        return self._refactored(factor, self.noise[:, entries], self.targets[kept])
+        system = self.system.remove(self.form.entries((~kept).nonzero()[:, 0]))
+        return self._updated(system, self.noise[:, entries], self.targets[kept])
 
-    def _refactored(self, factor: Factor, noise: Tensor, targets: Tensor) -> Posterior:
-        return _posterior(replace(self, factor=factor, noise=noise, targets=targets), "Updated")
+    def _updated(self, system: System, noise: Tensor, targets: Tensor) -> Posterior:
+        return _posterior(self.form, self.scale, noise, targets, system, self.note)
 
 
 @one_blas_thread()
-def condition(gram: Tensor, targets: Tensor, noise: float | Tensor, scale: float = 1.0) -> Posterior:
+def condition(
+    gram: Tensor | Operator,
+    targets: Tensor,
+    noise: float | Tensor,
+    scale: float = 1.0,
+    method: Method = "auto",
+    *,
+    iteration: Iteration = ITERATION,
+) -> Posterior:
     """Condition a Gaussian process of covariance ``scale · gram`` on targets with independent noise.
+
+    ==============  =========================================================================================
+    ``cholesky``    in float64; evidence, and rows that come and go
+    ``mixed``       Cholesky in float32 and refined to float64: half the time and memory; evidence
+    ``cg``          conjugate gradients with a low-rank preconditioner: nothing is written out; no evidence
+    ``auto``        ``cholesky`` to n = 4,000 and for matrices in float64, ``mixed`` for others to n = 25,000
+                    and for all matrices in memory; ``cg`` for operators beyond that
+    ==============  =========================================================================================
 
     The noise is raised to 1e-10 of the mean prior variance (1e-6 for kernels in float32, which know no better), and
     eigenvalues that rounding made negative are raised to zero; the status says so.
 
     Args:
         gram: K in float32 or float64, symmetric: (N, N) the same for all outputs, (C, N, N) one an output, or
-            (N·C, N·C) over row-major (row, output).
+            (N·C, N·C) over row-major (row, output); or an operator of the first or last shape.
         targets: y − m(x), (N, C) or (N,).
         noise: variances: a number, (N,), or (N, C) where the kernel is not shared over the outputs.
         scale: s > 0.
+        method: as above.
+        iteration: of ``cg``.
 
     Raises:
         SolverError: shapes that do not fit, NaN, a matrix that is not symmetric or far from positive semi-definite,
@@ -187,41 +216,84 @@ def condition(gram: Tensor, targets: Tensor, noise: float | Tensor, scale: float
     values = columns(targets)
     if not (math.isfinite(scale) and scale > 0):
         raise SolverError("the scale of a prior", expected="a finite number above zero", got=f"{scale}")
+    if method not in METHODS:
+        raise SolverError(f"{method!r} is no method of conditioning", expected=", ".join(METHODS))
+    if isinstance(gram, KroneckerIdentity):
+        gram = gram.factor
     form = form_of(tuple(gram.shape), *values.shape)
-    systems = form.matrix(gram, len(values), len(values), "the kernel matrix of a Gaussian process")
-    check_symmetric(systems)
-    systems = scale * systems
-    floor = _floor(systems, gram.dtype)
+    if isinstance(gram, Operator) and (
+        method in ("cholesky", "mixed") or (method == "auto" and gram.shape[0] <= _MIXED)
+    ):
+        gram = gram.dense()
     variances = noise_of(noise, form, len(values))
-    raised = bool((variances < floor[:, None]).any())
-    variances = variances.maximum(floor[:, None])
-    systems.diagonal(dim1=1, dim2=2).add_(variances)
-    factor, said = factorise(systems, floor)
-    if raised:
-        said = f" The noise was raised to {float(floor.max()):.1e}, the rounding of the kernel." + said
-    empty = Status(True, 0, 0.0, "")
-    return _posterior(Posterior(form, float(scale), variances, values, values, factor, said, empty), "Factorised")
+    if isinstance(gram, Operator) or method == "cg":
+        return _by_iteration(gram, form, scale, variances, values, iteration)
+    systems = form.matrix(gram, len(values), len(values), _KERNEL, wide=False)
+    check_symmetric(systems)
+    floor = _floor(scale * systems.diagonal(dim1=1, dim2=2).mean(1, dtype=torch.float64), gram.dtype)
+    variances, said = _raised(variances, floor)
+    system: System | None = None
+    if method == "mixed" or (method == "auto" and gram.dtype != torch.float64 and systems.shape[1] > _DOUBLE):
+        system = mixed(systems, variances, scale)
+    if system is None:
+        systems = scale * systems.to(torch.float64)
+        systems.diagonal(dim1=1, dim2=2).add_(variances)
+        system, mended = factorise(systems, floor)
+        said += mended
+    return _posterior(form, scale, variances, values, system, said)
 
 
-def _floor(systems: Tensor, dtype: torch.dtype) -> Tensor:
-    """The least noise beside (B, n, n) prior covariances whose kernel came in a dtype, (B,)."""
-    relative = _LEAST if dtype == torch.float64 else _ROUNDING
-    return relative * systems.diagonal(dim1=1, dim2=2).mean(1).clamp_min(0)
+def _by_iteration(
+    gram: Tensor | Operator, form: Form, scale: float, variances: Tensor, values: Tensor, iteration: Iteration
+) -> Posterior:
+    """By conjugate gradients."""
+    if isinstance(gram, Operator):
+        if Tag.POSITIVE_SEMIDEFINITE not in gram.tags:
+            raise SolverError("a kernel", expected="an operator tagged positive semi-definite", got=repr(gram))
+        kernels = [gram]
+    else:
+        systems = form.matrix(gram, len(values), len(values), _KERNEL, wide=False)
+        check_symmetric(systems)
+        kernels = [DenseOperator(system, (Tag.POSITIVE_SEMIDEFINITE,)) for system in systems]
+    level = torch.stack([scale * _mean_diagonal(kernel) for kernel in kernels])
+    variances, said = _raised(variances, _floor(level, gram.dtype))
+    system = matrix_free(kernels, variances, scale, iteration)
+    return _posterior(form, scale, variances, values, system, said)
 
 
-def _posterior(found: Posterior, how: str) -> Posterior:
-    """With the weights and their residual."""
-    right = found.form.fold(found.targets)
-    solution = found.factor.solve(right)
+def _mean_diagonal(kernel: Operator) -> Tensor:
+    """tr K / n, estimated from eight random signs a row: good enough for a floor."""
+    generator = torch.Generator().manual_seed(0)
+    signs = torch.randint(0, 2, (kernel.shape[0], 8), generator=generator).to(kernel.device, kernel.dtype) * 2 - 1
+    return (signs * kernel.apply(signs)).mean().to(device="cpu", dtype=torch.float64)
+
+
+def _floor(level: Tensor, dtype: torch.dtype) -> Tensor:
+    """The least noise beside prior variances of mean ``level`` (B,), whose kernel came in a dtype."""
+    return (_LEAST if dtype == torch.float64 else _ROUNDING) * level.clamp_min(0)
+
+
+def _raised(noise: Tensor, floor: Tensor) -> tuple[Tensor, str]:
+    """Noise (B, n) raised to the floor, and a sentence where that changed it."""
+    if bool((noise >= floor[:, None]).all()):
+        said = ""
+    else:
+        said = f" The noise was raised to {float(floor.max()):.1e}, the rounding of the kernel."
+    return noise.maximum(floor[:, None]), said
+
+
+def _posterior(form: Form, scale: float, noise: Tensor, targets: Tensor, system: System, note: str) -> Posterior:
+    """With the weights, and how well they solve A α = y."""
+    if not bool((noise > 0).all()):
+        raise SolverError("neither prior nor noise is above zero", do="give a noise above zero")
+    solution, status = system.solve(form.fold(targets))
     if not bool(torch.isfinite(solution).all()):
         raise SolverError(
             "the posterior is not finite",
             expected="targets and a kernel in the range of float64",
             do="scale the targets, or give a larger noise",
         )
-    size = float(torch.linalg.vector_norm(right))
-    missed = float(torch.linalg.vector_norm(right - found.factor.times(solution))) / size if size > 0 else 0.0
-    systems, rows = found.form.systems, found.factor.size
-    many = f"{systems} matrices" if systems > 1 else "a matrix"
-    message = f"{how} {many} of {rows} × {rows} in float64.{found.note}"
-    return replace(found, weights=found.form.unfold(solution), status=Status(True, 0, missed, message))
+    many = f"{form.systems} matrices" if form.systems > 1 else "A matrix"
+    parts = [f"{many} of {system.size} × {system.size}, by {system.way}.", status.message, note.strip()]
+    said = replace(status, message=" ".join(part for part in parts if part))
+    return Posterior(form, float(scale), noise, targets, form.unfold(solution), system, note, said)

@@ -1,0 +1,185 @@
+"""Other ways to solve a posterior's system than Cholesky in float64, and cached variances: all equal to it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.heads.gp.problems import FORMS, kernel, normal, part
+from torch import Tensor
+
+from regraft.errors import SolverError
+from regraft.heads import Iteration, Posterior, condition, variance_cache
+from regraft.linear import Dense, DenseOperator, FeatureDesign, Tag, Tagged
+
+OLD, NEW = torch.arange(60), torch.arange(60, 66)
+PSD = (Tag.POSITIVE_SEMIDEFINITE,)
+
+
+def pair(form: str, method: str, noise: float | Tensor = 0.05, **options: object) -> tuple[Posterior, Posterior]:
+    gram, y = kernel(form, 66, 3)[..., :, :], normal(66, 3, seed=1)[OLD]
+    old = part(gram, form, OLD, OLD, 3)
+    found = condition(old, y, noise, 1.3, method, **options)  # type: ignore[arg-type]
+    return condition(old, y, noise, 1.3, "cholesky"), found
+
+
+def blocks(form: str) -> tuple[Tensor, Tensor, Tensor]:
+    gram = kernel(form, 66, 3)
+    new = part(gram, form, NEW, NEW, 3)
+    return part(gram, form, NEW, OLD, 3), new, new.diagonal(dim1=-2, dim2=-1)
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("method", ["mixed", "cg"])
+def test_every_way_is_the_same_posterior(form: str, method: str) -> None:
+    noise = 0.05 + normal(60, seed=4).square()
+    exact, found = pair(form, method, noise, iteration=Iteration(rank=20, tol=1e-11))
+    cross, new, diagonal = blocks(form)
+    assert found.status.converged, found.status.message
+    assert found.status.residual < 1e-9
+    torch.testing.assert_close(found.weights, exact.weights, rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(found.mean(cross), exact.mean(cross), rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(found.variance(cross, diagonal), exact.variance(cross, diagonal), rtol=1e-7, atol=1e-9)
+    torch.testing.assert_close(found.covariance(cross, new), exact.covariance(cross, new), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(found.sample(cross, new, 3), exact.sample(cross, new, 3), rtol=1e-3, atol=1e-3)
+    if method == "cg":
+        assert found.evidence is None
+        assert "nystrom of rank 20" in found.status.message
+    else:
+        assert found.evidence == pytest.approx(exact.evidence, rel=1e-5)
+        assert "float32" in found.status.message
+
+
+@pytest.mark.parametrize("preconditioner", ["nystrom", "pivoted-cholesky"])
+def test_a_preconditioner_saves_products(preconditioner: str) -> None:
+    x = torch.linspace(0, 5, 400, dtype=torch.float64)[:, None]
+    gram, y = torch.exp(-0.5 * torch.cdist(x, x).square()), torch.sin(3 * x)
+    most = [
+        condition(gram, y, 1e-4, method="cg", iteration=Iteration(preconditioner, rank)).status  # type: ignore[arg-type]
+        for rank in (1, 60)
+    ]
+    assert most[1].converged
+    assert most[1].iterations <= 5
+    assert most[1].iterations < most[0].iterations / 10
+
+
+def test_a_designs_gram_is_conditioned_on_without_writing_it_out() -> None:
+    x, new, y = normal(50, 6), normal(5, 6, seed=1), normal(50, 3, seed=2)
+    design = FeatureDesign({"a": Dense(x)}, 3)
+    found = condition(design.gram(), y, 0.1, method="cg")
+    dense = condition(design.gram(), y, 0.1)
+    exact = condition(x @ x.T, y, 0.1)
+    assert found.form.kind == "shared"
+    for each in (found, dense):
+        torch.testing.assert_close(each.mean(new @ x.T), exact.mean(new @ x.T), rtol=1e-6, atol=1e-7)
+    full = condition(Tagged(design.operator() @ design.operator().T, PSD), y, 0.1, method="cg")
+    assert full.form.kind == "full"
+    torch.testing.assert_close(full.weights, exact.weights, rtol=1e-5, atol=1e-6)
+
+
+def test_operators_in_float32_reach_their_own_tolerance() -> None:
+    gram, y = kernel("shared", 60, 1, width=10).float(), normal(60, 2)
+    found = condition(DenseOperator(gram, PSD), y, 0.1, method="cg")
+    assert found.status.converged
+    assert found.status.residual <= 1e-4
+    exact = condition(gram, y, 0.1)
+    torch.testing.assert_close(found.mean(gram), exact.mean(gram), rtol=1e-3, atol=1e-3)
+
+
+def test_stopping_early_is_said_and_leaves_variances_too_large_not_too_small() -> None:
+    exact, found = pair("shared", "cg", 1e-4, iteration=Iteration(rank=2, maxiter=3))
+    cross, _, diagonal = blocks("shared")
+    assert not found.status.converged
+    assert "raise maxiter" in found.status.message
+    assert bool((found.variance(cross, diagonal) >= exact.variance(cross, diagonal) - 1e-9).all())
+
+
+def test_mixed_falls_back_to_float64_where_float32_cannot_factorise() -> None:
+    x = torch.linspace(0, 1, 80, dtype=torch.float64)[:, None]
+    gram = torch.exp(-0.5 * torch.cdist(x, x).square())
+    found = condition(gram, torch.sin(x), 1e-9, method="mixed")
+    assert "float64" in found.status.message
+    assert "float32" not in found.status.message
+    assert found.evidence == pytest.approx(condition(gram, torch.sin(x), 1e-9).evidence, rel=1e-9)
+
+
+def test_mixed_is_refined_where_float32_has_lost_its_digits() -> None:
+    x = normal(300, 2)
+    gram, y = torch.exp(-0.5 * torch.cdist(x, x).square()), normal(300, 1)
+    exact = condition(gram, y, 1e-3)
+    found = condition(gram, y, 1e-3, method="mixed")
+    alone = torch.cholesky_solve(
+        y.float(), torch.linalg.cholesky((gram + 1e-3 * torch.eye(300, dtype=torch.float64)).float())
+    )
+    lost = float((alone.double() - exact.weights).abs().max())
+    assert float((found.weights - exact.weights).abs().max()) < 1e-5 * lost
+    assert found.evidence == pytest.approx(exact.evidence, rel=1e-3)
+
+
+def test_large_kernels_in_float32_take_mixed_and_float64_ones_do_not() -> None:
+    phi = normal(4200, 5)
+    gram = phi @ phi.T
+    y = phi @ normal(5, 1, seed=1)
+    found = condition(gram.float(), y, 0.1)
+    assert "float32" in found.status.message
+    torch.testing.assert_close(found.mean(gram.float()[:9]), condition(gram, y, 0.1).mean(gram[:9]), rtol=0, atol=1e-4)
+    with pytest.raises(SolverError, match="cholesky"):
+        found.without([0])
+    with pytest.raises(SolverError, match="cholesky"):
+        found.extend(gram[:1], gram[:1, :1], y[:1])
+
+
+def test_what_cannot_be_used_is_refused() -> None:
+    gram = torch.eye(4, dtype=torch.float64)
+    for call in (
+        lambda: condition(gram, torch.ones(4), 0.1, method="lu"),  # type: ignore[arg-type]
+        lambda: Iteration("jacobi"),  # type: ignore[arg-type]
+        lambda: condition(DenseOperator(gram), torch.ones(4), 0.1, method="cg"),
+        lambda: condition(gram * float("nan"), torch.ones(4), 0.1, method="cg"),
+        lambda: condition(DenseOperator(gram * float("nan"), PSD), torch.ones(4), 0.1, method="cg"),
+        lambda: condition(DenseOperator(gram, PSD), torch.ones(3), 0.1),
+    ):
+        with pytest.raises(SolverError):
+            call()
+
+
+# ---------------------------------------------------------------------- cached variances
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("method", ["cholesky", "mixed", "cg"])
+def test_a_cache_of_full_rank_is_exact(form: str, method: str) -> None:
+    exact, found = pair(form, method, 0.05 + normal(60, seed=4).square(), iteration=Iteration(tol=1e-11))
+    cross, _, diagonal = blocks(form)
+    cache = variance_cache(found, 180)
+    torch.testing.assert_close(cache.variance(cross, diagonal), exact.variance(cross, diagonal), rtol=1e-6, atol=1e-8)
+    assert cache.worst < 1e-8
+
+
+def test_a_cache_is_never_too_sure_and_tells_its_error() -> None:
+    x = normal(200, 2)
+    gram = torch.exp(-0.5 * torch.cdist(x, x).square())
+    found = condition(gram, normal(200, 1), 0.01 + 0.1 * normal(200, seed=2).square(), 2.0)
+    exact = found.variance(gram, torch.ones(200))
+    before = 1.0
+    for rank in (5, 20, 60):
+        cache = variance_cache(found, rank, seed=1)
+        assert tuple(cache.roots.shape) == (200, rank)
+        excess = cache.variance(gram, torch.ones(200)) - exact
+        assert float(excess.min()) > -1e-9
+        assert cache.worst <= float(excess.max()) / 2.0 + 1e-9
+        assert cache.excess == pytest.approx(float(excess.mean()) / 2.0, rel=0.3)
+        assert cache.excess < before
+        before = cache.excess
+    assert before < 1e-3
+    with pytest.raises(SolverError):
+        variance_cache(found, 0)
+
+
+def test_a_cache_serves_new_rows_from_parameter_space() -> None:
+    """s k* R = s Φ* (Φᵀ R): old rows are not needed."""
+    phi, new = normal(40, 7), normal(5, 7, seed=1)
+    found = condition(phi @ phi.T, normal(40, 1), 0.3, 1.5)
+    cache = variance_cache(found, 7)
+    columns = phi.T @ cache.roots
+    variance = 1.5 * new.square().sum(1) - (1.5 * new @ columns).square().sum(1)
+    torch.testing.assert_close(variance, found.variance(new @ phi.T, new.square().sum(1))[:, 0], rtol=1e-7, atol=1e-9)
