@@ -10,7 +10,7 @@ from tests.network.zoo import Residual
 from torch import Tensor, nn
 
 from regraft.errors import ModelError
-from regraft.features import NTK, Tangent, form_error, ntk, ntk_within_rows
+from regraft.features import NTK, Tangent, form_error, ntk, ntk_adjoints, ntk_project, ntk_within_rows
 from regraft.linear import Design, FeatureDesign, cg
 from regraft.network import Network
 
@@ -148,6 +148,22 @@ def test_the_operator_is_the_kernel(name: str) -> None:
     shifted = gram.shifted(0.1)
     solved = cg(shifted, v, tol=1e-10)
     torch.testing.assert_close(solved.solution, torch.linalg.solve(dense + 0.1 * torch.eye(len(dense)), v))
+
+
+@pytest.mark.parametrize("name", list(NETWORKS))
+def test_many_directions_at_once(name: str) -> None:
+    network = NETWORKS[name]()
+    batch = network.example(5).double()
+    tangent = Tangent(network, "*", batch, dtype=torch.float64, batch_size=2)
+    prior = {parameter: 0.5 + 0.25 * i for i, parameter in enumerate(tangent.names)}
+    j = exact(tangent, batch, prior)
+    vectors = torch.randn(5, tangent.n_outputs, 3, dtype=torch.float64)
+    back = ntk_adjoints(tangent, vectors, prior=prior)
+    flat = torch.cat([block.flatten(1) for block in back.values()], dim=1)
+    torch.testing.assert_close(flat, torch.einsum("nck,ncp->kp", vectors, j))
+    found = ntk_project(tangent, back, prior=prior)
+    torch.testing.assert_close(found.along, j @ flat.T)
+    torch.testing.assert_close(found.within, j @ j.mT)
 
 
 def test_rows_of_a_manifest_and_float32() -> None:

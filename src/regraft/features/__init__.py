@@ -7,7 +7,17 @@ from regraft.features.plan import Block, Plan, Taps, by_size, plan
 from regraft.features.pooling import Pooling, choose_pooling
 from regraft.features.store import DTYPES, Store
 from regraft.features.sweep import Progress, find, pool_batch, sweep
-from regraft.features.tangent import NTK, Form, Tangent, TangentCost, form_error, ntk, ntk_within_rows
+from regraft.features.tangent import (
+    NTK,
+    Form,
+    Tangent,
+    TangentCost,
+    form_error,
+    ntk,
+    ntk_adjoints,
+    ntk_project,
+    ntk_within_rows,
+)
 
 __all__ = [
     "DTYPES",
@@ -34,6 +44,8 @@ __all__ = [
     "map_plan",
     "maps",
     "ntk",
+    "ntk_adjoints",
+    "ntk_project",
     "ntk_within_rows",
     "plan",
     "pool_batch",

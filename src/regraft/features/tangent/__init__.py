@@ -2,6 +2,16 @@
 
 from regraft.features.tangent.design import Tangent, TangentCost
 from regraft.features.tangent.kernel import Form
-from regraft.features.tangent.ntk import NTK, form_error, ntk, ntk_within_rows
+from regraft.features.tangent.ntk import NTK, form_error, ntk, ntk_adjoints, ntk_project, ntk_within_rows
 
-__all__ = ["NTK", "Form", "Tangent", "TangentCost", "form_error", "ntk", "ntk_within_rows"]
+__all__ = [
+    "NTK",
+    "Form",
+    "Tangent",
+    "TangentCost",
+    "form_error",
+    "ntk",
+    "ntk_adjoints",
+    "ntk_project",
+    "ntk_within_rows",
+]

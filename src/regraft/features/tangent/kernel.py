@@ -11,7 +11,7 @@ Section 3 (there by Jacobian-vector products alone); Jacot, Gabriel, Hongler (20
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
@@ -21,7 +21,7 @@ from regraft.errors import ModelError
 from regraft.features.tangent.feed import Feed
 from regraft.features.tangent.tape import Layer, Seen, Tape
 
-__all__ = ["Form", "Outer", "Side", "kernel_between", "kernel_within_rows", "outer_layers"]
+__all__ = ["Form", "Outer", "Side", "kernel_between", "outer_layers"]
 
 Form = Literal["full", "outputs", "shared"]
 _TILE = 128
@@ -101,12 +101,6 @@ class Outer:
             else:
                 total[:, start:stop, first:] += inner * (g.transpose(0, 1) @ h.permute(1, 2, 0))
 
-    def within(self) -> Tensor:
-        """Every row with itself, ``(N, C, C)``."""
-        weight, bias = self.deviations
-        inner = self.a.square().sum(1) * weight**2 + bias**2
-        return inner[:, None, None] * torch.bmm(self.g, self.g.mT)
-
     def times(self, vector: Tensor) -> Tensor:
         """K_ℓ v for v ``(N, C)``, by W = Σ_jd v_jd g_jd a_jᵀ: no product of all pairs of rows."""
         weight, bias = self.deviations
@@ -141,10 +135,6 @@ class _Explicit:
         else:
             for c in range(self.j.shape[1]):
                 _add_product(total[c], self.j[:, c], other.j[:, c], other is self)
-
-    def within(self) -> Tensor:
-        """Every row with itself, ``(N, C, C)``."""
-        return torch.bmm(self.j, self.j.mT)
 
 
 @dataclass(frozen=True)
@@ -259,21 +249,6 @@ def _read(side: Side, held: Mapping[_Part, Any]) -> Iterator[int]:
             for holder in wanted[seen.layer]:
                 holder.write(seen, start, stop)
         yield stop - start
-
-
-def kernel_within_rows(side: Side, prior: Mapping[str, float]) -> Tensor:
-    """K of every row with itself, ``(N, C, C)``: the rows are read once, a batch at a time."""
-    like = side.tape.like
-    total = like.new_zeros((side.rows, side.outputs, side.outputs))
-    for start, stop, batch in side.batches():
-        some = replace(side, index=torch.arange(start, stop))
-        held = {part: part.hold(some, prior, like) for part in (_Part(x, 0, x.size) for x in side.tape.layers)}
-        holders = {part.layer: holder for part, holder in held.items()}
-        for seen in side.tape.read(batch, side.vectors, side.tape.layers):
-            holders[seen.layer].write(seen, 0, stop - start)
-        for holder in holders.values():
-            total[start:stop] += holder.within()
-    return total
 
 
 def outer_layers(side: Side, prior: Mapping[str, float]) -> list[Outer] | None:

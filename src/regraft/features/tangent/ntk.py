@@ -11,12 +11,13 @@ from torch import Tensor
 
 from regraft.errors import ModelError
 from regraft.features.tangent.design import Part, Tangent, Through
-from regraft.features.tangent.kernel import Form, Outer, Side, kernel_between, kernel_within_rows, outer_layers
+from regraft.features.tangent.kernel import Form, Outer, Side, kernel_between, outer_layers
+from regraft.features.tangent.rowwise import Projected, adjoints, project
 from regraft.linear import Blocks, Design, Operator, Tag
 from regraft.linear.design import deviations_of, gram_of
 from regraft.linear.operator import dense, diagonal
 
-__all__ = ["NTK", "form_error", "ntk", "ntk_within_rows"]
+__all__ = ["NTK", "form_error", "ntk", "ntk_adjoints", "ntk_project", "ntk_within_rows"]
 
 Progress = Callable[[int, int], None]
 MEMORY = 2**31
@@ -63,7 +64,21 @@ def ntk_within_rows(rows: Design, *, prior: Mapping[str, float] | float = 1.0) -
 
     A pass forward and C backward over the rows; see :func:`ntk` for the arguments and errors.
     """
-    return kernel_within_rows(_side(rows), deviations_of(rows, prior))
+    return project(_side(rows), deviations_of(rows, prior)).within
+
+
+def ntk_project(rows: Design, directions: Mapping[str, Tensor], *, prior: Mapping[str, float] | float) -> Projected:
+    """Covariances within rows, and Φ qₖ of directions qₖ ``(k, *shape)`` by parameter, Φ = J D^½.
+
+    A pass forward and C backward over the rows, for all directions at once.
+    """
+    return project(_side(rows), deviations_of(rows, prior), directions)
+
+
+def ntk_adjoints(rows: Design, vectors: Tensor, *, prior: Mapping[str, float] | float = 1.0) -> Blocks:
+    """Φᵀ V for V ``(N, C, k)``: blocks ``(k, *shape)``, Φ = J D^½; a pass forward and C backward for all k."""
+    found = adjoints(_side(rows), deviations_of(rows, prior), vectors)
+    return Blocks({name: found[name] for name in rows.shapes})
 
 
 def form_error(rows: Design, form: Form, *, prior: Mapping[str, float] | float = 1.0, sample: int = 64) -> float:

@@ -1,0 +1,85 @@
+"""What is needed of a Jacobian row by row: covariances within rows, and products with several directions at once.
+
+The rows are read once, a batch at a time; of each batch one layer's derivatives are written out at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from regraft.features.tangent.kernel import Side
+from regraft.features.tangent.tape import Layer
+
+__all__ = ["Projected", "adjoints", "project"]
+
+
+@dataclass(frozen=True, eq=False)
+class Projected:
+    """Rows of Φ = J D^½ seen in two ways.
+
+    Attributes:
+        within: Φ_i Φ_iᵀ, ``(N, C, C)``.
+        along: Φ_i qₖ of every direction, ``(N, C, k)``.
+    """
+
+    within: Tensor
+    along: Tensor
+
+
+def project(side: Side, prior: Mapping[str, float], directions: Mapping[str, Tensor] | None = None) -> Projected:
+    """Covariances within rows, and products with directions.
+
+    Args:
+        side: the rows.
+        prior: standard deviation by parameter.
+        directions: qₖ by parameter, ``(k, *shape)``; none if ``None``.
+    """
+    like, count = side.tape.like, 0
+    if directions is not None:
+        count = len(next(iter(directions.values())))
+    within = like.new_zeros((side.rows, side.outputs, side.outputs))
+    along = like.new_zeros((side.rows, side.outputs, count))
+    for start, stop, layer, j in _blocks(side, prior):
+        within[start:stop] += torch.bmm(j, j.mT)
+        if directions is not None:
+            along[start:stop] += j @ _flat(layer, directions).to(j).T
+    return Projected(within, along)
+
+
+def adjoints(side: Side, prior: Mapping[str, float], vectors: Tensor) -> dict[str, Tensor]:
+    """Φᵀ V for V ``(N, C, k)``, by parameter ``(k, *shape)``."""
+    total = {name: vectors.new_zeros((vectors.shape[2], torch.Size(shape).numel())) for name, shape in _shapes(side)}
+    for start, stop, layer, j in _blocks(side, prior):
+        found = vectors[start:stop].flatten(0, 1).T @ j.flatten(0, 1).to(vectors)
+        for name, part in zip(layer.names.values(), found.split(_sizes(layer), dim=1)):
+            total[name] += part
+    return {name: total[name].view(-1, *shape) for name, shape in _shapes(side)}
+
+
+def _blocks(side: Side, prior: Mapping[str, float]) -> Iterator[tuple[int, int, Layer, Tensor]]:
+    """(start, stop, layer, derivatives ``(B, C, p)`` times the prior) of every batch and layer."""
+    layers = side.tape.layers
+    for start, stop, batch in side.batches():
+        held = {layer: side.tape.like.new_empty((stop - start, side.outputs, layer.size)) for layer in layers}
+        for seen in side.tape.read(batch, side.vectors, layers):
+            parts = [value.flatten(1) * prior[seen.layer.names[inner]] for inner, value in seen.rows.items()]
+            torch.cat(parts, 1, out=held[seen.layer][:, seen.output])
+        for layer in layers:
+            yield start, stop, layer, held.pop(layer)
+
+
+def _sizes(layer: Layer) -> list[int]:
+    return [torch.Size(shape).numel() for shape in layer.shapes.values()]
+
+
+def _shapes(side: Side) -> list[tuple[str, tuple[int, ...]]]:
+    return [(name, layer.shapes[inner]) for layer in side.tape.layers for inner, name in layer.names.items()]
+
+
+def _flat(layer: Layer, directions: Mapping[str, Tensor]) -> Tensor:
+    """``(k, p)`` of one layer."""
+    return torch.cat([directions[name].flatten(1) for name in layer.names.values()], dim=1)
