@@ -16,19 +16,21 @@ import numpy as np
 import torch
 from scipy.linalg import eigh
 from scipy.linalg.blas import dsyrk, ssyrk
-from scipy.linalg.lapack import dpotrf, dpotrs, spotrf, spotrs
+from scipy.linalg.lapack import dpotrf, dpotrs, dtrtrs, spotrf, spotrs, strtrs
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
 __all__ = [
     "add_product",
     "cholesky",
+    "cholesky_apply",
     "cholesky_solve",
     "eigen",
     "mirror",
     "multiplies_bfloat16",
     "multiply",
     "one_blas_thread",
+    "triangular_solve",
 ]
 
 # few enough that the factors stay in the cache, and that a bfloat16 product is rounded often, not coarsely
@@ -139,3 +141,17 @@ def cholesky(system: Tensor) -> Tensor | None:
     # the lower triangle in C order is the upper one in Fortran order, whose factor is L transposed
     factor, failed = factorise(system.numpy().T, lower=0, overwrite_a=1, clean=0)
     return None if failed else torch.from_numpy(factor.T).tril_()
+
+
+def cholesky_apply(lower: Tensor, right: Tensor) -> Tensor:
+    """(L Lᵀ)⁻¹ B for L of :func:`cholesky` (n × n, contiguous) and B (n, m) of its dtype; L is not copied."""
+    solve = dpotrs if lower.dtype == torch.float64 else spotrs
+    found, _ = solve(lower.numpy().T, np.asfortranarray(right.numpy()), lower=0)
+    return torch.from_numpy(np.ascontiguousarray(found))
+
+
+def triangular_solve(lower: Tensor, right: Tensor) -> Tensor:
+    """L⁻¹ B for a lower triangular L (n × n, contiguous) and B (n, m) of its dtype; L is not copied."""
+    solve = dtrtrs if lower.dtype == torch.float64 else strtrs
+    found, _ = solve(lower.numpy().T, np.asfortranarray(right.numpy()), lower=0, trans=1)
+    return torch.from_numpy(np.ascontiguousarray(found))

@@ -50,10 +50,10 @@ class VarianceCache:
 def variance_cache(posterior: Posterior, rank: int = 64, seed: int = 0) -> VarianceCache:
     """R with R Rᵀ = Q (Qᵀ A Q)⁻¹ Qᵀ ≤ A⁻¹, Q spanning the leading directions of the kernel whitened by the noise.
 
-    Where Q spans everything, R Rᵀ = A⁻¹. It is the projection behind the cached variances of Pleiss, Gardner, Weinberger
-    and Wilson, Constant-Time Predictive Distributions for Gaussian Processes (2018), with directions from the
-    randomised Nyström approximation in the place of Lanczos vectors; the variances of up to 128 rows are compared with
-    exact ones.
+    Where Q spans everything, R Rᵀ = A⁻¹. It is the projection behind the cached variances of Pleiss, Gardner,
+    Weinberger and Wilson, Constant-Time Predictive Distributions for Gaussian Processes (2018), with directions from
+    the randomised Nyström approximation in the place of Lanczos vectors; the variances of up to 128 rows are compared
+    with exact ones.
 
     Args:
         posterior: solved in any way; products with A are all that is needed, and solves for the comparison.

@@ -159,5 +159,7 @@ class _Classes(Curvature):
     def explained(self, cross: Tensor) -> Tensor:
         images = self.parts @ cross.mT  # (C, N, M)
         own = (images * cross.mT).sum(1).T
-        half = self.sum.half(images).permute(2, 0, 1)
+        outputs, rows, new = images.shape
+        flat = images.transpose(0, 1).reshape(1, rows, outputs * new)
+        half = self.sum.half(flat)[0].view(rows, outputs, new).permute(2, 1, 0)
         return torch.diag_embed(own) - half @ half.mT

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.gp.system import System
-from regraft.heads.products import cholesky, eigen
+from regraft.heads.products import cholesky, cholesky_apply, eigen, triangular_solve
 from regraft.heads.readout import Status
 
 __all__ = ["Factor", "factorise"]
@@ -27,7 +27,7 @@ class Factor(System):
     way = "Cholesky in float64"
 
     def __init__(self, lower: Tensor) -> None:
-        self.lower, self.size = lower, int(lower.shape[-1])
+        self.lower, self.size = lower.contiguous(), int(lower.shape[-1])
 
     @property
     def log_determinant(self) -> Tensor:  # type: ignore[override]
@@ -36,11 +36,11 @@ class Factor(System):
 
     def half(self, right: Tensor) -> Tensor:
         """L⁻¹ R for R (B, n, k)."""
-        return torch.linalg.solve_triangular(self.lower, right, upper=False)
+        return torch.stack([triangular_solve(lower, each) for lower, each in zip(self.lower, right, strict=True)])
 
     def inverse(self, right: Tensor) -> Tensor:
         """A⁻¹ R for R (B, n, k)."""
-        return torch.linalg.solve_triangular(self.lower.mT, self.half(right), upper=True)
+        return torch.stack([cholesky_apply(lower, each) for lower, each in zip(self.lower, right, strict=True)])
 
     def solve(self, right: Tensor) -> tuple[Tensor, Status]:
         """A⁻¹ R for R (B, n, k), and its residual."""
@@ -55,11 +55,11 @@ class Factor(System):
 
     def explained(self, left: Tensor) -> Tensor:
         """‖L⁻¹ k*ᵀ‖² of each row."""
-        return self.half(left.mT.contiguous()).square().sum(1)
+        return self.half(left.mT).square().sum(1)
 
     def explained_jointly(self, left: Tensor) -> Tensor:
         """(L⁻¹ K*ᵀ)ᵀ (L⁻¹ K*ᵀ)."""
-        half = self.half(left.mT.contiguous())
+        half = self.half(left.mT)
         return half.mT @ half
 
     def append(self, between: Tensor, inside: Tensor) -> Factor:
@@ -68,7 +68,7 @@ class Factor(System):
         Raises:
             SolverError: the larger matrix is not positive definite.
         """
-        corner = self.half(between.mT.contiguous()).mT
+        corner = self.half(between.mT).mT
         rest = inside - corner @ corner.mT
         lower, info = torch.linalg.cholesky_ex(rest)
         if bool((info != 0).any()):
