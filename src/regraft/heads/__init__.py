@@ -6,12 +6,15 @@ from regraft.heads.convex.problem import ConvexFit, ConvexProblem
 from regraft.heads.gp.cache import VarianceCache, variance_cache
 from regraft.heads.gp.classification import Laplace, laplace, scale_by_evidence
 from regraft.heads.gp.iterative import Iteration
+from regraft.heads.gp.parameters import CoefficientPosterior, condition_design, smaller_space
 from regraft.heads.gp.regression import Posterior, condition
 from regraft.heads.gp.spectrum import Hyperparameters, Spectrum
 from regraft.heads.intervals import measure, wilson
 from regraft.heads.metrics import (
     METRICS,
+    NINETY,
     PROPER,
+    WITH_SPREAD,
     brier,
     default_metric,
     ece,
@@ -53,12 +56,15 @@ __all__ = [
     "FRACTIONS",
     "KINDS",
     "METRICS",
+    "NINETY",
     "PROPER",
     "SOLVERS",
+    "WITH_SPREAD",
     "AdamScores",
     "ByLayer",
     "Cell",
     "Choice",
+    "CoefficientPosterior",
     "ConvexFit",
     "ConvexProblem",
     "ExactGroupLasso",
@@ -91,6 +97,7 @@ __all__ = [
     "brier",
     "chosen_scores",
     "condition",
+    "condition_design",
     "default_metric",
     "ece",
     "fitting",
@@ -117,6 +124,7 @@ __all__ = [
     "score",
     "select",
     "select_reference",
+    "smaller_space",
     "solve",
     "solve_sparse",
     "stability",

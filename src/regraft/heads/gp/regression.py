@@ -29,7 +29,7 @@ from regraft.heads.readout import Status
 from regraft.linear import DenseOperator, KroneckerIdentity, Operator, Tag
 from regraft.linear.checks import as_index
 
-__all__ = ["METHODS", "Method", "Posterior", "condition"]
+__all__ = ["METHODS", "Method", "Posterior", "condition", "least_noise", "mean_diagonal", "raised"]
 
 Method = Literal["auto", "cholesky", "mixed", "cg"]
 METHODS: tuple[Method, ...] = ("auto", "cholesky", "mixed", "cg")
@@ -153,7 +153,7 @@ class Posterior:
             more = self.noise[:, last].repeat(1, len(new))
         else:
             more = noise_of(noise, self.form, len(new))
-        more, _ = _raised(more, _floor(inside.diagonal(dim1=1, dim2=2).mean(1), gram_block.dtype))
+        more, _ = raised(more, least_noise(inside.diagonal(dim1=1, dim2=2).mean(1), gram_block.dtype))
         inside.diagonal(dim1=1, dim2=2).add_(more)
         system = self.system.append(between, inside)
         return self._updated(system, torch.cat([self.noise, more], 1), torch.cat([self.targets, new]))
@@ -230,8 +230,8 @@ def condition(
         return _by_iteration(gram, form, scale, variances, values, iteration)
     systems = form.matrix(gram, len(values), len(values), _KERNEL, wide=False)
     check_symmetric(systems)
-    floor = _floor(scale * systems.diagonal(dim1=1, dim2=2).mean(1, dtype=torch.float64), gram.dtype)
-    variances, said = _raised(variances, floor)
+    floor = least_noise(scale * systems.diagonal(dim1=1, dim2=2).mean(1, dtype=torch.float64), gram.dtype)
+    variances, said = raised(variances, floor)
     system: System | None = None
     if method == "mixed" or (method == "auto" and gram.dtype != torch.float64 and systems.shape[1] > _DOUBLE):
         system = mixed(systems, variances, scale)
@@ -255,25 +255,25 @@ def _by_iteration(
         systems = form.matrix(gram, len(values), len(values), _KERNEL, wide=False)
         check_symmetric(systems)
         kernels = [DenseOperator(system, (Tag.POSITIVE_SEMIDEFINITE,)) for system in systems]
-    level = torch.stack([scale * _mean_diagonal(kernel) for kernel in kernels])
-    variances, said = _raised(variances, _floor(level, gram.dtype))
+    level = torch.stack([scale * mean_diagonal(kernel) for kernel in kernels])
+    variances, said = raised(variances, least_noise(level, gram.dtype))
     system = matrix_free(kernels, variances, scale, iteration)
     return _posterior(form, scale, variances, values, system, said)
 
 
-def _mean_diagonal(kernel: Operator) -> Tensor:
+def mean_diagonal(kernel: Operator) -> Tensor:
     """tr K / n, estimated from eight random signs a row: good enough for a floor."""
     generator = torch.Generator().manual_seed(0)
     signs = torch.randint(0, 2, (kernel.shape[0], 8), generator=generator).to(kernel.device, kernel.dtype) * 2 - 1
     return (signs * kernel.apply(signs)).mean().to(device="cpu", dtype=torch.float64)
 
 
-def _floor(level: Tensor, dtype: torch.dtype) -> Tensor:
+def least_noise(level: Tensor, dtype: torch.dtype) -> Tensor:
     """The least noise beside prior variances of mean ``level`` (B,), whose kernel came in a dtype."""
     return (_LEAST if dtype == torch.float64 else _ROUNDING) * level.clamp_min(0)
 
 
-def _raised(noise: Tensor, floor: Tensor) -> tuple[Tensor, str]:
+def raised(noise: Tensor, floor: Tensor) -> tuple[Tensor, str]:
     """Noise (B, n) raised to the floor, and a sentence where that changed it."""
     if bool((noise >= floor[:, None]).all()):
         said = ""

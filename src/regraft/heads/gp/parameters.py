@@ -1,0 +1,197 @@
+"""The same posterior in parameter space: a Gaussian over the coefficients of any design.
+
+With f = Φ w, w ~ N(0, D), D = diag(prior²) by block, noise variances Σ and targets y less the mean function,
+
+    w | y ~ N(w̄, D^½ S⁻¹ D^½),   S = I + Ψᵀ Σ⁻¹ Ψ,   Ψ = Φ D^½,   w̄ = D^½ S⁻¹ Ψᵀ Σ⁻¹ y.
+
+Maddox et al. (2021), Eq. 2; by the matrix inversion lemma f* has the mean and covariance of
+:func:`regraft.heads.condition` on K = Φ D Φᵀ. Here the system has P unknowns instead of N·C.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from regraft.errors import SolverError
+from regraft.heads.gp.factor import factorise
+from regraft.heads.gp.forms import Form, columns, noise_of
+from regraft.heads.gp.iterative import ITERATION, Iteration, matrix_free
+from regraft.heads.gp.regression import least_noise, mean_diagonal, raised
+from regraft.heads.gp.system import System
+from regraft.heads.products import one_blas_thread
+from regraft.heads.readout import Status
+from regraft.linear import Blocks, Design, DiagonalOperator
+
+__all__ = ["CoefficientPosterior", "condition_design", "smaller_space"]
+
+_DENSE = 4_000
+_ROWS = 2**23
+"""Numbers of Ψ that are written out at once."""
+
+
+def smaller_space(design: Design) -> Literal["function", "parameter"]:
+    """Where the system to be solved is smaller: N·C unknowns in function space, P in parameter space."""
+    return "parameter" if design.n_coefficients < design.n_rows * design.n_outputs else "function"
+
+
+@dataclass(frozen=True, eq=False)
+class CoefficientPosterior:
+    """w given noisy targets. Make it with :func:`condition_design`.
+
+    Attributes:
+        coefficients: w̄, by block, in the design's dtype.
+        prior: standard deviations, by block.
+        noise: (N, C), Σ as it was used.
+        evidence: log p(y); ``None`` where the system's determinant is not known.
+        design: Φ, scaled to Ψ.
+        system: S.
+        status: how well w̄ solves its system.
+    """
+
+    coefficients: Blocks
+    prior: Mapping[str, float] | float
+    noise: Tensor
+    evidence: float | None
+    design: Design
+    system: System
+    status: Status
+
+    def mean(self, new: Design) -> Tensor:
+        """E[f*] = Φ* w̄ without the mean function, (M, C) float64."""
+        return new.apply(self.coefficients).detach().to(device="cpu", dtype=torch.float64)
+
+    def variance(self, new: Design) -> Tensor:
+        """Var[f*] = diag(Ψ* S⁻¹ Ψ*ᵀ), (M, C), of f and not of noisy targets; rows of Ψ* are written out in chunks.
+
+        Where S is solved by conjugate gradients it is, if anything, too small.
+        """
+        parts = [self.system.explained(rows[None])[0] for _, rows in _rows(new.scaled(self.prior))]
+        return torch.cat(parts).view(new.n_rows, new.n_outputs).clamp_min(0)
+
+    def covariance(self, new: Design) -> Tensor:
+        """Cov[f*] = Ψ* S⁻¹ Ψ*ᵀ over row-major (row, output), (M·C, M·C)."""
+        rows = torch.cat([part for _, part in _rows(new.scaled(self.prior))])
+        found = self.system.explained_jointly(rows[None])[0]
+        return (found + found.T) / 2
+
+    def sample(self, new: Design, n: int, seed: int = 0) -> Tensor:
+        """Joint draws of f* without the mean function, (n, M, C)."""
+        drawn = [new.apply(each) for each in self.draw(n, seed)]
+        return torch.stack(drawn).detach().to(device="cpu", dtype=torch.float64)
+
+    def draw(self, n: int, seed: int = 0) -> list[Blocks]:
+        """Draws of w: w̄ + D^½ S⁻¹ (Ψᵀ Σ^(-½) ε + ε'), whose covariance is D^½ S⁻¹ (S) S⁻¹ D^½.
+
+        Papandreou and Yuille, Gaussian Sampling by Local Perturbations (2010): no root of S is needed.
+        """
+        generator = torch.Generator().manual_seed(seed)
+        pulls = []
+        for _ in range(n):
+            noise = torch.randn(self.noise.shape, generator=generator, dtype=torch.float64) * self.noise.rsqrt()
+            own = torch.randn(self.system.size, generator=generator, dtype=torch.float64)
+            pulls.append(_adjoint(self.design, noise) + own)
+        found, _ = self.system.solve(torch.stack(pulls, 1)[None])
+        return [self.coefficients + _unscaled(self.design, column, self.prior) for column in found[0].T]
+
+
+@one_blas_thread()
+def condition_design(
+    design: Design,
+    targets: Tensor,
+    noise: float | Tensor,
+    prior: Mapping[str, float] | float = 1.0,
+    method: Literal["auto", "dense", "cg"] = "auto",
+    *,
+    iteration: Iteration = ITERATION,
+) -> CoefficientPosterior:
+    """Condition the coefficients of a linear model on targets with independent noise.
+
+    Args:
+        design: Φ.
+        targets: y − m(x), (N, C) or (N,).
+        noise: variances: a number, (N,) or (N, C). Raised as :func:`regraft.heads.condition` does.
+        prior: standard deviations of the coefficients, one number or numbers by block (1 where not named).
+        method: ``dense`` writes S out, in chunks of rows, and factorises it: evidence, any number of variances;
+            ``cg`` needs only products with Φ; ``auto`` is ``dense`` up to P = 4,000.
+        iteration: of ``cg``.
+
+    Raises:
+        SolverError: shapes that do not fit, NaN, or neither prior nor noise above zero.
+    """
+    values = columns(targets)
+    if tuple(values.shape) != (design.n_rows, design.n_outputs):
+        expected = f"({design.n_rows}, {design.n_outputs}), as the design"
+        raise SolverError("the targets of a Gaussian process", expected=expected, got=str(tuple(values.shape)))
+    if method not in ("auto", "dense", "cg"):
+        raise SolverError(f"{method!r} is no method of conditioning", expected="auto, dense, cg")
+    scaled = design.scaled(prior)
+    wide = Form("full", design.n_outputs)
+    level = mean_diagonal(scaled.gram())[None]
+    flat, said = raised(noise_of(noise, wide, design.n_rows), least_noise(level, design.dtype))
+    if not bool((flat > 0).all()):
+        raise SolverError("neither prior nor noise is above zero", do="give a noise above zero")
+    variances = flat.view(values.shape)
+    if method == "dense" or (method == "auto" and design.n_coefficients <= _DENSE):
+        system: System = factorise(_information(scaled, variances)[None], torch.zeros(1, dtype=torch.float64))[0]
+    else:
+        weights = DiagonalOperator((1 / flat[0]).to(device=design.device, dtype=design.dtype))
+        ones = torch.ones(1, design.n_coefficients, dtype=torch.float64)
+        system = matrix_free([scaled.ggn(weights)], ones, 1.0, iteration)
+    right = _adjoint(scaled, values / variances)
+    solution, status = system.solve(right[None, :, None])
+    coefficients = _unscaled(scaled, solution[0, :, 0], prior)
+    if not bool(torch.isfinite(coefficients.flatten()).all()):
+        raise SolverError("the posterior is not finite", do="scale the targets, or give a larger noise")
+    evidence = None
+    if system.log_determinant is not None:
+        fit = float((values.square() / variances).sum()) - float(right @ solution[0, :, 0])
+        logs = float(system.log_determinant.sum()) + float(variances.log().sum())
+        evidence = -0.5 * (fit + logs + values.numel() * math.log(2 * math.pi))
+    parts = [f"{system.size} coefficients, by {system.way}.", status.message, said.strip()]
+    told = Status(status.converged, status.iterations, status.residual, " ".join(part for part in parts if part))
+    return CoefficientPosterior(coefficients, prior, variances, evidence, scaled, system, told)
+
+
+def _adjoint(design: Design, outputs: Tensor) -> Tensor:
+    """Ψᵀ y, flat, in float64."""
+    placed = outputs.to(device=design.device, dtype=design.dtype).contiguous()
+    found = design.adjoint(placed).flatten().detach().to(device="cpu", dtype=torch.float64)
+    if not math.isfinite(float(found.sum())):
+        raise SolverError("a product with the design", expected="finite numbers", got="NaN or infinity")
+    return found
+
+
+def _unscaled(design: Design, solution: Tensor, prior: Mapping[str, float] | float) -> Blocks:
+    """D^½ v as blocks in the design's dtype."""
+    placed = solution.to(device=design.device, dtype=design.dtype)
+    blocks = Blocks.unflatten(placed, design.shapes)
+    each = prior if isinstance(prior, Mapping) else dict.fromkeys(design.shapes, prior)
+    return Blocks({name: block * float(each.get(name, 1.0)) for name, block in blocks.items()})
+
+
+def _rows(design: Design) -> Iterator[tuple[slice, Tensor]]:
+    """Rows of Ψ in chunks: which, and (rows · C, P) float64."""
+    step = max(1, _ROWS // (design.n_outputs * max(1, design.n_coefficients)))
+    for start in range(0, design.n_rows, step):
+        part = slice(start, min(start + step, design.n_rows))
+        blocks = design.rows(part)
+        height = (part.stop - part.start) * design.n_outputs
+        flat = torch.cat([block.reshape(height, -1) for block in blocks.values()], dim=1)
+        yield part, flat.detach().to(device="cpu", dtype=torch.float64)
+
+
+def _information(design: Design, noise: Tensor) -> Tensor:
+    """S = I + Ψᵀ Σ⁻¹ Ψ, (P, P)."""
+    found = torch.eye(design.n_coefficients, dtype=torch.float64)
+    for part, rows in _rows(design):
+        weighted = rows * noise[part].reshape(-1, 1).rsqrt()
+        found.addmm_(weighted.T, weighted)
+    if not math.isfinite(float(found.sum())):
+        raise SolverError("the design", expected="finite numbers", got="NaN or infinity")
+    return found
