@@ -12,9 +12,7 @@ from regraft.heads.gp.spectrum import Hyperparameters, Spectrum
 from regraft.heads.intervals import measure, wilson
 from regraft.heads.metrics import (
     METRICS,
-    NINETY,
     PROPER,
-    WITH_SPREAD,
     brier,
     default_metric,
     ece,
@@ -56,10 +54,8 @@ __all__ = [
     "FRACTIONS",
     "KINDS",
     "METRICS",
-    "NINETY",
     "PROPER",
     "SOLVERS",
-    "WITH_SPREAD",
     "AdamScores",
     "ByLayer",
     "Cell",
