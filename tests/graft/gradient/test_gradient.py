@@ -126,7 +126,8 @@ def test_the_prior_is_the_ntk_parametrisation() -> None:
     assert penalties[PREFIX + "4.weight"] * 0.2 == pytest.approx(penalties[PREFIX + "4.bias"] * 0.1)
 
 
-def test_the_head_is_solved_inside_each_fold() -> None:
+@pytest.mark.parametrize("solver", ["newton", "auto"])
+def test_the_head_is_solved_inside_each_fold(solver) -> None:
     """Labels of the rows that a fold holds out change nothing of what is predicted for them."""
     both, response = both_of(36)
     folds = torch.arange(36) % 3
@@ -136,7 +137,7 @@ def test_the_head_is_solved_inside_each_fold() -> None:
     other = Response.of("multiclass", ["a", "b", "c"], codes.numpy())
     logits = []
     for each in (response, other):
-        fitter = TangentFitter(both, labels_of(each), folds, Gradients(LAST, solver="newton"))
+        fitter = TangentFitter(both, labels_of(each), folds, Gradients(LAST, solver=solver))
         logits.append(fitter.out_of_fold(fitter.form(1e-2), [1e-1, 1e-2])[0])
     assert torch.equal(logits[0][:, held], logits[1][:, held])
     assert not torch.equal(logits[0][:, folds == 1], logits[1][:, folds == 1])

@@ -24,6 +24,7 @@ from regraft.features import Tangent
 from regraft.graft.stages.gradient import Gradients
 from regraft.graft.tangent_part import PREFIX, prior_deviations
 from regraft.heads import ConvexFit, ConvexProblem, Response, minimise
+from regraft.heads.convex.path import PenaltyPath
 from regraft.heads.l2.fitters import Fitter, Found
 from regraft.linear import Blocks, Design, FeatureDesign
 
@@ -125,13 +126,15 @@ class Both:
         return total if total > 0 else 1.0
 
 
-def solve_head(both: Both, labels: Labels, strength: float) -> ConvexFit:
-    """ω and its intercept, on standardised targets, at λ₁ = strength · t."""
+def head_problem(both: Both, labels: Labels, strength: float) -> ConvexProblem:
+    """Of ω and its intercept, on standardised targets, at λ₁ = strength · t."""
     penalties = dict.fromkeys(both.features.shapes, strength * both.scale)
-    problem = ConvexProblem(
-        both.features, labels.loss, labels.standard, labels.weights, penalties, moments=both.moments
-    )
-    return minimise(problem, "newton", gap=_HEAD_GAP)
+    return ConvexProblem(both.features, labels.loss, labels.standard, labels.weights, penalties, moments=both.moments)
+
+
+def solve_head(both: Both, labels: Labels, strength: float) -> ConvexFit:
+    """ω and its intercept."""
+    return minimise(head_problem(both, labels, strength), "newton", gap=_HEAD_GAP)
 
 
 def weight_of(fit: ConvexFit) -> Tensor:
@@ -140,11 +143,28 @@ def weight_of(fit: ConvexFit) -> Tensor:
 
 
 class _Cut:
-    """One training part: its own ω, its own gradient features, and where its path has come to."""
+    """One training part: its own ω, its own gradient features, and where its path has come to.
 
-    def __init__(self, both: Both, labels: Labels, strength: float, stage: Gradients, given: Tensor | None) -> None:
-        self.both, self.labels, self.stage = both, labels, stage
-        self.start = solve_head(both, labels, strength)
+    Args:
+        both, labels: of its rows.
+        strength: of ω's penalty.
+        stage: the recipe's.
+        given: ω, where it is not solved for.
+        held: the rows that are predicted besides.
+    """
+
+    def __init__(
+        self,
+        both: Both,
+        labels: Labels,
+        strength: float,
+        stage: Gradients,
+        given: Tensor | None = None,
+        held: Both | None = None,
+    ) -> None:
+        self.both, self.labels, self.stage, self.held = both, labels, stage, held
+        self.activation = head_problem(both, labels, strength)
+        self.start = minimise(self.activation, "newton", gap=_HEAD_GAP)
         self.head = weight_of(self.start) if given is None else given
         self.design = both.design(self.head)
         self.head_penalty = strength * both.scale
@@ -184,6 +204,49 @@ class _Cut:
         zero = {name: torch.zeros(shape, dtype=self.design.dtype) for name, shape in self.design.shapes.items()}
         known = {name: block for name, block in self.start.coefficients.items() if name in zero}
         return Blocks({name: block.to(self.design.device) for name, block in {**zero, **known}.items()})
+
+    @cached_property
+    def path(self) -> PenaltyPath:
+        """All strengths in one subspace, the held rows predicted along."""
+        rows, tangent = self.both.rows, self.both.tangent.through(self.head).renamed(PREFIX)  # type: ignore[union-attr]
+        held = None if self.held is None else self.held.rows
+        return PenaltyPath(
+            self.activation,
+            self.start,
+            tangent.take(rows),
+            tangent.take(rows if held is None else torch.cat([rows, held])),
+            self.deviations,
+            None if self.held is None else self.held.features,
+            features=self.both.mode == "full",
+        )
+
+    @property
+    def pathwise(self) -> bool:
+        """Whether one subspace serves all strengths: where no solver and no number of iterations is asked for."""
+        return self.stage.solver == "auto" and self.stage.iterations is None
+
+    def out(self, strength: float) -> Tensor:
+        """Logits (M, C) of the held rows at λ₂ = strength · t₂, for the search."""
+        if self.held is None:
+            raise RecipeError("no rows are held out", expected="a training part of the cross-validation")
+        if self.pathwise:
+            found = self.path.solve(strength * self.unit, _SEARCH_GAP)
+            if found.status.converged:
+                return found.logits[self.both.features.n_rows :]
+        fit = self.fit(strength, _SEARCH_GAP)
+        logits = self.held.design(self.head).apply(fit.coefficients)
+        return logits.to(device="cpu", dtype=torch.float64) + fit.intercept
+
+    def fit(self, strength: float, gap: float) -> ConvexFit:
+        """The model at λ₂ = strength · t₂."""
+        if not self.pathwise:
+            return self.solve(strength, gap)
+        found = self.path.solve(strength * self.unit, gap)
+        # the certificate of the coefficients themselves; it goes on where rounding or a full memory ended the path
+        fit = minimise(self.problem(strength), "newton", start=self.path.coefficients(found), gap=gap)
+        if fit.status.iterations > 0:
+            return fit
+        return replace(fit, status=replace(found.status, residual=fit.status.residual))
 
     def solve(self, strength: float, gap: float) -> ConvexFit:
         """Along a path, each from where the last one ended; for a stronger penalty (ω, 0) is the nearer start."""
@@ -236,9 +299,10 @@ class TangentFitter(Fitter):
         if (form, fold) not in self._cuts:
             counted = (self.labels.weights > 0).any(1)
             rows = (counted if fold < 0 else counted & (self.folds != fold)).nonzero().squeeze(1)
+            held = None if fold < 0 else self.both.take((self.folds == fold).nonzero().squeeze(1))
             strength = self._strengths[form]
             self._cuts[form, fold] = _Cut(
-                self.both.take(rows), self.labels.take(rows), strength, self.stage, self.given
+                self.both.take(rows), self.labels.take(rows), strength, self.stage, self.given, held
             )
         return self._cuts[form, fold]
 
@@ -248,19 +312,15 @@ class TangentFitter(Fitter):
         order = sorted(range(len(strengths)), key=lambda i: -strengths[i])
         for fold in self.names:
             cut = self._cut(form, fold)
-            held = (self.folds == fold).nonzero().squeeze(1)
-            design = self.both.take(held).design(cut.head)
             mean, spread = cut.labels.unit
             for index in order:
-                fit = cut.solve(strengths[index], _SEARCH_GAP)
-                logits = design.apply(fit.coefficients).to(device="cpu", dtype=torch.float64) + fit.intercept
-                out[index, held] = logits * spread + mean
+                out[index, self.folds == fold] = cut.out(strengths[index]) * spread + mean
         return out, [None] * len(strengths)
 
     def refit(self, form: str, strength: float, start: Tensor | None) -> Found:
         """On all rows, from (ω, 0); coefficients and ω (:attr:`head`) in the targets' own unit."""
         cut = self._cut(form, -1)
-        fit = cut.solve(strength, _FINAL_GAP)
+        fit = cut.fit(strength, _FINAL_GAP)
         mean, spread = cut.labels.unit
         # coefficients that all outputs share keep their unit: an output's own goes into ω
         blocks = {

@@ -28,7 +28,8 @@ class Gradients:
             with its normalisation (:attr:`regraft.network.Network.topmost`).
         mode: ``full`` (features and gradients), ``gradient`` (gradients alone) or ``activation`` (features alone).
         prior: see :func:`regraft.graft.tangent_part.prior_deviations`.
-        solver: see :func:`regraft.heads.minimise`.
+        solver: ``auto``: all strengths in one subspace (:class:`regraft.heads.convex.path.PenaltyPath`); or each
+            strength by a solver of :func:`regraft.heads.minimise`.
         iterations: the most that the solver may take for one fit; its own limit if ``None``.
     """
 

@@ -117,8 +117,8 @@ class Eliminated:
     inverse: Tensor
 
     def shift(self, step: Tensor) -> Tensor:
-        """The intercept's answer (C, 1) to a step of the logits (C, N), to first order."""
-        return -self.inverse @ self.problem.curve(self.predictions, step).sum(1, keepdim=True)
+        """The intercept's answer (…, C, 1) to steps of the logits (…, C, N), to first order."""
+        return -self.inverse @ self.problem.curve(self.predictions, step).sum(-1, keepdim=True)
 
     def product(self, step: Tensor) -> Tensor:
         """H' Z."""
@@ -250,7 +250,7 @@ class ConvexProblem:
         shift = shift + term.recentre(plain + shift)
         logits = plain + shift
         data, predictions = term.value(logits), term.predict(logits)
-        feasible = self._feasible(predictions)
+        feasible = self.feasible(predictions)
         pull = -term.residual(feasible)
         slope = self.backward(pull, trace)
         size = float(u.to(torch.float64).square().sum())
@@ -266,7 +266,7 @@ class ConvexProblem:
             )
         return Point(u, shift, logits, predictions, slope + u, objective, max(0.0, objective - dual))
 
-    def _feasible(self, predictions: Tensor) -> Tensor:
+    def feasible(self, predictions: Tensor) -> Tensor:
         """Predictions (C, N) moved into the dual's domain; of an output that is the same in all rows, to just that."""
         term = self.term
         same = (term.mean <= 0) | (term.mean >= 1 - 1e-12)
@@ -279,13 +279,13 @@ class ConvexProblem:
         return term.balanced(predictions)
 
     def curve(self, predictions: Tensor, step: Tensor) -> Tensor:
-        """H Z for Z (C, N), H the Hessian of the data term at predictions p: ω p(1 − p) z, or ω p∘(z − p·z)."""
+        """H Z for Z (…, C, N), H the Hessian of the data term at predictions p: ω p(1 − p) z, or ω p∘(z − p·z)."""
         weights = self.term.weights
         if self.loss == "squared":
             return weights * step
         if self.loss == "sigmoid":
             return weights * predictions * (1 - predictions) * step
-        return weights * predictions * (step - (predictions * step).sum(0, keepdim=True))
+        return weights * predictions * (step - (predictions * step).sum(-2, keepdim=True))
 
     def eliminated(self, predictions: Tensor) -> Eliminated:
         """The Hessian at some predictions with the intercept eliminated."""
