@@ -9,6 +9,7 @@ from regraft.heads.gp.iterative import Iteration
 from regraft.heads.gp.parameters import CoefficientPosterior, condition_design, smaller_space
 from regraft.heads.gp.regression import Posterior, condition
 from regraft.heads.gp.spectrum import Hyperparameters, Spectrum
+from regraft.heads.gp.variational import Descent, Variational, variational
 from regraft.heads.intervals import measure, wilson
 from regraft.heads.metrics import (
     METRICS,
@@ -63,6 +64,7 @@ __all__ = [
     "CoefficientPosterior",
     "ConvexFit",
     "ConvexProblem",
+    "Descent",
     "ExactGroupLasso",
     "FirstGradient",
     "GroupLassoFit",
@@ -90,6 +92,7 @@ __all__ = [
     "Transfer",
     "Variance",
     "VarianceCache",
+    "Variational",
     "brier",
     "chosen_scores",
     "condition",
@@ -127,5 +130,6 @@ __all__ = [
     "temperature",
     "transfer",
     "variance_cache",
+    "variational",
     "wilson",
 ]

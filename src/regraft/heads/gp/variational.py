@@ -1,0 +1,367 @@
+"""Stochastic variational inference: a Gaussian with a variance a coefficient, over the coefficients of any design.
+
+In standardised coefficients v (w = D^½ v, Ψ = Φ D^½) the prior is N(0, I) and q(v) = Π_k N(μ_k, σ_k²). Maximised is
+
+    ELBO = E_q[Σ_i log p(y_i | base_i + Ψ_i v)] − ½ Σ_k (μ_k² + σ_k² − 1 − log σ_k²)
+
+by Adam on μ and log σ, with v = μ + σ ε (Kingma and Welling, 2014) and mini-batches B of rows (Hoffman, Blei, Wang and
+Paisley, 2013): with g = (N/|B|) Ψ_Bᵀ (prediction − y) the gradients are g + μ and g ∘ ε ∘ σ + σ² − 1. It begins at the
+variances that would be best were the likelihood quadratic at the start, σ_k² = 1 / (1 + [Ψᵀ W Ψ]_kk), which are the
+answer where it is. Maddox et al. (2021), §3.1 and Figure 4, use such inference on linearised networks.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from regraft.errors import SolverError
+from regraft.heads.calibration import link
+from regraft.heads.gp.forms import columns, finite
+from regraft.heads.readout import Status
+from regraft.linear import Blocks, Design
+
+__all__ = ["Descent", "Variational", "variational"]
+
+Family = Literal["softmax", "sigmoid", "gaussian"]
+_PROBES = 32
+_LOOKS = 20
+_CURVATURE_FLOOR = 1e-12
+
+
+@dataclass(frozen=True)
+class Descent:
+    """How the bound is climbed.
+
+    Attributes:
+        steps: of Adam, with a learning rate that falls to zero along a cosine.
+        batch: rows a step.
+        draws: of the coefficients a step, in pairs of ε and −ε.
+        lr: of the first step, in standardised coefficients and log deviations.
+        average: the share of the last steps over which μ and log σ are averaged.
+        judged: draws of the coefficients that the bound is estimated from at the end, over all rows.
+        seed: of batches and draws.
+    """
+
+    steps: int = 2000
+    batch: int = 64
+    draws: int = 2
+    lr: float = 1e-2
+    average: float = 0.25
+    judged: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if min(self.steps, self.batch, self.draws, self.judged) < 1 or self.draws % 2 or self.judged % 2:
+            raise SolverError(f"the descent {self}", expected="steps, rows and draws above zero, draws in pairs")
+        if not (self.lr > 0 and 0 < self.average <= 1):
+            raise SolverError(f"the descent {self}", expected="a rate above zero and an average of at most 1")
+
+
+DESCENT = Descent()
+
+
+@dataclass(frozen=True, eq=False)
+class Variational:
+    """q(w). Make it with :func:`variational`.
+
+    Attributes:
+        coefficients: the means, by block.
+        deviations: the standard deviations, by block.
+        family: ``softmax``, ``sigmoid`` or ``gaussian``.
+        bound: an estimate of the ELBO, which log p(y) is never below.
+        error: the standard error of that estimate.
+        history: (step, mean of the bound's estimates since the last entry).
+        status: whether the bound had stopped rising.
+    """
+
+    coefficients: Blocks
+    deviations: Blocks
+    family: Family
+    bound: float
+    error: float
+    history: tuple[tuple[int, float], ...]
+    status: Status
+
+    def mean(self, new: Design) -> Tensor:
+        """E[f*] without the mean function, (M, C) float64."""
+        return new.apply(self.coefficients).detach().to(device="cpu", dtype=torch.float64)
+
+    def draw(self, n: int, seed: int = 0) -> Iterator[Blocks]:
+        """Draws of w, in pairs about the mean."""
+        generator = torch.Generator().manual_seed(seed)
+        centre, spread = self.coefficients.flatten(), self.deviations.flatten()
+        for number in range(n):
+            if number % 2 == 0:
+                noise = torch.randn(len(spread), generator=generator).to(spread)
+            signed = noise if number % 2 == 0 else -noise
+            yield Blocks.unflatten(centre + spread * signed, self.coefficients.shapes)
+
+    def sample(self, new: Design, n: int, seed: int = 0) -> Tensor:
+        """Joint draws of f* without the mean function, (n, M, C)."""
+        drawn = [new.apply(each).detach().to(device="cpu", dtype=torch.float64) for each in self.draw(n, seed)]
+        return torch.stack(drawn)
+
+    def probabilities(self, new: Design, mean: Tensor | None = None, draws: int = 128, seed: int = 0) -> Tensor:
+        """Class probabilities (M, C), the average of link(mean + Φ* w) over draws of w; one product a draw."""
+        if self.family == "gaussian":
+            raise SolverError("a Gaussian likelihood has no classes", do="use mean and sample")
+        total = torch.zeros(new.n_rows, new.n_outputs, dtype=torch.float64)
+        for each in self.draw(draws, seed):
+            logits = new.apply(each).detach().to(device="cpu", dtype=torch.float64)
+            total += link(self.family, logits if mean is None else logits + mean)
+        return total / draws
+
+
+def variational(
+    design: Design,
+    targets: Tensor,
+    family: Family = "softmax",
+    *,
+    base: Tensor | None = None,
+    prior: Mapping[str, float] | float = 1.0,
+    noise: float = 1.0,
+    descent: Descent = DESCENT,
+    start: Blocks | None = None,
+    progress: Callable[[int, int, float], None] | None = None,
+) -> Variational:
+    """Fit q(w) to maximise the evidence lower bound; the same seeds give the same bits.
+
+    Args:
+        design: Φ; batches are taken by ``take``.
+        targets: (N, C): rows on the simplex for softmax, numbers from 0 to 1 for sigmoid, numbers for gaussian.
+        family: the likelihood.
+        base: (N, C), the mean function at the rows; zero if ``None``.
+        prior: standard deviations of the coefficients, one number or numbers by block (1 where not named).
+        noise: the variance of a Gaussian likelihood.
+        descent: steps, batches, draws and seeds.
+        start: means to begin at (a MAP solution, say); zero if ``None``.
+        progress: called with (steps done, steps in all, mean of the bound's estimates since the last call).
+
+    Raises:
+        SolverError: shapes that do not fit, NaN, or steps that diverge.
+    """
+    problem = _Problem.of(design, targets, family, base, prior, noise)
+    centre, spread, history = _climb(problem, descent, _standardised(problem, start), progress)
+    bound, error = problem.bound(centre, spread.exp(), descent)
+    early, late = (sum(value for _, value in part) / len(part) for part in _halves(history))
+    scatter = abs(history[-1][1] - history[-2][1]) if len(history) > 1 else math.inf
+    settled = abs(early - late) <= max(2 * scatter, 1e-2 * abs(late))
+    said = f"{descent.steps} steps, bound {bound:.4g} ± {error:.2g}"
+    advice = "." if settled else ", still rising: raise the steps or the rate."
+    relative = abs(early - late) / max(abs(late), 1e-300)
+    return Variational(
+        problem.blocks(centre),
+        problem.blocks(spread.exp()),
+        family,
+        bound,
+        error,
+        history,
+        Status(settled, descent.steps, relative, said + advice),
+    )
+
+
+def _halves(history: tuple[tuple[int, float], ...]) -> tuple[tuple[tuple[int, float], ...], ...]:
+    """The last two fifths of a history, one after the other."""
+    fifth = max(1, len(history) // 5)
+    return history[-2 * fifth : -fifth] or history[-1:], history[-fifth:]
+
+
+@dataclass(frozen=True, eq=False)
+class _Problem:
+    """Ψ, y, base, and what the likelihood needs; everything of rows is (N, C) float64."""
+
+    design: Design
+    prior: Mapping[str, float]
+    targets: Tensor
+    base: Tensor
+    family: Family
+    noise: float
+
+    @staticmethod
+    def of(
+        design: Design,
+        targets: Tensor,
+        family: Family,
+        base: Tensor | None,
+        prior: Mapping[str, float] | float,
+        noise: float,
+    ) -> _Problem:
+        values = columns(targets)
+        shape = (design.n_rows, design.n_outputs)
+        if tuple(values.shape) != shape:
+            raise SolverError("the targets", expected=f"{shape}, as the design", got=str(tuple(values.shape)))
+        if family not in ("softmax", "sigmoid", "gaussian"):
+            raise SolverError(f"{family!r} is no likelihood", expected="softmax, sigmoid or gaussian")
+        if family == "softmax" and bool(((values.sum(1) - 1).abs() > 1e-6).any()):
+            raise SolverError("the targets of softmax", expected="rows that sum to one", got="others")
+        if family != "gaussian" and not bool(((values >= 0) & (values <= 1)).all()):
+            raise SolverError(f"the targets of {family}", expected="numbers from 0 to 1", got="others")
+        if not (math.isfinite(noise) and noise > 0):
+            raise SolverError("the noise variance", expected="a finite number above zero", got=f"{noise}")
+        centre = torch.zeros_like(values) if base is None else finite(base, "the mean function")
+        if centre.shape != values.shape:
+            raise SolverError("the mean function", expected=str(shape), got=str(tuple(centre.shape)))
+        each = prior if isinstance(prior, Mapping) else dict.fromkeys(design.shapes, float(prior))
+        named = {name: float(each.get(name, 1.0)) for name in design.shapes}
+        return _Problem(design.scaled(prior), named, values, centre, family, noise)
+
+    def blocks(self, standardised: Tensor) -> Blocks:
+        """D^½ v in the design's dtype."""
+        placed = standardised.to(device=self.design.device, dtype=self.design.dtype)
+        found = Blocks.unflatten(placed, self.design.shapes)
+        return Blocks({name: block * self.prior[name] for name, block in found.items()})
+
+    def outputs(self, part: Design, rows: Tensor, coefficients: Tensor) -> Tensor:
+        """base + Ψ v at some rows."""
+        placed = coefficients.to(device=part.device, dtype=part.dtype)
+        found = part.apply(Blocks.unflatten(placed, part.shapes)).detach().to(device="cpu", dtype=torch.float64)
+        if not math.isfinite(float(found.sum())):
+            raise SolverError("the outputs", expected="finite numbers", got="NaN or infinity", do="lower the rate")
+        return found + self.base[rows]
+
+    def pull(self, part: Design, outputs: Tensor) -> Tensor:
+        """Ψᵀ r for r (n, C), flat in float64."""
+        placed = outputs.to(device=part.device, dtype=part.dtype).contiguous()
+        return part.adjoint(placed).flatten().detach().to(device="cpu", dtype=torch.float64)
+
+    def errors(self, outputs: Tensor, rows: Tensor) -> Tensor:
+        """−∂ log p / ∂f."""
+        if self.family == "gaussian":
+            return (outputs - self.targets[rows]) / self.noise
+        return link(self.family, outputs) - self.targets[rows]
+
+    def log_likelihood(self, outputs: Tensor, rows: Tensor) -> float:
+        """Σ log p."""
+        y = self.targets[rows]
+        if self.family == "gaussian":
+            fit = float((outputs - y).square().sum()) / self.noise
+            return -0.5 * (fit + y.numel() * math.log(2 * math.pi * self.noise))
+        if self.family == "softmax":
+            return float((y * outputs).sum() - torch.logsumexp(outputs, 1).sum())
+        return float((y * outputs - torch.nn.functional.softplus(outputs)).sum())
+
+    def curvature(self, centre: Tensor, generator: torch.Generator) -> Tensor:
+        """An estimate of diag(Ψᵀ W Ψ): squares of Ψᵀ r averaged over draws of r with covariance W.
+
+        Labels drawn from the prediction π give r = π − label with just that covariance.
+        """
+        rows = torch.arange(self.design.n_rows)
+        outputs = self.outputs(self.design, rows, centre)
+        total = torch.zeros(self.design.n_coefficients, dtype=torch.float64)
+        for _ in range(_PROBES):
+            if self.family == "gaussian":
+                residual = torch.randn(outputs.shape, generator=generator, dtype=torch.float64) * self.noise**-0.5
+            elif self.family == "sigmoid":
+                chance = torch.sigmoid(outputs)
+                residual = chance - torch.bernoulli(chance, generator=generator)
+            else:
+                chance = torch.softmax(outputs, 1)
+                drawn = torch.multinomial(chance, 1, generator=generator)[:, 0]
+                residual = chance - torch.nn.functional.one_hot(drawn, outputs.shape[1])
+            total += self.pull(self.design, residual).square()
+        return total / _PROBES
+
+    def bound(self, centre: Tensor, spread: Tensor, descent: Descent) -> tuple[float, float]:
+        """The ELBO and its standard error, over pairs of draws on all rows."""
+        generator = torch.Generator().manual_seed(descent.seed + 1)
+        rows, values = torch.arange(self.design.n_rows), []
+        for _ in range(descent.judged // 2):
+            noise = torch.randn(len(spread), generator=generator, dtype=torch.float64) * spread
+            both = [self.outputs(self.design, rows, centre + sign * noise) for sign in (1, -1)]
+            values.append(sum(self.log_likelihood(each, rows) for each in both) / 2)
+        found = torch.tensor(values, dtype=torch.float64)
+        error = float(found.std() / len(found) ** 0.5) if len(found) > 1 else math.inf
+        return float(found.mean()) - divergence(centre, spread), error
+
+
+def divergence(centre: Tensor, spread: Tensor) -> float:
+    """KL(N(μ, σ²) ‖ N(0, 1)), summed."""
+    return 0.5 * float((centre.square() + spread.square() - 1 - 2 * spread.log()).sum())
+
+
+def _standardised(problem: _Problem, start: Blocks | None) -> Tensor:
+    if start is None:
+        return torch.zeros(problem.design.n_coefficients, dtype=torch.float64)
+    blocks = start.ordered(list(problem.design.shapes))
+    parts = {name: block / problem.prior[name] if problem.prior[name] else block * 0 for name, block in blocks.items()}
+    return Blocks(parts).flatten().detach().to(device="cpu", dtype=torch.float64).clone()
+
+
+def _climb(
+    problem: _Problem, descent: Descent, centre: Tensor, progress: Callable[[int, int, float], None] | None
+) -> tuple[Tensor, Tensor, tuple[tuple[int, float], ...]]:
+    """μ and log σ, averaged over the last steps, and the bound's estimates along the way."""
+    generator = torch.Generator().manual_seed(descent.seed)
+    spread = -0.5 * torch.log1p(problem.curvature(centre, generator).clamp_min(_CURVATURE_FLOOR))
+    optimisers = _Adam(centre), _Adam(spread)
+    every, total, since = max(1, descent.steps // _LOOKS), 0.0, 0
+    history: list[tuple[int, float]] = []
+    first = descent.steps - max(1, round(descent.average * descent.steps))
+    sums = [torch.zeros_like(centre), torch.zeros_like(spread)]
+    batches = _batches(problem.design.n_rows, descent.batch, generator)
+    for step in range(descent.steps):
+        rate = descent.lr * 0.5 * (1 + math.cos(math.pi * step / descent.steps))
+        value, *slopes = _slopes(problem, next(batches), descent.draws, centre, spread, generator)
+        total, since = total + value, since + 1
+        for optimiser, slope in zip(optimisers, slopes):
+            optimiser.step(slope, rate)
+        if step >= first:
+            sums[0] += centre
+            sums[1] += spread
+        if (step + 1) % every == 0 or step + 1 == descent.steps:
+            history.append((step + 1, total / since))
+            if progress is not None:
+                progress(step + 1, descent.steps, total / since)
+            total, since = 0.0, 0
+    count = descent.steps - first
+    return sums[0] / count, sums[1] / count, tuple(history)
+
+
+class _Adam:
+    """Adam (Kingma and Ba, 2015) on one vector, in place; :mod:`torch.optim` takes seconds to import its compiler."""
+
+    def __init__(self, vector: Tensor, betas: tuple[float, float] = (0.9, 0.999)) -> None:
+        self.vector, self.betas, self.steps = vector, betas, 0
+        self.first, self.second = torch.zeros_like(vector), torch.zeros_like(vector)
+
+    def step(self, slope: Tensor, rate: float) -> None:
+        self.steps += 1
+        self.first.lerp_(slope, 1 - self.betas[0])
+        self.second.lerp_(slope.square(), 1 - self.betas[1])
+        first, second = (1 - beta**self.steps for beta in self.betas)
+        self.vector -= rate * (self.first / first) / ((self.second / second).sqrt() + 1e-8)
+
+
+def _slopes(
+    problem: _Problem, rows: Tensor, draws: int, centre: Tensor, spread: Tensor, generator: torch.Generator
+) -> tuple[float, Tensor, Tensor]:
+    """An estimate of the ELBO, and the gradients of minus it by μ and by log σ."""
+    part, share = problem.design.take(rows), problem.design.n_rows / len(rows)
+    deviation, value = spread.exp(), 0.0
+    pulls, turned = torch.zeros_like(centre), torch.zeros_like(centre)
+    for number in range(draws):
+        if number % 2 == 0:
+            noise = torch.randn(len(centre), generator=generator, dtype=torch.float64)
+        signed = noise if number % 2 == 0 else -noise
+        outputs = problem.outputs(part, rows, centre + deviation * signed)
+        pull = problem.pull(part, problem.errors(outputs, rows)) * (share / draws)
+        pulls += pull
+        turned += pull * signed
+        value += problem.log_likelihood(outputs, rows) * share / draws
+    slope = turned * deviation + deviation.square() - 1
+    return value - divergence(centre, deviation), pulls + centre, slope
+
+
+def _batches(rows: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
+    """Rows without replacement, epoch by epoch, the rest of an epoch left out."""
+    size = min(size, rows)
+    while True:
+        order = torch.randperm(rows, generator=generator)
+        for start in range(0, rows - size + 1, size):
+            yield order[start : start + size]

@@ -1,0 +1,141 @@
+"""Mean-field inference against closed forms, quadrature, and the bound that it may not pass."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.optimize import minimize
+from tests.heads.gp.problems import normal
+
+from regraft.errors import SolverError
+from regraft.heads import Descent, condition_design, laplace, variational
+from regraft.linear import Blocks, Dense, FeatureDesign
+
+LONG = Descent(steps=1000, batch=40, draws=8, lr=0.02, average=0.6)
+
+
+def test_a_gaussian_likelihood_has_the_closed_form() -> None:
+    """The best mean-field Gaussian has the posterior's mean and the inverse of its precision's diagonal."""
+    x = normal(40, 4) @ (torch.eye(4, dtype=torch.float64) + 0.3)
+    y = x @ normal(4, 1, seed=1) + 0.5 * normal(40, 1, seed=2)
+    design = FeatureDesign({"a": Dense(x)}, 1)
+    found = variational(design, y, "gaussian", prior=0.8, noise=0.25, descent=LONG)
+    exact = condition_design(design, y, 0.25, 0.8)
+    precision = x.T @ x / 0.25 + torch.eye(4, dtype=torch.float64) / 0.64
+    deviation = precision.diagonal().rsqrt()
+    error = (found.coefficients["a"] - exact.coefficients["a"])[:, 0] / deviation
+    assert float(error.abs().max()) < 0.15
+    torch.testing.assert_close(found.deviations["a"][:, 0], deviation, rtol=0.05, atol=0)
+    assert found.status.converged, found.status.message
+    # the gap of the bound is KL(q ‖ posterior), in closed form too
+    gap = 0.5 * float(torch.linalg.slogdet(precision)[1] - precision.diagonal().log().sum())
+    assert found.bound == pytest.approx(exact.evidence + gap, abs=0.1 + 3 * found.error)
+    assert found.bound <= exact.evidence + 3 * found.error
+
+
+def test_one_coefficient_of_logistic_regression_is_the_best_gaussian() -> None:
+    x = normal(30, 1)
+    y = (x + normal(30, 1, seed=1) > 0).double()
+    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
+
+    def negative_bound(parameters: np.ndarray) -> float:
+        m, s = parameters[0], math.exp(parameters[1])
+        f = x.numpy() * (m + s * nodes)
+        terms = y.numpy() * f - np.logaddexp(0, f)
+        return -(terms.sum(0) @ weights) / weights.sum() + 0.5 * (m * m + s * s - 1 - 2 * math.log(s))
+
+    best = minimize(negative_bound, np.zeros(2))
+    found = variational(FeatureDesign({"a": Dense(x)}, 1), y, "sigmoid", descent=LONG)
+    assert float(found.coefficients["a"]) == pytest.approx(best.x[0], abs=0.1 * math.exp(best.x[1]))
+    assert float(found.deviations["a"]) == pytest.approx(math.exp(best.x[1]), rel=0.05)
+    assert found.bound == pytest.approx(-best.fun, abs=0.02 + 3 * found.error)
+
+
+def test_softmax_is_as_good_as_laplace_on_new_rows() -> None:
+    x, new = normal(150, 6), normal(400, 6, seed=1)
+    true = 1.5 * normal(6, 3, seed=2)
+    codes = (x @ true + normal(150, 3, seed=3)).argmax(1)
+    truth = (new @ true + normal(400, 3, seed=4)).argmax(1)
+    y = torch.nn.functional.one_hot(codes).double()
+    design, rows = FeatureDesign({"a": Dense(x)}, 3), FeatureDesign({"a": Dense(new)}, 3)
+    found = variational(design, y, descent=Descent(steps=600, batch=50, lr=0.03))
+    other = laplace(x @ x.T, y)
+    chance = found.probabilities(rows)
+    reference = other.probabilities(new @ x.T, new.square().sum(1))
+    assert torch.allclose(chance.sum(1), torch.ones(400, dtype=torch.float64))
+
+    def score(p: torch.Tensor) -> tuple[float, float]:
+        hits = float((p.argmax(1) == truth).double().mean())
+        return hits, -float(p[torch.arange(400), truth].log().mean())
+
+    assert score(chance)[0] > score(reference)[0] - 0.03
+    assert score(chance)[1] < score(reference)[1] + 0.05
+    assert found.bound <= other.evidence + 3  # Laplace's evidence is itself an approximation
+
+
+def test_the_same_seed_gives_the_same_bits_and_float32_designs_work() -> None:
+    x, y = normal(20, 3), torch.nn.functional.one_hot(torch.arange(20) % 2).double()
+    short = Descent(steps=30, batch=8)
+    one, two = (variational(FeatureDesign({"a": Dense(x.float())}, 2), y, descent=short) for _ in range(2))
+    assert one.coefficients == two.coefficients
+    assert one.deviations == two.deviations
+    assert one.bound == two.bound
+    assert one.coefficients.dtype == torch.float32
+    other = variational(FeatureDesign({"a": Dense(x.float())}, 2), y, descent=Descent(steps=30, batch=8, seed=1))
+    assert one.coefficients != other.coefficients
+    new = FeatureDesign({"a": Dense(x[:4].float())}, 2)
+    assert torch.equal(one.sample(new, 6), one.sample(new, 6))
+    torch.testing.assert_close(one.sample(new, 6).mean(0), one.mean(new), rtol=0, atol=1e-5)  # draws come in pairs
+
+
+def test_a_mean_function_a_start_and_progress() -> None:
+    x, y = normal(30, 3), (normal(30, 1, seed=1) > 0).double()
+    base = 8 * (2 * y - 1)
+    seen: list[tuple[int, int]] = []
+    design = FeatureDesign({"a": Dense(x), "b": Dense(normal(30, 2, seed=2))}, 1)
+    found = variational(
+        design,
+        y,
+        "sigmoid",
+        base=base,
+        prior={"a": 0.1, "b": 0.0},
+        start=Blocks({"a": torch.full((3, 1), 0.05).double(), "b": torch.zeros(2, 1).double()}),
+        descent=Descent(steps=400, lr=0.02),
+        progress=lambda step, steps, _: seen.append((step, steps)),
+    )
+    # the mean function explains all labels: the coefficients stay at their prior
+    assert float(found.coefficients["a"].abs().max()) < 0.03
+    torch.testing.assert_close(found.deviations["a"], torch.full((3, 1), 0.1).double(), rtol=0.1, atol=0)
+    assert not found.deviations["b"].any()
+    assert seen[-1] == (400, 400)
+    assert len(found.history) == 20
+
+
+def test_what_cannot_be_used_is_refused() -> None:
+    design = FeatureDesign({"a": Dense(normal(4, 2))}, 2)
+    y = torch.eye(2).repeat(2, 1)
+    for call in (
+        lambda: variational(design, y[:3]),
+        lambda: variational(design, y * 2),
+        lambda: variational(design, y - 1, "sigmoid"),
+        lambda: variational(design, y, "poisson"),  # type: ignore[arg-type]
+        lambda: variational(design, y * float("nan"), "gaussian"),
+        lambda: variational(design, y, "gaussian", noise=0.0),
+        lambda: variational(design, y, base=torch.zeros(4, 3)),
+        lambda: variational(FeatureDesign({"a": Dense(normal(4, 2) * float("inf"))}, 2), y),
+        lambda: variational(design, y, "gaussian", descent=Descent(steps=3)).probabilities(design),
+        lambda: Descent(draws=3),
+        lambda: Descent(lr=0.0),
+    ):
+        with pytest.raises(SolverError):
+            call()
+
+
+def test_one_row_and_one_class() -> None:
+    for y in (torch.tensor([[1.0, 0.0]]), torch.tensor([[1.0, 0.0]] * 5)):
+        found = variational(FeatureDesign({"a": Dense(normal(len(y), 2))}, 2), y, descent=Descent(steps=50))
+        assert math.isfinite(found.bound)
+        assert bool(torch.isfinite(found.coefficients["a"]).all())
