@@ -29,9 +29,11 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
-from regraft.errors import DataError, ModelError, SolverError
+from regraft.errors import DataError, SolverError
 from regraft.features import Tangent
+from regraft.features.tangent.design import check_modes, selected
 from regraft.features.tangent.feed import Feed
+from regraft.features.tangent.replay import cast, private_copy
 from regraft.heads import link
 from regraft.linear import Blocks, Design, Operator, Tag
 from regraft.linear.operator import diagonal
@@ -218,17 +220,15 @@ class DifferenceFisher(Operator):
     ) -> None:
         if not step > 0:
             raise SolverError("the step of a finite difference", expected="a positive number", got=str(step))
-        names = _names(network, select)
+        names = selected(network, select)
+        check_modes(network)
         dtype = dtype or network.params[names[0]].dtype
         self.shapes = {name: tuple(network.params[name].shape) for name in names}
         size = sum(prod(shape) for shape in self.shapes.values())
         super().__init__((size, size), dtype, tags=(Tag.SYMMETRIC,), device=network.device)
-        self.loss, self.step, self._network = loss, step, network
-        self._tensors = [
-            {name: value.to(dtype) if value.is_floating_point() else value for name, value in held.items()}
-            for held in (network.params, network.buffers)
-        ]
-        self._point = Blocks({name: self._tensors[0][name] for name in names})
+        self.loss, self.step, self._network = loss, step, private_copy(network, dtype)
+        self._policy = network.policy
+        self._point = Blocks({name: self._network.params[name] for name in names})
         length = float(self._point.norm())
         self.epsilon = step * (length or 1.0)
         self._batches = list(Feed(network, inputs).batches(max(1, int(batch_size))))
@@ -238,13 +238,11 @@ class DifferenceFisher(Operator):
 
     def _outputs(self, point: Blocks, batch: Any) -> Tensor:
         """f at other parameters; of a copy of the batch, for networks may write into what they are given."""
-        params, buffers = self._tensors
-        batch = pytree.tree_map(
-            lambda v: v.to(self.dtype, copy=True) if isinstance(v, Tensor) and v.is_floating_point() else v,
-            self._network.place(batch),
+        given = pytree.tree_map(
+            lambda v: v.clone() if isinstance(v, Tensor) else v, cast(self._network, batch, self.dtype)
         )
-        with self._network.policy.differentiable():
-            return self._network({**params, **point}, buffers, batch)
+        with self._policy.differentiable():
+            return self._network(point, {}, given)
 
     def _apply(self, vectors: Tensor) -> Tensor:
         return _columns(self._product, vectors)
@@ -337,15 +335,3 @@ def _weights(weights: Tensor | None, outputs: Tensor) -> Tensor:
     if not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()):
         raise DataError("weights of rows", expected="finite numbers >= 0", got=f"{float(weights.min()):.3g} among them")
     return weights.to(device=outputs.device, dtype=outputs.dtype)
-
-
-def _names(network: Network, select: str | Sequence[str]) -> list[str]:
-    """The selected parameters in order of registration, of a network in eval mode."""
-    loud = next((path or network.name for path, part in network.module.named_modules() if part.training), None)
-    if loud is not None:
-        raise ModelError(f"{loud} is in training mode", expected="a frozen network", do="call module.eval() first")
-    patterns = [select] if isinstance(select, str) else list(select)
-    chosen = {name for pattern in patterns for name in network.select(pattern)}
-    if not chosen:
-        raise ModelError("no parameters are selected", expected="at least one pattern", got="none")
-    return [name for name in network.params if name in chosen]

@@ -28,7 +28,7 @@ from regraft.linear import Blocks, Design
 from regraft.linear.design import rows_of, take_of
 from regraft.network import Network
 
-__all__ = ["Part", "Tangent", "TangentCost", "Through"]
+__all__ = ["Part", "Tangent", "TangentCost", "Through", "check_modes", "selected"]
 
 Of = Literal["logits", "embedding"]
 
@@ -89,8 +89,8 @@ class Tangent(Design):
         fast: bool = True,
         memory: int = 4 * 2**30,
     ) -> None:
-        self.names = _selected(network, select)
-        _check_modes(network)
+        self.names = selected(network, select)
+        check_modes(network)
         _check_head(network, of, self.names)
         feed = Feed(network, inputs)
         first = next(iter(network.params[name] for name in self.names))
@@ -250,7 +250,8 @@ def _(design: Through, index: Tensor) -> Blocks:
 # --------------------------------------------------------------------------------------------- checks
 
 
-def _selected(network: Network, select: str | Sequence[str] | None) -> tuple[str, ...]:
+def selected(network: Network, select: str | Sequence[str] | None) -> tuple[str, ...]:
+    """Names of the parameters that patterns choose, in order of registration; of the topmost block for ``None``."""
     if select is None:
         select = network.topmost
         if not select:
@@ -266,7 +267,7 @@ def _selected(network: Network, select: str | Sequence[str] | None) -> tuple[str
     return tuple(name for name in network.params if name in chosen)
 
 
-def _check_modes(network: Network) -> None:
+def check_modes(network: Network) -> None:
     """Frozen means dropout off and statistics fixed."""
     loud = [(path, part) for path, part in network.module.named_modules() if part.training]
     kinds = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._NormBase)
