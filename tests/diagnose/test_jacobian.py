@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 import torch
 from tests.features.toy import toy_network
-from torch import Tensor
+from torch import Tensor, nn
 
 from regraft.diagnose import jacobian_similarities, jacobian_similarity, jacobian_spectrum
 from regraft.errors import DataError, SolverError
 from regraft.features import Tangent
 from regraft.linear import Dense, Design, FeatureDesign
+from regraft.network import About, ArrayPreprocess, Network
 
 
 def design(matrix: Tensor) -> Design:
@@ -93,6 +94,40 @@ def test_networks_and_tasks(monkeypatch: pytest.MonkeyPatch) -> None:
     assert float(over_rows[0, 1]) == pytest.approx(printed(dense[0], dense[2]), rel=1e-9)
 
 
+def test_chunks_of_derivatives_that_are_written_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    matrices = [random(5, 8), random(7, 8, seed=1)]
+    expected = [[printed(a.T, b.T) for b in matrices] for a in matrices]
+    for size in (1, 2 * 8 * 8, 2**28):  # a row at a time, two, all
+        monkeypatch.setattr("regraft.diagnose.jacobian._BYTES", size)
+        found = jacobian_similarities([design(matrix) for matrix in matrices])
+        np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+
+
+class Positions(nn.Module):
+    """One linear layer, on the mean of the positions of a row or on each of them."""
+
+    def __init__(self, each: bool) -> None:
+        super().__init__()
+        self.first, self.fc, self.each = nn.Linear(4, 5), nn.Linear(5, 2), each
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.first(x if self.each else x.mean(1)))
+        return self.fc(x.mean(1) if self.each else x)
+
+
+def test_networks_whose_layers_differ_in_kind() -> None:
+    """The same names and shapes, but one network's layer sees one position a row and the other's three."""
+    batch, tangents = random(4, 3, 4).float(), []
+    for each in (True, False):
+        torch.manual_seed(0)
+        network = Network("made", Positions(each), ArrayPreprocess((3, 4)), About("module"))
+        tangents.append(Tangent(network, "first.*", batch, dtype=torch.float64))
+    dense = [t.operator().dense() for t in tangents]
+    for one, other in ((0, 1), (1, 0)):
+        expected = printed(dense[one].T, dense[other].T)
+        assert jacobian_similarity(tangents[one], tangents[other]) == pytest.approx(expected, rel=1e-9)
+
+
 def test_a_network_is_more_like_itself_after_a_small_change_than_another_one() -> None:
     batch, network = random(6, 3, 6, 6).float(), toy_network(0)
     moved = network.with_params({n: p + 0.02 * torch.randn_like(p) for n, p in network.params.items()})
@@ -150,7 +185,7 @@ def test_what_cannot_be_compared_is_refused() -> None:
         jacobian_similarities([])
     for bad in (torch.zeros(4, 6, dtype=torch.float64), torch.full((4, 6), torch.nan, dtype=torch.float64)):
         for over in ("parameters", "rows"):
-            with pytest.raises(SolverError, match="zero or NaN|NaN or infinity"):
+            with pytest.raises(SolverError, match=r"zero or NaN|NaN or infinity"):
                 jacobian_similarity(one, design(bad), over=over)  # type: ignore[arg-type]
-        with pytest.raises(SolverError, match="zero or NaN|NaN or infinity"):
+        with pytest.raises(SolverError, match=r"zero or NaN|NaN or infinity"):
             jacobian_spectrum(design(bad))

@@ -13,7 +13,8 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from regraft.errors import DataError, SolverError
+from regraft.errors import DataError, RegraftError, SolverError
+from regraft.features import ntk
 from regraft.linear import Design
 
 __all__ = ["JacobianSpectrum", "jacobian_similarities", "jacobian_similarity", "jacobian_spectrum"]
@@ -21,6 +22,7 @@ __all__ = ["JacobianSpectrum", "jacobian_similarities", "jacobian_similarity", "
 Over = Literal["parameters", "rows"]
 _BYTES = 2**28  # of the derivatives of a chunk of rows
 _HELD = 4  # so many chunks of one side are held while those of the other come by
+_AGREE = {torch.float64: 1e-8}  # else 1e-2, for units at a ReLU's kink; layers of another kind differ by far more
 
 
 def jacobian_similarity(first: Design, second: Design, *, over: Over = "parameters") -> float:
@@ -58,8 +60,9 @@ def jacobian_similarities(
 ) -> Tensor:
     """:func:`jacobian_similarity` of every pair, ``(M, M)`` float64, symmetric with a diagonal of ones.
 
-    Over parameters it costs the derivatives of every row, once for each pair, and N² C² P multiplications a pair; over
-    rows one Gram matrix a design, of which two are held.
+    Over parameters a pair costs a cross-Gram matrix, layer by layer where the two are networks of one architecture
+    (:func:`regraft.features.ntk`), else from derivatives written out; over rows a pair costs a Gram matrix, and two are
+    held.
 
     Args:
         designs: M Jacobians.
@@ -153,6 +156,11 @@ def _gram(design: Design) -> Tensor:
 def _cross(first: Design, second: Design) -> Tensor:
     """‖J_A J_Bᵀ‖_F², some rows of both at a time; of one Jacobian with itself half of the products."""
     total, start = torch.zeros((), dtype=torch.float64), 0
+    if _layered(first, second):
+        numbers = first.n_outputs * second.n_rows * second.n_outputs * first.dtype.itemsize
+        for index in torch.arange(first.n_rows).split(max(1, _BYTES // numbers)):
+            total += ntk(first.take(index), second).double().square().sum().cpu()
+        return total
     for left in _chunks(first, held=_HELD):
         if first is second:
             total += _squares(left, left)
@@ -160,6 +168,18 @@ def _cross(first: Design, second: Design) -> Tensor:
         for right in _chunks(second, start):
             total += _squares(left, right) * (2 if first is second else 1)
     return total
+
+
+def _layered(first: Design, second: Design) -> bool:
+    """Whether products can go layer by layer, tried on a row of each: the layers of two networks may differ in kind."""
+    one, other = first.take([0]), second.take([0])
+    try:
+        found = ntk(one, other)
+    except (RegraftError, RuntimeError):
+        return False
+    left, right = next(_chunks(one)), next(_chunks(other))
+    size = torch.linalg.norm(left) * torch.linalg.norm(right)
+    return bool(torch.linalg.norm(found - left @ right.T) <= _AGREE.get(first.dtype, 1e-2) * size)
 
 
 def _squares(left: Tensor, right: Tensor) -> Tensor:
