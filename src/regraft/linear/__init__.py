@@ -4,6 +4,7 @@ from regraft.linear import combine as _combine  # noqa: F401  (registers the rul
 from regraft.linear.blocks import Blocks
 from regraft.linear.checks import ShapeError
 from regraft.linear.design import Design
+from regraft.linear.determinant import log_determinant
 from regraft.linear.features import FeatureDesign
 from regraft.linear.krylov import Outcome, cg, jacobi
 from regraft.linear.lowrank import LowRank, nystrom, pivoted_cholesky
@@ -39,6 +40,7 @@ __all__ = [
     "UnitRows",
     "cg",
     "jacobi",
+    "log_determinant",
     "nystrom",
     "pivoted_cholesky",
     "solve",

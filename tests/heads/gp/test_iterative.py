@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 import torch
 from tests.heads.gp.problems import FORMS, kernel, normal, part
@@ -47,6 +49,16 @@ def test_every_way_is_the_same_posterior(form: str, method: str) -> None:
     else:
         assert found.evidence == pytest.approx(exact.evidence, rel=1e-5)
         assert "float32" in found.status.message
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_the_evidence_of_conjugate_gradients_is_as_near_as_it_says(form: str) -> None:
+    exact, found = pair(form, "cg", 0.05 + normal(60, seed=4).square(), iteration=Iteration(rank=20, probes=64))
+    told = re.search(r"log determinant ± (\S+?)\.? ", found.status.message)
+    assert told is not None
+    error = float(told[1]) * (1.5 if form == "shared" else 0.5)  # half of it, for each column
+    assert abs(found.evidence - exact.evidence) < 4 * error + 1e-6 * abs(exact.evidence)
+    assert error < 0.05 * abs(exact.evidence)
 
 
 @pytest.mark.parametrize("preconditioner", ["nystrom", "pivoted-cholesky"])

@@ -13,7 +13,17 @@ from regraft.errors import SolverError
 from regraft.heads.gp.system import System
 from regraft.heads.products import cholesky, cholesky_apply
 from regraft.heads.readout import Status
-from regraft.linear import DiagonalOperator, LowRank, Operator, Tag, Tagged, cg, nystrom, pivoted_cholesky
+from regraft.linear import (
+    DiagonalOperator,
+    LowRank,
+    Operator,
+    Tag,
+    Tagged,
+    cg,
+    log_determinant,
+    nystrom,
+    pivoted_cholesky,
+)
 from regraft.linear.operator import diagonal
 
 __all__ = ["ITERATION", "PRECONDITIONERS", "Iteration", "Iterative", "matrix_free", "mixed"]
@@ -87,12 +97,14 @@ class Iteration:
         rank: of the preconditioner.
         tol: relative residual; by default 1e-8 in float64 and 1e-3 in float32.
         maxiter: products a solve may take.
+        probes: vectors that the evidence's log determinant is estimated from; none, and no evidence, if 0.
     """
 
     preconditioner: Literal["nystrom", "pivoted-cholesky"] = "nystrom"
     rank: int = 256
     tol: float | None = None
     maxiter: int = 1000
+    probes: int = 0
 
     def __post_init__(self) -> None:
         if self.preconditioner not in PRECONDITIONERS:
@@ -111,17 +123,26 @@ def matrix_free(kernels: Sequence[Operator], noise: Tensor, scale: float, iterat
     """
     parts: list[tuple[Operator, Operator]] = []
     name, left_out, found = iteration.preconditioner, 0.0, 0
+    logs, errors = [], []
     for kernel, levels in zip(kernels, noise):
         spread = levels.to(device=kernel.device, dtype=kernel.dtype)
-        low = PRECONDITIONERS[name](_Whitened(kernel, (scale / spread).sqrt()), iteration.rank)
+        whitened = _Whitened(kernel, (scale / spread).sqrt())
+        low = PRECONDITIONERS[name](whitened, iteration.rank)
         roots = DiagonalOperator(spread.rsqrt())
         system = Tagged(scale * kernel + DiagonalOperator(spread), _PSD)
         parts.append((system, Tagged(roots @ low.preconditioner(1.0) @ roots, _PSD)))
         left_out, found = max(left_out, low.left_out), max(found, low.rank)
+        if iteration.probes:
+            value, error = log_determinant(whitened, 1.0, low=low, probes=iteration.probes)
+            logs.append(value + float(levels.log().sum()))
+            errors.append(error)
     way = f"conjugate gradients, preconditioned by {name} of rank {found}"
     way += f" (which leaves {left_out:.0e} of the whitened kernel's trace out)"
+    if errors:
+        way += f", log determinant ± {sum(error**2 for error in errors) ** 0.5:.2g}"
     tol = iteration.tol or (1e-8 if all(kernel.dtype == torch.float64 for kernel in kernels) else 1e-3)
-    return Iterative(parts, way, tol, iteration.maxiter)
+    known = torch.tensor(logs, dtype=torch.float64) if logs else None
+    return Iterative(parts, way, tol, iteration.maxiter, known)
 
 
 @final
