@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from regraft.data import BadRow, Kind, Manifest, checked, image_size, scan, with
 from regraft.errors import DataError
 from regraft.features import Plan, Progress, by_length, gathered, grid_of, maps, pool_batch, positions, upsampled
 from regraft.graft.aspp import Aspp
+from regraft.graft.posterior_part import PosteriorPart
 from regraft.graft.prediction import Prediction
 from regraft.graft.tangent_part import TangentPart
 from regraft.graft.view import View
@@ -80,6 +82,7 @@ class Adapted:
         tangent: what derivatives of the backbone add to the logits; nothing if ``None``.
         own_head: (outputs, width) of the task's own last layer where ``network`` carries one in place of its source's;
             (outputs, width, units) where a hidden layer is under it.
+        posterior: the covariance of what it predicts; unknown if ``None``.
         neck: of segmentation: what stands between the backbone's map and the head at each position; nothing if
             ``None``.
     """
@@ -94,6 +97,7 @@ class Adapted:
     tangent: TangentPart | None = None
     own_head: tuple[int, ...] | None = None
     neck: Aspp | None = None
+    posterior: PosteriorPart | None = None
 
     @property
     def changed(self) -> dict[str, Tensor]:
@@ -118,7 +122,18 @@ class Adapted:
 
     def probabilities(self, batch: Any) -> Tensor:
         """Probabilities (or values) ``(B, C)`` of a preprocessed batch, on the processor."""
+        return self.predicted(batch)[0]
+
+    def predicted(self, batch: Any) -> tuple[Tensor, Tensor | None]:
+        """:meth:`probabilities`, and the deviations of numbers about them ``(B, C)`` where a posterior is kept."""
         values = pool_batch(self.network, self.plan.blocks, batch)
+        spread = None
+        if self.posterior is not None:
+            features = torch.cat([values[block.name].float().cpu() for block in self.plan.blocks], dim=1)
+            spread = self.posterior.spread(self.posterior.of_batch(self.network, batch, features))
+        return self._mean(values, batch), spread
+
+    def _mean(self, values: Mapping[str, Tensor], batch: Any) -> Tensor:
         matrices: dict[str, Matrix] = {
             block.name: Dense(values[block.name].float().cpu()) for block in self.plan.blocks
         }
@@ -158,12 +173,16 @@ class Adapted:
         if self.kind == "segmentation":
             return self._segmented(manifest, cut, workers, progress)
         outputs = torch.empty(len(manifest), len(self.classes), dtype=torch.float64)
+        spreads = None if self.posterior is None else torch.empty_like(outputs)
         for rows, batch in zip(cut, gathered(preprocess, manifest.inputs, cut, workers)):
-            outputs[rows] = self.probabilities(batch)
+            outputs[rows], spread = self.predicted(batch)
+            if spreads is not None and spread is not None:
+                spreads[rows] = spread
             done += len(rows)
             if progress:
                 progress(done, len(manifest))
-        return Prediction(manifest.ids, outputs.numpy(), self.kind, self.classes)
+        bars = None if spreads is None else spreads.numpy()
+        return Prediction(manifest.ids, outputs.numpy(), self.kind, self.classes, spread=bars)
 
     def _segmented(
         self, manifest: Manifest, cut: list[list[int]], workers: int | None, progress: Progress | None

@@ -6,7 +6,7 @@ A run folder holds::
     model.safetensors    coefficients per block, intercept, kept columns; of a trained backbone every
                          parameter and buffer that training changed, whole; of gradient features the head
                          they are taken through, and coefficients by parameter; of masks the layers
-                         between the backbone's map and the head
+                         between the backbone's map and the head; of error bars directions of the posterior
     backbone/            the backbone itself (only with ``embed``)
 
 ``config.json`` carries the SHA-256 of every other file and of its own content, and the fingerprint of
@@ -30,6 +30,7 @@ from regraft.features import Plan
 from regraft.files import canonical_json, digest, file_digest, read_json, write_bytes, write_json
 from regraft.graft.adapted import Adapted, with_last_layer
 from regraft.graft.aspp import Aspp
+from regraft.graft.posterior_part import PosteriorPart
 from regraft.graft.tangent_part import TangentPart
 from regraft.graft.view import View
 from regraft.heads import Readout
@@ -39,10 +40,11 @@ from regraft.network import Network, load, preprocess_from_json, save
 __all__ = ["CONFIG", "FORMAT", "TENSORS", "kept_columns", "load_artifact", "save_artifact"]
 
 FORMAT = "regraft-artifact"
-VERSION = 3
-READABLE = (1, 2, 3)  # the first had no trained backbones, the second no gradient features
+VERSION = 4
+READABLE = (1, 2, 3, 4)  # the first had no trained backbones, the second no gradient features, the third no error bars
 _CHANGED = "backbone."
 _NECK = "neck."
+_POSTERIOR = "posterior."
 _TANGENT, _TANGENT_HEAD = "tangent.", "tangent-head"
 CONFIG, TENSORS, BACKBONE = "config.json", "model.safetensors", "backbone"
 
@@ -76,6 +78,8 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
         tensors |= {f"{_TANGENT}{name}": value.contiguous() for name, value in weights.items()}
     if adapted.neck is not None:
         tensors |= {f"{_NECK}{name}": value for name, value in adapted.neck.tensors().items()}
+    if adapted.posterior is not None:
+        tensors |= {f"{_POSTERIOR}{name}": value for name, value in adapted.posterior.tensors().items()}
     write_bytes(folder / TENSORS, save_tensors(tensors))
     files = {TENSORS: file_digest(folder / TENSORS)}
     if embed:
@@ -110,6 +114,7 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
         },
         "tangent": None if adapted.tangent is None else {"parameters": list(adapted.tangent.coefficients)},
         "neck": None if adapted.neck is None else adapted.neck.to_json(),
+        "posterior": None if adapted.posterior is None else adapted.posterior.to_json(),
         "provenance": provenance,
         "files": files,
     }
@@ -169,7 +174,15 @@ def load_artifact(
         own_head=own_head,
         tangent=_tangent(config.get("tangent"), tensors),
         neck=_neck(config.get("neck"), tensors),
+        posterior=_posterior(config.get("posterior"), tensors),
     )
+
+
+def _posterior(recorded: dict[str, Any] | None, tensors: dict[str, torch.Tensor]) -> PosteriorPart | None:
+    if recorded is None:
+        return None
+    own = {name.removeprefix(_POSTERIOR): v for name, v in tensors.items() if name.startswith(_POSTERIOR)}
+    return PosteriorPart.holding(recorded, own)
 
 
 def _neck(recorded: dict[str, Any] | None, tensors: dict[str, torch.Tensor]) -> Aspp | None:

@@ -13,6 +13,7 @@ from regraft.graft.dense.problem import DenseProblem
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.gradient.problem import GradientProblem
 from regraft.graft.options import Options
+from regraft.graft.posterior.problem import GaussianProblem
 from regraft.graft.preparation import Prepared, training_stage
 from regraft.graft.problem import Problem, Task
 from regraft.graft.training.dense import DenseTraining
@@ -95,7 +96,7 @@ def _dense(ready: Prepared, rows: Manifest, store: Store, options: Options) -> D
     return DenseProblem.of(task, maps, block, recipe.features.scalings, recipe.solve)
 
 
-def _gradient(ready: Prepared, rows: Manifest, store: Store, options: Options, work: Work) -> GradientProblem:
+def _gradient(ready: Prepared, rows: Manifest, store: Store, options: Options, work: Work) -> Problem:
     """The last layer of the frozen backbone, and the tangent of its top."""
     recipe = ready.recipe
     stage = recipe.gradients
@@ -106,6 +107,7 @@ def _gradient(ready: Prepared, rows: Manifest, store: Store, options: Options, w
         tangent = Tangent(ready.network, stage.select, rows, of="embedding", batch_size=options.batch_size).prepare()
         work.trained(len(rows), store.flops_per_row * len(rows))  # its pass over the rows, what lies below θ₂ kept
     first, second = recipe.solves[0], recipe.solve
-    return GradientProblem(
+    gradient = GradientProblem(
         _task(ready, rows, options), store.matrices(), tangent, torch.arange(len(rows)), stage, first, second
     )
+    return gradient if recipe.posterior is None else GaussianProblem(gradient, recipe.posterior)

@@ -19,6 +19,7 @@ from pyarrow import parquet
 from regraft.data import Kind
 from regraft.errors import DataError
 from regraft.files import atomic_path, write_bytes, write_json
+from regraft.heads import NINETY
 
 __all__ = ["Prediction", "indexed_png", "palette", "predicted_names"]
 
@@ -60,6 +61,7 @@ class Prediction:
         kind, classes: of the task.
         masks: of segmentation: ``(H, W)`` class indices of each image, of its own size.
         sure: of segmentation: ``(N,)``, the mean over pixels of the likeliest class's probability.
+        spread: of numbers: ``(N, C)``, the deviations of targets about them, where the head knows them.
     """
 
     ids: tuple[str, ...]
@@ -68,6 +70,7 @@ class Prediction:
     classes: tuple[str, ...]
     masks: tuple[np.ndarray, ...] = ()
     sure: np.ndarray | None = None
+    spread: np.ndarray | None = None
 
     @property
     def labels(self) -> list[Any]:
@@ -93,8 +96,9 @@ class Prediction:
     def table(self) -> list[dict[str, Any]]:
         """One plain-JSON row per input: id, prediction, confidence, probability per class.
 
-        Of segmentation: id, the name of its mask's file (see :meth:`save`), width, height, confidence, share of each
-        class.
+        Of numbers with error bars: id, prediction, the deviation of the target about it and the 90 % interval, of each
+        output. Of segmentation: id, the name of its mask's file (see :meth:`save`), width, height, confidence, share
+        of each class.
         """
         if self.kind == "segmentation":
             return self._summary()
@@ -104,8 +108,18 @@ class Prediction:
             if self.kind != "regression":
                 row["confidence"] = float(self.confidence[i])
                 row |= {f"p({c})": float(p) for c, p in zip(self.classes, self.probabilities[i])}
+            elif self.spread is not None:
+                row |= self._error_bars(i)
             rows.append(row)
         return rows
+
+    def _error_bars(self, i: int) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for j, (mean, spread) in enumerate(zip(self.probabilities[i], self.spread[i])):  # type: ignore[index]
+            of = "" if self.probabilities.shape[1] == 1 else f"({self.classes[j]})"
+            found[f"std{of}"] = float(spread)
+            found[f"low90{of}"], found[f"high90{of}"] = float(mean - NINETY * spread), float(mean + NINETY * spread)
+        return found
 
     def _summary(self) -> list[dict[str, Any]]:
         rows = []

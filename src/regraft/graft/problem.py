@@ -75,6 +75,7 @@ class HeldOut:
         fold: the inner fold of each row; ``None`` where there are no folds.
         protocol: how they came about, for the record.
         response: the labels that they are about, where these are not the rows' own (of positions of a feature map).
+        spread: ``(len(rows), C)``, the deviations of numbers about their predictions, where the head knows them.
     """
 
     rows: np.ndarray
@@ -82,6 +83,7 @@ class HeldOut:
     fold: np.ndarray | None
     protocol: str
     response: Response | None = None
+    spread: Tensor | None = None
 
 
 class Head(ABC):
@@ -103,6 +105,10 @@ class Head(ABC):
 
         For segmentation ``(N, C, C)``: how many pixels of each class are predicted as each, all that scores need.
         """
+
+    def spread(self, problem: Any) -> Tensor | None:
+        """The deviations of numbers about their predictions, ``(N, C)``, noise included; ``None`` where unknown."""
+        return None
 
     @abstractmethod
     def held_out(self) -> HeldOut:

@@ -27,7 +27,7 @@ from torch import Tensor
 from regraft.data import Manifest, Target, check_target, folds, holdout
 from regraft.errors import DataError
 from regraft.graft.problem import Head, Problem, Task
-from regraft.heads import Response, measure, score
+from regraft.heads import WITH_SPREAD, Response, measure, score
 from regraft.record import Score
 
 __all__ = ["Evaluation", "Scored", "check_protocol", "evaluate"]
@@ -52,6 +52,7 @@ class Scored:
         headline: the metric with its interval.
         others: further metrics on the same rows.
         undefined: further metrics that these rows leave undefined, each with why.
+        spread: ``(n, C)``, the deviations of numbers about their predictions, where the head knows them.
     """
 
     part: str
@@ -62,6 +63,7 @@ class Scored:
     headline: Score
     others: tuple[Score, ...]
     undefined: tuple[tuple[str, str], ...] = ()
+    spread: Tensor | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,9 +109,8 @@ def evaluate(
     else:
         final = step(fit.solve)
         held = final.held_out()
-        validation = _scored(
-            "validation", fit.task, held.rows, held.fold, held.probabilities, held.protocol, held.response
-        )
+        predicted = _Predicted(held.probabilities, held.spread)
+        validation = _scored("validation", fit.task, held.rows, held.fold, predicted, held.protocol, held.response)
     scored_test = None if test is None else _on_test(final, test)
     return Evaluation(final, validation, scored_test)
 
@@ -260,26 +261,41 @@ def _on_part(fit: Problem, rows: np.ndarray, protocol: str, step: _Steps) -> tup
     chosen[rows] = True
     head = step(fit.take(np.flatnonzero(~chosen)).solve)
     held = np.flatnonzero(chosen)
-    return _scored("validation", fit.task, held, None, head.predict_proba(fit.take(held)), protocol), head
+    return _scored("validation", fit.task, held, None, _predict(head, fit.take(held)), protocol), head
 
 
 def _outer(fit: Problem, step: _Steps) -> Scored:
     # Another seed than the inner folds': an outer fold must not coincide with an inner one.
     task = fit.task
     outer = folds(task.target, task.groups, task.folds, task.seed + 1)
-    probabilities: Tensor | None = None
+    parts, order = [], []
     for number in range(int(outer.max()) + 1):
         held_out = np.flatnonzero(outer == number)
-        predicted = step(fit.take(np.flatnonzero(outer != number)).solve).predict_proba(fit.take(held_out))
-        if probabilities is None:
-            probabilities = predicted.new_zeros(len(fit), *predicted.shape[1:])
-        probabilities[torch.as_tensor(held_out)] = predicted
-    everything = np.arange(len(fit))
-    return _scored("validation", task, everything, outer, probabilities, OUTER)  # type: ignore[arg-type]
+        parts.append(_predict(step(fit.take(np.flatnonzero(outer != number)).solve), fit.take(held_out)))
+        order.append(torch.as_tensor(held_out))
+    place = torch.cat(order).argsort()
+    spreads = [part.spread for part in parts if part.spread is not None]
+    whole = _Predicted(
+        torch.cat([part.probabilities for part in parts])[place],
+        torch.cat(spreads)[place] if len(spreads) == len(parts) else None,
+    )
+    return _scored("validation", task, np.arange(len(fit)), outer, whole, OUTER)
 
 
 def _on_test(head: Head, test: Problem) -> Scored:
-    return _scored("test", test.task, np.arange(len(test)), None, head.predict_proba(test), TEST)
+    return _scored("test", test.task, np.arange(len(test)), None, _predict(head, test), TEST)
+
+
+@dataclass(frozen=True, eq=False)
+class _Predicted:
+    """What a head says of some rows, and how sure it is of numbers, where it knows."""
+
+    probabilities: Tensor
+    spread: Tensor | None
+
+
+def _predict(head: Head, problem: Problem) -> _Predicted:
+    return _Predicted(head.predict_proba(problem), head.spread(problem))
 
 
 def _scored(
@@ -287,10 +303,11 @@ def _scored(
     task: Task,
     rows: np.ndarray,
     fold: np.ndarray | None,
-    probabilities: Tensor,
+    predicted: _Predicted,
     protocol: str,
     response: Response | None = None,
 ) -> Scored:
+    probabilities, spread = predicted.probabilities, predicted.spread
     response = response or task.response.take(torch.as_tensor(rows))
     groups = None if task.groups is None else [task.groups[i] for i in rows]
 
@@ -310,8 +327,13 @@ def _scored(
             others.append(measured(name))
         except DataError as error:  # nobody asked for this one: a finding says why it is not there
             undefined.append((name, str(error)))
+    if spread is not None:
+        pairs = torch.stack([probabilities, spread], dim=1)
+        others += [
+            measure(name, response, pairs, groups=groups, seed=task.seed, protocol=protocol) for name in WITH_SPREAD
+        ]
     ids = np.full(len(rows), -1) if fold is None else fold
-    return Scored(part, rows, ids, probabilities, response, headline, tuple(others), tuple(undefined))
+    return Scored(part, rows, ids, probabilities, response, headline, tuple(others), tuple(undefined), spread)
 
 
 def _score_or_nan(metric: str, response: Response, probabilities: Tensor, rows: Tensor) -> float:

@@ -13,6 +13,7 @@ from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.changes import PROBING, SETTINGS, Changes
 from regraft.graft.stages.features import SOLVERS, Features, Select, Solve
 from regraft.graft.stages.gradient import Gradients, SetHead
+from regraft.graft.stages.posterior import Posterior
 from regraft.graft.stages.training import Probe, Reinitialise, Train
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "SOLVERS",
     "Features",
     "Gradients",
+    "Posterior",
     "Recipe",
     "Select",
     "SetHead",
@@ -29,7 +31,7 @@ __all__ = [
     "find_recipe",
 ]
 
-Stage = Features | Select | Solve | SetHead | Gradients | Reinitialise | Probe | Train
+Stage = Features | Select | Solve | SetHead | Gradients | Posterior | Reinitialise | Probe | Train
 
 
 @dataclass(frozen=True)
@@ -162,6 +164,11 @@ class Recipe:
         return next((stage for stage in self.stages if isinstance(stage, Gradients)), None)
 
     @property
+    def posterior(self) -> Posterior | None:
+        """The stage that keeps error bars, if there is one."""
+        return next((stage for stage in self.stages if isinstance(stage, Posterior)), None)
+
+    @property
     def solve(self) -> Solve:
         """The stage that gives the readout, of the backbone as it comes where that is trained later."""
         end = len(self.stages) if self.train is None else self.stages.index(self.train)
@@ -181,6 +188,7 @@ _HEAD2TOE = (
 )
 
 _GRADIENTS = "Mu, Liang, Li, Gradients as Features for Deep Representation Learning, ICLR 2020."
+_LINEARIZED = "Maddox, Tang, Moreno, Wilson, Damianou, Fast Adaptation with Linearized Neural Networks, AISTATS 2021."
 _HEAD = "Ren, Guo, Bae, Sutherland, How to prepare your task head for finetuning, ICLR 2023."
 _LPFT = (
     "Kumar, Raghunathan, Jones, Ma, Liang, Fine-Tuning can Distort Pretrained Features and Underperform "
@@ -217,6 +225,12 @@ METHODS: dict[str, Recipe] = {
             "last layer and gradients of the topmost block",
             (_LAST, Solve(("logistic",)), SetHead(), Gradients(), Solve(("logistic",))),
             _GRADIENTS,
+        ),
+        Recipe(
+            "tangent-gp",
+            "Gaussian process of the linearised network: last layer and topmost block, with error bars",
+            (_LAST, Solve(("logistic",)), SetHead(), Gradients(), Posterior(), Solve(("logistic",))),
+            _LINEARIZED,
         ),
         Recipe("finetune", "all weights, from a head probed for tau epochs", (_LAST, Probe(), Train()), _HEAD),
         Recipe("lp-ft", "all weights, from a solved linear probe", (_LAST, Solve(("logistic",)), Train()), _LPFT),

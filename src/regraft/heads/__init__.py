@@ -13,7 +13,9 @@ from regraft.heads.gp.variational import Descent, Variational, variational
 from regraft.heads.intervals import measure, wilson
 from regraft.heads.metrics import (
     METRICS,
+    NINETY,
     PROPER,
+    WITH_SPREAD,
     brier,
     default_metric,
     ece,
@@ -55,8 +57,10 @@ __all__ = [
     "FRACTIONS",
     "KINDS",
     "METRICS",
+    "NINETY",
     "PROPER",
     "SOLVERS",
+    "WITH_SPREAD",
     "AdamScores",
     "ByLayer",
     "Cell",

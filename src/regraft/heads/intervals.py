@@ -19,7 +19,7 @@ RESAMPLES = 1000
 _Z = 1.959963984540054  # the normal distribution's 97.5 % point
 _TABLE = 4_000_000  # row weights held at once
 _NO_WIDTH = 1e-12
-_UNBOUNDED = ("r2", "rmse", "nll")
+_UNBOUNDED = ("r2", "rmse", "nll", "gaussian-nll")
 _BY_CLASS = ("balanced-accuracy", "f1", "roc-auc", "map", "miou")
 
 

@@ -18,7 +18,9 @@ from regraft.heads.response import Kind, Response
 
 __all__ = [
     "METRICS",
+    "NINETY",
     "PROPER",
+    "WITH_SPREAD",
     "brier",
     "default_metric",
     "ece",
@@ -34,10 +36,14 @@ __all__ = [
 METRICS: tuple[str, ...] = ("accuracy", "balanced-accuracy", "f1", "roc-auc", "map", "miou", "r2", "rmse")
 #: Scores of the probabilities themselves.
 PROPER: tuple[str, ...] = ("nll", "ece", "brier")
-_LOWER = ("rmse", "nll", "ece", "brier")
+#: Scores of numbers predicted with a deviation each: predictions ``(N, 2, C)``, means and deviations.
+WITH_SPREAD: tuple[str, ...] = ("coverage-90", "gaussian-nll")
+_LOWER = ("rmse", "nll", "ece", "brier", "gaussian-nll")
 _REGRESSION = ("r2", "rmse")
 _SEGMENTATION = ("miou", "accuracy", "balanced-accuracy", "f1")
 _TINY = 1e-15
+NINETY = 1.6448536269514722
+"""Of a normal distribution 90 % lie within so many deviations of the mean."""
 
 Array = np.ndarray[Any, Any]
 
@@ -55,8 +61,8 @@ def fitting(kind: Kind) -> tuple[str, ...]:
 
 
 def higher_is_better(metric: str) -> bool:
-    """False for errors (``rmse``) and for ``nll``, ``ece``, ``brier``."""
-    if metric not in METRICS + PROPER:
+    """False for errors (``rmse``) and for ``nll``, ``ece``, ``brier``, ``gaussian-nll``."""
+    if metric not in METRICS + PROPER + WITH_SPREAD:
         raise DataError(f"{metric!r} is no metric", expected=", ".join(METRICS + PROPER))
     return metric not in _LOWER
 
@@ -161,11 +167,14 @@ def bin_of(confidence: Array, bins: int) -> Array:
 
 def _check(metric: str, response: Response, probabilities: Any) -> None:
     higher_is_better(metric)
-    if metric not in (fits := fitting(response.kind)):
+    fits, wanted = fitting(response.kind), response.predicted_shape
+    if metric in WITH_SPREAD and response.kind == "regression":
+        wanted = (wanted[0], 2, *wanted[1:])
+    elif metric not in fits:
         raise DataError(f"{metric} does not fit {response.kind} labels", expected=", ".join(fits))
     shape = tuple(np.shape(probabilities))
-    if shape != response.predicted_shape:
-        raise DataError(f"predictions have shape {shape}", expected=f"{response.predicted_shape}")
+    if shape != wanted:
+        raise DataError(f"predictions have shape {shape}", expected=f"{wanted}")
     if not bool(response.present.any()):
         raise DataError(f"{metric} needs labels", expected="at least one labelled row")
     if not np.isfinite(_array(probabilities)).all():
@@ -302,6 +311,21 @@ def _rmse(response: Response, values: Array, weights: Array) -> Array:
     return _nanmean(np.sqrt(error / (weights @ mask)))
 
 
+def _coverage(response: Response, values: Array, weights: Array) -> Array:
+    """The share of targets inside their 90 % intervals: mean ± 1.645 deviations."""
+    mask, truth = _mask(response), response.values.numpy()
+    inside = (np.abs(truth - values[:, 0]) <= NINETY * values[:, 1]) * mask
+    return (weights @ inside.sum(1)) / (weights @ mask.sum(1))
+
+
+def _gaussian_nll(response: Response, values: Array, weights: Array) -> Array:
+    """½ ((y − μ)/σ)² + log σ + ½ log 2π, mean over targets, in nats of the targets' own unit."""
+    mask, truth = _mask(response), response.values.numpy()
+    spread = np.maximum(values[:, 1], np.finfo(np.float64).tiny)
+    each = 0.5 * np.square((truth - values[:, 0]) / spread) + np.log(spread) + 0.5 * np.log(2 * np.pi)
+    return (weights @ (mask * each).sum(1)) / (weights @ mask.sum(1))
+
+
 def _nll(response: Response, values: Array, weights: Array) -> Array:
     if response.kind == "multilabel":
         mask, truth = _mask(response), response.values.numpy()
@@ -337,6 +361,8 @@ _FUNCTIONS: dict[str, Callable[[Response, Array, Array], Array]] = {
     "map": lambda r, v, w: _columns(r, v, w, _average_precision),
     "r2": _r2,
     "rmse": _rmse,
+    "coverage-90": _coverage,
+    "gaussian-nll": _gaussian_nll,
     "nll": _nll,
     "ece": _ece,
     "brier": _brier,

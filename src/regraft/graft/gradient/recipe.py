@@ -40,6 +40,12 @@ def with_gradients(method: str | Recipe, mode: str | None, select: str | Sequenc
         raise RecipeError(
             f"method {recipe.name!r} takes no gradients", do="use --mode and --theta2 with --method gradient"
         )
+    if recipe.posterior is not None and mode == "gradient":
+        raise RecipeError(
+            "error bars are of features and gradients together",
+            got="mode 'gradient'",
+            do="use --mode full or activation",
+        )
     if select is not None and (mode or recipe.gradients.mode) == "activation":
         raise RecipeError("mode 'activation' takes no derivatives", got="--theta2", do="leave --theta2 out")
     patterns = (select,) if isinstance(select, str) else select

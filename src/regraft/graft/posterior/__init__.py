@@ -1,0 +1,1 @@
+"""The finite neural tangent kernel as a Gaussian process: adaptation as posterior inference."""

@@ -1,0 +1,214 @@
+"""*Fast Adaptation with Linearized Neural Networks* as a problem of the protocol: regression with error bars."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.errors import DataError
+from regraft.features import Plan
+from regraft.graft.adapted import Adapted
+from regraft.graft.frozen.problem import INNER
+from regraft.graft.gradient.fit import Labels
+from regraft.graft.gradient.problem import GradientProblem
+from regraft.graft.posterior.kernel import share
+from regraft.graft.posterior.regression import Fitted, KernelFitter
+from regraft.graft.problem import Head, HeldOut, Problem, Task
+from regraft.graft.stages.posterior import Posterior
+from regraft.graft.tangent_part import TangentPart
+from regraft.graft.view import View
+from regraft.heads import Solution, Status, solve
+from regraft.heads.search import Judge
+from regraft.heads.solve import search
+from regraft.heads.weights import sample_weights
+from regraft.linear import Blocks, FeatureDesign
+from regraft.network import Network
+from regraft.record import Candidate, Finding
+
+__all__ = ["GaussianHead", "GaussianProblem"]
+
+#: ρ, the tangent kernel's share over the last layer's; the search goes on past an edge that is best.
+RATIOS = (10.0, 1.0, 1e-1, 1e-2)
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianHead(Head):
+    """A Gaussian process posterior in weight space.
+
+    Attributes:
+        solution: the chosen mixture, with w₁ as its readout.
+        fitted: the posterior on all rows.
+        rows: those that took part in the choice.
+        deviations: (N, C) of the targets about their out-of-fold means; NaN of rows that took no part.
+        fold_ids: the inner folds.
+    """
+
+    solution: Solution
+    fitted: Fitted
+    rows: np.ndarray
+    deviations: Tensor
+    fold_ids: np.ndarray
+
+    @property
+    def candidates(self) -> tuple[Candidate, ...]:
+        """Every mixture that was tried."""
+        return self.solution.candidates
+
+    @property
+    def status(self) -> Status:
+        """How the final system was solved."""
+        return self.fitted.status
+
+    def predict_proba(self, problem: GaussianProblem) -> Tensor:
+        """Means of another problem's rows, ``(N, C)``."""
+        gradient, readout = problem.gradient, self.solution.readout
+        features = gradient.both.features
+        values = features.apply(readout.coefficients.to(features.device, features.dtype)).cpu().to(torch.float64)
+        values = values + readout.intercept
+        if gradient.tangent is not None and self.fitted.parameters:
+            part = self._tangent()
+            design = gradient.tangent.through(part.head).take(gradient.rows)
+            weights = part.coefficients.to(device=design.device, dtype=design.dtype)
+            values = values + design.apply(weights).cpu().to(torch.float64)
+        return values
+
+    def spread(self, problem: GaussianProblem) -> Tensor:
+        """Deviations of targets about their means, ``(N, C)``: of the function and of the noise."""
+        gradient, part = problem.gradient, self.fitted.part
+        rows = slice(0, gradient.both.features.n_rows)
+        features = torch.cat([m.rows(rows) for m in gradient.both.features.matrices.values()], dim=1)
+        design = None
+        if gradient.tangent is not None and part.head is not None:
+            design = gradient.tangent.through(part.head).take(gradient.rows)
+        return part.spread(part.covariance(features, design))
+
+    def held_out(self) -> HeldOut:
+        """The rows that took part in the choice, by the inner fold that did not see them."""
+        rows = torch.as_tensor(self.rows)
+        return HeldOut(
+            self.rows, self.solution.out_of_fold[rows], self.fold_ids[self.rows], INNER, spread=self.deviations[rows]
+        )
+
+    def _tangent(self) -> TangentPart:
+        part = self.fitted.part
+        head = self.fitted.head.to(torch.float32) * part.unit[:, None]
+        return TangentPart(head, Blocks(self.fitted.parameters).to(torch.float32))
+
+    def adapted(self, task: Task, network: Network, plan: Plan) -> Adapted:
+        """The frozen backbone with the mean's weights, and the covariance of what it predicts."""
+        readout = self.solution.readout
+        tangent = self._tangent() if self.fitted.parameters else None
+        return Adapted(
+            network, plan, View(), readout, task.kind, task.target.classes, tangent=tangent, posterior=self.fitted.part
+        )
+
+    def figures(self, problem: GaussianProblem, plan: Plan) -> dict[str, Any]:
+        """``posterior``: scale, noise, the tangent's share of the prior, and what the error bars leave out."""
+        part, ratio = self.fitted.part, self.solution.readout.strength
+        return {
+            "posterior": {
+                "scale": self.fitted.chosen.scale,
+                "noise": self.fitted.chosen.noise,
+                "log_marginal": self.fitted.chosen.log_marginal,
+                "tangent_share": share(ratio) if self.fitted.parameters else 0.0,
+                "rank": part.rank,
+                "left_out": part.left_out,
+                "parameters": {name: value.numel() for name, value in self.fitted.parameters.items()},
+            }
+        }
+
+    def findings(self) -> Iterator[Finding]:
+        """What the error bars rest on."""
+        part, chosen = self.fitted.part, self.fitted.chosen
+        deviation = float((part.noise if part.noise is not None else part.unit).sqrt().mean())
+        yield Finding(
+            "error-bars",
+            f"Targets scatter by {deviation:.3g} about the function; error bars add what the function itself leaves "
+            "open at each input.",
+            "info",
+            deviation,
+            "target unit",
+            detail=f"{chosen.message} {part.rank} directions of the posterior are kept; the others would narrow a "
+            f"variance by at most {100 * part.left_out:.1f} % of the prior's.",
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianProblem(Problem):
+    """Rows with numbers as labels, their last layer's features and their place in a tangent.
+
+    Attributes:
+        gradient: the same rows as gradient features see them.
+        stage: what the posterior keeps.
+    """
+
+    gradient: GradientProblem
+    stage: Posterior
+
+    @property
+    def task(self) -> Task:  # type: ignore[override]
+        """The labels."""
+        return self.gradient.task
+
+    @property
+    def dear(self) -> bool:
+        """No: some kernel matrices."""
+        return False
+
+    @property
+    def flops(self) -> int:
+        """Of the products with the Jacobian, counted."""
+        return self.gradient.flops
+
+    def settled(self, head: GaussianHead) -> GaussianProblem:
+        """Itself."""
+        return self
+
+    def sharing(self) -> GaussianProblem:
+        """Itself."""
+        return self
+
+    def take(self, rows: np.ndarray) -> GaussianProblem:
+        """The problem on some of its rows."""
+        return replace(self, gradient=self.gradient.take(rows))
+
+    def solve(self) -> GaussianHead:
+        """Cross-validate ω's penalty, then the mixture of the two kernels, and condition on all rows."""
+        gradient, task = self.gradient, self.task
+        fold_ids, response = task.fold_ids(), task.response
+        if response.mask is not None and not bool(response.mask.all()):
+            raise DataError(
+                "a Gaussian process over several outputs needs them all",
+                expected="a number in every column of every row",
+                do="fill them in or leave these rows out, or use another --method",
+            )
+        both = gradient.both
+        first = solve(
+            FeatureDesign(both.features.matrices, both.features.n_outputs),
+            response,
+            forms=("ridge",),
+            strengths=gradient.first.strengths,
+            folds=fold_ids,
+            metric=task.metric,
+        )
+        folds = torch.as_tensor(fold_ids).to(torch.int64)
+        weights = sample_weights(response, None)[:, None]
+        strength = next(c.strength for c in first.candidates if c.chosen)
+        labels = Labels.of(response, weights)
+        fitter = KernelFitter(both, labels, folds, strength, gradient.stage.prior, self.stage, task.seed)
+        counted = torch.zeros(len(response), dtype=torch.bool)
+        counted[fitter.searched] = True
+        judge = Judge(task.metric, response, folds, counted, True)
+        ratios = (0.0,) if gradient.tangent is None else gradient.second.strengths
+        found = search(fitter, judge, ["tangent-gp"], ratios, default=RATIOS)
+        tried = (*(replace(c, chosen=False, name=f"head: {c.name}") for c in first.candidates), *found.candidates)
+        ratio = found.readout.strength
+        rows = fitter.searched.numpy()
+        return GaussianHead(
+            replace(found, candidates=tried), fitter.fitted(ratio), rows, fitter.spread(ratio), fold_ids
+        )

@@ -1,0 +1,172 @@
+"""The error bars of a linearised model: the covariance of its logits or values at an input, without a training row.
+
+With coefficients v ~ N(0, I) of whitened features φ̃ (every feature times its prior standard deviation) and curvature
+H of the likelihood, the posterior is N(·, (I + Φ̃ᵀ H Φ̃)⁻¹). From the eigenpairs (λ_k, q_k) of Φ̃ᵀ H Φ̃, λ_1 ≥ λ_2 ≥ …,
+
+    Cov[f(x)] = φ̃(x) φ̃(x)ᵀ − Σ_{k ≤ r} λ_k / (1 + λ_k) (φ̃(x) q_k)(φ̃(x) q_k)ᵀ + (what the pairs beyond r explain).
+
+The last term is left out: the error bars of a cache of rank r are too wide, never too narrow, by at most
+λ_{r+1} / (1 + λ_{r+1}) of the prior's variance. Paper: Maddox et al. (2021), Eqs. 2 and 3 (there with all pairs).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regraft.features import Tangent, ntk_adjoints, ntk_project
+from regraft.linear import Design
+from regraft.network import Network
+
+__all__ = ["PosteriorPart", "Rows"]
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of the whitened features φ̃: those of the last layer, an intercept, and a tangent's.
+
+    Attributes:
+        features: (N, D), centred and times their prior deviation.
+        intercept: the prior deviation of an output's intercept.
+        tangent: of the outputs (N, C); ``None`` without gradients.
+        deviations: the prior deviation of each of its parameters.
+        outputs: C.
+    """
+
+    features: Tensor
+    intercept: float
+    tangent: Design | None
+    deviations: Mapping[str, float]
+    outputs: int
+
+    def adjoint(self, vectors: Tensor) -> dict[str, Tensor]:
+        """Φ̃ᵀ V for V (N, C, k): ``features`` (k, D, C), ``intercept`` (k, C), and parameters (k, *shape)."""
+        found = {
+            "features": torch.einsum("nd,nck->kdc", self.features, vectors),
+            "intercept": self.intercept * vectors.sum(0).T,
+        }
+        if self.tangent is None:
+            return found
+        back = ntk_adjoints(self.tangent, vectors.to(self.tangent.dtype), prior=self.deviations)
+        return {**found, **{name: block.to(vectors) for name, block in back.items()}}
+
+    def project(self, directions: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """φ̃ φ̃ᵀ within rows (N, C, C), and φ̃ q_k of every direction (N, C, k); float64."""
+        x = self.features.to(torch.float64)
+        own = x.square().sum(1) + self.intercept**2
+        within = own[:, None, None] * torch.eye(self.outputs, dtype=torch.float64)
+        along = torch.einsum("nd,kdc->nck", x, directions["features"].to(torch.float64))
+        along = along + self.intercept * directions["intercept"].to(torch.float64).T
+        if self.tangent is not None:
+            named = {name: directions[name] for name in self.tangent.shapes}
+            seen = ntk_project(self.tangent, named, prior=self.deviations)
+            within, along = within + seen.within.to(torch.float64), along + seen.along.to(torch.float64)
+        return within, along
+
+
+@dataclass(frozen=True, eq=False)
+class PosteriorPart:
+    """What the covariance of a new input's outputs needs.
+
+    Attributes:
+        head: ω, (C, D), that the tangent is taken through; ``None`` without gradients.
+        centre: (D,), subtracted from the features.
+        feature: the prior deviation of each feature's coefficients.
+        intercept: of the intercepts.
+        deviations: of the parameters' coefficients, by name.
+        directions: q_k: ``features`` (r, D, C), ``intercept`` (r, C), parameters (r, *shape).
+        shrink: λ_k / (1 + λ_k), (r,).
+        unit: (C,), what one unit of an output is in the targets' own.
+        noise: (C,), the variance of a target beside its mean, in the targets' own unit; ``None`` for classes.
+        left_out: the largest λ / (1 + λ) beyond the cache: by at most this share of the prior variance is a variance
+            too large.
+    """
+
+    head: Tensor | None
+    centre: Tensor
+    feature: float
+    intercept: float
+    deviations: Mapping[str, float]
+    directions: Mapping[str, Tensor]
+    shrink: Tensor
+    unit: Tensor
+    noise: Tensor | None
+    left_out: float
+
+    @property
+    def rank(self) -> int:
+        """r."""
+        return len(self.shrink)
+
+    def covariance(self, features: Tensor, tangent: Design | None) -> Tensor:
+        """Cov[f(x)], (N, C, C) float64, of the function and not of noisy targets.
+
+        Args:
+            features: (N, D) of the last layer.
+            tangent: of the same rows through :attr:`head`; ``None`` where there is no head.
+        """
+        x = (features.to(torch.float64).cpu() - self.centre.to(torch.float64)) * self.feature
+        rows = Rows(x, self.intercept, tangent, self.deviations, len(self.unit))
+        within, along = rows.project(self.directions)
+        found = within.cpu() - torch.einsum("nck,k,ndk->ncd", along.cpu(), self.shrink.to(torch.float64), along.cpu())
+        unit = self.unit.to(torch.float64)
+        return found * unit[:, None] * unit
+
+    def spread(self, covariance: Tensor) -> Tensor:
+        """The deviations of targets about their means, (N, C): of the function, and of the noise beside it."""
+        variance = covariance.diagonal(dim1=1, dim2=2).clamp_min(0)
+        return variance.sqrt() if self.noise is None else (variance + self.noise.to(variance)).sqrt()
+
+    def of_batch(self, network: Network, batch: Any, features: Tensor) -> Tensor:
+        """Cov[f(x)], (B, C, C), for a preprocessed batch with its last layer's features (B, D)."""
+        tangent = None
+        if self.head is not None:
+            names = list(self.deviations)
+            whole = Tangent(network, names, network.place(batch), of="embedding", fast=False)
+            tangent = whole.through(self.head)
+        return self.covariance(features, tangent)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """For the artifact: everything that is a tensor; directions in half precision, for they only widen or narrow
+        error bars."""
+        found = {"centre": self.centre, "shrink": self.shrink, "unit": self.unit}
+        found |= {f"direction.{name}": value.to(torch.float16) for name, value in self.directions.items()}
+        if self.head is not None:
+            found["head"] = self.head
+        if self.noise is not None:
+            found["noise"] = self.noise
+        return {name: value.contiguous() for name, value in found.items()}
+
+    def to_json(self) -> dict[str, Any]:
+        """For the artifact: everything else."""
+        return {
+            "feature": self.feature,
+            "intercept": self.intercept,
+            "deviations": dict(self.deviations),
+            "left_out": self.left_out,
+        }
+
+    @staticmethod
+    def holding(recorded: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> PosteriorPart:
+        """What :meth:`to_json` and :meth:`tensors` wrote."""
+        directions = {
+            name.removeprefix("direction."): value.to(torch.float32)
+            for name, value in tensors.items()
+            if name.startswith("direction.")
+        }
+        return PosteriorPart(
+            tensors.get("head"),
+            tensors["centre"],
+            recorded["feature"],
+            recorded["intercept"],
+            recorded["deviations"],
+            directions,
+            tensors["shrink"],
+            tensors["unit"],
+            tensors.get("noise"),
+            recorded["left_out"],
+        )

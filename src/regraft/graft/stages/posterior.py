@@ -1,0 +1,39 @@
+"""The stage that keeps the posterior of a linearised model beside its mean."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from regraft.errors import RecipeError
+
+__all__ = ["Posterior"]
+
+
+@dataclass(frozen=True)
+class Posterior:
+    """Error bars from the prior over coefficients, the linearised model being a Gaussian process.
+
+    Attributes:
+        rank: directions of the posterior's covariance that are kept at most; error bars are too wide by what the
+            others explain, which the record says.
+        megabytes: that they may take in the artifact (two bytes a number).
+    """
+
+    rank: int = 256
+    megabytes: float = 32.0
+
+    needs: ClassVar[tuple[str, ...]] = ("design",)
+    yields: ClassVar[tuple[str, ...]] = ("posterior",)
+
+    def __post_init__(self) -> None:
+        if self.rank < 1 or not self.megabytes > 0:
+            raise RecipeError(
+                "the posterior keeps no direction",
+                expected="a rank of at least 1 and megabytes above 0",
+                got=f"rank {self.rank}, {self.megabytes} MB",
+            )
+
+    def rank_for(self, parameters: int) -> int:
+        """The rank that fits, for so many parameters."""
+        return max(1, min(self.rank, int(self.megabytes * 2**20 / 2 / max(1, parameters))))

@@ -1,0 +1,171 @@
+"""Error bars of numbers: the weights that are kept against dense posteriors, and what a run says of them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.graft.gradient.test_gradient import LAST, arrays, network, rows_of
+
+from regraft.errors import DataError, RecipeError
+from regraft.features import Tangent
+from regraft.graft import METHODS, adapt, load_artifact, with_gradients
+from regraft.graft.gradient.fit import Both, Labels
+from regraft.graft.posterior.kernel import Grafted, share
+from regraft.graft.posterior.regression import KernelFitter
+from regraft.graft.stages.posterior import Posterior
+from regraft.heads import NINETY, Response
+from regraft.linear import Dense, FeatureDesign
+
+
+def problem(rows: int = 24, outputs: int = 2, mode: str = "full") -> tuple[Both, Labels, np.ndarray]:
+    """Rows in float64, over features that the tangent itself gives."""
+    x, y = arrays(rows, "regression")
+    tangent = Tangent(network(), LAST, torch.from_numpy(x), of="embedding", dtype=torch.float64)
+    features = FeatureDesign({"embedding": Dense(tangent.outputs)}, outputs)
+    response = Response.of("regression", ["a", "b"][:outputs], y[:, :outputs])
+    labels = Labels.of(response, torch.ones(rows, 1, dtype=torch.float64))
+    return Both(features, tangent if mode == "full" else None, torch.arange(rows), mode), labels, x
+
+
+def dense_prior(grafted: Grafted, ratio: float) -> torch.Tensor:
+    """K from features and Jacobians written out."""
+    both, c = grafted.both, grafted.outputs
+    x = grafted.scaled(both)
+    wide = torch.kron(x @ x.T + 1, torch.eye(c, dtype=torch.float64)) * (1 - share(ratio))
+    if both.tangent is None:
+        return wide
+    rows = both.tangent.through(grafted.head).take(both.rows).rows(both.rows)
+    j = torch.cat([(block * grafted.prior[name]).flatten(2) for name, block in rows.items()], dim=2).flatten(0, 1)
+    return wide + share(ratio) * (j @ j.T) / grafted.tangent_unit
+
+
+@pytest.mark.parametrize("outputs", [1, 2])
+def test_the_prior_is_that_of_the_linearised_network(outputs: int) -> None:
+    both, labels, _ = problem(outputs=outputs)
+    grafted = Grafted.of(both, labels, 1e-2, "ntk")
+    for ratio in (0.0, 0.3, 5.0):
+        torch.testing.assert_close(grafted.gram(ratio), dense_prior(grafted, ratio) if ratio else
+                                   torch.kron(grafted.features, torch.eye(outputs, dtype=torch.float64)))  # fmt: skip
+    assert float(grafted.tangent.diagonal().mean()) == pytest.approx(1)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(("outputs", "mode"), [(1, "full"), (2, "full"), (2, "activation")])
+def test_weights_and_error_bars_are_the_dense_posterior(outputs: int, mode: str) -> None:
+    """With every direction kept: mean and covariance at new rows by plain inverses in function space."""
+    both, labels, _ = problem(outputs=outputs, mode=mode)
+    whole, new = both, torch.arange(18, 24)
+    old = whole.take(torch.arange(18))
+    old_labels = labels.take(torch.arange(18))
+    ratio = 0.7 if mode == "full" else 0.0
+    fitter = KernelFitter(old, old_labels, torch.arange(18) % 3, 1e-2, "ntk", Posterior(), 0)
+    fitted = fitter.fitted(ratio)
+    grafted = Grafted.of(old, old_labels, 1e-2, "ntk")
+    crossed = grafted.with_rows(whole.take(new))
+    s, noise = fitted.chosen.scale, fitted.chosen.noise
+    inverse = torch.linalg.inv(s * grafted.gram(ratio) + noise * torch.eye(18 * outputs, dtype=torch.float64))
+    cross = s * crossed.cross(ratio)
+    mean, spread = old_labels.unit
+    expected = (cross @ inverse @ old_labels.standard.reshape(-1)).view(6, outputs) * spread + mean
+    explained = (cross @ inverse * cross).sum(1)
+    variance = (s * crossed.own(ratio) - explained).view(6, outputs) * spread.square()
+
+    x = whole.features.matrices["embedding"].rows(slice(18, 24)).to(torch.float64)
+    found = x @ fitted.features + fitted.intercept
+    part = fitted.part
+    design = None
+    if mode == "full":
+        assert whole.tangent is not None
+        design = whole.tangent.through(fitted.head * spread[:, None]).take(new)
+        found = found + design.apply({name: block.to(torch.float64) for name, block in fitted.parameters.items()})
+        design = whole.tangent.through(fitted.head).take(new)
+    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
+    covariance = part.covariance(x, design)
+    own, unit = covariance.diagonal(dim1=1, dim2=2), spread.square()
+    # directions are kept in half precision: a share of 2⁻¹¹ of each
+    torch.testing.assert_close(own, variance, rtol=2e-2, atol=2e-3 * float(unit.max()))
+    torch.testing.assert_close(part.spread(covariance), (own.clamp_min(0) + noise * unit).sqrt(), rtol=1e-5, atol=1e-5)
+    assert part.left_out == 0
+
+
+def test_fewer_directions_widen_error_bars_by_no_more_than_is_said() -> None:
+    both, labels, _ = problem(outputs=1)
+    folds = torch.arange(24) % 3
+    exact = KernelFitter(both, labels, folds, 1e-2, "ntk", Posterior(), 0).fitted(1.0).part
+    x = both.features.matrices["embedding"].rows(slice(0, 24))
+    design = both.tangent.through(exact.head)  # type: ignore[union-attr, arg-type]
+    true = exact.covariance(x, design)[:, 0, 0]
+    prior = Grafted.of(both, labels, 1e-2, "ntk")
+    scale = KernelFitter(both, labels, folds, 1e-2, "ntk", Posterior(), 0).fitted(1.0).chosen.scale
+    unit = float(exact.unit[0]) ** 2
+    widths = []
+    for rank in (1, 4, 8):
+        part = KernelFitter(both, labels, folds, 1e-2, "ntk", Posterior(rank=rank), 0).fitted(1.0).part
+        found = part.covariance(x, design)[:, 0, 0]
+        assert bool((found >= true - 1e-2 * unit).all())
+        assert bool((found - true <= part.left_out * unit * scale * prior.gram(1.0).diagonal() + 1e-2 * unit).all())
+        widths.append(float(found.mean()))
+    assert widths == sorted(widths, reverse=True)
+
+
+def test_a_run_scores_and_keeps_its_error_bars(tmp_path) -> None:
+    x, y = arrays(80, "regression")
+    run = adapt(rows_of(x, y, tested=30), network(), method="tangent-gp", theta2=LAST)
+    others = {score.metric: score for score in run.record.other_scores["test"]}
+    assert {"rmse", "coverage-90", "gaussian-nll"} <= set(others)
+    coverage = others["coverage-90"]
+    assert 0.6 < coverage.value <= 1
+    assert coverage.low <= coverage.value <= coverage.high
+    assert run.record.figures["posterior"]["rank"] > 0
+    assert any(finding.code == "error-bars" for finding in run.record.findings)
+    run.save(tmp_path / "run")
+    again = load_artifact(tmp_path / "run", model=network())
+    table = again.predict_proba(x[50:]).table()
+    inside = 0
+    for row, truth in zip(table, y[50:]):
+        for j, name in enumerate(again.classes):
+            mean = row["prediction"][j]
+            assert row[f"high90({name})"] - mean == pytest.approx(NINETY * row[f"std({name})"], rel=1e-6)
+            inside += row[f"low90({name})"] <= truth[j] <= row[f"high90({name})"]
+    assert inside / y[50:].size == pytest.approx(coverage.value)  # the artifact says what the record measured
+
+
+def test_error_bars_grow_away_from_the_rows() -> None:
+    x, _ = arrays(60, "regression")
+    features = Tangent(network(), LAST, torch.from_numpy(x), of="embedding").outputs.numpy()
+    y = features @ np.arange(1.0, 6.0)[:, None] + 0.01 * np.random.default_rng(0).normal(size=(60, 1))
+    adapted = adapt(rows_of(x, y, tested=20), network(), method="tangent-gp", theta2=LAST).adapted
+    near, far = adapted.predict_proba(x[:20]).spread, adapted.predict_proba(8 * x[:20]).spread
+    assert far.mean() > 2 * near.mean()
+
+
+@pytest.mark.parametrize("kind", ["constant", "duplicated", "two rows"])
+def test_degenerate_rows_give_numbers_or_a_sentence(kind: str) -> None:
+    x, y = arrays(40, "regression")
+    if kind == "duplicated":
+        x, y = np.repeat(x[:10], 4, 0), np.repeat(y[:10], 4, 0)
+    manifest = rows_of(x, y, tested=10)
+    if kind == "constant":
+        manifest = replace(manifest, target=replace(manifest.target, values=np.full((40, 2), 3.0)))
+        with pytest.raises(DataError, match="are all equal"):
+            adapt(manifest, network(), method="tangent-gp", theta2=LAST)
+        return
+    if kind == "two rows":
+        manifest = rows_of(x[:12], y[:12], tested=6)
+    run = adapt(manifest, network(), method="tangent-gp", theta2=LAST)
+    assert all(math.isfinite(score.value) for score in run.record.other_scores["test"])
+
+
+def test_what_has_no_error_bars_is_refused() -> None:
+    with pytest.raises(RecipeError, match="features and gradients together"):
+        with_gradients("tangent-gp", "gradient", None)
+    with pytest.raises(RecipeError, match="keeps no direction"):
+        Posterior(rank=0)
+    x, y = arrays(40, "regression")
+    y[3, 1] = np.nan
+    with pytest.raises(DataError, match="needs them all"):
+        adapt(rows_of(x, y, tested=10), network(), method="tangent-gp", theta2=LAST)
+    assert METHODS["tangent-gp"].posterior is not None
