@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
+from weakref import WeakKeyDictionary
 
+import torch
 from torch import Tensor
 
 from regraft.errors import RecipeError
@@ -33,10 +35,43 @@ class TangentPart:
     coefficients: Blocks
 
     def logits(self, network: Network, batch: Any) -> Tensor:
-        """(B, C) on the processor, for a preprocessed batch: one pass of the network's top and its tangent."""
-        tangent = Tangent(network, list(self.coefficients), network.place(batch), of="embedding", fast=False)
+        """(B, C) on the processor, for a preprocessed batch: one pass of the network, with the derivative beside it
+        from θ₂ on.
+
+        Where that pass is not to be had in forward mode, a :class:`regraft.features.Tangent` of the batch finds a way,
+        or says why there is none.
+        """
+        batch = network.place(batch)
+        loud = any(part.training for part in network.module.modules())  # the tangent says what that means
+        found = None if loud else self._pushed(_body(network), batch)
+        if found is not None:
+            return (found @ self.head.to(found).T).cpu()
+        tangent = Tangent(network, list(self.coefficients), batch, of="embedding", fast=False)
         weights = self.coefficients.to(device=tangent.device, dtype=tangent.dtype)
         return tangent.through(self.head).apply(weights).cpu()
+
+    def _pushed(self, body: Network, batch: Any) -> Tensor | None:
+        """J_θ₂ f w₂, (B, D), by one forward-mode pass; ``None`` where the network has none."""
+        at = {name: body.params[name].detach() for name in self.coefficients}
+        along = {name: self.coefficients[name].to(value) for name, value in at.items()}
+        try:
+            with body.policy.differentiable(), torch.no_grad():
+                found = torch.func.jvp(lambda params: body(params, {}, batch), (at,), (along,))[1]
+        except (RuntimeError, NotImplementedError, TypeError, ValueError):
+            return None  # as of a module that writes into what it was given
+        return found.detach()
+
+
+#: Networks without their heads, each looked at (a trace, and how it may be differentiated) once.
+_BODIES: WeakKeyDictionary[Network, Network] = WeakKeyDictionary()
+
+
+def _body(network: Network) -> Network:
+    if not network.head:
+        return network
+    if network not in _BODIES:
+        _BODIES[network] = network.without_head()
+    return _BODIES[network]
 
 
 def prior_deviations(shapes: Mapping[str, tuple[int, ...]], prior: Prior) -> dict[str, float]:
