@@ -26,5 +26,5 @@ def test_products_are_predicted_and_counted(tmp_path):
     assert said["sweep"].flops == found["sweep"].flops
     assert said["solve"].backbone_passes == found["solve"].backbone_passes == 1.0
     products = [each["solve"].flops - each["sweep"].flops for each in (said, found)]  # a pass keeps what lies below
-    # conv2, pooled and read by six numbers: 15 products of a fit are an average over real tasks, no promise
+    # conv2, pooled and read by six numbers: 9 products of a fit are an average over real tasks, no promise
     assert 1 / 4 < products[0] / products[1] < 4

@@ -16,7 +16,7 @@ from regraft.record import Cost
 __all__ = ["with_gradient_cost"]
 
 #: Products of one fit (an apply or an adjoint over its rows), fits of one fold, and fits of all rows: measured.
-_PRODUCTS, _FITS = 15, 10
+_PRODUCTS, _FITS = 5, 10
 
 
 def with_gradient_cost(
@@ -24,9 +24,9 @@ def with_gradient_cost(
 ) -> tuple[Cost, int]:
     """The cost of solving, and bytes of the artifact, with those of gradient features: of another recipe, as they are.
 
-    For n rows, K inner folds and S solves of the protocol: S · (10 K + 1) fits of 15 products over n rows each, at
-    the pace of one apply and one adjoint of a batch, timed now. (Measured: 8 to 23 products a fit, of 4 to 7 strengths
-    at one or two heads.)
+    For n rows, K inner folds and S solves of the protocol: S · (10 K + 1) fits of 5 products over n rows each, at
+    the pace of one apply and one adjoint of a batch, timed now. (Measured: 1 to 14 products a fit, counting those that
+    strengths share, of 4 to 7 strengths at two heads.)
 
     Args:
         solve: of the head on features.
