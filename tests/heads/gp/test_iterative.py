@@ -127,6 +127,21 @@ def test_mixed_is_refined_where_float32_has_lost_its_digits() -> None:
     assert found.evidence == pytest.approx(exact.evidence, rel=1e-3)
 
 
+@pytest.mark.parametrize(("noise", "refinements"), [(1e-1, 8), (1e-3, 8), (3e-5, 8), (3e-5, 0)])
+def test_variances_of_mixed_precision_are_exact_however_poor_the_factor(
+    noise: float, refinements: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("regraft.heads.gp.iterative._REFINEMENTS", refinements)  # none: the way out, a full solve
+    x, new = normal(300, 2), 1.5 * normal(40, 2, seed=1)
+    width = torch.tensor([0.5, 2.0], dtype=torch.float64)
+    gram = torch.stack([torch.exp(-w * torch.cdist(x, x).square()) for w in width])
+    cross = torch.stack([torch.exp(-w * torch.cdist(new, x).square()) for w in width])
+    exact, found = (condition(gram, normal(300, 2), noise, method=m) for m in ("cholesky", "mixed"))  # type: ignore[arg-type]
+    assert "float32" in found.status.message
+    expected = exact.variance(cross, torch.ones(2, 40))
+    torch.testing.assert_close(found.variance(cross, torch.ones(2, 40)), expected, rtol=1e-4, atol=1e-7)
+
+
 def test_large_kernels_in_float32_take_mixed_and_float64_ones_do_not() -> None:
     phi = normal(4200, 5)
     gram = phi @ phi.T
