@@ -16,13 +16,14 @@ from regraft.heads.metrics import higher_is_better, resampled
 from regraft.heads.response import Response
 from regraft.record import Candidate
 
-__all__ = ["GRID", "Judge", "Trial", "candidates", "choose", "explore"]
+__all__ = ["GRID", "STEPS", "Judge", "Trial", "candidates", "choose", "explore"]
 
 #: Strengths that are tried when none are given, strongest first.
 GRID: tuple[float, ...] = tuple(float(s) for s in np.logspace(0, -6, 10))
 #: The grid is extended past an edge that scores best, but never beyond these.
 STRONGEST, WEAKEST = 1e4, 1e-9
-_STEPS, _EXTENSIONS = 3, 3
+STEPS = 3
+_MOST = 9  # strengths past an edge
 _TIE = 1e-12
 
 
@@ -146,20 +147,24 @@ def explore(
     sign: float,
     default: Sequence[float] = GRID,
     bounds: tuple[float, float] = (WEAKEST, STRONGEST),
+    steps: int = STEPS,
 ) -> list[Trial]:
-    """All trials of one form: a given grid, or the default one, extended within bounds while its edge scores best."""
+    """All trials of one form: a given grid, or the default one, extended within bounds while its edge scores best.
+
+    It is extended by ``steps`` strengths at a time, nine in all at most, until none of these is better.
+    """
     if strengths is not None:
         return run(sorted(strengths, reverse=True))
     grid = list(default)
     ratio = grid[0] / grid[1]
     trials = run(grid)
-    for _ in range(_EXTENSIONS):
+    for _ in range(_MOST // steps):
         best = choose(trials, sign).strength
         values = [trial.strength for trial in trials]
         if best == max(values):
-            more = [best * ratio**k for k in range(1, _STEPS + 1)]
+            more = [best * ratio**k for k in range(1, steps + 1)]
         elif best == min(values):
-            more = [best / ratio**k for k in range(1, _STEPS + 1)]
+            more = [best / ratio**k for k in range(1, steps + 1)]
         else:
             break
         more = [s for s in more if bounds[0] * (1 - _TIE) <= s <= bounds[1] * (1 + _TIE)]

@@ -16,7 +16,7 @@ from regraft.heads.metrics import METRICS, PROPER
 from regraft.heads.products import one_blas_thread
 from regraft.heads.readout import Readout, Solution
 from regraft.heads.response import Response
-from regraft.heads.search import GRID, Judge, Trial, candidates, choose, explore
+from regraft.heads.search import GRID, STEPS, Judge, Trial, candidates, choose, explore
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import Design
 
@@ -100,6 +100,7 @@ def search(
     strengths: Sequence[float] | None = None,
     one_standard_error: bool = False,
     default: Sequence[float] = GRID,
+    steps: int = STEPS,
 ) -> Solution:
     """Try every strength of every form, choose one by the judge's out-of-fold score, refit on all rows.
 
@@ -110,11 +111,12 @@ def search(
         strengths: strongest first, or None for the default grid.
         one_standard_error: as in :func:`solve`.
         default: the grid that is extended past an edge which scores best.
+        steps: by how many strengths at a time.
     """
     trials: list[Trial] = []
     for form in forms:
         each = partial(_run, fit, judge, form)
-        trials += explore(each, strengths, judge.sign, default)
+        trials += explore(each, strengths, judge.sign, default, steps=steps)
     chosen = choose(trials, judge.sign, one_standard_error)
     coefficients, intercept, status = fit.refit(chosen.form, chosen.strength, chosen.centre)
     link = judge.response.link

@@ -206,7 +206,9 @@ class GradientProblem(Problem):
         fitter = TangentFitter(both, Labels.of(response, weights), folds, self.stage, self.omega)
         judge = Judge(task.metric, response, folds, rows > 0, True)
         forms = [fitter.form(strength) for strength in _heads(first, higher_is_better(task.metric))]
-        found = search(fitter, judge, forms, self.second.strengths, default=STRENGTHS)
+        # one at a time, for the weakest penalties take most of the products, and in the noise of a fold's score three
+        # more are tempting often: measured, half of the whole time, and the same cell in the end
+        found = search(fitter, judge, forms, self.second.strengths, default=STRENGTHS, steps=1)
         tried = (*(replace(c, chosen=False, name=f"head: {c.name}") for c in first.candidates), *found.candidates)
         path = () if self.tangent is None else self.tangent.path
         head = fitter.head(found.readout.form)
