@@ -15,6 +15,8 @@ training rows.
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,10 +27,11 @@ from common import Row, note, parser, report
 from regraft.data import Manifest, scan
 from regraft.features import Tangent
 from regraft.graft import Gradients, adapt, gradient_features
-from regraft.graft.gradient.fit import Both, Labels, solve_head
+from regraft.graft.gradient.fit import Both, Labels, head_problem
 from regraft.graft.tangent_part import PREFIX, prior_deviations
-from regraft.heads import ConvexFit, ConvexProblem, Response, minimise
+from regraft.heads import ConvexProblem, Response, minimise
 from regraft.heads.convex.minibatch import ADAM, minibatch
+from regraft.heads.convex.path import PathFit, PenaltyPath
 from regraft.heads.convex.problem import Trace
 from regraft.linear import Blocks, Dense, FeatureDesign
 from regraft.network import Network, load
@@ -81,15 +84,19 @@ def solves(name: str, network: Network, manifest: Manifest, steps: int, *, quick
     found = []
     for what, strength in (("penalties 1e-4 of the scale", 1e-4), ("the paper's penalty 1e-6", None)):
         first = ADAM.decay / both.scale if strength is None else strength
-        head = solve_head(both, labels, first)
-        design = both.design(torch.cat(list(head.coefficients.values())).T)
+        activation = head_problem(both, labels, first)
+        head = minimise(activation, "newton", gap=1e-8)
+        weight = torch.cat(list(head.coefficients.values())).T
+        design = both.design(weight)
         unit = 1.0 if strength is None else _unit(design, prior)
         second = ADAM.decay if strength is None else strength * unit
         penalties = {key: second / prior[key] ** 2 if key in prior else first * both.scale for key in design.shapes}
         problem = ConvexProblem(design, labels.loss, labels.values, labels.weights, penalties)
         zero = {key: torch.zeros(shape) for key, shape in design.shapes.items()}
         start = Blocks({**zero, **dict(head.coefficients)})
-        found.append(_race(f"{name}, {what}", problem, start, prior, steps))
+        steep = tangent.through(weight).renamed(PREFIX)
+        ours = partial(_ours, partial(PenaltyPath, activation, head, steep, steep, prior), second)
+        found.append(_race(f"{name}, {what}", problem, ours, start, prior, steps))
         if quick:
             break
     return found
@@ -105,11 +112,24 @@ def _unit(design: Any, prior: dict[str, float]) -> float:
     return total / (4 * design.n_rows * design.n_outputs)
 
 
-def _race(name: str, problem: ConvexProblem, start: Blocks, prior: dict[str, float], steps: int) -> Row:
+def _ours(path: Callable[[], PenaltyPath], strength: float) -> tuple[PathFit, Blocks]:
+    made = path()
+    fit = made.solve(strength, EXCESS)
+    return fit, made.coefficients(fit)
+
+
+def _race(
+    name: str,
+    problem: ConvexProblem,
+    solve: Callable[[], tuple[PathFit, Blocks]],
+    start: Blocks,
+    prior: dict[str, float],
+    steps: int,
+) -> Row:
     best = minimise(problem, "newton", start=start, gap=1e-7)
     aim = (1 + EXCESS) * best.objective
     began = time.process_time()
-    ours = minimise(problem, start=start, gap=EXCESS)
+    ours, coefficients = solve()
     ours_s = time.process_time() - began
     note(
         f"{name}: F* {best.objective:.6g}, start {problem.at(start).objective:.6g}; {ours.status.message}, "
@@ -129,7 +149,7 @@ def _race(name: str, problem: ConvexProblem, start: Blocks, prior: dict[str, flo
         f"Adam, batches of {ADAM.batch}",
         peer_s,
         None,
-        ours.objective / best.objective - 1,
+        problem.at(coefficients).objective / best.objective - 1,
         {
             "speedup": peer_s / ours_s,
             "speedup_whole_schedule": pace * ADAM.steps / ours_s,
@@ -144,8 +164,8 @@ def _race(name: str, problem: ConvexProblem, start: Blocks, prior: dict[str, flo
     )
 
 
-def _outcome(fit: ConvexFit) -> dict[str, Any]:
-    return {"products": fit.products, "iterations": fit.status.iterations, "relative_gap": fit.relative_gap}
+def _outcome(fit: PathFit) -> dict[str, Any]:
+    return {"products": fit.products, "directions": fit.status.iterations, "relative_gap": fit.status.residual}
 
 
 class _Clock:
