@@ -63,7 +63,7 @@ INSIDE: dict[str, dict[str, frozenset[str]]] = {
     },
 }
 LATE_IMPORTS_ALLOWED = frozenset({"app", ""})  # for the start-up time
-OPTIONAL = frozenset({"transformers", "timm", "torchvision", "datasets", "rdkit"})
+OPTIONAL = frozenset({"transformers", "timm", "torchvision", "datasets", "rdkit", "gpytorch"})
 UNSAFE = frozenset({"pickle", "cPickle", "joblib", "dill", "cloudpickle", "shelve", "marshal"})
 APP_NAME = re.compile(r"regraft\.app(\.\w+)*")
 

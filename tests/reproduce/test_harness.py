@@ -207,10 +207,11 @@ def test_progress_and_unknown_rows(tmp_path):
 
 
 def test_the_page_without_any_data_is_85_not_run(tmp_path):
-    report = reproduce(data=tmp_path / "none", output=tmp_path, gates=False)
+    needy = [row.id for row in ROWS if row.needs or row.run is None]  # the others compute their own data
+    report = reproduce(needy, data=tmp_path / "none", output=tmp_path, gates=False)
+    assert len(report.rows) == len(needy)
     assert sum(report.counts.values()) == len(ROWS) == 85
-    unmeasured = [row for row in ROWS if row.run is None]
-    assert report.counts["not run"] >= len(unmeasured)
+    assert report.counts["not run"] == len(ROWS)
     assert all(r.judgement.reason.startswith(("needs ", "data pack absent")) or r.row.run for r in report.rows)
 
 

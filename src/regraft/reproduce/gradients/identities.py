@@ -35,7 +35,7 @@ from regraft.reproduce.row import Check, Context
 from regraft.reproduce.sources import pack_network
 from regraft.reproduce.words import bound, slope, within
 
-__all__ = ["CHECKS", "DISTURB", "NETWORKS", "STEPS", "errors", "networks", "run", "smooth"]
+__all__ = ["CHECKS", "DISTURB", "NETWORKS", "STEPS", "direction", "errors", "exact", "networks", "run", "smooth"]
 
 ROWS, CLASSES = 4, 5
 STEPS = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)  # r, where w₂ is as long as θ₂, tensor by tensor
@@ -90,7 +90,7 @@ def smooth(network: Network) -> Network:
     return Network(f"smooth {network.name}", module, network.preprocess, network.about, traits=network.traits)
 
 
-def _exact(network: Network) -> Network:
+def exact(network: Network) -> Network:
     """A copy in float64, nothing folded and nothing cached."""
     made = copy.deepcopy(network)
     _ = made.sites  # found by an example pass, which is in float32
@@ -102,7 +102,7 @@ class _Logits:
     """F(θ₂) = ω f(θ₂, x) by the whole network in float64."""
 
     def __init__(self, network: Network, names: Sequence[str], batch: Tensor, head: Tensor) -> None:
-        self.network, self.batch, self.head = _exact(network.without_head()), batch.double(), head
+        self.network, self.batch, self.head = exact(network.without_head()), batch.double(), head
         self.at = {name: self.network.params[name] for name in names}
         self.policy = network.policy
 
@@ -132,7 +132,7 @@ def _relative(found: Tensor, expected: Tensor) -> float:
     return float((found - expected).abs().max() / expected.abs().max())
 
 
-def _drawn(at: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
+def direction(at: Mapping[str, Tensor], generator: torch.Generator) -> dict[str, Tensor]:
     """w₂ at random, as long as θ₂ in every tensor; of length 1 where that is zero."""
     found = {}
     for name, value in at.items():
@@ -163,7 +163,7 @@ def errors(network: Network, select: Sequence[str], seed: int) -> dict[str, floa
     head = torch.randn((CLASSES, width), generator=generator, dtype=torch.float64)
     outputs = torch.randn((ROWS, CLASSES), generator=generator, dtype=torch.float64)
     whole = _Logits(network, names, batch, head)
-    weights = _drawn(whole.at, generator)
+    weights = direction(whole.at, generator)
     tangent = Tangent(network, list(select), batch, of="embedding", dtype=torch.float64)
     design = tangent.through(head)
     image, back = whole.derivatives(weights, outputs)

@@ -5,11 +5,14 @@ The texts were written down before any result; changing one takes a written deci
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from regraft.reproduce.linearized.measured import MEASURED
 from regraft.reproduce.row import Clause, Row
 
 __all__ = ["ROWS"]
 
-ROWS: tuple[Row, ...] = (
+_PAGE: tuple[Row, ...] = (
     Row(
         id="ntk-eq1",
         paper="001",
@@ -61,7 +64,7 @@ ROWS: tuple[Row, ...] = (
         paper_figure='relative error "on the order of 0.001"',
         mini="MLP, S4, R20 × 5 batches × 3 vectors, against exact",
         method="Fisher-vector products",
-        needs=("R20",),
+        needs=("R20", "mnist", "fashion_mnist", "cifar10_jpeg75"),
         clauses=(
             Clause("a", "median ≤ 5e-3", fragile=True),
             Clause("b", "error slope in ε 1±0.2"),
@@ -89,7 +92,7 @@ ROWS: tuple[Row, ...] = (
         paper_figure='"typically 30×" over autograd',
         mini="R20, R56, V1a, S4",
         method="Fisher-vector products",
-        needs=("R20", "R56", "V1a"),
+        needs=("R20", "R56", "V1a", "mnist", "fashion_mnist"),
         clauses=(
             Clause("a", "faster on 4/4"),
             Clause("b", "median ≥ 30 (3-4 seen on CPU)", fragile=True),
@@ -248,4 +251,9 @@ ROWS: tuple[Row, ...] = (
             Clause("d", "MAP ≥ VI−0.3"),
         ),
     ),
+)
+
+# At scale full no gate is tried for them: they say that their setting is not written.
+ROWS: tuple[Row, ...] = tuple(
+    replace(row.measured_by(*MEASURED[row.id]), full_needs=()) if row.id in MEASURED else row for row in _PAGE
 )

@@ -1,0 +1,1 @@
+"""Rows of paper 001, Fast adaptation with linearized neural networks."""

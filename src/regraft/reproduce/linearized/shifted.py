@@ -1,0 +1,200 @@
+"""Row ntk-fig7a: regression under a shift of the inputs, by the number of points (Fig. 7a on other data).
+
+The source are rows whose first input is at most its median, the target those above. A 500-500-2 tanh network gives mean
+and variance (Maddox et al., Section 5; the paper's malaria data are not in the pack). It is linearised about itself:
+mean f, the kernel of its first output, noise in proportion to its own variances, scale and factor by marginal
+likelihood on the target's rows. The last layer is retrained for as many epochs as the source, and for six times that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.data import scan
+from regraft.errors import DataError
+from regraft.features import Tangent, ntk
+from regraft.heads import Spectrum, condition
+from regraft.network import Network
+from regraft.reproduce.arms import seeds_gate
+from regraft.reproduce.linearized.networks import Descent, gaussian, perceptron, refitted, trained, variance_of
+from regraft.reproduce.outcome import Outcome, all_of
+from regraft.reproduce.packs import DATA
+from regraft.reproduce.pieces import Measured, reverse_axis
+from regraft.reproduce.result import Result, swap
+from regraft.reproduce.row import Context
+from regraft.reproduce.words import bound, series_correlation
+
+__all__ = ["MEASURED", "Shift", "errors", "linearised", "retrained", "shift_of"]
+
+SETS = ("power-plant", "kin8nm")
+SIZES = (10, 20, 50, 100, 200, 500, 1000)
+SOURCE, TEST = 2000, 1000
+TRAINING = Descent(epochs=100, batch=200, rate=1e-3, kind="adam", loss=gaussian, anneal=True)
+BATCHES = 10  # an epoch, as the paper's code
+
+
+@dataclass(frozen=True, eq=False)
+class Shift:
+    """Standardised by the source: inputs (rows, D) and targets (rows,) of the source, of the target's points, and of
+    its test rows."""
+
+    source: tuple[Tensor, Tensor]
+    points: tuple[Tensor, Tensor]
+    test: tuple[Tensor, Tensor]
+
+
+def shift_of(path: Path, seed: int, sizes: tuple[int, int, int] = (SOURCE, max(SIZES), TEST)) -> Shift:
+    """The rows of a seed.
+
+    Raises:
+        DataError: the file is no regression of one target.
+    """
+    manifest = scan(path)
+    if manifest.target is None or manifest.target.kind != "regression":
+        raise DataError(f"{path} is no regression", expected="a column y of numbers")
+    x = np.stack([np.asarray(manifest.inputs.read(row), dtype=np.float64) for row in range(len(manifest))])
+    y = np.asarray(manifest.target.values, dtype=np.float64).reshape(len(x), -1)[:, 0]
+    below = x[:, 0] <= np.median(x[:, 0])
+    rng = np.random.default_rng(seed)
+    source = rng.permutation(np.flatnonzero(below))[: sizes[0]]
+    target = rng.permutation(np.flatnonzero(~below))[: sizes[1] + sizes[2]]
+    centre, spread = x[source].mean(0), x[source].std(0)
+    shift, unit = y[source].mean(), y[source].std()
+
+    def rows(index: np.ndarray) -> tuple[Tensor, Tensor]:
+        inputs = (x[index] - centre) / np.where(spread > 0, spread, 1)
+        return torch.from_numpy(inputs).float(), torch.from_numpy((y[index] - shift) / unit).float()
+
+    return Shift(rows(source), rows(target[: sizes[1]]), rows(target[sizes[1] :]))
+
+
+def retrained(network: Network, points: tuple[Tensor, Tensor], new: Tensor, how: Descent, seed: int) -> Tensor:
+    """The first output at new inputs after descent in the last layer alone, on features that are computed once."""
+    how = replace(how, batch=max(1, len(points[0]) // BATCHES))
+    made = refitted(network, (points[0], points[1][:, None]), how, seed)
+    with torch.no_grad():
+        return made.forward(new)[:, 0]
+
+
+def linearised(
+    gram: Tensor, points: Tensor, test: Tensor, residual: Tensor, noise: Tensor
+) -> tuple[Tensor, Tensor, float]:
+    """Mean and variance of f − f(θ) at the test rows, and the factor of the noise.
+
+    Args:
+        gram: K of all rows, float64.
+        points, test: which of them.
+        residual: y − f(θ) at ``points``.
+        noise: σ_i² of ``points`` up to a factor; rows over σ_i have the kernel K_ij / σ_i σ_j and one noise level.
+    """
+    own = gram[points][:, points]
+    deviations = noise.sqrt()
+    chosen = Spectrum.of(own / deviations[:, None] / deviations).choose(residual / deviations)
+    posterior = condition(own, residual, chosen.noise * noise, chosen.scale)
+    cross = gram[test][:, points]
+    mean, variance = posterior.mean(cross)[:, 0], posterior.variance(cross, gram.diagonal()[test])[:, 0]
+    return mean, variance, chosen.noise
+
+
+def errors(
+    rows: Shift, seed: int, sizes: Sequence[int] = SIZES, widths: Sequence[int] = (500, 500), how: Descent = TRAINING
+) -> dict[str, list[float]]:
+    """Mean squared errors on the test rows by the number of points, in units of the source's variance; and the share
+    of test rows inside the linearised network's 90 % interval."""
+    network = perceptron((rows.source[0].shape[1], *widths, 2), seed)
+    network = trained(network, rows.source[0], rows.source[1][:, None], how, seed)
+    inputs = torch.cat([rows.points[0], rows.test[0]])
+    with torch.no_grad():
+        outputs = network.forward(inputs)
+    plain, noise = outputs[:, 0].double(), variance_of(outputs).double()
+    tangent = Tangent(network, "*", inputs, batch_size=len(inputs))
+    gram = ntk(tangent, form="outputs")[0].double()
+    test = torch.arange(len(rows.points[0]), len(inputs))
+    wanted = rows.test[1].double()
+    found: dict[str, list[float]] = {}
+
+    def add(name: str, mean: Tensor) -> None:
+        found.setdefault(name, []).append(float((mean.double() - wanted).square().mean()))
+
+    for size in sizes:
+        some = torch.arange(size)
+        points = rows.points[0][:size], rows.points[1][:size]
+        mean, variance, factor = linearised(gram, some, test, points[1].double() - plain[some], noise[some])
+        add("NTK", mean + plain[test])
+        inside = (mean + plain[test] - wanted).abs() <= 1.6448536 * (variance + factor * noise[test]).sqrt()
+        found.setdefault("coverage", []).append(100 * float(inside.double().mean()))
+        add("last layer", retrained(network, points, rows.test[0], how, seed))
+        add("last layer, 6 x", retrained(network, points, rows.test[0], replace(how, epochs=6 * how.epochs), seed))
+        add("no retraining", plain[test])
+    return found
+
+
+def run(context: Context) -> Result:
+    """Both sets, every seed."""
+    found: dict[str, list[dict[str, list[float]]]] = {name: [] for name in SETS}
+    for number, seed in enumerate(context.seeds):
+        for name in SETS:
+            found[name].append(errors(shift_of(context.data / DATA[name], seed), seed))
+        if context.progress:
+            context.progress(number + 1, len(context.seeds))
+    names = list(found[SETS[0]][0])
+    arms = {arm: {name: [each[arm] for each in rows] for name, rows in found.items()} for arm in names}
+    notes = {
+        "training": "Adam 1e-3, cosine, 100 epochs of 2,000 rows in batches of 200, negative log density",
+        "last layer": f"the same, {BATCHES} batches an epoch",
+    }
+    return Result(arms, {"n": list(SIZES)}, context.seeds, seeds_gate(context.seeds), notes)
+
+
+def _improves(result: Result) -> Outcome:
+    n = result.axis("n")
+    return all_of(
+        [
+            series_correlation(n, result.arm("NTK", [name])[0], -0.9, side="<=", names=("n", f"error on {name}"))
+            for name in result.arms["NTK"]
+        ]
+    )
+
+
+def _at_most(result: Result) -> int:
+    return int(result.axis("n").argmax())
+
+
+def _stagnates(result: Result) -> Outcome:
+    last = _at_most(result)
+    outcomes = []
+    for name in result.arms["NTK"]:
+        none, kernel, layer = (result.arm(arm, [name])[0][:, last] for arm in ("no retraining", "NTK", "last layer"))
+        share = (none - layer).mean() / (none - kernel).mean()
+        outcomes.append(bound(np.array([share]), at_most=0.5, what=f"last layer's gain over NTK's on {name}"))
+    return all_of(outcomes)
+
+
+def _catches_up(result: Result) -> Outcome:
+    last = _at_most(result)
+    return all_of(
+        [
+            bound(
+                result.arm("last layer, 6 x", [name])[0][:, last] / result.arm("NTK", [name])[0][:, last],
+                at_most=1.15,
+                what=f"error of the last layer retrained 6 times as long over NTK's on {name}",
+            )
+            for name in result.arms["NTK"]
+        ]
+    )
+
+
+MEASURED: dict[str, Measured] = {
+    "ntk-fig7a": (
+        run,
+        {"a": _improves, "b": _stagnates, "c": _catches_up},
+        {"a": reverse_axis("n"), "b": swap("last layer", "NTK"), "c": swap("last layer, 6 x", "no retraining")},
+        {},
+    ),
+}
