@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from scipy.linalg import eigh
 from scipy.linalg.blas import dsyrk, ssyrk
-from scipy.linalg.lapack import dpotrf, dpotrs, dtrtrs, spotrf, spotrs, strtrs
+from scipy.linalg.lapack import dpotrf, dpotri, dpotrs, dtrtrs, spotrf, spotrs, strtrs
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
@@ -24,6 +24,7 @@ __all__ = [
     "add_product",
     "cholesky",
     "cholesky_apply",
+    "cholesky_inverse",
     "cholesky_solve",
     "eigen",
     "mirror",
@@ -148,6 +149,12 @@ def cholesky_apply(lower: Tensor, right: Tensor) -> Tensor:
     solve = dpotrs if lower.dtype == torch.float64 else spotrs
     found, _ = solve(lower.numpy().T, np.asfortranarray(right.numpy()), lower=0)
     return torch.from_numpy(np.ascontiguousarray(found))
+
+
+def cholesky_inverse(lower: Tensor) -> Tensor:
+    """(L Lᵀ)⁻¹ for L of :func:`cholesky` in float64 (n × n, contiguous), which is overwritten: 2n³/3 operations."""
+    found, _ = dpotri(lower.numpy().T, lower=0, overwrite_c=1)
+    return mirror(torch.from_numpy(found))
 
 
 def triangular_solve(lower: Tensor, right: Tensor) -> Tensor:

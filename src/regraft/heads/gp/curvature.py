@@ -24,7 +24,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.gp.factor import Factor
 from regraft.heads.gp.forms import Form
-from regraft.heads.products import cholesky
+from regraft.heads.products import cholesky, cholesky_inverse
 
 __all__ = ["Curvature", "Likelihood", "curvature_of", "hessian"]
 
@@ -144,10 +144,9 @@ class _Classes(Curvature):
         self.parts = torch.empty(outputs, rows, rows, dtype=torch.float64)
         self.log_determinant = 0.0
         for c, roots in enumerate(probabilities.T.sqrt()):
-            factor = Factor(_factor(_sandwiched(kernel[c if len(kernel) > 1 else 0], roots))[None])
-            half = factor.half(torch.diag(roots)[None])[0]
-            torch.mm(half.T, half, out=self.parts[c])
-            self.log_determinant += float(factor.log_determinant)
+            lower = _factor(_sandwiched(kernel[c if len(kernel) > 1 else 0], roots))
+            self.log_determinant += 2 * float(lower.diagonal().log().sum())
+            torch.mul(cholesky_inverse(lower), torch.outer(roots, roots), out=self.parts[c])
         self.sum = Factor(_factor(self.parts.sum(0))[None])
         self.log_determinant += float(self.sum.log_determinant)
 

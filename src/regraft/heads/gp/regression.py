@@ -5,9 +5,9 @@ With prior covariance s K, noise variances Σ = diag(σ_i²) and targets y from 
     A = s K + Σ,   α = A⁻¹ y,
     E[f*] = s k* α,   Cov[f*] = s k** − s² k* A⁻¹ k*ᵀ,   log p(y) = −½ yᵀα − ½ log det A − ½ n log 2π.
 
-Rasmussen & Williams, Gaussian Processes for Machine Learning (2006), Algorithm 2.1; with K = J Jᵀ it is Eq. 4 of
-Maddox, Tang, Moreno, Wilson and Damianou, Fast Adaptation with Linearized Neural Networks (2021), whose Eq. 3 has a
-spurious σ² before the covariance.
+Rasmussen & Williams, Gaussian Processes for Machine Learning (2006), Algorithm 2.1; with K = J Jᵀ it is Eq. 3 of
+Maddox, Tang, Moreno, Wilson and Damianou, Fast Adaptation with Linearized Neural Networks (2021), without the spurious
+σ² that is printed there before the covariance.
 """
 
 from __future__ import annotations
