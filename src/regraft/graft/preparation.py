@@ -100,10 +100,22 @@ def prepare(
         if manifest.target.kind == "segmentation":  # type: ignore[union-attr]
             network, wanted = _dense(network, manifest, recipe)
         else:
+            _check_error_bars(recipe, manifest)
             if recipe.probe is not None and recipe.probe.aspp:
                 raise RecipeError("an aspp head is one on masks", do="leave --head out, or use --head mlp")
             wanted = plan(network, [recipe.features.taps])
     return Prepared(recipe, manifest, unlabelled, network, wanted, metric, origin)
+
+
+def _check_error_bars(recipe: Recipe, manifest: Manifest) -> None:
+    """Refuse, before the pass, error bars of what is no number."""
+    kind = manifest.target.kind  # type: ignore[union-attr]
+    if recipe.posterior is not None and kind != "regression":
+        raise RecipeError(
+            f"method {recipe.name!r} does not apply to {kind} labels: its error bars are of numbers",
+            expected="numbers as labels",
+            do="use --method gradient, the most probable model under the same prior, with calibrated probabilities",
+        )
 
 
 def _dense(network: Network, manifest: Manifest, recipe: Recipe) -> tuple[Network, Plan]:

@@ -33,8 +33,9 @@ def problem(rows: int = 24, outputs: int = 2, mode: str = "full") -> tuple[Both,
 
 def dense_prior(grafted: Grafted, ratio: float) -> torch.Tensor:
     """K from features and Jacobians written out."""
-    both, c = grafted.both, grafted.outputs
-    x = grafted.scaled(both)
+    both, c = grafted.both, grafted.own.outputs
+    x = both.features.matrices["embedding"].rows(slice(0, both.features.n_rows))
+    x = (x - grafted.centre) / math.sqrt(grafted.unit)
     wide = torch.kron(x @ x.T + 1, torch.eye(c, dtype=torch.float64)) * (1 - share(ratio))
     if both.tangent is None:
         return wide
@@ -48,9 +49,9 @@ def test_the_prior_is_that_of_the_linearised_network(outputs: int) -> None:
     both, labels, _ = problem(outputs=outputs)
     grafted = Grafted.of(both, labels, 1e-2, "ntk")
     for ratio in (0.0, 0.3, 5.0):
-        torch.testing.assert_close(grafted.gram(ratio), dense_prior(grafted, ratio) if ratio else
-                                   torch.kron(grafted.features, torch.eye(outputs, dtype=torch.float64)))  # fmt: skip
-    assert float(grafted.tangent.diagonal().mean()) == pytest.approx(1)  # type: ignore[union-attr]
+        torch.testing.assert_close(grafted.own.at(ratio), dense_prior(grafted, ratio) if ratio else
+                                   torch.kron(grafted.own.features, torch.eye(outputs, dtype=torch.float64)))  # fmt: skip
+    assert float(grafted.own.tangent.diagonal().mean()) == pytest.approx(1)  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize(("outputs", "mode"), [(1, "full"), (2, "full"), (2, "activation")])
@@ -63,15 +64,14 @@ def test_weights_and_error_bars_are_the_dense_posterior(outputs: int, mode: str)
     ratio = 0.7 if mode == "full" else 0.0
     fitter = KernelFitter(old, old_labels, torch.arange(18) % 3, 1e-2, "ntk", Posterior(), 0)
     fitted = fitter.fitted(ratio)
-    grafted = Grafted.of(old, old_labels, 1e-2, "ntk")
-    crossed = grafted.with_rows(whole.take(new))
+    grafted = Grafted.of(old, old_labels, 1e-2, "ntk", whole.take(new))
     s, noise = fitted.chosen.scale, fitted.chosen.noise
-    inverse = torch.linalg.inv(s * grafted.gram(ratio) + noise * torch.eye(18 * outputs, dtype=torch.float64))
-    cross = s * crossed.cross(ratio)
+    inverse = torch.linalg.inv(s * grafted.own.at(ratio) + noise * torch.eye(18 * outputs, dtype=torch.float64))
+    cross = s * grafted.cross.at(ratio)
     mean, spread = old_labels.unit
     expected = (cross @ inverse @ old_labels.standard.reshape(-1)).view(6, outputs) * spread + mean
     explained = (cross @ inverse * cross).sum(1)
-    variance = (s * crossed.own(ratio) - explained).view(6, outputs) * spread.square()
+    variance = (s * grafted.held.at(ratio).diagonal() - explained).view(6, outputs) * spread.square()
 
     x = whole.features.matrices["embedding"].rows(slice(18, 24)).to(torch.float64)
     found = x @ fitted.features + fitted.intercept
@@ -106,7 +106,7 @@ def test_fewer_directions_widen_error_bars_by_no_more_than_is_said() -> None:
         part = KernelFitter(both, labels, folds, 1e-2, "ntk", Posterior(rank=rank), 0).fitted(1.0).part
         found = part.covariance(x, design)[:, 0, 0]
         assert bool((found >= true - 1e-2 * unit).all())
-        assert bool((found - true <= part.left_out * unit * scale * prior.gram(1.0).diagonal() + 1e-2 * unit).all())
+        assert bool((found - true <= part.left_out * unit * scale * prior.own.at(1.0).diagonal() + 1e-2 * unit).all())
         widths.append(float(found.mean()))
     assert widths == sorted(widths, reverse=True)
 

@@ -13,6 +13,7 @@ from regraft.record import Record
 __all__ = ["Band", "Bin", "Dot", "Path", "Reliability", "Scatter", "Strengths", "reliability", "scatter", "strengths"]
 
 LINES = 5  # distinct line styles; more forms start over
+MOST_BARS = 150  # more error bars would hide one another
 MOST_DOTS = 1500  # a scatter of more rows is thinned evenly, which the caption says
 
 
@@ -242,22 +243,33 @@ def _path(form: str, style: int, line: list[_Cell], x: Scale, y: Scale, how: str
 
 
 @dataclass(frozen=True)
+class Whisker:
+    """An upright line."""
+
+    x: float
+    high: float
+    low: float
+
+
+@dataclass(frozen=True)
 class Scatter:
-    """The section: predicted against true values, both axes alike; ``line`` runs from corner to corner."""
+    """The section: predicted against true values, both axes alike; ``bars`` are 90 % intervals where they are known."""
 
     lead: str
     dots: tuple[Dot, ...]
+    bars: tuple[Whisker, ...]
     ticks: tuple[Tick, ...]
     ticks_y: tuple[Tick, ...]
 
 
 def scatter(record: Record) -> Scatter | None:
     """The section, or ``None`` without a pair of numbers."""
-    pairs = []
+    pairs, halves = [], []
     for row in read.rows(record.figures.get("scatter")):
         truth, predicted = read.number(row.get("truth")), read.number(row.get("predicted"))
         if truth is not None and predicted is not None:
             pairs.append((truth, predicted))
+            halves.append(read.number(row.get("half")) or 0.0)
     if not pairs:
         return None
     low, high = padded([value for pair in pairs for value in pair])
@@ -269,8 +281,15 @@ def scatter(record: Record) -> Scatter | None:
     lead = f"Half of the {words.plural(len(pairs), 'row')} are predicted within {words.decimal(half)} of the truth."
     if every > 1:
         lead += f" One row in {every} is drawn."
+    bars = []
+    if any(halves):
+        inside = sum(abs(t - p) <= half for (t, p), half in zip(pairs, halves))
+        lead += f" Of the 90 % intervals {words.percent(inside / len(pairs))} hold it."
+        few = -(-len(pairs) // MOST_BARS)
+        bars = [Whisker(x(t), y(p + h), y(p - h)) for (t, p), h in list(zip(pairs, halves))[::few]]
     return Scatter(
         lead=lead,
+        bars=tuple(bars),
         dots=tuple(Dot(x(t), y(p), f"true {words.decimal(t)}, predicted {words.decimal(p)}") for t, p in shown),
         ticks=tuple(Tick(x(t), words.trimmed(words.decimal(t))) for t in linear_ticks(low, high)),
         ticks_y=tuple(Tick(y(t), words.trimmed(words.decimal(t))) for t in linear_ticks(low, high)),

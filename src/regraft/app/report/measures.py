@@ -85,6 +85,20 @@ _MEASURES = {
         high=None,
         meaning="root mean square error, in the target's own unit",
     ),
+    "coverage-90": Measure(
+        "Coverage of 90 % intervals",
+        "covers",
+        "of the targets by its 90 % intervals",
+        form="percent",
+        meaning="share of targets inside their 90 % intervals; near 90 % is right, more means that they are too wide",
+    ),
+    "gaussian-nll": Measure(
+        "Log loss of numbers",
+        "has a log loss of",
+        better="lower",
+        high=None,
+        meaning="surprise per target in nats, its unit's logarithm in it; punishes confident mistakes",
+    ),
     "mae": Measure(
         "MAE",
         "is off by",

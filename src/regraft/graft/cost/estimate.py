@@ -13,6 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from regraft.features import DTYPES, Store, by_length, find, gathered, grid_of, pool_batch
 from regraft.graft.cost.counts import Workload, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
+from regraft.graft.cost.posterior import with_posterior_cost
 from regraft.graft.cost.pricing import head_work, price_figure, workload
 from regraft.graft.cost.training import training_cost
 from regraft.graft.dense.problem import LIMIT
@@ -53,7 +54,8 @@ def estimate(ready: Prepared, options: Options) -> Record:
     work = workload(ready, options, flops_per_row, seconds_per_row)
     solve = Cost("solve", _solve_seconds(ready, work))
     train = training_cost(ready, options)
-    solve, more = with_gradient_cost(solve, ready, options, work.solves, (seconds_per_row, flops_per_row))
+    with_cost = with_gradient_cost if ready.recipe.posterior is None else with_posterior_cost
+    solve, more = with_cost(solve, ready, options, work.solves, (seconds_per_row, flops_per_row))
     stored = _most_bytes(ready, work.widths, outputs) + more
     if train is not None:  # every tensor of the backbone is kept, whole
         stored += sum(t.numel() * t.element_size() for t in ready.network.module.state_dict().values())

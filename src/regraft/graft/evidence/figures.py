@@ -16,7 +16,7 @@ from regraft.features import Plan
 from regraft.graft.prediction import predicted_names
 from regraft.graft.problem import Problem
 from regraft.graft.protocol import Evaluation, Scored
-from regraft.heads import Response, reliability
+from regraft.heads import NINETY, reliability
 
 __all__ = ["figures", "prediction_rows"]
 
@@ -150,12 +150,14 @@ def _excerpt(source: Source, row: int) -> str | None:
 
 
 def _scatter(scored: Scored) -> list[dict[str, float]]:
-    """Truth against prediction of the first output, evenly thinned to at most 2,000 points."""
+    """Truth against prediction of the first output, and half its 90 % interval where known; at most 2,000 points."""
     response = scored.response
     there = torch.arange(len(response)) if response.mask is None else response.mask[:, 0].nonzero()[:, 0]
     chosen = there[:: max(1, len(there) // _SCATTER_POINTS)]
-    pairs = zip(response.values[chosen, 0].tolist(), scored.probabilities[chosen, 0].tolist())
-    return [{"truth": a, "predicted": b} for a, b in pairs]
+    columns = {"truth": response.values[chosen, 0], "predicted": scored.probabilities[chosen, 0]}
+    if scored.spread is not None:
+        columns["half"] = NINETY * scored.spread[chosen, 0]  # of the 90 % interval
+    return [dict(zip(columns, row)) for row in zip(*(values.tolist() for values in columns.values()))]
 
 
 def prediction_rows(evaluation: Evaluation, fit_ids: tuple[str, ...], test_ids: tuple[str, ...]) -> list[list[Any]]:
@@ -164,10 +166,11 @@ def prediction_rows(evaluation: Evaluation, fit_ids: tuple[str, ...], test_ids: 
     Columns: id, part, outer fold, truth, predicted, confidence. A truth that is not known is an empty cell.
     Images with masks have the commonest class and predicted class of their labelled pixels, and the share of these
     that is right in place of a confidence.
-    Several regression outputs give a pair ``truth NAME``, ``predicted NAME`` each. Multilabel rows list the
+    Several regression outputs give a pair ``truth NAME``, ``predicted NAME`` each; with error bars there are columns
+    ``std`` or ``std NAME`` in place of the confidence. Multilabel rows list the
     labels known to hold, and in a last column, ``unknown``, those of which nothing is known.
     """
-    lines: list[list[Any]] = [["id", "part", "fold", *_header(evaluation.main.response)]]
+    lines: list[list[Any]] = [["id", "part", "fold", *_header(evaluation.main)]]
     for scored, ids in ((evaluation.validation, fit_ids), (evaluation.test, test_ids)):
         if scored is None:
             continue
@@ -176,7 +179,11 @@ def prediction_rows(evaluation: Evaluation, fit_ids: tuple[str, ...], test_ids: 
     return lines
 
 
-def _header(response: Response) -> list[str]:
+def _header(scored: Scored) -> list[str]:
+    response = scored.response
+    if scored.spread is not None:
+        several = [f" {name}" for name in response.classes] if response.n_outputs > 1 else [""]
+        return [f"{what}{name}" for name in several for what in ("truth", "predicted", "std")]
     if response.kind == "regression" and response.n_outputs > 1:
         return [f"{what} {name}" for name in response.classes for what in ("truth", "predicted")] + ["confidence"]
     if response.kind == "segmentation":
@@ -195,6 +202,9 @@ def _line(scored: Scored, i: int) -> list[Any]:
         return ["" if code < 0 else classes[code], classes[int(row.argmax())], float(row.max())]
     truth = response.values[i].tolist()
     known = [True] * len(truth) if response.mask is None else response.mask[i].tolist()
+    if scored.spread is not None:
+        every = zip(truth, known, row, scored.spread[i].tolist())
+        return [cell for t, k, p, s in every for cell in (t if k else "", float(p), s)]
     if response.kind == "regression":
         return [cell for t, k, p in zip(truth, known, row) for cell in (t if k else "", float(p))] + [""]
     return [

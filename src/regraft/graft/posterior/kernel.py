@@ -17,13 +17,12 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from regraft.features import ntk, ntk_within_rows
+from regraft.features import ntk
 from regraft.graft.gradient.fit import Both, Labels, solve_head, weight_of
 from regraft.graft.posterior_part import Rows
 from regraft.graft.tangent_part import Prior, prior_deviations
-from regraft.linear import Design
 
-__all__ = ["Grafted", "share"]
+__all__ = ["Grafted", "Kernels", "share"]
 
 
 def share(ratio: float) -> float:
@@ -32,86 +31,90 @@ def share(ratio: float) -> float:
 
 
 @dataclass(frozen=True, eq=False)
+class Kernels:
+    """Two kernels between some rows and others, not yet mixed; float64.
+
+    Attributes:
+        features: x̃ · x̃' + 1, (M, N).
+        tangent: over t₂, (M·C, N·C) row-major; ``None`` without gradients.
+        outputs: C.
+    """
+
+    features: Tensor
+    tangent: Tensor | None
+    outputs: int
+
+    def at(self, ratio: float) -> Tensor:
+        """K at ρ, (M·C, N·C)."""
+        eye = torch.eye(self.outputs, dtype=torch.float64)
+        wide = self.features if self.outputs == 1 else torch.kron(self.features, eye)
+        part = share(ratio)
+        return wide if self.tangent is None else wide * (1 - part) + self.tangent * part
+
+    def between(self, left: slice, right: slice) -> Kernels:
+        """Of some rows with some others."""
+        c, tangent = self.outputs, self.tangent
+        if tangent is not None:
+            tangent = tangent[left.start * c : left.stop * c, right.start * c : right.stop * c]
+        return Kernels(self.features[left, right], tangent, c)
+
+
+@dataclass(frozen=True, eq=False)
 class Grafted:
-    """Rows with the two kernels, not yet mixed; float64.
+    """A head solved on some rows, and the kernels of these and of rows held out.
 
     Attributes:
         both: the rows' features and tangent.
-        head: ω (C, D), solved on these rows alone.
-        centre: of the features.
+        head: ω (C, D), solved on them alone.
+        centre: of their features.
         unit: t, the features' mean squared norm about it.
-        features: x̃ · x̃' + 1, (N, N).
-        tangent: over t₂, (N·C, N·C) row-major; ``None`` without gradients.
         tangent_unit: t₂.
-        prior: the deviation of each parameter, before its group's scale.
-        outputs: C.
+        prior: the deviation of each parameter, before its group's scale; empty without gradients.
+        own: of the rows with one another.
+        cross: of the held-out rows with them.
+        held: of the held-out rows with one another.
     """
 
     both: Both
     head: Tensor
     centre: Tensor
     unit: float
-    features: Tensor
-    tangent: Tensor | None
     tangent_unit: float
     prior: Mapping[str, float]
-    outputs: int
+    own: Kernels
+    cross: Kernels
+    held: Kernels
 
     @staticmethod
-    def of(both: Both, labels: Labels, strength: float, prior: Prior) -> Grafted:
-        """Solve ω at its penalty, and compute the kernels of its rows."""
-        x = _features(both)
+    def of(both: Both, labels: Labels, strength: float, prior: Prior, held: Both | None = None) -> Grafted:
+        """Solve ω at its penalty, and compute all kernels in one pass over all the rows."""
+        x, outputs = _features(both), labels.values.shape[1]
         centre = x.mean(0)
-        spread = (x - centre).square().sum(1).mean()
-        unit = float(spread) if float(spread) > 0 else 1.0
-        scaled = (x - centre) / sqrt(unit)
-        outputs = labels.values.shape[1]
+        spread = float((x - centre).square().sum(1).mean())
+        unit = spread if spread > 0 else 1.0
+        every = x if held is None else torch.cat([x, _features(held)])
+        scaled = (every - centre) / sqrt(unit)
         deviations: dict[str, float] = {}
         tangent, tangent_unit, head = None, 1.0, x.new_zeros((outputs, x.shape[1]))
         if both.tangent is not None:
             head = weight_of(solve_head(both, labels, strength))
             if bool(head.any()):  # a constant target's head is zero, and so is every derivative below it
-                design = _tangent(both, head)
+                rows = both.rows if held is None else torch.cat([both.rows, held.rows])
+                design = both.tangent.through(head).take(rows)
                 deviations = prior_deviations(design.shapes, prior)
                 tangent = ntk(design, prior=deviations).to(torch.float64).cpu()
-                tangent_unit = float(tangent.diagonal().mean()) or 1.0
+                tangent_unit = float(tangent.diagonal()[: len(x) * outputs].mean()) or 1.0
                 tangent /= tangent_unit
-        features = scaled @ scaled.T + 1
-        return Grafted(both, head, centre, unit, features, tangent, tangent_unit, deviations, outputs)
-
-    # ------------------------------------------------------------------------------------- the mixture
-
-    def _mixed(self, features: Tensor, tangent: Tensor | None, ratio: float) -> Tensor:
-        part = share(ratio) if self.tangent is not None else 0.0
-        wide = features if self.outputs == 1 else torch.kron(features, torch.eye(self.outputs, dtype=features.dtype))
-        return wide * (1 - part) if tangent is None or part == 0 else wide * (1 - part) + tangent * part
-
-    def gram(self, ratio: float) -> Tensor:
-        """K of the rows, (N·C, N·C)."""
-        return self._mixed(self.features, self.tangent, ratio)
-
-    def with_rows(self, held: Both) -> Crossed:
-        """The kernels of other rows with these."""
-        x = self.scaled(held)
-        mine = self.scaled(self.both)
-        cross = x @ mine.T + 1
-        own = x.square().sum(1) + 1
-        if self.tangent is None:
-            return Crossed(self, cross, None, own, None)
-        design = _tangent(held, self.head)
-        between = ntk(design, _tangent(self.both, self.head), prior=self.prior).to(torch.float64).cpu()
-        within = ntk_within_rows(design, prior=self.prior).diagonal(dim1=1, dim2=2).to(torch.float64).cpu()
-        return Crossed(self, cross, between / self.tangent_unit, own, within.reshape(-1) / self.tangent_unit)
-
-    def scaled(self, both: Both) -> Tensor:
-        """x̃, (N, D)."""
-        return (_features(both) - self.centre) / sqrt(self.unit)
+        whole = Kernels(scaled @ scaled.T + 1, tangent, outputs)
+        mine, theirs = slice(0, len(x)), slice(len(x), len(every))
+        parts = (whole.between(mine, mine), whole.between(theirs, mine), whole.between(theirs, theirs))
+        return Grafted(both, head, centre, unit, tangent_unit, deviations, *parts)
 
     # ---------------------------------------------------------------------------------- in weight space
 
     def deviations(self, ratio: float, scale: float) -> tuple[float, float, dict[str, float]]:
         """The prior deviation of a coefficient of x − centre, of an intercept, and of every parameter's."""
-        part = share(ratio) if self.tangent is not None else 0.0
+        part = share(ratio) if self.own.tangent is not None else 0.0
         own = sqrt(scale * (1 - part))
         group = sqrt(scale * part / self.tangent_unit)
         named = {name: value * group for name, value in self.prior.items()} if part > 0 else {}
@@ -121,43 +124,12 @@ class Grafted:
         """The whitened features φ̃ of these rows: φ̃ φ̃ᵀ = scale · K."""
         feature, intercept, deviations = self.deviations(ratio, scale)
         x = (_features(self.both) - self.centre) * feature
-        tangent = _tangent(self.both, self.head) if deviations else None
-        return Rows(x, intercept, tangent, deviations, self.outputs)
-
-
-@dataclass(frozen=True, eq=False)
-class Crossed:
-    """Kernels between other rows and those of a :class:`Grafted`.
-
-    Attributes:
-        grafted: those.
-        features, tangent: between, (M, N) and (M·C, N·C).
-        own_features, own_tangent: of every other row with itself, (M,) and (M·C,).
-    """
-
-    grafted: Grafted
-    features: Tensor
-    tangent: Tensor | None
-    own_features: Tensor
-    own_tangent: Tensor | None
-
-    def cross(self, ratio: float) -> Tensor:
-        """K between, (M·C, N·C)."""
-        return self.grafted._mixed(self.features, self.tangent, ratio)
-
-    def own(self, ratio: float) -> Tensor:
-        """The diagonal of K at the other rows, (M·C,)."""
-        part = share(ratio) if self.own_tangent is not None else 0.0
-        wide = self.own_features.repeat_interleave(self.grafted.outputs) * (1 - part)
-        return wide if self.own_tangent is None else wide + self.own_tangent * part
+        tangent = None
+        if deviations and self.both.tangent is not None:
+            tangent = self.both.tangent.through(self.head).take(self.both.rows)
+        return Rows(x, intercept, tangent, deviations, self.own.outputs)
 
 
 def _features(both: Both) -> Tensor:
     rows = slice(0, both.features.n_rows)
     return torch.cat([m.rows(rows) for m in both.features.matrices.values()], dim=1).to(torch.float64).cpu()
-
-
-def _tangent(both: Both, head: Tensor) -> Design:
-    if both.tangent is None:
-        raise TypeError("there is no tangent without gradients")
-    return both.tangent.through(head).take(both.rows)

@@ -16,6 +16,7 @@ from regraft.graft.posterior_part import PosteriorPart
 from regraft.graft.stages.posterior import Posterior
 from regraft.graft.tangent_part import Prior
 from regraft.heads import Hyperparameters, Spectrum, Status, condition
+from regraft.heads import Posterior as Conditioned
 from regraft.heads.l2.fitters import Fitter, Found
 from regraft.linear import Blocks
 
@@ -86,14 +87,10 @@ class KernelFitter(Fitter):
         out = torch.full((len(strengths), *self.labels.values.shape), torch.nan, dtype=torch.float64)
         for fold in torch.unique(self.folds[self.searched]).tolist():
             grafted, labels, held = self._fold(fold)
-            crossed = grafted.with_rows(self.both.take(held))
             mean, spread = labels.unit
             for index, ratio in enumerate(strengths):
-                gram = grafted.gram(ratio)
-                found = Spectrum.of(gram).choose(labels.standard)
-                posterior = condition(gram, labels.standard, found.noise, found.scale)
-                cross = crossed.cross(ratio)
-                out[index, held] = posterior.mean(cross) * spread + mean
+                posterior, _ = _conditioned(grafted, labels, ratio)
+                out[index, held] = posterior.mean(grafted.cross.at(ratio)) * spread + mean
         return out, [None] * len(strengths)
 
     def _fold(self, fold: int) -> tuple[Grafted, Labels, Tensor]:
@@ -101,7 +98,8 @@ class KernelFitter(Fitter):
             inside = self.folds[self.searched] == fold
             rows, held = self.searched[~inside], self.searched[inside]
             labels = self.labels.take(rows)
-            self._folds[fold] = Grafted.of(self.both.take(rows), labels, self.strength, self.prior), labels, held
+            grafted = Grafted.of(self.both.take(rows), labels, self.strength, self.prior, self.both.take(held))
+            self._folds[fold] = grafted, labels, held
         return self._folds[fold]
 
     def spread(self, ratio: float) -> Tensor:
@@ -109,10 +107,9 @@ class KernelFitter(Fitter):
         out = torch.full(self.labels.values.shape, torch.nan, dtype=torch.float64)
         for fold in torch.unique(self.folds[self.searched]).tolist():
             grafted, labels, held = self._fold(fold)
-            gram, crossed = grafted.gram(ratio), grafted.with_rows(self.both.take(held))
-            found = Spectrum.of(gram).choose(labels.standard)
-            posterior = condition(gram, labels.standard, found.noise, found.scale)
-            variance = posterior.variance(crossed.cross(ratio), crossed.own(ratio)) + found.noise
+            posterior, found = _conditioned(grafted, labels, ratio)
+            own = grafted.held.at(ratio).diagonal()
+            variance = posterior.variance(grafted.cross.at(ratio), own) + found.noise
             out[held] = variance.sqrt() * labels.unit[1]
         return out
 
@@ -133,7 +130,7 @@ class KernelFitter(Fitter):
     def _solve(self, ratio: float) -> Fitted:
         labels, y = self.labels, self.labels.standard
         grafted = Grafted.of(self.both, labels, self.strength, self.prior)
-        gram = grafted.gram(ratio)
+        gram = grafted.own.at(ratio)
         spectrum = None
         if len(gram) <= 2 * _SEARCHED:
             spectrum = Spectrum.of(gram)
@@ -141,7 +138,7 @@ class KernelFitter(Fitter):
         else:
             some = self.labels.take(self.searched)
             few = Grafted.of(self.both.take(self.searched), some, self.strength, self.prior)
-            chosen = Spectrum.of(few.gram(ratio)).choose(some.standard)
+            chosen = Spectrum.of(few.own.at(ratio)).choose(some.standard)
         posterior = condition(gram, y, chosen.noise, chosen.scale)
         rows = grafted.rows(ratio, chosen.scale)
         weights = rows.adjoint(posterior.weights[:, :, None])
@@ -168,8 +165,8 @@ class KernelFitter(Fitter):
         values, vectors, explained = values[:rank], vectors[:, :rank], explained[:rank]
         kept = values > 1e-12 * float(values.max().clamp_min(1e-300))
         vectors = vectors[:, kept] / values[kept].sqrt()
-        found = rows.adjoint(vectors.view(len(grafted.features), grafted.outputs, -1))
-        spread = self.labels.unit[1].expand(grafted.outputs)
+        found = rows.adjoint(vectors.view(-1, grafted.own.outputs, vectors.shape[1]))
+        spread = self.labels.unit[1].expand(grafted.own.outputs)
         return PosteriorPart(
             grafted.head.to(torch.float32) if deviations else None,
             grafted.centre.to(torch.float32),
@@ -182,6 +179,13 @@ class KernelFitter(Fitter):
             (chosen.noise * spread.square()).to(torch.float32),
             left_out,
         )
+
+
+def _conditioned(grafted: Grafted, labels: Labels, ratio: float) -> tuple[Conditioned, Hyperparameters]:
+    """The posterior at ρ, scale and noise of highest marginal likelihood."""
+    gram = grafted.own.at(ratio)
+    found = Spectrum.of(gram).choose(labels.standard)
+    return condition(gram, labels.standard, found.noise, found.scale), found
 
 
 def _largest(gram: Tensor, spectrum: Spectrum | None, rank: int) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,65 @@
+"""What a Gaussian process of the linearised network will cost, said before: a batch and a small matrix are timed."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+
+import torch
+
+from regraft.features import Tangent, ntk_within_rows
+from regraft.graft.options import Options
+from regraft.graft.preparation import Prepared
+from regraft.record import Cost
+
+__all__ = ["with_posterior_cost"]
+
+_SEARCHED, _MIXTURES, _KERNELS, _PROBE = 1500, 5, 3, 256
+"""Outputs of rows that the choice is made on; mixtures that are tried; passes a fit; rows of the timed matrix."""
+
+
+def with_posterior_cost(
+    solve: Cost, ready: Prepared, options: Options, solves: int, row: tuple[float, int]
+) -> tuple[Cost, int]:
+    """The cost of solving, and bytes of the artifact, with those of the kernels and their eigenpairs.
+
+    For n rows of C outputs, m = min(n, 1500 / C) of them in the choice, K inner folds and S solves of the protocol:
+    S · (3 K m + 4 n) rows' derivatives, and S · (5 K + 1) eigendecompositions of m C numbers, at the pace of one batch
+    and of one matrix of 256, timed now.
+
+    Args:
+        solve: of the head on features.
+        ready: rows, backbone, recipe.
+        options: batch size and folds.
+        solves: how often the protocol chooses a head.
+        row: seconds and FLOPs of one row's forward pass.
+
+    Raises:
+        ModelError: what the tangent itself would refuse.
+    """
+    stage, keep = ready.recipe.gradients, ready.recipe.posterior
+    if stage is None or keep is None:
+        return solve, 0
+    n, outputs = len(ready.fit), ready.manifest.target.outputs  # type: ignore[union-attr]
+    m = min(n, _SEARCHED // outputs)
+    seconds, parameters = 0.0, 0
+    if stage.mode != "activation":
+        few = ready.fit.take(range(min(options.batch_size, n)))
+        tangent = Tangent(ready.network, stage.select, few, of="embedding", batch_size=options.batch_size, fast=False)
+        through = tangent.through(torch.eye(tangent.n_outputs)[:outputs])
+        ntk_within_rows(through)
+        began = time.perf_counter()
+        ntk_within_rows(through)
+        seconds = (time.perf_counter() - began) / len(few)
+        parameters = tangent.n_coefficients
+    matrix = torch.eye(_PROBE, dtype=torch.float64) + 1 / _PROBE
+    began = time.perf_counter()
+    torch.linalg.eigh(matrix)
+    eigen = (time.perf_counter() - began) * (m * outputs / _PROBE) ** 3
+    rows = solves * (_KERNELS * options.folds * m + (_KERNELS + 1) * n)
+    total = rows * seconds + solves * (_MIXTURES * options.folds + 1) * eigen
+    rank = min(keep.rank_for(parameters), n * outputs)
+    stored = 4 * parameters + 2 * rank * (parameters + outputs * ready.plan.width)
+    passes = rows / max(1, len(ready.manifest))
+    cost = replace(solve, seconds=solve.seconds + total, backbone_passes=passes, flops=round(3 * rows * row[1]))
+    return cost, stored
