@@ -213,3 +213,15 @@ def test_infinite_width_is_approached() -> None:
     below = (x @ x.T) * (torch.pi - angle) / (2 * torch.pi)
     above = norms[:, None] * norms / (2 * torch.pi) * (torch.sin(angle) + (torch.pi - angle) * cosine)
     assert float((found - below - above).abs().max() / (below + above).max()) < 0.05
+
+
+def test_rows_and_operations_are_counted() -> None:
+    """A linear layer of d inputs and o outputs: 2 d o forward a row; backward 2 d o again for the layer below it."""
+    network = flat_network()
+    tangent = Tangent(network, "*", network.example(4))
+    before = tangent.spent_flops
+    ntk(tangent)
+    forward, backward = 2 * (6 * 9 + 9 * 7 + 7 * 3), 2 * (9 * 7 + 7 * 3)
+    checked = 3 * (forward + backward)  # the rules are tried on three rows and one output first
+    assert tangent.passed_rows == 3 + 4
+    assert tangent.spent_flops - before == checked + 4 * (forward + 3 * backward)

@@ -11,7 +11,7 @@ from regraft.graft.recipe import find_recipe
 
 def test_named_recipes_are_whole():
     assert list(METHODS) == [
-        "probe", "all-layers", "head2toe", "gradient", "finetune", "lp-ft", "scratch", "head2toe-ft",
+        "probe", "all-layers", "head2toe", "gradient", "tangent-gp", "finetune", "lp-ft", "scratch", "head2toe-ft",
         "head2toe-ft-plus", "finetune-refit",
     ]  # fmt: skip
     for name, recipe in METHODS.items():
@@ -33,7 +33,7 @@ def test_training_divides_a_recipe():
     assert METHODS["lp-ft"].refit is None
     assert METHODS["scratch"].train.tuning.norms == "trained"
     assert [name for name, recipe in METHODS.items() if recipe.train is None] == [
-        "probe", "all-layers", "head2toe", "gradient"]  # fmt: skip
+        "probe", "all-layers", "head2toe", "gradient", "tangent-gp"]  # fmt: skip
 
 
 def test_solve_before_features_is_refused_with_what_is_lacking():

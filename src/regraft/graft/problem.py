@@ -142,6 +142,11 @@ class Problem(ABC):
         """Floating-point operations of the backbone in solving and predicting so far; none for stored features."""
         return 0
 
+    @property
+    def passed(self) -> int:
+        """Rows that went through the backbone in solving and predicting so far; none for stored features."""
+        return 0
+
     @abstractmethod
     def take(self, rows: np.ndarray) -> Problem:
         """The problem on some of its rows."""

@@ -139,7 +139,8 @@ def adapt(
         fit, test = problems(ready, stores, options, work)
         evaluation = evaluate(fit, fit_rows.rows_of("validation"), test, progress=None if fit.dear else tick)
         products = fit.flops + (0 if test is None else test.flops)
-        extra.update(backbone_passes=work.rows / len(ready.manifest), flops=work.flops + products)
+        passed = work.rows + fit.passed + (0 if test is None else test.passed)
+        extra.update(backbone_passes=passed / len(ready.manifest), flops=work.flops + products)
     adapted = evaluation.head.adapted(fit.task, ready.network, ready.plan)
     with ledger.stage("evidence"):
         main = evaluation.main

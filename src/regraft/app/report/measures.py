@@ -90,6 +90,7 @@ _MEASURES = {
         "covers",
         "of the targets by its 90 % intervals",
         form="percent",
+        better="",
         meaning="share of targets inside their 90 % intervals; near 90 % is right, more means that they are too wide",
     ),
     "gaussian-nll": Measure(

@@ -147,9 +147,14 @@ class Tangent(Design):
     def spent_flops(self) -> int:
         """Floating-point operations of all products so far, those of its parts and under heads among them.
 
-        The pass over the rows and a head's own product (2 D C a row) are not in it.
+        The pass over the rows and a head's own product (2 D C a row) are not in it; the passes of kernels are.
         """
-        return self._engine.spent
+        return self._engine.spent + (self.tape.flops if "tape" in vars(self) else 0)
+
+    @property
+    def passed_rows(self) -> int:
+        """Rows that kernels of it have run through the whole network so far."""
+        return self.tape.rows if "tape" in vars(self) else 0
 
     @property
     def outputs(self) -> Tensor:

@@ -6,6 +6,7 @@ forward and one backward an output give the whole Jacobian of a batch without a 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -16,6 +17,7 @@ from torch import Tensor, nn
 from regraft.features.tangent.replay import cast, private_copy
 from regraft.features.tangent.rules import derivatives, is_flat
 from regraft.network import Network
+from regraft.network.flops import counting
 
 __all__ = ["Layer", "Seen", "Tape"]
 
@@ -88,11 +90,17 @@ class Tape:
         names: the chosen parameters.
         few: a preprocessed batch of at most three rows.
         dtype: of the arithmetic.
+
+    Attributes:
+        rows: that were run forward so far, by :meth:`read`.
+        flops: floating-point operations of these passes and of those backward; rules and kernels are not in it.
     """
 
     def __init__(self, network: Network, names: Sequence[str], few: Any, dtype: torch.dtype) -> None:
         self.network, self.names, self._policy = private_copy(network, dtype), tuple(names), network.policy
         self._copies = False
+        self.rows, self.flops = 0, 0
+        self._pace: tuple[int, int] | None = None  # FLOPs of a row forward, and backward for one output
         params = dict(self.network.module.named_parameters())
         self._params = {name: params[name].detach().requires_grad_(True) for name in names}
         self.layers: tuple[Layer, ...] = self._modules()
@@ -171,16 +179,24 @@ class Tape:
             layers: which.
         """
         ruled = [layer for layer in layers if layer.ruled]
-        outputs, calls = self._forward(batch, [layer.path for layer in ruled])
+        with counting() if self._pace is None else contextlib.nullcontext() as counter:
+            outputs, calls = self._forward(batch, [layer.path for layer in ruled])
+        rows = len(outputs)
         if vectors is None:
             vectors = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
         modules = dict(self.network.module.named_modules())
         results = [z for layer in ruled for _, z in calls[layer.path]]
         for c, vector in enumerate(vectors if results else ()):
-            more = c + 1 < len(vectors)
-            found = torch.autograd.grad(
-                outputs, results, vector.expand_as(outputs), retain_graph=more, allow_unused=True
-            )
+            more, forward = c + 1 < len(vectors), 0 if counter is None else counter.get_total_flops()
+            with counting() if self._pace is None else contextlib.nullcontext() as backward:
+                found = torch.autograd.grad(
+                    outputs, results, vector.expand_as(outputs), retain_graph=more, allow_unused=True
+                )
+            if backward is not None:
+                self._pace = forward // rows, backward.get_total_flops() // rows
+            if c == 0 and self._pace is not None:
+                self.rows += rows
+                self.flops += rows * (self._pace[0] + len(vectors) * self._pace[1])
             back = iter([torch.zeros_like(z) if g is None else g for g, z in zip(found, results)])
             for layer in ruled:
                 given = tuple(a for a, _ in calls[layer.path])

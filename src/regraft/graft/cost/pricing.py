@@ -85,10 +85,12 @@ def head_work(ready: Prepared, work: Workload) -> dict[str, float]:
 
 def kept_bytes(adapted: Adapted, width: int) -> int:
     """Bytes of what was learnt: coefficients and intercept, a bit for each of ``width`` features where some were
-    chosen, the backbone's tensors that training changed, and what gradient features are read by."""
+    chosen, the backbone's tensors that training changed, what gradient features are read by and error bars."""
     tensors = [*adapted.readout.coefficients.values(), adapted.readout.intercept, *adapted.changed.values()]
     if adapted.tangent is not None:
         tensors += [adapted.tangent.head, *adapted.tangent.coefficients.values()]
+    if adapted.posterior is not None:
+        tensors += adapted.posterior.tensors().values()
     if adapted.neck is not None:
         tensors += adapted.neck.tensors().values()
     bitmap = 0 if adapted.view.columns is None else (width + 7) // 8

@@ -165,6 +165,11 @@ class GaussianProblem(Problem):
         """Of the products with the Jacobian, counted."""
         return self.gradient.flops
 
+    @property
+    def passed(self) -> int:
+        """Of the kernels."""
+        return 0 if self.gradient.tangent is None else self.gradient.tangent.passed_rows
+
     def settled(self, head: GaussianHead) -> GaussianProblem:
         """Itself."""
         return self
