@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
-from regraft.reproduce.linearized import alike, angles, identities, posteriors, products, shifted, sinusoids
+from regraft.reproduce.linearized import (
+    alike,
+    angles,
+    classes,
+    identities,
+    posteriors,
+    products,
+    scaling,
+    shifted,
+    sinusoids,
+)
 from regraft.reproduce.pieces import Measured
 
 __all__ = ["MEASURED"]
@@ -10,9 +20,11 @@ __all__ = ["MEASURED"]
 MEASURED: dict[str, Measured] = {
     **alike.MEASURED,
     **angles.MEASURED,
+    **classes.MEASURED,
     **identities.MEASURED,
     **posteriors.MEASURED,
     **products.MEASURED,
+    **scaling.MEASURED,
     **shifted.MEASURED,
     **sinusoids.MEASURED,
 }

@@ -1,0 +1,314 @@
+"""Rows ntk-eq4, ntk-fig4-acc and ntk-fig4-cal: linearised networks under a categorical likelihood (Eq. 4, Fig. 4).
+
+Three ways to a posterior, all with one prior scale, that of the highest Laplace evidence: the most probable logits
+(MAP), Laplace's Gaussian about them, and stochastic variational inference over the weights, begun at the MAP. The
+*finite NTK* has mean zero, the *linearised network* the network itself as its mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from regraft.data import Manifest
+from regraft.errors import DataError
+from regraft.features import Form, Tangent, form_error, ntk, ntk_adjoints, ntk_within_rows
+from regraft.graft.pretraining.pretrain import pretrain
+from regraft.graft.stages.config import Schedule, TrainConfig
+from regraft.heads import Laplace, Response, ece, laplace, nll, scale_by_evidence, variational
+from regraft.heads.gp.variational import Descent
+from regraft.linear import Design
+from regraft.network import Network, load
+from regraft.reproduce.arms import Arm, Bench, Place, seeds_gate
+from regraft.reproduce.full import mini_only
+from regraft.reproduce.gradients.models import labelled
+from regraft.reproduce.outcome import Outcome, all_of
+from regraft.reproduce.pieces import Measured
+from regraft.reproduce.result import Result, swap
+from regraft.reproduce.row import Context
+from regraft.reproduce.tasks import KINDS, task
+from regraft.reproduce.words import about, at_least, bound, greater
+
+__all__ = ["FIGURE4", "MEASURED", "digits_network", "figures", "inferred", "three_starts"]
+
+WAYS = ("MAP", "Laplace", "VI")
+TRAIN, TEST = 80, 200  # digits of ntk-eq4: the kernel of all outputs with all is written out
+LAYERS = ("conv4.*", "bn4.*", "fc.*")  # of its S4 that are linearised
+EPOCHS = 8
+DESCENT = Descent(steps=300, batch=40, lr=0.02)
+ROWS, SEEDS = 2000, 3  # of Fig. 4
+MODELS = ("linearised network", "finite NTK")
+
+
+# ------------------------------------------------------------------------------------------ inference
+
+
+def _mapped(train: Design, fit: Laplace) -> Any:
+    """The MAP's weights, s Jᵀ a, of the prior N(0, s I)."""
+    weights = fit.weights[:, :, None].to(train.dtype)
+    return ntk_adjoints(train, weights).map(lambda block: fit.scale * block[0])
+
+
+def inferred(
+    train: Design, test: Design, targets: Tensor, centre: tuple[Tensor, Tensor] | None, form: Form, descent: Descent
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Class probabilities (M, C) by every way, and what was found on the way.
+
+    Args:
+        train, test: tangents of the rows.
+        targets: one-hot, (N, C).
+        centre: the mean function at both; zero if ``None``.
+        form: of the kernel for MAP and Laplace; variational inference uses every weight.
+        descent: of variational inference.
+    """
+    gram, cross = ntk(train, form=form), ntk(test, train, form=form)
+    own = ntk_within_rows(test)
+    prior = own if form == "full" else own.diagonal(dim1=1, dim2=2).mean(1)
+    before, there = centre if centre is not None else (None, None)
+    fit, _ = scale_by_evidence(gram, targets, mean=before)
+    start = _mapped(train, fit) if form == "full" else None
+    found = variational(train, targets, base=before, prior=fit.scale**0.5, descent=descent, start=start)
+    probabilities = {
+        "MAP": fit.probabilities(cross, prior, there, by="map"),
+        "Laplace": fit.probabilities(cross, prior, there),
+        "VI": found.probabilities(test, there),
+    }
+    said = {"scale": fit.scale, "residual": fit.status.residual, "VI": found.status.message}
+    return probabilities, {**said, "fit": fit, "gram": gram, "cross": cross, "prior": prior}
+
+
+# ----------------------------------------------------------------------------------------------- Eq. 4
+
+
+def digits_network(rows: Manifest, seed: int, context: Context) -> Network:
+    """An S4 trained on digits at 32 px, kept in the cache."""
+    config = TrainConfig(epochs=EPOCHS, schedule=Schedule(warmup=20), seed=seed)
+    folder = context.cache / "sources" / f"S4-sup-digits-{EPOCHS}-{seed}"
+    pretrain(rows, output=folder, arch="s4", size=32, config=config)
+    return load(str(folder))
+
+
+def three_starts(gram: Tensor, targets: Tensor, scale: float, seed: int) -> tuple[list[float], float]:
+    """The MAP's loss −log p(y | f) + ½ aᵀ s K a from zero and from two draws, and the loss where one draw began."""
+    generator = torch.Generator().manual_seed(seed)
+    starts = [torch.zeros_like(targets)]
+    starts += [torch.randn(targets.shape, generator=generator, dtype=torch.float64) for _ in range(2)]
+    losses = []
+    for start in starts:
+        fit = laplace(gram, targets, scale=scale, start=start)
+        losses.append(_loss(targets, fit.mode, fit.weights))
+    shared = scale * gram.double()
+    drawn = (shared @ starts[1].reshape(-1)).view_as(targets) if len(gram) == targets.numel() else shared @ starts[1]
+    return losses, _loss(targets, drawn, starts[1])
+
+
+def _loss(targets: Tensor, logits: Tensor, weights: Tensor) -> float:
+    """With mean zero."""
+    return float(-(targets * torch.log_softmax(logits, 1)).sum() + 0.5 * (weights * logits).sum())
+
+
+def _classes(manifest: Manifest) -> Tensor:
+    if manifest.target is None:
+        raise DataError(f"{manifest.name} has no labels")
+    return torch.as_tensor(manifest.target.values).long()
+
+
+def generalised(rows: Manifest, network: Network, seed: int) -> dict[str, float]:
+    """Figures of the finite NTK on some digits.
+
+    Returns:
+        accuracies by way; ``loss apart``: the largest relative difference of the MAP's losses; ``loss apart at the
+        start``; ``least eigenvalue`` of Laplace's covariances over the largest prior variance, and of the prior less
+        twice what the data explain.
+    """
+    train, held = rows.part("train").limit(TRAIN, seed), rows.part("test")
+    test = held.take(np.arange(min(TEST, len(held))))  # drawn by the seed already
+    one_hot = functional.one_hot(_classes(train), len(network.about.classes)).double()
+    here, there = (Tangent(network, list(LAYERS), part, batch_size=100) for part in (train, test))
+    probabilities, found = inferred(here, there, one_hot, None, "full", replace(DESCENT, seed=seed))
+    losses, first = three_starts(found["gram"], one_hot, found["scale"], seed)
+    fit: Laplace = found["fit"]
+    covariance = fit.covariance(found["cross"], found["prior"])
+    prior = fit.scale * found["prior"].double()
+    unit = float(prior.diagonal(dim1=1, dim2=2).max())
+    least = min(losses)
+    truth = _classes(test)
+    return {
+        **{f"{way} accuracy": 100 * float((p.argmax(1) == truth).double().mean()) for way, p in probabilities.items()},
+        "loss apart": (max(losses) - least) / abs(least),
+        "loss apart at the start": (first - least) / abs(least),
+        "least eigenvalue": float(torch.linalg.eigvalsh(covariance).min()) / unit,
+        "least eigenvalue, explained twice": float(torch.linalg.eigvalsh(2 * covariance - prior).min()) / unit,
+    }
+
+
+def run_digits(context: Context) -> Result:
+    """Every seed: its digits, its S4."""
+    found = []
+    for number, seed in enumerate(context.seeds):
+        rows = task("digits", context.data, seed)
+        found.append(generalised(rows, digits_network(rows, seed, context), seed))
+        if context.progress:
+            context.progress(number + 1, len(context.seeds))
+    arms = {arm: {"all": [each[arm] for each in found]} for arm in found[0]}
+    notes = {"rows": [TRAIN, TEST], "linearised": list(LAYERS), "network": f"S4, {EPOCHS} epochs of 1,000 digits"}
+    return Result(arms, {}, context.seeds, seeds_gate(context.seeds), notes)
+
+
+def _one_loss(result: Result) -> Outcome:
+    return bound(result.one("loss apart"), at_most=1e-6, statistic="max", what="losses of three starts apart")
+
+
+def _semidefinite(result: Result) -> Outcome:
+    return bound(
+        result.one("least eigenvalue"), at_least=-1e-8, statistic="min", what="least eigenvalue over the prior variance"
+    )
+
+
+def _near_map(result: Result) -> Outcome:
+    centre = result.one("MAP accuracy")
+    return all_of([about(result.one(f"{way} accuracy"), centre, 2, names=(way, "MAP")) for way in WAYS[1:]])
+
+
+def _halved(result: Result) -> Result:
+    """Ways that have lost half of what they had right."""
+    halves = {f"{way} accuracy": {"all": [v / 2 for v in result.one(f"{way} accuracy")]} for way in WAYS[1:]}
+    return Result({**result.arms, **halves}, result.axes, result.seeds, result.gates, result.notes)
+
+
+# -------------------------------------------------------------------------------------------- Figure 4
+
+
+def figures(probabilities: Tensor, manifest: Manifest) -> dict[str, float]:
+    """Accuracy in per cent, negative log-likelihood, expected calibration error in per cent."""
+    if manifest.target is None:
+        raise DataError(f"{manifest.name} has no labels")
+    response = Response.of(manifest.target.kind, manifest.target.classes, manifest.target.values)
+    right = (probabilities.argmax(1) == _classes(manifest)).double().mean()
+    return {
+        "accuracy": 100 * float(right),
+        "NLL": nll(response, probabilities),
+        "ECE": 100 * ece(response, probabilities),
+    }
+
+
+def _figure4(bench: Bench, place: Place, steps: int = 2000, batch_size: int = 64) -> dict[str, Any]:
+    """Of the network and, by model and way, of its linearisations at all weights."""
+    network, rows = bench.network(place.network, place.seed), bench.rows(place.task, place.seed)
+    train, test = rows.part("train"), rows.part("test")
+    here, there = (Tangent(network, "*", part, batch_size=batch_size) for part in (train, test))
+    outputs = here.outputs.double(), there.outputs.double()
+    one_hot = functional.one_hot(_classes(train), here.n_outputs).double()
+    found: dict[str, Any] = {"network": figures(torch.softmax(outputs[1], 1), test)}
+    for model in MODELS:
+        centre = outputs if model == MODELS[0] else None
+        probabilities, said = inferred(here, there, one_hot, centre, "shared", Descent(steps=steps, seed=place.seed))
+        for way, each in probabilities.items():
+            found[f"{model}, {way}"] = figures(each, test)
+        found[f"{model}, said"] = {name: said[name] for name in ("scale", "residual", "VI")}
+    found["form error"] = form_error(here, "shared")
+    return found
+
+
+FIGURE4 = Arm("linearized-classes", 1, _figure4)
+"""MAP and Laplace with one kernel for all outputs (its error is said), VI with every weight."""
+
+
+def bench_of(context: Context) -> Bench:
+    """2,000 labelled rows of cifar10, three seeds.
+
+    Raises:
+        RecipeError: at scale full.
+    """
+    mini_only(context, "001")
+    return Bench(
+        replace(context, seeds=tuple(context.seeds[:SEEDS])),
+        tasks=("cifar10",),
+        rows=lambda name, data, seed: labelled(name, data, seed, ROWS),
+        kinds=KINDS,
+    )
+
+
+def measured_on(bench: Bench, networks: Sequence[str] = ("R20", "R56"), **parameters: Any) -> Result:
+    """Both networks on every seed."""
+    arms: dict[str, dict[str, list[float]]] = {}
+    notes: dict[str, Any] = {}
+    for number, name in enumerate(networks):
+        for seed in bench.seeds:
+            value = bench.measure(FIGURE4, name, bench.tasks[0], seed, **parameters)
+            for what in ("network", *(f"{model}, {way}" for model in MODELS for way in WAYS)):
+                for figure, number_of in value[what].items():
+                    arms.setdefault(f"{what}: {figure}", {}).setdefault(name, []).append(number_of)
+            notes.setdefault("form error", {}).setdefault(name, []).append(value["form error"])
+        if bench.context.progress:
+            bench.context.progress(number + 1, len(networks))
+    return Result(arms, {}, bench.seeds, seeds_gate(bench.seeds, SEEDS), notes)
+
+
+def run_figure4(context: Context) -> Result:
+    """Both rows have the same numbers."""
+    return measured_on(bench_of(context))
+
+
+def _near(model: str, margin: float) -> Any:
+    """As in the paper's figure, by variational inference."""
+
+    def check(result: Result) -> Outcome:
+        own, network = f"{model}, VI: accuracy", "network: accuracy"
+        return all_of(
+            [
+                at_least(
+                    result.arm(own, [name])[0],
+                    result.arm(network, [name])[0],
+                    margin,
+                    names=(f"{model}, {name}", "net"),
+                )
+                for name in result.arms[own]
+            ]
+        )
+
+    return check
+
+
+def _over_confident(result: Result) -> Outcome:
+    return all_of(
+        [
+            greater(
+                result.arm(f"{model}, VI: {figure}", [name])[0], result.arm(f"network: {figure}", [name])[0],
+                names=(f"{figure} of the {model}, {name}", "the network's"),
+            )
+            for figure in ("ECE", "NLL")
+            for model in MODELS
+            for name in result.arms[f"network: {figure}"]
+        ]
+    )  # fmt: skip
+
+
+MEASURED: dict[str, Measured] = {
+    "ntk-eq4": (
+        run_digits,
+        {"a": _one_loss, "b": _semidefinite, "c": _near_map},
+        {
+            "a": swap("loss apart", "loss apart at the start"),
+            "b": swap("least eigenvalue", "least eigenvalue, explained twice"),
+            "c": _halved,
+        },
+        {},
+    ),
+    "ntk-fig4-acc": (
+        run_figure4,
+        {"a": _near(MODELS[0], 3), "b": _near(MODELS[1], 5)},
+        {
+            "a": swap(f"{MODELS[0]}, VI: accuracy", "network: NLL"),
+            "b": swap(f"{MODELS[1]}, VI: accuracy", "network: NLL"),
+        },
+        {},
+    ),
+    "ntk-fig4-cal": (run_figure4, {"": _over_confident}, {"": swap(f"{MODELS[0]}, VI: ECE", "network: ECE")}, {}),
+}
