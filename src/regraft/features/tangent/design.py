@@ -25,7 +25,7 @@ from regraft.features.tangent.feed import Feed
 from regraft.features.tangent.tape import Tape
 from regraft.files import canonical_json, digest
 from regraft.linear import Blocks, Design
-from regraft.linear.design import rows_of, take_of
+from regraft.linear.design import take_of
 from regraft.network import Network
 
 __all__ = ["Part", "Tangent", "TangentCost", "Through", "check_modes", "selected"]
@@ -234,22 +234,6 @@ def _(design: Part, index: Tensor) -> Design:
 @take_of.register
 def _(design: Through, index: Tensor) -> Design:
     return Through(design.design.take(index), design.weight)
-
-
-@rows_of.register
-def _(design: Tangent, index: Tensor) -> Blocks:
-    return design._engine.rows(index)
-
-
-@rows_of.register
-def _(design: Part, index: Tensor) -> Blocks:
-    return design.whole._engine.rows(design.index[index])
-
-
-@rows_of.register
-def _(design: Through, index: Tensor) -> Blocks:
-    inner = design.design.rows(index)
-    return inner.map(lambda block: torch.einsum("nd...,cd->nc...", block, design.weight))
 
 
 # --------------------------------------------------------------------------------------------- checks

@@ -18,13 +18,12 @@ from regraft.features.tangent.graph import Graph, GraphError
 from regraft.features.tangent.pooled import Pooled
 from regraft.features.tangent.replay import Replay
 from regraft.features.tangent.unfold import Unfold
-from regraft.linear import Blocks
 from regraft.network import Network
 from regraft.network.flops import counting
 
 __all__ = ["Engine", "Product"]
 
-Product = Literal["apply", "adjoint", "rows"]
+Product = Literal["apply", "adjoint"]
 
 
 class Engine:
@@ -139,18 +138,6 @@ class Engine:
             total = {name: torch.zeros_like(value) for name, value in self.replay.params.items()}
         return total if self.unfold is None else self.unfold.pull(total)
 
-    def rows(self, index: Tensor) -> Blocks:
-        """The Jacobian of some rows written out."""
-        found: list[dict[str, Tensor]] = []
-        self._count("rows", index)
-        for _, rows, values in self.prepared().read(index, self.batch_size):
-            part = self.way.rows(values, rows)
-            found.append(part if self.unfold is None else self.unfold.pull(part))
-        if not found:
-            like = self._no_rows()
-            return Blocks({name: like.new_zeros((0, self.outputs, *shape)) for name, shape in self.shapes.items()})
-        return Blocks({name: torch.cat([part[name] for part in found]) for name in found[0]})
-
     # --------------------------------------------------------------------------------- what it costs
 
     def _count(self, product: Product, index: Tensor | None) -> None:
@@ -159,16 +146,13 @@ class Engine:
     def flops(self, product: Product) -> int:
         """Floating-point operations of a product, a row: counted on the first batch (multiply and add count two)."""
         if product not in self._flops:
-            size = 1 if product == "rows" else self.batch_size
-            _, rows, values = next(self.prepared().read(None, size))
+            _, rows, values = next(self.prepared().read(None, self.batch_size))
             with counting() as counter:
                 if product == "apply":
                     self.way.apply(values, rows, {n: torch.ones_like(p) for n, p in self.replay.params.items()})
-                elif product == "adjoint":
+                else:
                     like = self._no_rows()
                     self.way.adjoint(values, rows, like.new_ones((rows, self.outputs)))
-                else:
-                    self.way.rows(values, rows)
             self._flops[product] = counter.get_total_flops() // rows
         return self._flops[product]
 

@@ -46,10 +46,6 @@ class Way(Protocol):
         """Jᵀ y by name."""
         ...
 
-    def rows(self, values: Sequence[Tensor], rows: int) -> dict[str, Tensor]:
-        """The Jacobian, ``(B, C, *shape)`` by name."""
-        ...
-
 
 class Generic:
     """Forward mode for J w, reverse mode for Jᵀ y, each with a pass of its own through the suffix.
@@ -143,18 +139,3 @@ class Generic:
             call, at = self.function(values, rows)
             pull = torch.func.vjp(call, *at)[1]
             return {name: value.detach() for name, value in pull(outputs)[0].items()}
-
-    def rows(self, values: Sequence[Tensor], rows: int) -> dict[str, Tensor]:
-        """The Jacobian row by row, one backward pass an output."""
-        found: dict[str, list[Tensor]] = {name: [] for name in self.replay.params}
-        with self.replay.policy.differentiable(), torch.no_grad():
-            for row in range(rows):
-                call, at = self.function([value[row : row + 1] for value in values], 1)
-                out, pull = torch.func.vjp(call, *at)[:2]
-                for unit in torch.eye(self.outputs, dtype=out.dtype, device=out.device):
-                    for name, value in pull(unit[None])[0].items():
-                        found[name].append(value)
-        return {
-            name: torch.stack(parts).view(rows, self.outputs, *self.replay.params[name].shape)
-            for name, parts in found.items()
-        }

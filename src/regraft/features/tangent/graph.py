@@ -144,21 +144,6 @@ class Graph:
         with torch.no_grad():
             return dict(zip(self.names, program.adjoint(*self._joined(values, size), outputs)))
 
-    def rows(self, values: Sequence[Tensor], rows: int) -> dict[str, Tensor]:
-        """The Jacobian row by row, from the adjoint of a single row and every output."""
-        adjoint = self._programs[2].adjoint
-        found: dict[str, list[Tensor]] = {name: [] for name in self.names}
-        units = torch.zeros((self.outputs, 2, self.outputs), dtype=self.replay.dtype, device=self.replay.network.device)
-        units[:, 0] = torch.eye(self.outputs)
-        with torch.no_grad():
-            for row in range(rows):
-                two = self._joined([value[row : row + 1] for value in values], 2)
-                for unit in units:
-                    for name, block in zip(self.names, adjoint(*two, unit)):
-                        found[name].append(block)
-        shapes = {name: value.shape for name, value in self.replay.params.items()}
-        return {name: torch.stack(parts).view(rows, self.outputs, *shapes[name]) for name, parts in found.items()}
-
     def _joined(self, values: Sequence[Tensor], size: int) -> list[Tensor]:
         given = zip(self._forms, _padded(values, size), self._last)
         return [value.permute(0, 3, 1, 2) if last else form.join(value) for form, value, last in given]

@@ -61,7 +61,7 @@ class Side:
                 yield start, stop, place(batch)
             return
         start = 0
-        for part in self.index.split(self.batch_size):
+        for part in self.index.split(self.batch_size) if len(self.index) else ():
             yield start, start + len(part), place(self.feed.some(part.tolist()))
             start += len(part)
 

@@ -12,9 +12,9 @@ from torch import Tensor
 from regraft.errors import ModelError
 from regraft.features.tangent.design import Part, Tangent, Through
 from regraft.features.tangent.kernel import Form, Outer, Side, kernel_between, outer_layers
-from regraft.features.tangent.rowwise import Projected, adjoints, project
+from regraft.features.tangent.rowwise import Projected, adjoints, jacobian, project
 from regraft.linear import Blocks, Design, Operator, Tag
-from regraft.linear.design import deviations_of, gram_of
+from regraft.linear.design import deviations_of, gram_of, rows_of
 from regraft.linear.operator import dense, diagonal
 
 __all__ = ["NTK", "form_error", "ntk", "ntk_adjoints", "ntk_project", "ntk_within_rows"]
@@ -155,6 +155,14 @@ def _(operator: NTK) -> Tensor:
 @diagonal.register
 def _(operator: NTK) -> Tensor:
     return ntk_within_rows(operator.rows, prior=operator.prior).diagonal(dim1=1, dim2=2).reshape(-1)
+
+
+@rows_of.register(Tangent)
+@rows_of.register(Part)
+@rows_of.register(Through)
+def _(design: Design, index: Tensor) -> Blocks:
+    found = jacobian(_side(design, index))
+    return Blocks({name: found[name] for name in design.shapes})
 
 
 @gram_of.register(Tangent)

@@ -119,18 +119,6 @@ class Pooled:
             found[bias] = (back * mean).sum(0)
         return found
 
-    def rows(self, values: Sequence[Tensor], rows: int) -> dict[str, Tensor]:
-        """The Jacobian: M times the tail's entry."""
-        outer, mean = values
-        weight, bias = self._moving
-        found: dict[str, Tensor] = {}
-        if weight is not None:
-            explicit = self._tail.T[None, :, :, None] * outer[:, None]
-            found[weight] = explicit.reshape(rows, self.outputs, *self._shape)
-        if bias is not None:
-            found[bias] = self._tail.T[None] * mean[:, None]
-        return found
-
 
 def _output(module: fx.GraphModule) -> tuple[fx.Node, ...]:
     found = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]

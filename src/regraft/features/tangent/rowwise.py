@@ -14,7 +14,7 @@ from torch import Tensor
 from regraft.features.tangent.kernel import Side
 from regraft.features.tangent.tape import Layer
 
-__all__ = ["Projected", "adjoints", "project"]
+__all__ = ["Projected", "adjoints", "jacobian", "project"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,6 +48,16 @@ def project(side: Side, prior: Mapping[str, float], directions: Mapping[str, Ten
         if directions is not None:
             along[start:stop] += j @ _flat(layer, directions).to(j).T
     return Projected(within, along)
+
+
+def jacobian(side: Side) -> dict[str, Tensor]:
+    """J written out, by parameter ``(N, C, *shape)``."""
+    shape, ones = (side.rows, side.outputs), dict.fromkeys(side.tape.names, 1.0)
+    found = {name: side.tape.like.new_empty((*shape, torch.Size(own).numel())) for name, own in _shapes(side)}
+    for start, stop, layer, j in _blocks(side, ones):
+        for name, part in zip(layer.names.values(), j.split(_sizes(layer), dim=2)):
+            found[name][start:stop] = part
+    return {name: found[name].view(*shape, *own) for name, own in _shapes(side)}
 
 
 def adjoints(side: Side, prior: Mapping[str, float], vectors: Tensor) -> dict[str, Tensor]:

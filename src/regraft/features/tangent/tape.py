@@ -205,8 +205,7 @@ class Tape:
             if not layer.ruled:
                 explicit = self._one_by_one(batch, vectors, list(layer.names))
                 for c in range(len(vectors)):
-                    rows = {name: value[c] for name, value in explicit.items()}
-                    yield Seen(layer, c, self.network.module, (), (), rows)
+                    yield Seen(layer, c, self.network.module, (), (), {name: v[c] for name, v in explicit.items()})
 
     def _forward(self, batch: Any, paths: Sequence[str] | None = None) -> tuple[Tensor, dict[str, list[Any]]]:
         """The outputs and every call of some modules; what is written into later is copied first."""
