@@ -37,7 +37,18 @@ from regraft.reproduce.sources import PRETEXTS, pack_network, pretext_source
 from regraft.reproduce.tasks import KINDS, TEST_ROWS, task
 from regraft.reproduce.tuning import FINETUNE, accuracy, chosen, following, split, train_best, try_cells
 
-__all__ = ["ACTIVATION", "LINEAR_MODEL", "TUNED", "bench_of", "drawn", "labelled", "source_name", "top"]
+__all__ = [
+    "ACTIVATION",
+    "LINEAR_MODEL",
+    "S4_LAYERS",
+    "TUNED",
+    "activation_model",
+    "bench_of",
+    "drawn",
+    "labelled",
+    "source_name",
+    "top",
+]
 
 RANDOM = ("theta1", "theta2", "omega")
 _SETS = {"F": "fashion_mnist", "M": "mnist", "C": "cifar10_jpeg75", "T": "tiny_imagenet"}
@@ -158,6 +169,12 @@ def _state(head: GradientHead) -> dict[str, Any]:
         "inner": points(found.score), "form": found.name, "strength": found.strength,
         "converged": head.status.converged, "residual": residual,
     }  # fmt: skip
+
+
+def activation_model(bench: Bench, place: Place) -> Adapted:
+    """The features' own head, solved."""
+    sample = bench.sample(place)
+    return _adapted(_problem(sample, "train", Gradients(mode="activation"), None).solve(), sample)
 
 
 def _activation(bench: Bench, place: Place, crops: int = 1) -> dict[str, Any]:

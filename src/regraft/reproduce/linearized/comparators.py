@@ -137,7 +137,7 @@ def deep_kernel(
     body = copy.deepcopy(network.without_head().module).double().requires_grad_()
     x, y = source[0].double(), source[1].double()
 
-    class Deep(gp.models.ExactGP):  # type: ignore[misc]
+    class Deep(gp.models.ExactGP):
         def __init__(self, likelihood: Any) -> None:
             super().__init__(x, y, likelihood)
             self.body, self.mean_module = body, gp.means.ZeroMean()

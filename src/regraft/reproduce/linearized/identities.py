@@ -164,17 +164,19 @@ def posteriors(network: Network, rows: int, seed: int) -> dict[str, float]:
     weights = condition_design(train, targets, NOISE, method="dense")
     function = condition(ntk(train), targets, NOISE)
     cross, covariance = ntk(test, train), weights.covariance(test)
-    written = [
-        torch.cat([block.flatten(2) for block in part.rows(torch.arange(part.n_rows)).values()], 2).flatten(0, 1).T
-        for part in (train, test)
-    ]
-    third = printed(*written, NOISE)
+    third = printed(_written(train), _written(test), NOISE)
     return {
         "mean": _relative(function.mean(cross), weights.mean(test)),
         "covariance": _relative(function.covariance(cross, ntk(test)), covariance),
         "printed": _relative(third, NOISE * covariance),
         "printed as it is": _relative(third, covariance),
     }
+
+
+def _written(design: Design) -> Tensor:
+    """J, (p, n)."""
+    blocks = design.rows(torch.arange(design.n_rows)).values()
+    return torch.cat([block.flatten(2) for block in blocks], 2).flatten(0, 1).T
 
 
 def run_posteriors(context: Context) -> Result:

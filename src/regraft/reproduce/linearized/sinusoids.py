@@ -96,7 +96,8 @@ def adapted(tasks: Stream) -> dict[str, list[float]]:
         ``apart, as printed``: from the covariance that Eq. 3 prints. ``changed``: weights that are not the bits that
         they were; ``changed by descent``: the same after one step of gradient descent on the task.
     """
-    network, found = tasks.network, {}
+    network = tasks.network
+    found: dict[str, list[float]] = {}
     weights = {name: value.clone() for name, value in network.params.items()}
     tangent = Tangent(network, "*", tasks.inputs, dtype=torch.float64, batch_size=len(tasks.inputs))
     for train, test in zip(tasks.train, tasks.test):
