@@ -43,11 +43,16 @@ class Timing:
 
 
 def interleaved(
-    alternatives: Mapping[str, Callable[[], Any]], *, repeats: int = 5, warmups: int = 1
+    alternatives: Mapping[str, Callable[[], Any]],
+    *,
+    repeats: int = 5,
+    warmups: int = 1,
+    clock: Callable[[], float] = time.perf_counter,
 ) -> tuple[dict[str, Timing], dict[str, Any]]:
     """Time the alternatives in turn, so that a slow minute of the machine falls on all of them.
 
-    The order turns by one place with each repetition. Returns the timings and the last result of each.
+    The order turns by one place with each repetition; ``clock`` gives the seconds. Returns the timings and the last
+    result of each.
     """
     names = list(alternatives)
     seconds: dict[str, list[float]] = {name: [] for name in names}
@@ -55,10 +60,10 @@ def interleaved(
     for repeat in range(-warmups, repeats):
         turn = repeat % len(names)
         for name in names[turn:] + names[:turn]:
-            began = time.perf_counter()
+            began = clock()
             results[name] = alternatives[name]()
             if repeat >= 0:
-                seconds[name].append(time.perf_counter() - began)
+                seconds[name].append(clock() - began)
     return {n: Timing(statistics.median(s), min(s), max(s), tuple(s)) for n, s in seconds.items()}, results
 
 
