@@ -104,8 +104,12 @@ def _gradient(ready: Prepared, rows: Manifest, store: Store, options: Options, w
         raise RecipeError(f"recipe {recipe.name!r} takes no gradients", do="give it a Gradients stage")
     tangent = None
     if stage.mode != "activation":
-        tangent = Tangent(ready.network, stage.select, rows, of="embedding", batch_size=options.batch_size).prepare()
-        work.trained(len(rows), store.flops_per_row * len(rows))  # its pass over the rows, what lies below θ₂ kept
+        products = recipe.posterior is None  # of kernels the tangent's tape is all that is used
+        size = options.batch_size
+        tangent = Tangent(ready.network, stage.select, rows, of="embedding", batch_size=size, fast=products)
+        if products:
+            tangent.prepare()
+            work.trained(len(rows), store.flops_per_row * len(rows))  # its pass over the rows, what lies below θ₂ kept
     first, second = recipe.solves[0], recipe.solve
     gradient = GradientProblem(
         _task(ready, rows, options), store.matrices(), tangent, torch.arange(len(rows)), stage, first, second

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import DataError
-from regraft.features import Plan
+from regraft.features import Plan, ntk_project
 from regraft.graft.adapted import Adapted
 from regraft.graft.frozen.problem import INNER
 from regraft.graft.gradient.fit import Labels
@@ -73,8 +73,8 @@ class GaussianHead(Head):
         if gradient.tangent is not None and self.fitted.parameters:
             part = self._tangent()
             design = gradient.tangent.through(part.head).take(gradient.rows)
-            weights = part.coefficients.to(device=design.device, dtype=design.dtype)
-            values = values + design.apply(weights).cpu().to(torch.float64)
+            along = ntk_project(design, {name: value[None] for name, value in part.coefficients.items()}, prior=1.0)
+            values = values + along.along[:, :, 0].cpu().to(torch.float64)
         return values
 
     def spread(self, problem: GaussianProblem) -> Tensor:
