@@ -117,6 +117,7 @@ def run(context: Context, rows: Sequence[int] = ROWS, widths: Sequence[int] = WI
     sizes = [sum(value.numel() for value in network(size).params.values()) for size in widths]
     notes = {
         "residuals": residuals,
+        "relative error of the fitted values": values,
         "noise": f"{NOISE:g} of the mean prior variance",
         "threads": torch.get_num_threads(),
     }
