@@ -13,7 +13,7 @@ from tests.reproduce import toys
 from torch import nn
 
 from regraft.diagnose import fisher, jacobian_similarity
-from regraft.errors import MissingDependencyError
+from regraft.errors import MissingDependencyError, RecipeError
 from regraft.features import Tangent, ntk
 from regraft.heads import condition
 from regraft.network import ArrayPreprocess, from_module
@@ -418,6 +418,14 @@ def test_the_checks_of_table_1():
 def test_every_row_is_attached_once():
     assert set(MEASURED) == set(ROW)
     assert all(row.run is not None for row in ROW.values())
+
+
+@pytest.mark.parametrize(
+    "name", ["ntk-eq4", "ntk-eq5", "ntk-fig2-scale", "ntk-fig4-acc", "ntk-fig5", "ntk-fig7a", "ntk-fig7b"]
+)
+def test_a_mini_setting_is_not_called_the_papers_own(name):
+    with pytest.raises(RecipeError, match="mini"):
+        ROW[name].run(replace(CONTEXT, scale="full"))
 
 
 def test_conditioning_needs_no_scale_of_its_own():

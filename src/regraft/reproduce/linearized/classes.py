@@ -150,6 +150,7 @@ def generalised(rows: Manifest, network: Network, seed: int) -> dict[str, float]
 
 def run_digits(context: Context) -> Result:
     """Every seed: its digits, its S4."""
+    mini_only(context, "001")
     found = []
     for number, seed in enumerate(context.seeds):
         rows = task("digits", context.data, seed)

@@ -22,6 +22,7 @@ from regraft.features import Tangent, ntk
 from regraft.heads import Spectrum, condition
 from regraft.network import Network
 from regraft.reproduce.arms import seeds_gate
+from regraft.reproduce.full import mini_only
 from regraft.reproduce.linearized.networks import Descent, gaussian, perceptron, refitted, trained, variance_of
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.packs import DATA
@@ -137,6 +138,7 @@ def errors(
 
 def run(context: Context) -> Result:
     """Both sets, every seed."""
+    mini_only(context, "001")
     found: dict[str, list[dict[str, list[float]]]] = {name: [] for name in SETS}
     for number, seed in enumerate(context.seeds):
         for name in SETS:
