@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sklearn.metrics as sk
+from scipy.stats import norm
 
 from regraft.errors import DataError
 from regraft.heads import METRICS, PROPER, Response, default_metric, ece, higher_is_better, score
@@ -175,3 +176,26 @@ def test_miou_of_rows_is_the_jaccard_index():
     response = Response.of("multiclass", ("a", "b", "c"), codes)
     expected = sk.jaccard_score(codes, p.argmax(1), average="macro")
     assert score("miou", response, p) == pytest.approx(expected)
+
+
+def test_scores_of_numbers_with_a_deviation_equal_scipy() -> None:
+    """Coverage of normal 90 % intervals, and minus the mean log density; missing labels left out; rows weighed."""
+    rng = np.random.default_rng(0)
+    truth, mean, spread = rng.normal(size=(40, 2)), rng.normal(size=(40, 2)), rng.uniform(0.5, 2, size=(40, 2))
+    truth[3, 1] = np.nan
+    response = Response.of("regression", ["a", "b"], truth)
+    there, pairs = ~np.isnan(truth), np.stack([mean, spread], axis=1)
+    low, high = norm.interval(0.9, mean, spread)
+    inside = ((truth >= low) & (truth <= high))[there]
+    assert score("coverage-90", response, pairs) == pytest.approx(inside.mean())
+    density = norm.logpdf(truth, mean, spread)[there]
+    assert score("gaussian-nll", response, pairs) == pytest.approx(-density.mean())
+    weights = np.zeros((1, 40))
+    weights[0, :10] = 2
+    first = norm.logpdf(truth[:10], mean[:10], spread[:10])[there[:10]]
+    assert resampled("gaussian-nll", response, pairs, weights)[0] == pytest.approx(-first.mean())
+    assert not higher_is_better("gaussian-nll")
+    with pytest.raises(DataError, match="predictions have shape"):
+        score("coverage-90", response, mean)
+    with pytest.raises(DataError, match="does not fit"):
+        score("coverage-90", Response.of("binary", ["x", "y"], [0, 1]), pairs[:2])

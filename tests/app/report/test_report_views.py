@@ -233,6 +233,16 @@ def test_scatter_is_thinned_evenly_and_says_so() -> None:
     )
 
 
+def test_error_bars_are_drawn_and_counted() -> None:
+    """Errors of 2: half an interval of 3 holds the truth, one of 1 does not."""
+    pairs = [{"truth": float(i), "predicted": i + 2.0, "half": 3.0 if i < 300 else 1.0} for i in range(400)]
+    view = curves.scatter(replace(samples.minimal(), figures={"scatter": pairs}))
+    assert view.lead.replace("\u00a0", " ").endswith("Of the 90 % intervals 75.0 % hold it.")
+    assert 100 <= len(view.bars) <= 150
+    assert all(bar.high < bar.low for bar in view.bars)  # places from the top
+    assert not curves.scatter(replace(samples.minimal(), figures={"scatter": [{"truth": 0, "predicted": 1}]})).bars
+
+
 def test_mistakes_are_sorted_by_confidence() -> None:
     found = [
         {"id": "a", "truth": "x", "predicted": "y", "confidence": 0.5, "thumbnail": None},

@@ -48,9 +48,10 @@ def dense_prior(grafted: Grafted, ratio: float) -> torch.Tensor:
 def test_the_prior_is_that_of_the_linearised_network(outputs: int) -> None:
     both, labels, _ = problem(outputs=outputs)
     grafted = Grafted.of(both, labels, 1e-2, "ntk")
-    for ratio in (0.0, 0.3, 5.0):
-        torch.testing.assert_close(grafted.own.at(ratio), dense_prior(grafted, ratio) if ratio else
-                                   torch.kron(grafted.own.features, torch.eye(outputs, dtype=torch.float64)))  # fmt: skip
+    eye = torch.eye(outputs, dtype=torch.float64)
+    torch.testing.assert_close(grafted.own.at(0.0), torch.kron(grafted.own.features, eye))
+    for ratio in (0.3, 5.0):
+        torch.testing.assert_close(grafted.own.at(ratio), dense_prior(grafted, ratio))
     assert float(grafted.own.tangent.diagonal().mean()) == pytest.approx(1)  # type: ignore[union-attr]
 
 
@@ -122,6 +123,8 @@ def test_a_run_scores_and_keeps_its_error_bars(tmp_path) -> None:
     assert run.record.figures["posterior"]["rank"] > 0
     assert any(finding.code == "error-bars" for finding in run.record.findings)
     run.save(tmp_path / "run")
+    header = (tmp_path / "run" / "predictions.csv").read_text().splitlines()[0]
+    assert header == "id,part,fold,truth y0,predicted y0,std y0,truth y1,predicted y1,std y1"
     again = load_artifact(tmp_path / "run", model=network())
     table = again.predict_proba(x[50:]).table()
     inside = 0
@@ -160,6 +163,8 @@ def test_degenerate_rows_give_numbers_or_a_sentence(kind: str) -> None:
 
 
 def test_what_has_no_error_bars_is_refused() -> None:
+    with pytest.raises(RecipeError, match="does not apply to multiclass labels"):
+        adapt(rows_of(*arrays(40, "multiclass"), tested=10), network(), method="tangent-gp", theta2=LAST)
     with pytest.raises(RecipeError, match="features and gradients together"):
         with_gradients("tangent-gp", "gradient", None)
     with pytest.raises(RecipeError, match="keeps no direction"):
