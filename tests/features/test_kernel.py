@@ -30,6 +30,17 @@ class Shared(nn.Module):
         return self.head(self.norm(x))
 
 
+class Choosing(nn.Module):
+    """Looks at numbers, which no pass over all rows at once can; and a vector that no rule knows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head, self.scale = nn.Linear(4, 3), nn.Parameter(torch.randn(4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(x * self.scale) if float(x.detach().square().sum()) >= 0 else x)
+
+
 class InPlace(nn.Module):
     """What layers returned is written into afterwards."""
 
@@ -182,6 +193,15 @@ def test_path_says_what_has_no_rule() -> None:
     assert "tied.weight" in said
     assert "scale" in said
     assert "twice" not in said
+    assert "by vmap" in said
+
+
+def test_what_vmap_cannot_run_is_differentiated_row_by_row() -> None:
+    batch = torch.randn(5, 4, dtype=torch.float64)
+    tangent = Tangent(made(Choosing(), (4,)), "*", batch, dtype=torch.float64, batch_size=2)
+    assert "row by row" in " ".join(tangent.tape.path)
+    j = exact(tangent, batch).flatten(0, 1)
+    torch.testing.assert_close(ntk(tangent), j @ j.T, rtol=1e-9, atol=1e-9)
 
 
 def test_what_has_no_such_kernel() -> None:

@@ -83,7 +83,8 @@ class Tape:
     """Jacobians of batches, layer by layer.
 
     Every parameter's rule is compared with plain differentiation on a few rows when the tape is made; what has no
-    rule, or disagrees (a weight that is also used elsewhere), is differentiated row by row.
+    rule, or disagrees (a weight that is also used elsewhere), is differentiated without: all rows of a batch at once
+    where ``torch.vmap`` can run the network, else row by row.
 
     Args:
         network: what is differentiated; a private copy runs, with hooks on its modules.
@@ -98,7 +99,7 @@ class Tape:
 
     def __init__(self, network: Network, names: Sequence[str], few: Any, dtype: torch.dtype) -> None:
         self.network, self.names, self._policy = private_copy(network, dtype), tuple(names), network.policy
-        self._copies = False
+        self._copies, self._together = False, False
         self.rows, self.flops = 0, 0
         self._pace: tuple[int, int] | None = None  # FLOPs of a row forward, and backward for one output
         params = dict(self.network.module.named_parameters())
@@ -134,7 +135,16 @@ class Tape:
         if rest:
             shapes = {name: tuple(self._params[name].shape) for name in rest}
             good.append(Layer("", {name: name for name in rest}, shapes, ruled=False))
+            self._together = self._agree_together(few, probe, {name: wanted[name] for name in rest}, limit)
         return tuple(good)
+
+    def _agree_together(self, few: Any, probe: Tensor, wanted: Mapping[str, Tensor], limit: float) -> bool:
+        """Whether the network runs with parameters of its own for every row, and gives the same derivatives."""
+        try:
+            found = self._all_at_once(few, probe, list(wanted))
+        except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError):
+            return False  # what vmap cannot do; row by row it is then
+        return all(float((found[name] - value).abs().max()) <= limit for name, value in wanted.items())
 
     @staticmethod
     def _agrees(seen: Seen, wanted: Mapping[str, Tensor], limit: float) -> bool:
@@ -165,7 +175,8 @@ class Tape:
         for layer in self.layers:
             if not layer.ruled:
                 shown = ", ".join(list(layer.names)[:3]) + (", …" if len(layer.names) > 3 else "")
-                found.append(f"kernel: no rule for {shown}: differentiated row by row")
+                how = "by vmap" if self._together else "row by row"
+                found.append(f"kernel: no rule for {shown}: differentiated {how}")
         return tuple(found)
 
     # ------------------------------------------------------------------------------------- reading batches
@@ -203,7 +214,9 @@ class Tape:
                 yield Seen(layer, c, modules[layer.path], given, tuple(next(back) for _ in given))
         for layer in layers:
             if not layer.ruled:
-                explicit = self._one_by_one(batch, vectors, list(layer.names))
+                explicit = (self._all_at_once if self._together else self._one_by_one)(
+                    batch, vectors, list(layer.names)
+                )
                 for c in range(len(vectors)):
                     yield Seen(layer, c, self.network.module, (), (), {name: v[c] for name, v in explicit.items()})
 
@@ -254,12 +267,32 @@ class Tape:
         shape = (rows, len(vectors))
         return {name: torch.stack(parts).unflatten(0, shape).transpose(0, 1) for name, parts in found.items()}
 
+    def _all_at_once(self, batch: Any, vectors: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+        """The same as :meth:`_one_by_one` from one pass in which every row has parameters of its own."""
+        rows = _length(batch)
+        own = {name: self._params[name].detach().expand(rows, *self._params[name].shape) for name in names}
+        own = {name: value.requires_grad_(True) for name, value in own.items()}
+        fixed = {name: value.detach() for name, value in self._params.items() if name not in own}
+
+        def one(params: Mapping[str, Tensor], row: Any) -> Tensor:
+            return self.network({**fixed, **params}, {}, _mapped(row, lambda value: value[None]))[0]
+
+        with torch.enable_grad(), self._policy.differentiable():
+            outputs = torch.vmap(one)(own, batch)
+        leaves, found = list(own.values()), []
+        for vector in vectors:
+            back = torch.autograd.grad(outputs, leaves, vector.expand_as(outputs), retain_graph=True, allow_unused=True)
+            found.append([torch.zeros_like(p) if value is None else value for p, value in zip(leaves, back)])
+        return {name: torch.stack(values) for name, values in zip(names, zip(*found))}
+
+
+def _mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    return {name: change(value) for name, value in batch.items()} if isinstance(batch, Mapping) else change(batch)
+
 
 def _length(batch: Any) -> int:
     return len(next(iter(batch.values()))) if isinstance(batch, Mapping) else len(batch)
 
 
 def _row(batch: Any, row: int) -> Any:
-    if isinstance(batch, Mapping):
-        return {name: value[row : row + 1] for name, value in batch.items()}
-    return batch[row : row + 1]
+    return _mapped(batch, lambda value: value[row : row + 1])
