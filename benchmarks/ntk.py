@@ -203,14 +203,14 @@ def _product(n: int, repeats: int) -> Row:
     vector = torch.randn(n, 1)
     params = {name: value.detach().requires_grad_(True) for name, value in network.module.named_parameters()}
 
-    def graph() -> tuple[Tensor, tuple[Tensor, ...]]:
+    def graph() -> tuple[Tensor, Tensor, tuple[Tensor, ...]]:
         outputs = torch.func.functional_call(network.module, params, (x,))
         dummy = torch.zeros_like(outputs, requires_grad=True)
-        return dummy, torch.autograd.grad(outputs, list(params.values()), dummy, create_graph=True)
+        return outputs, dummy, torch.autograd.grad(outputs, list(params.values()), dummy, create_graph=True)
 
-    def times(dummy: Tensor, back: tuple[Tensor, ...]) -> Tensor:
-        along = torch.autograd.grad(back, dummy, _times_vector(network, params, x, vector), retain_graph=True)
-        return along[0]
+    def times(outputs: Tensor, dummy: Tensor, back: tuple[Tensor, ...]) -> Tensor:
+        weights = torch.autograd.grad(outputs, list(params.values()), vector, retain_graph=True)
+        return torch.autograd.grad(back, dummy, weights, retain_graph=True)[0]
 
     kept = graph()
     alternatives = {
@@ -234,12 +234,6 @@ def _product(n: int, repeats: int) -> Row:
     return Row.timed(
         "product, MLP", seconds["ours"], peer=("double backward", seconds["double"]), error=error, more=more
     )
-
-
-def _times_vector(network: Network, params: dict[str, Tensor], x: Tensor, vector: Tensor) -> tuple[Tensor, ...]:
-    """Jᵀ v."""
-    outputs = torch.func.functional_call(network.module, params, (x,))
-    return torch.autograd.grad(outputs, list(params.values()), vector)
 
 
 # ------------------------------------------------------------------------------------------ evidence
