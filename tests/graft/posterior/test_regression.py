@@ -174,3 +174,43 @@ def test_what_has_no_error_bars_is_refused() -> None:
     with pytest.raises(DataError, match="needs them all"):
         adapt(rows_of(x, y, tested=10), network(), method="tangent-gp", theta2=LAST)
     assert METHODS["tangent-gp"].posterior is not None
+
+
+def test_a_fold_is_predicted_without_its_labels() -> None:
+    """ω, the kernel through it, scale, noise and the targets' unit are all found without the rows that are held out."""
+    both, labels, _ = problem(outputs=1)
+    folds = torch.arange(24) % 3
+    other = replace(labels, values=torch.where((folds == 0)[:, None], 100 - labels.values, labels.values))
+    first, second = (KernelFitter(both, each, folds, 1e-2, "ntk", Posterior(), 0) for each in (labels, other))
+    held = folds == 0
+    found, again = (fitter.out_of_fold("", [0.5])[0][0] for fitter in (first, second))
+    assert torch.equal(found[held], again[held])
+    assert not torch.allclose(found[~held], again[~held])
+    assert torch.equal(first.spread(0.5)[held], second.spread(0.5)[held])
+
+
+def test_many_rows_choose_on_some_and_keep_directions_by_lanczos(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leading directions without a whole eigendecomposition; scale and noise from the rows that were drawn."""
+    both, labels, _ = problem(rows=40, outputs=1)
+    folds, stage = torch.arange(40) % 2, Posterior(rank=6)
+    monkeypatch.setattr("regraft.graft.posterior.regression._SEARCHED", 16)
+    few = KernelFitter(both, labels, folds, 1e-2, "ntk", stage, 3)
+    out = few.out_of_fold("", [1.0])[0][0]
+    assert len(few.searched) == 16
+    assert torch.equal(~out.isnan().any(1), torch.zeros(40, dtype=torch.bool).index_fill(0, few.searched, True))
+    fitted = few.fitted(1.0)
+    grafted = Grafted.of(both, labels, 1e-2, "ntk")
+    values = torch.linalg.eigvalsh(fitted.chosen.scale * grafted.own.at(1.0)).flip(0)
+    explained = values / (values + fitted.chosen.noise)
+    torch.testing.assert_close(fitted.part.shrink.double(), explained[:6], rtol=1e-5, atol=1e-6)
+    assert fitted.part.left_out == pytest.approx(float(explained[6]), rel=1e-5)
+    monkeypatch.setattr("regraft.graft.posterior.regression._MOST", 39)
+    with pytest.raises(DataError, match="too many for an exact Gaussian process"):
+        KernelFitter(both, labels, folds, 1e-2, "ntk", stage, 3)
+
+
+def test_the_rank_keeps_the_megabytes() -> None:
+    stage = Posterior(rank=256, megabytes=1.0)
+    assert stage.rank_for(100) == 256
+    assert 2 * 10_000 * stage.rank_for(10_000) <= 2**20 < 2 * 10_000 * (stage.rank_for(10_000) + 1)
+    assert stage.rank_for(10**9) == 1

@@ -12,7 +12,7 @@ from torch import Tensor
 from regraft.errors import DataError
 from regraft.graft.gradient.fit import Both, Labels
 from regraft.graft.posterior.kernel import Grafted
-from regraft.graft.posterior_part import PosteriorPart
+from regraft.graft.posterior_part import PosteriorPart, Rows
 from regraft.graft.stages.posterior import Posterior
 from regraft.graft.tangent_part import Prior
 from regraft.heads import Hyperparameters, Spectrum, Status, condition
@@ -75,7 +75,7 @@ class KernelFitter(Fitter):
             raise DataError(
                 f"{rows} rows of {outputs} outputs are too many for an exact Gaussian process",
                 expected=f"at most {_MOST:,} outputs of rows",
-                do="take fewer rows with --limit, or use --method gradient, which gives the same mean",
+                do="take fewer rows with --limit, or use --method gradient, whose model is of the same form",
             )
         order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
         self.searched = order[: max(2, _SEARCHED // outputs)].sort().values
@@ -141,44 +141,42 @@ class KernelFitter(Fitter):
             chosen = Spectrum.of(few.own.at(ratio)).choose(some.standard)
         posterior = condition(gram, y, chosen.noise, chosen.scale)
         rows = grafted.rows(ratio, chosen.scale)
-        weights = rows.adjoint(posterior.weights[:, :, None])
         feature, intercept, deviations = grafted.deviations(ratio, chosen.scale)
+        values, vectors, left_out = self._leading(gram, spectrum, rows, chosen)
+        # the mean and all directions in one pass over the rows
+        found = rows.adjoint(torch.cat([posterior.weights[:, :, None], vectors], dim=2))
         mean, spread = labels.unit
-        w1 = weights["features"][0] * feature * spread
-        bias = weights["intercept"][0] * intercept * spread + mean - grafted.centre @ w1
-        w2 = {name: weights[name][0] * value for name, value in deviations.items()}
-        part = self._part(grafted, gram, spectrum, ratio, chosen)
-        return Fitted(w1, bias, w2, grafted.head, part, chosen, posterior.status)
-
-    def _part(
-        self, grafted: Grafted, gram: Tensor, spectrum: Spectrum | None, ratio: float, chosen: Hyperparameters
-    ) -> PosteriorPart:
-        """The largest eigenpairs of the kernel over the noise, as directions in weight space."""
-        rows = grafted.rows(ratio, chosen.scale)
-        feature, intercept, deviations = grafted.deviations(ratio, chosen.scale)
-        numbers = sum(torch.Size(shape).numel() for shape in (rows.tangent.shapes if rows.tangent else {}).values())
-        rank = min(self.stage.rank_for(numbers), len(gram))
-        values, vectors = _largest(gram, spectrum, min(rank + 1, len(gram)))
-        values = values.clamp_min(0) * chosen.scale
-        explained = values / (values + chosen.noise)
-        left_out = float(explained[rank]) if len(values) > rank else 0.0
-        values, vectors, explained = values[:rank], vectors[:, :rank], explained[:rank]
-        kept = values > 1e-12 * float(values.max().clamp_min(1e-300))
-        vectors = vectors[:, kept] / values[kept].sqrt()
-        found = rows.adjoint(vectors.view(-1, grafted.own.outputs, vectors.shape[1]))
-        spread = self.labels.unit[1].expand(grafted.own.outputs)
-        return PosteriorPart(
+        w1 = found["features"][0] * feature * spread
+        bias = found["intercept"][0] * intercept * spread + mean - grafted.centre @ w1
+        w2 = {name: found[name][0] * value for name, value in deviations.items()}
+        wide = spread.expand(grafted.own.outputs)
+        part = PosteriorPart(
             grafted.head.to(torch.float32) if deviations else None,
             grafted.centre.to(torch.float32),
             feature,
             intercept,
             deviations,
-            {name: value.to(torch.float16).to(torch.float32) for name, value in found.items()},
-            explained[kept].to(torch.float32),
-            spread.to(torch.float32).clone(),
-            (chosen.noise * spread.square()).to(torch.float32),
+            {name: value[1:].to(torch.float16).to(torch.float32) for name, value in found.items()},
+            (values / (values + chosen.noise)).to(torch.float32),
+            wide.to(torch.float32).clone(),
+            (chosen.noise * wide.square()).to(torch.float32),
             left_out,
         )
+        return Fitted(w1, bias, w2, grafted.head, part, chosen, posterior.status)
+
+    def _leading(
+        self, gram: Tensor, spectrum: Spectrum | None, rows: Rows, chosen: Hyperparameters
+    ) -> tuple[Tensor, Tensor, float]:
+        """The largest eigenvalues of s K and vectors (N, C, r) over their roots; what the next one explains."""
+        numbers = sum(torch.Size(shape).numel() for shape in (rows.tangent.shapes if rows.tangent else {}).values())
+        rank = min(self.stage.rank_for(numbers), len(gram))
+        values, vectors = _largest(gram, spectrum, min(rank + 1, len(gram)))
+        values = values.clamp_min(0) * chosen.scale
+        left_out = float(values[rank] / (values[rank] + chosen.noise)) if len(values) > rank else 0.0
+        values, vectors = values[:rank], vectors[:, :rank]
+        kept = values > 1e-12 * float(values.max().clamp_min(1e-300))
+        vectors = vectors[:, kept] / values[kept].sqrt()
+        return values[kept], vectors.view(-1, rows.outputs, vectors.shape[1]), left_out
 
 
 def _conditioned(grafted: Grafted, labels: Labels, ratio: float) -> tuple[Conditioned, Hyperparameters]:
