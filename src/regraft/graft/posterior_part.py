@@ -103,18 +103,35 @@ class PosteriorPart:
         return len(self.shrink)
 
     def covariance(self, features: Tensor, tangent: Design | None) -> Tensor:
-        """Cov[f(x)], (N, C, C) float64, of the function and not of noisy targets.
+        """Cov[f(x)], (N, C, C): see :meth:`read`."""
+        return self.read(features, tangent, {})[1]
+
+    def read(self, features: Tensor, tangent: Design | None, weights: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """ω J w₂, (N, C), and Cov[f(x)], (N, C, C), of the function and not of noisy targets; float64, in one pass.
 
         Args:
             features: (N, D) of the last layer.
             tangent: of the same rows through :attr:`head`; ``None`` where there is no head.
+            weights: w₂ by parameter; none for a mean without a tangent.
         """
         x = (features.to(torch.float64).cpu() - self.centre.to(torch.float64)) * self.feature
         rows = Rows(x, self.intercept, tangent, self.deviations, len(self.unit))
-        within, along = rows.project(self.directions)
+        within, along = rows.project(self._with(weights))
+        along, mean = along[:, :, : self.rank], along[:, :, self.rank :].sum(2)
         found = within.cpu() - torch.einsum("nck,k,ndk->ncd", along.cpu(), self.shrink.to(torch.float64), along.cpu())
         unit = self.unit.to(torch.float64)
-        return found * unit[:, None] * unit
+        return mean.cpu() * unit, found * unit[:, None] * unit
+
+    def _with(self, weights: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """The directions, and after them w₂, whitened: of the tangent alone."""
+        if not weights:
+            return self.directions
+        found = {}
+        for name, value in self.directions.items():
+            given = weights.get(name)
+            last = torch.zeros_like(value[:1]) if given is None else (given / self.deviations[name])[None].to(value)
+            found[name] = torch.cat([value, last])
+        return found
 
     def spread(self, covariance: Tensor) -> Tensor:
         """The deviations of targets about their means, (N, C): of the function, and of the noise beside it."""

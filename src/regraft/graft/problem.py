@@ -21,7 +21,7 @@ from regraft.heads import Response, Status
 from regraft.network import Network
 from regraft.record import Candidate, Finding
 
-__all__ = ["Head", "HeldOut", "Problem", "Task"]
+__all__ = ["Head", "HeldOut", "Predicted", "Problem", "Task"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -86,6 +86,19 @@ class HeldOut:
     spread: Tensor | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class Predicted:
+    """What a head says of some rows.
+
+    Attributes:
+        probabilities: ``(N, C)``, or numbers.
+        spread: ``(N, C)``, the deviations of targets about numbers, noise included; ``None`` where unknown.
+    """
+
+    probabilities: Tensor
+    spread: Tensor | None = None
+
+
 class Head(ABC):
     """What solving a problem gives."""
 
@@ -106,9 +119,9 @@ class Head(ABC):
         For segmentation ``(N, C, C)``: how many pixels of each class are predicted as each, all that scores need.
         """
 
-    def spread(self, problem: Any) -> Tensor | None:
-        """The deviations of numbers about their predictions, ``(N, C)``, noise included; ``None`` where unknown."""
-        return None
+    def predict(self, problem: Any) -> Predicted:
+        """:meth:`predict_proba`, with deviations where the head knows them: both in one pass over the rows."""
+        return Predicted(self.predict_proba(problem))
 
     @abstractmethod
     def held_out(self) -> HeldOut:

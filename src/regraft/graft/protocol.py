@@ -26,7 +26,7 @@ from torch import Tensor
 
 from regraft.data import Manifest, Target, check_target, folds, holdout
 from regraft.errors import DataError
-from regraft.graft.problem import Head, Problem, Task
+from regraft.graft.problem import Head, Predicted, Problem, Task
 from regraft.heads import WITH_SPREAD, Response, measure, score
 from regraft.record import Score
 
@@ -109,7 +109,7 @@ def evaluate(
     else:
         final = step(fit.solve)
         held = final.held_out()
-        predicted = _Predicted(held.probabilities, held.spread)
+        predicted = Predicted(held.probabilities, held.spread)
         validation = _scored("validation", fit.task, held.rows, held.fold, predicted, held.protocol, held.response)
     scored_test = None if test is None else _on_test(final, test)
     return Evaluation(final, validation, scored_test)
@@ -261,7 +261,7 @@ def _on_part(fit: Problem, rows: np.ndarray, protocol: str, step: _Steps) -> tup
     chosen[rows] = True
     head = step(fit.take(np.flatnonzero(~chosen)).solve)
     held = np.flatnonzero(chosen)
-    return _scored("validation", fit.task, held, None, _predict(head, fit.take(held)), protocol), head
+    return _scored("validation", fit.task, held, None, head.predict(fit.take(held)), protocol), head
 
 
 def _outer(fit: Problem, step: _Steps) -> Scored:
@@ -271,11 +271,11 @@ def _outer(fit: Problem, step: _Steps) -> Scored:
     parts, order = [], []
     for number in range(int(outer.max()) + 1):
         held_out = np.flatnonzero(outer == number)
-        parts.append(_predict(step(fit.take(np.flatnonzero(outer != number)).solve), fit.take(held_out)))
+        parts.append(step(fit.take(np.flatnonzero(outer != number)).solve).predict(fit.take(held_out)))
         order.append(torch.as_tensor(held_out))
     place = torch.cat(order).argsort()
     spreads = [part.spread for part in parts if part.spread is not None]
-    whole = _Predicted(
+    whole = Predicted(
         torch.cat([part.probabilities for part in parts])[place],
         torch.cat(spreads)[place] if len(spreads) == len(parts) else None,
     )
@@ -283,19 +283,7 @@ def _outer(fit: Problem, step: _Steps) -> Scored:
 
 
 def _on_test(head: Head, test: Problem) -> Scored:
-    return _scored("test", test.task, np.arange(len(test)), None, _predict(head, test), TEST)
-
-
-@dataclass(frozen=True, eq=False)
-class _Predicted:
-    """What a head says of some rows, and how sure it is of numbers, where it knows."""
-
-    probabilities: Tensor
-    spread: Tensor | None
-
-
-def _predict(head: Head, problem: Problem) -> _Predicted:
-    return _Predicted(head.predict_proba(problem), head.spread(problem))
+    return _scored("test", test.task, np.arange(len(test)), None, head.predict(test), TEST)
 
 
 def _scored(
@@ -303,7 +291,7 @@ def _scored(
     task: Task,
     rows: np.ndarray,
     fold: np.ndarray | None,
-    predicted: _Predicted,
+    predicted: Predicted,
     protocol: str,
     response: Response | None = None,
 ) -> Scored:

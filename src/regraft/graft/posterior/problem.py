@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from regraft.errors import DataError
-from regraft.features import Plan, ntk_project
+from regraft.features import Plan
 from regraft.graft.adapted import Adapted
 from regraft.graft.frozen.problem import INNER
 from regraft.graft.gradient.fit import Labels
 from regraft.graft.gradient.problem import GradientProblem
 from regraft.graft.posterior.kernel import share
 from regraft.graft.posterior.regression import Fitted, KernelFitter
-from regraft.graft.problem import Head, HeldOut, Problem, Task
+from regraft.graft.problem import Head, HeldOut, Predicted, Problem, Task
 from regraft.graft.stages.posterior import Posterior
 from regraft.graft.tangent_part import TangentPart
 from regraft.graft.view import View
@@ -66,26 +66,23 @@ class GaussianHead(Head):
 
     def predict_proba(self, problem: GaussianProblem) -> Tensor:
         """Means of another problem's rows, ``(N, C)``."""
-        gradient, readout = problem.gradient, self.solution.readout
-        features = gradient.both.features
-        values = features.apply(readout.coefficients.to(features.device, features.dtype)).cpu().to(torch.float64)
-        values = values + readout.intercept
-        if gradient.tangent is not None and self.fitted.parameters:
-            part = self._tangent()
-            design = gradient.tangent.through(part.head).take(gradient.rows)
-            along = ntk_project(design, {name: value[None] for name, value in part.coefficients.items()}, prior=1.0)
-            values = values + along.along[:, :, 0].cpu().to(torch.float64)
-        return values
+        return self.predict(problem).probabilities
 
-    def spread(self, problem: GaussianProblem) -> Tensor:
-        """Deviations of targets about their means, ``(N, C)``: of the function and of the noise."""
+    def predict(self, problem: GaussianProblem) -> Predicted:
+        """Means of another problem's rows, and the deviations of targets about them: of the function and the noise."""
         gradient, part = problem.gradient, self.fitted.part
         rows = slice(0, gradient.both.features.n_rows)
         features = torch.cat([m.rows(rows) for m in gradient.both.features.matrices.values()], dim=1)
         design = None
         if gradient.tangent is not None and part.head is not None:
             design = gradient.tangent.through(part.head).take(gradient.rows)
-        return part.spread(part.covariance(features, design))
+        moved, covariance = part.read(features, design, self.fitted.parameters)
+        values = features.cpu().to(torch.float64) @ self._weights + self.solution.readout.intercept + moved
+        return Predicted(values, part.spread(covariance))
+
+    @property
+    def _weights(self) -> Tensor:
+        return torch.cat(list(self.solution.readout.coefficients.values())).cpu().to(torch.float64)
 
     def held_out(self) -> HeldOut:
         """The rows that took part in the choice, by the inner fold that did not see them."""
@@ -133,8 +130,8 @@ class GaussianHead(Head):
             "info",
             deviation,
             "target unit",
-            detail=f"{chosen.message} {part.rank} directions of the posterior are kept; the others would narrow a "
-            f"variance by at most {100 * part.left_out:.1f} % of the prior's.",
+            detail=f"Scale and noise by marginal likelihood. {chosen.message} {part.rank} directions of the posterior "
+            f"are kept; the others would narrow a variance by at most {100 * part.left_out:.1f} % of the prior's.",
         )
 
 
