@@ -11,6 +11,7 @@ from regraft.diagnose.jacobian import (
     jacobian_spectrum,
 )
 from regraft.diagnose.kernel import Kernel, feature_kernel
+from regraft.diagnose.objective import Objective
 from regraft.diagnose.weights import LayerChange, weight_changes
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Kernel",
     "LayerChange",
     "LossHessian",
+    "Objective",
     "ProductError",
     "axes",
     "drift",

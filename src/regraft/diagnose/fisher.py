@@ -29,6 +29,7 @@ import torch
 from torch import Tensor
 from torch.utils import _pytree as pytree
 
+from regraft.diagnose.objective import LossName, row_weights
 from regraft.errors import DataError, SolverError
 from regraft.features import Tangent
 from regraft.features.tangent.design import check_modes, selected
@@ -41,7 +42,6 @@ from regraft.network import Network
 
 __all__ = ["DifferenceFisher", "Fisher", "LossHessian", "ProductError", "fisher", "product_error"]
 
-Loss = Literal["softmax", "sigmoid", "squared"]
 _LINKS: dict[str, Literal["softmax", "sigmoid", "identity"]] = {
     "softmax": "softmax",
     "sigmoid": "sigmoid",
@@ -65,13 +65,13 @@ class LossHessian(Operator):
         DataError: the loss is unknown, there are no rows, or the weights do not fit.
     """
 
-    def __init__(self, outputs: Tensor, loss: Loss = "softmax", weights: Tensor | None = None) -> None:
+    def __init__(self, outputs: Tensor, loss: LossName = "softmax", weights: Tensor | None = None) -> None:
         if outputs.ndim != 2 or not len(outputs):
             raise DataError("outputs of a loss", expected="(N, C) with N > 0", got=str(tuple(outputs.shape)))
         size = outputs.numel()
         super().__init__((size, size), outputs.dtype, tags=(Tag.POSITIVE_SEMIDEFINITE,), device=outputs.device)
         self.loss, self.mean = loss, link(_link(loss), outputs.detach())
-        self.weights = _weights(weights, outputs)
+        self.weights = row_weights(weights, outputs)
 
     def _apply(self, vectors: Tensor) -> Tensor:
         return self._curve(vectors.reshape(*self.mean.shape, -1)).reshape(vectors.shape)
@@ -104,7 +104,9 @@ class Fisher(Operator):
         DataError: outputs of another shape than the design's.
     """
 
-    def __init__(self, design: Design, outputs: Tensor, loss: Loss = "softmax", weights: Tensor | None = None) -> None:
+    def __init__(
+        self, design: Design, outputs: Tensor, loss: LossName = "softmax", weights: Tensor | None = None
+    ) -> None:
         if tuple(outputs.shape) != (design.n_rows, design.n_outputs):
             expected = str((design.n_rows, design.n_outputs))
             raise DataError("the outputs of a design", expected=expected, got=str(tuple(outputs.shape)))
@@ -151,7 +153,7 @@ def fisher(
     network: Network,
     inputs: Any,
     *,
-    loss: Loss = "softmax",
+    loss: LossName = "softmax",
     select: str | Sequence[str] = "*",
     weights: Tensor | None = None,
     dtype: torch.dtype | None = None,
@@ -211,7 +213,7 @@ class DifferenceFisher(Operator):
         network: Network,
         inputs: Any,
         *,
-        loss: Loss = "softmax",
+        loss: LossName = "softmax",
         select: str | Sequence[str] = "*",
         weights: Tensor | None = None,
         step: float = 1e-4,
@@ -234,7 +236,7 @@ class DifferenceFisher(Operator):
         self._batches = list(Feed(network, inputs).batches(max(1, int(batch_size))))
         with torch.no_grad():
             outputs = torch.cat([self._outputs(self._point, batch) for _, _, batch in self._batches])
-        self._mean, self._weights = link(_link(loss), outputs), _weights(weights, outputs)
+        self._mean, self._weights = link(_link(loss), outputs), row_weights(weights, outputs)
 
     def _outputs(self, point: Blocks, batch: Any) -> Tensor:
         """f at other parameters; of a copy of the batch, for networks may write into what they are given."""
@@ -323,15 +325,3 @@ def _link(loss: str) -> Literal["softmax", "sigmoid", "identity"]:
     if loss not in _LINKS:
         raise DataError("the loss of a Fisher matrix", expected=", ".join(_LINKS), got=repr(loss))
     return _LINKS[loss]
-
-
-def _weights(weights: Tensor | None, outputs: Tensor) -> Tensor:
-    """One finite number >= 0 a row, in the outputs' dtype."""
-    rows = len(outputs)
-    if weights is None:
-        return torch.full((rows,), 1.0 / rows, dtype=outputs.dtype, device=outputs.device)
-    if tuple(weights.shape) != (rows,):
-        raise DataError("weights of rows", expected=f"({rows},)", got=str(tuple(weights.shape)))
-    if not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()):
-        raise DataError("weights of rows", expected="finite numbers >= 0", got=f"{float(weights.min()):.3g} among them")
-    return weights.to(device=outputs.device, dtype=outputs.dtype)

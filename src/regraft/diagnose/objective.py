@@ -1,0 +1,194 @@
+"""The loss of a network on fixed rows, as a function of its parameters: what curvature and landscapes are taken of.
+
+    L(θ) = Σ_i w_i ℓ(y_i, f(θ, x_i)),      w_i = 1/N by default,
+
+=========  =========================  ===========================
+loss       ℓ(y, f)                    targets
+=========  =========================  ===========================
+softmax    log Σ_c exp f_c − f_y      codes (N,) or shares (N, C)
+sigmoid    Σ_c log(1+exp f_c) − y f   (N, C) in [0, 1]
+squared    ½ ‖f − y‖²                 (N, C)
+=========  =========================  ===========================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from math import prod
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils import _pytree as pytree
+
+from regraft.errors import DataError, ModelError
+from regraft.features.tangent.design import check_modes, selected
+from regraft.features.tangent.feed import Feed
+from regraft.features.tangent.replay import cast, private_copy
+from regraft.heads.losses import LOSSES
+from regraft.linear import Blocks
+from regraft.network import Network
+
+__all__ = ["LossName", "Objective", "row_weights"]
+
+LossName = Literal["softmax", "sigmoid", "squared"]
+Statistics = Literal["running", "batch"]
+
+
+class Objective:
+    """L(θ) over fixed rows, read and preprocessed once and held; deterministic.
+
+    Args:
+        network: f, with a head that fits the targets; stays as it is. Dropout is off.
+        inputs: a Manifest, a preprocessed batch, or a list of batches.
+        targets: y, see the table above; nothing missing.
+        loss: ``softmax``, ``sigmoid`` or ``squared``.
+        select: shell-style patterns over parameter names: the θ that moves; all of them by default.
+        weights: w, ``(N,)``, finite and not negative; 1/N by default.
+        dtype: of the arithmetic; by default the parameters'.
+        batch_size: rows at a time.
+        batchnorm: ``running`` (the network's statistics) or ``batch`` (of each batch of ``batch_size`` rows, so that
+            the loss depends on that size; the running statistics stay as they are).
+
+    Attributes:
+        network: a private copy of f in ``dtype``.
+        point: θ, the selected parameters by name.
+        outputs_width: C.
+
+    Raises:
+        DataError: no rows, unknown losses, or targets and weights that do not fit or are missing.
+        ModelError: a pattern matches nothing, or a module is in training mode.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        inputs: Any,
+        targets: Tensor,
+        *,
+        loss: LossName = "softmax",
+        select: str | Sequence[str] = "*",
+        weights: Tensor | None = None,
+        dtype: torch.dtype | None = None,
+        batch_size: int = 64,
+        batchnorm: Statistics = "running",
+    ) -> None:
+        if loss not in get_args(LossName):
+            raise DataError("the loss of an objective", expected=", ".join(get_args(LossName)), got=repr(loss))
+        names = selected(network, select)
+        check_modes(network)
+        self.dtype = dtype or network.params[names[0]].dtype
+        self.loss, self.batch_size = loss, max(1, int(batch_size))
+        self.network, self.policy = private_copy(network, self.dtype), network.policy
+        self.point = Blocks({name: self.network.params[name] for name in names})
+        self.shapes = {name: tuple(value.shape) for name, value in self.point.items()}
+        self.size = sum(prod(shape) for shape in self.shapes.values())
+        self._batches = [
+            (start, stop, cast(self.network, batch, self.dtype))
+            for start, stop, batch in Feed(network, inputs).batches(self.batch_size)
+        ]
+        self.rows = self._batches[-1][1]
+        if batchnorm == "batch":
+            _use_batches(self.network.module)
+        elif batchnorm != "running":
+            raise DataError("the statistics of BatchNorm", expected="running or batch", got=repr(batchnorm))
+        self.batchnorm = batchnorm
+        with torch.no_grad():
+            self.start = torch.cat([self._forward(self.point, batch) for _, _, batch in self._batches])
+        self.outputs_width = self.start.shape[1]
+        self.targets = _targets(targets, self.start, loss)
+        self.weights = row_weights(weights, self.start)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the arithmetic is done."""
+        return self.network.device
+
+    def batches(self) -> Iterator[tuple[int, int, Any]]:
+        """(start, stop, batch) in order. Networks may write into a batch: clone it before a pass of your own."""
+        yield from self._batches
+
+    def _forward(self, point: Mapping[str, Tensor], batch: Any) -> Tensor:
+        """f at a point; of a copy of the batch, for networks may write into what they are given."""
+        given = pytree.tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, batch)
+        with self.policy.differentiable():
+            return self.network(point, {}, given)
+
+    def losses(self, outputs: Tensor, start: int = 0) -> Tensor:
+        """w_i ℓ(y_i, f_i), ``(n,)``, of the outputs ``(n, C)`` of the rows from ``start`` on; differentiable."""
+        rows = slice(start, start + len(outputs))
+        problems = outputs[:, :, None]  # a row is a problem of its own
+        return LOSSES[self.loss].value(problems, self.targets[rows, :, None], self.weights[rows, None])
+
+    def outputs(self, point: Mapping[str, Tensor] | None = None) -> Tensor:
+        """f(θ, x), ``(N, C)``, at a point (names left out keep their values)."""
+        if point is None:
+            return self.start
+        with torch.no_grad():
+            return torch.cat([self._forward(point, batch) for _, _, batch in self._batches])
+
+    def value(self, point: Mapping[str, Tensor] | None = None) -> float:
+        """L(θ), added up in float64."""
+        with torch.no_grad():
+            return float(self.losses(self.outputs(point)).double().sum())
+
+    def gradient(self, point: Mapping[str, Tensor] | None = None) -> tuple[float, Blocks]:
+        """(L(θ), ∇L(θ)) in one pass forth and back over the rows."""
+        total, found = 0.0, Blocks({name: torch.zeros_like(value) for name, value in (point or self.point).items()})
+        for loss, leaves in self.graphs(point):
+            parts = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+            total, found = total + float(loss.detach()), found + Blocks(dict(zip(leaves, parts, strict=True)))
+        return total, found
+
+    def graphs(self, point: Mapping[str, Tensor] | None = None) -> Iterator[tuple[Tensor, Blocks]]:
+        """(the batch's share of L(θ), θ as leaves) for each batch: a graph to differentiate as often as one likes."""
+        for start, _, batch in self._batches:
+            leaves = Blocks({k: v.detach().clone().requires_grad_(True) for k, v in (point or self.point).items()})
+            yield self.losses(self._forward(leaves, batch), start).sum(), leaves
+
+
+def row_weights(weights: Tensor | None, outputs: Tensor) -> Tensor:
+    """One finite number >= 0 a row, in the outputs' dtype and place; 1/N where none are given.
+
+    Raises:
+        DataError: they do not fit.
+    """
+    rows = len(outputs)
+    if weights is None:
+        return torch.full((rows,), 1.0 / rows, dtype=outputs.dtype, device=outputs.device)
+    if tuple(weights.shape) != (rows,):
+        raise DataError("weights of rows", expected=f"({rows},)", got=str(tuple(weights.shape)))
+    if not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()):
+        raise DataError("weights of rows", expected="finite numbers >= 0", got=f"{float(weights.min()):.3g} among them")
+    return weights.to(device=outputs.device, dtype=outputs.dtype)
+
+
+def _targets(targets: Tensor, outputs: Tensor, loss: str) -> Tensor:
+    """(N, C) in the outputs' dtype and place; codes become rows of one 1."""
+    rows, width = outputs.shape
+    targets = targets.to(outputs.device)
+    if loss == "softmax" and targets.ndim == 1:
+        codes = targets.long()
+        if len(codes) != rows or int(codes.min()) < 0 or int(codes.max()) >= width:
+            low, high = (int(codes.min()), int(codes.max())) if len(codes) else (0, -1)
+            expected, got = f"({rows},) codes from 0 to {width - 1}", f"{tuple(codes.shape)} from {low} to {high}"
+            raise DataError("the targets of an objective", expected=expected, got=got)
+        return functional.one_hot(codes, width).to(outputs.dtype)
+    if tuple(targets.shape) != (rows, width):
+        raise DataError("the targets of an objective", expected=str((rows, width)), got=str(tuple(targets.shape)))
+    if not bool(torch.isfinite(targets).all()):
+        raise DataError(
+            "the targets of an objective", expected="finite numbers", got="NaN: a missing label, or infinity"
+        )
+    return targets.to(outputs.dtype)
+
+
+def _use_batches(module: nn.Module) -> None:
+    """BatchNorm normalises by the batch and keeps its running statistics, for its momentum is zero."""
+    found = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    if not found:
+        raise ModelError("statistics of batches", expected="a network with BatchNorm", got="none in it")
+    for part in found:
+        part.train()
+        part.momentum = 0.0

@@ -1,0 +1,116 @@
+"""The loss as a function of parameters: values and gradients against plain modules."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from regraft.diagnose import Objective
+from regraft.errors import DataError, ModelError
+from regraft.network import ArrayPreprocess, from_module
+
+WIDTH = 5
+
+
+def _module(norm: bool = False) -> nn.Sequential:
+    torch.manual_seed(0)
+    middle = nn.BatchNorm1d(7) if norm else nn.Identity()
+    module = nn.Sequential(nn.Linear(WIDTH, 7), middle, nn.Tanh(), nn.Linear(7, 3)).double()
+    if norm:
+        module[1].running_mean.normal_()  # type: ignore[union-attr,operator]
+        module[1].running_var.uniform_(0.5, 2.0)  # type: ignore[union-attr,operator]
+    return module
+
+
+def _network(module: nn.Module):
+    return from_module(module.float(), preprocess=ArrayPreprocess((WIDTH,)))
+
+
+@pytest.fixture
+def x() -> torch.Tensor:
+    return torch.randn(23, WIDTH, generator=torch.Generator().manual_seed(1))
+
+
+@pytest.fixture
+def codes() -> torch.Tensor:
+    return torch.randint(0, 3, (23,), generator=torch.Generator().manual_seed(2))
+
+
+def test_values_are_the_plain_losses(x: torch.Tensor, codes: torch.Tensor) -> None:
+    module = _module()
+    network = _network(module)
+    outputs = module.double()(x.double())
+    shares = functional.one_hot(codes, 3).double()
+    wanted = {
+        "softmax": functional.cross_entropy(outputs, codes),
+        "sigmoid": functional.binary_cross_entropy_with_logits(outputs, shares, reduction="none").sum(1).mean(),
+        "squared": 0.5 * (outputs - shares).square().sum(1).mean(),
+    }
+    for loss, value in wanted.items():
+        found = Objective(network, x, shares, loss=loss, dtype=torch.float64, batch_size=8)
+        assert found.value() == pytest.approx(value.item(), rel=1e-12)
+    by_code = Objective(network, x, codes, dtype=torch.float64)
+    assert by_code.value() == pytest.approx(float(wanted["softmax"]), rel=1e-12)
+
+
+def test_gradients_are_those_of_the_module(x: torch.Tensor, codes: torch.Tensor) -> None:
+    module = _module()
+    objective = Objective(_network(module), x, codes, dtype=torch.float64, batch_size=5, select="3.*")
+    value, gradient = objective.gradient()
+    module = module.double().requires_grad_(True)
+    loss = functional.cross_entropy(module(x.double()), codes)
+    loss.backward()
+    assert value == pytest.approx(float(loss), rel=1e-12)
+    assert list(gradient) == ["3.weight", "3.bias"]
+    assert objective.size == 24
+    for name, part in gradient.items():
+        torch.testing.assert_close(part, dict(module.named_parameters())[name].grad, rtol=1e-10, atol=1e-14)
+
+
+def test_a_moved_point_and_weights(x: torch.Tensor, codes: torch.Tensor) -> None:
+    network, weights = _network(_module()), torch.linspace(0, 2, 23)
+    objective = Objective(network, x, codes, dtype=torch.float64, weights=weights, batch_size=6)
+    moved = objective.point * 1.5
+    plain = _module().double()
+    plain.load_state_dict({**plain.state_dict(), **moved})
+    rows = functional.cross_entropy(plain(x.double()), codes, reduction="none")
+    assert objective.value(moved) == pytest.approx(float(weights.double() @ rows), rel=1e-6)
+    assert objective.gradient(moved)[0] == pytest.approx(objective.value(moved), rel=1e-12)
+    before = {name: value.clone() for name, value in network.params.items()}
+    assert all(torch.equal(before[name], value) for name, value in network.params.items())
+
+
+def test_batch_statistics_are_those_of_each_batch(x: torch.Tensor, codes: torch.Tensor) -> None:
+    module = _module(norm=True)
+    network = _network(module)
+    running = Objective(network, x, codes, dtype=torch.float64)
+    batch = Objective(network, x, codes, dtype=torch.float64, batchnorm="batch", batch_size=23)
+    again = batch.value()
+    plain = module.double().train()
+    assert again == pytest.approx(float(functional.cross_entropy(plain(x.double()), codes)), rel=1e-6)
+    assert again != pytest.approx(running.value(), rel=1e-3)
+    assert batch.value() == again
+    assert not network.module.training
+    assert running.value() == Objective(network, x, codes, dtype=torch.float64).value()
+
+
+def test_mistakes_are_named(x: torch.Tensor, codes: torch.Tensor) -> None:
+    network = _network(_module())
+    with pytest.raises(DataError, match="codes from 0 to 2"):
+        Objective(network, x, codes + 1)
+    with pytest.raises(DataError, match="targets"):
+        Objective(network, x, torch.zeros(23, 2), loss="squared")
+    with pytest.raises(DataError, match="missing label"):
+        Objective(network, x, torch.full((23, 3), torch.nan), loss="sigmoid")
+    with pytest.raises(DataError, match="loss"):
+        Objective(network, x, codes, loss="hinge")  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="weights"):
+        Objective(network, x, codes, weights=-torch.ones(23))
+    with pytest.raises(ModelError, match=r"matches nothing|no parameter"):
+        Objective(network, x, codes, select="absent.*")
+    with pytest.raises(ModelError, match="BatchNorm"):
+        Objective(network, x, codes, batchnorm="batch")
+    with pytest.raises(DataError, match="no rows"):
+        Objective(network, x[:0], codes[:0])
