@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regraft.data import BadRow, Kind, Manifest, checked, image_size, scan, without
-from regraft.errors import DataError
+from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, Progress, by_length, gathered, grid_of, maps, pool_batch, positions, upsampled
 from regraft.graft.aspp import Aspp
 from regraft.graft.posterior_part import PosteriorPart
@@ -23,7 +23,7 @@ from regraft.linear import Dense, Matrix
 from regraft.network import Network
 from regraft.network.hidden import with_hidden
 
-__all__ = ["Adapted", "check_modality", "readable", "with_last_layer"]
+__all__ = ["Adapted", "check_modality", "readable", "with_last_layer", "with_own_head"]
 
 
 def check_modality(network: Network, manifest: Manifest) -> None:
@@ -203,3 +203,22 @@ class Adapted:
     def predict(self, inputs: Any, **options: Any) -> list[Any]:
         """Class names, lists of names, numbers, or masks: see :attr:`Prediction.labels`."""
         return self.predict_proba(inputs, **options).labels
+
+
+def with_own_head(adapted: Adapted) -> Network:
+    """The network with the solved head as its last layer, so that its logits are the task's, uncalibrated.
+
+    Raises:
+        RecipeError: the head reads something else than the embedding as it is.
+    """
+    (block,) = adapted.plan.blocks if len(adapted.plan.blocks) == 1 else (None,)
+    view = adapted.view
+    plain = block is not None and block.kind == "embedding" and view.scaling == "none" and view.columns is None
+    if block is None or not plain or adapted.tangent is not None or adapted.neck is not None:
+        raise RecipeError(
+            "the head is not a last layer of its network",
+            expected="one that reads the embedding, unscaled, as those of lp-ft, finetune and scratch do",
+            got=", ".join(b.name for b in adapted.plan.blocks[:3]) + (f", scaled by {view.scaling!r}" if block else ""),
+        )
+    weight = adapted.readout.coefficients[block.name].T.contiguous()
+    return adapted.network.with_head(weight.float(), adapted.readout.intercept.float(), adapted.classes)

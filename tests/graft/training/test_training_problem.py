@@ -15,6 +15,7 @@ from regraft.data import Manifest, Target, holdout
 from regraft.errors import DataError, RecipeError
 from regraft.features import Taps, plan, sweep
 from regraft.graft import METHODS, Features, Probe, Recipe, Reinitialise, Solve, Train, load_artifact, protocol
+from regraft.graft.adapted import with_own_head
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.problem import Task
 from regraft.graft.protocol import HOLDOUT, evaluate
@@ -23,7 +24,7 @@ from regraft.graft.stages.config import Optimiser, TrainConfig
 from regraft.graft.training.finetune import finetune
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.problem import TrainingProblem, planned
-from regraft.graft.training.refit import Refit, with_own_head
+from regraft.graft.training.refit import Refit
 from regraft.graft.training.trial import Work
 from regraft.linear import Dense
 from regraft.network import About, ArrayPreprocess, Network

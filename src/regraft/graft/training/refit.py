@@ -9,9 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.errors import RecipeError
 from regraft.features import Plan, plan, pool_batch
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted import Adapted, with_own_head
 from regraft.graft.frozen.layers import layer_shares
 from regraft.graft.problem import Task
 from regraft.graft.stages.features import Features, Solve
@@ -22,7 +21,7 @@ from regraft.heads import Solution, higher_is_better, link, solve
 from regraft.linear import Dense, FeatureDesign
 from regraft.network import Network
 
-__all__ = ["Refit", "Refitted", "with_own_head"]
+__all__ = ["Refit", "Refitted"]
 
 _BATCH = 64
 _SHOWN_ROWS = 1000
@@ -105,23 +104,6 @@ class Refit:
             metric=task.metric,
             class_weight=task.class_weight,
         )
-
-
-def with_own_head(tuned: Adapted) -> Network:
-    """The tuned network with the tuned head as its last layer, so that its logits are the task's.
-
-    Raises:
-        RecipeError: the head reads something else than the embedding.
-    """
-    (block,) = tuned.plan.blocks if len(tuned.plan.blocks) == 1 else (None,)
-    if block is None or block.kind != "embedding" or tuned.view.scaling != "none" or tuned.view.columns is not None:
-        raise RecipeError(
-            "a refit needs a tuned head on the embedding",
-            expected="one tap, the embedding, unscaled",
-            got=", ".join(b.name for b in tuned.plan.blocks[:3]),
-        )
-    weight = tuned.readout.coefficients[block.name].T.contiguous()
-    return tuned.network.with_head(weight.float(), tuned.readout.intercept.float(), tuned.classes)
 
 
 def _swept(network: Network, wanted: Plan, rows: ManifestRows, work: Work) -> dict[str, Dense]:

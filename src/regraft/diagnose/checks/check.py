@@ -1,0 +1,144 @@
+"""What a check looks at, what it says, and how several are run: one that cannot run says why, and the rest go on."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+from torch import Tensor
+
+from regraft.diagnose.objective import LossName, Objective
+from regraft.errors import RegraftError
+from regraft.heads import Response
+from regraft.network import Network
+from regraft.record import Finding, Ledger
+
+__all__ = ["Case", "Check", "Labelled", "Outcome", "Subject", "Tick", "examine"]
+
+Tick = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, eq=False)
+class Subject:
+    """A network whose logits are the task's, and the rows that its loss is taken on.
+
+    Attributes:
+        name: a word for people: ``pretrained``, ``trained``, ``random weights``.
+        network: with its head.
+        inputs: a Manifest, or batches.
+        targets: of these rows, see :class:`regraft.diagnose.Objective`.
+        loss: of the outputs.
+        select: patterns of the parameters that curvature and landscapes move.
+        start: the same architecture where its training began; ``None`` where it was not trained here.
+        batch_size: rows at a time.
+    """
+
+    name: str
+    network: Network
+    inputs: Any
+    targets: Tensor
+    loss: LossName
+    select: tuple[str, ...] = ("*",)
+    start: Network | None = None
+    batch_size: int = 32
+
+    @cached_property
+    def objective(self) -> Objective:
+        """The loss as a function of the selected parameters."""
+        return self.over(self.select)
+
+    def over(self, select: Sequence[str]) -> Objective:
+        """The loss as a function of other parameters."""
+        return Objective(
+            self.network, self.inputs, self.targets, loss=self.loss, select=select, batch_size=self.batch_size
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """Features of labelled rows, for checks that need no network.
+
+    Attributes:
+        features: ``(N, D)`` of the last layer.
+        response: the labels.
+        source: ``(N, S)`` probabilities of the source's own classes; ``None`` where the backbone gives none.
+        groups: of the rows, which no resampling may tear apart.
+    """
+
+    features: Tensor
+    response: Response
+    source: Tensor | None = None
+    groups: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Case:
+    """What is diagnosed.
+
+    Attributes:
+        subjects: the network that is asked about, and after it those it is compared with.
+        labelled: its features; ``None`` where they were not computed.
+        rows: n, how many training rows the task has.
+        top: how many eigenvalues.
+        points: of a side of a landscape.
+        seed: of directions, probes and resampling.
+    """
+
+    subjects: tuple[Subject, ...]
+    labelled: Labelled | None
+    rows: int
+    top: int = 20
+    points: int = 25
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Outcome:
+    """What a check says: findings, and the data of its picture as plain JSON values."""
+
+    findings: tuple[Finding, ...]
+    figure: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Check:
+    """A named instrument.
+
+    Attributes:
+        name: the key of its figure, and what a user asks for.
+        title: a few words, for progress and for saying that it does not apply.
+        run: (case, tick) → outcome; a :class:`RegraftError` means that it does not apply, and why.
+    """
+
+    name: str
+    title: str
+    run: Callable[[Case, Tick], Outcome]
+
+
+def examine(
+    case: Case, checks: Sequence[Check], ledger: Ledger, progress: Callable[[str, int, int], None] | None = None
+) -> tuple[tuple[Finding, ...], dict[str, Any]]:
+    """Run checks: their findings with what each check cost, and their figures by name."""
+    findings: list[Finding] = []
+    figures: dict[str, Any] = {}
+    for check in checks:
+        began = time.perf_counter()
+        with ledger.stage(check.name):
+            try:
+                outcome = check.run(case, _tick(check.name, progress))
+            except RegraftError as error:
+                outcome = Outcome(
+                    (Finding(check.name, f"{check.title} not measured", "not-applicable", detail=str(error)),)
+                )
+        spent = time.perf_counter() - began
+        findings += [replace(finding, cost_seconds=spent) for finding in outcome.findings]
+        if outcome.figure:
+            figures[check.name] = {**outcome.figure, "seconds": spent}
+    return tuple(findings), figures
+
+
+def _tick(name: str, progress: Callable[[str, int, int], None] | None) -> Tick:
+    return (lambda done, total: None) if progress is None else (lambda done, total: progress(name, done, total))

@@ -1,0 +1,251 @@
+"""From data and a backbone, or a run, to the case that checks look at."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from regraft.data import Manifest, Target
+from regraft.diagnose.checks.check import Case, Labelled, Subject
+from regraft.diagnose.objective import LossName
+from regraft.errors import DataError, RecipeError
+from regraft.features import Store, Taps, plan
+from regraft.graft.adapted import Adapted, check_modality, with_own_head
+from regraft.graft.artifact import load_artifact
+from regraft.graft.options import Options, pick_device
+from regraft.graft.preparation import Prepared, Progress, prepare, swept
+from regraft.graft.problem import Task
+from regraft.graft.recipe import Recipe
+from regraft.graft.stages.features import Features, Solve
+from regraft.heads import Readout, solve
+from regraft.linear import Dense, FeatureDesign
+from regraft.network import Network, reinitialised
+from regraft.record import Ledger
+
+__all__ = ["RANDOM", "Looked", "Scope", "case_of_model", "case_of_run", "probing"]
+
+RANDOM = "random"
+_EMBEDDING, _LOGITS = "embedding", "logits"
+_LOSSES: dict[str, LossName] = {
+    "binary": "softmax",
+    "multiclass": "softmax",
+    "multilabel": "sigmoid",
+    "regression": "squared",
+}
+_PROBE = Recipe("probe", "linear probe on the last layer", (Features(Taps((_EMBEDDING,), (None,)), ("none",)), Solve()))
+
+
+@dataclass(frozen=True)
+class Scope:
+    """How much is looked at.
+
+    Attributes:
+        rows: of the data, on which losses are taken; drawn by the seed, classes alike.
+        select: patterns of the parameters that move: ``top`` is the topmost block with the head, ``all`` every one.
+        top: how many eigenvalues.
+        points: of a side of a landscape.
+    """
+
+    rows: int = 256
+    select: tuple[str, ...] = ("top",)
+    top: int = 20
+    points: int = 25
+
+
+@dataclass(frozen=True, eq=False)
+class Looked:
+    """A case, and what it was made of."""
+
+    case: Case
+    ready: Prepared
+
+
+def probing(
+    data: Any, model: str | Network, options: Options, ledger: Ledger, progress: Progress | None, **columns: Any
+) -> tuple[Prepared, Labelled]:
+    """Rows, backbone, and in one pass the features of its last layer and the probabilities of its own classes.
+
+    Raises:
+        DataError: the labels are masks.
+    """
+    ready = prepare(data, model, method=_PROBE, options=options, ledger=ledger, progress=progress, **columns)
+    if ready.manifest.target is not None and ready.manifest.target.kind == "segmentation":
+        raise DataError("masks cannot be diagnosed", expected="one label a row", do="choose a column with --label")
+    network = ready.network
+    if network.has_logits and network.head:
+        ready = replace(ready, plan=plan(network, [Taps((_EMBEDDING, _LOGITS), (None,))]))
+    store, _ = swept(replace(ready, manifest=ready.fit), options, ledger, progress)
+    values = _values(ready, store)
+    source = values.get(_LOGITS)
+    task = _task(ready, options)
+    shares = None if source is None or source.shape[1] < 2 else source.double().softmax(1)
+    return ready, Labelled(values[_EMBEDDING], task.response, shares, task.groups)
+
+
+def case_of_model(
+    data: Any,
+    model: str | Network,
+    scope: Scope,
+    options: Options,
+    ledger: Ledger,
+    *,
+    against: str | None = RANDOM,
+    progress: Progress | None = None,
+    **columns: Any,
+) -> Looked:
+    """A backbone under a solved head, beside the same architecture with random weights under its own.
+
+    Raises:
+        RegraftError: the user's mistakes, in a sentence; a network that cannot be given random weights.
+    """
+    if against not in (None, RANDOM):
+        raise RecipeError(f"a backbone is not compared with {against!r}", expected="random or none")
+    ready, labelled = probing(data, model, options, ledger, progress, **columns)
+    named = [("pretrained", ready, labelled)]
+    if against == RANDOM:
+        fresh = replace(ready, network=reinitialised(ready.network, options.seed), plan=_last(ready.plan))
+        with ledger.stage("random weights"):
+            store, _ = swept(replace(fresh, manifest=fresh.fit), options, Ledger(), progress)
+        named.append(("random weights", fresh, replace(labelled, features=_values(fresh, store)[_EMBEDDING])))
+    with ledger.stage("solve"):
+        headed = [(name, _probed(part, seen, options)) for name, part, seen in named]
+    rows, moments = _drawn(ready.fit, scope.rows, options.seed), _moments(ready.fit.target)
+    subjects = tuple(_subject(name, network, rows, scope, options, moments) for name, network in headed)
+    case = Case(subjects, labelled, len(ready.fit), scope.top, scope.points, options.seed)
+    return Looked(case, ready)
+
+
+def case_of_run(
+    data: Any,
+    run: Path,
+    scope: Scope,
+    options: Options,
+    ledger: Ledger,
+    *,
+    against: str | None = None,
+    progress: Progress | None = None,
+    **columns: Any,
+) -> Looked:
+    """A trained network as its run keeps it, beside that of another run.
+
+    Raises:
+        RegraftError: a run whose head reads something else than the last layer, or other classes than the data's.
+    """
+    device = pick_device(options.device)
+    found = [("trained", load_artifact(run, device=device))]
+    if against not in (None, "none"):
+        if against == RANDOM:
+            raise RecipeError("a run is not compared with random weights", do="name another run, such as of scratch")
+        found.append((Path(against).name, load_artifact(Path(against), device=device)))
+    backbone = found[0][1].source or found[0][1].network
+    ready = prepare(data, backbone, method=_PROBE, options=options, ledger=ledger, progress=progress, **columns)
+    rows, moments = _drawn(ready.fit, scope.rows, options.seed), _moments(ready.fit.target)
+    subjects = []
+    for name, adapted in found:
+        _check_classes(ready, adapted, name)
+        check_modality(adapted.network, rows)
+        network = with_own_head(adapted)
+        if moments is not None:
+            network = network.with_head(*_last_layer(adapted.readout, moments), adapted.classes)
+        subjects.append(replace(_subject(name, network, rows, scope, options, moments), start=adapted.source))
+    case = Case(tuple(subjects), None, len(ready.fit), scope.top, scope.points, options.seed)
+    return Looked(case, ready)
+
+
+def _check_classes(ready: Prepared, adapted: Adapted, name: str) -> None:
+    target = ready.manifest.target
+    if target is not None and (target.kind, target.classes) != (adapted.kind, adapted.classes):
+        expected = f"{adapted.kind} labels {', '.join(adapted.classes[:4])}"
+        got = f"{target.kind} labels {', '.join(target.classes[:4])}"
+        raise DataError(f"the labels are not those of the {name} run", expected=expected, got=got)
+
+
+def _task(ready: Prepared, options: Options) -> Task:
+    rows = ready.fit
+    weight = "balanced" if options.class_weight else None
+    return Task(rows.target, rows.groups, ready.metric, options.seed, options.folds, weight)  # type: ignore[arg-type]
+
+
+def _values(ready: Prepared, store: Store) -> dict[str, Tensor]:
+    """What the pass computed, by kind of block: float32 in memory."""
+    matrices = store.matrices()
+    return {block.kind: matrices[block.name].rows(slice(0, store.rows)).float() for block in ready.plan.blocks}
+
+
+def _last(whole: Any) -> Any:
+    """The plan without the source's own classes."""
+    return whole.only([block.name for block in whole.blocks if block.kind == _EMBEDDING])
+
+
+def _probed(ready: Prepared, labelled: Labelled, options: Options) -> Network:
+    """The network with a solved linear head: logistic for classes and labels, least squares for numbers.
+
+    Numbers are standardised under it: outputs and targets are in standard deviations of the training rows.
+    """
+    task = _task(ready, options)
+    design = FeatureDesign({_EMBEDDING: Dense(labelled.features)}, task.target.outputs)
+    forms = ("ridge",) if task.kind == "regression" else ("logistic",)
+    found = solve(design, task.response, forms=forms, folds=task.fold_ids(), metric=task.metric).readout
+    return ready.network.with_head(*_last_layer(found, _moments(task.target)), task.target.classes)
+
+
+def _last_layer(readout: Readout, moments: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+    """Weight ``(C, D)`` and bias of the head; of numbers those of standardised ones."""
+    (block,) = readout.coefficients.values()
+    weight, bias = block.T.double(), readout.intercept.double()
+    if moments is not None:
+        shift, spread = moments
+        weight, bias = weight / spread[:, None], (bias - shift) / spread
+    return weight.float().contiguous(), bias.float()
+
+
+def _moments(target: Target | None) -> tuple[Tensor, Tensor] | None:
+    """Mean and deviation of each column of numbers, ``(C,)``; ``None`` for other labels."""
+    if target is None or target.kind != "regression":
+        return None
+    values = torch.as_tensor(np.asarray(target.values), dtype=torch.float64).reshape(len(target), -1)
+    shift = values.nanmean(0)
+    spread = (values - shift).square().nanmean(0).sqrt()
+    return shift, torch.where(spread > 0, spread, torch.ones_like(spread))
+
+
+def _drawn(rows: Manifest, count: int, seed: int) -> Manifest:
+    """So many rows whose labels are all there, classes alike."""
+    if rows.target is None:
+        raise DataError(f"{rows.name} has no labels")
+    values = np.asarray(rows.target.values, dtype=np.float64).reshape(len(rows), -1)
+    known = np.isfinite(values).all(1) & ((values >= 0).all(1) | (rows.target.kind == "regression"))
+    whole = rows.take(np.flatnonzero(known))
+    return replace(whole, split=("train",) * len(whole)).limit(max(2, count), seed)
+
+
+def _subject(
+    name: str, network: Network, rows: Manifest, scope: Scope, options: Options, moments: tuple[Tensor, Tensor] | None
+) -> Subject:
+    target = rows.target
+    if target is None:
+        raise DataError(f"{rows.name} has no labels")
+    values = torch.as_tensor(np.asarray(target.values))
+    if moments is not None:
+        values = (values.double().reshape(len(rows), -1) - moments[0]) / moments[1]
+    select = _patterns(network, scope.select)
+    return Subject(name, network, rows, values, _LOSSES[target.kind], select, batch_size=options.batch_size)
+
+
+def _patterns(network: Network, asked: Sequence[str]) -> tuple[str, ...]:
+    """What of the parameters moves: ``top`` and ``all`` are words, the others patterns."""
+    found: list[str] = []
+    for pattern in asked:
+        if pattern == "all":
+            found.append("*")
+        elif pattern == "top":
+            found += [*network.topmost, f"{network.head}.*"]
+        else:
+            found.append(pattern)
+    return tuple(found)
