@@ -8,10 +8,11 @@ from typing import Any
 
 from regraft.app.report import read, words
 from regraft.app.report.curves import LINES, Dot
+from regraft.app.report.graph import Graph, Path, Series, graph
 from regraft.app.report.scale import Scale, Tick, linear_ticks, padded
 from regraft.record import Record
 
-__all__ = ["Bar", "Graph", "Instruments", "Layer", "Measure", "Path", "Prepared", "instruments"]
+__all__ = ["Bar", "Instruments", "Layer", "Measure", "Prepared", "instruments"]
 
 LONG = 16  # layers beyond which the table scrolls in its own box
 MOST_TRACKS = 60  # more rows than this make the plane unreadable
@@ -55,28 +56,6 @@ class Layer:
     size: str
     change: str
     width: float
-
-
-@dataclass(frozen=True)
-class Path:
-    """A line; ``style`` counts from 0."""
-
-    style: int
-    points: str
-    dots: tuple[Dot, ...]
-
-
-@dataclass(frozen=True)
-class Graph:
-    """A plot."""
-
-    title: str
-    label: str
-    label_x: str
-    ticks: tuple[Tick, ...]
-    ticks_y: tuple[Tick, ...]
-    paths: tuple[Path, ...]
-    square: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,17 +179,9 @@ def _layers(rows: Sequence[Mapping[str, Any]]) -> tuple[Layer, ...]:
 def _by_epoch(rows: Sequence[Mapping[str, Any]], key: str, title: str, label: str) -> Graph | None:
     pairs = [(read.number(row.get("epoch")), read.number(row.get(key))) for row in rows]
     known = [(epoch, value) for epoch, value in pairs if epoch is not None and value is not None]
-    if len(known) < 2:
-        return None
-    x = Scale(0.0, max(epoch for epoch, _ in known) * 1.03)
-    bottom, top = padded([0.0, *(value for _, value in known)])
-    y = Scale(bottom, top, flip=True)
-    dots = tuple(Dot(x(e), y(v), f"epoch {words.count(e)}: {words.decimal(v)}") for e, v in known)
-    return Graph(
-        title, label, "epoch (passes over the training rows)",
-        tuple(Tick(x(t), words.count(t)) for t in linear_ticks(0, x.high, 6) if t == int(t)),
-        tuple(Tick(y(t), words.trimmed(words.decimal(t))) for t in linear_ticks(bottom, top, 4)),
-        (Path(0, " ".join(f"{dot.x},{dot.y}" for dot in dots), dots),),
+    return graph(
+        title, label, "epoch (passes over the training rows)", [Series("", known)], zero=True, whole=True,
+        tip=lambda _, epoch, value: f"epoch {words.count(epoch)}: {words.decimal(value)}",
     )  # fmt: skip
 
 

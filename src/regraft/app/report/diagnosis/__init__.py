@@ -1,0 +1,1 @@
+"""The sections of a diagnosis and of a ranking of backbones."""

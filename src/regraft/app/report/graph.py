@@ -1,0 +1,110 @@
+"""Lines over two axes: what every plot of courses, spectra and profiles shares."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from regraft.app.report import words
+from regraft.app.report.curves import LINES, Dot
+from regraft.app.report.scale import Scale, Tick, linear_ticks, log_ticks, padded
+
+__all__ = ["Graph", "Path", "Series", "graph"]
+
+_DOTS = 60  # more dots than this on a line hide it
+
+
+@dataclass(frozen=True)
+class Path:
+    """A line; ``style`` counts from 0. ``name`` stands in the legend, where there is one."""
+
+    style: int
+    points: str
+    dots: tuple[Dot, ...]
+    name: str = ""
+    band: str = ""
+
+
+@dataclass(frozen=True)
+class Graph:
+    """A plot."""
+
+    title: str
+    label: str
+    label_x: str
+    ticks: tuple[Tick, ...]
+    ticks_y: tuple[Tick, ...]
+    paths: tuple[Path, ...]
+    square: bool = False
+
+
+@dataclass(frozen=True)
+class Series:
+    """Points of one line, and the ends of a band around them where there is one."""
+
+    name: str
+    points: Sequence[tuple[float, float]]
+    band: Sequence[tuple[float, float]] = ()
+
+
+def graph(
+    title: str,
+    label: str,
+    label_x: str,
+    series: Sequence[Series],
+    *,
+    zero: bool = False,
+    log: bool = False,
+    whole: bool = False,
+    tip: Callable[[str, float, float], str] | None = None,
+) -> Graph | None:
+    """A plot of several lines, or ``None`` where no line has two points.
+
+    Args:
+        title, label, label_x: of the plot and its axes.
+        series: the lines.
+        zero: whether the upright axis begins at zero.
+        log: whether it is logarithmic; points that are not above zero are left out.
+        whole: whether the ticks of the level axis are whole numbers.
+        tip: (name, x, y) → the words of a dot.
+    """
+    drawn = [Series(s.name, *_kept(s, log)) for s in series]
+    drawn = [s for s in drawn if len(s.points) > 1]
+    if not drawn:
+        return None
+    xs = [x for s in drawn for x, _ in s.points]
+    ys = [y for s in drawn for _, y in s.points] + [end for s in drawn for pair in s.band for end in pair]
+    x = Scale(*padded(xs, 0.03))
+    y = _upright([v for v in ys if v > 0 or not log], zero, log)
+    marks = log_ticks(y.low, y.high, 5) if log else linear_ticks(y.low, y.high, 4)
+    say = tip or (lambda name, a, b: f"{name + ': ' if name else ''}{words.decimal(b)} at {words.decimal(a)}")
+    paths = []
+    for number, s in enumerate(drawn):
+        dots = [Dot(x(a), y(b), say(s.name, a, b), 3.0) for a, b in s.points[:: -(-len(s.points) // _DOTS)]]
+        places = [f"{x(a)},{y(b)}" for a, b in s.points]
+        upper = [f"{x(a)},{y(high)}" for (a, _), (_, high) in zip(s.points, s.band)]
+        lower = [f"{x(a)},{y(low)}" for (a, _), (low, _) in zip(s.points, s.band)]
+        band = " ".join(upper + lower[::-1])
+        paths.append(Path(number % LINES, " ".join(places), tuple(dots), s.name, band))
+    level = [t for t in linear_ticks(x.low, x.high, 6) if not whole or t == int(t)]
+    return Graph(
+        title, label, label_x,
+        tuple(Tick(x(t), words.count(t) if whole else words.trimmed(words.decimal(t))) for t in level),
+        tuple(Tick(y(t), words.strength(t) if log else words.trimmed(words.decimal(t))) for t in marks),
+        tuple(paths),
+    )  # fmt: skip
+
+
+def _kept(series: Series, log: bool) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+    """Points and band; of a logarithmic axis those above zero."""
+    band = list(series.band) if len(series.band) == len(series.points) else []
+    shown = [i for i, (_, y) in enumerate(series.points) if y > 0 or not log]
+    return [series.points[i] for i in shown], [band[i] for i in shown] if band else []
+
+
+def _upright(values: Sequence[float], zero: bool, log: bool) -> Scale:
+    if log:
+        low, high = min(values), max(values)
+        return Scale(low / 1.5, high * 1.5, log=True, flip=True)
+    bottom, top = padded([0.0, *values] if zero else values)
+    return Scale(bottom, top, flip=True)
