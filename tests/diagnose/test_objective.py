@@ -114,3 +114,31 @@ def test_mistakes_are_named(x: torch.Tensor, codes: torch.Tensor) -> None:
         Objective(network, x, codes, batchnorm="batch")
     with pytest.raises(DataError, match="no rows"):
         Objective(network, x[:0], codes[:0])
+
+
+def test_batches_by_themselves_make_up_the_loss(x: torch.Tensor, codes: torch.Tensor) -> None:
+    network, weights = _network(_module()), torch.linspace(0, 2, 23)
+    for given in (None, weights):
+        objective = Objective(network, x, codes, dtype=torch.float64, weights=given, batch_size=6)
+        moved, parts = objective.point * 1.2, objective.split()
+        assert [part.rows for _, part in parts] == [6, 6, 6, 5]
+        assert sum(share for share, _ in parts) == pytest.approx(1.0)
+        value, gradient = objective.gradient(moved)
+        found = [part.gradient(moved) for _, part in parts]
+        assert sum(share * one[0] for (share, _), one in zip(parts, found)) == pytest.approx(value, rel=1e-12)
+        for name in gradient:
+            total = sum(share * one[1][name] for (share, _), one in zip(parts, found))
+            torch.testing.assert_close(total, gradient[name], rtol=1e-10, atol=1e-14)
+    part = Objective(network, x, codes, dtype=torch.float64, batch_size=6).split()[1][1]
+    plain = functional.cross_entropy(network(part.point, {}, x[6:12].double()), codes[6:12])
+    assert part.value() == pytest.approx(float(plain), rel=1e-12)  # a mean over its own rows
+    torch.testing.assert_close(part.outputs(), objective.start[6:12])
+
+
+def test_batches_without_weight_are_left_out(x: torch.Tensor, codes: torch.Tensor) -> None:
+    network, weights = _network(_module()), torch.ones(23)
+    weights[:5] = 0
+    parts = Objective(network, x, codes, weights=weights, batch_size=5).split()
+    assert [part.rows for _, part in parts] == [5, 5, 5, 3]
+    with pytest.raises(DataError, match="weight above 0"):
+        Objective(network, x, codes, weights=torch.zeros(23)).split()

@@ -13,6 +13,7 @@ squared    ½ ‖f − y‖²                 (N, C)
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
 from typing import Any, Literal, get_args
@@ -108,6 +109,29 @@ class Objective:
     def batches(self) -> Iterator[tuple[int, int, Any]]:
         """(start, stop, batch) in order. Networks may write into a batch: clone it before a pass of your own."""
         yield from self._batches
+
+    def split(self) -> tuple[tuple[float, Objective], ...]:
+        """(share, L_b) of each batch by itself, with ``L(θ) = Σ_b share_b L_b(θ)``.
+
+        The weights of each batch are scaled to the sum of all, so that each L_b is a mean where L is one; the network
+        is shared. Batches without weight are left out.
+
+        Raises:
+            DataError: no row has a weight.
+        """
+        total, found = self.weights.double().sum(), []
+        for start, stop, batch in self._batches:
+            share = float(self.weights[start:stop].double().sum() / total)
+            if not share > 0:
+                continue
+            part = copy.copy(self)
+            part._batches, part.rows = [(0, stop - start, batch)], stop - start
+            part.start, part.targets = self.start[start:stop], self.targets[start:stop]
+            part.weights = self.weights[start:stop] / share
+            found.append((share, part))
+        if not found:
+            raise DataError("the batches of an objective", expected="rows with a weight above 0", got="none")
+        return tuple(found)
 
     def _forward(self, point: Mapping[str, Tensor], batch: Any) -> Tensor:
         """f at a point; of a copy of the batch, for networks may write into what they are given."""
