@@ -9,6 +9,7 @@ from torch import nn
 
 from regraft.errors import ModelError
 from regraft.network.gcn import molecule_gcn
+from regraft.network.lenet import lenet
 from regraft.network.mlp import mlp
 from regraft.network.resnet import cifar_resnet, s4, small_resnet
 from regraft.network.vit import tiny_vit
@@ -17,6 +18,7 @@ __all__ = ["ARCHITECTURES", "build"]
 
 ARCHITECTURES: Mapping[str, Callable[..., nn.Module]] = {
     "cifar_resnet": cifar_resnet,
+    "lenet": lenet,
     "mlp": mlp,
     "molecule_gcn": molecule_gcn,
     "s4": s4,

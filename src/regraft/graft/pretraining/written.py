@@ -28,6 +28,7 @@ from regraft.record import Ledger, Record, Score
 __all__ = ["Plan", "Provenance", "card", "record"]
 
 _ARCHITECTURES = {
+    "lenet": "LeCun et al., Gradient-based learning applied to document recognition, Proceedings of the IEEE 86, 1998",
     "mlp": "Rumelhart, Hinton, Williams, Learning representations by back-propagating errors, Nature 323, 1986",
     "tiny_vit": "Dosovitskiy et al., An Image is Worth 16x16 Words, ICLR 2021",
     "s4": "Ioffe and Szegedy, Batch Normalization, ICML 2015",

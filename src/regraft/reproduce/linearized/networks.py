@@ -15,6 +15,7 @@ from torch.nn import functional
 
 from regraft.graft.training.loop import DivergedError
 from regraft.network import ArrayPreprocess, Network, from_module
+from regraft.network.architectures import build
 
 __all__ = ["Descent", "gaussian", "lenet", "perceptron", "refitted", "squared", "trained", "variance_of"]
 
@@ -37,11 +38,7 @@ def lenet(outputs: int, seed: int) -> Network:
     """LeNet-5 over grey pictures of 28 × 28 pixels with ReLUs and maxima: 44,426 weights for ten outputs."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        module = nn.Sequential(
-            nn.Conv2d(1, 6, 5), nn.ReLU(), nn.MaxPool2d(2),
-            nn.Conv2d(6, 16, 5), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
-            nn.Linear(256, 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, outputs),
-        )  # fmt: skip
+        module = build("lenet", {"classes": outputs, "in_channels": 1})
     return from_module(module, ArrayPreprocess((1, 28, 28)), name="LeNet")
 
 
