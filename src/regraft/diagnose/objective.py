@@ -59,7 +59,7 @@ class Objective:
 
     Raises:
         DataError: no rows, unknown losses, or targets and weights that do not fit or are missing.
-        ModelError: a pattern matches nothing, or a module is in training mode.
+        ModelError: a pattern matches nothing, a module is in training mode, or the outputs are not one vector a row.
     """
 
     def __init__(
@@ -97,6 +97,9 @@ class Objective:
         self.batchnorm = batchnorm
         with torch.no_grad():
             self.start = torch.cat([self._forward(self.point, batch) for _, _, batch in self._batches])
+        if not self.start.is_floating_point() or self.start.ndim != 2:
+            got = f"{tuple(self.start.shape)} of {self.start.dtype}"
+            raise ModelError("the outputs of a network", expected="(N, C) of a floating dtype", got=got)
         self.outputs_width = self.start.shape[1]
         self.targets = _targets(targets, self.start, loss)
         self.weights = row_weights(weights, self.start)
@@ -165,11 +168,25 @@ class Objective:
             total, found = total + float(loss.detach()), found + Blocks(dict(zip(leaves, parts, strict=True)))
         return total, found
 
-    def graphs(self, point: Mapping[str, Tensor] | None = None) -> Iterator[tuple[Tensor, Blocks]]:
-        """(the batch's share of L(θ), θ as leaves) for each batch: a graph to differentiate as often as one likes."""
-        for start, _, batch in self._batches:
+    def graphs(self, point: Mapping[str, Tensor] | None = None, *, first: int = 0) -> Iterator[tuple[Tensor, Blocks]]:
+        """(the batch's share of L(θ), θ as leaves) for each batch: a graph to differentiate as often as one likes.
+
+        Batches before the ``first`` are left out.
+
+        Raises:
+            ModelError: nothing leads from the parameters to the outputs.
+        """
+        for start, _, batch in self._batches[first:]:
             leaves = Blocks({k: v.detach().clone().requires_grad_(True) for k, v in (point or self.point).items()})
-            yield self.losses(self._forward(leaves, batch), start).sum(), leaves
+            loss = self.losses(self._forward(leaves, batch), start).sum()
+            if not loss.requires_grad:
+                raise ModelError(
+                    "the gradient of a loss",
+                    expected="outputs that depend differentiably on the selected parameters",
+                    got="outputs without a gradient",
+                    do="select parameters that reach the outputs, and give logits: no classes, nothing detached",
+                )
+            yield loss, leaves
 
 
 def row_weights(weights: Tensor | None, outputs: Tensor) -> Tensor:
