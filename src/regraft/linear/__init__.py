@@ -7,12 +7,15 @@ from regraft.linear.design import Design
 from regraft.linear.determinant import log_determinant
 from regraft.linear.features import FeatureDesign
 from regraft.linear.krylov import Outcome, cg, jacobi
+from regraft.linear.lanczos import Eigenvalues, Krylov, Which, lanczos
 from regraft.linear.lowrank import LowRank, nystrom, pivoted_cholesky
 from regraft.linear.matrix import Cast, Dense, Kept, Matrix, Scaled, SignedRoot, Stacked, Taken, UnitRows
 from regraft.linear.operator import Identity, Operator, Tagged
+from regraft.linear.quadrature import Density, spectral_density
 from regraft.linear.solve import solve
 from regraft.linear.structured import BlockDiagonal, DenseOperator, DiagonalOperator, KroneckerIdentity
 from regraft.linear.tags import Tag
+from regraft.linear.trace import Estimate, trace
 
 __all__ = [
     "BlockDiagonal",
@@ -20,12 +23,16 @@ __all__ = [
     "Cast",
     "Dense",
     "DenseOperator",
+    "Density",
     "Design",
     "DiagonalOperator",
+    "Eigenvalues",
+    "Estimate",
     "FeatureDesign",
     "Identity",
     "Kept",
     "KroneckerIdentity",
+    "Krylov",
     "LowRank",
     "Matrix",
     "Operator",
@@ -38,10 +45,14 @@ __all__ = [
     "Tagged",
     "Taken",
     "UnitRows",
+    "Which",
     "cg",
     "jacobi",
+    "lanczos",
     "log_determinant",
     "nystrom",
     "pivoted_cholesky",
     "solve",
+    "spectral_density",
+    "trace",
 ]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -11,7 +10,9 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.linear.lowrank import LowRank
 from regraft.linear.operator import Identity, Operator
+from regraft.linear.quadrature import quadrature
 from regraft.linear.tags import Tag
+from regraft.linear.trace import random_signs
 
 __all__ = ["log_determinant"]
 
@@ -55,42 +56,13 @@ def log_determinant(
     known = size * math.log(shift) + float(torch.log1p(values / shift).sum())
     root = Identity(size, operator.dtype, device=operator.device)
     turned = root if low is None else root + LowRank(low.basis, (1 + low.values / shift).rsqrt() - 1)
-    generator = torch.Generator().manual_seed(seed)
-    signs = torch.randint(0, 2, (size, probes), generator=generator).to(operator.device, operator.dtype) * 2 - 1
+    signs = random_signs(operator, probes, torch.Generator().manual_seed(seed))
 
     def product(vectors: Tensor) -> Tensor:
         inside = turned.apply(vectors)
         return turned.apply(operator.apply(inside) / shift + inside)
 
-    found = size * _quadrature(product, signs / size**0.5, min(steps, size))
+    nodes, weights = quadrature(product, signs / size**0.5, steps)
+    floor = torch.finfo(operator.dtype).eps  # of the matrix, none of whose eigenvalues is far below one
+    found = size * (weights * nodes.clamp_min(floor).log()).sum(1)
     return known + float(found.mean()), float(found.std()) / probes**0.5
-
-
-def _quadrature(product: Callable[[Tensor], Tensor], start: Tensor, steps: int) -> Tensor:
-    """qᵀ log(M) q for each column q of unit norm, by Lanczos with full reorthogonalisation; float64."""
-    columns = start.shape[1]
-    basis = [start]
-    diagonal = torch.ones(columns, steps, dtype=torch.float64)
-    beside = torch.zeros(columns, steps, dtype=torch.float64)
-    alive = torch.ones(columns, dtype=torch.bool)
-    for step in range(steps):
-        image = product(basis[-1])
-        if not bool(torch.isfinite(image).all()):
-            raise SolverError("a product in a log determinant", expected="finite numbers", got="NaN or infinity")
-        level = (image * basis[-1]).sum(0).to("cpu", torch.float64)
-        # a probe whose Krylov space is exhausted goes on as an eigenvalue of one that nothing leads to
-        diagonal[:, step] = torch.where(alive, level, torch.ones_like(level))
-        for _ in range(2):
-            for earlier in basis:
-                image = image - earlier * (image * earlier).sum(0)
-        norm = torch.linalg.vector_norm(image, dim=0)
-        beside[:, step] = torch.where(alive, norm.to("cpu", torch.float64), torch.zeros_like(level))
-        alive = alive & (beside[:, step] > 1e2 * torch.finfo(start.dtype).eps * level.abs())
-        beside[:, step] = torch.where(alive, beside[:, step], torch.zeros_like(level))
-        if not bool(alive.any()):
-            break
-        basis.append(image / torch.where(norm > 0, norm, torch.ones_like(norm)))
-    inner = torch.diag_embed(diagonal) + torch.diag_embed(beside[:, :-1], 1) + torch.diag_embed(beside[:, :-1], -1)
-    levels, vectors = torch.linalg.eigh(inner)
-    floor = torch.finfo(start.dtype).eps
-    return (vectors[:, 0].square() * levels.clamp_min(floor).log()).sum(1)

@@ -1,0 +1,353 @@
+"""Lanczos with full reorthogonalisation: extreme eigenvalues of a symmetric operator, each with its bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor
+
+from regraft.errors import SolverError
+from regraft.linear.operator import Operator
+from regraft.linear.tags import Tag
+
+__all__ = ["Eigenvalues", "Krylov", "Which", "check_symmetric", "lanczos"]
+
+Which = Literal["largest", "smallest", "magnitude"]
+Progress = Callable[[int, int], None]
+_CHUNK = 32  # vectors that are allocated at a time
+_ROUNDING = 64.0  # the multiple of eps ‖A‖ to which products are trusted
+_DOUBTFUL = 0.03  # of ‖A‖: how well the first eigenvalue of what is left is known before a copy is excluded
+
+
+@dataclass(frozen=True, eq=False)
+class Eigenvalues:
+    """Extreme eigenvalues of a symmetric operator A, and what is proved of each.
+
+    Attributes:
+        values: θ, ``(k,)``, float64, from the wanted end inwards (by magnitude: the largest first).
+        bounds: r, ``(k,)``: ‖A y − θ y‖ of the unit Ritz vector y as Lanczos knows it (|β_m s_mi|, and what rounding
+            took of A's symmetry), plus 64 eps ‖A‖ for the rounding of a product. *There is* an eigenvalue of A within
+            r of θ, whatever else A is like. θ is mostly far nearer: its error is about r² / gap.
+        vectors: y, ``(n, k)``, orthonormal, or ``None`` where not asked for.
+        converged: whether every bound is within the tolerance.
+        products: products with A.
+        message: a sentence that says what happened and, if not converged, what to do.
+
+    That these are *the* extreme ones, that none between them was missed, no method can prove that knows A by products
+    alone. From a random start the largest is underrated by a share ε of the spectrum's width after m steps with a
+    probability below 1.65 √n exp(−√ε (2m − 1)) (Kuczyński and Woźniakowski, 1992, Theorem 3.3). Equal eigenvalues are
+    seen once, and so may be very close ones; ``lanczos(…, copies=True)`` looks for the others.
+    """
+
+    values: Tensor
+    bounds: Tensor
+    vectors: Tensor | None
+    converged: bool
+    products: int
+    message: str
+
+    def residuals(self, operator: Operator) -> Tensor:
+        """‖A y − θ y‖ for every eigenvalue, ``(k,)``, float64, by k products with A.
+
+        Raises:
+            SolverError: the vectors were not asked for.
+        """
+        if self.vectors is None:
+            raise SolverError("residuals of eigenvalues", expected="vectors", got="none", do="give vectors=True")
+        images = operator.apply(self.vectors) - self.vectors * self.values.to(self.vectors)
+        return torch.linalg.vector_norm(images, dim=0).to("cpu", torch.float64)
+
+
+class Krylov:
+    """Orthonormal bases Q of the Krylov spaces of c starting vectors, side by side, and QᵀAQ of each.
+
+    Every vector is made orthogonal to all earlier ones, twice, so that Q is orthonormal to rounding. QᵀAQ is kept as
+    it is found, not as the tridiagonal matrix of exact arithmetic: what rounding takes of A's symmetry shows in it.
+    A step costs a product with c vectors and 8 n c m operations, m the vectors so far, which stay in memory.
+
+    Args:
+        product: A V for ``(n, c)``.
+        start: ``(n, c)``, columns of unit norm.
+        limit: the most steps.
+        fresh: draws a vector ``(n,)`` to go on from when the space is exhausted (c = 1 only). Without it an exhausted
+            column ends, and the rest of its projection is zero.
+    """
+
+    def __init__(
+        self,
+        product: Callable[[Tensor], Tensor],
+        start: Tensor,
+        limit: int,
+        *,
+        fresh: Callable[[], Tensor] | None = None,
+    ) -> None:
+        self._product, self._fresh = product, fresh
+        self.size, columns = start.shape
+        self.dtype = start.dtype
+        self.limit = min(limit, self.size)
+        self.steps, self.exhausted = 0, False
+        self._following: Tensor | None = start.T.contiguous()
+        self._chunks: list[Tensor] = []
+        self._inner = torch.zeros(columns, self.limit, self.limit, dtype=torch.float64)
+        self._outside = torch.zeros(columns, self.limit, dtype=torch.float64)  # ‖(I − QQᵀ) A q_j‖
+
+    @property
+    def ended(self) -> bool:
+        """Whether no step is left: all columns are exhausted, or the limit is reached."""
+        return self._following is None or self.steps == self.limit
+
+    @property
+    def projection(self) -> Tensor:
+        """T = QᵀAQ, ``(c, m, m)``, float64, symmetric; tridiagonal up to rounding."""
+        inner = self._inner[:, : self.steps, : self.steps]
+        return (inner + inner.mT) / 2
+
+    def residuals(self, mixes: Tensor) -> Tensor:
+        """‖A Q s − Q T s‖ for every column s of ``mixes`` ``(m, k)``, in the first space."""
+        inner = self._inner[0, : self.steps, : self.steps]
+        inside = (inner - inner.T) / 2 @ mixes
+        outside = (self._outside[0, : self.steps, None] * mixes).abs().sum(0)
+        return (inside.square().sum(0) + outside.square()).sqrt()
+
+    def combine(self, mixes: Tensor) -> Tensor:
+        """Q S, ``(n, k)``, for S ``(m, k)``, in the first space."""
+        parts, done = [], 0
+        for chunk in self._chunks:
+            used = min(chunk.shape[1], self.steps - done)
+            parts.append(chunk[0, :used].T @ mixes[done : done + used].to(chunk.device, chunk.dtype))
+            done += used
+        return torch.stack(parts).sum(0)
+
+    def step(self) -> None:
+        """One product with each column's next vector."""
+        if self._following is None or self.steps == self.limit:
+            raise SolverError("a step of Lanczos", expected="a space that is not exhausted", got=f"{self.steps} steps")
+        current, place = self._following, self.steps
+        if place % _CHUNK == 0:
+            columns, size = current.shape
+            self._chunks.append(current.new_empty(columns, min(_CHUNK, self.limit - place), size))
+        self._chunks[-1][:, place % _CHUNK] = current
+        self.steps += 1
+        if place and not self.exhausted:
+            self._outside[:, place - 1] = 0.0  # that part is in Q now
+        image = self._product(current.T).T.contiguous()
+        if not bool(torch.isfinite(image).all()):
+            do = "look for NaN in the inputs and the parameters, or use a wider dtype"
+            raise SolverError("a product in Lanczos", expected="finite numbers", got="NaN or infinity", do=do)
+        whole = torch.linalg.vector_norm(image, dim=1).to("cpu", torch.float64)
+        image, found = self._orthogonal(image)
+        self._inner[:, : self.steps, place] = found
+        norm = torch.linalg.vector_norm(image, dim=1).to("cpu", torch.float64)
+        self._outside[:, place] = norm
+        largest = self._inner[:, : self.steps, : self.steps].abs().amax((1, 2))
+        alive = norm > torch.finfo(image.dtype).eps * torch.maximum(100 * whole, 4 * largest)
+        if self.steps < self.limit:
+            self._inner[:, place + 1, place] = torch.where(alive, norm, torch.zeros_like(norm))
+        scale = torch.where(alive, norm, torch.full_like(norm, torch.inf)).to(image.device, image.dtype)
+        self.exhausted = not bool(alive.any())
+        self._following = self._renewed() if self.exhausted else image / scale[:, None]
+
+    def _orthogonal(self, image: Tensor) -> tuple[Tensor, Tensor]:
+        """Vectors ``(c, n)`` less their parts in Q, and the parts' coefficients ``(c, m)``; twice over."""
+        found = torch.zeros(len(image), self.steps, dtype=torch.float64)
+        for column, vector in enumerate(image):
+            for _ in range(2):
+                done = 0
+                for chunk in self._chunks:
+                    used = chunk[column, : self.steps - done]
+                    part = torch.mv(used, vector)
+                    vector = torch.addmv(vector, used.T, part, alpha=-1)
+                    found[column, done : done + len(used)] += part.to("cpu", torch.float64)
+                    done += len(used)
+            image[column] = vector
+        return image, found
+
+    def _renewed(self) -> Tensor | None:
+        """A unit vector orthogonal to Q, where there is one."""
+        if self._fresh is None or self.steps == self.size:
+            return None
+        image, _ = self._orthogonal(self._fresh()[None])
+        image = image / torch.linalg.vector_norm(image)
+        image, _ = self._orthogonal(image)
+        return image / torch.linalg.vector_norm(image)
+
+
+def check_symmetric(operator: Operator, what: str) -> None:
+    """Raises:
+    SolverError: the operator is empty or not tagged symmetric.
+    """
+    if Tag.SYMMETRIC not in operator.tags or not operator.shape[0]:
+        do = "wrap it in Tagged if it is symmetric by construction"
+        raise SolverError(what, expected="an operator tagged symmetric, not empty", got=repr(operator), do=do)
+
+
+def lanczos(
+    operator: Operator,
+    k: int = 1,
+    *,
+    which: Which = "largest",
+    tol: float = 1e-3,
+    max_products: int | None = None,
+    vectors: bool = False,
+    copies: bool = False,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> Eigenvalues:
+    """The k extreme eigenvalues of a symmetric A by Lanczos with full reorthogonalisation, from a random start.
+
+    Stops after the first product that brings every one of the k bounds to ``tol`` times its eigenvalue (or to the
+    level of rounding). An exhausted Krylov space (fewer distinct eigenvalues than steps) is gone on from by a new
+    random vector. Cost: m products, 4 n m² operations and n m numbers of memory for their vectors: nothing restarts.
+
+    Lanczos (1950); Paige (1971); Parlett, The Symmetric Eigenvalue Problem (1998), Chapter 13.
+
+    Args:
+        operator: A, ``(n, n)``, tagged symmetric.
+        k: how many; all n where there are not more.
+        which: ``largest`` and ``smallest`` are algebraic; ``magnitude``: by absolute value.
+        tol: of ``bounds`` relative to the eigenvalue.
+        max_products: the budget; 10 k + 50 by default.
+        vectors: whether Ritz vectors are given.
+        copies: look for missed eigenvalues, copies of equal ones above all: Lanczos again from a fresh random vector,
+            on A less what was found, as often as that finds something; at the price of 5 to 20 products each time,
+            within the budget.
+        seed: of the start.
+        progress: called with (products, budget).
+
+    Raises:
+        SolverError: an operator not tagged symmetric, a number out of range, or NaN in a product. (Too small a budget
+            is no error: the outcome says so.)
+    """
+    check_symmetric(operator, "Lanczos")
+    if k < 1 or not tol > 0 or which not in get_args(Which) or (max_products is not None and max_products < 1):
+        expected = f"k of 1 or more, a positive tolerance and budget, which of {', '.join(get_args(Which))}"
+        raise SolverError("Lanczos", expected=expected, got=f"k={k}, tol={tol}, {max_products} products, {which!r}")
+    budget = 10 * k + 50 if max_products is None else max_products
+    generator = torch.Generator().manual_seed(seed)
+    search = _Search(operator, which, tol, budget, generator, progress)
+    found = search.run(min(k, operator.shape[0]), vectors or copies)
+    if copies:
+        found = search.complete(found)
+    found = replace(found, message=_message(found, k, int(search.good(found).sum()), tol, budget))
+    return found if vectors else replace(found, vectors=None)
+
+
+@dataclass
+class _Search:
+    """A search for extreme eigenvalues, with what it may spend."""
+
+    operator: Operator
+    which: Which
+    tol: float
+    budget: int
+    generator: torch.Generator
+    progress: Progress | None
+    spent: int = 0
+    scale: float = 0.0  # ‖A‖, as far as it is seen
+
+    def draw(self) -> Tensor:
+        drawn = torch.randn(self.operator.shape[0], generator=self.generator, dtype=torch.float64)
+        return drawn.to(self.operator.device, self.operator.dtype)
+
+    def run(self, k: int, vectors: bool, known: Eigenvalues | None = None) -> Eigenvalues:
+        """k eigenvalues of A; or of what it is on the complement of known Ritz vectors, as far as they beat the known.
+
+        A vector y of that complement has ‖A y − θ y‖² ≤ r² + Σ r_j², r its residual there, r_j those of the known.
+        """
+        basis = None if known is None else known.vectors
+
+        def less(x: Tensor) -> Tensor:
+            return x if basis is None else x - basis @ (basis.T @ x)
+
+        def fresh() -> Tensor:
+            drawn = less(less(self.draw()))
+            return drawn / torch.linalg.vector_norm(drawn)
+
+        limit = min(self.budget - self.spent, self.operator.shape[0] - (0 if basis is None else basis.shape[1]))
+        space = Krylov(lambda x: less(self.operator.apply(x)), fresh()[:, None], limit, fresh=fresh)
+        while True:
+            renewed = space.exhausted
+            space.step()
+            self.spent += 1
+            if self.progress is not None:
+                self.progress(self.spent, self.budget)
+            # a vector that an exhausted space goes on from has its say before anything is decided
+            due = space.steps % max(1, space.steps // 50) == 0 and (renewed or not space.exhausted)
+            if not space.ended and (not due or space.steps < k):
+                continue
+            found, mixes = _ritz(space, k, self.which)
+            found = replace(found, converged=len(found.values) == k and bool(self.good(found).all()))
+            if found.converged or space.ended or (known is not None and self._beaten(found, known)):
+                break
+        bounds = found.bounds if known is None else (found.bounds.square() + known.bounds.square().sum()).sqrt()
+        return replace(found, bounds=bounds, vectors=space.combine(mixes) if vectors else None, products=self.spent)
+
+    def good(self, found: Eigenvalues) -> Tensor:
+        """Which eigenvalues are within the tolerance, or known to rounding."""
+        self.scale = max(self.scale, float(found.values.abs().max()))
+        floor = 2 * _floor(self.operator.dtype, self.scale)
+        return found.bounds <= torch.clamp(self.tol * found.values.abs(), min=floor)
+
+    def _beaten(self, found: Eigenvalues, known: Eigenvalues) -> bool:
+        """Whether the first that is found, as far as it is known, stands behind the last that is known."""
+        first, bound = _rank(found.values, self.which)[0], found.bounds[0]
+        clear = first + bound < _rank(known.values, self.which)[-1]
+        return bool(clear) and bool(bound <= _DOUBTFUL * self.scale)
+
+    def complete(self, found: Eigenvalues) -> Eigenvalues:
+        """What is found, and what it had missed in the place of its last ones."""
+        k, every, good = len(found.values), found, found.converged
+        while good and every.vectors is not None and every.vectors.shape[1] < self.operator.shape[0]:
+            if self.spent >= self.budget:
+                good = False
+                break
+            rest = self.run(1, True, known=every)
+            beaten = bool(_rank(rest.values, self.which)[0] <= _rank(every.values, self.which)[k - 1])
+            good = beaten or rest.converged
+            if not good or beaten:
+                break
+            every = _merged(every, rest, self.which)
+        basis = None if every.vectors is None else every.vectors[:, :k]
+        return Eigenvalues(every.values[:k], every.bounds[:k], basis, good, self.spent, "")
+
+
+def _rank(values: Tensor, which: Which) -> Tensor:
+    """What is largest for the wanted eigenvalues."""
+    return values.abs() if which == "magnitude" else values if which == "largest" else -values
+
+
+def _floor(dtype: torch.dtype, scale: float) -> float:
+    return _ROUNDING * torch.finfo(dtype).eps * scale
+
+
+def _ritz(space: Krylov, k: int, which: Which) -> tuple[Eigenvalues, Tensor]:
+    """The k wanted Ritz values of a space (fewer where it has fewer) and their mixes ``(m, k)``."""
+    values, mixes = torch.linalg.eigh(space.projection[0])
+    order = _rank(values, which).argsort(descending=True, stable=True)[:k]
+    bounds = space.residuals(mixes[:, order]) + _floor(space.dtype, float(values.abs().max()))
+    return Eigenvalues(values[order], bounds, None, False, space.steps, ""), mixes[:, order]
+
+
+def _merged(first: Eigenvalues, second: Eigenvalues, which: Which) -> Eigenvalues:
+    values, bounds = torch.cat([first.values, second.values]), torch.cat([first.bounds, second.bounds])
+    order = _rank(values, which).argsort(descending=True, stable=True)
+    vectors = None
+    if first.vectors is not None and second.vectors is not None:
+        vectors = torch.cat([first.vectors, second.vectors], 1)[:, order.to(first.vectors.device)]
+    return replace(first, values=values[order], bounds=bounds[order], vectors=vectors)
+
+
+def _message(found: Eigenvalues, wanted: int, good: int, tol: float, budget: int) -> str:
+    count = len(found.values)
+    if not found.converged:
+        return (
+            f"Not converged: {good} of {wanted} eigenvalues are within {tol:.1e} of themselves after {found.products} "
+            f"products of at most {budget}; raise max_products, loosen tol, or ask for fewer."
+        )
+    worst = float((found.bounds / found.values.abs().clamp_min(torch.finfo(torch.float64).tiny)).max())
+    near = f"each within {worst:.1e} of itself" if worst <= tol else "those near zero to rounding"
+    fewer = "" if count == wanted else f" There are no more than {count}."
+    return f"Converged: {count} eigenvalues in {found.products} products, {near}.{fewer}"
