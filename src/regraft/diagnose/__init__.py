@@ -1,5 +1,6 @@
 """Measures of a network, its features and its head: numbers in, numbers out; no method, no training, no record."""
 
+from regraft.diagnose.curvature import Hessian, Spectrum, curvature, ggn
 from regraft.diagnose.drift import Axes, Drift, axes, drift
 from regraft.diagnose.energy import Energy, energy, shares
 from regraft.diagnose.exchange import exchange
@@ -20,18 +21,22 @@ __all__ = [
     "Drift",
     "Energy",
     "Fisher",
+    "Hessian",
     "JacobianSpectrum",
     "Kernel",
     "LayerChange",
     "LossHessian",
     "Objective",
     "ProductError",
+    "Spectrum",
     "axes",
+    "curvature",
     "drift",
     "energy",
     "exchange",
     "feature_kernel",
     "fisher",
+    "ggn",
     "jacobian_similarities",
     "jacobian_similarity",
     "jacobian_spectrum",

@@ -1,0 +1,139 @@
+"""The Hessian of an Objective as an operator, and its Gauss-Newton matrix."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+import torch
+from torch import Tensor
+
+from regraft.diagnose.fisher import Fisher, fisher
+from regraft.diagnose.objective import Objective
+from regraft.errors import ModelError
+from regraft.linear import Operator, Tag
+
+__all__ = ["Hessian", "ggn"]
+
+
+@final
+class Hessian(Operator):
+    """∇²L(θ), ``(P, P)`` over the flattened selected parameters: exact, symmetric, indefinite in general.
+
+    H v = ∇_θ (∇L(θ)ᵀ v), reverse mode over reverse mode (Pearlmutter, 1994). The graph of ∇L is made once for each
+    batch and kept: then a product is one pass back through it, 1.5 to 2.5 gradients long. Batches whose graphs do not
+    fit in ``memory`` have theirs made anew at every product, at about twice the price. Batches are added up in order,
+    so equal calls give equal bits. At a kink (ReLU) the second derivative is that of the piece that autograd takes.
+
+    Args:
+        objective: L; its ``point`` is θ. Parameters that L does not depend on have rows of zeros.
+        memory: bytes that graphs may keep; the first one is always kept.
+
+    Attributes:
+        loss: L(θ).
+        gradient: ∇L(θ), ``(P,)``.
+        kept: how many batches have their graphs kept.
+        bytes: about how much that takes; 0 where one batch is all.
+
+    Raises:
+        ModelError: the outputs cannot be differentiated, or (at a product) not twice.
+    """
+
+    def __init__(self, objective: Objective, *, memory: int = 2**31) -> None:
+        super().__init__((objective.size,) * 2, objective.dtype, tags=(Tag.SYMMETRIC,), device=objective.device)
+        self.objective, self.shapes = objective, dict(objective.shapes)
+        count = len(list(objective.batches()))
+        each = _bytes(objective) if count > 1 else 0
+        self.kept = count if not each else max(1, min(count, memory // each))
+        self.bytes = each * self.kept
+        self._graphs: list[_Graph] = []
+        self.loss, self.gradient = 0.0, torch.zeros(objective.size, dtype=self.dtype, device=self.device)
+        for loss, leaves in objective.graphs():
+            graph = _Graph(loss, list(leaves.values()))
+            self.loss += float(loss.detach())
+            self.gradient += torch.cat([part.detach().reshape(-1) for part in graph.gradient])
+            if len(self._graphs) < self.kept:
+                self._graphs.append(graph)
+
+    def _apply(self, vectors: Tensor) -> Tensor:
+        columns = [column.contiguous() for column in vectors.T]
+        found = torch.zeros(len(columns), self.shape[0], dtype=self.dtype, device=self.device)
+        for graph in self._graphs:
+            graph.add(columns, found)
+        for loss, leaves in self.objective.graphs(first=self.kept):
+            _Graph(loss, list(leaves.values())).add(columns, found)
+        return found.T
+
+    _adjoint = _apply
+
+
+class _Graph:
+    """∇L of one batch, with its graph."""
+
+    def __init__(self, loss: Tensor, leaves: list[Tensor]) -> None:
+        self.leaves = leaves
+        self.gradient = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True, materialize_grads=True)
+
+    def add(self, columns: list[Tensor], found: Tensor) -> None:
+        """Adds H v of every column v to the rows of ``found``."""
+        curved = [place for place, part in enumerate(self.gradient) if part.requires_grad]
+        if not curved:  # the loss is linear in the parameters
+            return
+        gradient, sizes = [self.gradient[place] for place in curved], [leaf.numel() for leaf in self.leaves]
+        for row, column in enumerate(columns):
+            pieces = column.split(sizes)
+            given = [pieces[place].view_as(self.leaves[place]) for place in curved]
+            try:
+                parts = torch.autograd.grad(
+                    gradient, self.leaves, given, retain_graph=True, allow_unused=True, materialize_grads=True
+                )
+            except RuntimeError as error:
+                raise ModelError(
+                    "the Hessian of a network",
+                    expected="a network that can be differentiated twice",
+                    got=str(error).splitlines()[0],
+                    do="take matrix='ggn', or leave out the parameters below that operation with select",
+                ) from error
+            found[row] += torch.cat([part.reshape(-1) for part in parts])
+
+
+def ggn(objective: Objective, *, fast: bool = True) -> Fisher:
+    """Σ_i w_i J_iᵀ H_i J_i, ``(P, P)``, of the same rows, loss and parameters: see :func:`regraft.diagnose.fisher`.
+
+    The Hessian without the curvature of the network itself; positive semi-definite, and for these losses the Fisher
+    matrix. Near a minimum that fits its targets the two agree.
+
+    Args:
+        objective: L, with BatchNorm by its running statistics.
+        fast: whether activations are kept, for products of about 1.3 gradients.
+
+    Raises:
+        ModelError: an objective whose rows depend on each other (``batchnorm="batch"``), or as ``fisher`` does.
+    """
+    if objective.batchnorm != "running":
+        expected, do = "BatchNorm by its running statistics", "leave batchnorm='batch' out, or take matrix='hessian'"
+        raise ModelError("a Gauss-Newton matrix", expected=expected, got="rows that depend on their batch", do=do)
+    return fisher(
+        objective.network,
+        [batch for _, _, batch in objective.batches()],
+        loss=objective.loss,
+        select=list(objective.point),
+        weights=objective.weights,
+        dtype=objective.dtype,
+        batch_size=objective.batch_size,
+        fast=fast,
+    )
+
+
+def _bytes(objective: Objective) -> int:
+    """What the graph of the first batch keeps."""
+    seen: dict[int, int] = {}
+
+    def pack(value: Tensor) -> Any:
+        storage = value.untyped_storage()
+        seen[storage.data_ptr()] = storage.nbytes()
+        return value.detach()
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        loss, leaves = next(objective.graphs())
+        _Graph(loss, list(leaves.values()))
+    return sum(seen.values())
