@@ -142,3 +142,19 @@ def test_batches_without_weight_are_left_out(x: torch.Tensor, codes: torch.Tenso
     assert [part.rows for _, part in parts] == [5, 5, 5, 3]
     with pytest.raises(DataError, match="weight above 0"):
         Objective(network, x, codes, weights=torch.zeros(23)).split()
+
+
+def test_statistics_of_batches_are_not_written(x: torch.Tensor, codes: torch.Tensor) -> None:
+    network = _network(_module(norm=True))
+    before = {name: value.clone() for name, value in network.buffers.items()}
+    Objective(network, x, codes, batchnorm="batch", batch_size=23).value()
+    assert all(torch.equal(value, before[name]) for name, value in network.buffers.items())
+    assert "1.num_batches_tracked" in before
+
+
+def test_losses_of_several_points_at_once(x: torch.Tensor, codes: torch.Tensor) -> None:
+    objective = Objective(_network(_module()), x, codes, dtype=torch.float64)
+    outputs = torch.stack([objective.start, 2 * objective.start])[:, 3:9]
+    found = objective.losses(outputs, 3)
+    assert found.shape == (2, 6)
+    assert torch.equal(found, torch.stack([objective.losses(part, 3) for part in outputs]))

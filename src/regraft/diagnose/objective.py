@@ -31,7 +31,7 @@ from regraft.heads.losses import LOSSES
 from regraft.linear import Blocks
 from regraft.network import Network
 
-__all__ = ["LossName", "Objective", "row_weights"]
+__all__ = ["LossName", "Objective", "row_weights", "use_batches"]
 
 LossName = Literal["softmax", "sigmoid", "squared"]
 Statistics = Literal["running", "batch"]
@@ -54,6 +54,7 @@ class Objective:
 
     Attributes:
         network: a private copy of f in ``dtype``.
+        source: f as it was given.
         point: θ, the selected parameters by name.
         outputs_width: C.
 
@@ -82,6 +83,7 @@ class Objective:
         self.dtype = dtype or network.params[names[0]].dtype
         self.loss, self.batch_size = loss, max(1, int(batch_size))
         self.network, self.policy = private_copy(network, self.dtype), network.policy
+        self.source = network
         self.point = Blocks({name: self.network.params[name] for name in names})
         self.shapes = {name: tuple(value.shape) for name, value in self.point.items()}
         self.size = sum(prod(shape) for shape in self.shapes.values())
@@ -91,12 +93,12 @@ class Objective:
         ]
         self.rows = self._batches[-1][1]
         if batchnorm == "batch":
-            _use_batches(self.network.module)
+            use_batches(self.network.module)
         elif batchnorm != "running":
             raise DataError("the statistics of BatchNorm", expected="running or batch", got=repr(batchnorm))
         self.batchnorm = batchnorm
         with torch.no_grad():
-            self.start = torch.cat([self._forward(self.point, batch) for _, _, batch in self._batches])
+            self.start = torch.cat([self.forward(self.point, batch) for _, _, batch in self._batches])
         if not self.start.is_floating_point() or self.start.ndim != 2:
             got = f"{tuple(self.start.shape)} of {self.start.dtype}"
             raise ModelError("the outputs of a network", expected="(N, C) of a floating dtype", got=got)
@@ -136,24 +138,26 @@ class Objective:
             raise DataError("the batches of an objective", expected="rows with a weight above 0", got="none")
         return tuple(found)
 
-    def _forward(self, point: Mapping[str, Tensor], batch: Any) -> Tensor:
-        """f at a point; of a copy of the batch, for networks may write into what they are given."""
+    def forward(self, point: Mapping[str, Tensor], batch: Any) -> Tensor:
+        """f of a batch, ``(n, C)``, at a point; of a copy of it, for networks may write into what they are given."""
         given = pytree.tree_map(lambda v: v.clone() if isinstance(v, Tensor) else v, batch)
         with self.policy.differentiable():
             return self.network(point, {}, given)
 
     def losses(self, outputs: Tensor, start: int = 0) -> Tensor:
-        """w_i ℓ(y_i, f_i), ``(n,)``, of the outputs ``(n, C)`` of the rows from ``start`` on; differentiable."""
-        rows = slice(start, start + len(outputs))
-        problems = outputs[:, :, None]  # a row is a problem of its own
-        return LOSSES[self.loss].value(problems, self.targets[rows, :, None], self.weights[rows, None])
+        """w_i ℓ(y_i, f_i), ``(…, n)``, of the outputs ``(…, n, C)`` of the rows from ``start`` on; differentiable."""
+        rows = slice(start, start + outputs.shape[-2])
+        problems = outputs.reshape(-1, outputs.shape[-1])[:, :, None]  # a row is a problem of its own
+        targets = self.targets[rows].expand_as(outputs).reshape(-1, outputs.shape[-1])[:, :, None]
+        weights = self.weights[rows].expand(outputs.shape[:-1]).reshape(-1, 1)
+        return LOSSES[self.loss].value(problems, targets, weights).view(outputs.shape[:-1])
 
     def outputs(self, point: Mapping[str, Tensor] | None = None) -> Tensor:
         """f(θ, x), ``(N, C)``, at a point (names left out keep their values)."""
         if point is None:
             return self.start
         with torch.no_grad():
-            return torch.cat([self._forward(point, batch) for _, _, batch in self._batches])
+            return torch.cat([self.forward(point, batch) for _, _, batch in self._batches])
 
     def value(self, point: Mapping[str, Tensor] | None = None) -> float:
         """L(θ), added up in float64."""
@@ -178,7 +182,7 @@ class Objective:
         """
         for start, _, batch in self._batches[first:]:
             leaves = Blocks({k: v.detach().clone().requires_grad_(True) for k, v in (point or self.point).items()})
-            loss = self.losses(self._forward(leaves, batch), start).sum()
+            loss = self.losses(self.forward(leaves, batch), start).sum()
             if not loss.requires_grad:
                 raise ModelError(
                     "the gradient of a loss",
@@ -225,11 +229,11 @@ def _targets(targets: Tensor, outputs: Tensor, loss: str) -> Tensor:
     return targets.to(outputs.dtype)
 
 
-def _use_batches(module: nn.Module) -> None:
-    """BatchNorm normalises by the batch and keeps its running statistics, for its momentum is zero."""
+def use_batches(module: nn.Module) -> None:
+    """Make BatchNorm normalise by the batch; its running statistics are taken from this module, not written to."""
     found = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
     if not found:
         raise ModelError("statistics of batches", expected="a network with BatchNorm", got="none in it")
     for part in found:
-        part.train()
-        part.momentum = 0.0
+        part.running_mean = part.running_var = part.num_batches_tracked = None
+        part.track_running_stats = False
