@@ -124,6 +124,7 @@ class Replay:
         dtype: of the arithmetic.
         whole: answer nothing: every pass runs the whole network.
         exact: parameters to be set in ``dtype``, where it is another than the network's.
+        cut: path of a module with chosen parameters whose output is recorded too: later passes begin behind it.
     """
 
     def __init__(
@@ -134,8 +135,9 @@ class Replay:
         *,
         whole: bool = False,
         exact: Mapping[str, Tensor] | None = None,
+        cut: str = "",
     ) -> None:
-        self.names, self.dtype, self.whole = tuple(names), dtype, whole
+        self.names, self.dtype, self.whole, self.cut = tuple(names), dtype, whole, cut
         self.network = private_copy(network, dtype)
         for name, value in (exact or {}).items():
             self.network.module.get_parameter(name).data = value.clone()
@@ -179,8 +181,8 @@ class Replay:
         return call
 
     def _is_clean(self, path: str, args: Any, kwargs: Any) -> bool:
-        if self.whole or path in self._reached:
-            return False
+        if path == self.cut or self.whole or path in self._reached:
+            return path == self.cut
         given = pytree.tree_leaves((args, kwargs))
         return not any(isinstance(value, Tensor) and value.requires_grad for value in given)
 
@@ -191,7 +193,7 @@ class Replay:
         finally:
             self._inside -= 1
         found = _Tree.of(out)
-        if found is None or any(leaf.requires_grad for leaf in found[1]):
+        if found is None or (path != self.cut and any(leaf.requires_grad for leaf in found[1])):
             self._reached.add(path)
             raise _AgainError
         self._pass.calls.append((path, count, found[0]))
