@@ -362,6 +362,20 @@ def test_a_function_inside_the_callback_is_not_the_networks(own: Zoo) -> None:
     assert all(torch.equal(values[key], torch.sigmoid(torch.tanh(expected[key]))) for key in expected)
 
 
+def test_a_raw_value_is_the_tensor_that_the_network_goes_on_with(own: Zoo) -> None:
+    network = own("positions-first")
+    site = next(name for name in network.match(["block"]))
+    seen: dict[bool, Tensor] = {}
+    for raw in (False, True):
+        with (
+            torch.no_grad(),
+            network.observe([site], lambda _, value, raw=raw: seen.update({raw: value.clone()}), raw=raw),
+        ):
+            network.forward(network.example(3))
+    assert seen[False].shape[0] == 3
+    assert torch.equal(seen[True].movedim(1, 0), seen[False])
+
+
 def test_hooks_are_gone_afterwards_even_after_an_error(own: Zoo) -> None:
     network = own("residual")
     x = network.example(2)

@@ -229,16 +229,19 @@ class Network:
             output = torch.func.functional_call(self.module, tensors, args, kwargs)
         return reading(output, batch)
 
-    def observe(self, sites: Sequence[str], on_value: OnValue) -> contextlib.AbstractContextManager[None]:
+    def observe(
+        self, sites: Sequence[str], on_value: OnValue, *, raw: bool = False
+    ) -> contextlib.AbstractContextManager[None]:
         """Inside this context every forward pass calls ``on_value(name, value)`` for each named site.
 
         The value comes at the moment it exists and has its site's layout; the network may overwrite it as
-        soon as ``on_value`` returns, so use it up there or clone it.
+        soon as ``on_value`` returns, so use it up there or clone it. With ``raw`` it is the very tensor that the
+        network goes on with, its axes as they are: hooks on it hear the gradient of what comes after.
 
         Raises:
             TapError: a name is no site of this network, or a pass did not come by all of them.
         """
-        return observe(self.module, self._trace, sites, on_value)
+        return observe(self.module, self._trace, sites, on_value, raw=raw)
 
     def example(self, rows: int = 2) -> Any:
         """A batch of the right form with seeded random content, on the network's device."""

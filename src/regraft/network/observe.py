@@ -37,8 +37,8 @@ class _FunctionWatch(TorchFunctionMode):
 class _Observer:
     """Delivers the values of chosen taps while the module runs."""
 
-    def __init__(self, trace: Trace, taps: Sequence[Tap], on_value: OnValue) -> None:
-        self.trace, self.on_value = trace, on_value
+    def __init__(self, trace: Trace, taps: Sequence[Tap], on_value: OnValue, raw: bool) -> None:
+        self.trace, self.on_value, self.raw = trace, on_value, raw
         self.by_module: dict[tuple[str, str], dict[int, list[Tap]]] = {}
         self.by_function: dict[int, Tap] = {}
         self.final = [tap for tap in taps if tap.source == "reading"]
@@ -61,7 +61,7 @@ class _Observer:
         self.delivered += 1
         self.running = False  # functions that the callee calls are none of the network's
         try:
-            self.on_value(tap.site.name, tap.form(value))
+            self.on_value(tap.site.name, value if self.raw else tap.form(value))
         finally:
             self.running = True
 
@@ -99,12 +99,15 @@ class _Observer:
 
 
 @contextlib.contextmanager
-def observe(module: nn.Module, trace: Trace, names: Sequence[str], on_value: OnValue) -> Iterator[None]:
+def observe(
+    module: nn.Module, trace: Trace, names: Sequence[str], on_value: OnValue, *, raw: bool = False
+) -> Iterator[None]:
     """Call ``on_value(name, value)`` for the named sites during every forward pass inside.
 
     Only the modules of these sites are hooked, and function calls are watched only if a site needs it.
-    The value has its site's layout, ``(B, C, H, W)``, ``(B, L, D)`` or ``(B, D)``. It may be overwritten
-    by the network as soon as ``on_value`` returns: use it up there, or clone it.
+    The value has its site's layout, ``(B, C, H, W)``, ``(B, L, D)`` or ``(B, D)``; with ``raw`` it is the very tensor
+    that the network goes on with, its axes as they are. It may be overwritten by the network as soon as ``on_value``
+    returns: use it up there, or clone it.
 
     Only passes of this thread are observed; other threads that want to observe wait for their turn.
 
@@ -114,7 +117,7 @@ def observe(module: nn.Module, trace: Trace, names: Sequence[str], on_value: OnV
     table = {tap.site.name: tap for tap in trace.everything}
     if unknown := [name for name in names if name not in table]:
         raise TapError(f"{unknown[0]!r} is no tap of this network", do="choose with `network.match(patterns)`")
-    observer = _Observer(trace, [table[name] for name in dict.fromkeys(names)], on_value)
+    observer = _Observer(trace, [table[name] for name in dict.fromkeys(names)], on_value, raw)
     modules = dict(module.named_modules())
     hooks: list[Hook] = [(module, "before", observer.start)]
     hooks += [_hook(observer, modules[path], (path, source)) for path, source in observer.by_module]
