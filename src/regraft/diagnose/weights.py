@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regraft.errors import DataError
 
-__all__ = ["LayerChange", "weight_changes"]
+__all__ = ["LayerChange", "owner", "weight_changes"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +38,11 @@ class LayerChange:
         return self.change / self.before if self.before > 0 else math.inf
 
 
+def owner(name: str) -> str:
+    """The path of the module that owns a parameter: its layer; the name itself where the network owns it."""
+    return name.rpartition(".")[0] or name
+
+
 def weight_changes(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) -> tuple[LayerChange, ...]:
     """The change of every layer, in the order of ``before``, computed in float64.
 
@@ -53,7 +58,7 @@ def weight_changes(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) ->
     sums: dict[str, list[float]] = {}
     for name, value in before.items():
         first, last = value.detach().double(), after[name].detach().double()
-        held = sums.setdefault(name.rpartition(".")[0] or name, [0.0, 0.0, 0.0])
+        held = sums.setdefault(owner(name), [0.0, 0.0, 0.0])
         held[0] += float((last.to(first.device) - first).square().sum())
         held[1] += float(torch.linalg.vector_norm(first) ** 2)
         held[2] += value.numel()
