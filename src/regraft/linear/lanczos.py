@@ -18,6 +18,7 @@ __all__ = ["Eigenvalues", "Krylov", "Which", "check_symmetric", "lanczos"]
 Which = Literal["largest", "smallest", "magnitude"]
 Progress = Callable[[int, int], None]
 _CHUNK = 32  # vectors that are allocated at a time
+_ENOUGH = 0.7  # of a vector's length is left when it was orthogonal before
 _ROUNDING = 64.0  # the multiple of eps ‖A‖ to which products are trusted
 _DOUBTFUL = 0.03  # of ‖A‖: how well the first eigenvalue of what is left is known before a copy is excluded
 
@@ -64,9 +65,9 @@ class Eigenvalues:
 class Krylov:
     """Orthonormal bases Q of the Krylov spaces of c starting vectors, side by side, and QᵀAQ of each.
 
-    Every vector is made orthogonal to all earlier ones, twice, so that Q is orthonormal to rounding. QᵀAQ is kept as
-    it is found, not as the tridiagonal matrix of exact arithmetic: what rounding takes of A's symmetry shows in it.
-    A step costs a product with c vectors and 8 n c m operations, m the vectors so far, which stay in memory.
+    Every vector is made orthogonal to all earlier ones, as often as it takes for Q to be orthonormal to rounding. QᵀAQ
+    is kept as it is found, not as the tridiagonal matrix of exact arithmetic: what rounding takes of A's symmetry shows
+    in it. A step costs a product with c vectors and 4 n c m operations, m the vectors so far, which stay in memory.
 
     Args:
         product: A V for ``(n, c)``.
@@ -151,27 +152,41 @@ class Krylov:
         self._following = self._renewed() if self.exhausted else image / scale[:, None]
 
     def _orthogonal(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors ``(c, n)`` less their parts in Q, and the parts' coefficients ``(c, m)``; twice over."""
+        """Vectors ``(c, n)`` less their parts in Q, and the parts' coefficients ``(c, m)``.
+
+        First the two latest directions, in which nearly all lies; then all of them; and all again where that took more
+        than a rounding's worth (Daniel, Gragg, Kaufman and Stewart, 1976).
+        """
         found = torch.zeros(len(image), self.steps, dtype=torch.float64)
+        left = []
         for column, vector in enumerate(image):
-            for _ in range(2):
-                done = 0
-                for chunk in self._chunks:
-                    used = chunk[column, : self.steps - done]
-                    part = torch.mv(used, vector)
-                    vector = torch.addmv(vector, used.T, part, alpha=-1)
-                    found[column, done : done + len(used)] += part.to("cpu", torch.float64)
-                    done += len(used)
-            image[column] = vector
-        return image, found
+            rest, norm = self._swept(column, vector, found[column], max(0, self.steps - 2)), -1.0
+            before = float(torch.linalg.vector_norm(rest))
+            for _ in range(3):
+                rest = self._swept(column, rest, found[column], 0)
+                norm = float(torch.linalg.vector_norm(rest))
+                if norm >= _ENOUGH * before:
+                    break
+                before = norm
+            left.append(rest)
+        return torch.stack(left), found
+
+    def _swept(self, column: int, vector: Tensor, found: Tensor, first: int) -> Tensor:
+        """A vector less its parts along Q's vectors from the first on, whose coefficients are added to ``found``."""
+        for number in range(first // _CHUNK, len(self._chunks)):
+            start = number * _CHUNK
+            low, high = max(first, start), min(self.steps, start + _CHUNK)
+            used = self._chunks[number][column, low - start : high - start]
+            part = torch.mv(used, vector)
+            vector = torch.addmv(vector, used.T, part, alpha=-1)
+            found[low:high] += part.to("cpu", torch.float64)
+        return vector
 
     def _renewed(self) -> Tensor | None:
         """A unit vector orthogonal to Q, where there is one."""
         if self._fresh is None or self.steps == self.size:
             return None
         image, _ = self._orthogonal(self._fresh()[None])
-        image = image / torch.linalg.vector_norm(image)
-        image, _ = self._orthogonal(image)
         return image / torch.linalg.vector_norm(image)
 
 
@@ -200,7 +215,7 @@ def lanczos(
 
     Stops after the first product that brings every one of the k bounds to ``tol`` times its eigenvalue (or to the
     level of rounding). An exhausted Krylov space (fewer distinct eigenvalues than steps) is gone on from by a new
-    random vector. Cost: m products, 4 n m² operations and n m numbers of memory for their vectors: nothing restarts.
+    random vector. Cost: m products, 2 n m² operations and n m numbers of memory for their vectors: nothing restarts.
 
     Lanczos (1950); Paige (1971); Parlett, The Symmetric Eigenvalue Problem (1998), Chapter 13.
 
@@ -348,6 +363,6 @@ def _message(found: Eigenvalues, wanted: int, good: int, tol: float, budget: int
             f"products of at most {budget}; raise max_products, loosen tol, or ask for fewer."
         )
     worst = float((found.bounds / found.values.abs().clamp_min(torch.finfo(torch.float64).tiny)).max())
-    near = f"each within {worst:.1e} of itself" if worst <= tol else "those near zero to rounding"
+    near = f"each within {worst if worst <= tol else tol:.1e} of itself" + (" or to rounding" if worst > tol else "")
     fewer = "" if count == wanted else f" There are no more than {count}."
     return f"Converged: {count} eigenvalues in {found.products} products, {near}.{fewer}"
