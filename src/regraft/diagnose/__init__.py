@@ -1,6 +1,8 @@
 """Measures of a network, its features and its head: numbers in, numbers out; no method, no training, no record."""
 
 from regraft.diagnose.curvature import Hessian, Spectrum, curvature, ggn
+from regraft.diagnose.deviation import Deviation, DeviationCourse, deviation, deviation_course
+from regraft.diagnose.distances import Embedding, mds, weight_distances
 from regraft.diagnose.drift import Axes, Drift, axes, drift
 from regraft.diagnose.energy import Energy, energy, shares
 from regraft.diagnose.exchange import exchange
@@ -31,14 +33,24 @@ from regraft.diagnose.jacobian import (
 from regraft.diagnose.kernel import Kernel, feature_kernel
 from regraft.diagnose.objective import Objective
 from regraft.diagnose.spread import Spread
+from regraft.diagnose.transfer.estimate import Estimate, NotApplicable
+from regraft.diagnose.transfer.ranking import Agreement, Difference, Place, Ranking, rank_models, weighted_kendall
+from regraft.diagnose.transfer.scores import SCORES, scores
 from regraft.diagnose.weights import LayerChange, weight_changes
 
 __all__ = [
+    "SCORES",
+    "Agreement",
     "Axes",
     "BatchVariation",
+    "Deviation",
+    "DeviationCourse",
+    "Difference",
     "DifferenceFisher",
     "Drift",
+    "Embedding",
     "Energy",
+    "Estimate",
     "Fisher",
     "Hessian",
     "JacobianSpectrum",
@@ -48,10 +60,13 @@ __all__ = [
     "LayerProjection",
     "LossHessian",
     "Magnitudes",
+    "NotApplicable",
     "Objective",
+    "Place",
     "ProductError",
     "Projection",
     "Projections",
+    "Ranking",
     "Scaling",
     "SiteGradient",
     "Spectrum",
@@ -60,6 +75,8 @@ __all__ = [
     "axes",
     "batch_variation",
     "curvature",
+    "deviation",
+    "deviation_course",
     "drift",
     "energy",
     "exchange",
@@ -70,11 +87,16 @@ __all__ = [
     "jacobian_similarity",
     "jacobian_spectrum",
     "magnitudes",
+    "mds",
     "product_error",
     "projection",
     "projections",
+    "rank_models",
     "scaling",
+    "scores",
     "shares",
     "variation",
     "weight_changes",
+    "weight_distances",
+    "weighted_kendall",
 ]

@@ -1,0 +1,98 @@
+"""The H-score: how much of the features' variance, each direction weighed alike, lies between the classes."""
+
+from __future__ import annotations
+
+import time
+
+import torch
+from torch import Tensor
+
+from regraft.diagnose.transfer.decomposition import Decomposition
+from regraft.diagnose.transfer.estimate import Estimate, Resamples, estimated
+from regraft.diagnose.transfer.labels import Labels
+
+__all__ = ["h_score", "shrinkage", "shrunk_h_score"]
+
+
+def h_score(decomposition: Decomposition, labels: Labels, resamples: Resamples) -> Estimate:
+    """H = tr(cov(f)⁺ cov(E[f|y])), Bao et al. (2019), Definition 2 and Eq. 4; ⁺ is the pseudo-inverse.
+
+    Larger is better; between 0 and min(C − 1, rank). It does not change under any invertible linear map of the
+    features. As the number of features nears that of rows it nears C − 1 whatever the labels are, and with D ≥ N
+    features in general position it *is* C − 1: use :func:`shrunk_h_score` there. O(N r C).
+
+    Raises:
+        DataError: labels that are numbers.
+    """
+    began = time.process_time()
+    value, influence = _between(decomposition, labels, 0.0, "the H-score")
+    most = labels.outputs - 1
+    meaning = f"Variance between classes over variance, summed over directions: from 0 to {most}."
+    if len(decomposition.s) >= decomposition.rows - 1:
+        meaning += f" With as many features as rows it is {most} whatever the labels are, so it says nothing here."
+    return estimated("h-score", value, influence, resamples, meaning, began, decomposition.seconds)
+
+
+def shrunk_h_score(decomposition: Decomposition, labels: Labels, resamples: Resamples) -> Estimate:
+    """H_α = (1 − α) tr(Σ_α⁻¹ cov(E[f|y])) with Σ_α = (1 − α) cov(f) + α σ I and σ = tr cov(f) / D.
+
+    Ibrahim, Ponomareva & Mazumder (2022), "Newer is not always better", Eq. 3; α is that of Ledoit & Wolf (2004), see
+    :func:`shrinkage`. Larger is better; between 0 and C − 1. It does not change when the features are moved, rotated
+    or all multiplied by one number. The interval holds α as it is. O(N r C).
+
+    Raises:
+        DataError: labels that are numbers.
+    """
+    began = time.process_time()
+    labels.classes("the H-score")
+    alpha, sigma = shrinkage(decomposition)
+    if alpha >= 1:
+        value, influence = 0.0, torch.zeros(labels.rows, dtype=torch.float64)
+    else:
+        ridge = labels.rows * alpha * sigma / (1 - alpha)
+        value, influence = _between(decomposition, labels, ridge, "the H-score")
+    meaning = (
+        f"Variance between classes over variance, summed over directions, covariances shrunk by {alpha:.2g}: from 0 to "
+        f"{labels.outputs - 1}."
+    )
+    return estimated("h-score-shrunk", value, influence, resamples, meaning, began, decomposition.seconds)
+
+
+def shrinkage(decomposition: Decomposition) -> tuple[float, float]:
+    """(α, σ) of Ledoit & Wolf (2004, "A well-conditioned estimator for large-dimensional covariance matrices").
+
+    With S = cov(f), rows x_i about their mean and σ = tr S / D:
+    α = min(1, b²/d²), d² = ‖S − σI‖²_F, b² = (1/N²) Σ_i ‖x_i x_iᵀ − S‖²_F.
+    """
+    rows, width = decomposition.centred, decomposition.width
+    n = len(rows)
+    inner = rows.T @ rows / n
+    sigma, square = float(inner.trace()) / width, float(inner.square().sum())
+    far = square - width * sigma**2
+    near = (float(rows.square().sum(1).square().sum()) / n - square) / n
+    return (min(1.0, near / far) if far > 1e-12 * square else 1.0), sigma
+
+
+def _between(decomposition: Decomposition, labels: Labels, ridge: float, name: str) -> tuple[float, Tensor]:
+    """tr(A⁻¹ S_b) and what it owes to each row; A = S + λI, S the scatter, S_b = Σ_c n_c d_c d_cᵀ, d_c = μ_c − μ.
+
+    With G_ic = (x_i − μ)ᵀ A⁻¹ d_c, which are fitted values of class indicators, and g_c = d_cᵀ A⁻¹ d_c, the mean of
+    G_ic over class c, the value is Σ_c n_c g_c. Without row i of class c, S loses γ x̃x̃ᵀ, x̃ = x_i − μ, γ = N/(N − 1),
+    and the scatter within classes γ_c (x̃ − d_c)(x̃ − d_c)ᵀ, γ_c = n_c/(n_c − 1): with ℓ = x̃ᵀA⁻¹x̃ what is left follows
+    from the formula of Sherman and Morrison,
+
+        H − γℓ + γ_c(ℓ − 2G_ic + g_c) + γ/(1 − γℓ) (Σ_k n_k G_ik² − γℓ² + γ_c(ℓ − G_ic)²).
+    """
+    codes, counts, rows = labels.classes(name), labels.counts, labels.rows
+    indicators = labels.values / counts
+    fitted = indicators - indicators.mean(0) - decomposition.residuals(ridge, indicators)
+    inner = (labels.values * fitted).sum(0) / counts
+    value = float(counts @ inner)
+    own, size = fitted.gather(1, codes[:, None])[:, 0], counts[codes]
+    all_rows, of_class = rows / (rows - 1), torch.where(size > 1, size / (size - 1), 0.0)
+    leverage = 1 - 1 / rows - decomposition.residual_diagonal(ridge)
+    left = 1 - all_rows * leverage
+    inside = fitted.square() @ counts - all_rows * leverage.square() + of_class * (leverage - own).square()
+    change = of_class * (leverage - 2 * own + inner[codes]) - all_rows * leverage + all_rows * inside / left
+    # a row that alone fills a direction: without it both traces lose one, and the score its whole share there
+    return value, torch.where(left > 1e-9, -change, 0.0) * (rows - 1) / rows
