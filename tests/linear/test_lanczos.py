@@ -1,0 +1,161 @@
+"""Extreme eigenvalues by Lanczos against dense decompositions."""
+
+import pytest
+import torch
+
+from regraft.errors import SolverError
+from regraft.linear import DenseOperator, DiagonalOperator, Krylov, Tag, lanczos
+
+SYMMETRIC = (Tag.SYMMETRIC,)
+
+
+def matrix(values, seed=0):
+    """A symmetric matrix with these eigenvalues."""
+    values = torch.as_tensor(values, dtype=torch.float64)
+    drawn = torch.randn(len(values), len(values), generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    basis = torch.linalg.qr(drawn)[0]
+    found = (basis * values) @ basis.T
+    return DenseOperator((found + found.T) / 2, SYMMETRIC)
+
+
+def wanted(values, k, which):
+    values = torch.as_tensor(values, dtype=torch.float64)
+    rank = {"largest": values, "smallest": -values, "magnitude": values.abs()}[which]
+    return values[rank.argsort(descending=True)][:k]
+
+
+INDEFINITE = [-9.0, 7.0, 6.5, -6.0, 5.0, *torch.linspace(-1, 1, 200).tolist()]
+
+
+@pytest.mark.parametrize("which", ["largest", "smallest", "magnitude"])
+@pytest.mark.parametrize(
+    ("values", "k"), [([1 / (i + 1) for i in range(300)], 20), ([10 * 0.8**i for i in range(300)], 20), (INDEFINITE, 4)]
+)
+def test_each_eigenvalue_lies_inside_its_own_bound(values, k, which):
+    if which == "smallest" and min(values) >= 0:
+        values = [-value for value in values]
+    operator = matrix(values)
+    found = lanczos(operator, k if which != "smallest" or k == 20 else 2, which=which, vectors=True)
+    error = (found.values - wanted(values, len(found.values), which)).abs()
+    assert found.converged
+    assert bool((error <= found.bounds).all())
+    assert bool((found.bounds <= 1e-3 * found.values.abs()).all())
+    assert float((error / found.values.abs()).max()) < 1e-5  # far nearer than the bound: its square over the gap
+    residuals = found.residuals(operator)
+    assert bool((residuals <= found.bounds).all())  # the bound is the residual, not some larger number
+    assert bool((residuals >= found.bounds / 2)[residuals > 1e-8].all())
+    inner = found.vectors.T @ found.vectors
+    torch.testing.assert_close(inner, torch.eye(len(inner), dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_a_small_budget_is_told_and_every_bound_still_holds_for_some_eigenvalue():
+    values = torch.tensor([1 / (i + 1) for i in range(300)], dtype=torch.float64)
+    found = lanczos(matrix(values), 20, max_products=25)
+    assert not found.converged
+    assert found.products == 25
+    assert "raise max_products" in found.message
+    nearest = (found.values[:, None] - values).abs().min(1).values
+    assert bool((nearest <= found.bounds).all())
+    assert float((found.bounds / found.values).max()) > 0.1
+
+
+def test_tighter_tolerances_take_more_products():
+    operator = matrix([1 / (i + 1) for i in range(300)])
+    runs = [lanczos(operator, 10, tol=tol) for tol in (1e-1, 1e-3, 1e-6, 1e-10)]
+    assert [run.products for run in runs] == sorted({run.products for run in runs})
+    assert all(run.converged for run in runs)
+    assert float(runs[-1].bounds.max()) < 1e-10
+
+
+def test_copies_of_equal_eigenvalues_are_found_when_they_are_looked_for():
+    values = [5.0, 5.0, 5.0, 4.0, 4.0, *[1 / (i + 1) for i in range(100)]]
+    plain = lanczos(matrix(values), 2)
+    torch.testing.assert_close(plain.values, torch.tensor([5.0, 4.0], dtype=torch.float64), rtol=0, atol=1e-4)
+    nearest = (plain.values[:, None] - torch.tensor(values, dtype=torch.float64)).abs().min(1).values
+    assert bool((nearest <= plain.bounds).all())
+    every = lanczos(matrix(values), 5, copies=True, vectors=True)
+    assert every.converged
+    assert bool(((every.values - wanted(values, 5, "largest")).abs() <= every.bounds).all())
+    assert every.products > plain.products
+    assert tuple(every.vectors.shape) == (105, 5)
+    assert bool((every.residuals(matrix(values)) <= every.bounds).all())
+    cluster = [5.0, 4.9999, 4.9998, *[1 / (i + 1) for i in range(100)]]
+    near = lanczos(matrix(cluster), 3, copies=True)
+    assert bool(((near.values - wanted(cluster, 3, "largest")).abs() <= near.bounds).all())
+    assert not lanczos(matrix(values), 5, copies=True, max_products=plain.products).converged
+
+
+@pytest.mark.parametrize(
+    ("values", "k"),
+    [
+        ([3.0, 2.0, 1.0, *[0.0] * 40], 5),
+        ([1.0] * 6, 3),
+        ([0.0] * 6, 3),
+        ([5.0, 5.0, 2.0, 2.0, 1.0, 1.0], 6),
+        ([2.0], 1),
+        ([-2.0, 3.0], 2),
+    ],
+)
+def test_exhausted_spaces_are_gone_on_from(values, k):
+    found = lanczos(matrix(values), k)
+    assert found.converged
+    assert found.products <= len(values)
+    assert bool(((found.values - wanted(values, k, "largest")).abs() <= found.bounds + 1e-300).all())
+
+
+def test_fewer_eigenvalues_than_wanted_are_all_of_them():
+    found = lanczos(matrix([1.0, 4.0, -2.0]), 20)
+    torch.testing.assert_close(found.values, torch.tensor([4.0, 1.0, -2.0], dtype=torch.float64))
+    assert found.converged
+    assert "no more than 3" in found.message
+
+
+def test_float32_is_certified_against_its_own_matrix():
+    operator = matrix([1 / (i + 1) ** 2 for i in range(300)])
+    single = DenseOperator(operator.matrix.float(), SYMMETRIC)
+    found = lanczos(single, 10)
+    truth = torch.linalg.eigvalsh(single.matrix.double()).flip(0)[:10]
+    assert found.converged
+    assert bool(((found.values - truth).abs() <= found.bounds).all())
+
+
+def test_bases_are_orthonormal_and_projections_those_of_the_matrix():
+    entries = torch.cat([torch.logspace(0, -6, 800), torch.tensor([1e3])])
+    start = torch.randn(801, 2, generator=torch.Generator().manual_seed(0))
+    space = Krylov(DiagonalOperator(entries).apply, start / start.norm(dim=0), 120)
+    while not space.ended:
+        space.step()
+    basis = space.combine(torch.eye(space.steps, dtype=torch.float64))
+    assert float((basis.T @ basis - torch.eye(space.steps)).abs().max()) < 2e-6
+    projection = basis.double().T @ (entries[:, None] * basis).double()
+    torch.testing.assert_close(space.projection[0], projection, rtol=0, atol=1e-3)
+    outer = space.projection.tril(-2).abs().max()
+    assert float(outer) < 1e-3  # tridiagonal but for the rounding of the largest entry
+    with pytest.raises(SolverError, match="exhausted"):
+        space.step()
+
+
+def test_equal_seeds_give_equal_bits_and_progress_is_told():
+    operator, calls = matrix([1 / (i + 1) for i in range(100)]), []
+    one = lanczos(operator, 5, seed=3, progress=lambda done, total: calls.append((done, total)))
+    two = lanczos(operator, 5, seed=3)
+    assert torch.equal(one.values, two.values)
+    assert torch.equal(one.bounds, two.bounds)
+    assert not torch.equal(one.values, lanczos(operator, 5, seed=4).values)
+    assert calls == [(i + 1, 100) for i in range(one.products)]
+
+
+def test_what_cannot_be_used_is_refused():
+    operator = matrix([1.0, 2.0, 3.0])
+    for call in (
+        lambda: lanczos(DenseOperator(operator.matrix), 1),
+        lambda: lanczos(DenseOperator(torch.zeros(0, 0), SYMMETRIC), 1),
+        lambda: lanczos(operator, 0),
+        lambda: lanczos(operator, 1, tol=0.0),
+        lambda: lanczos(operator, 1, which="largest algebraic"),
+        lambda: lanczos(operator, 1, max_products=0),
+        lambda: lanczos(DenseOperator(operator.matrix * float("nan"), SYMMETRIC), 1),
+        lambda: lanczos(operator, 1).residuals(operator),
+    ):
+        with pytest.raises(SolverError):
+            call()

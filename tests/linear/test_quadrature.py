@@ -1,0 +1,103 @@
+"""Spectral densities by stochastic Lanczos quadrature against dense spectra."""
+
+import pytest
+import torch
+from tests.linear.test_lanczos import SYMMETRIC, matrix
+
+from regraft.errors import SolverError
+from regraft.linear import DenseOperator, DiagonalOperator, Tag, spectral_density
+
+VALUES = [-9.0, 7.0, 6.5, -6.0, 5.0, *torch.linspace(-1, 1, 200).tolist()]
+
+
+def test_densities_integrate_to_one():
+    density = spectral_density(matrix(VALUES), probes=6, steps=30)
+    torch.testing.assert_close(density.weights.sum(1), torch.ones(6, dtype=torch.float64))
+    assert bool((density.weights >= 0).all())
+    points = torch.linspace(-20, 20, 4001, dtype=torch.float64)
+    mean, error = density.smooth(points, 0.2)
+    assert float(torch.trapezoid(mean, points)) == pytest.approx(1.0, abs=1e-6)
+    assert bool((error >= 0).all())
+    below, _ = density.cumulative(points)
+    assert below[0] == 0
+    assert float(below[-1]) == pytest.approx(1.0)
+    assert bool((below.diff() >= -1e-12).all())
+    assert density.products == 180
+
+
+def test_moments_are_traces_of_powers_within_their_errors():
+    operator = matrix(VALUES)
+    values = torch.tensor(VALUES, dtype=torch.float64)
+    misses = []
+    for seed in range(20):
+        density = spectral_density(operator, probes=10, steps=6, seed=seed)
+        for power in (1, 2, 3, 4):
+            found = density.moment(power)
+            misses.append(float(abs(found.value - (values**power).mean()) / found.error))
+        assert density.trace.value == pytest.approx(205 * density.moment(1).value)
+        assert density.trace.error == pytest.approx(205 * density.moment(1).error)
+    misses = torch.tensor(misses)
+    assert float((misses <= 2).double().mean()) > 0.85
+    assert float(misses.max()) < 8
+    assert float(misses.median()) > 0.3  # nor are the errors far too large
+
+
+def test_a_probe_s_moments_are_those_of_its_quadratic_form():
+    """Up to a degree of 2m − 1, exactly; signs see every eigenvalue of a diagonal matrix alike."""
+    entries = torch.tensor([4.0, -1.0, 0.5, 0.25, 2.0, 3.0, -2.0], dtype=torch.float64)
+    density = spectral_density(DiagonalOperator(entries), probes=3, steps=3)
+    for power in range(6):
+        found = density.moment(power)
+        assert found.value == pytest.approx(float((entries**power).mean()), rel=1e-12)
+        assert found.error == pytest.approx(0.0, abs=1e-10)
+    beyond = density.moment(6).value
+    assert beyond != pytest.approx(float((entries**6).mean()), rel=1e-6)
+
+
+def test_the_cumulated_density_is_near_the_share_of_eigenvalues():
+    values = torch.linspace(-1, 1, 400, dtype=torch.float64)
+    density = spectral_density(matrix(values), probes=20, steps=40)
+    points = torch.linspace(-1.2, 1.2, 25, dtype=torch.float64)
+    share = (points[:, None] >= values).double().mean(1)
+    mean, error = density.cumulative(points)
+    assert bool(((mean - share).abs() <= 4 * error + 0.03).all())
+
+
+@pytest.mark.parametrize("values", [[0.0] * 7, [2.0] * 7, [3.0], [5.0, 0, 0, 0, 0, 0]])
+def test_spectra_of_few_values_are_exact_in_few_steps(values):
+    density = spectral_density(matrix(values), probes=4, steps=10)
+    some = float(max(values))
+    expected = sum(value > some / 2 for value in values) / len(values) if some else 0.0
+    found = density.mean(lambda nodes: (nodes > some / 2).double() if some else nodes)
+    assert abs(found.value - expected) <= 4 * found.error + 1e-9
+    assert density.products <= 4 * min(3, len(values))
+
+
+def test_groups_of_probes_give_what_all_at_once_give(monkeypatch):
+    operator = matrix(VALUES)
+    whole = spectral_density(operator, probes=5, steps=8, seed=1)
+    monkeypatch.setattr("regraft.linear.quadrature._MEMORY", 2 * 205 * 8 * 8)
+    parts = spectral_density(operator, probes=5, steps=8, seed=1)
+    torch.testing.assert_close(whole.nodes, parts.nodes)
+    torch.testing.assert_close(whole.weights, parts.weights)
+    assert torch.equal(parts.nodes, spectral_density(operator, probes=5, steps=8, seed=1).nodes)
+    assert not torch.equal(parts.nodes, spectral_density(operator, probes=5, steps=8, seed=2).nodes)
+
+
+def test_progress_and_refusals():
+    operator, calls = matrix([1.0, 2.0, 3.0, 4.0]), []
+    spectral_density(operator, probes=2, steps=3, progress=lambda done, total: calls.append((done, total)))
+    assert calls == [(2, 6), (4, 6), (6, 6)]
+    single = spectral_density(operator, probes=1, steps=3)
+    assert torch.isnan(torch.tensor(single.trace.error))
+    assert bool(torch.isnan(single.smooth(torch.zeros(2), 1.0)[1]).all())
+    for call in (
+        lambda: spectral_density(DenseOperator(operator.matrix)),
+        lambda: spectral_density(operator, probes=0),
+        lambda: spectral_density(operator, steps=0),
+        lambda: spectral_density(DenseOperator(operator.matrix * float("nan"), SYMMETRIC)),
+        lambda: single.smooth(torch.zeros(2), 0.0),
+    ):
+        with pytest.raises(SolverError):
+            call()
+    assert Tag.SYMMETRIC in operator.tags
