@@ -31,6 +31,7 @@ __all__ = [
     "perceptron",
     "pretext_source",
     "source_accuracy",
+    "source_folder",
     "supervised_source",
     "top1",
     "vision_transformer",
@@ -129,7 +130,7 @@ def supervised_source(
     resumed there after an interruption.
     """
     config = TrainConfig(epochs=EPOCHS, schedule=Schedule(warmup=20), seed=seed)
-    folder = _folder(cache, f"S4-sup-{rows.name}-{seed}", config)
+    folder = source_folder(cache, f"S4-sup-{rows.name}-{seed}", config)
     record = pretrain(rows, output=folder, arch="s4", size=32, config=config, progress=progress)
     return load(str(folder)), _score(record, folder)
 
@@ -157,12 +158,12 @@ def pretext_source(
     objective, epochs = PRETEXTS[name]
     pretext = pretext_of(objective, 32)
     config = default_config(pretext, epochs=epochs, seed=seed)
-    folder = _folder(cache, f"{name}-{rows.name}-{seed}", config, {"pretext": pretext.identity()})
+    folder = source_folder(cache, f"{name}-{rows.name}-{seed}", config, {"pretext": pretext.identity()})
     pretrain(rows, output=folder, objective=pretext, arch="s4", size=32, config=config, progress=progress)
     return load(str(folder))
 
 
-def _folder(cache: Path, name: str, config: TrainConfig, options: Mapping[str, Any] | None = None) -> Path:
+def source_folder(cache: Path, name: str, config: TrainConfig, options: Mapping[str, Any] | None = None) -> Path:
     """Where a source is kept: another recipe, such as a later version's, has another folder."""
     return cache / "sources" / f"{name}-{digest(canonical_json([asdict(config), dict(options or {})]))[:8]}"
 
@@ -191,7 +192,7 @@ def vision_transformer(
     resumed there after an interruption.
     """
     config, options = replace(config, seed=seed), {"size": 32, "keep": KEPT_PATCHES}
-    folder = _folder(cache, f"TViT-{rows.name}-{seed}", config, options)
+    folder = source_folder(cache, f"TViT-{rows.name}-{seed}", config, options)
     record = pretrain(
         rows, output=folder, arch="tiny_vit", options=options, size=32, config=config,
         augment=Augment(shift=4, flip=True), progress=progress,
@@ -206,7 +207,7 @@ def perceptron(rows: Path, seed: int, cache: Path, config: TrainConfig = PERCEPT
     resumed there after an interruption.
     """
     config, options = replace(config, seed=seed), {"size": 28}
-    folder = _folder(cache, f"MLP4-{rows.name}-{seed}", config, options)
+    folder = source_folder(cache, f"MLP4-{rows.name}-{seed}", config, options)
     record = pretrain(
         rows, output=folder, arch="mlp", options=options, size=28, config=config, augment=Augment()
     )  # fmt: skip

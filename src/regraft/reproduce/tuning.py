@@ -65,6 +65,9 @@ class Regime:
         batch: rows a step.
         decay: weight decay.
         warmup: steps of linear warm-up.
+        falls: fractions of the run at which the rate falls to a tenth, none of which leaves it constant; ``None`` is a
+            cosine to zero.
+        nesterov: the form of the momentum.
         norms, freeze: see :class:`regraft.graft.stages.config.Tuning`.
     """
 
@@ -73,6 +76,8 @@ class Regime:
     batch: int = 32
     decay: float = 0.0
     warmup: int = 0
+    falls: tuple[float, ...] | None = None
+    nesterov: bool = True
     norms: Any = "frozen"
     freeze: tuple[str, ...] = ()
 
@@ -83,10 +88,12 @@ class Regime:
 
     def config(self, cell: Cell, seed: int) -> TrainConfig:
         """The recipe of a cell."""
-        optimiser = Optimiser(lr=cell.rate, weight_decay=self.decay)
+        optimiser = Optimiser(lr=cell.rate, weight_decay=self.decay, nesterov=self.nesterov)
+        schedule = Schedule(warmup=self.warmup)
+        if self.falls is not None:
+            schedule = Schedule("step", self.warmup, self.falls)
         return TrainConfig(
-            steps=cell.steps, batch_size=self.batch, optimiser=optimiser, schedule=Schedule(warmup=self.warmup),
-            seed=seed,
+            steps=cell.steps, batch_size=self.batch, optimiser=optimiser, schedule=schedule, seed=seed
         )  # fmt: skip
 
 

@@ -1,0 +1,1 @@
+"""The experiments of paper 002 (transferability)."""

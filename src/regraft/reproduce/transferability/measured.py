@@ -1,0 +1,12 @@
+"""Every measured row of paper 002, by id."""
+
+from __future__ import annotations
+
+from regraft.reproduce.pieces import Measured
+from regraft.reproduce.transferability import input_rows
+
+__all__ = ["MEASURED"]
+
+MEASURED: dict[str, Measured] = {
+    **input_rows.MEASURED,
+}

@@ -1,0 +1,147 @@
+"""What the rows about sources are pretrained on: the pack's pictures turned over, fewer classes, other labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from regraft.data import Manifest, PixelImages, Target
+from regraft.data.hashing import hash_rows
+from regraft.errors import DataError
+from regraft.graft.pretraining.pretrain import pretrain
+from regraft.graft.stages.augment import Augment
+from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig
+from regraft.network import About, Network, load
+from regraft.network.architectures import build
+from regraft.reproduce.sources import EPOCHS, source_folder
+
+__all__ = [
+    "COLOURS",
+    "LENET",
+    "S4",
+    "SMALL",
+    "Source",
+    "blank",
+    "by_colour",
+    "some_classes",
+    "upside_down",
+]
+
+COLOURS = 6
+SMALL = TrainConfig(
+    epochs=10,
+    batch_size=64,
+    optimiser=Optimiser(lr=0.01, weight_decay=5e-4, nesterov=False),
+    schedule=Schedule("constant"),
+)
+"""How a LeNet is pretrained: the paper's rate, decay and batch (Appendix A). Ten epochs of the page's 6,000 rows, about
+as many steps as the fine-tuning, in place of the paper's 100; fixed before any row was measured."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """An architecture and how it is trained on labelled pictures.
+
+    Attributes:
+        arch: a name of :mod:`regraft.network.architectures`.
+        size: pixels of its pictures.
+        config: how it is trained.
+        augment: how the training pictures change; ``None`` is what :func:`pretrain` does by itself.
+    """
+
+    arch: str
+    size: int
+    config: TrainConfig
+    augment: Augment | None = field(default=None)
+
+    def lasting(self, epochs: int) -> Source:
+        """The same for another number of epochs."""
+        return replace(self, config=replace(self.config, epochs=epochs))
+
+    def folder(self, name: str, seed: int, cache: Path) -> Path:
+        """Where the network is kept."""
+        return source_folder(cache, f"{self.arch}-{name}-{seed}", replace(self.config, seed=seed))
+
+    def trained(self, rows: Manifest, name: str, seed: int, cache: Path, checkpoints: bool = False) -> Network:
+        """The network trained on ``rows``, once a seed: kept in the cache, and resumed there.
+
+        Args:
+            rows: labelled pictures, parts ``train`` and ``test``.
+            name: of the rows, different for other rows.
+            seed: of weights, order and views.
+            cache: where it is kept.
+            checkpoints: whether the network after every epoch is kept too.
+        """
+        folder = self.folder(name, seed, cache)
+        config = replace(self.config, seed=seed)
+        pretrain(
+            rows, output=folder, arch=self.arch, size=self.size, config=config, augment=self.augment,
+            keep_checkpoints=checkpoints,
+        )  # fmt: skip
+        return load(str(folder))
+
+
+LENET = Source("lenet", 28, SMALL, Augment())
+S4 = Source("s4", 32, TrainConfig(epochs=EPOCHS, schedule=Schedule(warmup=20)))
+"""As :func:`regraft.reproduce.sources.supervised_source` trains it."""
+
+
+def blank(like: Network, arch: str, seed: int, options: Mapping[str, Any]) -> Network:
+    """The architecture with weights as it draws them, before a preprocessing like another network's."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        module = build(arch, options)
+    return Network(f"random {arch}", module, like.preprocess, About("regraft"))
+
+
+def upside_down(manifest: Manifest) -> Manifest:
+    """Every picture turned over, top to bottom; labels and parts stay."""
+    pixels = np.stack([np.asarray(manifest.inputs.read(row))[::-1] for row in range(len(manifest))])
+    inputs = PixelImages(pixels, f"{manifest.name} upside down")
+    return replace(manifest, name=inputs.name, inputs=inputs, hashes=hash_rows(inputs, manifest.ids))
+
+
+def some_classes(manifest: Manifest, codes: Sequence[int]) -> Manifest:
+    """The rows of some classes, which are counted anew in the order of ``codes``.
+
+    Raises:
+        DataError: no labels.
+    """
+    target = _labels(manifest)
+    rows = np.flatnonzero(np.isin(target.values, list(codes)))
+    number = {code: place for place, code in enumerate(codes)}
+    values = np.array([number[int(value)] for value in target.values[rows]], dtype=np.int64)
+    names = tuple(target.classes[code] for code in codes)
+    return replace(manifest.take(rows), target=Target("multiclass", names, values))
+
+
+def by_colour(manifest: Manifest, bins: int = COLOURS) -> Manifest:
+    """The pictures labelled by the hue of their upper half's mean colour.
+
+    The hue, an angle, is cut at the quantiles of the training rows, so that the classes have equally many of them; a
+    grey mean has the hue 0. The class of an object says little about it.
+    """
+    hues = np.array([_hue(np.asarray(manifest.inputs.read(row))) for row in range(len(manifest))])
+    train = np.asarray([part == "train" for part in manifest.split])
+    edges = np.quantile(hues[train], np.arange(1, bins) / bins)
+    codes = np.searchsorted(edges, hues, side="right").astype(np.int64)
+    names = tuple(f"colour {index}" for index in range(bins))
+    return replace(manifest, name=f"{manifest.name} by colour", target=Target("multiclass", names, codes))
+
+
+def _hue(picture: np.ndarray) -> float:
+    """In [0, 1): the angle of the mean colour of the upper half around the axis of greys."""
+    red, green, blue = picture[: len(picture) // 2, :, :3].reshape(-1, 3).mean(axis=0)
+    angle = np.arctan2(np.sqrt(3.0) * (green - blue), 2.0 * red - green - blue)
+    return float(angle / (2 * np.pi) % 1.0)
+
+
+def _labels(manifest: Manifest) -> Target:
+    if manifest.target is None:
+        raise DataError(f"{manifest.name} has no labels")
+    return manifest.target

@@ -1,0 +1,196 @@
+"""Fine-tuning with the deviation logged: the arms that rows of paper 002 share.
+
+The paper's protocol (Appendix A): SGD with momentum 0.9 at 0.01, batches of 32, 200 epochs, the rate falling to a tenth
+when cross-validation says so; LeNet: batches of 64, weight decay 5e-4, 100 epochs at a constant rate. Here every
+run has the length that its row can afford. Rate and length are chosen on 80 % of the training rows by the accuracy on
+the other 20 %, once a network and task, by the mean over :attr:`Search.seeds`. Each network, random ones too, chooses
+from the same grid. A best rate at its edge widens it. BatchNorm follows the batches.
+
+The deviation is that of Section 3, (1/√n) Σ_ℓ ‖W_ℓ − W⁰_ℓ‖_F, over the weights of convolutions and linear layers, n the
+training rows; the head's own is among them and given apart, from where it was drawn.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from regraft.data import Manifest
+from regraft.diagnose import weight_changes
+from regraft.errors import DataError
+from regraft.graft.adapted import Adapted
+from regraft.graft.stages.config import Tuning
+from regraft.graft.training.checkpoint import write
+from regraft.graft.training.finetune import finetune, start
+from regraft.graft.training.grafted import Grafted
+from regraft.graft.training.loop import DivergedError
+from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.reproduce.arms import Arm, Bench, Place
+from regraft.reproduce.tuning import Cell, Regime, accuracy, following, ranked, try_cells
+
+__all__ = ["CHOICE", "PROTOCOL", "TUNED", "Search", "choice", "deviations", "tuned", "weights_of"]
+
+PROTOCOL = 0.01  # the paper's rate
+_STEP = 10**0.5  # from one rate of the grid to the next
+_WIDEST = 5  # rates at most
+
+
+@dataclass(frozen=True)
+class Search:
+    """A regime and the seeds over whose held-out rows its cell is chosen."""
+
+    regime: Regime
+    seeds: tuple[int, ...] = (0,)
+
+    def parameters(self) -> dict[str, Any]:
+        """As JSON, for an arm's key."""
+        return {"regime": asdict(self.regime), "seeds": list(self.seeds)}
+
+
+def weights_of(module: Grafted) -> dict[str, Tensor]:
+    """Copies of the weights of convolutions and linear layers by layer, the head's as ``head``."""
+    found = {
+        name.removesuffix(".weight"): value.detach().clone()
+        for name, value in module.backbone.named_parameters()
+        if value.ndim > 1
+    }
+    head = torch.cat([value.detach().flatten() for value in module.weights])
+    return {**found, "head": head}
+
+
+def deviations(before: Mapping[str, Tensor], after: Mapping[str, Tensor], rows: int) -> dict[str, float]:
+    """(1/√n) ‖W_ℓ − W⁰_ℓ‖_F by layer.
+
+    Args:
+        before, after: by layer, as :func:`weights_of` gives them.
+        rows: n, the target's training rows.
+    """
+    named = ({f"{name}.weight": value for name, value in each.items()} for each in (before, after))
+    return {layer.name: layer.change / math.sqrt(rows) for layer in weight_changes(*named)}
+
+
+@dataclass
+class _Log:
+    """What is written down after every epoch."""
+
+    rows: int
+    start: dict[str, Tensor] = field(default_factory=dict)
+    last: dict[str, Tensor] = field(default_factory=dict)
+    deviation: list[float] = field(default_factory=list)
+    head: list[float] = field(default_factory=list)
+    layers: dict[str, float] = field(default_factory=dict)
+
+    def __call__(self, epoch: int, module: nn.Module) -> None:
+        if not isinstance(module, Grafted):
+            raise DataError("only a grafted network is logged", got=type(module).__name__)
+        self.last = weights_of(module)
+        if epoch == 0:
+            self.start = self.last
+            return
+        self.layers = deviations(self.start, self.last, self.rows)
+        self.deviation.append(sum(self.layers.values()))
+        self.head.append(self.layers["head"])
+
+
+def tuned(
+    begin: Adapted, whole: Manifest, regime: Regime, cell: Cell, seed: int, keep: Path | None = None
+) -> dict[str, Any]:
+    """Train on the part ``train``, and say what came of it.
+
+    Args:
+        begin: the network with the head to begin at.
+        whole: parts ``train`` and ``test``.
+        regime, cell: how.
+        seed: of the batches.
+        keep: a file for the weights of convolutions and linear layers at the end.
+
+    Returns:
+        ``accuracy`` and ``train_accuracy`` (per cent, in eval mode); by epoch ``loss``, ``score`` (training accuracy as
+        the weights moved, per cent), ``deviation`` (all layers) and ``head``; ``layers``, the last deviation by layer.
+
+    Raises:
+        DivergedError: the loss or a weight is not finite.
+    """
+    manifest = whole.part("train")
+    rows = ManifestRows.of(begin.network, manifest, workers=0)
+    log = _Log(len(rows))
+    tuning = Tuning(norms=regime.norms, freeze=regime.freeze)
+    made = finetune(begin, manifest, regime.config(cell, seed), tuning=tuning, rows=rows, on_epoch=log)
+    if keep is not None:
+        write(keep, log.last, {"rows": len(rows)})
+    history = made.outcome.history
+    return {
+        "accuracy": accuracy(made.adapted, whole.part("test")),
+        "train_accuracy": accuracy(made.adapted, manifest),
+        "loss": [epoch.loss for epoch in history],
+        "score": [100 * (epoch.train_score or 0.0) for epoch in history],
+        "deviation": log.deviation, "head": log.head, "layers": log.layers, "rows": len(rows),
+        "rate": cell.rate, "steps": cell.steps,
+    }  # fmt: skip
+
+
+def _search(bench: Bench, place: Place, regime: Mapping[str, Any], seeds: list[int]) -> dict[str, Any]:
+    how = Regime(**regime)
+    found: dict[Cell, list[float]] = {cell: [] for cell in how.cells}
+
+    def fill() -> dict[Cell, float]:
+        for seed in seeds:
+            open_cells = [cell for cell, scores in found.items() if len(scores) <= seeds.index(seed)]
+            network = following(bench.network(place.network, seed))
+            manifest = bench.rows(place.task, seed).part("train")
+            rows = ManifestRows.of(network, manifest, workers=0)
+            scores, _ = try_cells(start(network, manifest, seed=seed), manifest, rows, how, open_cells, seed)
+            for cell, score in scores.items():
+                found[cell].append(score)
+        return {cell: float(np.mean(scores)) for cell, scores in found.items()}
+
+    means = fill()
+    while (wider := _beyond(means)) is not None:
+        found |= {Cell(wider, steps): [] for steps in how.lengths}
+        means = fill()
+    best = ranked(means)[0]
+    inner = {f"{c.rate:.4g} x {c.steps}": score if math.isfinite(score) else None for c, score in means.items()}
+    return {"rate": best.rate, "steps": best.steps, "inner": inner}
+
+
+def _beyond(means: Mapping[Cell, float]) -> float | None:
+    """The next rate where the best one is the lowest or the highest that was tried."""
+    rates = sorted({cell.rate for cell in means})
+    best = ranked(means)[0].rate
+    if len(rates) >= _WIDEST or best not in (rates[0], rates[-1]):
+        return None
+    return float(f"{best / _STEP if best == rates[0] else best * _STEP:.2g}")
+
+
+CHOICE = Arm("tr-choice", 1, _search)
+"""``rate`` and ``steps`` of a network on a task, and ``inner``, the held-out accuracy of every cell."""
+
+
+def choice(bench: Bench, network: str, task: str, search: Search) -> Cell:
+    """The cell chosen for a network on a task."""
+    found = bench.measure(CHOICE, network, task, search.seeds[0], **search.parameters())
+    return Cell(float(found["rate"]), int(found["steps"]))
+
+
+def _tuned(bench: Bench, place: Place, regime: Mapping[str, Any], cell: Mapping[str, float]) -> dict[str, Any]:
+    """By the next lower rate where training diverges."""
+    how, whole = Regime(**regime), bench.rows(place.task, place.seed)
+    begin = start(following(bench.network(place.network, place.seed)), whole.part("train"), seed=place.seed)
+    rate, steps = float(cell["rate"]), int(cell["steps"])
+    for lower in range(3):
+        try:
+            return tuned(begin, whole, how, Cell(rate / _STEP**lower, steps), place.seed)
+        except DivergedError as error:
+            failed = error
+    raise failed
+
+
+TUNED = Arm("tr-tuned", 1, _tuned)
+"""What :func:`tuned` gives at a cell."""
