@@ -1,0 +1,33 @@
+"""The loss along lines and over planes of weights."""
+
+from regraft.diagnose.landscape.directions import (
+    Directions,
+    filter_norms,
+    given_directions,
+    normalised,
+    random_directions,
+    towards,
+)
+from regraft.diagnose.landscape.evaluate import Evaluation, evaluate
+from regraft.diagnose.landscape.plane import Plane, Profile, Summary, axis, plane, profile
+from regraft.diagnose.landscape.surrogate import Surrogate, surrogate, surrogate_plane
+
+__all__ = [
+    "Directions",
+    "Evaluation",
+    "Plane",
+    "Profile",
+    "Summary",
+    "Surrogate",
+    "axis",
+    "evaluate",
+    "filter_norms",
+    "given_directions",
+    "normalised",
+    "plane",
+    "profile",
+    "random_directions",
+    "surrogate",
+    "surrogate_plane",
+    "towards",
+]

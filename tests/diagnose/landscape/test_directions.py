@@ -1,0 +1,118 @@
+"""Filter norms, orthogonality, and directions of one's own, against the definition written out."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from tests.diagnose.landscape.networks import objective
+
+from regraft.diagnose.landscape import filter_norms, given_directions, normalised, random_directions, towards
+from regraft.errors import DataError
+from regraft.linear import Blocks
+
+
+def test_each_filter_has_the_norm_of_the_weights_filter() -> None:
+    found = objective("cnn", "*")
+    for vector in random_directions(found, 2, seed=3).vectors:
+        for name, weight in found.point.items():
+            if weight.ndim < 2:
+                continue
+            for moved, row in zip(vector[name], weight):
+                assert float(moved.norm()) == pytest.approx(float(row.norm()), rel=1e-12)
+
+
+def test_biases_and_norms_are_left_out_or_one_filter() -> None:
+    found = objective("cnn", "*")
+    flat = [name for name, weight in found.point.items() if weight.ndim == 1]
+    assert {"1.weight", "1.bias", "3.bias", "9.bias"} <= set(flat)
+    left = random_directions(found, 1, seed=3)
+    assert set(left.left_out) == set(flat)
+    assert not any(bool(left.vectors[0][name].any()) for name in flat)
+    whole = random_directions(found, 1, seed=3, vectors="whole")
+    assert whole.left_out == ()
+    for name in flat:
+        moved, weight = whole.vectors[0][name], found.point[name]
+        assert float(moved.norm()) == pytest.approx(float(weight.norm()), rel=1e-12)
+        # Entry by entry, as one widely used library scales them, every number would move by its own size.
+        assert not torch.allclose(moved.abs(), weight.abs(), rtol=1e-3)
+    kept = [name for name in found.point if name not in flat]
+    assert all(torch.equal(left.vectors[0][name], whole.vectors[0][name]) for name in kept)
+
+
+def test_scaling_by_layer_and_zero_filters() -> None:
+    point = {"w": torch.tensor([[3.0, 4.0], [0.0, 0.0]]).double(), "b": torch.tensor([2.0]).double()}
+    direction = {"w": torch.tensor([[0.0, 2.0], [1.0, 1.0]]).double(), "b": torch.tensor([-7.0]).double()}
+    assert torch.equal(filter_norms(point["w"]), torch.tensor([5.0, 0.0]).double())
+    assert torch.equal(filter_norms(point["b"]), torch.tensor([2.0]).double())
+    by_filter = normalised(direction, point, vectors="whole")
+    assert torch.equal(by_filter["w"], torch.tensor([[0.0, 5.0], [0.0, 0.0]]).double())
+    assert by_filter["b"].tolist() == [-2.0]
+    by_layer = normalised(direction, point, by="layer")
+    assert float(by_layer["w"].norm()) == pytest.approx(5.0, rel=1e-14)
+    assert by_layer["b"].tolist() == [0.0]
+    with pytest.raises(DataError, match="over the selected parameters"):
+        normalised({"w": direction["w"]}, point)
+    with pytest.raises(DataError, match="scaling of a direction"):
+        normalised(direction, point, by="model")  # type: ignore[arg-type]
+
+
+def test_orthogonal_before_scaling_and_the_cosine_after_it() -> None:
+    found = objective("residual", "*")
+    made = random_directions(found, 3, seed=5)
+    assert made.raw_cosine < 1e-14
+    raw = random_directions(found, 3, seed=5, by="none").vectors
+    assert abs(float(raw[0].dot(raw[1]))) < 1e-10 * float(raw[0].norm() * raw[1].norm())
+    a, b = made.vectors[0], made.vectors[2]
+    assert made.cosines[0][2] == pytest.approx(float(a.dot(b) / (a.norm() * b.norm())), rel=1e-9)
+    assert 0 < abs(made.cosines[0][2]) < 0.2
+    assert made.lengths[0] == pytest.approx(float(a.norm()), rel=1e-12)
+
+
+def test_same_seed_same_bytes_and_the_same_in_float32() -> None:
+    one, two = (random_directions(objective("vit", "*"), seed=9) for _ in range(2))
+    assert one.vectors == two.vectors
+    assert one.to_json() == two.to_json()
+    assert random_directions(objective("vit", "*"), seed=8).vectors != one.vectors
+    single = random_directions(objective("vit", "*", torch.float32), seed=9)
+    for name, value in single.vectors[1].items():
+        torch.testing.assert_close(value.double(), one.vectors[1][name], rtol=1e-5, atol=1e-7)
+
+
+def test_directions_of_ones_own() -> None:
+    found = objective("mlp", "2.*")
+    _, gradient = found.gradient()
+    flat = torch.arange(found.size, dtype=torch.float64)
+    made = given_directions(found, {"gradient": gradient, "eigenvector": flat})
+    assert made.labels == ("gradient", "eigenvector")
+    assert made.vectors[0] == gradient
+    assert torch.equal(made.vectors[1].flatten(), flat)
+    apart = given_directions(found, {"gradient": gradient, "eigenvector": flat}, orthogonal=True)
+    assert abs(apart.cosines[0][1]) < 1e-14
+    other = found.point * 3.0
+    assert torch.allclose(towards(found, other).flatten(), (found.point * 2.0).flatten(), rtol=1e-14)
+    assert not float(towards(found, found.source).norm())
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [("span", "their span"), ("missing", "2.bias"), ("shape", "54"), ("nan", "finite"), ("none", "at least one")],
+)
+def test_directions_that_cannot_be(case: str, message: str) -> None:
+    found = objective("mlp", "2.*")
+    flat = torch.ones(found.size, dtype=torch.float64)
+    given = {
+        "span": {"a": flat, "b": -2 * flat},
+        "missing": {"a": Blocks({"2.weight": found.point["2.weight"]})},
+        "shape": {"a": flat[1:]},
+        "nan": {"a": flat * torch.nan},
+        "none": {},
+    }[case]
+    with pytest.raises(DataError, match=message):
+        given_directions(found, given, orthogonal=True)  # type: ignore[arg-type]
+
+
+def test_random_directions_that_cannot_be() -> None:
+    with pytest.raises(DataError, match="does not move"):
+        random_directions(objective("mlp", "2.bias"))
+    with pytest.raises(DataError, match="1 or more"):
+        random_directions(objective("mlp", "2.*"), 0)
