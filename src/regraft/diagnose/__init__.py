@@ -31,6 +31,9 @@ from regraft.diagnose.jacobian import (
     jacobian_spectrum,
 )
 from regraft.diagnose.kernel import Kernel, feature_kernel
+from regraft.diagnose.landscape.directions import Directions, given_directions, random_directions, towards
+from regraft.diagnose.landscape.plane import Plane, Profile, plane, profile
+from regraft.diagnose.landscape.surrogate import Surrogate, surrogate, surrogate_plane
 from regraft.diagnose.objective import Objective
 from regraft.diagnose.spread import Spread
 from regraft.diagnose.transfer.estimate import Estimate, NotApplicable
@@ -47,6 +50,7 @@ __all__ = [
     "DeviationCourse",
     "Difference",
     "DifferenceFisher",
+    "Directions",
     "Drift",
     "Embedding",
     "Energy",
@@ -63,7 +67,9 @@ __all__ = [
     "NotApplicable",
     "Objective",
     "Place",
+    "Plane",
     "ProductError",
+    "Profile",
     "Projection",
     "Projections",
     "Ranking",
@@ -71,6 +77,7 @@ __all__ = [
     "SiteGradient",
     "Spectrum",
     "Spread",
+    "Surrogate",
     "Variation",
     "axes",
     "batch_variation",
@@ -83,18 +90,25 @@ __all__ = [
     "feature_kernel",
     "fisher",
     "ggn",
+    "given_directions",
     "jacobian_similarities",
     "jacobian_similarity",
     "jacobian_spectrum",
     "magnitudes",
     "mds",
+    "plane",
     "product_error",
+    "profile",
     "projection",
     "projections",
+    "random_directions",
     "rank_models",
     "scaling",
     "scores",
     "shares",
+    "surrogate",
+    "surrogate_plane",
+    "towards",
     "variation",
     "weight_changes",
     "weight_distances",
