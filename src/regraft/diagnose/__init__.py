@@ -39,6 +39,7 @@ from regraft.diagnose.spread import Spread
 from regraft.diagnose.transfer.estimate import Estimate, NotApplicable
 from regraft.diagnose.transfer.ranking import Agreement, Difference, Place, Ranking, rank_models, weighted_kendall
 from regraft.diagnose.transfer.scores import SCORES, scores
+from regraft.diagnose.transfer.theory import Feasibility, Ratio, feasibility, gram, transferred_labels, unit_rows
 from regraft.diagnose.weights import LayerChange, weight_changes
 
 __all__ = [
@@ -55,6 +56,7 @@ __all__ = [
     "Embedding",
     "Energy",
     "Estimate",
+    "Feasibility",
     "Fisher",
     "Hessian",
     "JacobianSpectrum",
@@ -73,6 +75,7 @@ __all__ = [
     "Projection",
     "Projections",
     "Ranking",
+    "Ratio",
     "Scaling",
     "SiteGradient",
     "Spectrum",
@@ -87,10 +90,12 @@ __all__ = [
     "drift",
     "energy",
     "exchange",
+    "feasibility",
     "feature_kernel",
     "fisher",
     "ggn",
     "given_directions",
+    "gram",
     "jacobian_similarities",
     "jacobian_similarity",
     "jacobian_spectrum",
@@ -109,6 +114,8 @@ __all__ = [
     "surrogate",
     "surrogate_plane",
     "towards",
+    "transferred_labels",
+    "unit_rows",
     "variation",
     "weight_changes",
     "weight_distances",
