@@ -23,7 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from regraft.data import Manifest
-from regraft.diagnose import weight_changes
+from regraft.diagnose import deviation
 from regraft.errors import DataError
 from regraft.graft.adapted import Adapted
 from regraft.graft.stages.config import Tuning
@@ -35,7 +35,7 @@ from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.reproduce.arms import Arm, Bench, Place
 from regraft.reproduce.tuning import Cell, Regime, accuracy, following, ranked, try_cells
 
-__all__ = ["CHOICE", "PROTOCOL", "TUNED", "Search", "choice", "deviations", "tuned", "weights_of"]
+__all__ = ["CHOICE", "PROTOCOL", "TUNED", "Search", "choice", "tuned", "weights_of"]
 
 PROTOCOL = 0.01  # the paper's rate
 _STEP = 10**0.5  # from one rate of the grid to the next
@@ -55,25 +55,9 @@ class Search:
 
 
 def weights_of(module: Grafted) -> dict[str, Tensor]:
-    """Copies of the weights of convolutions and linear layers by layer, the head's as ``head``."""
-    found = {
-        name.removesuffix(".weight"): value.detach().clone()
-        for name, value in module.backbone.named_parameters()
-        if value.ndim > 1
-    }
-    head = torch.cat([value.detach().flatten() for value in module.weights])
-    return {**found, "head": head}
-
-
-def deviations(before: Mapping[str, Tensor], after: Mapping[str, Tensor], rows: int) -> dict[str, float]:
-    """(1/√n) ‖W_ℓ − W⁰_ℓ‖_F by layer.
-
-    Args:
-        before, after: by layer, as :func:`weights_of` gives them.
-        rows: n, the target's training rows.
-    """
-    named = ({f"{name}.weight": value for name, value in each.items()} for each in (before, after))
-    return {layer.name: layer.change / math.sqrt(rows) for layer in weight_changes(*named)}
+    """Copies of the weights of convolutions and linear layers by name, the head's as ``head.weight``."""
+    found = {name: value.detach().clone() for name, value in module.backbone.named_parameters() if value.ndim > 1}
+    return {**found, "head.weight": torch.cat([value.detach().flatten() for value in module.weights])[None]}
 
 
 @dataclass
@@ -94,7 +78,7 @@ class _Log:
         if epoch == 0:
             self.start = self.last
             return
-        self.layers = deviations(self.start, self.last, self.rows)
+        self.layers = deviation(self.start, self.last, self.rows).values
         self.deviation.append(sum(self.layers.values()))
         self.head.append(self.layers["head"])
 
