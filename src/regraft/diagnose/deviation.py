@@ -169,7 +169,8 @@ def deviation_course(
     Raises:
         DataError: no notes, epochs that do not rise from above 0, or as :func:`deviation`.
     """
-    epochs, found = [], []
+    epochs: list[float] = []
+    found: list[Deviation] = []
     for epoch, weights in notes:
         if epoch <= (epochs[-1] if epochs else 0):
             raise DataError(
