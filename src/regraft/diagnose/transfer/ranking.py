@@ -135,6 +135,8 @@ def rank_models(
     for a, b in combinations(order, 2):
         value = sign * float(values[a] - values[b])
         low, high = (value + float(q) for q in np.quantile(sign * (spread[:, a] - spread[:, b]), _TAILS))
+        if ranks[a] == ranks[b]:  # a tie up to rounding is none that the rows could bear out
+            low, high = min(low, 0.0), max(high, 0.0)
         differences.append(Difference(names[a], names[b], value, min(low, value), max(high, value)))
     return Ranking(kinds[0], places, tuple(differences))
 

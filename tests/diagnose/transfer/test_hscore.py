@@ -1,0 +1,81 @@
+"""The H-score and its shrunk form by their definitions."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.covariance import LedoitWolf
+
+from regraft.diagnose.transfer.decomposition import Decomposition
+from regraft.diagnose.transfer.hscore import h_score, shrinkage, shrunk_h_score
+from regraft.diagnose.transfer.labels import Labels
+from regraft.errors import DataError
+
+
+def _parts(x: np.ndarray, y: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """cov(f) and cov(E[f|y])."""
+    means = np.stack([x[y == y[i]].mean(0) for i in range(len(y))])
+    return np.cov(x.T, bias=True), np.cov(means.T, bias=True)
+
+
+@pytest.mark.parametrize(("n", "d"), [(60, 8), (30, 40)])
+def test_is_its_definition(rows, n: int, d: int) -> None:
+    made = rows(n=n, d=d)
+    whole, between = _parts(made.x.numpy(), made.y)
+    assert h_score(*made.parts).value == pytest.approx(np.trace(np.linalg.pinv(whole, rcond=1e-10) @ between), rel=1e-8)
+    shrunk = LedoitWolf().fit(made.x.numpy())
+    alpha, sigma = shrinkage(made.decomposition)
+    assert alpha == pytest.approx(shrunk.shrinkage_, rel=1e-9)
+    assert sigma == pytest.approx(np.trace(whole) / d, rel=1e-12)
+    wanted = (1 - alpha) * np.trace(np.linalg.solve(shrunk.covariance_, between))
+    assert shrunk_h_score(*made.parts).value == pytest.approx(wanted, rel=1e-9)
+
+
+def test_one_hot_features_reach_the_most(rows) -> None:
+    labels = Labels.of(np.repeat(np.arange(5), [3, 4, 5, 6, 7]))
+    resamples = rows(n=25, c=5).resamples
+    assert h_score(Decomposition.of(labels.values), labels, resamples).value == pytest.approx(4, abs=1e-10)
+
+
+def test_as_many_features_as_rows_say_nothing_and_it_says_so(rows) -> None:
+    made = rows(n=30, d=40)
+    found = h_score(*made.parts)
+    assert found.value == pytest.approx(2, abs=1e-8)
+    assert (found.low, found.high) == pytest.approx((2, 2), abs=1e-6)
+    assert "says nothing" in found.meaning
+    shuffled = Labels.of(np.random.default_rng(0).permutation(made.y))
+    assert h_score(made.decomposition, shuffled, made.resamples).value == pytest.approx(2, abs=1e-8)
+    assert shrunk_h_score(made.decomposition, shuffled, made.resamples).value < shrunk_h_score(*made.parts).value
+
+
+def test_ignores_what_the_theory_says(rows) -> None:
+    made = rows()
+    generator = torch.Generator().manual_seed(0)
+    map_ = torch.randn(8, 8, generator=generator, dtype=torch.float64)
+    value, shrunk = h_score(*made.parts).value, shrunk_h_score(*made.parts).value
+    assert h_score(Decomposition.of(made.x @ map_ - 3), *made.parts[1:]).value == pytest.approx(value, rel=1e-8)
+    turned = Decomposition.of(7 * made.x @ torch.linalg.qr(map_)[0] - 3)
+    assert shrunk_h_score(turned, *made.parts[1:]).value == pytest.approx(shrunk, rel=1e-8)
+    doubled = Decomposition.of(torch.cat([made.x, made.x], dim=1))  # copies of features
+    assert h_score(doubled, *made.parts[1:]).value == pytest.approx(value, rel=1e-8)
+
+
+def test_a_constant_feature_changes_nothing(rows) -> None:
+    made = rows()
+    wider = Decomposition.of(torch.cat([made.x, torch.full((60, 1), 4.0, dtype=torch.float64)], dim=1))
+    assert h_score(wider, *made.parts[1:]).value == pytest.approx(h_score(*made.parts).value, rel=1e-9)
+
+
+def test_what_it_owes_to_a_row_is_what_goes_with_it(rows) -> None:
+    made = rows(n=40)
+    found = h_score(*made.parts)
+    for row in (0, 11, 39):
+        left = h_score(*made.without(row).parts).value
+        assert float(found.influence[row]) == pytest.approx((1 - 1 / 40) * (found.value - left), rel=1e-7)
+
+
+def test_numbers_are_refused(rows) -> None:
+    made = rows()
+    with pytest.raises(DataError, match="defined for classes"):
+        h_score(made.decomposition, Labels.of(np.linspace(0, 1, 60)), made.resamples)

@@ -1,0 +1,108 @@
+"""Leave-one-out against refitting, row by row and group by group."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from sklearn.linear_model import Ridge
+from sklearn.neighbors import KNeighborsClassifier
+
+from regraft.diagnose.transfer.decomposition import Decomposition
+from regraft.diagnose.transfer.labels import Labels
+from regraft.diagnose.transfer.loo import left_out, loo_accuracy, loo_r2, neighbour_accuracy
+from regraft.errors import DataError
+
+
+def _refitted(x: np.ndarray, y: np.ndarray, strength: float, groups: np.ndarray) -> np.ndarray:
+    """Predictions of each group's rows by scikit-learn's ridge on all other rows."""
+    alpha = strength * np.square(x - x.mean(0)).sum()
+    out = np.empty_like(y)
+    for group in np.unique(groups):
+        own = groups == group
+        out[own] = Ridge(alpha=alpha, solver="svd").fit(x[~own], y[~own]).predict(x[own])
+    return out
+
+
+@pytest.mark.parametrize(("n", "d"), [(30, 6), (20, 35)])
+@pytest.mark.parametrize("grouped", [False, True])
+def test_is_refitting_without_each(rows, n: int, d: int, grouped: bool) -> None:
+    made = rows(n=n, d=d)
+    groups = np.arange(n) // (4 if grouped else 1)
+    y = made.labels.values.numpy()
+    found = left_out(made.decomposition, made.labels, groups if grouped else None, strengths=(1.0, 0.1, 1e-3))
+    wanted = [_refitted(made.x.numpy(), y, s, groups) for s in (1.0, 0.1, 1e-3)]
+    errors = [np.square(y - p).sum(1).mean() for p in wanted]
+    np.testing.assert_allclose(found.errors.numpy(), errors, rtol=1e-8)
+    assert found.best == int(np.argmin(errors))
+    np.testing.assert_allclose(found.predicted.numpy(), wanted[found.best], rtol=1e-7, atol=1e-9)
+    accuracy = loo_accuracy(found, made.labels, made.resamples)
+    assert accuracy.value == pytest.approx((wanted[found.best].argmax(1) == made.y).mean())
+    share = 1 - min(errors) * n / np.square(y - y.mean(0)).sum()
+    assert loo_r2(found, made.labels, made.resamples).value == pytest.approx(share, rel=1e-8)
+
+
+def test_numbers(rows) -> None:
+    made = rows(n=40)
+    y = made.x[:, :2] @ torch.tensor([[1.0, 2.0], [0.5, -1.0]], dtype=torch.float64)
+    labels = Labels.of(y.numpy())
+    found = left_out(made.decomposition, labels)
+    assert loo_r2(found, labels, made.resamples).value > 0.999  # linear in the features
+    with pytest.raises(DataError, match="defined for classes"):
+        loo_accuracy(found, labels, made.resamples)
+    noise = Labels.of(np.random.default_rng(0).normal(size=40))
+    assert loo_r2(left_out(made.decomposition, noise), noise, made.resamples).value < 0.2
+
+
+def test_what_is_owed_to_a_row_is_what_goes_with_it(rows) -> None:
+    made = rows(n=30)
+    found = left_out(made.decomposition, made.labels, strengths=(0.05,))
+    r2 = loo_r2(found, made.labels, made.resamples)
+    ridge = 0.05 * np.square(made.x.numpy() - made.x.numpy().mean(0)).sum()
+    for row in (0, 13, 29):
+        rest = made.without(row)
+        own = float(np.square(rest.x.numpy() - rest.x.numpy().mean(0)).sum())
+        left = left_out(rest.decomposition, rest.labels, strengths=(ridge / own,))  # the same λ
+        value = loo_r2(left, rest.labels, rest.resamples).value
+        assert float(r2.influence[row]) == pytest.approx((1 - 1 / 30) * (r2.value - value), rel=1e-7)
+
+
+def test_order_of_rows_and_names_of_classes_do_not_matter(rows) -> None:
+    made = rows(n=50)
+    order = np.random.default_rng(0).permutation(50)
+    labels = Labels.of(np.array([4, 8, 2])[made.y][order])
+    decomposition = Decomposition.of(12 * made.x[torch.from_numpy(order)] - 3)
+    found, before = left_out(decomposition, labels), left_out(made.decomposition, made.labels)
+    np.testing.assert_allclose(found.errors.numpy(), before.errors.numpy(), rtol=1e-9)
+
+
+def test_copies_of_rows_are_left_out_together_where_they_are_groups(rows) -> None:
+    made = rows(n=40, apart=0.0)  # nothing to learn
+    twice = Decomposition.of(torch.cat([made.x, made.x]))
+    labels, groups = Labels.of(np.tile(made.y, 2)), np.tile(np.arange(40), 2)
+    alone = neighbour_accuracy(twice, labels, rows(n=80).resamples, neighbours=1)
+    grouped = neighbour_accuracy(twice, labels, rows(n=80).resamples, groups, neighbours=1)
+    assert alone.value == 1.0
+    assert grouped.value < 0.7
+    leaking = loo_r2(left_out(twice, labels), labels, rows(n=80).resamples).value
+    assert loo_r2(left_out(twice, labels, groups), labels, rows(n=80).resamples).value < leaking
+
+
+def test_neighbours_are_those_of_scikit_learn(rows) -> None:
+    made = rows(n=60)
+    hits = []
+    for row in range(60):
+        rest = made.without(row)
+        model = KNeighborsClassifier(3, metric="cosine", weights=lambda d: 1 + (1 - d) / 12).fit(rest.x, rest.y)
+        hits.append(model.predict(made.x[row : row + 1])[0] == made.y[row])
+    assert neighbour_accuracy(*made.parts, neighbours=3).value == pytest.approx(np.mean(hits))
+
+
+def test_refuses_what_does_not_fit(rows) -> None:
+    made = rows(n=20)
+    with pytest.raises(DataError, match="strengths"):
+        left_out(made.decomposition, made.labels, strengths=(0.0,))
+    with pytest.raises(DataError, match="nearest neighbours"):
+        neighbour_accuracy(*made.parts, neighbours=20)
+    with pytest.raises(DataError, match="groups of rows"):
+        left_out(made.decomposition, made.labels, ["a"] * 20)

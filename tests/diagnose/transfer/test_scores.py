@@ -1,0 +1,164 @@
+"""All scores together: what they say of odd tasks, and whether their intervals hold the truth."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from regraft.diagnose import SCORES, Estimate, NotApplicable, scores
+from regraft.errors import DataError
+
+
+def _source(n: int, seed: int = 0) -> torch.Tensor:
+    return torch.randn(n, 4, generator=torch.Generator().manual_seed(seed)).softmax(1)
+
+
+def test_every_score_is_there_in_order_with_an_interval_around_it(rows) -> None:
+    made = rows()
+    found = scores(features=made.x.float(), labels=made.y, source=_source(60))
+    assert [each.name for each in found] == list(SCORES)
+    for each in found:
+        assert isinstance(each, Estimate)
+        assert each.low <= each.value <= each.high
+        assert each.error > 0
+        assert each.seconds >= 0
+        assert each.higher_is_better
+        assert each.meaning.endswith(".")
+
+
+def test_the_same_seed_gives_the_same_bytes(rows) -> None:
+    made = rows()
+    one, two, other = (scores(features=made.x, labels=made.y, source=_source(60), seed=s) for s in (3, 3, 4))
+    assert [(e.value, e.low, e.high) for e in one] == [(e.value, e.low, e.high) for e in two]
+    assert [e.low for e in one] != [e.low for e in other]
+    assert [e.value for e in one] == [e.value for e in other]
+
+
+def test_better_features_score_higher(rows) -> None:
+    near, far = rows(n=200, apart=0.3), rows(n=200, apart=1.5)
+    names = [name for name in SCORES if name not in ("leep", "nce")]
+    low = scores(features=near.x, labels=near.y, names=names)
+    high = scores(features=far.x, labels=far.y, names=names)
+    for a, b in zip(low, high):
+        assert isinstance(a, Estimate)
+        assert isinstance(b, Estimate)
+        assert b.value > a.value, a.name
+
+
+def test_names_choose_and_unknown_ones_are_refused(rows) -> None:
+    made = rows()
+    assert [e.name for e in scores(features=made.x, labels=made.y, names=("nce", "logme"))] == ["nce", "logme"]
+    with pytest.raises(DataError, match="lomge"):
+        scores(features=made.x, labels=made.y, names=("lomge",))
+    with pytest.raises(DataError, match="resamples"):
+        scores(features=made.x, labels=made.y, resamples=1)
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda x, y: (x, np.zeros_like(y)), "one class"),
+        (lambda x, y: (x[:3], y[:3]), "at least 5"),
+        (lambda x, y: (x, np.full(len(y), np.nan)), "NaN"),
+        (lambda x, y: (x, np.ones(len(y))), "numbers that vary"),
+        (lambda x, y: (x, y.astype(str)), "labels"),
+        (lambda x, y: (x, np.stack([y, y])), "integers"),
+    ],
+)
+def test_labels_that_cannot_be_used_leave_no_score(rows, change, reason: str) -> None:
+    made = rows()
+    for each in scores(features=change(made.x, made.y)[0], labels=change(made.x, made.y)[1], source=_source(60)):
+        assert isinstance(each, NotApplicable)
+        assert reason in each.reason
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda x: torch.ones_like(x), "the same in every row"),
+        (lambda x: x.index_fill(0, torch.tensor([4]), float("nan")), "NaN"),
+        (lambda x: x[:-1], "rows of features"),
+        (lambda x: x[:, 0], "(N, D) floats"),
+    ],
+)
+def test_features_that_cannot_be_used_leave_those_of_the_source(rows, change, reason: str) -> None:
+    made = rows()
+    for each in scores(features=change(made.x), labels=made.y, source=_source(60)):
+        if each.name in ("leep", "nce"):
+            assert isinstance(each, Estimate)
+        else:
+            assert isinstance(each, NotApplicable)
+            assert reason in each.reason
+
+
+def test_without_a_source_the_rest_stands(rows) -> None:
+    made = rows()
+    absent = [e for e in scores(features=made.x, labels=made.y) if isinstance(e, NotApplicable)]
+    assert [e.name for e in absent] == ["leep", "nce"]
+    assert "missing" in absent[0].reason
+    found = scores(features=made.x, labels=made.y, source_labels=made.y % 2, names=("leep", "nce"))
+    assert isinstance(found[0], NotApplicable)
+    assert isinstance(found[1], Estimate)
+
+
+def test_numbers_have_two_scores(rows) -> None:
+    made = rows()
+    found = scores(features=made.x, labels=made.x[:, 0].numpy() + 1.0, source=_source(60))
+    assert [e.name for e in found if isinstance(e, Estimate)] == ["logme", "loo-r2"]
+    assert all("defined for classes" in e.reason for e in found if isinstance(e, NotApplicable))
+
+
+def test_exchanged_arguments_are_refused(rows) -> None:
+    made = rows()
+    for each in scores(features=torch.from_numpy(made.y).double(), labels=made.x):
+        assert isinstance(each, NotApplicable)
+    with pytest.raises(TypeError):
+        scores(made.x, made.y)  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(("n", "d"), [(12, 40), (40, 40), (41, 40)])
+def test_few_rows_and_copies_of_rows_work(rows, n: int, d: int) -> None:
+    made = rows(n=n, d=d)
+    for x, y in ((made.x, made.y), (torch.cat([made.x, made.x]), np.tile(made.y, 2))):
+        for each in scores(features=x, labels=y, source=_source(len(y))):
+            assert isinstance(each, Estimate), each
+            assert np.isfinite([each.value, each.low, each.high]).all(), each
+
+
+def test_groups_widen_intervals(rows) -> None:
+    made = rows(n=60)
+    x, y, groups = made.x.repeat(4, 1), np.tile(made.y, 4), np.tile(np.arange(60), 4)
+    names = ("logme", "h-score", "leep")
+    alone = scores(features=x, labels=y, source=_source(60).repeat(4, 1), names=names)
+    grouped = scores(features=x, labels=y, source=_source(60).repeat(4, 1), names=names, groups=groups)
+    for a, g in zip(alone, grouped):
+        assert isinstance(a, Estimate)
+        assert isinstance(g, Estimate)
+        assert g.value == a.value
+        assert g.error == pytest.approx(2 * a.error, rel=0.15)
+
+
+def _draw(n: int, d: int, seed: int) -> tuple[torch.Tensor, np.ndarray, torch.Tensor]:
+    rng = np.random.default_rng(seed)
+    y = np.repeat(np.arange(4), n // 4)
+    spread = np.exp(-np.arange(d) / (d / 4))
+    centres = 0.3 * np.random.default_rng(99).normal(size=(4, d))
+    x = torch.from_numpy((centres[y] + rng.standard_t(6, size=(n, d))) * spread + 0.5)
+    return x, y, x[:, :3].softmax(1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("n", "d"), [(120, 16), (120, 60), (100, 200)])
+def test_intervals_hold_the_expectation(n: int, d: int) -> None:
+    draws = 120
+    found = []
+    for seed in range(draws):
+        x, y, source = _draw(n, d, seed)
+        found.append([(e.value, e.low, e.high) for e in scores(features=x, labels=y, source=source, resamples=200)])
+    table = np.array(found)
+    truth = table[:, :, 0].mean(0)
+    covered = ((table[:, :, 1] <= truth) & (truth <= table[:, :, 2])).mean(0)
+    for name, share, spread in zip(SCORES, covered, table[:, :, 0].std(0)):
+        if spread > 1e-9:  # the H-score of as many features as rows is constant
+            assert share >= 0.86, (name, share)  # 95 % less three deviations of a share of 120, and 3 % of bias
