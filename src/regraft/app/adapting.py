@@ -2,21 +2,15 @@
 
 from __future__ import annotations
 
-import os
-import re
 import shlex
-import shutil
 import sys
-import unicodedata
-import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regraft.app.console import Bars, Grouped, say, show_json
+from regraft.app.folders import check_folder, slug, whole
 from regraft.app.options import (
     RESULT,
     Batch,
@@ -48,13 +42,14 @@ from regraft.app.options import (
     Theta2,
     Weights,
     Workers,
+    one_or_many,
 )
 from regraft.app.results import say_estimate, say_result, summary
 from regraft.app.training_options import with_training
 from regraft.errors import DataError, MissingPathError, RecipeError
 
 if TYPE_CHECKING:
-    from regraft.record import Record
+    pass
 
 __all__ = ["register"]
 
@@ -126,17 +121,17 @@ def adapt(
         instruments=instruments,  # type: ignore[arg-type]
     )  # fmt: skip
     columns: dict[str, Any] = {
-        "kind": kind, "label": _one_or_many(label), "group": group, "input": input_column, "ignore": ignore
+        "kind": kind, "label": one_or_many(label), "group": group, "input": input_column, "ignore": ignore
     }  # fmt: skip
     if dry_run:
         record = estimate(prepare(data, model, method=recipe, options=options, **columns), options)
         show_json(summary(record)) if as_json else say_estimate(record)
         return
-    _check_folder(output or Path("runs"))
+    check_folder(output or Path("runs"))
     command = shlex.join(["regraft", *sys.argv[1:]]) if Path(sys.argv[0]).name in ("regraft", "__main__.py") else ""
     with Bars(STAGES) as bars:
         run = run_adapt(data, model, method=recipe, options=options, progress=bars, command=command, **columns)
-    folder = output or Path("runs") / _slug(run.record)
+    folder = output or Path("runs") / slug(run.record)
     _finish(run, folder, embed, as_json)
 
 
@@ -146,37 +141,13 @@ def _finish(run: Any, folder: Path, embed: bool, as_json: bool) -> None:
 
     from regraft.app.report import write
 
-    with _whole(folder) as staging:
+    with whole(folder) as staging:
         run = run.save(staging, embed=embed)
         names = {"run": "", "artifact": "model.safetensors", "report": "report.html"}
         record = replace(run.record, paths={key: str(folder / name) for key, name in names.items()})
         record.save(staging / "record.json")
         write(record, staging / "report.html")
     show_json(summary(record)) if as_json else say_result(record)
-
-
-@contextmanager
-def _whole(folder: Path) -> Iterator[Path]:
-    """A staging folder to fill; it becomes ``folder`` at the end, or is gone after an error.
-
-    It lies inside ``folder`` where that exists, for ``folder`` may be a disk of its own, onto which nothing can
-    be renamed from beside it; else beside it. Files of an earlier run are replaced one by one; others that lie in
-    ``folder`` stay. A reader that comes in between is told by the artifact's checksums.
-    """
-    inside = folder.is_dir()
-    staging = (folder if inside else folder.absolute().parent) / f".{folder.name}.{uuid.uuid4().hex[:12]}.part"
-    try:
-        staging.mkdir(parents=True)
-        yield staging
-        if not inside:
-            staging.rename(folder)
-            return
-        for item in sorted(staging.iterdir()):
-            if (there := folder / item.name).is_dir():
-                shutil.rmtree(there)
-            os.replace(item, there)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def predict(
@@ -210,7 +181,7 @@ def predict(
     if output is not None:
         if output.suffix not in _TABLES:
             raise DataError(f"cannot write predictions as {output.name}", expected="a .csv, .parquet or .json file")
-        _check_folder(output.parent)
+        check_folder(output.parent)
     from regraft.data import scan
     from regraft.graft import load_artifact, pick_device
 
@@ -251,7 +222,7 @@ def report(
     if output is not None:
         if len(runs) > 1:
             raise DataError("--output names one file", got=f"{len(runs)} runs", do="leave it out, or name one run")
-        _check_folder(output.parent)
+        check_folder(output.parent)
     records = [Record.load(run / "record.json") for run in runs]
     chosen, overlaps = compared(runs) if len(runs) > 1 else ([], {})
     written = [write(record, output or run / "report.html") for run, record in zip(runs, records)]
@@ -272,28 +243,13 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Adapt the bundled backbone, which knows clothes, to real handwritten digits."""
-    _check_folder(output)
+    check_folder(output)
     from regraft.app.demo import digits
     from regraft.graft import adapt as run_adapt
 
     with Bars(STAGES) as bars:
         run = run_adapt(digits(), "regraft/fashion-resnet", progress=bars, command="regraft demo")
     _finish(run, output, embed=False, as_json=as_json)
-
-
-def _check_folder(folder: Path) -> None:
-    """Refuse a folder that cannot be written before anything is computed for it."""
-    there = folder.absolute()
-    while not there.exists() and there != there.parent:
-        there = there.parent
-    if not there.is_dir():
-        raise DataError(
-            f"cannot write into {folder}", got=f"{there} is a file", do="choose another place with --output"
-        )
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise DataError(
-            f"cannot write into {folder}", got=f"no right to write in {there}", do="choose another place with --output"
-        )
 
 
 def _inputs(given: list[str]) -> Any:
@@ -319,14 +275,3 @@ def _settings(training: dict[str, Any]) -> dict[str, Any]:
     if not tau.isdecimal():
         raise RecipeError(f"--tau {tau}", expected="a whole number of epochs, or auto")
     return {**training, "tau": int(tau)}
-
-
-def _one_or_many(label: list[str] | None) -> str | list[str] | None:
-    return label[0] if label and len(label) == 1 else (label or None)
-
-
-def _slug(record: Record) -> str:
-    words = [Path(record.data["name"]).name, record.model["name"].rstrip("/").split("/")[-1], record.method]
-    # Letters and digits of every script stay, composed: two data sets must not share a folder for want of Latin names.
-    plain = [unicodedata.normalize("NFC", word) for word in words]
-    return "-".join(re.sub(r"[^\w.]+", "-", word).strip("-.") or "data" for word in plain)

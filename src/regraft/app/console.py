@@ -74,7 +74,7 @@ class Grouped(_Grouping, TyperCommand):
 class GroupedVerbs(_Grouping, TyperGroup):
     """The root: verbs in the order in which people need them."""
 
-    order = ("demo", "adapt", "predict", "report", "doctor", "cache", "pretrain", "reproduce")
+    order = ("demo", "adapt", "predict", "report", "diagnose", "rank", "doctor", "cache", "pretrain", "reproduce")
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The verbs' names in that order, verbs that it does not know last."""

@@ -38,6 +38,7 @@ __all__ = [
     "Theta2",
     "Weights",
     "Workers",
+    "one_or_many",
 ]
 
 RESULT = "Result"
@@ -200,3 +201,8 @@ RunFolder = Annotated[
 RunFolders = Annotated[
     list[Path], typer.Argument(metavar="RUN...", show_default=False, help="Run folders that `regraft adapt` wrote.")
 ]
+
+
+def one_or_many(label: list[str] | None) -> str | list[str] | None:
+    """One label column as it is, several as a list."""
+    return label[0] if label and len(label) == 1 else (label or None)

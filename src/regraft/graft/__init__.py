@@ -3,6 +3,9 @@
 from regraft.graft.adapted import Adapted
 from regraft.graft.artifact import load_artifact, save_artifact
 from regraft.graft.cost.estimate import estimate
+from regraft.graft.diagnosis.case import Scope
+from regraft.graft.diagnosis.diagnose import diagnose
+from regraft.graft.diagnosis.rank import rank
 from regraft.graft.estimator import GraftClassifier, GraftRegressor
 from regraft.graft.evidence.exchange import head_exchange
 from regraft.graft.gradient.crops import predict_over_crops
@@ -36,6 +39,7 @@ __all__ = [
     "Recipe",
     "Reinitialise",
     "Run",
+    "Scope",
     "Select",
     "SetHead",
     "Solve",
@@ -43,6 +47,7 @@ __all__ = [
     "Train",
     "View",
     "adapt",
+    "diagnose",
     "estimate",
     "gradient_features",
     "head_exchange",
@@ -51,6 +56,7 @@ __all__ = [
     "predict_over_crops",
     "prepare",
     "pretrain",
+    "rank",
     "save_artifact",
     "with_gradients",
 ]

@@ -11,37 +11,22 @@ from typing import Any
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.protocol import Evaluation
+from regraft.network import Network
 from regraft.record import Ledger, Record
 
-__all__ = ["record_of", "task_of", "versions"]
+__all__ = ["backbone_of", "data_of", "record_of", "task_of", "versions"]
 
 
 def record_of(ready: Prepared, evaluation: Evaluation, options: Options, ledger: Ledger, command: str) -> Record:
     """What is known about the run, but for figures and findings."""
-    network = ready.network
     scored = {"validation": evaluation.validation, "test": evaluation.test}
     return Record(
         verb="adapt",
         status="done",
         method=ready.recipe.name,
         task=task_of(ready),
-        model={
-            "name": Path(network.name).name if Path(network.name).is_dir() else network.name,
-            "path": network.name,
-            "source": network.about.source,
-            "revision": network.about.revision,
-            "licence": network.about.licence,
-            "fingerprint": network.fingerprint,
-            "parameters": network.about.parameters,
-            "taps": len(ready.plan.blocks),
-            "features": ready.plan.width,
-        },
-        data={
-            "name": ready.manifest.name,
-            "fingerprint": ready.manifest.fingerprint,
-            "modality": ready.manifest.inputs.modality,
-            "grouped": ready.manifest.groups is not None,
-        },
+        model={**backbone_of(ready.network), "taps": len(ready.plan.blocks), "features": ready.plan.width},
+        data=data_of(ready),
         scores={name: None if part is None else part.headline for name, part in scored.items()},
         other_scores={name: part.others for name, part in scored.items() if part is not None},
         candidates=evaluation.head.candidates,
@@ -52,6 +37,29 @@ def record_of(ready: Prepared, evaluation: Evaluation, options: Options, ledger:
         citations=(ready.recipe.citation,) if ready.recipe.citation else (),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def backbone_of(network: Network) -> dict[str, Any]:
+    """Which backbone."""
+    return {
+        "name": Path(network.name).name if Path(network.name).is_dir() else network.name,
+        "path": network.name,
+        "source": network.about.source,
+        "revision": network.about.revision,
+        "licence": network.about.licence,
+        "fingerprint": network.fingerprint,
+        "parameters": network.about.parameters,
+    }
+
+
+def data_of(ready: Prepared) -> dict[str, Any]:
+    """Which rows."""
+    return {
+        "name": ready.manifest.name,
+        "fingerprint": ready.manifest.fingerprint,
+        "modality": ready.manifest.inputs.modality,
+        "grouped": ready.manifest.groups is not None,
+    }
 
 
 def task_of(ready: Prepared) -> dict[str, Any]:

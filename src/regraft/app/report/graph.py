@@ -55,6 +55,7 @@ def graph(
     *,
     zero: bool = False,
     log: bool = False,
+    log_x: bool = False,
     whole: bool = False,
     tip: Callable[[str, float, float], str] | None = None,
 ) -> Graph | None:
@@ -65,16 +66,18 @@ def graph(
         series: the lines.
         zero: whether the upright axis begins at zero.
         log: whether it is logarithmic; points that are not above zero are left out.
+        log_x: the same of the level axis.
         whole: whether the ticks of the level axis are whole numbers.
         tip: (name, x, y) → the words of a dot.
     """
-    drawn = [Series(s.name, *_kept(s, log)) for s in series]
+    drawn = [Series(s.name, *_kept(s, log, log_x)) for s in series]
     drawn = [s for s in drawn if len(s.points) > 1]
     if not drawn:
         return None
     xs = [x for s in drawn for x, _ in s.points]
-    ys = [y for s in drawn for _, y in s.points] + [end for s in drawn for pair in s.band for end in pair]
-    x = Scale(*padded(xs, 0.03))
+    ys = [y for s in drawn for _, y in s.points]
+    ys += [] if log else [end for s in drawn for pair in s.band for end in pair]
+    x = Scale(min(xs), max(xs), log=True) if log_x else Scale(*padded(xs, 0.03))
     y = _upright([v for v in ys if v > 0 or not log], zero, log)
     marks = log_ticks(y.low, y.high, 5) if log else linear_ticks(y.low, y.high, 4)
     say = tip or (lambda name, a, b: f"{name + ': ' if name else ''}{words.decimal(b)} at {words.decimal(a)}")
@@ -86,19 +89,25 @@ def graph(
         lower = [f"{x(a)},{y(low)}" for (a, _), (low, _) in zip(s.points, s.band)]
         band = " ".join(upper + lower[::-1])
         paths.append(Path(number % LINES, " ".join(places), tuple(dots), s.name, band))
-    level = [t for t in linear_ticks(x.low, x.high, 6) if not whole or t == int(t)]
+    level = log_ticks(x.low, x.high, 6) if log_x else linear_ticks(x.low, x.high, 6)
+    level = [t for t in level if not whole or t == int(t)]
+    how = words.count if whole else words.strength if log_x else _short
     return Graph(
         title, label, label_x,
-        tuple(Tick(x(t), words.count(t) if whole else words.trimmed(words.decimal(t))) for t in level),
-        tuple(Tick(y(t), words.strength(t) if log else words.trimmed(words.decimal(t))) for t in marks),
+        tuple(Tick(x(t), how(t)) for t in level),
+        tuple(Tick(y(t), words.strength(t) if log else _short(t)) for t in marks),
         tuple(paths),
     )  # fmt: skip
 
 
-def _kept(series: Series, log: bool) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
+def _short(value: float) -> str:
+    return words.trimmed(words.decimal(value))
+
+
+def _kept(series: Series, log: bool, log_x: bool) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:
     """Points and band; of a logarithmic axis those above zero."""
     band = list(series.band) if len(series.band) == len(series.points) else []
-    shown = [i for i, (_, y) in enumerate(series.points) if y > 0 or not log]
+    shown = [i for i, (x, y) in enumerate(series.points) if (y > 0 or not log) and (x > 0 or not log_x)]
     return [series.points[i] for i in shown], [band[i] for i in shown] if band else []
 
 

@@ -18,6 +18,12 @@ from regraft.app.report import (
     training,
     words,
 )
+from regraft.app.report.diagnosis.curvature import curvature
+from regraft.app.report.diagnosis.deviation import deviation
+from regraft.app.report.diagnosis.gradients import gradients
+from regraft.app.report.diagnosis.landscape import landscape
+from regraft.app.report.diagnosis.ranking import ranking
+from regraft.app.report.diagnosis.transfer import transfer
 from regraft.app.report.verdict import Piece, verdict
 from regraft.record import Record
 
@@ -49,7 +55,8 @@ class Page:
 
 def page(record: Record) -> Page:
     """Decide what the page shows."""
-    parts = (
+    parts: tuple[tuple[str, str, object], ...] = (
+        ("ranking", "Which backbone?", ranking(record)),
         ("scores", "Scores", scores.scores(record)),
         ("cost", "Cost", cost.costs(record)),
         ("confusion", "Confusion", classes.confusion(record)),
@@ -63,11 +70,18 @@ def page(record: Record) -> Page:
         ("strengths", "Strengths", curves.strengths(record)),
         ("mistakes", "Confident mistakes", facts.mistakes(record)),
         ("scatter", "Predictions", curves.scatter(record)),
+        ("transfer", "Do the features fit?", transfer(record)),
+        ("curvature", "How sharp is the loss?", curvature(record)),
+        ("landscape", "What lies around the weights?", landscape(record)),
+        ("gradients", "What do gradients see?", gradients(record)),
+        ("deviation", "How far did the weights go?", deviation(record)),
         ("findings", "Findings", facts.notes(record)),
         ("facts", "Data and model", facts.facts(record)),
         ("reproduce", "Reproduce", facts.reproduce(record)),
         ("citations", "Citations", tuple(filter(None, map(read.text, record.citations)))),
     )
+    if read.text(record.verb) in ("diagnose", "rank"):  # what was found comes first, and last what it cost
+        parts = tuple(sorted(parts, key=lambda part: {"ranking": 0, "findings": 1, "cost": 3}.get(part[0], 2)))
     data = read.short_name(read.mapping(record.data).get("name"))
     model = read.short_name(read.mapping(record.model).get("name"))
     method = read.text(record.method)

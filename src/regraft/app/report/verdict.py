@@ -12,6 +12,9 @@ from regraft.record import Record, Score
 __all__ = ["Piece", "Protocol", "protocol", "quoted", "subject", "verdict"]
 
 
+_SAID = 2  # findings that stand for a diagnosis
+
+
 @dataclass(frozen=True)
 class Piece:
     """A run of words in the verdict; ``strong`` ones are the numbers to remember."""
@@ -104,7 +107,10 @@ def subject(record: Record) -> str:
 
 
 def verdict(record: Record) -> tuple[Piece, ...]:
-    """The sentence, as pieces."""
+    """The sentence, as pieces; of a diagnosis and of a ranking what was found first."""
+    if read.text(record.verb) in ("diagnose", "rank"):
+        said = [read.text(f.title).rstrip(".") for f in record.findings if f.severity != "not-applicable"]
+        return tuple(Piece(f"{title}. ") for title in said[:_SAID]) or (Piece("Nothing could be measured."),)
     score = quoted(record)
     cost = _cost(record)
     value = None if score is None else read.number(score.value)

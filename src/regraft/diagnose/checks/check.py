@@ -79,7 +79,8 @@ class Case:
     """What is diagnosed.
 
     Attributes:
-        subjects: the network that is asked about, and after it those it is compared with.
+        subjects: the network that is asked about, and after it those it is compared with; none where no check looks
+            at networks.
         labelled: its features; ``None`` where they were not computed.
         rows: n, how many training rows the task has.
         top: how many eigenvalues.
@@ -111,11 +112,13 @@ class Check:
         name: the key of its figure, and what a user asks for.
         title: a few words, for progress and for saying that it does not apply.
         run: (case, tick) → outcome; a :class:`RegraftError` means that it does not apply, and why.
+        losses: whether it looks at networks, under a head that must be solved first; else features are enough.
     """
 
     name: str
     title: str
     run: Callable[[Case, Tick], Outcome]
+    losses: bool = True
 
 
 def examine(

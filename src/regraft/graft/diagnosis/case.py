@@ -14,10 +14,11 @@ from torch import Tensor
 from regraft.data import Manifest, Target
 from regraft.diagnose.checks.check import Case, Labelled, Subject
 from regraft.diagnose.objective import LossName
-from regraft.errors import DataError, RecipeError
+from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Store, Taps, plan
+from regraft.files import read_json
 from regraft.graft.adapted import Adapted, check_modality, with_own_head
-from regraft.graft.artifact import load_artifact
+from regraft.graft.artifact import CONFIG, load_artifact
 from regraft.graft.options import Options, pick_device
 from regraft.graft.preparation import Prepared, Progress, prepare, swept
 from regraft.graft.problem import Task
@@ -26,11 +27,12 @@ from regraft.graft.stages.features import Features, Solve
 from regraft.heads import Readout, solve
 from regraft.linear import Dense, FeatureDesign
 from regraft.network import Network, reinitialised
-from regraft.record import Ledger
+from regraft.record import Finding, Ledger
 
 __all__ = ["RANDOM", "Looked", "Scope", "case_of_model", "case_of_run", "probing"]
 
 RANDOM = "random"
+_SCRATCH = "scratch"
 _EMBEDDING, _LOGITS = "embedding", "logits"
 _LOSSES: dict[str, LossName] = {
     "binary": "softmax",
@@ -60,10 +62,11 @@ class Scope:
 
 @dataclass(frozen=True, eq=False)
 class Looked:
-    """A case, and what it was made of."""
+    """A case, what it was made of, and what it lacks."""
 
     case: Case
     ready: Prepared
+    lacks: tuple[Finding, ...] = ()
 
 
 def probing(
@@ -96,29 +99,40 @@ def case_of_model(
     ledger: Ledger,
     *,
     against: str | None = RANDOM,
+    losses: bool = True,
     progress: Progress | None = None,
     **columns: Any,
 ) -> Looked:
     """A backbone under a solved head, beside the same architecture with random weights under its own.
 
+    Without ``losses`` its features alone.
+
     Raises:
-        RegraftError: the user's mistakes, in a sentence; a network that cannot be given random weights.
+        RegraftError: the user's mistakes, in a sentence. A network that cannot be given random weights stands alone,
+            and the case says that it lacks them.
     """
     if against not in (None, RANDOM):
         raise RecipeError(f"a backbone is not compared with {against!r}", expected="random or none")
     ready, labelled = probing(data, model, options, ledger, progress, **columns)
+    if not losses:
+        return Looked(Case((), labelled, len(ready.fit), scope.top, scope.points, options.seed), ready)
     named = [("pretrained", ready, labelled)]
+    lacks = []
     if against == RANDOM:
-        fresh = replace(ready, network=reinitialised(ready.network, options.seed), plan=_last(ready.plan))
-        with ledger.stage("random weights"):
-            store, _ = swept(replace(fresh, manifest=fresh.fit), options, Ledger(), progress)
-        named.append(("random weights", fresh, replace(labelled, features=_values(fresh, store)[_EMBEDDING])))
+        try:
+            fresh = replace(ready, network=reinitialised(ready.network, options.seed), plan=_last(ready.plan))
+            with ledger.stage("random weights"):
+                store, _ = swept(replace(fresh, manifest=fresh.fit), options, Ledger(), progress)
+            named.append(("random weights", fresh, replace(labelled, features=_values(fresh, store)[_EMBEDDING])))
+        except ModelError as error:
+            title = "Random weights: not compared"
+            lacks.append(Finding("random-weights", title, "not-applicable", detail=str(error)))
     with ledger.stage("solve"):
         headed = [(name, _probed(part, seen, options)) for name, part, seen in named]
     rows, moments = _drawn(ready.fit, scope.rows, options.seed), _moments(ready.fit.target)
     subjects = tuple(_subject(name, network, rows, scope, options, moments) for name, network in headed)
     case = Case(subjects, labelled, len(ready.fit), scope.top, scope.points, options.seed)
-    return Looked(case, ready)
+    return Looked(case, ready, tuple(lacks))
 
 
 def case_of_run(
@@ -129,6 +143,7 @@ def case_of_run(
     ledger: Ledger,
     *,
     against: str | None = None,
+    model: str | Network | None = None,
     progress: Progress | None = None,
     **columns: Any,
 ) -> Looked:
@@ -137,25 +152,39 @@ def case_of_run(
     Raises:
         RegraftError: a run whose head reads something else than the last layer, or other classes than the data's.
     """
-    device = pick_device(options.device)
-    found = [("trained", load_artifact(run, device=device))]
-    if against not in (None, "none"):
+
+    def loaded(folder: Path) -> Adapted:
+        return load_artifact(folder, model=model, weights=options.weights, device=pick_device(options.device))
+
+    found = [("trained", run, loaded(run))]
+    if against is not None:
         if against == RANDOM:
             raise RecipeError("a run is not compared with random weights", do="name another run, such as of scratch")
-        found.append((Path(against).name, load_artifact(Path(against), device=device)))
-    backbone = found[0][1].source or found[0][1].network
+        found.append((Path(against).name, Path(against), loaded(Path(against))))
+    backbone = found[0][2].source or found[0][2].network
     ready = prepare(data, backbone, method=_PROBE, options=options, ledger=ledger, progress=progress, **columns)
     rows, moments = _drawn(ready.fit, scope.rows, options.seed), _moments(ready.fit.target)
     subjects = []
-    for name, adapted in found:
+    for name, folder, adapted in found:
         _check_classes(ready, adapted, name)
         check_modality(adapted.network, rows)
         network = with_own_head(adapted)
         if moments is not None:
             network = network.with_head(*_last_layer(adapted.readout, moments), adapted.classes)
-        subjects.append(replace(_subject(name, network, rows, scope, options, moments), start=adapted.source))
+        subject = _subject(name, network, rows, scope, options, moments)
+        subjects.append(replace(subject, start=_start(adapted, folder)))
     case = Case(tuple(subjects), None, len(ready.fit), scope.top, scope.points, options.seed)
     return Looked(case, ready)
+
+
+def _start(adapted: Adapted, folder: Path) -> Network | None:
+    """Where the training began: the pretrained backbone, or of ``scratch`` the random weights of its seed."""
+    if adapted.source is None:
+        return None
+    provenance = (read_json(folder / CONFIG) or {}).get("provenance", {})
+    if provenance.get("method") == _SCRATCH:
+        return reinitialised(adapted.source, int(provenance["seed"]))
+    return adapted.source
 
 
 def _check_classes(ready: Prepared, adapted: Adapted, name: str) -> None:

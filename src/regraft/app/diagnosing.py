@@ -1,0 +1,223 @@
+"""The verbs that look instead of adapting: diagnose and rank."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from regraft.app.console import Bars, Grouped, duration, show_json, table
+from regraft.app.folders import check_folder, slug, whole
+from regraft.app.options import (
+    Batch,
+    Data,
+    Device,
+    Group,
+    Input,
+    Json,
+    Kind,
+    Label,
+    Limit,
+    Output,
+    Seed,
+    SkipBad,
+    Weights,
+    Workers,
+    one_or_many,
+)
+from regraft.errors import RecipeError
+
+if TYPE_CHECKING:
+    from regraft.record import Record
+
+__all__ = ["register"]
+
+_WHAT, _SCOPE = "What is looked at", "How much is looked at"
+_STAGES = {
+    "inspect": "checking inputs",
+    "sweep": "one pass of the backbone",
+    "transfer": "scores of the features",
+    "curvature": "curvature",
+    "landscape": "landscape",
+    "gradients": "gradients",
+    "deviation": "deviation",
+    "rank": "backbones",
+}
+
+
+def register(app: typer.Typer) -> None:
+    """Add the verbs to the command line."""
+    app.command("diagnose", cls=Grouped, short_help="Measure why a backbone fits a task, or what training did.")(
+        diagnose
+    )
+    app.command("rank", cls=Grouped, short_help="Order backbones by how well they should transfer.")(rank)
+
+
+def diagnose(
+    data: Data,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            "--model", "-m", metavar="NAME", rich_help_panel=_WHAT,
+            help="A backbone, as of adapt; with --run where its backbone is, if it moved.",
+        ),
+    ] = None,
+    weights: Weights = None,
+    run: Annotated[
+        Path | None,
+        typer.Option(
+            "--run", metavar="RUN", rich_help_panel=_WHAT,
+            help="Instead: the run folder of a training (lp-ft, finetune, scratch), seen where it ended.",
+        ),
+    ] = None,
+    against: Annotated[
+        str | None,
+        typer.Option(
+            "--against", metavar="WHAT", rich_help_panel=_WHAT,
+            help="random (of a model, the default), none, or another run folder (of a run).",
+        ),
+    ] = None,
+    check: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--check", metavar="NAME", rich_help_panel=_SCOPE,
+            help="transfer, curvature, landscape, gradients or deviation; all if absent; repeat it for several.",
+        ),
+    ] = None,
+    rows: Annotated[
+        int, typer.Option("--rows", metavar="N", min=3, rich_help_panel=_SCOPE, help="Rows that losses are taken on.")
+    ] = 256,
+    select: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--select", metavar="PATTERN", rich_help_panel=_SCOPE,
+            help="Parameters that curvature and landscapes move: top (the topmost block and the head, the default), "
+            "all, or patterns such as 'layer4.*'; repeat it for several.",
+        ),
+    ] = None,
+    top: Annotated[
+        int, typer.Option("--top", metavar="K", min=1, rich_help_panel=_SCOPE, help="Eigenvalues.")
+    ] = 20,
+    points: Annotated[
+        int,
+        typer.Option("--points", metavar="N", min=3, rich_help_panel=_SCOPE, help="Of a side of the landscape."),
+    ] = 25,
+    kind: Kind = None,
+    label: Label = None,
+    group: Group = None,
+    input_column: Input = None,
+    limit: Limit = None,
+    skip_bad: SkipBad = False,
+    seed: Seed = 0,
+    batch_size: Batch = 32,
+    workers: Workers = None,
+    device: Device = "auto",
+    output: Output = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Measure why a backbone fits a task, or what a training made of it.
+
+    Of a backbone: scores of its features, and curvature, landscape and gradients where fine-tuning would begin, beside
+    the same network with random weights. Of a run: the same where its training ended, and how far the weights went. A
+    check that does not apply says why, and the others go on.
+    """
+    from regraft.graft import Options, Scope
+    from regraft.graft import diagnose as run_diagnose
+
+    scope = Scope(rows, tuple(select or ("top",)), top, points)
+    options = Options(seed=seed, limit=limit, batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad)
+    folder = output or Path("runs")
+    check_folder(folder)
+    beside = ("random" if run is None else None) if against is None else (None if against == "none" else against)
+    with Bars(_STAGES) as bars:
+        record = run_diagnose(
+            data, model, run=run, against=beside, checks=tuple(check or ()), scope=scope, options=options,
+            progress=bars, command=_command(), kind=kind, label=one_or_many(label), group=group, input=input_column,
+        )  # fmt: skip
+    _finish(record, output or Path("runs") / slug(record), as_json)
+
+
+def rank(
+    data: Data,
+    models: Annotated[
+        str,
+        typer.Option("--models", "-m", metavar="A,B,…", show_default=False, rich_help_panel=_WHAT,
+                     help="Backbones by name or folder, by commas."),
+    ],
+    score: Annotated[
+        str | None,
+        typer.Option("--score", metavar="NAME", rich_help_panel=_WHAT, help="What orders them; see `docs/concepts`."),
+    ] = None,
+    kind: Kind = None,
+    label: Label = None,
+    group: Group = None,
+    input_column: Input = None,
+    limit: Limit = None,
+    skip_bad: SkipBad = False,
+    seed: Seed = 0,
+    batch_size: Batch = 32,
+    workers: Workers = None,
+    device: Device = "auto",
+    output: Output = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Order backbones by how well they should transfer: one pass of each, nothing trained.
+
+    Says which differences the rows can tell apart, and how well the score's order agreed with measured accuracies
+    where these are known.
+    """
+    from regraft.graft import Options
+    from regraft.graft import rank as run_rank
+
+    names = [name.strip() for name in models.split(",") if name.strip()]
+    if not names:
+        raise RecipeError("no backbone is named", expected="--models A,B,…", got=models)
+    options = Options(seed=seed, limit=limit, batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad)
+    check_folder(output or Path("runs"))
+    with Bars(_STAGES) as bars:
+        record = run_rank(
+            data, names, score=score, options=options, progress=bars, command=_command(), kind=kind,
+            label=one_or_many(label), group=group, input=input_column,
+        )  # fmt: skip
+    _finish(record, output or Path("runs") / slug(record), as_json)
+
+
+def _command() -> str:
+    return shlex.join(["regraft", *sys.argv[1:]]) if Path(sys.argv[0]).name in ("regraft", "__main__.py") else ""
+
+
+def _finish(record: Record, folder: Path, as_json: bool) -> None:
+    """Save the record with its report, whole or not at all, and say what was found."""
+    from dataclasses import replace
+
+    from regraft.app.report import write
+
+    with whole(folder) as staging:
+        record = replace(record, paths={"run": str(folder), "report": str(folder / "report.html")})
+        record.save(staging / "record.json")
+        write(record, staging / "report.html")
+    if as_json:
+        full = record.to_json()
+        kept = ("verb", "status", "task", "figures", "findings", "paths")
+        show_json({key: full[key] for key in kept} | {"seconds": {c.stage: c.seconds for c in record.costs}})
+        return
+    lines = [(finding.severity, _said(finding)) for finding in record.findings]
+    took = sum(cost.seconds for cost in record.costs)
+    table([*_ranked(record), *lines, ("cost", duration(took)), ("report", record.paths["report"])])
+
+
+def _said(finding: Any) -> str:
+    more = finding.detail if finding.severity == "not-applicable" else finding.advice
+    return f"{finding.title}{' ' + more if more else ''}"
+
+
+def _ranked(record: Record) -> list[tuple[str, str]]:
+    rows = record.figures.get("ranking", {}).get("models", [])
+    width = max((len(row["name"]) for row in rows), default=0)
+    return [
+        (f"{row['place']:g}", f"{row['name']:<{width}}  {row['value']:.4g}  {row['low']:.4g} to {row['high']:.4g}")
+        for row in rows
+    ]

@@ -1,0 +1,72 @@
+"""Backbones in the order of a score, with what is known about that order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from regraft.app.report import read, words
+from regraft.app.report.scale import Scale, Tick, linear_ticks, padded
+from regraft.record import Record
+
+__all__ = ["Place", "Ranking", "ranking"]
+
+
+@dataclass(frozen=True)
+class Place:
+    """A backbone: its place, score and interval, all scores, and where its bar lies in per cent."""
+
+    place: str
+    name: str
+    value: str
+    spread: str
+    tied: str
+    cost: str
+    others: tuple[str, ...]
+    at: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Ranking:
+    """The section."""
+
+    lead: str
+    note: str
+    names: tuple[str, ...]
+    places: tuple[Place, ...]
+    ticks: tuple[Tick, ...]
+
+
+def ranking(record: Record) -> Ranking | None:
+    """The section, or ``None`` without a backbone."""
+    figure = read.mapping(record.figures.get("ranking"))
+    found = [row for row in read.rows(figure.get("models")) if read.number(row.get("value")) is not None]
+    if not found:
+        return None
+    ends = [read.number(row.get(key)) for row in found for key in ("value", "low", "high")]
+    x = Scale(*padded([end for end in ends if end is not None]))
+    names = [read.text(name) for name in read.items(figure.get("names"))]
+    places = []
+    for row in found:
+        value = read.number(row.get("value")) or 0.0
+        low, high = read.number(row.get("low")), read.number(row.get("high"))
+        scores = read.mapping(row.get("scores"))
+        places.append(
+            Place(
+                words.count(read.number(row.get("place"))),
+                read.text(row.get("name")),
+                words.decimal(value),
+                words.interval(low, high, "decimal"),
+                ", ".join(read.text(name) for name in read.items(row.get("tied"))),
+                words.seconds(read.number(row.get("seconds"))),
+                tuple(words.decimal(read.number(scores.get(name))) for name in names),
+                x(value),
+                x(value if low is None else low),
+                x(value if high is None else high),
+            )
+        )
+    return Ranking(
+        read.text(figure.get("lead")), read.text(figure.get("note")), tuple(names), tuple(places),
+        tuple(Tick(x(t), words.trimmed(words.decimal(t))) for t in linear_ticks(x.low, x.high, 4)),
+    )  # fmt: skip

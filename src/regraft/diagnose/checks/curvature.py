@@ -1,0 +1,109 @@
+"""How sharp is the loss? Its largest eigenvalues, certified, and the density of all."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import torch
+
+from regraft.diagnose.checks.check import Case, Check, Outcome, Subject, Tick
+from regraft.diagnose.curvature.spectrum import Spectrum, curvature
+from regraft.record import Finding
+
+__all__ = ["CURVATURE"]
+
+_PROBES, _STEPS = 3, 20  # of the density
+_GRID = 60  # points at which it is drawn
+_DECADES = 6  # below the largest eigenvalue
+
+
+def _run(case: Case, tick: Tick) -> Outcome:
+    found = []
+    for number, subject in enumerate(case.subjects):
+        step = _after(tick, number, len(case.subjects))
+        objective, top = subject.objective, case.top
+        found.append(curvature(objective, k=top, probes=_PROBES, steps=_STEPS, seed=case.seed, progress=step))
+    first = found[0]
+    figure = {
+        "matrix": first.matrix,
+        "parameters": first.parameters,
+        "rows": first.rows,
+        "subjects": [_plain(subject, spectrum) for subject, spectrum in zip(case.subjects, found)],
+    }
+    return Outcome(tuple(_findings(case, found)), figure)
+
+
+def _after(tick: Tick, number: int, count: int) -> Tick:
+    """Progress in hundredths of all subjects."""
+    return lambda done, total: tick(100 * number + 100 * done // max(total, 1), 100 * count)
+
+
+def _plain(subject: Subject, spectrum: Spectrum) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "name": subject.name,
+        "loss": spectrum.loss,
+        "gradient": spectrum.gradient_norm,
+        "eigenvalues": spectrum.values.tolist(),
+        "bounds": spectrum.bounds.tolist(),
+        "converged": spectrum.top.converged,
+        "message": spectrum.top.message,
+        "products": spectrum.products,
+        "seconds": spectrum.seconds,
+    }
+    if spectrum.trace is not None:
+        found["trace"] = {"value": spectrum.trace.value, "error": spectrum.trace.error}
+    if spectrum.density is not None and (most := float(spectrum.density.nodes.max())) > 0:
+        at = most * torch.logspace(-_DECADES, 0, _GRID, dtype=torch.float64)
+        below, error = spectrum.density.cumulative(at)
+        found["above"] = {"at": at.tolist(), "share": (1 - below).tolist(), "error": error.tolist()}
+        negative, error = spectrum.density.cumulative(torch.tensor([-most * 10.0**-_DECADES], dtype=torch.float64))
+        found["negative"] = {"share": float(negative), "error": float(error)}
+    return found
+
+
+def _findings(case: Case, found: list[Spectrum]) -> list[Finding]:
+    first, sharpest = found[0], float(found[0].values[0]) if len(found[0].values) else 0.0
+    said = []
+    if len(found) > 1:
+        said.append(_beside(case, found))
+    if sharpest > 0:
+        rate = 2 / sharpest
+        detail = f"The largest eigenvalue is {sharpest:.3g} ± {float(first.bounds[0]):.1g}; momentum and decay move it."
+        title = f"Plain gradient descent is stable below a learning rate of {rate:.2g} on these weights"
+        said.append(Finding("stable-rate", title, "info", rate, "2 / λ", detail=detail))
+    if not first.top.converged:
+        said.append(Finding("curvature-bounds", "Some eigenvalues are known within wide bounds", "info",
+                            detail=first.top.message))  # fmt: skip
+    return said
+
+
+def _beside(case: Case, found: list[Spectrum]) -> Finding:
+    """Sums of the largest eigenvalues of the first two, with the interval that their bounds allow."""
+    own, other = (float(spectrum.values.sum()) for spectrum in found[:2])
+    slack = [float(spectrum.bounds.sum()) for spectrum in found[:2]]
+    name = case.subjects[1].name
+    beside = f"{case.subjects[0].name} {own:.3g}, {name} {other:.3g}, on the same rows, each under its own head"
+    losses = f"The losses are {found[0].loss:.3g} and {found[1].loss:.3g}."
+    detail = f"Sum of the {len(found[0].values)} largest eigenvalues: {beside}. {losses}"
+    if not (own > 0 and other > 0):
+        return Finding("flatness", f"Curvature cannot be compared with {name}", "info", detail=detail)
+    ratio = other / own
+    low = max(other - slack[1], 0.0) / (own + slack[0])
+    high = (other + slack[1]) / (own - slack[0]) if own > slack[0] else math.inf
+    word = "flatter" if ratio > 1 else "sharper"
+    size = ratio if ratio > 1 else 1 / ratio
+    return Finding(
+        "flatness",
+        f"The loss is {size:.2g} × {word} than that of {name}",
+        "info" if ratio > 1 else "advice",
+        ratio,
+        "×",
+        low,
+        high if math.isfinite(high) else None,
+        detail,
+        "" if ratio > 1 else "Begin with a small learning rate, and warm up.",
+    )
+
+
+CURVATURE = Check("curvature", "Curvature", _run)

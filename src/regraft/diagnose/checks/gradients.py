@@ -1,0 +1,77 @@
+"""What do gradients see? Their size by layer, their way down, what steps along them do, where the weights lie."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from regraft.diagnose.checks.check import Case, Check, Outcome, Subject, Tick
+from regraft.diagnose.gradients.magnitude import magnitudes
+from regraft.diagnose.gradients.projection import projections
+from regraft.diagnose.gradients.scaling import scaling
+from regraft.diagnose.gradients.variation import variation
+from regraft.errors import RegraftError
+from regraft.record import Finding
+
+__all__ = ["GRADIENTS"]
+
+_STEPS, _SIZE = 10, 0.01  # of the variation: fewer than the paper's hundred, for each is a pass over the rows
+
+
+def _run(case: Case, tick: Tick) -> Outcome:
+    subjects = []
+    for number, subject in enumerate(case.subjects):
+        subjects.append(_measured(subject))
+        tick(number + 1, len(case.subjects))
+    return Outcome(tuple(_findings(subjects)), {"subjects": subjects, "steps": _STEPS, "size": _SIZE})
+
+
+def _measured(subject: Subject) -> dict[str, Any]:
+    whole = subject.over("*")
+    found = magnitudes(whole)
+    layers = [{"name": part.name, "norm": part.norm, "relative": part.relative} for part in found.layers]
+    said: dict[str, Any] = {"name": subject.name, "loss": found.loss, "norm": found.norm, "layers": layers}
+    said["skipped"] = []
+    try:
+        flow = scaling(whole)
+        said["flow"] = [{"site": site.name, "norm": site.norm} for site in flow.sites]
+        said["slope"] = {"value": flow.slope, "error": flow.error}
+    except RegraftError as error:  # of a network with few places
+        said["skipped"].append(str(error))
+    try:
+        along = variation(whole, size=_SIZE, steps=_STEPS)
+        said["variation"] = {"changes": list(along.changes), "largest": along.maximum, "error": along.error}
+    except RegraftError as error:  # of a gradient that is zero
+        said["skipped"].append(str(error))
+    try:
+        said["decile"] = projections(whole).top
+    except RegraftError as error:
+        said["skipped"].append(str(error))
+    return said
+
+
+def _findings(subjects: list[dict[str, Any]]) -> list[Finding]:
+    said = []
+    own = subjects[0]
+    if slope := own.get("slope"):
+        value, error = slope["value"], slope["error"]
+        steep = abs(value) > 0.3 and abs(value) > 2 * error
+        way = "grows" if value < 0 else "fades"
+        title = f"The gradient {way} by {100 * abs(math.expm1(-value)):.0f} % a place on its way down"
+        detail = f"Slope of log ‖∂L/∂x‖ over {len(own['flow'])} places: {value:.3g} ± {error:.1g}."
+        if len(subjects) > 1 and (other := subjects[1].get("slope")):
+            detail += f" {subjects[1]['name'].capitalize()}: {other['value']:.3g} ± {other['error']:.1g}."
+        advice = "Train the upper layers first (`--method lp-ft`), or warm up." if steep else ""
+        said.append(Finding("gradient-scale", title, "advice" if steep else "info", value, "per place",
+                            value - 1.96 * error, value + 1.96 * error, detail, advice))  # fmt: skip
+    if len(subjects) > 1 and all("variation" in subject for subject in subjects[:2]):
+        first, second = (subject["variation"] for subject in subjects[:2])
+        title = (
+            f"{_STEPS} steps along the gradient change the loss by {first['largest']:.3g} at most, "
+            f"{subjects[1]['name']} {second['largest']:.3g}"
+        )
+        said.append(Finding("variation", title, "info", first["largest"], ""))
+    return said
+
+
+GRADIENTS = Check("gradients", "Gradients", _run)

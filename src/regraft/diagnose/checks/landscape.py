@@ -1,0 +1,79 @@
+"""What lies around the weights? A plane of the loss, and a line through all weights at once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from regraft.diagnose.checks.check import Case, Check, Outcome, Subject, Tick
+from regraft.diagnose.landscape.directions import random_directions
+from regraft.diagnose.landscape.plane import Plane, profile
+from regraft.diagnose.landscape.surrogate import surrogate_plane
+from regraft.record import Finding
+
+__all__ = ["LANDSCAPE"]
+
+_LINE = 13  # points of the line
+_TOLERANCE, _SIZES = 1e-2, (6, 9)  # of the surrogate: as much of the range as an eye sees
+
+
+def _run(case: Case, tick: Tick) -> Outcome:
+    planes, subjects = [], []
+    each = case.points**2 + _LINE
+    for number, subject in enumerate(case.subjects):
+        begun = number * each
+
+        def step(done: int, total: int, begun: int = begun) -> None:
+            tick(begun + done, each * len(case.subjects))
+
+        objective = subject.objective
+        directions, side = random_directions(objective, seed=case.seed), case.points
+        found = surrogate_plane(
+            objective, directions, points=side, tolerance=_TOLERANCE, sizes=_SIZES, progress=step
+        )  # fmt: skip
+        planes.append(found)
+        subjects.append(_plain(subject, found) | {"profile": _line(case, subject)})
+        tick(begun + each, each * len(case.subjects))
+    objective = case.subjects[0].objective
+    figure = {
+        "what": f"{objective.size:,} weights ({', '.join(case.subjects[0].select)})",
+        "rows": objective.rows,
+        "way": planes[0].way,
+        "notes": list(planes[0].notes),
+        "error": max((found.error for found in planes if not found.exact), default=None),
+        "subjects": subjects,
+    }
+    return Outcome(tuple(_findings(case, planes)), figure)
+
+
+def _plain(subject: Subject, found: Plane) -> dict[str, Any]:
+    summary = found.summary()
+    return {
+        "name": subject.name, "alphas": list(found.alphas), "betas": list(found.betas),
+        "losses": found.losses.tolist(), "centre": found.centre, "rise": summary.mean_rise,
+        "deviation": summary.deviation, "least": summary.least_rise, "exact": found.exact, "points": found.points,
+    }  # fmt: skip
+
+
+def _line(case: Case, subject: Subject) -> dict[str, Any]:
+    whole = subject.over("*")
+    found = profile(whole, random_directions(whole, 1, seed=case.seed), points=_LINE)
+    return {"at": list(found.alphas), "losses": found.losses.tolist()}
+
+
+def _findings(case: Case, planes: list[Plane]) -> list[Finding]:
+    summaries = [found.summary() for found in planes]
+    own = summaries[0]
+    said = []
+    if len(summaries) > 1:
+        name, other = case.subjects[1].name, summaries[1]
+        ratio = other.mean_rise / own.mean_rise if own.mean_rise > 0 else None
+        title = f"Around the weights the loss rises by {own.mean_rise:.3g} on average, {name} {other.mean_rise:.3g}"
+        detail = f"On {case.points} × {case.points} points of one random plane, which is one draw: not an interval."
+        said.append(Finding("landscape-rise", title, "info", ratio, "×" if ratio is not None else "", detail=detail))
+    if own.least_rise < -0.05 * max(own.centre, 1e-12):
+        title = f"A random step lowers the loss by {-own.least_rise:.3g}: the weights are no minimum"
+        said.append(Finding("no-minimum", title, "info", own.least_rise, "", advice="There is room for fine-tuning."))
+    return said
+
+
+LANDSCAPE = Check("landscape", "Landscape", _run)

@@ -1,0 +1,87 @@
+"""Do the features fit the labels? Scores that train nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+
+from regraft.diagnose.checks.check import Case, Check, Labelled, Outcome, Tick
+from regraft.diagnose.transfer.estimate import Estimate
+from regraft.diagnose.transfer.scores import SCORES, scores
+from regraft.errors import DataError
+from regraft.heads import Response
+from regraft.record import Finding
+
+__all__ = ["TRANSFER", "labels_of", "main_score", "scored"]
+
+
+def labels_of(response: Response) -> tuple[np.ndarray[Any, Any], Any]:
+    """Labels as scores take them, and the rows that have all of theirs (a mask)."""
+    if response.codes is not None:
+        there = response.codes >= 0
+        return response.codes[there].numpy(), there
+    there = torch.ones(len(response), dtype=torch.bool) if response.mask is None else response.mask.all(1)
+    return response.values[there].to(torch.float64).numpy(), there
+
+
+def scored(labelled: Labelled, *, names: tuple[str, ...] = SCORES, seed: int = 0) -> tuple[Any, ...]:
+    """Every score of some features, or why there is none: see :func:`regraft.diagnose.scores`."""
+    labels, there = labels_of(labelled.response)
+    groups = None if labelled.groups is None else [g for g, known in zip(labelled.groups, there) if known]
+    source = None if labelled.source is None else labelled.source[there].numpy()
+    return scores(
+        features=labelled.features[there].numpy(), labels=labels, source=source, groups=groups, names=names, seed=seed
+    )
+
+
+def main_score(kind: str) -> str:
+    """What orders backbones: how well ridge predicts rows that it did not see."""
+    return "loo-accuracy" if kind in ("binary", "multiclass") else "loo-r2"
+
+
+def _run(case: Case, tick: Tick) -> Outcome:
+    if case.labelled is None:
+        raise DataError("scores are of a backbone's features before anything is trained", do="give --model, not --run")
+    found = scored(case.labelled, seed=case.seed)
+    tick(1, 1)
+    known = {each.name: each for each in found if isinstance(each, Estimate)}
+    figure = {
+        "scores": [
+            {"name": e.name, "value": e.value, "low": e.low, "high": e.high, "meaning": e.meaning, "seconds": e.seconds}
+            for e in known.values()
+        ],
+        "skipped": [{"name": each.name, "why": each.reason} for each in found if not isinstance(each, Estimate)],
+    }
+    best = known.get(main_score(case.labelled.response.kind))
+    if best is None:
+        why = next((each.reason for each in found if not isinstance(each, Estimate)), "")
+        return Outcome((Finding("transfer", "No score of the features", "not-applicable", detail=why),), figure)
+    return Outcome((_finding(best, case.labelled.response),), figure)
+
+
+def _finding(best: Estimate, response: Response) -> Finding:
+    classes = best.name == "loo-accuracy" and response.codes is not None
+    guess = 0.0
+    if classes and response.codes is not None:
+        counts = torch.bincount(response.codes[response.codes >= 0])
+        guess = float(counts.max() / counts.sum())
+    share = f"{100 * best.value:.1f} %"
+    what = f"is right on {share} of rows" if classes else f"explains {share} of the variance of rows"
+    poor = best.low <= guess
+    return Finding(
+        "features-fit",
+        f"A linear head on the last layer {what} that it did not see",
+        "warning" if poor else "info",
+        best.value,
+        "" if classes else "R²",
+        best.low,
+        best.high,
+        "Ridge on all other rows, each left out in closed form."
+        + (f" The commonest class has {100 * guess:.1f} %." if classes else ""),
+        "Try another backbone: `regraft rank` orders several." if poor else "",
+    )
+
+
+TRANSFER = Check("transfer", "Scores of the features", _run, losses=False)

@@ -1,0 +1,109 @@
+"""`diagnose`: instruments pointed at a backbone and a task, or at what a training made of it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from regraft.diagnose.checks.all import CHECKS
+from regraft.diagnose.checks.check import Check, examine
+from regraft.errors import RecipeError
+from regraft.graft.diagnosis.case import RANDOM, Looked, Scope, case_of_model, case_of_run
+from regraft.graft.options import Options
+from regraft.graft.preparation import Progress
+from regraft.graft.recording import backbone_of, data_of, task_of, versions
+from regraft.network import Network
+from regraft.record import Ledger, Record
+
+__all__ = ["chosen", "diagnose"]
+
+CITATION = "Liu, Long, Wang, Jordan, Towards Understanding the Transferability of Deep Representations, 2019."
+
+
+def diagnose(
+    data: Any,
+    model: str | Network | None = None,
+    *,
+    run: str | Path | None = None,
+    against: str | None = RANDOM,
+    checks: Sequence[str] = (),
+    scope: Scope | None = None,
+    options: Options | None = None,
+    progress: Progress | None = None,
+    command: str = "",
+    **columns: Any,
+) -> Record:
+    """Measure why a backbone fits a task, or what training made of it: findings, figures and what each check cost.
+
+    With ``model``, the backbone gets a solved linear head in one pass, and so does the same architecture with random
+    weights beside it; curvature, landscapes and gradients are taken where fine-tuning would begin. With ``run``, they
+    are taken where a training ended, beside another run's, and how far the weights went is measured.
+
+    Args:
+        data: as :func:`regraft.graft.adapt` takes it.
+        model: a backbone by name or folder, or a loaded Network.
+        run: a run folder instead; ``model`` then says where its backbone is, if that moved or is code of your own.
+        against: ``random`` (of a model), another run folder (of a run), or ``None``.
+        checks: names of :data:`regraft.diagnose.CHECKS`; all by default.
+        scope: how many rows, which parameters, how many eigenvalues and points.
+        options: of the pass and the head.
+        progress: called with (stage, done, total).
+        command: kept in the record as how to do it again.
+        **columns: ``kind``, ``label``, ``group``, ``input``, ``ignore`` for the data.
+
+    Returns:
+        a Record whose figures are named after the checks; it holds no score.
+
+    Raises:
+        RegraftError: a mistake of the user's, in one sentence. A check that does not apply raises nothing: its finding
+            says why.
+    """
+    wanted = chosen(checks)
+    scope, options, ledger = scope or Scope(), options or Options(), Ledger()
+    looked: Looked
+    common: dict[str, Any] = {"progress": progress, **columns}
+    if run is not None:
+        other = None if against in (None, RANDOM) else against
+        looked = case_of_run(data, Path(run), scope, options, ledger, against=other, model=model, **common)
+    elif model is not None:
+        losses = any(check.losses for check in wanted)
+        looked = case_of_model(data, model, scope, options, ledger, against=against, losses=losses, **common)
+    else:
+        raise RecipeError("nothing is named to be diagnosed", expected="--model NAME or --run RUN")
+    findings, figures = examine(looked.case, wanted, ledger, progress)
+    ready, subjects = looked.ready, looked.case.subjects
+    figures["subjects"] = [subject.name for subject in subjects]
+    if subjects:
+        figures["rows"] = subjects[0].objective.rows
+        figures["parameters"] = {"select": list(scope.select), "count": subjects[0].objective.size}
+    return Record(
+        verb="diagnose",
+        status="done",
+        method="",
+        task={**task_of(ready), "title": "diagnosis"},
+        model=backbone_of(ready.network),
+        data=data_of(ready),
+        scores={"validation": None, "test": None},
+        costs=ledger.costs,
+        findings=(*findings, *looked.lacks),
+        figures=figures,
+        seeds={"seed": options.seed},
+        versions=versions(),
+        command=command,
+        citations=(CITATION,),
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def chosen(names: Sequence[str]) -> tuple[Check, ...]:
+    """Checks by name, in the order in which they run; all for none.
+
+    Raises:
+        RecipeError: a name is none.
+    """
+    known = {check.name: check for check in CHECKS}
+    if unknown := [name for name in names if name not in known]:
+        raise RecipeError(f"no check is called {unknown[0]!r}", expected=", ".join(known))
+    return tuple(check for check in CHECKS if not names or check.name in names)

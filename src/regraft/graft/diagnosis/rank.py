@@ -1,0 +1,150 @@
+"""`rank`: backbones in the order of a score that trains nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from typing import Any
+
+from regraft.diagnose.checks.transfer import labels_of, main_score, scored
+from regraft.diagnose.transfer.estimate import Estimate
+from regraft.diagnose.transfer.ranking import Ranking, rank_models
+from regraft.diagnose.transfer.scores import SCORES
+from regraft.errors import DataError, RecipeError
+from regraft.graft.diagnosis.case import probing
+from regraft.graft.options import Options
+from regraft.graft.preparation import Prepared, Progress
+from regraft.graft.recording import data_of, task_of, versions
+from regraft.network import Network
+from regraft.record import Finding, Ledger, Record
+
+__all__ = ["rank"]
+
+
+def rank(
+    data: Any,
+    models: Sequence[str | Network],
+    *,
+    score: str | None = None,
+    options: Options | None = None,
+    progress: Progress | None = None,
+    command: str = "",
+    **columns: Any,
+) -> Record:
+    """Order backbones by a transferability score, on the same rows; one pass of each, nothing trained.
+
+    Intervals are by bootstrap over rows, paired between backbones (:func:`regraft.diagnose.rank_models`).
+
+    Args:
+        data: as :func:`regraft.graft.adapt` takes it.
+        models: two or more backbones.
+        score: of :data:`regraft.diagnose.SCORES`; by default how well ridge predicts rows left out: the accuracy of
+            classes, the variance explained of numbers and labels.
+        options: of the pass.
+        progress: called with (stage, done, total).
+        command: kept in the record.
+        **columns: ``kind``, ``label``, ``group``, ``input``, ``ignore`` for the data.
+
+    Returns:
+        a Record whose figure ``ranking`` holds the order, all scores and the differences that the rows bear out.
+
+    Raises:
+        RegraftError: a mistake of the user's, or a score that these labels do not have.
+    """
+    if len(models) < 2:
+        raise RecipeError("one backbone has no order", expected="two or more", got=f"{len(models)}")
+    if score is not None and score not in SCORES:
+        raise RecipeError(f"no score is called {score!r}", expected=", ".join(SCORES))
+    options, ledger = options or Options(), Ledger()
+    found: dict[str, dict[str, Estimate]] = {}
+    skipped: dict[str, str] = {}
+    seconds: dict[str, float] = {}
+    ready: Prepared | None = None
+    labels: Any = None
+    groups: Any = None
+    for number, model in enumerate(models):
+        began = time.perf_counter()
+        ready, labelled = probing(data, model, options, ledger, progress, **columns)
+        name = _named(ready.network, found)
+        with ledger.stage("scores"):
+            every = scored(labelled, seed=options.seed)
+        found[name] = {each.name: each for each in every if isinstance(each, Estimate)}
+        skipped |= {each.name: each.reason for each in every if not isinstance(each, Estimate)}
+        labels, there = labels_of(labelled.response)
+        groups = None if labelled.groups is None else [g for g, known in zip(labelled.groups, there) if known]
+        seconds[name] = time.perf_counter() - began
+        if progress:
+            progress("rank", number + 1, len(models))
+    if ready is None or ready.manifest.target is None:
+        raise DataError("no backbone was looked at")
+    by = score or main_score(ready.manifest.target.kind)
+    if lacking := [name for name, held in found.items() if by not in held]:
+        raise DataError(f"{by} is not to be had of {lacking[0]}", got=skipped.get(by, ""), do="choose another --score")
+    order = rank_models(
+        {name: held[by] for name, held in found.items()}, labels=labels, groups=groups, seed=options.seed
+    )
+    return Record(
+        verb="rank",
+        status="done",
+        method="",
+        task={**task_of(ready), "title": "ranking of backbones"},
+        model={"name": f"{len(found)} backbones"},
+        data=data_of(ready),
+        scores={"validation": None, "test": None},
+        costs=ledger.costs,
+        findings=_findings(order, by),
+        figures={"ranking": _figure(order, found, seconds)},
+        seeds={"seed": options.seed},
+        versions=versions(),
+        command=command,
+        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+    )
+
+
+def _named(network: Network, taken: dict[str, Any]) -> str:
+    name = network.name.rstrip("/").split("/")[-1] if network.name.startswith(("/", ".")) else network.name
+    return name if name not in taken else f"{name} ({len(taken) + 1})"
+
+
+def _findings(order: Ranking, by: str) -> tuple[Finding, ...]:
+    first, second = order.places[0], order.places[1]
+    lead = next(d for d in order.differences if {d.better, d.worse} == {first.name, second.name})
+    sure = lead.real
+    title = f"{first.name} is first by {by}" + ("" if sure else f", but the rows do not tell it from {second.name}")
+    detail = f"{first.value:.4g} beside {second.value:.4g}: {lead.value:+.3g} ({lead.low:+.3g} to {lead.high:+.3g})."
+    advice = "" if sure else "Take the smaller or cheaper of them, or adapt both and compare."
+    said = [Finding("first", title, "info" if sure else "advice", lead.value, "", lead.low, lead.high, detail, advice)]
+    if order.unsure:
+        pairs = ", ".join(f"{d.better} and {d.worse}" for d in order.unsure[:6])
+        count = f"{len(order.unsure)} of {len(order.differences)}"
+        title = f"{count} differences are not real"
+        said.append(
+            Finding("ties", title, "info", len(order.unsure), "pairs", detail=f"The rows do not tell apart {pairs}.")
+        )
+    return tuple(said)
+
+
+def _figure(order: Ranking, found: dict[str, dict[str, Estimate]], seconds: dict[str, float]) -> dict[str, Any]:
+    tied: dict[str, list[str]] = {place.name: [] for place in order.places}
+    for pair in order.unsure:
+        tied[pair.better].append(pair.worse)
+        tied[pair.worse].append(pair.better)
+    return {
+        "score": order.score,
+        "lead": f"By {order.score} of the last layer's features, with 95 % intervals by bootstrap over the rows.",
+        "names": [name for name in SCORES if any(name in held for held in found.values())],
+        "models": [
+            {
+                "place": place.rank, "name": place.name, "value": place.value, "low": place.low, "high": place.high,
+                "rank_low": place.rank_low, "rank_high": place.rank_high, "tied": tied[place.name],
+                "scores": {name: estimate.value for name, estimate in found[place.name].items()},
+                "seconds": seconds[place.name],
+            }
+            for place in order.places
+        ],
+        "differences": [
+            {"better": d.better, "worse": d.worse, "value": d.value, "low": d.low, "high": d.high, "real": d.real}
+            for d in order.differences
+        ],
+    }  # fmt: skip

@@ -1,0 +1,212 @@
+"""A diagnosis of a toy backbone and of what training made of it: every figure against what it says it is."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from tests.features.toy import Toy, toy_arrays, toy_manifest, toy_network
+from torch.nn import functional
+
+import regraft
+from regraft.data import scan
+from regraft.diagnose import weight_changes
+from regraft.errors import DataError, RecipeError
+from regraft.graft import Options, Scope, diagnose, rank
+from regraft.graft.diagnosis.case import case_of_model, case_of_run
+from regraft.network import About, ArrayPreprocess, Network
+from regraft.record import Ledger, Record
+
+SMALL = Scope(rows=24, top=5, points=5)
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory):
+    return Options(folds=3, cache=tmp_path_factory.mktemp("cache"), batch_size=8)
+
+
+@pytest.fixture(scope="module")
+def found(options):
+    return diagnose(toy_manifest(60), toy_network(7), scope=SMALL, options=options)
+
+
+def codes(record: Record) -> list[str]:
+    return [finding.code for finding in record.findings]
+
+
+def test_every_check_of_a_backbone_has_its_figure_and_its_cost(found):
+    assert found.verb == "diagnose"
+    assert found.figures["subjects"] == ["pretrained", "random weights"]
+    for name in ("transfer", "gradients", "curvature", "landscape"):
+        assert found.figures[name]["seconds"] > 0
+        assert name in [cost.stage for cost in found.costs]
+    assert {"features-fit", "flatness", "stable-rate", "landscape-rise"} <= set(codes(found))
+    assert next(f for f in found.findings if f.code == "deviation").severity == "not-applicable"
+    assert Record.from_json(found.to_json()).findings == found.findings
+
+
+def test_curvature_is_that_of_the_probed_network(found, options):
+    looked = case_of_model(toy_manifest(60), toy_network(7), SMALL, options, Ledger())
+    subject = looked.case.subjects[0]
+    objective = subject.objective
+    assert set(objective.point) == {"conv2.weight", "conv2.bias", "fc.weight", "fc.bias"}
+    x = torch.stack([torch.as_tensor(subject.inputs.inputs.read(row)) for row in range(24)])
+    module, names = subject.network.module, list(objective.point)
+
+    def loss(flat):
+        parts = flat.split([objective.point[name].numel() for name in names])
+        moved = {name: part.view(objective.shapes[name]) for name, part in zip(names, parts)}
+        return functional.cross_entropy(torch.func.functional_call(module, moved, (x,)), subject.targets.long())
+
+    at = torch.cat([objective.point[name].flatten() for name in names])
+    dense = torch.autograd.functional.hessian(loss, at).double()
+    wanted = torch.linalg.eigvalsh((dense + dense.T) / 2).flip(0)[:5]
+    seen = found.figures["curvature"]["subjects"][0]
+    assert seen["loss"] == pytest.approx(float(loss(at)), rel=1e-5)
+    np.testing.assert_allclose(seen["eigenvalues"], wanted, atol=2e-3 * float(wanted[0]))
+
+
+def test_the_landscape_passes_through_the_loss(found):
+    for curved, plane in zip(found.figures["curvature"]["subjects"], found.figures["landscape"]["subjects"]):
+        assert plane["centre"] == pytest.approx(curved["loss"], rel=1e-5)
+        assert plane["losses"][2][2] == pytest.approx(curved["loss"], rel=0.1)
+        assert plane["profile"]["losses"][6] == pytest.approx(curved["loss"], rel=1e-5)
+    assert found.figures["landscape"]["subjects"][0]["losses"] != found.figures["landscape"]["subjects"][1]["losses"]
+
+
+def test_the_same_seed_gives_the_same_figures(found, options):
+    again = diagnose(toy_manifest(60), toy_network(7), scope=SMALL, options=options)
+
+    def timeless(value):
+        if isinstance(value, dict):
+            return {name: timeless(part) for name, part in value.items() if name != "seconds"}
+        return [timeless(part) for part in value] if isinstance(value, list | tuple) else value
+
+    assert timeless(again.figures) == timeless(found.figures)
+
+
+def test_numbers_are_looked_at_in_their_own_deviations(options):
+    x, _ = toy_arrays(60)
+    y = 1000.0 * x[:, 0].mean((1, 2)) + 5000.0
+    looked = case_of_model(scan((x, y)), toy_network(), SMALL, options, Ledger(), against=None)
+    (subject,) = looked.case.subjects
+    assert subject.loss == "squared"
+    assert subject.objective.value() < 0.5  # half the variance is what a constant is off by
+
+
+def test_labels_that_hold_together_are_looked_at(options):
+    x, _ = toy_arrays(60)
+    marks = np.stack([x[:, 0].mean((1, 2)) > 1, x[:, 1].mean((1, 2)) > 0], axis=1).astype(float)
+    record = diagnose(
+        scan((x, marks)), toy_network(), against=None, checks=("curvature",), scope=SMALL, options=options
+    )
+    assert len(record.figures["curvature"]["subjects"]) == 1
+    assert "flatness" not in codes(record)
+
+
+def test_what_a_training_moved(options, tmp_path):
+    data = toy_manifest(60)
+    settings = {"method": "finetune", "tau": 2, "steps": 6, "lr": 0.05, "cache": options.cache}
+    for name, seed in (("run", 0), ("other", 1)):
+        regraft.adapt(data, toy_network(), **{**settings, "seed": seed}).save(tmp_path / name)
+    record = diagnose(
+        data, toy_network(), run=tmp_path / "run", against=str(tmp_path / "other"), scope=SMALL, options=options,
+        checks=("transfer", "curvature", "deviation"),
+    )  # fmt: skip
+    assert record.figures["subjects"] == ["trained", "other"]
+    seen = record.figures["deviation"]["subjects"][0]
+    subject = case_of_run(data, tmp_path / "run", SMALL, options, Ledger(), model=toy_network()).case.subjects[0]
+    assert subject.start is not None
+    shared = {n: v for n, v in subject.start.params.items() if n in ("conv1.weight", "conv2.weight")}
+    moved = weight_changes(shared, {name: subject.network.params[name] for name in shared})
+    wanted = sum(layer.change for layer in moved) / np.sqrt(60)
+    assert seen["total"] == pytest.approx(wanted, rel=1e-5)
+    assert wanted > 0
+    assert next(f for f in record.findings if f.code == "transfer").severity == "not-applicable"
+
+
+def test_a_run_from_scratch_began_at_its_own_random_weights(options, tmp_path):
+    data = toy_manifest(60)
+    settings = {"method": "scratch", "steps": 1, "lr": 1e-6, "seed": 3, "cache": options.cache}
+    regraft.adapt(data, toy_network(), **settings).save(tmp_path / "run")
+    record = diagnose(
+        data, toy_network(), run=tmp_path / "run", scope=SMALL, options=options, checks=("deviation",)
+    )  # fmt: skip
+    (seen,) = record.figures["deviation"]["subjects"]
+    assert 0 < seen["relative"] < 1e-4  # from the published weights it would be far
+
+
+def test_a_run_of_other_classes_is_refused(options, tmp_path):
+    settings = {"method": "lp-ft", "steps": 2, "lr": 0.05, "cache": options.cache}
+    regraft.adapt(toy_manifest(60), toy_network(), **settings).save(tmp_path / "run")
+    with pytest.raises(DataError, match="labels are not those"):
+        diagnose(toy_manifest(60, classes=2), toy_network(), run=tmp_path / "run", scope=SMALL, options=options)
+
+
+def test_a_run_whose_head_is_no_last_layer_is_refused(options, tmp_path):
+    regraft.adapt(toy_manifest(60), toy_network(), cache=options.cache).save(tmp_path / "run")
+    with pytest.raises(RecipeError, match="not a last layer"):
+        diagnose(toy_manifest(60), toy_network(), run=tmp_path / "run", scope=SMALL, options=options)
+
+
+def test_mistakes_are_named(options):
+    data = toy_manifest(30)
+    with pytest.raises(RecipeError, match="no check is called 'sharpness'"):
+        diagnose(data, toy_network(), checks=("sharpness",), options=options)
+    with pytest.raises(RecipeError, match="nothing is named"):
+        diagnose(data, options=options)
+    with pytest.raises(RecipeError, match="random or none"):
+        diagnose(data, toy_network(), against="scratch", options=options)
+    with pytest.raises(RecipeError, match="two or more"):
+        rank(data, [toy_network()], options=options)
+    with pytest.raises(RecipeError, match="no score is called"):
+        rank(data, [toy_network(), toy_network(1)], score="best", options=options)
+
+
+def test_a_backbone_that_cannot_be_drawn_anew_is_diagnosed_alone(options):
+    class Own(Toy):
+        def __init__(self):
+            super().__init__()
+            self.scale = torch.nn.Parameter(torch.ones(()))
+
+    network = Network("own", Own(), ArrayPreprocess((3, 6, 6)), About("module"))
+    record = diagnose(toy_manifest(30), network, checks=("curvature",), scope=SMALL, options=options)
+    assert record.figures["subjects"] == ["pretrained"]
+    said = next(f for f in record.findings if f.code == "random-weights")
+    assert said.severity == "not-applicable"
+    assert "reset_parameters" in said.detail
+
+
+class TestRank:
+    def test_the_backbone_that_sees_the_labels_is_first(self, options):
+        blind = toy_network(1)
+        zeroed = replace_conv(blind)
+        record = rank(toy_manifest(90), [zeroed, toy_network()], options=options)
+        places = record.figures["ranking"]["models"]
+        assert [place["name"] for place in places] == ["toy (2)", "toy"]
+        assert places[0]["value"] > places[1]["value"]
+        assert places[0]["tied"] == []
+        assert set(places[0]["scores"]) >= {"logme", "h-score", "leep", "loo-accuracy", "transrate"}
+        assert codes(record)[0] == "first"
+
+    def test_twins_are_not_told_apart(self, options):
+        record = rank(toy_manifest(60), [toy_network(), toy_network()], options=options)
+        (pair,) = record.figures["ranking"]["differences"]
+        assert pair["value"] == pytest.approx(0, abs=1e-9)
+        assert not pair["real"]
+        assert "ties" in codes(record)
+        assert [place["place"] for place in record.figures["ranking"]["models"]] == [1.5, 1.5]
+
+    def test_numbers_are_ranked_by_what_is_explained(self, options):
+        x, _ = toy_arrays(60)
+        y = x[:, 0].mean((1, 2)).astype(float)
+        record = rank(scan((x, y)), [toy_network(), replace_conv(toy_network(1))], options=options)
+        assert record.figures["ranking"]["score"] == "loo-r2"
+        assert record.figures["ranking"]["models"][0]["name"] == "toy"
+
+
+def replace_conv(network):
+    """The network with a first convolution that looks at the channel without information alone."""
+    weight = network.params["conv1.weight"].clone()
+    weight[:, :2] = 0
+    return network.with_params({"conv1.weight": weight})
