@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from regraft.data import Manifest, scan
+from regraft.data import scan
 from regraft.network import Network
 from regraft.reproduce.arms import Backbone, Bench, seeds_gate
 from regraft.reproduce.full import mini_only
@@ -24,8 +24,7 @@ from regraft.reproduce.packs import DATA
 from regraft.reproduce.pieces import Measured
 from regraft.reproduce.result import Result, relabel, swap
 from regraft.reproduce.row import Context
-from regraft.reproduce.tasks import task
-from regraft.reproduce.transferability.sources import LENET, blank, upside_down
+from regraft.reproduce.transferability.sources import LENET, blank, target, upside_down
 from regraft.reproduce.transferability.tuned import CHOICE, PROTOCOL, TUNED, Search, choice
 from regraft.reproduce.tuning import Cell, Regime
 from regraft.reproduce.words import about, greater
@@ -34,7 +33,7 @@ __all__ = ["ARMS", "LAYERS", "MEASURED", "SEARCH"]
 
 ARMS = ("M", "flipped M", "F", "scratch")
 LAYERS = ("ψ1", "ψ2", "W")
-TARGET, ROWS, SEEDS, SOURCE_ROWS = "usps-600", 600, 10, 6000
+TARGET, SEEDS, SOURCE_ROWS = "usps-600", 10, 6000
 EPOCH = 10  # steps: 600 rows in batches of 64
 SEARCH = Search(
     Regime(
@@ -60,16 +59,12 @@ def _source(name: str) -> Backbone:
     return Backbone(load, 84, (84,))
 
 
-def _rows(name: str, data: Path, seed: int) -> Manifest:
-    return task("usps", data, seed).limit(ROWS, seed)
-
-
 def run(context: Context) -> Result:
     """Four beginnings, ten seeds."""
     mini_only(context, "002")
     seeds = tuple(range(SEEDS)) if len(context.seeds) >= SEEDS // 2 else context.seeds
     bench = Bench(
-        replace(context, seeds=seeds), tasks=(TARGET,), backbones={name: _source(name) for name in ARMS}, rows=_rows
+        replace(context, seeds=seeds), tasks=(TARGET,), backbones={name: _source(name) for name in ARMS}, rows=target
     )
     arms: dict[str, Mapping[str, Any]] = {}
     cells: dict[str, Any] = {}

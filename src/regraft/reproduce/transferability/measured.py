@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from regraft.reproduce.pieces import Measured
-from regraft.reproduce.transferability import input_rows
+from regraft.reproduce.transferability import input_rows, source_rows, theory_rows, weight_rows
 
 __all__ = ["MEASURED"]
 
 MEASURED: dict[str, Measured] = {
     **input_rows.MEASURED,
+    **source_rows.MEASURED,
+    **theory_rows.MEASURED,
+    **weight_rows.MEASURED,
 }

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 
-from regraft.data import Manifest, PixelImages, Target
+from regraft.data import Manifest, PixelImages, Target, scan
 from regraft.data.hashing import hash_rows
 from regraft.errors import DataError
 from regraft.graft.pretraining.pretrain import pretrain
@@ -18,7 +19,9 @@ from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig
 from regraft.network import About, Network, load
 from regraft.network.architectures import build
+from regraft.reproduce.packs import DATA
 from regraft.reproduce.sources import EPOCHS, source_folder
+from regraft.reproduce.tasks import task
 
 __all__ = [
     "COLOURS",
@@ -29,10 +32,12 @@ __all__ = [
     "blank",
     "by_colour",
     "some_classes",
+    "target",
     "upside_down",
 ]
 
 COLOURS = 6
+_FEW = 600
 SMALL = TrainConfig(
     epochs=10,
     batch_size=64,
@@ -97,6 +102,17 @@ def blank(like: Network, arch: str, seed: int, options: Mapping[str, Any]) -> Ne
         torch.manual_seed(seed)
         module = build(arch, options)
     return Network(f"random {arch}", module, like.preprocess, About("regraft"))
+
+
+@lru_cache(maxsize=8)
+def target(name: str, data: Path, seed: int) -> Manifest:
+    """The rows of a target: a task of the page, or 600 training rows of one (``usps-600``, ``cifar10-600``), or of the
+    classes 5 to 9 of fashion_mnist (``fashion 5-9``)."""
+    if name == "fashion 5-9":
+        return some_classes(scan(data / DATA["fashion_mnist"]), range(5, 10)).limit(_FEW, seed)
+    base = name.removesuffix(f"-{_FEW}")
+    whole = task(base, data, seed)
+    return whole if base == name else whole.limit(_FEW, seed)
 
 
 def upside_down(manifest: Manifest) -> Manifest:
