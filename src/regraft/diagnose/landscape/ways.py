@@ -110,7 +110,8 @@ class Layer:
         self.slot, self.form, self.rowwise = self._prepared()
         last = isinstance(self.layer, nn.Conv2d) and objective.dtype == torch.float32
         self.last = last and objective.device.type == "cpu" and self.rowwise and self.form == Form()
-        self.params = _channels_last(self.replay.network) if self.last else {}
+        if self.last:
+            _channels_last(self.replay.network.module)
         self.note = f"layer: what comes behind {self.path} runs from z_0 + Σ c_k z_k at every point, the rest once"
         if not self.rowwise:
             self.note += ", one point at a time, for rows are not apart"
@@ -166,7 +167,7 @@ class Layer:
                 z = first + sum(value * along for value, along in zip(row, steps))
                 values = _fresh(self.replay, recorded)
                 values[self.slot] = z
-                found.append(self._losses({}, values, start, 1)[0])
+                found.append(self._losses(values, start, 1)[0])
             return torch.stack(found)
 
         return losses
@@ -188,9 +189,9 @@ class Layer:
             kept[place] = z.permute(0, 3, 1, 2) if self.last else z
             values = replay.unpack(kept, points * rows)
             for i, slot in enumerate(replay.slots):
-                if slot.written and i != self.slot:
+                if slot.written and slot.needed and i != self.slot:
                     values[i] = values[i].clone()
-            return self._losses(self.params, values, start, points)
+            return self._losses(values, start, points)
 
         return losses
 
@@ -202,9 +203,9 @@ class Layer:
         made = value.repeat(points, *[1] * (value.ndim - 1))
         return made.contiguous(memory_format=torch.channels_last) if self.last and made.ndim == 4 else made
 
-    def _losses(self, params: dict[str, Tensor], values: list[Tensor], start: int, points: int) -> Tensor:
+    def _losses(self, values: list[Tensor], start: int, points: int) -> Tensor:
         with torch.no_grad(), self.replay.policy.differentiable():
-            outputs = self.replay(params, values)
+            outputs = self.replay({}, values)
             shares = self.objective.losses(outputs.view(points, -1, outputs.shape[-1]), start)
             return shares.double().sum(1).cpu()
 
@@ -253,11 +254,10 @@ def _tensors(layer: nn.Module, path: str, direction: dict[str, Tensor]) -> dict[
     return {name: direction.get(f"{path}.{name}", torch.zeros_like(value)) for name, value in layer.named_parameters()}
 
 
-def _channels_last(network: Network) -> dict[str, Tensor]:
-    """The weights of convolutions with channels last, as they are fast on processors."""
-    chosen = {id(part._parameters.get("weight")) for part in network.module.modules() if type(part) is nn.Conv2d}
-    return {
-        name: value.detach().contiguous(memory_format=torch.channels_last)
-        for name, value in network.module.named_parameters()
-        if id(value) in chosen
-    }
+def _channels_last(module: nn.Module) -> None:
+    """Put the weights of convolutions in a module of one's own with channels last, as they are fast on processors."""
+    made: dict[int, nn.Parameter] = {}
+    for part in module.modules():
+        if type(part) is nn.Conv2d and isinstance(old := part._parameters["weight"], nn.Parameter):
+            turned = old.detach().contiguous(memory_format=torch.channels_last)
+            part.weight = made.setdefault(id(old), nn.Parameter(turned, requires_grad=False))
