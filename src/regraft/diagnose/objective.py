@@ -53,6 +53,7 @@ class Objective:
             the loss depends on that size; the running statistics stay as they are).
 
     Attributes:
+        source: f as it was given.
         network: a private copy of f in ``dtype``.
         source: f as it was given.
         point: θ, the selected parameters by name.
@@ -82,7 +83,8 @@ class Objective:
         check_modes(network)
         self.dtype = dtype or network.params[names[0]].dtype
         self.loss, self.batch_size = loss, max(1, int(batch_size))
-        self.network, self.policy = private_copy(network, self.dtype), network.policy
+        self.source, self.policy = network, network.policy
+        self.network = private_copy(network, self.dtype)
         self.source = network
         self.point = Blocks({name: self.network.params[name] for name in names})
         self.shapes = {name: tuple(value.shape) for name, value in self.point.items()}

@@ -7,9 +7,10 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
-from regraft.diagnose.fisher import Fisher, fisher
+from regraft.diagnose.fisher import Fisher
 from regraft.diagnose.objective import Objective
 from regraft.errors import ModelError
+from regraft.features import Tangent
 from regraft.linear import Operator, Tag
 
 __all__ = ["Hessian", "ggn"]
@@ -35,7 +36,7 @@ class Hessian(Operator):
         bytes: about how much that takes; 0 where one batch is all.
 
     Raises:
-        ModelError: the outputs cannot be differentiated, or (at a product) not twice.
+        ModelError: the outputs cannot be differentiated, or not twice.
     """
 
     def __init__(self, objective: Objective, *, memory: int = 2**31) -> None:
@@ -49,6 +50,8 @@ class Hessian(Operator):
         self.loss, self.gradient = 0.0, torch.zeros(objective.size, dtype=self.dtype, device=self.device)
         for loss, leaves in objective.graphs():
             graph = _Graph(loss, list(leaves.values()))
+            if not len(self._graphs):
+                graph.check()
             self.loss += float(loss.detach())
             self.gradient += torch.cat([part.detach().reshape(-1) for part in graph.gradient])
             if len(self._graphs) < self.kept:
@@ -73,6 +76,18 @@ class _Graph:
         self.leaves = leaves
         self.gradient = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True, materialize_grads=True)
 
+    def check(self) -> None:
+        """Refuses what autograd knows to be differentiable only once: asked for some leaves, it skips that silently."""
+        waiting = [part.grad_fn for part in self.gradient if part.grad_fn is not None]
+        seen = set(waiting)
+        while waiting:
+            node = waiting.pop()
+            if node.name() == "torch::autograd::Error":
+                raise _only_once("an operation that is marked as differentiable once")
+            found = {following for following, _ in node.next_functions if following is not None} - seen
+            seen |= found
+            waiting.extend(found)
+
     def add(self, columns: list[Tensor], found: Tensor) -> None:
         """Adds H v of every column v to the rows of ``found``."""
         curved = [place for place, part in enumerate(self.gradient) if part.requires_grad]
@@ -87,13 +102,17 @@ class _Graph:
                     gradient, self.leaves, given, retain_graph=True, allow_unused=True, materialize_grads=True
                 )
             except RuntimeError as error:
-                raise ModelError(
-                    "the Hessian of a network",
-                    expected="a network that can be differentiated twice",
-                    got=str(error).splitlines()[0],
-                    do="take matrix='ggn', or leave out the parameters below that operation with select",
-                ) from error
+                raise _only_once(str(error).splitlines()[0]) from error
             found[row] += torch.cat([part.reshape(-1) for part in parts])
+
+
+def _only_once(got: str) -> ModelError:
+    return ModelError(
+        "the Hessian of a network",
+        expected="a network that can be differentiated twice",
+        got=got,
+        do="take matrix='ggn', or leave out the parameters below that operation with select",
+    )
 
 
 def ggn(objective: Objective, *, fast: bool = True) -> Fisher:
@@ -107,21 +126,26 @@ def ggn(objective: Objective, *, fast: bool = True) -> Fisher:
         fast: whether activations are kept, for products of about 1.3 gradients.
 
     Raises:
-        ModelError: an objective whose rows depend on each other (``batchnorm="batch"``), or as ``fisher`` does.
+        ModelError: an objective whose rows depend on each other (``batchnorm="batch"``), a network that was changed
+            since the objective was made, or as ``fisher`` does.
     """
     if objective.batchnorm != "running":
         expected, do = "BatchNorm by its running statistics", "leave batchnorm='batch' out, or take matrix='hessian'"
         raise ModelError("a Gauss-Newton matrix", expected=expected, got="rows that depend on their batch", do=do)
-    return fisher(
-        objective.network,
+    tangent = Tangent(
+        objective.source,
+        list(objective.point),
         [batch for _, _, batch in objective.batches()],
-        loss=objective.loss,
-        select=list(objective.point),
-        weights=objective.weights,
         dtype=objective.dtype,
         batch_size=objective.batch_size,
         fast=fast,
     )
+    start = objective.start
+    off = float((tangent.outputs - start).abs().max())
+    if not off <= 1e3 * torch.finfo(start.dtype).eps * max(1.0, float(start.abs().max())):
+        expected = "the network that the objective was made from"
+        raise ModelError("a Gauss-Newton matrix", expected=expected, got=f"outputs that differ by {off:.1e}")
+    return Fisher(tangent, tangent.outputs, objective.loss, objective.weights)
 
 
 def _bytes(objective: Objective) -> int:
