@@ -53,7 +53,7 @@ def test_is_the_published_form_and_a_fixed_point(rows) -> None:
         said = 0.5 * (d * alpha.log() + n * beta.log() - n * np.log(2 * np.pi) - beta * off - alpha * size)
         said = said - 0.5 * torch.linalg.slogdet(a)[1]
         assert float(said) == pytest.approx(float(found.log_evidence[c]), rel=1e-7)
-        # You et al. (2021), Eq. 5: α = γ/mᵀm, β = (n − γ)/‖Fm − y‖²
+        # the updates of You et al. (2021): α = γ/mᵀm, β = (n − γ)/‖Fm − y‖²
         eigenvalues = beta * torch.linalg.eigvalsh(x.T @ x)
         gamma = (eigenvalues / (alpha + eigenvalues)).sum()
         assert float(gamma / size) == pytest.approx(float(alpha), rel=1e-5)

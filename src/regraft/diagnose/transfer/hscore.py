@@ -15,7 +15,8 @@ __all__ = ["h_score", "shrinkage", "shrunk_h_score"]
 
 
 def h_score(decomposition: Decomposition, labels: Labels, resamples: Resamples) -> Estimate:
-    """H = tr(cov(f)⁺ cov(E[f|y])), Bao et al. (2019), Definition 2 and Eq. 4; ⁺ is the pseudo-inverse.
+    """H = tr(cov(f)⁺ cov(E[f|y])), Bao et al. (2019), "An information-theoretic approach to transferability"; ⁺ is the
+    pseudo-inverse.
 
     Larger is better; between 0 and min(C − 1, rank). It does not change under any invertible linear map of the
     features. As the number of features nears that of rows it nears C − 1 whatever the labels are, and with D ≥ N
@@ -36,7 +37,7 @@ def h_score(decomposition: Decomposition, labels: Labels, resamples: Resamples) 
 def shrunk_h_score(decomposition: Decomposition, labels: Labels, resamples: Resamples) -> Estimate:
     """H_α = (1 − α) tr(Σ_α⁻¹ cov(E[f|y])) with Σ_α = (1 − α) cov(f) + α σ I and σ = tr cov(f) / D.
 
-    Ibrahim, Ponomareva & Mazumder (2022), "Newer is not always better", Eq. 3; α is that of Ledoit & Wolf (2004), see
+    Ibrahim, Ponomareva & Mazumder (2022), "Newer is not always better"; α is that of Ledoit & Wolf (2004), see
     :func:`shrinkage`. Larger is better; between 0 and C − 1. It does not change when the features are moved, rotated
     or all multiplied by one number. The interval holds α as it is. O(N r C).
 

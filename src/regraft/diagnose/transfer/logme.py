@@ -42,7 +42,7 @@ class Evidence:
 
 
 def logme(decomposition: Decomposition, labels: Labels, resamples: Resamples) -> Estimate:
-    """LogME = (1/C) Σ_c max_{α,β} log p(y_c | F, α, β) / N, You et al. (2021), Eq. 2 and Algorithm 2.
+    """LogME = (1/C) Σ_c max_{α,β} log p(y_c | F, α, β) / N, You et al. (2021).
 
     y_c are the indicators of class c (one class against the rest), or a column of numbers; the model is y = F w + ε,
     w ~ N(0, I/α), ε ~ N(0, I/β), without an intercept and on the features as they are, as published:

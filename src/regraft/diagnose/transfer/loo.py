@@ -22,7 +22,7 @@ __all__ = ["STRENGTHS", "LeftOut", "left_out", "loo_accuracy", "loo_r2", "neighb
 STRENGTHS: tuple[float, ...] = tuple(10.0 ** (-k / 2) for k in range(13))
 """Ridge penalties in units of the features' total scatter, from 1 to 1e-6."""
 _BLOCK = 2048
-_PAIRS = 2e8
+_PAIRS, _PAIRED_ROWS = 2e8, 4000
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,7 +48,8 @@ class LeftOut:
         errors: ``(M,)`` mean over rows of ‖y_i − ŷ_{−i}‖² at each.
         best: index of the least error.
         predicted: ``(N, C)`` ŷ_{−i} there.
-        pairs: what it all is without a further row; ``None`` of groups and where N² C is beyond 2e8.
+        pairs: what it all is without a further row; ``None`` of groups, beyond 4,000 rows
+            and where N² C is beyond 2e8: there intervals take the fit as it is.
         seconds: CPU-seconds, with those of the decomposition.
     """
 
@@ -91,7 +92,7 @@ def left_out(
     errors = torch.stack([off.square().sum(1).mean() for off in found])
     best = int(errors.argmin())
     pairs = None
-    if members is None and labels.rows**2 * labels.outputs <= _PAIRS:
+    if members is None and labels.rows <= _PAIRED_ROWS and labels.rows**2 * labels.outputs <= _PAIRS:
         pairs = _pairs(decomposition, labels, levels[best] * scale)
     seconds = time.process_time() - began + decomposition.seconds
     return LeftOut(levels, errors, best, labels.values - found[best], pairs, seconds)

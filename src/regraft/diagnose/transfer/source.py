@@ -39,7 +39,7 @@ def checked_source(source: Any, rows: int) -> Tensor:
 
 
 def leep(source: Tensor, labels: Labels, resamples: Resamples) -> Estimate:
-    """LEEP = (1/N) Σ_i log Σ_z P(y_i|z) θ_i(z), Nguyen et al. (2020), Eq. 2.
+    """LEEP = (1/N) Σ_i log Σ_z P(y_i|z) θ_i(z), Nguyen et al. (2020).
 
     θ_i(z) is the source's probability of its class z for row i, P(y, z) = (1/N) Σ_{i: y_i = y} θ_i(z) the empirical
     joint distribution and P(y|z) = P(y, z)/P(z): the log-likelihood of the classifier that draws a source class from
@@ -73,7 +73,7 @@ def leep(source: Tensor, labels: Labels, resamples: Resamples) -> Estimate:
 
 
 def nce(source_labels: Any, labels: Labels, resamples: Resamples) -> Estimate:
-    """NCE = −H(Y|Z) = Σ_{y,z} P(y, z) log P(y|z), Tran, Nguyen & Hassner (2019), Eq. 5; P by counting.
+    """NCE = −H(Y|Z) = Σ_{y,z} P(y, z) log P(y|z), Tran, Nguyen & Hassner (2019); P by counting.
 
     Z are hard source labels of the rows (given, or the source's most probable classes), Y those of the target. Between
     −H(Y), of a Z that is independent of Y, and 0, where every source class holds rows of one target class. Larger is

@@ -26,7 +26,7 @@ def transrate(
     distortion: float = 1e-4,
     scaled: bool = True,
 ) -> Estimate:
-    """TrR = R(Z, ε) − Σ_c (n_c/N) R(Z_c, ε), R(Z, ε) = ½ log det(I + ZᵀZ / (n ε)); Huang et al. (2022), Eqs. 3-5.
+    """TrR = R(Z, ε) − Σ_c (n_c/N) R(Z_c, ε), R(Z, ε) = ½ log det(I + ZᵀZ / (n ε)); Huang et al. (2022).
 
     Z are the N rows about their common mean, Z_c those of class c (about the same mean), n the rows of the argument.
     Larger is better; any number, above 0 but for classes that fill different spaces. The listing in the paper averages
