@@ -40,6 +40,7 @@ _STAGES = {
     "inspect": "checking inputs",
     "sweep": "one pass of the backbone",
     "transfer": "scores of the features",
+    "feasibility": "feasibility",
     "curvature": "curvature",
     "landscape": "landscape",
     "gradients": "gradients",
@@ -80,11 +81,18 @@ def diagnose(
             help="random (of a model, the default), none, or another run folder (of a run).",
         ),
     ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option(
+            "--source", metavar="DATA", rich_help_panel=_WHAT,
+            help="Rows of another task with the same classes: would training on it first help?",
+        ),
+    ] = None,
     check: Annotated[
         list[str] | None,
         typer.Option(
             "--check", metavar="NAME", rich_help_panel=_SCOPE,
-            help="transfer, curvature, landscape, gradients or deviation; all if absent; repeat it for several.",
+            help="transfer, feasibility, curvature, landscape, gradients or deviation; all if absent; repeat it.",
         ),
     ] = None,
     rows: Annotated[
@@ -134,8 +142,9 @@ def diagnose(
     beside = ("random" if run is None else None) if against is None else (None if against == "none" else against)
     with Bars(_STAGES) as bars:
         record = run_diagnose(
-            data, model, run=run, against=beside, checks=tuple(check or ()), scope=scope, options=options,
-            progress=bars, command=_command(), kind=kind, label=one_or_many(label), group=group, input=input_column,
+            data, model, run=run, against=beside, source=source, checks=tuple(check or ()), scope=scope,
+            options=options, progress=bars, command=_command(), kind=kind, label=one_or_many(label), group=group,
+            input=input_column,
         )  # fmt: skip
     _finish(record, output or Path("runs") / slug(record), as_json)
 
@@ -210,8 +219,9 @@ def _finish(record: Record, folder: Path, as_json: bool) -> None:
 
 
 def _said(finding: Any) -> str:
-    more = finding.detail if finding.severity == "not-applicable" else finding.advice
-    return f"{finding.title}{' ' + more if more else ''}"
+    if finding.severity == "not-applicable":
+        return f"{finding.title}: {finding.detail}"
+    return f"{finding.title}.{' ' + finding.advice if finding.advice else ''}"
 
 
 def _ranked(record: Record) -> list[tuple[str, str]]:

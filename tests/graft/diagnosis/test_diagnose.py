@@ -177,6 +177,31 @@ def test_a_backbone_that_cannot_be_drawn_anew_is_diagnosed_alone(options):
     assert "reset_parameters" in said.detail
 
 
+class TestFeasibility:
+    def test_a_source_of_the_same_labels_helps_and_one_of_others_does_not(self, options):
+        x, y = toy_arrays(120)
+        names = np.array(["class 0", "class 1", "class 2"])
+        wrong = names[np.random.default_rng(0).integers(0, 3, 60)]
+        only = {"checks": ("feasibility",), "options": options}
+        ratios = []
+        for labels in (y[:60], wrong):
+            record = diagnose(scan((x[60:], y[60:])), toy_network(7), source=scan((x[:60], labels)), **only)
+            ratios.append(record.figures["feasibility"]["gradient"]["value"])
+        assert ratios[0] < ratios[1]
+
+    def test_without_a_source_it_says_so(self, options):
+        record = diagnose(toy_manifest(30), toy_network(7), checks=("feasibility",), options=options)
+        assert record.findings[0].severity == "not-applicable"
+        assert "--source" in record.findings[0].detail
+
+    def test_other_classes_are_refused(self, options):
+        with pytest.raises(DataError, match="source's labels"):
+            diagnose(
+                toy_manifest(30), toy_network(7), source=toy_manifest(30, classes=2), checks=("feasibility",),
+                options=options,
+            )  # fmt: skip
+
+
 class TestRank:
     def test_the_backbone_that_sees_the_labels_is_first(self, options):
         blind = toy_network(1)

@@ -83,6 +83,7 @@ class Case:
             at networks.
         labelled: its features; ``None`` where they were not computed.
         rows: n, how many training rows the task has.
+        origin: features and labels of a source task with the same classes; ``None`` where none was given.
         top: how many eigenvalues.
         points: of a side of a landscape.
         seed: of directions, probes and resampling.
@@ -91,6 +92,7 @@ class Case:
     subjects: tuple[Subject, ...]
     labelled: Labelled | None
     rows: int
+    origin: Labelled | None = None
     top: int = 20
     points: int = 25
     seed: int = 0

@@ -100,6 +100,7 @@ def case_of_model(
     *,
     against: str | None = RANDOM,
     losses: bool = True,
+    origin: Any = None,
     progress: Progress | None = None,
     **columns: Any,
 ) -> Looked:
@@ -114,8 +115,9 @@ def case_of_model(
     if against not in (None, RANDOM):
         raise RecipeError(f"a backbone is not compared with {against!r}", expected="random or none")
     ready, labelled = probing(data, model, options, ledger, progress, **columns)
+    known = None if origin is None else _origin(origin, ready, options, ledger, progress, **columns)
     if not losses:
-        return Looked(Case((), labelled, len(ready.fit), scope.top, scope.points, options.seed), ready)
+        return Looked(Case((), labelled, len(ready.fit), known, scope.top, scope.points, options.seed), ready)
     named = [("pretrained", ready, labelled)]
     lacks = []
     if against == RANDOM:
@@ -125,14 +127,34 @@ def case_of_model(
                 store, _ = swept(replace(fresh, manifest=fresh.fit), options, Ledger(), progress)
             named.append(("random weights", fresh, replace(labelled, features=_values(fresh, store)[_EMBEDDING])))
         except ModelError as error:
-            title = "Random weights: not compared"
+            title = "Random weights not compared"
             lacks.append(Finding("random-weights", title, "not-applicable", detail=str(error)))
     with ledger.stage("solve"):
         headed = [(name, _probed(part, seen, options)) for name, part, seen in named]
     rows, moments = _drawn(ready.fit, scope.rows, options.seed), _moments(ready.fit.target)
     subjects = tuple(_subject(name, network, rows, scope, options, moments) for name, network in headed)
-    case = Case(subjects, labelled, len(ready.fit), scope.top, scope.points, options.seed)
+    case = Case(subjects, labelled, len(ready.fit), known, scope.top, scope.points, options.seed)
     return Looked(case, ready, tuple(lacks))
+
+
+def _origin(
+    data: Any, ready: Prepared, options: Options, ledger: Ledger, progress: Progress | None, **columns: Any
+) -> Labelled:
+    """Features of a source task under the same backbone.
+
+    Raises:
+        DataError: other classes than the target's, for the theory has one head.
+    """
+    source, labelled = probing(data, ready.network, options, ledger, progress, **columns)
+    target, own = ready.manifest.target, source.manifest.target
+    if target is None or own is None or (own.kind, own.classes) != (target.kind, target.classes):
+        raise DataError(
+            "the source's labels are not the target's",
+            expected="" if target is None else f"{target.kind} labels {', '.join(target.classes[:4])}",
+            got="" if own is None else f"{own.kind} labels {', '.join(own.classes[:4])}",
+            do="give both the same class names, for the theory has one head",
+        )
+    return labelled
 
 
 def case_of_run(
@@ -173,7 +195,7 @@ def case_of_run(
             network = network.with_head(*_last_layer(adapted.readout, moments), adapted.classes)
         subject = _subject(name, network, rows, scope, options, moments)
         subjects.append(replace(subject, start=_start(adapted, folder)))
-    case = Case(tuple(subjects), None, len(ready.fit), scope.top, scope.points, options.seed)
+    case = Case(tuple(subjects), None, len(ready.fit), None, scope.top, scope.points, options.seed)
     return Looked(case, ready)
 
 

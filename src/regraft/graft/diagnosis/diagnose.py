@@ -28,6 +28,7 @@ def diagnose(
     *,
     run: str | Path | None = None,
     against: str | None = RANDOM,
+    source: Any = None,
     checks: Sequence[str] = (),
     scope: Scope | None = None,
     options: Options | None = None,
@@ -46,6 +47,7 @@ def diagnose(
         model: a backbone by name or folder, or a loaded Network.
         run: a run folder instead; ``model`` then says where its backbone is, if that moved or is code of your own.
         against: ``random`` (of a model), another run folder (of a run), or ``None``.
+        source: rows of a source task with the same classes, of a model, for ``feasibility``.
         checks: names of :data:`regraft.diagnose.CHECKS`; all by default.
         scope: how many rows, which parameters, how many eigenvalues and points.
         options: of the pass and the head.
@@ -69,7 +71,8 @@ def diagnose(
         looked = case_of_run(data, Path(run), scope, options, ledger, against=other, model=model, **common)
     elif model is not None:
         losses = any(check.losses for check in wanted)
-        looked = case_of_model(data, model, scope, options, ledger, against=against, losses=losses, **common)
+        common |= {"against": against, "losses": losses, "origin": source}
+        looked = case_of_model(data, model, scope, options, ledger, **common)
     else:
         raise RecipeError("nothing is named to be diagnosed", expected="--model NAME or --run RUN")
     findings, figures = examine(looked.case, wanted, ledger, progress)

@@ -1,0 +1,78 @@
+"""Would training on a source task first help? Two theorems about wide networks, in numbers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regraft.diagnose.checks.check import Case, Check, Labelled, Outcome, Tick
+from regraft.diagnose.transfer.theory import Feasibility, feasibility, unit_rows
+from regraft.errors import DataError
+from regraft.record import Finding
+
+__all__ = ["FEASIBILITY"]
+
+_ROWS = 500  # of each task: the theory costs their cube
+
+
+def _run(case: Case, tick: Tick) -> Outcome:
+    if case.labelled is None:
+        raise DataError("feasibility is of a backbone's features", do="give --model, not --run")
+    if case.origin is None:
+        raise DataError("no source task is known", do="name rows with the same labels with --source")
+    (source_x, source_y), (target_x, target_y) = _rows(case.origin, case.seed), _rows(case.labelled, case.seed)
+    found = feasibility(source_x, source_y, target_x, target_y, seed=case.seed)
+    tick(1, 1)
+    figure = {
+        "source_rows": found.source_rows, "target_rows": found.target_rows, "jitter": found.jitter,
+        "gradient": _plain(found.gradient), "distance": _plain(found.distance),
+        "least_eigenvalue": found.least_eigenvalue, "condition": found.condition,
+    }  # fmt: skip
+    return Outcome((_finding(found),), figure)
+
+
+def _plain(ratio: Any) -> dict[str, Any]:
+    return {"value": ratio.value, "low": ratio.low, "high": ratio.high, "meaning": ratio.meaning}
+
+
+def _rows(labelled: Labelled, seed: int) -> tuple[Tensor, Tensor]:
+    """Unit features and labels of at most 500 rows whose features are of no other's, drawn by the seed."""
+    response = labelled.response
+    there = torch.ones(len(response), dtype=torch.bool) if response.mask is None else response.mask.all(1)
+    if response.codes is not None:
+        there = response.codes >= 0
+    known = there.nonzero()[:, 0]
+    known = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))[:_ROWS]]
+    x = unit_rows(labelled.features[known].double())
+    # equal rows make the Gram matrix singular, and say nothing new
+    _, first = torch.unique(x, dim=0, return_inverse=True)
+    order = torch.full((int(first.max()) + 1,), len(x)).scatter_reduce(0, first, torch.arange(len(x)), "amin")
+    kept = order.sort().values
+    y = response.codes[known] if response.codes is not None else response.values[known].double()
+    return x[kept], y[kept]
+
+
+def _finding(found: Feasibility) -> Finding:
+    distance, gradient = found.distance, found.gradient
+    worse = distance.low > 1
+    word = "nearer to" if distance.value < 1 else "farther from"
+    forms = "(y_Q − y_P→Q)ᵀ H_Q⁻¹ (y_Q − y_P→Q) over y_Qᵀ H_Q⁻¹ y_Q (Theorem 2), on features of unit norm"
+    first = (
+        f"The first gradient's square is {gradient.value:.2g} of scratch's ({gradient.low:.2g} to {gradient.high:.2g})"
+    )
+    return Finding(
+        "feasibility",
+        f"In theory the source leaves the weights at {distance.value:.2g} of scratch's squared way, {word} the target",
+        "warning" if worse else "info",
+        distance.value,
+        "of scratch",
+        distance.low,
+        distance.high,
+        f"{forms}; {found.source_rows} and {found.target_rows} rows. {first} (Theorem 1).",
+        "Do not train on the source first: its labels lead away." if worse else "",
+    )
+
+
+FEASIBILITY = Check("feasibility", "Feasibility", _run, losses=False)

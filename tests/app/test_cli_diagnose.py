@@ -1,0 +1,77 @@
+"""Diagnose and rank on the command line: what they say, write and refuse."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from tests.app.photos import MODEL, folder
+
+FAST = ("--rows", "12", "--top", "3", "--points", "3")
+WORDS = ("Do the features fit?", "How sharp is the loss?", "What lies around the weights?", "What do gradients see?")
+
+
+@pytest.fixture(scope="module")
+def photos(tmp_path_factory):
+    return folder(tmp_path_factory.mktemp("data") / "photos", parts=("train", "test"), per_class=8)
+
+
+def test_a_diagnosis_says_what_it_found_and_where_it_lies(regraft, photos, tmp_path):
+    code, out, err = regraft("diagnose", photos, *MODEL, *FAST, "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    assert "A linear head on the last layer is right on" in out
+    assert "Deviation not measured: nothing was trained here" in out
+    assert str(tmp_path / "run" / "report.html") in out
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert all(words in page for words in WORDS)
+    code, out, err = regraft("report", tmp_path / "run", "-o", tmp_path / "again.html")
+    assert (code, err) == (0, "")
+    assert (tmp_path / "again.html").read_text("utf-8") == page
+
+
+def test_one_check_as_json(regraft, photos, tmp_path):
+    more = ("--check", "curvature", "--against", "none", "--select", "all", "--json")
+    code, out, err = regraft("diagnose", photos, *MODEL, *FAST, *more, "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    found = json.loads(out)
+    assert (found["verb"], found["status"]) == ("diagnose", "done")
+    (subject,) = found["figures"]["curvature"]["subjects"]
+    assert len(subject["eigenvalues"]) == len(subject["bounds"]) == 3
+    assert "landscape" not in found["figures"]
+
+
+def test_a_training_is_looked_at_where_it_ended(regraft, photos, tmp_path):
+    more = ("--method", "lp-ft", "--steps", "2", "--lr", "0.01", "-o", tmp_path / "run")
+    assert regraft("adapt", photos, *MODEL, *more)[0] == 0
+    only = ("--check", "deviation", "--json", "-o", tmp_path / "seen")
+    code, out, err = regraft("diagnose", photos, "--run", tmp_path / "run", *MODEL, *FAST, *only)
+    assert (code, err) == (0, "")
+    assert json.loads(out)["figures"]["deviation"]["subjects"][0]["total"] > 0
+
+
+def test_backbones_in_order(regraft, photos, tmp_path):
+    names = f"{MODEL[1]},regraft/fashion-resnet"
+    code, out, err = regraft("rank", photos, "--models", names, "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    assert {line.split()[1] for line in out.splitlines()[:2]} == {MODEL[1], "regraft/fashion-resnet"}
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "Which backbone?" in page
+    assert "Every score; larger is better in each" in page
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("diagnose", "{data}"), "nothing is named"),
+        (("diagnose", "{data}", "--model", "regraft/fashion-resnet", "--check", "sharpness"), "no check is called"),
+        (("diagnose", "{data}", "--run", "nowhere"), "nowhere"),
+        (("rank", "{data}", "--models", "regraft/fashion-resnet"), "two or more"),
+        (("rank", "{data}", "--models", ","), "no backbone is named"),
+    ],
+)
+def test_mistakes_are_one_line(regraft, photos, arguments, words):
+    code, out, err = regraft(*(part.format(data=photos) for part in arguments))
+    assert code == 2
+    assert out == ""
+    assert words in err
+    assert len(err.strip().splitlines()) == 1
