@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from regraft.reproduce.pieces import Measured
-from regraft.reproduce.transferability import input_rows, source_rows, theory_rows, weight_rows
+from regraft.reproduce.transferability import input_rows, source_rows, tables, theory_rows, weight_rows
 
 __all__ = ["MEASURED"]
 
 MEASURED: dict[str, Measured] = {
     **input_rows.MEASURED,
     **source_rows.MEASURED,
+    **tables.MEASURED,
     **theory_rows.MEASURED,
     **weight_rows.MEASURED,
 }

@@ -13,7 +13,7 @@ training rows; the head's own is among them and given apart, from where it was d
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.reproduce.arms import Arm, Bench, Place
 from regraft.reproduce.tuning import Cell, Regime, accuracy, following, ranked, try_cells
 
-__all__ = ["CHOICE", "PROTOCOL", "TUNED", "Search", "choice", "tuned", "weights_of"]
+__all__ = ["CHOICE", "HELD_OUT", "PROTOCOL", "TUNED", "Search", "choice", "joint_choice", "tuned", "weights_of"]
 
 PROTOCOL = 0.01  # the paper's rate
 _STEP = 10**0.5  # from one rate of the grid to the next
@@ -161,6 +161,45 @@ def choice(bench: Bench, network: str, task: str, search: Search) -> Cell:
     """The cell chosen for a network on a task."""
     found = bench.measure(CHOICE, network, task, search.seeds[0], **search.parameters())
     return Cell(float(found["rate"]), int(found["steps"]))
+
+
+def _held_out(
+    bench: Bench, place: Place, regime: Mapping[str, Any], cell: Mapping[str, float]
+) -> dict[str, float | None]:
+    network = following(bench.network(place.network, place.seed))
+    manifest = bench.rows(place.task, place.seed).part("train")
+    rows, one = ManifestRows.of(network, manifest, workers=0), Cell(float(cell["rate"]), int(cell["steps"]))
+    begin = start(network, manifest, seed=place.seed)
+    score = try_cells(begin, manifest, rows, Regime(**regime), [one], place.seed)[0][one]
+    return {"score": score if math.isfinite(score) else None}
+
+
+HELD_OUT = Arm("tr-held-out", 1, _held_out)
+"""``score``: the held-out accuracy of one cell; ``None`` where training diverged."""
+
+
+def joint_choice(
+    bench: Bench, network: str, tasks: Sequence[str], search: Search, arm: Arm = HELD_OUT
+) -> tuple[Cell, dict[str, float | None]]:
+    """One cell for several tasks, by the mean of their held-out accuracies; and that mean for every cell.
+
+    So the deviations of one network on several tasks are those of one protocol. A best rate at the edge widens the
+    grid here too.
+    """
+    regime, found = asdict(search.regime), dict.fromkeys(search.regime.cells, -math.inf)
+    wanted = list(found)
+    while wanted:
+        for cell in wanted:
+            scores = [
+                bench.measure(arm, network, task, seed, regime=regime, cell=asdict(cell))["score"]
+                for task in tasks
+                for seed in search.seeds
+            ]
+            found[cell] = -math.inf if None in scores else float(np.mean(scores))
+        wider = _beyond(found)
+        wanted = [] if wider is None else [Cell(wider, steps) for steps in search.regime.lengths]
+    inner = {f"{c.rate:.4g} x {c.steps}": score if math.isfinite(score) else None for c, score in found.items()}
+    return ranked(found)[0], inner
 
 
 def _tuned(bench: Bench, place: Place, regime: Mapping[str, Any], cell: Mapping[str, float]) -> dict[str, Any]:
