@@ -8,6 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
+from tests.network.zoo import Encoder
 from torch import nn
 from torch.nn import functional
 
@@ -117,6 +118,43 @@ def test_modules_that_overwrite_their_inputs() -> None:
     assert [s.norm for s in found[1].sites] == pytest.approx(wanted, rel=1e-10)
 
 
+class _Calls(nn.Module):
+    """The same chain with activations as functions or as modules."""
+
+    def __init__(self, functions: bool) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.layers = nn.ModuleList(nn.Linear(WIDTH, WIDTH) for _ in range(4))
+        self.acts = nn.ModuleList(nn.ReLU() for _ in range(3))
+        self.functions = functions
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        for layer, act in zip(self.layers, self.acts):
+            x = functional.relu(layer(x)) if self.functions else act(layer(x))
+        return self.layers[3](x)
+
+
+def test_activations_as_functions_and_as_modules() -> None:
+    found = [
+        scaling(_squared(from_module(_Calls(functions), preprocess=ArrayPreprocess((WIDTH,)))), "activation")
+        for functions in (False, True)
+    ]
+    assert [s.norm for s in found[1].sites] == pytest.approx([s.norm for s in found[0].sites], rel=1e-12)
+    assert [s.name for s in found[1].sites] == ["relu():0", "relu():1", "relu():2"]
+
+
+def test_rows_on_another_axis() -> None:
+    found = []
+    for rows_first in (True, False):
+        torch.manual_seed(1)
+        network = from_module(Encoder(rows_first), preprocess=ArrayPreprocess((5, 8)))
+        inputs, codes = torch.randn(ROWS, 5, 8, generator=torch.Generator().manual_seed(2)), torch.arange(ROWS) % 3
+        objective = Objective(network, inputs, codes, dtype=torch.float64, batch_size=4)
+        found.append(scaling(objective, ["activation", "block"]))
+    assert len(found[0].sites) >= 3
+    assert [s.norm for s in found[1].sites] == pytest.approx([s.norm for s in found[0].sites], rel=1e-9)
+
+
 def test_the_selection_of_parameters_plays_no_part() -> None:
     network = _chain([0.5, 3.0, 0.7])
     one, other = (scaling(_squared(network, select=select), "module:*") for select in ("*", "2.*"))
@@ -124,7 +162,7 @@ def test_the_selection_of_parameters_plays_no_part() -> None:
 
 
 def test_activations_where_there_are_no_blocks() -> None:
-    layers = [nn.Linear(WIDTH, WIDTH), nn.ReLU()] * 4
+    layers = [part for _ in range(4) for part in (nn.Linear(WIDTH, WIDTH), nn.ReLU())]
     network = from_module(nn.Sequential(*layers, nn.Linear(WIDTH, WIDTH)), preprocess=ArrayPreprocess((WIDTH,)))
     found = scaling(_squared(network))
     assert {site.name for site in found.sites} == set(network.match(["activation"]))
