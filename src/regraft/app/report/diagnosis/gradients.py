@@ -34,7 +34,8 @@ class Gradients:
 
 def gradients(record: Record) -> Gradients | None:
     """The section, or ``None`` where nothing was measured."""
-    subjects = read.rows(read.mapping(record.figures.get("gradients")).get("subjects"))
+    figure = read.mapping(record.figures.get("gradients"))
+    subjects = [s for s in read.rows(figure.get("subjects")) if read.number(s.get("norm")) is not None]
     if not subjects:
         return None
     return Gradients(tuple(map(_row, subjects)), tuple(filter(None, _graphs(subjects))))

@@ -1,0 +1,192 @@
+"""The sections of a diagnosis and of a ranking: what they show of a Record, and what they do with odd values."""
+
+from __future__ import annotations
+
+import copy
+import itertools
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from tests.app.report import samples
+
+from regraft.app.report.diagnosis.curvature import curvature
+from regraft.app.report.diagnosis.deviation import deviation
+from regraft.app.report.diagnosis.gradients import gradients
+from regraft.app.report.diagnosis.landscape import landscape
+from regraft.app.report.diagnosis.ranking import ranking
+from regraft.app.report.diagnosis.transfer import transfer
+from regraft.app.report.page import page
+from regraft.app.report.render import render
+from regraft.record import Finding, Record
+
+NAMES = ("pretrained", "random weights")
+AT = [-1.0, -0.5, 0.0, 0.5, 1.0]
+
+
+def bowl(steep: float) -> list[list[float]]:
+    return [[0.25 + steep * (a * a + b * b) for b in AT] for a in AT]
+
+
+def figures() -> dict[str, Any]:
+    return {
+        "transfer": {
+            "scores": [{"name": "logme", "value": 0.31, "low": 0.28, "high": 0.35, "meaning": "evidence a row"}],
+            "skipped": [{"name": "leep", "why": "no source"}],
+        },
+        "curvature": {
+            "matrix": "hessian", "parameters": 81_234, "rows": 256,
+            "subjects": [
+                {
+                    "name": name, "loss": 0.3, "eigenvalues": [8.0 * s, 2.0 * s], "bounds": [0.01, 0.02],
+                    "trace": {"value": 50.0, "error": 2.0}, "products": 61, "seconds": 12.0,
+                    "above": {"at": [0.1, 1.0, 10.0], "share": [0.3, 0.2, 0.0], "error": [0.01, 0.01, 0.0]},
+                }
+                for name, s in zip(NAMES, (1.0, 3.0))
+            ],
+        },
+        "landscape": {
+            "what": "81,234 weights", "rows": 256, "error": 0.004,
+            "subjects": [
+                {
+                    "name": name, "alphas": AT, "betas": AT, "losses": bowl(s), "centre": 0.25, "rise": s,
+                    "profile": {"at": AT, "losses": [0.25 + s * a * a for a in AT]},
+                }
+                for name, s in zip(NAMES, (1.0, 2.0))
+            ],
+        },
+        "gradients": {
+            "subjects": [
+                {
+                    "name": name, "norm": 0.5, "slope": {"value": -0.1, "error": 0.01}, "decile": 0.02,
+                    "layers": [{"name": f"l{i}", "relative": 0.01 * (i + 1)} for i in range(4)],
+                    "flow": [{"site": f"s{i}", "norm": math.exp(-i)} for i in range(4)],
+                    "variation": {"changes": [0.1, 0.3], "largest": 0.3},
+                }
+                for name in NAMES
+            ]
+        },
+        "deviation": {
+            "rows": 1000,
+            "subjects": [
+                {"name": "trained", "total": 1.3, "relative": 0.12,
+                 "layers": [{"name": "conv1", "value": 0.3}, {"name": "conv2", "value": 1.0}]}
+            ],
+        },
+        "ranking": {
+            "lead": "By logme.", "note": "", "names": ["logme", "leep"],
+            "models": [
+                {"place": i + 1.0, "name": f"org/{n}", "value": 0.8 - i, "low": 0.7 - i, "high": 0.9 - i,
+                 "tied": ["b"] if n == "c" else [], "scores": {"logme": 0.8 - i}, "seconds": 3.0}
+                for i, n in enumerate("abc")
+            ],
+        },
+    }  # fmt: skip
+
+
+def record(**changes: Any) -> Record:
+    found = (
+        Finding("features-fit", "Right on 90 %", "info", 0.9),
+        Finding("deviation", "Deviation not measured", "not-applicable", detail="nothing was trained"),
+        Finding("flatness", "The loss is flatter", "info", 3.0, "×"),
+    )
+    base = replace(samples.multiclass(), verb="diagnose", method="", scores={}, other_scores={}, findings=found)
+    return replace(base, figures={**figures(), **changes})
+
+
+def plain(text: str) -> str:
+    return text.replace("\u00a0", " ")
+
+
+def test_a_diagnosis_begins_with_what_was_found_and_ends_with_its_cost() -> None:
+    shown = page(record())
+    keys = [section.key for section in shown.sections]
+    assert keys[:2] == ["ranking", "findings"]
+    assert keys[-1] == "cost"
+    assert {"transfer", "curvature", "landscape", "gradients", "deviation"} <= set(keys)
+    assert "".join(piece.text for piece in shown.verdict) == "Right on 90 %. The loss is flatter. "
+    text = render(record())
+    for words in ("How sharp is the loss?", "8.00 ± 0.01", "Share of all eigenvalues above", "org/<wbr>a"):
+        assert words in text
+
+
+def test_numbers_are_those_of_the_figures() -> None:
+    shown = curvature(record())
+    assert [(row.name, plain(row.top), row.total) for row in shown.rows] == [
+        ("pretrained", "8.00 ± 0.010", "10.0"),
+        ("random weights", "24.0 ± 0.010", "30.0"),
+    ]
+    assert len(shown.graphs) == 2
+    assert shown.graphs[1].paths[0].points.count(",") == 2  # a share of zero has no place on a logarithmic axis
+    assert plain(transfer(record()).rows[0].spread) == "0.280 to 0.350"
+    assert transfer(record()).skipped == (("leep", "no source"),)
+    (moved,) = deviation(record()).rows
+    assert (moved.most, plain(moved.relative)) == ("conv2", "12.0 %")
+    first, _, third = ranking(record()).places
+    assert (first.place, first.others) == ("1", ("0.800", ""))
+    assert first.low < first.at < first.high
+    assert third.tied == "b"
+    assert [row.slope for row in gradients(record()).rows] == ["−0.100 ± 0.010"] * 2
+
+
+def test_planes_share_one_scale_and_their_middle_lies_low() -> None:
+    shown = landscape(record())
+    one, two = shown.planes
+    assert one.centre == two.centre == (50.0, 50.0)
+
+    def shade(plane, x: float, y: float) -> float:
+        return next(c.shade for c in plane.cells if c.x <= x < c.x + c.width and c.y <= y < c.y + c.height)
+
+    assert shade(one, 50, 50) == shade(two, 50, 50) == 0.0
+    assert shade(one, 5, 5) < shade(two, 5, 5)
+    areas = [sum(c.width * c.height for c in plane.cells) for plane in shown.planes]
+    assert all(area == pytest.approx(10_000, rel=0.01) for area in areas)
+    assert "off by at most 0.4 % of the range" in plain(shown.note)
+
+
+def test_contours_are_where_the_loss_is() -> None:
+    fine = [-1 + 2 * i / 40 for i in range(41)]
+    disc = [[a * a + b * b for b in fine] for a in fine]
+    one = {"name": "a", "alphas": fine, "betas": fine, "losses": disc, "centre": 0.0, "rise": 0.6}
+    (plane,) = landscape(record(landscape={"subjects": [one]})).planes
+    shown = sorted(v for row in disc for v in row)
+    top = shown[int(0.98 * len(shown))]
+    levels = [(k + 0.5) / 8 * top for k in range(8)]
+    ends = [part.split() for piece in plane.contours.split("M")[1:] for part in piece.split("L")]
+    for x, y in ends:
+        b, a = (float(x) / 100 * 41 - 0.5) / 20 - 1, (1 - float(y) / 100) * 41 / 20 - 0.5 / 20 - 1
+        assert min(abs(a * a + b * b - level) for level in levels) < 0.02
+
+
+def test_surfaces_are_drawn_from_the_back_to_the_front() -> None:
+    faces = landscape(record()).planes[0].faces
+    assert len(faces) == 16
+    depths = [sum(float(p.split(",")[1]) for p in face.points.split()) for face in faces]
+    flat = landscape(record(landscape={"subjects": [_flat()]})).planes[0].faces
+    depths = [sum(float(p.split(",")[1]) for p in face.points.split()) for face in flat]
+    assert depths == sorted(depths)
+
+
+def _flat() -> dict[str, Any]:
+    return {"name": "flat", "alphas": AT, "betas": AT, "losses": [[0.5] * 5] * 5, "centre": 0.5, "rise": 0.0}
+
+
+@pytest.mark.parametrize("name", sorted(figures()))
+def test_odd_values_leave_things_out_and_never_stop_the_page(name: str) -> None:
+    for odd in (None, [], "x", float("nan"), {"subjects": [None, 3, {}]}, {"models": [{"value": None}]}, {"scores": 3}):
+        keys = [section.key for section in page(record(**{name: odd})).sections]
+        assert name not in keys
+        render(record(**{name: odd}))
+
+
+def test_a_value_that_is_no_number_is_never_shown() -> None:
+    for name, value in itertools.product(("curvature", "landscape", "gradients"), (None, float("nan"), float("inf"))):
+        figure = copy.deepcopy(figures()[name])
+        subject = figure["subjects"][0]
+        for key in ("loss", "centre", "rise", "norm", "products"):
+            if key in subject:
+                subject[key] = value
+        text = render(record(**{name: figure}))
+        assert "nan" not in text.lower().replace("nano", "")
+        assert ">None" not in text
