@@ -58,6 +58,7 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--peer", type=Path, help="a folder that holds the package loss_landscapes")
     options.add_argument("--repeats", type=int, default=3, help="turns (default: %(default)s)")
+    options.add_argument("--parts", default="layers,surrogate", help="what to measure (default: %(default)s)")
     arguments = options.parse_args()
     torch.set_num_threads(1)
     if not (arguments.data / "weights").is_dir():
@@ -65,15 +66,17 @@ def main() -> None:
         return
     network = pack_network("R20", arguments.data)
     inputs, codes = _rows(network, arguments.data)
-    library = _library(arguments.peer, network, inputs, codes)
-    repeats, rows = (1 if arguments.quick else arguments.repeats), []
-    for case, select, points in LAYERS[:4] if arguments.quick else LAYERS:
-        rows.append(_layer(case, Objective(network, inputs, codes, select=select), points, library, repeats))
-        note(f"{case}: {rows[-1].more}")
-    plain = statistics.median(row.peer_s for row in rows if row.peer_s)
-    for case, select, span in SPANS[1:] if arguments.quick else SPANS:
-        rows.append(_surrogate(case, Objective(network, inputs, codes, select=select), span, plain))
-        note(f"{case}: {rows[-1].more}")
+    repeats, rows, parts = (1 if arguments.quick else arguments.repeats), [], arguments.parts.split(",")
+    if "layers" in parts:
+        library = _library(arguments.peer, network, inputs, codes)
+        for case, select, points in LAYERS[:4] if arguments.quick else LAYERS:
+            rows.append(_layer(case, Objective(network, inputs, codes, select=select), points, library, repeats))
+            note(f"{case}: {rows[-1].more}")
+    if "surrogate" in parts:
+        plain = _plain(Objective(network, inputs, codes, select="linear.weight"))
+        for case, select, span in SPANS[1:] if arguments.quick else SPANS:
+            rows.append(_surrogate(case, Objective(network, inputs, codes, select=select), span, plain))
+            note(f"{case}: {rows[-1].more}")
     columns = (
         "case",
         "point_s",
@@ -164,6 +167,13 @@ def _layer(case: str, objective: Objective, points: int, library: Any, repeats: 
         more[f"{name}_range"] = [min(values), max(values)] if values else None
     more["library_s"] = statistics.median(theirs) if theirs else None
     return Row(case, more["point_s"], "plain passes", statistics.median(plains), None, max(errors), more)
+
+
+def _plain(objective: Objective) -> float:
+    """CPU-seconds of a point by plain passes: the median of four."""
+    vectors = random_directions(objective, 2, seed=0).vectors
+    some = torch.tensor([[0.1, 0.2]], dtype=torch.float64)
+    return statistics.median(_timed(lambda: evaluate(objective, vectors, some, way="plain"))[0] for _ in range(4))
 
 
 def _surrogate(case: str, objective: Objective, span: float, plain: float) -> Row:
