@@ -172,11 +172,11 @@ def _lower(what: str) -> Callable[[Result], Outcome]:
 
 
 def _cut(result: Result) -> Outcome:
-    cuts = [
+    near, structured = (
         average(100 * (1 - of_kind(result, "FT error", kind) / of_kind(result, "scratch error", kind)))
         for kind in ("near", "structured")
-    ]
-    return greater(*cuts, names=("error cut near", "error cut structured"))
+    )
+    return greater(near, structured, names=("error cut near", "error cut structured"))
 
 
 def _courses(result: Result, setting: str) -> tuple[np.ndarray, np.ndarray]:
