@@ -365,6 +365,11 @@ def _merged(first: Eigenvalues, second: Eigenvalues, which: Which) -> Eigenvalue
 
 def _message(found: Eigenvalues, wanted: int, good: int, tol: float, budget: int) -> str:
     count = len(found.values)
+    if not found.converged and good == wanted:
+        return (
+            f"Not converged: {good} eigenvalues are within {tol:.1e} of themselves, but {budget} products did not "
+            "suffice to look for missed ones; raise max_products, or leave copies out."
+        )
     if not found.converged:
         return (
             f"Not converged: {good} of {wanted} eigenvalues are within {tol:.1e} of themselves after {found.products} "

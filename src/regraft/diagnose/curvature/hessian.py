@@ -21,7 +21,7 @@ class Hessian(Operator):
     """∇²L(θ), ``(P, P)`` over the flattened selected parameters: exact, symmetric, indefinite in general.
 
     H v = ∇_θ (∇L(θ)ᵀ v), reverse mode over reverse mode (Pearlmutter, 1994). The graph of ∇L is made once for each
-    batch and kept: then a product is one pass back through it, 1.5 to 2.5 gradients long. Batches whose graphs do not
+    batch and kept: then a product is one pass back through it, 1.3 to 2.6 gradients long. Batches whose graphs do not
     fit in ``memory`` have theirs made anew at every product, at about twice the price. Batches are added up in order,
     so equal calls give equal bits. At a kink (ReLU) the second derivative is that of the piece that autograd takes.
 

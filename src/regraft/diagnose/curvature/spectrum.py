@@ -80,7 +80,7 @@ def curvature(
     """The k extreme eigenvalues of the Hessian or Gauss-Newton matrix of a loss, each with a bound.
 
     The paper draws the largest 20 (002, Section 4: Towards Understanding the Transferability of Deep Representations).
-    Cost: 50 to 110 products for k = 20, each of 1.5 to 2.5 gradients of the loss over all rows (``ggn``: 0.9 to 1.4),
+    Cost: 50 to 160 products for k = 20, each of 1.3 to 2.6 gradients of the loss over all rows (``ggn``: 0.9 to 1.4),
     and ``probes`` times ``steps`` for the density. A bound is of the matrix as computed: in float32, where a unit
     stands at the kink of a ReLU, that may be a little off; take ``dtype=torch.float64`` in the objective to see.
 
