@@ -172,3 +172,13 @@ def test_numbers_are_kept_and_belong_to_their_plan(tmp_path, monkeypatch):
     assert measured(0, 60, plan, tmp_path, scratch=False) == first
     with pytest.raises(pytest.fail.Exception, match="trained again"):
         measured(0, 60, replace(plan, scale=0.02), tmp_path, scratch=False)
+
+
+def test_a_network_of_scale_κ_trains_like_one_of_scale_1_on_labels_divided_by_κ(task):
+    """f is homogeneous in W: why a small κ needs a width that is larger by its square (κ = 1/64: exact in binary)."""
+    x, y, rate = task
+    start = double(drawn(300, 8, 1.0, 4))
+    small = descend(TwoLayer(start.weights / 64, start.signs), x, y, rate, plain=50, strides=0)
+    large = descend(start, x, 64 * y, rate, plain=50, strides=0)
+    assert [64**2 * loss for loss in small.losses] == large.losses
+    assert torch.equal(64 * small.network.weights, large.network.weights)
