@@ -43,7 +43,7 @@ def transfer(record: Record) -> Transfer | None:
         return None
     skipped = [(read.text(row.get("name")), read.text(row.get("why"))) for row in read.rows(figure.get("skipped"))]
     lead = (
-        "None of these trains anything; larger is better. A score has no unit that carries over from one data set to "
+        "Nothing is trained for these; larger is better. A score has no unit that carries over from one data set to "
         "another: it orders backbones on the same rows, as regraft rank does."
     )
     return Transfer(lead, tuple(rows), tuple(skipped))
