@@ -164,6 +164,24 @@ def test_a_convolutional_head_is_replaced() -> None:
     torch.testing.assert_close(headed.forward(x), network.without_head().forward(x) @ weight.T)
 
 
+def test_a_module_at_two_paths_is_left_as_it_was() -> None:
+    shared = nn.Linear(3, 3)
+    tied = nn.Linear(3, 3)
+    tied.weight = shared.weight
+    network = from_module(nn.Sequential(shared, nn.Tanh(), shared, tied), ArrayPreprocess((3,)))
+    before, x = {name: value.clone() for name, value in network.params.items()}, network.example(4)
+    wanted = nn.Sequential(*(nn.Linear(3, 3) for _ in range(3)))
+    for layer, bias in zip(wanted, ("0.bias", "0.bias", "3.bias")):
+        layer.load_state_dict({"weight": 2 * before["0.weight"], "bias": before[bias]})
+    tanh = torch.tanh(wanted[0](x))
+    for name in ("0.weight", "2.weight", "3.weight"):  # whatever the tensor is called
+        out = network({name: 2 * before["0.weight"]}, {}, x)
+        torch.testing.assert_close(out, wanted[2](wanted[1](tanh)))
+    assert network.policy.forward_mode
+    assert all(torch.equal(value, network.module.get_parameter(name)) for name, value in before.items())
+    assert torch.equal(copy.deepcopy(network).forward(x), network.forward(x))
+
+
 def test_tied_parameters_change_together() -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:

@@ -122,6 +122,21 @@ class Network:
         """The buffers by name (running statistics, position indices)."""
         return MappingProxyType({name: b.detach() for name, b in self.module.named_buffers()})
 
+    @cached_property
+    def _places(self) -> Mapping[str, tuple[str, ...]]:
+        """Where the tensor of each name is held. A module that stands at two paths counts once: torch's own way of
+        tying swaps its tensors twice and puts the wrong ones back."""
+        held: dict[int, list[str]] = {}
+        for path, part in self.module.named_modules():
+            for leaf, tensor in [*part._parameters.items(), *part._buffers.items()]:
+                if tensor is not None:
+                    held.setdefault(id(tensor), []).append(f"{path}.{leaf}" if path else leaf)
+        named = [
+            *self.module.named_parameters(remove_duplicate=False),
+            *self.module.named_buffers(remove_duplicate=False),
+        ]
+        return {name: tuple(held[id(tensor)]) for name, tensor in named}
+
     @property
     def device(self) -> torch.device:
         """Where the parameters are."""
@@ -223,10 +238,11 @@ class Network:
         Names left out keep the network's own tensors.
         """
         reading = self._trace.reading
-        tensors = {**params, **buffers}
+        given = {**params, **buffers}
+        tensors = {place: value for name, value in given.items() for place in self._places.get(name, (name,))}
         args, kwargs = ((), dict(batch)) if isinstance(batch, Mapping) else ((batch,), {})
         with slow_attention() if self._slow else contextlib.nullcontext():
-            output = torch.func.functional_call(self.module, tensors, args, kwargs)
+            output = torch.func.functional_call(self.module, tensors, args, kwargs, tie_weights=False)
         return reading(output, batch)
 
     def observe(
