@@ -132,7 +132,7 @@ LAZY = Plan(rows=15, mixes=3, plain=100, early=50, scale=1.0, paired=True, until
 
 def off(width, folder):
     """Relative errors of Theorem 1's change, of Theorem 2's squared distance and of that from scratch, over targets."""
-    found, rows_ = measured(0, width, LAZY, folder, scratch=True), transfer(0, LAZY)
+    found, rows_ = measured(0, width, LAZY, folder, ("targets", "scratch")), transfer(0, LAZY)
     assert all(run["converged"] for run in (found["source"], *found["targets"], *found["scratch"]))
     assert all(run["violations"] == 0 for run in (*found["targets"], *found["scratch"]))
     outputs = torch.tensor(found["source"]["outputs"], dtype=torch.float64)
@@ -164,14 +164,15 @@ def test_first_gradients_are_the_residuals_norm():
 
 def test_numbers_are_kept_and_belong_to_their_plan(tmp_path, monkeypatch):
     plan = Plan(rows=6, mixes=2, plain=5, early=5, strides=0)
-    first = measured(0, 60, plan, tmp_path, scratch=False)
+    first = measured(0, 60, plan, tmp_path, ("targets",))
     assert first["scratch"] == []
+    assert measured(0, 60, plan, tmp_path, ()) == {**first, "targets": []}
     assert len(first["targets"]) == 2
     assert len(first["targets"][0]["loss"]) == len([step for step in LOGGED if step <= 5])
     monkeypatch.setattr(Trained, "_train", lambda *_: pytest.fail("trained again"))
-    assert measured(0, 60, plan, tmp_path, scratch=False) == first
+    assert measured(0, 60, plan, tmp_path, ("targets",)) == first
     with pytest.raises(pytest.fail.Exception, match="trained again"):
-        measured(0, 60, replace(plan, scale=0.02), tmp_path, scratch=False)
+        measured(0, 60, replace(plan, scale=0.02), tmp_path, ("targets",))
 
 
 def test_a_network_of_scale_κ_trains_like_one_of_scale_1_on_labels_divided_by_κ(task):

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -25,10 +25,11 @@ from regraft.diagnose import Feasibility, feasibility, gram, transferred_labels,
 from regraft.files import atomic_path, canonical_json, digest, read_json, write_json
 from regraft.reproduce.transferability.wide import OFF, TwoLayer, descend, drawn
 
-__all__ = ["LOGGED", "Plan", "Trained", "Transfer", "measured", "transfer"]
+__all__ = ["LOGGED", "Part", "Plan", "Trained", "Transfer", "measured", "transfer"]
 
 LOGGED = (0, 1, 2, 5, 10, 20, 50, 100, 200, 500, 1000, 1500, 2000)  # plain steps whose losses are kept
 _VERSION = 1
+Part = Literal["targets", "scratch"]
 
 
 @dataclass(frozen=True)
@@ -251,12 +252,12 @@ class _Watch:
         return {"moved": self.moved, "gap": self.gap, "least": self.least}
 
 
-def measured(seed: int, width: int, plan: Plan, folder: Path, *, scratch: bool) -> dict[str, Any]:
-    """All numbers of a seed and ``width``: ``source``, ``targets`` and ``scratch`` (by mix; empty if not asked for)."""
-    trained = Trained(seed, width, plan, folder)
+def measured(seed: int, width: int, plan: Plan, folder: Path, parts: Collection[Part]) -> dict[str, Any]:
+    """Numbers of a seed and ``width``: ``source`` always; ``targets`` and ``scratch`` by mix, if they are asked for."""
+    trained, mixes = Trained(seed, width, plan, folder), range(plan.mixes)
     return {
         "width": width,
         "source": trained.pretrained,
-        "targets": [trained.fine_tuned(mix) for mix in range(plan.mixes)],
-        "scratch": [trained.scratch(mix) for mix in range(plan.mixes)] if scratch else [],
+        "targets": [trained.fine_tuned(mix) for mix in mixes] if "targets" in parts else [],
+        "scratch": [trained.scratch(mix) for mix in mixes] if "scratch" in parts else [],
     }

@@ -25,7 +25,7 @@ from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured
 from regraft.reproduce.result import Disturbance, Result, exchange, relabel, swap
 from regraft.reproduce.row import Context
-from regraft.reproduce.transferability.theory import LOGGED, Plan, measured, transfer
+from regraft.reproduce.transferability.theory import LOGGED, Part, Plan, measured, transfer
 from regraft.reproduce.words import bound, greater, rank_correlation, share, slope, within
 
 __all__ = ["MEASURED", "PAGE", "REGIME", "WIDTHS"]
@@ -37,22 +37,20 @@ FAR = 0.1  # relative error that Theorem 1 may have at the widest
 _Numbers = list[list[dict[str, Any]]]
 
 
-@lru_cache(maxsize=4)
-def _numbers(seeds: tuple[int, ...], plan: Plan, folder: Path, scratch: bool) -> _Numbers:
+@lru_cache(maxsize=8)
+def _numbers(seeds: tuple[int, ...], plan: Plan, folder: Path, parts: tuple[Part, ...]) -> _Numbers:
     """By seed and width; from scratch at the widest alone, where the page judges it."""
+    rest = tuple(part for part in parts if part != "scratch")
     return [
-        [measured(seed, width, plan, folder, scratch=scratch and width == WIDTHS[-1]) for width in WIDTHS]
+        [measured(seed, width, plan, folder, parts if width == WIDTHS[-1] else rest) for width in WIDTHS]
         for seed in seeds
     ]
 
 
-def _found(context: Context, plan: Plan, seeds: tuple[int, ...], scratch: bool = False) -> _Numbers:
+def _found(context: Context, *parts: Part, plan: Plan | None = None) -> _Numbers:
     mini_only(context, "002")
-    return _numbers(seeds, plan, context.cache / "reproduce" / "two-layer", scratch)
-
-
-def _regime(context: Context) -> _Numbers:
-    return _found(context, REGIME, context.seeds[:1])
+    seeds = context.seeds if plan is None else context.seeds[:1]
+    return _numbers(seeds, plan or PAGE, context.cache / "reproduce" / "two-layer", parts)
 
 
 def _arm(found: _Numbers, pick: Callable[[int, dict[str, Any]], Any]) -> dict[str, list[Any]]:
@@ -71,14 +69,15 @@ def _result(context: Context, arms: dict[str, dict[str, list[Any]]], found: _Num
     common = {
         "trained": f"{len(flat)} runs of gradient descent, {sum(run['converged'] for run in flat)} with ‖f − y‖² below "
         f"a thousandth of ‖y‖², the worst {max(run['residual'] for run in flat) ** 2:.2g}",
-        "steps": {
-            str(width): [float(np.median(s)), max(s)]
-            for place, width in enumerate(WIDTHS)
-            for s in [[run["steps"] for widths in found for run in widths[place]["targets"]]]
-        },
+        "steps, median and most, by m": [_steps([widths[place] for widths in found]) for place in range(len(WIDTHS))],
         "cpu_seconds": sum(run["cpu_seconds"] for run in flat),
     }
     return Result(arms, axes, context.seeds, seeds_gate(context.seeds), {**common, **notes})
+
+
+def _steps(some: list[dict[str, Any]]) -> list[float]:
+    steps = [run["steps"] for numbers in some for run in (numbers["source"], *numbers["targets"])]
+    return [float(np.median(steps)), float(max(steps))]
 
 
 def _widest(result: Result) -> int:
@@ -112,7 +111,7 @@ def _first_gradient(found: _Numbers, plan: Plan, seeds: tuple[int, ...]) -> dict
 
 def run_lipschitz(context: Context) -> Result:
     """Theorem 1."""
-    found, shown = _found(context, PAGE, context.seeds), _regime(context)
+    found, shown = _found(context), _found(context, plan=REGIME)
     beside = _first_gradient(shown, REGIME, context.seeds[:1])
     notes = {
         "error": "‖measured − form‖ / ‖form‖ over the ten targets; target by target the form passes through zero",
@@ -155,7 +154,7 @@ def _distances(found: _Numbers, plan: Plan, seeds: tuple[int, ...]) -> dict[str,
 
 def run_distance(context: Context) -> Result:
     """Theorem 2; from scratch at the widest alone."""
-    found, shown = _found(context, PAGE, context.seeds, scratch=True), _regime(context)
+    found, shown = _found(context, "targets", "scratch"), _found(context, "targets", plan=REGIME)
     arms = _distances(found, PAGE, context.seeds)
     arms["distance from scratch"] = {"all": [[run["distance"] for run in widths[-1]["scratch"]] for widths in found]}
     beside = _distances(shown, REGIME, context.seeds[:1])
@@ -219,7 +218,7 @@ def _reversed(name: str) -> Disturbance:
 
 def run_convergence(context: Context) -> Result:
     """Theorem 3, every one of the 2,000 steps of every fine-tuning."""
-    found = _found(context, PAGE, context.seeds)
+    found = _found(context, "targets")
     arms = {
         "violations": _arm(found, lambda place, numbers: [run["violations"] for run in numbers["targets"]]),
         "loss": _arm(found, lambda place, numbers: [run["loss"] for run in numbers["targets"]]),
@@ -279,7 +278,7 @@ def _lemmas(found: _Numbers, plan: Plan, seeds: tuple[int, ...]) -> dict[str, di
 
 def run_lemmas(context: Context) -> Result:
     """Lemmas 1 to 6 and Corollary 1."""
-    found, shown = _found(context, PAGE, context.seeds), _regime(context)
+    found, shown = _found(context, "targets"), _found(context, "targets", plan=REGIME)
     arms = _lemmas(found, PAGE, context.seeds)
     beside = _lemmas(shown, REGIME, context.seeds[:1])
     notes = {
