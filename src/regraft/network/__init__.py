@@ -1,7 +1,7 @@
 """Pretrained networks as pure functions with named parameters, taps and preprocessing."""
 
 from regraft.network.fold import Folding, fold
-from regraft.network.fresh import reinitialised
+from regraft.network.fresh import reinitialised, settled
 from regraft.network.load import load, preprocess_from_json
 from regraft.network.loaders.module import from_module
 from regraft.network.loaders.text import TextPreprocess
@@ -30,4 +30,5 @@ __all__ = [
     "preprocess_from_json",
     "reinitialised",
     "save",
+    "settled",
 ]

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Any
 
 import torch
+from torch import nn
 
 from regraft.errors import ModelError
 from regraft.network.network import Network
 
-__all__ = ["reinitialised"]
+__all__ = ["reinitialised", "settled"]
 
 
 def reinitialised(network: Network, seed: int, parts: Sequence[str] | None = None) -> Network:
@@ -50,3 +52,30 @@ def reinitialised(network: Network, seed: int, parts: Sequence[str] | None = Non
                 )
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     return network.with_params(tensors)
+
+
+def settled(network: Network, batches: Iterable[Any]) -> Network:
+    """The network with running statistics of BatchNorm that are the means of those of these batches.
+
+    Drawn anew, a network's running statistics are 0 and 1 whatever comes in, so that in evaluation mode activations
+    grow or fade by a factor a layer. Training would settle them; one pass of some rows does too.
+
+    Args:
+        network: stays as it is; itself where it has no running statistics.
+        batches: preprocessed; each gives one mean and one variance, which count alike.
+    """
+    module = copy.deepcopy(network.module)
+    norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
+    norms = [part for part in norms if part.track_running_stats]
+    if not norms:
+        return network
+    for norm in norms:
+        norm.reset_running_stats()
+        norm.momentum = None  # a plain mean over batches
+        norm.train()
+    with torch.no_grad():
+        for batch in batches:
+            given = network.place(batch)
+            module(**given) if isinstance(given, dict) else module(given)
+    names = {name for name, _ in network.module.named_buffers()}
+    return network.with_params({name: value for name, value in module.named_buffers() if name in names})

@@ -15,7 +15,7 @@ from regraft.data import Manifest, Target
 from regraft.diagnose.checks.check import Case, Labelled, Subject
 from regraft.diagnose.objective import LossName
 from regraft.errors import DataError, ModelError, RecipeError
-from regraft.features import Store, Taps, plan
+from regraft.features import Store, Taps, by_length, gathered, plan
 from regraft.files import read_json
 from regraft.graft.adapted import Adapted, check_modality, with_own_head
 from regraft.graft.artifact import CONFIG, load_artifact
@@ -26,7 +26,7 @@ from regraft.graft.recipe import Recipe
 from regraft.graft.stages.features import Features, Solve
 from regraft.heads import Readout, solve
 from regraft.linear import Dense, FeatureDesign
-from regraft.network import Network, reinitialised
+from regraft.network import Network, reinitialised, settled
 from regraft.record import Finding, Ledger
 
 __all__ = ["RANDOM", "Looked", "Scope", "case_of_model", "case_of_run", "probing"]
@@ -122,7 +122,7 @@ def case_of_model(
     lacks = []
     if against == RANDOM:
         try:
-            fresh = replace(ready, network=reinitialised(ready.network, options.seed), plan=_last(ready.plan))
+            fresh = replace(ready, network=_fresh(ready, scope, options), plan=_last(ready.plan))
             with ledger.stage("random weights"):
                 store, _ = swept(replace(fresh, manifest=fresh.fit), options, Ledger(), progress)
             named.append(("random weights", fresh, replace(labelled, features=_values(fresh, store)[_EMBEDDING])))
@@ -135,6 +135,19 @@ def case_of_model(
     subjects = tuple(_subject(name, network, rows, scope, options, moments) for name, network in headed)
     case = Case(subjects, labelled, len(ready.fit), known, scope.top, scope.points, options.seed)
     return Looked(case, ready, tuple(lacks))
+
+
+def _fresh(ready: Prepared, scope: Scope, options: Options) -> Network:
+    """Random weights by the seed, BatchNorm's statistics those of the rows that losses are taken on.
+
+    Raises:
+        ModelError: the network does not say how its weights are drawn.
+    """
+    network = reinitialised(ready.network, options.seed)
+    inputs = _drawn(ready.fit, scope.rows, options.seed).inputs
+    cut = by_length(network.preprocess, inputs, range(len(inputs)), options.batch_size)
+    whole = [rows for rows in cut if len(rows) > 1]  # of one row no variance is known
+    return settled(network, gathered(network.preprocess, inputs, whole, options.workers))
 
 
 def _origin(

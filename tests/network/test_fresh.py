@@ -1,0 +1,51 @@
+"""Weights drawn anew, and running statistics of given batches."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from regraft.network import ArrayPreprocess, from_module, reinitialised, settled
+
+
+def _network():
+    torch.manual_seed(0)
+    module = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.BatchNorm2d(4, momentum=0.9), nn.ReLU(), nn.Flatten(), nn.Linear(36, 3)
+    )
+    return from_module(module, preprocess=ArrayPreprocess((2, 5, 5)))
+
+
+def test_statistics_are_the_means_over_the_batches() -> None:
+    network = _network()
+    batches = [torch.randn(6, 2, 5, 5), 3 * torch.randn(4, 2, 5, 5) + 1]
+    before = {name: value.clone() for name, value in network.buffers.items()}
+    found = settled(network, batches)
+    with torch.no_grad():
+        values = [network.module[0](batch) for batch in batches]
+    means = torch.stack([value.mean((0, 2, 3)) for value in values]).mean(0)
+    variances = torch.stack([value.transpose(0, 1).flatten(1).var(1) for value in values]).mean(0)
+    torch.testing.assert_close(found.buffers["1.running_mean"], means, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(found.buffers["1.running_var"], variances, rtol=1e-5, atol=1e-6)
+    assert all(torch.equal(value, before[name]) for name, value in network.buffers.items())
+    assert all(torch.equal(value, network.params[name]) for name, value in found.params.items())
+    assert not any(part.training for part in found.module.modules())
+    assert found.module[1].momentum == 0.9
+
+
+def test_a_network_without_statistics_is_itself() -> None:
+    network = from_module(nn.Sequential(nn.Flatten(), nn.Linear(4, 2)), preprocess=ArrayPreprocess((1, 2, 2)))
+    assert settled(network, []) is network
+
+
+def test_random_weights_that_have_settled_keep_their_scale() -> None:
+    layers: list[nn.Module] = []
+    for _ in range(12):
+        layers += [nn.Linear(8, 8), nn.BatchNorm1d(8), nn.ReLU()]
+    network = reinitialised(from_module(nn.Sequential(*layers, nn.Linear(8, 3)), preprocess=ArrayPreprocess((8,))), 0)
+    x = torch.randn(64, 8)
+    faded = float(network.forward(x).std(0).mean())
+    kept = float(settled(network, [x]).forward(x).std(0).mean())
+    assert faded < 1e-3 * kept
+    assert kept == pytest.approx(0.3, abs=0.25)
