@@ -24,6 +24,7 @@ from torch import Tensor
 from common import Row, note, parser, report
 from regraft.data import Manifest, folds, joined
 from regraft.diagnose import SCORES, Estimate, Ranking, rank_models, scores, weighted_kendall
+from regraft.diagnose.transfer.reliability import PATH, kept
 from regraft.features import Taps, cache_root, plan, sweep
 from regraft.files import canonical_json, digest, read_json, write_json
 from regraft.heads import Response, score, solve
@@ -144,6 +145,9 @@ def measured(backbone: str, name: str, data: Path) -> tuple[dict[str, Any], dict
 
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
+    options.add_argument(
+        "--keep", action="store_true", help="write what regraft rank says of scores"
+    )
     options.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS)
     options.add_argument("--backbones", nargs="+", default=tuple(BACKBONES), choices=tuple(BACKBONES))
     arguments = options.parse_args()
@@ -166,10 +170,12 @@ def main() -> None:
     rows.append(_together(cells))
     columns = ("case", "tau", "tau_low", "tau_high", "lost_points", "sure_pairs", "sure_right", "times_sweep")
     flat = [figures for each in cells.values() for figures in each]
-    report(
+    value = report(
         "transferability", rows, arguments.json, columns=columns, tasks=tasks, backbones=backbones, cells=flat,
         cpu_seconds=time.process_time() - began,
     )  # fmt: skip
+    if arguments.keep:
+        write_json(PATH, kept(value))
 
 
 def _row(key: str, cells: Mapping[str, list[dict[str, Any]]], orders: Mapping[str, Mapping[str, Ranking]]) -> Row:

@@ -16,6 +16,7 @@ __all__ = ["CURVATURE"]
 _PROBES, _STEPS = 3, 20  # of the density
 _GRID = 60  # points at which it is drawn
 _DECADES = 6  # below the largest eigenvalue
+_LIKE = 1.2  # losses that differ by more are not alike
 
 
 def _run(case: Case, tick: Tick) -> Outcome:
@@ -84,26 +85,21 @@ def _beside(case: Case, found: list[Spectrum]) -> Finding:
     slack = [float(spectrum.bounds.sum()) for spectrum in found[:2]]
     name = case.subjects[1].name
     beside = f"{case.subjects[0].name} {own:.3g}, {name} {other:.3g}, on the same rows, each under its own head"
-    losses = f"The losses are {found[0].loss:.3g} and {found[1].loss:.3g}."
-    detail = f"Sum of the {len(found[0].values)} largest eigenvalues: {beside}. {losses}"
+    detail = f"Sum of the {len(found[0].values)} largest eigenvalues: {beside}."
+    losses = sorted((found[0].loss, found[1].loss))
+    if losses[1] > _LIKE * losses[0]:
+        detail += (
+            f" Their losses are {found[0].loss:.3g} and {found[1].loss:.3g}, and what fits less bends less: only "
+            "trainings to a like loss tell which place is flatter (--run, --against)."
+        )
     if not (own > 0 and other > 0):
         return Finding("flatness", f"Curvature cannot be compared with {name}", "info", detail=detail)
     ratio = other / own
     low = max(other - slack[1], 0.0) / (own + slack[0])
     high = (other + slack[1]) / (own - slack[0]) if own > slack[0] else math.inf
-    word = "flatter" if ratio > 1 else "sharper"
-    size = ratio if ratio > 1 else 1 / ratio
-    return Finding(
-        "flatness",
-        f"The loss is {size:.2g} × {word} than that of {name}",
-        "info" if ratio > 1 else "advice",
-        ratio,
-        "×",
-        low,
-        high if math.isfinite(high) else None,
-        detail,
-        "" if ratio > 1 else "Begin with a small learning rate, and warm up.",
-    )
+    word, size = ("flatter", ratio) if ratio > 1 else ("sharper", 1 / ratio)
+    title = f"The loss is {size:.2g} × {word} than that of {name}"
+    return Finding("flatness", title, "info", ratio, "×", low, high if math.isfinite(high) else None, detail)
 
 
 CURVATURE = Check("curvature", "Curvature", _run)

@@ -10,6 +10,7 @@ from typing import Any
 from regraft.diagnose.checks.transfer import labels_of, main_score, scored
 from regraft.diagnose.transfer.estimate import Estimate
 from regraft.diagnose.transfer.ranking import Ranking, rank_models
+from regraft.diagnose.transfer.reliability import reliability
 from regraft.diagnose.transfer.scores import SCORES
 from regraft.errors import DataError, RecipeError
 from regraft.graft.diagnosis.case import probing
@@ -122,6 +123,9 @@ def _findings(order: Ranking, by: str) -> tuple[Finding, ...]:
         said.append(
             Finding("ties", title, "info", len(order.unsure), "pairs", detail=f"The rows do not tell apart {pairs}.")
         )
+    if (known := reliability(by)) is not None:
+        title = f"{by} can be trusted as far as a weighted Kendall τ of {known.tau:.2f} goes"
+        said.append(Finding("track-record", title, "info", known.tau, "τ", known.low, known.high, known.sentence))
     return tuple(said)
 
 
@@ -133,6 +137,7 @@ def _figure(order: Ranking, found: dict[str, dict[str, Estimate]], seconds: dict
     return {
         "score": order.score,
         "lead": f"By {order.score} of the last layer's features, with 95 % intervals by bootstrap over the rows.",
+        "note": "" if (known := reliability(order.score)) is None else known.sentence,
         "names": [name for name in SCORES if any(name in held for held in found.values())],
         "models": [
             {
