@@ -145,9 +145,7 @@ def measured(backbone: str, name: str, data: Path) -> tuple[dict[str, Any], dict
 
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
-    options.add_argument(
-        "--keep", action="store_true", help="write what regraft rank says of scores"
-    )
+    options.add_argument("--keep", action="store_true", help="write what regraft rank says of scores")
     options.add_argument("--tasks", nargs="+", default=TASKS, choices=TASKS)
     options.add_argument("--backbones", nargs="+", default=tuple(BACKBONES), choices=tuple(BACKBONES))
     arguments = options.parse_args()

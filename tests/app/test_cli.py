@@ -492,7 +492,7 @@ def test_python_m_regraft_is_the_same_command_and_help_needs_no_torch():
     light = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     same = subprocess.run([sys.executable, "-m", "regraft", "--help"], capture_output=True, text=True, check=True)
     assert same.stdout == light.stdout
-    verbs = ["demo", "adapt", "predict", "report", "doctor", "cache", "pretrain", "reproduce"]
+    verbs = ["demo", "adapt", "predict", "report", "diagnose", "rank", "doctor", "cache", "pretrain", "reproduce"]
     listed = [line.split()[0] for line in same.stdout.split("Commands:")[1].splitlines() if line.strip()]
     assert listed == verbs
 

@@ -101,7 +101,7 @@ def test_cifar_resnets_load_the_packs_weights_and_reach_their_figures(
 
 
 def test_what_cannot_be_built_is_said_in_a_sentence() -> None:
-    with pytest.raises(ModelError, match="one of cifar_resnet, mlp, molecule_gcn, s4, small_resnet, tiny_vit"):
+    with pytest.raises(ModelError, match="one of cifar_resnet, lenet, mlp, molecule_gcn, s4, small_resnet, tiny_vit"):
         build("resnet9000", {})
     with pytest.raises(ModelError, match="depth of 6 n"):
         cifar_resnet(21)

@@ -340,7 +340,7 @@ def test_what_cannot_be_trained_or_scored_is_refused_before_the_pass(tmp_path):
 def test_a_refit_needs_a_head_on_the_embedding(tmp_path):
     many = plan(wide(), [Taps(sizes=(16,))])
     tuned = problem(toy_manifest(30), tmp_path).heads((-1,)).by_tau[-1]
-    with pytest.raises(RecipeError, match="a tuned head on the embedding"):
+    with pytest.raises(RecipeError, match="not a last layer of its network"):
         with_own_head(replace(tuned, plan=many))
     network = with_own_head(tuned)
     x = torch.randn(5, 3, 6, 6)
