@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from regraft.reproduce.pieces import Measured
-from regraft.reproduce.transferability import input_rows, source_rows, tables, theory_rows, weight_rows
+from regraft.reproduce.transferability import gradient_rows, input_rows, source_rows, tables, theory_rows, weight_rows
 
 __all__ = ["MEASURED"]
 
 MEASURED: dict[str, Measured] = {
+    **gradient_rows.MEASURED,
     **input_rows.MEASURED,
     **source_rows.MEASURED,
     **tables.MEASURED,

@@ -1,0 +1,144 @@
+"""Rows tr-fig7abd and tr-fig7c: how gradients scale through the layers, and where weights lie in them (Fig. 7).
+
+Taken where fine-tuning begins: the network under a new head drawn by the seed, on 256 rows of flowers5 in batches of
+32, BatchNorm by the statistics of each batch, as the first steps of the paper's protocol see them. The page names no
+target for Fig. 7; flowers5 is that of its neighbours. Random weights are drawn by the seed, rows by the seed too.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from regraft.diagnose import Objective, magnitudes, projections, scaling
+from regraft.errors import DataError
+from regraft.network import Network
+from regraft.reproduce.arms import BACKBONES, Arm, Backbone, Bench, Place, seeds_gate
+from regraft.reproduce.full import mini_only
+from regraft.reproduce.outcome import Outcome, all_of
+from regraft.reproduce.pieces import Measured
+from regraft.reproduce.result import Result, relabel
+from regraft.reproduce.row import Context
+from regraft.reproduce.transferability.sources import target
+from regraft.reproduce.tuning import fresh
+from regraft.reproduce.words import bound, greater, share
+
+__all__ = ["MEASURED", "PROJECTED", "SCALED", "run_projection", "run_scale"]
+
+ON = "flowers5"
+ROWS, BATCH = 256, 32
+
+
+def _beginning(bench: Bench, place: Place) -> Objective:
+    """The loss where fine-tuning begins."""
+    whole = bench.rows(place.task, place.seed).part("train")
+    if whole.target is None:
+        raise DataError(f"{place.task} has no labels")
+    drawn = np.sort(np.random.default_rng(place.seed).permutation(len(whole))[:ROWS])
+    rows = whole.take(drawn)
+    network = bench.network(place.network, place.seed)
+    width = next(site.shape[0] for site in network.sites if site.name == "embedding")
+    with torch.random.fork_rng():
+        torch.manual_seed(place.seed)
+        head = nn.Linear(width, whole.target.outputs)
+    ready = network.with_head(head.weight.detach(), head.bias.detach(), whole.target.classes)
+    codes = torch.from_numpy(np.asarray(whole.target.values)[drawn])
+    return Objective(ready, rows, codes, batch_size=BATCH, batchnorm="batch")
+
+
+def _scaled(bench: Bench, place: Place) -> dict[str, Any]:
+    objective = _beginning(bench, place)
+    flow, found = scaling(objective), magnitudes(objective)
+    lowest = found.layers[0]
+    return {
+        "slope": flow.slope, "error": flow.error, "lowest": lowest.norm, "layer": lowest.name, "loss": found.loss,
+        "norms": [site.norm for site in flow.sites],
+    }  # fmt: skip
+
+
+def _projected(bench: Bench, place: Place) -> dict[str, Any]:
+    objective = _beginning(bench, place)
+    found = projections(objective)
+    layers = [layer for layer in found.layers if objective.point[layer.name].ndim == 4]
+    shuffled = np.random.default_rng(place.seed)
+    unrelated = []
+    for layer in layers:
+        order = torch.from_numpy(shuffled.permutation(len(layer.whole.values)))
+        unrelated.append(replace(layer.whole, values=layer.whole.values[order]).rank_correlation)
+    return {
+        "top": float(np.mean([layer.whole.top for layer in layers])),
+        "chance": float(np.mean([layer.whole.chance for layer in layers])),
+        "rho": float(np.nanmean([layer.whole.rank_correlation for layer in layers])),
+        "unrelated": float(np.nanmean(unrelated)),
+        "layers": {layer.name: [layer.whole.top, layer.whole.rank_correlation] for layer in layers},
+    }
+
+
+SCALED = Arm("tr-gradient-scale", 1, _scaled)
+PROJECTED = Arm("tr-gradient-projection", 1, _projected)
+
+
+def _random(name: str) -> Backbone:
+    def load(data: Path, cache: Path, seed: int) -> Network:
+        return fresh(BACKBONES[name].load(data, cache, seed), seed)
+
+    return replace(BACKBONES[name], load=load)
+
+
+def _measured(context: Context, name: str, arm: Arm, wanted: dict[str, str]) -> Result:
+    """Values of the arm for the network and its random twin: ``pretrained WORD`` and ``random WORD``."""
+    mini_only(context, "002")
+    bench = Bench(context, tasks=(ON,), backbones={"pretrained": BACKBONES[name], "random": _random(name)}, rows=target)
+    arms: dict[str, dict[str, Any]] = {}
+    notes: dict[str, Any] = {}
+    for kind in ("pretrained", "random"):
+        found = [bench.measure(arm, kind, ON, seed) for seed in bench.seeds]
+        notes[kind] = found
+        for word, key in wanted.items():
+            arms[f"{kind} {word}"] = {ON: [each[key] for each in found]}
+    return Result(arms, {}, bench.seeds, seeds_gate(bench.seeds), notes)
+
+
+def run_scale(context: Context) -> Result:
+    """R56: the slope of the gradient's logarithm over depth, and the norm in the lowest layer."""
+    return _measured(context, "R56", SCALED, {"slope": "slope", "lowest": "lowest"})
+
+
+def run_projection(context: Context) -> Result:
+    """R20: projections on the gradient's singular vectors, the largest tenth of them, and their course."""
+    return _measured(context, "R20", PROJECTED, {"top": "top", "rho": "rho", "unrelated": "unrelated"})
+
+
+def _smaller(result: Result) -> Outcome:
+    steep = {kind: np.abs(result.one(f"{kind} slope")) for kind in ("pretrained", "random")}
+    lowest = {kind: result.one(f"{kind} lowest") for kind in ("pretrained", "random")}
+    return all_of(
+        [
+            share(steep["pretrained"] < steep["random"], 0.8, what="slope over depth smaller pretrained"),
+            share(lowest["pretrained"] < lowest["random"], 0.8, what="lowest layer's norm smaller pretrained"),
+        ]
+    )
+
+
+def _avoided(result: Result) -> Outcome:
+    return greater(result.arm("random top"), result.arm("pretrained top"), names=("random", "pretrained"))
+
+
+def _rising(result: Result) -> Outcome:
+    return bound(result.one("pretrained rho"), at_least=0.5, what="ρ(index, projection), pretrained")
+
+
+_KINDS = ("pretrained", "random")
+_TWINS = relabel({f"{a} {word}": f"{b} {word}" for word in ("slope", "lowest") for a, b in (_KINDS, _KINDS[::-1])})
+_TOPS = relabel({"pretrained top": "random top", "random top": "pretrained top"})
+_INDEX = relabel({"pretrained rho": "pretrained unrelated", "pretrained unrelated": "pretrained rho"})
+
+MEASURED: dict[str, Measured] = {
+    "tr-fig7abd": (run_scale, {"": _smaller}, {"": _TWINS}, {}),
+    "tr-fig7c": (run_projection, {"a": _avoided, "b": _rising}, {"a": _TOPS, "b": _INDEX}, {}),
+}
