@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -16,6 +15,7 @@ __all__ = ["CURVATURE"]
 _PROBES, _STEPS = 3, 20  # of the density
 _GRID = 60  # points at which it is drawn
 _DECADES = 6  # below the largest eigenvalue
+_NOTHING = 1e-12  # a share that is rounding
 _LIKE = 1.2  # losses that differ by more are not alike
 
 
@@ -57,7 +57,8 @@ def _plain(subject: Subject, spectrum: Spectrum) -> dict[str, Any]:
     if spectrum.density is not None and (most := float(spectrum.density.nodes.max())) > 0:
         at = most * torch.logspace(-_DECADES, 0, _GRID, dtype=torch.float64)
         below, error = spectrum.density.cumulative(at)
-        found["above"] = {"at": at.tolist(), "share": (1 - below).tolist(), "error": error.tolist()}
+        share = torch.where(below < 1 - _NOTHING, 1 - below, torch.zeros_like(below))
+        found["above"] = {"at": at.tolist(), "share": share.tolist(), "error": error.tolist()}
         negative, error = spectrum.density.cumulative(torch.tensor([-most * 10.0**-_DECADES], dtype=torch.float64))
         found["negative"] = {"share": float(negative), "error": float(error)}
     return found
@@ -84,22 +85,25 @@ def _beside(case: Case, found: list[Spectrum]) -> Finding:
     own, other = (float(spectrum.values.sum()) for spectrum in found[:2])
     slack = [float(spectrum.bounds.sum()) for spectrum in found[:2]]
     name = case.subjects[1].name
-    beside = f"{case.subjects[0].name} {own:.3g}, {name} {other:.3g}, on the same rows, each under its own head"
-    detail = f"Sum of the {len(found[0].values)} largest eigenvalues: {beside}."
-    losses = sorted((found[0].loss, found[1].loss))
-    if losses[1] > _LIKE * losses[0]:
+    detail = (
+        f"Sum of the {len(found[0].values)} largest eigenvalues: {case.subjects[0].name} {own:.3g}, "
+        f"{name} {other:.3g}, on the same rows, each under its own head."
+    )
+    low, high = sorted((found[0].loss, found[1].loss))
+    if high > _LIKE * low or not (own > 0 and other > 0):
+        losses = f"the losses are {found[0].loss:.3g} and {found[1].loss:.3g}"
+        title = f"Curvature does not compare with that of {name}: {losses}"
         detail += (
-            f" Their losses are {found[0].loss:.3g} and {found[1].loss:.3g}, and what fits less bends less: only "
-            "trainings to a like loss tell which place is flatter (--run, --against)."
+            " What fits less bends less: only trainings to a like loss (--run, --against) tell which place is flatter."
         )
-    if not (own > 0 and other > 0):
-        return Finding("flatness", f"Curvature cannot be compared with {name}", "info", detail=detail)
+        return Finding("flatness", title, "info", detail=detail)
     ratio = other / own
-    low = max(other - slack[1], 0.0) / (own + slack[0])
-    high = (other + slack[1]) / (own - slack[0]) if own > slack[0] else math.inf
+    least = max(other - slack[1], 0.0) / (own + slack[0])
+    most = (other + slack[1]) / (own - slack[0]) if own > slack[0] else None
     word, size = ("flatter", ratio) if ratio > 1 else ("sharper", 1 / ratio)
-    title = f"The loss is {size:.2g} × {word} than that of {name}"
-    return Finding("flatness", title, "info", ratio, "×", low, high if math.isfinite(high) else None, detail)
+    return Finding(
+        "flatness", f"The loss is {size:.2g} × {word} than that of {name}", "info", ratio, "×", least, most, detail
+    )  # fmt: skip
 
 
 CURVATURE = Check("curvature", "Curvature", _run)

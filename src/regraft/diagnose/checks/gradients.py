@@ -70,7 +70,8 @@ def _findings(subjects: list[dict[str, Any]]) -> list[Finding]:
             f"{_STEPS} steps along the gradient change the loss by {first['largest']:.3g} at most, "
             f"{subjects[1]['name']} {second['largest']:.3g}"
         )
-        said.append(Finding("variation", title, "info", first["largest"], ""))
+        detail = f"On one line through all weights; a step is {_SIZE:g} of the gradient, as at that learning rate."
+        said.append(Finding("variation", title, "info", first["largest"], "", detail=detail))
     return said
 
 

@@ -55,7 +55,7 @@ def _lead(figure: Mapping[str, Any], subjects: Sequence[Mapping[str, Any]], coun
     if parameters and rows:
         lead += f" in {words.plural(parameters, 'weight')}, on {words.plural(rows, 'row')}"
     lead += ". Each is certified: an eigenvalue lies within its bound."
-    return lead + (" Small ones mean a flat place, where steps of any size are safe." if len(subjects) > 1 else "")
+    return lead + " Small ones mean a flat place."
 
 
 def _row(subject: Mapping[str, Any]) -> Row:
