@@ -17,6 +17,7 @@ _GRID = 60  # points at which it is drawn
 _DECADES = 6  # below the largest eigenvalue
 _NOTHING = 1e-12  # a share that is rounding
 _LIKE = 1.2  # losses that differ by more are not alike
+_SAME = 1.05  # a ratio of curvatures that is not worth a word
 
 
 def _run(case: Case, tick: Tick) -> Outcome:
@@ -101,9 +102,8 @@ def _beside(case: Case, found: list[Spectrum]) -> Finding:
     least = max(other - slack[1], 0.0) / (own + slack[0])
     most = (other + slack[1]) / (own - slack[0]) if own > slack[0] else None
     word, size = ("flatter", ratio) if ratio > 1 else ("sharper", 1 / ratio)
-    return Finding(
-        "flatness", f"The loss is {size:.2g} × {word} than that of {name}", "info", ratio, "×", least, most, detail
-    )  # fmt: skip
+    than = f"{size:.2g} × {word} than" if size > _SAME else "about as sharp as"
+    return Finding("flatness", f"The loss is {than} that of {name}", "info", ratio, "×", least, most, detail)
 
 
 CURVATURE = Check("curvature", "Curvature", _run)
