@@ -9,7 +9,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from torch import Tensor
@@ -100,7 +100,13 @@ class Predicted:
 
 
 class Head(ABC):
-    """What solving a problem gives."""
+    """What solving a problem gives.
+
+    Attributes:
+        varied: the letter and the name of what its candidates' ``strength`` is.
+    """
+
+    varied: ClassVar[tuple[str, str]] = ("λ", "penalty")
 
     @property
     @abstractmethod

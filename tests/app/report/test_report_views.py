@@ -203,6 +203,15 @@ def test_strengths_mark_the_chosen_cell_and_its_band() -> None:
     assert len(view.paths[0].band.points.split()) == 2 * 11
 
 
+def test_strengths_of_another_kind_have_their_own_letter() -> None:
+    record = samples.multiclass()
+    mixed = {**record.figures, "varied": {"letter": "ρ", "name": "share of gradients"}}
+    view = curves.strengths(replace(record, figures=mixed))
+    assert "ridge at ρ = 0.01" in view.lead
+    assert view.axis == "share of gradients ρ"
+    assert view.paths[0].chosen[0].tip.startswith("ridge ρ = 0.01")
+
+
 def test_strengths_fall_back_on_the_candidates() -> None:
     record = samples.multiclass()
     figures = {k: v for k, v in record.figures.items() if k != "strengths"}

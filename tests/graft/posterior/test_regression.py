@@ -134,6 +134,7 @@ def test_a_run_scores_and_keeps_its_error_bars(tmp_path) -> None:
             assert row[f"high90({name})"] - mean == pytest.approx(NINETY * row[f"std({name})"], rel=1e-6)
             inside += row[f"low90({name})"] <= truth[j] <= row[f"high90({name})"]
     assert inside / y[50:].size == pytest.approx(coverage.value)  # the artifact says what the record measured
+    assert run.record.figures["varied"]["letter"] == "ρ"
 
 
 def test_error_bars_grow_away_from_the_rows() -> None:

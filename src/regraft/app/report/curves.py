@@ -131,6 +131,8 @@ class Strengths:
 
     lead: str
     label: str
+    letter: str
+    axis: str
     paths: tuple[Path, ...]
     ticks: tuple[Tick, ...]
     ticks_y: tuple[Tick, ...]
@@ -186,8 +188,11 @@ def strengths(record: Record) -> Strengths | None:
     shown = measure(name, min(c.score for c in drawn))
     label = shown.label if name else "Score"
     best = next((c for c in cells if c.chosen), None)
+    varied = read.mapping(record.figures.get("varied"))
+    letter = read.text(varied.get("letter")) or "λ"
+    axis = "strength λ (stronger to the right)" if letter == "λ" else f"{read.text(varied.get('name'))} {letter}"
     lead = (
-        f"Chosen: {best.form + ' at ' if best.form else ''}λ = {words.strength(best.strength)}, "
+        f"Chosen: {best.form + ' at ' if best.form else ''}{letter} = {words.strength(best.strength)}, "
         f"{label if label.isupper() else label[0].lower() + label[1:]} {shown.write(best.score)}"
         + (f" ± {_error(best.error, shown.form)}" if best.error is not None else "")
         + " in the inner folds."
@@ -197,7 +202,11 @@ def strengths(record: Record) -> Strengths | None:
     return Strengths(
         lead=lead,
         label=label,
-        paths=tuple(_path(form, i % LINES, line, x, y, shown.form) for i, (form, line) in enumerate(forms.items())),
+        letter=letter,
+        axis=axis,
+        paths=tuple(
+            _path(form, letter, i % LINES, line, x, y, shown.form) for i, (form, line) in enumerate(forms.items())
+        ),
         ticks=tuple(Tick(x(t), words.strength(t)) for t in _strength_ticks(low, high)),
         ticks_y=tuple(Tick(y(t), shown.tick(t)) for t in linear_ticks(bottom, top, 5)),
         table=tuple(
@@ -218,7 +227,7 @@ def _error(value: float | None, form: str) -> str:
     return words.percent(value, unit=False) if form == "percent" else words.decimal(value)
 
 
-def _path(form: str, style: int, line: list[_Cell], x: Scale, y: Scale, how: str) -> Path:
+def _path(form: str, letter: str, style: int, line: list[_Cell], x: Scale, y: Scale, how: str) -> Path:
     line = [c for c in line if c.strength > 0]
 
     def dot(c: _Cell) -> Dot:
@@ -226,7 +235,7 @@ def _path(form: str, style: int, line: list[_Cell], x: Scale, y: Scale, how: str
         error = f" ± {_error(c.error, how)}" if c.error is not None else ""
         chosen = ", chosen" if c.chosen else ""
         return Dot(
-            x(c.strength), y(c.score), f"{form} λ = {words.strength(c.strength)}: {value}{error}{chosen}".strip()
+            x(c.strength), y(c.score), f"{form} {letter} = {words.strength(c.strength)}: {value}{error}{chosen}".strip()
         )
 
     upper = [f"{x(c.strength)},{y(c.score + (c.error or 0))}" for c in line]

@@ -38,6 +38,7 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, plan: P
     kind = target.kind
     found: dict[str, Any] = {
         **evaluation.head.figures(fit, plan),
+        "varied": dict(zip(("letter", "name"), evaluation.head.varied)),
         "strengths": [
             {
                 "form": c.name,

@@ -241,7 +241,7 @@ def _fit(context: Context) -> Iterator[Finding]:
         if len(grid) > 1 and chosen.strength in (grid[0], grid[-1]):
             yield Finding(
                 "strength-at-edge",
-                f"The best penalty ({chosen.strength:.3g}) is at the edge of the grid.",
+                f"The best {head.varied[1]} ({head.varied[0]} = {chosen.strength:.3g}) is at the edge of the grid.",
                 "info",
                 chosen.strength,
                 "strength",

@@ -54,6 +54,8 @@ class GaussianHead(Head):
     deviations: Tensor
     fold_ids: np.ndarray
 
+    varied = ("ρ", "share of gradients")
+
     @property
     def candidates(self) -> tuple[Candidate, ...]:
         """Every mixture that was tried."""
