@@ -82,6 +82,18 @@ def test_a_moved_point_and_weights(x: torch.Tensor, codes: torch.Tensor) -> None
     assert all(torch.equal(before[name], value) for name, value in network.params.items())
 
 
+def test_another_selection_of_the_same_loss(x: torch.Tensor, codes: torch.Tensor) -> None:
+    whole = Objective(_network(_module()), x, codes, dtype=torch.float64, batch_size=5)
+    top = whole.moving("3.*")
+    assert list(top.point) == ["3.weight", "3.bias"]
+    assert (len(whole.point), top.size) == (4, 24)
+    assert top.start is whole.start
+    for name, part in top.gradient()[1].items():
+        torch.testing.assert_close(part, whole.gradient()[1][name], rtol=1e-12, atol=1e-15)
+    with pytest.raises(ModelError):
+        whole.moving("absent.*")
+
+
 def test_batch_statistics_are_those_of_each_batch(x: torch.Tensor, codes: torch.Tensor) -> None:
     module = _module(norm=True)
     network = _network(module)

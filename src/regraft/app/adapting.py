@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regraft.app.console import Bars, Grouped, say, show_json
+from regraft.app.console import Bars, Grouped, command_line, say, show_json
 from regraft.app.folders import check_folder, slug, whole
 from regraft.app.options import (
     RESULT,
@@ -128,9 +126,8 @@ def adapt(
         show_json(summary(record)) if as_json else say_estimate(record)
         return
     check_folder(output or Path("runs"))
-    command = shlex.join(["regraft", *sys.argv[1:]]) if Path(sys.argv[0]).name in ("regraft", "__main__.py") else ""
     with Bars(STAGES) as bars:
-        run = run_adapt(data, model, method=recipe, options=options, progress=bars, command=command, **columns)
+        run = run_adapt(data, model, method=recipe, options=options, progress=bars, command=command_line(), **columns)
     folder = output or Path("runs") / slug(run.record)
     _finish(run, folder, embed, as_json)
 

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
+import shlex
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-__all__ = ["Bars", "Grouped", "GroupedVerbs", "duration", "say", "show_json", "size", "table"]
+__all__ = ["Bars", "Grouped", "GroupedVerbs", "command_line", "duration", "say", "show_json", "size", "table"]
 
 
 def say(text: str = "", *, error: bool = False) -> None:
@@ -21,6 +23,12 @@ def say(text: str = "", *, error: bool = False) -> None:
 def show_json(value: dict[str, Any]) -> None:
     """Exactly one JSON object on stdout."""
     typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+
+
+def command_line() -> str:
+    """How this run was asked for, to be kept with its results; empty where regraft was called from Python."""
+    ours = Path(sys.argv[0]).name in ("regraft", "__main__.py")
+    return shlex.join(["regraft", *sys.argv[1:]]) if ours else ""
 
 
 def table(rows: list[tuple[str, str]]) -> None:

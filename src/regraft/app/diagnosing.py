@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import shlex
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from regraft.app.console import Bars, Grouped, duration, show_json, table
+from regraft.app.console import Bars, Grouped, command_line, duration, show_json, table
 from regraft.app.folders import check_folder, slug, whole
 from regraft.app.options import (
     Batch,
@@ -137,13 +135,11 @@ def diagnose(
 
     scope = Scope(rows, tuple(select or ("top",)), top, points)
     options = Options(seed=seed, limit=limit, batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad)
-    folder = output or Path("runs")
-    check_folder(folder)
-    beside = ("random" if run is None else None) if against is None else (None if against == "none" else against)
+    check_folder(output or Path("runs"))
     with Bars(_STAGES) as bars:
         record = run_diagnose(
-            data, model, run=run, against=beside, source=source, checks=tuple(check or ()), scope=scope,
-            options=options, progress=bars, command=_command(), kind=kind, label=one_or_many(label), group=group,
+            data, model, run=run, against=against, source=source, checks=tuple(check or ()), scope=scope,
+            options=options, progress=bars, command=command_line(), kind=kind, label=one_or_many(label), group=group,
             input=input_column,
         )  # fmt: skip
     _finish(record, output or Path("runs") / slug(record), as_json)
@@ -158,7 +154,9 @@ def rank(
     ],
     score: Annotated[
         str | None,
-        typer.Option("--score", metavar="NAME", rich_help_panel=_WHAT, help="What orders them; see `docs/concepts`."),
+        typer.Option(
+            "--score", metavar="NAME", rich_help_panel=_WHAT, help="What orders them: loo-accuracy, loo-r2, logme, …"
+        ),
     ] = None,
     kind: Kind = None,
     label: Label = None,
@@ -188,14 +186,10 @@ def rank(
     check_folder(output or Path("runs"))
     with Bars(_STAGES) as bars:
         record = run_rank(
-            data, names, score=score, options=options, progress=bars, command=_command(), kind=kind,
+            data, names, score=score, options=options, progress=bars, command=command_line(), kind=kind,
             label=one_or_many(label), group=group, input=input_column,
         )  # fmt: skip
     _finish(record, output or Path("runs") / slug(record), as_json)
-
-
-def _command() -> str:
-    return shlex.join(["regraft", *sys.argv[1:]]) if Path(sys.argv[0]).name in ("regraft", "__main__.py") else ""
 
 
 def _finish(record: Record, folder: Path, as_json: bool) -> None:

@@ -85,10 +85,7 @@ class Objective:
         self.loss, self.batch_size = loss, max(1, int(batch_size))
         self.source, self.policy = network, network.policy
         self.network = private_copy(network, self.dtype)
-        self.source = network
-        self.point = Blocks({name: self.network.params[name] for name in names})
-        self.shapes = {name: tuple(value.shape) for name, value in self.point.items()}
-        self.size = sum(prod(shape) for shape in self.shapes.values())
+        self._move(names)
         self._batches = [
             (start, stop, cast(self.network, batch, self.dtype))
             for start, stop, batch in Feed(network, inputs).batches(self.batch_size)
@@ -116,6 +113,21 @@ class Objective:
     def batches(self) -> Iterator[tuple[int, int, Any]]:
         """(start, stop, batch) in order. Networks may write into a batch: clone it before a pass of your own."""
         yield from self._batches
+
+    def _move(self, names: Sequence[str]) -> None:
+        self.point = Blocks({name: self.network.params[name] for name in names})
+        self.shapes = {name: tuple(value.shape) for name, value in self.point.items()}
+        self.size = sum(prod(shape) for shape in self.shapes.values())
+
+    def moving(self, select: str | Sequence[str]) -> Objective:
+        """The same loss as a function of other parameters: rows, outputs and network are shared, nothing is run again.
+
+        Raises:
+            ModelError: a pattern matches nothing.
+        """
+        found = copy.copy(self)
+        found._move(selected(self.source, select))
+        return found
 
     def split(self) -> tuple[tuple[float, Objective], ...]:
         """(share, L_b) of each batch by itself, with ``L(θ) = Σ_b share_b L_b(θ)``.

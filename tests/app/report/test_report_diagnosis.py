@@ -162,7 +162,6 @@ def test_contours_are_where_the_loss_is() -> None:
 def test_surfaces_are_drawn_from_the_back_to_the_front() -> None:
     faces = landscape(record()).planes[0].faces
     assert len(faces) == 16
-    depths = [sum(float(p.split(",")[1]) for p in face.points.split()) for face in faces]
     flat = landscape(record(landscape={"subjects": [_flat()]})).planes[0].faces
     depths = [sum(float(p.split(",")[1]) for p in face.points.split()) for face in flat]
     assert depths == sorted(depths)

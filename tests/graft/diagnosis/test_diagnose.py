@@ -10,7 +10,7 @@ from torch.nn import functional
 
 import regraft
 from regraft.data import scan
-from regraft.diagnose import weight_changes
+from regraft.diagnose import Objective, weight_changes
 from regraft.errors import DataError, RecipeError
 from regraft.graft import Options, Scope, diagnose, rank
 from regraft.graft.diagnosis.case import case_of_model, case_of_run
@@ -88,7 +88,7 @@ def test_the_same_seed_gives_the_same_figures(found, options):
 def test_numbers_are_looked_at_in_their_own_deviations(options):
     x, _ = toy_arrays(60)
     y = 1000.0 * x[:, 0].mean((1, 2)) + 5000.0
-    looked = case_of_model(scan((x, y)), toy_network(), SMALL, options, Ledger(), against=None)
+    looked = case_of_model(scan((x, y)), toy_network(), SMALL, options, Ledger(), against="none")
     (subject,) = looked.case.subjects
     assert subject.loss == "squared"
     assert subject.objective.value() < 0.5  # half the variance is what a constant is off by
@@ -98,7 +98,7 @@ def test_labels_that_hold_together_are_looked_at(options):
     x, _ = toy_arrays(60)
     marks = np.stack([x[:, 0].mean((1, 2)) > 1, x[:, 1].mean((1, 2)) > 0], axis=1).astype(float)
     record = diagnose(
-        scan((x, marks)), toy_network(), against=None, checks=("curvature",), scope=SMALL, options=options
+        scan((x, marks)), toy_network(), against="none", checks=("curvature",), scope=SMALL, options=options
     )
     assert len(record.figures["curvature"]["subjects"]) == 1
     assert "flatness" not in codes(record)
@@ -149,8 +149,37 @@ def test_a_run_whose_head_is_no_last_layer_is_refused(options, tmp_path):
         diagnose(toy_manifest(60), toy_network(), run=tmp_path / "run", scope=SMALL, options=options)
 
 
+def test_rows_are_read_once_a_network_for_all_checks(options, monkeypatch):
+    read = []
+    kept = Objective.__init__
+
+    def counted(self, *arguments, **settings):
+        read.append(1)
+        kept(self, *arguments, **settings)
+
+    monkeypatch.setattr(Objective, "__init__", counted)
+    diagnose(toy_manifest(30), toy_network(7), scope=SMALL, options=options)
+    assert len(read) == 2  # pretrained and random
+
+
+def test_random_weights_are_metered(found, options):
+    assert found.figures["subjects"][1] == "random weights"
+    again = diagnose(toy_manifest(45), toy_network(7), checks=("gradients",), scope=SMALL, options=options)
+    spent = {cost.stage: cost.backbone_passes for cost in again.costs}
+    assert spent["random weights"] == 1.0  # the toy has no statistics that would have to settle
+
+
+def test_the_stable_rate_is_that_of_the_largest_eigenvalue(found):
+    rate = next(f for f in found.findings if f.code == "stable-rate").value
+    assert rate == pytest.approx(2 / found.figures["curvature"]["subjects"][0]["eigenvalues"][0])
+
+
 def test_mistakes_are_named(options):
     data = toy_manifest(30)
+    with pytest.raises(RecipeError, match="not compared with random"):
+        diagnose(data, toy_network(), run="nowhere", against="random", options=options)
+    with pytest.raises(RecipeError, match="before training"):
+        diagnose(data, toy_network(), run="nowhere", source=data, options=options)
     with pytest.raises(RecipeError, match="no check is called 'sharpness'"):
         diagnose(data, toy_network(), checks=("sharpness",), options=options)
     with pytest.raises(RecipeError, match="nothing is named"):

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from regraft.diagnose.objective import LossName, Objective
@@ -46,15 +47,14 @@ class Subject:
     batch_size: int = 32
 
     @cached_property
+    def whole(self) -> Objective:
+        """The loss as a function of all parameters: the rows are read and passed once, for every check."""
+        return Objective(self.network, self.inputs, self.targets, loss=self.loss, batch_size=self.batch_size)
+
+    @cached_property
     def objective(self) -> Objective:
         """The loss as a function of the selected parameters."""
-        return self.over(self.select)
-
-    def over(self, select: Sequence[str]) -> Objective:
-        """The loss as a function of other parameters."""
-        return Objective(
-            self.network, self.inputs, self.targets, loss=self.loss, select=select, batch_size=self.batch_size
-        )
+        return self.whole.moving(self.select)
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,6 +72,21 @@ class Labelled:
     response: Response
     source: Tensor | None = None
     groups: tuple[str, ...] | None = None
+
+    @property
+    def known(self) -> tuple[Tensor, Tensor]:
+        """Labels of the rows that have all of theirs (codes, or numbers in float64), and which rows these are."""
+        response = self.response
+        if response.codes is not None:
+            there = response.codes >= 0
+            return response.codes[there], there
+        there = torch.ones(len(response), dtype=torch.bool) if response.mask is None else response.mask.all(1)
+        return response.values[there].to(torch.float64), there
+
+    @property
+    def known_groups(self) -> list[str] | None:
+        """The groups of these rows."""
+        return None if self.groups is None else [g for g, there in zip(self.groups, self.known[1].tolist()) if there]
 
 
 @dataclass(frozen=True, eq=False)

@@ -39,19 +39,14 @@ def _plain(ratio: Any) -> dict[str, Any]:
 
 def _rows(labelled: Labelled, seed: int) -> tuple[Tensor, Tensor]:
     """Unit features and labels of at most 500 rows whose features are of no other's, drawn by the seed."""
-    response = labelled.response
-    there = torch.ones(len(response), dtype=torch.bool) if response.mask is None else response.mask.all(1)
-    if response.codes is not None:
-        there = response.codes >= 0
-    known = there.nonzero()[:, 0]
-    known = known[torch.randperm(len(known), generator=torch.Generator().manual_seed(seed))[:_ROWS]]
-    x = unit_rows(labelled.features[known].double())
+    labels, there = labelled.known
+    drawn = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))[:_ROWS]
+    x = unit_rows(labelled.features[there][drawn].double())
     # equal rows make the Gram matrix singular, and say nothing new
     _, first = torch.unique(x, dim=0, return_inverse=True)
     order = torch.full((int(first.max()) + 1,), len(x)).scatter_reduce(0, first, torch.arange(len(x)), "amin")
     kept = order.sort().values
-    y = response.codes[known] if response.codes is not None else response.values[known].double()
-    return x[kept], y[kept]
+    return x[kept], labels[drawn][kept]
 
 
 def _finding(found: Feasibility) -> Finding:

@@ -27,7 +27,7 @@ def _run(case: Case, tick: Tick) -> Outcome:
 
 
 def _measured(subject: Subject) -> dict[str, Any]:
-    whole = subject.over("*")
+    whole = subject.whole
     found = magnitudes(whole)
     layers = [{"name": part.name, "norm": part.norm, "relative": part.relative} for part in found.layers]
     said: dict[str, Any] = {"name": subject.name, "loss": found.loss, "norm": found.norm, "layers": layers}

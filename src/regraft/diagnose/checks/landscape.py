@@ -55,8 +55,8 @@ def _plain(subject: Subject, found: Plane) -> dict[str, Any]:
 
 
 def _line(case: Case, subject: Subject) -> dict[str, Any]:
-    whole = subject.over("*")
-    found = profile(whole, random_directions(whole, 1, seed=case.seed), points=_LINE)
+    directions = random_directions(subject.whole, 1, seed=case.seed)
+    found = profile(subject.whole, directions, points=_LINE)
     return {"at": list(found.alphas), "losses": found.losses.tolist()}
 
 

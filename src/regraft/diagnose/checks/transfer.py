@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import torch
 
 from regraft.diagnose.checks.check import Case, Check, Labelled, Outcome, Tick
@@ -14,25 +13,16 @@ from regraft.errors import DataError
 from regraft.heads import Response
 from regraft.record import Finding
 
-__all__ = ["TRANSFER", "labels_of", "main_score", "scored"]
-
-
-def labels_of(response: Response) -> tuple[np.ndarray[Any, Any], Any]:
-    """Labels as scores take them, and the rows that have all of theirs (a mask)."""
-    if response.codes is not None:
-        there = response.codes >= 0
-        return response.codes[there].numpy(), there
-    there = torch.ones(len(response), dtype=torch.bool) if response.mask is None else response.mask.all(1)
-    return response.values[there].to(torch.float64).numpy(), there
+__all__ = ["TRANSFER", "main_score", "scored"]
 
 
 def scored(labelled: Labelled, *, names: tuple[str, ...] = SCORES, seed: int = 0) -> tuple[Any, ...]:
     """Every score of some features, or why there is none: see :func:`regraft.diagnose.scores`."""
-    labels, there = labels_of(labelled.response)
-    groups = None if labelled.groups is None else [g for g, known in zip(labelled.groups, there) if known]
+    labels, there = labelled.known
     source = None if labelled.source is None else labelled.source[there].numpy()
+    features = labelled.features[there].numpy()
     return scores(
-        features=labelled.features[there].numpy(), labels=labels, source=source, groups=groups, names=names, seed=seed
+        features=features, labels=labels.numpy(), source=source, groups=labelled.known_groups, names=names, seed=seed
     )
 
 

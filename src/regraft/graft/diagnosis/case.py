@@ -29,9 +29,9 @@ from regraft.linear import Dense, FeatureDesign
 from regraft.network import Network, reinitialised, settled
 from regraft.record import Finding, Ledger
 
-__all__ = ["RANDOM", "Looked", "Scope", "case_of_model", "case_of_run", "probing"]
+__all__ = ["NONE", "RANDOM", "Looked", "Scope", "case_of_model", "case_of_run", "probing"]
 
-RANDOM = "random"
+RANDOM, NONE = "random", "none"
 _SCRATCH = "scratch"
 _EMBEDDING, _LOGITS = "embedding", "logits"
 _LOSSES: dict[str, LossName] = {
@@ -98,7 +98,7 @@ def case_of_model(
     options: Options,
     ledger: Ledger,
     *,
-    against: str | None = RANDOM,
+    against: str = RANDOM,
     losses: bool = True,
     origin: Any = None,
     progress: Progress | None = None,
@@ -112,7 +112,7 @@ def case_of_model(
         RegraftError: the user's mistakes, in a sentence. A network that cannot be given random weights stands alone,
             and the case says that it lacks them.
     """
-    if against not in (None, RANDOM):
+    if against not in (RANDOM, NONE):
         raise RecipeError(f"a backbone is not compared with {against!r}", expected="random or none")
     ready, labelled = probing(data, model, options, ledger, progress, **columns)
     known = None if origin is None else _origin(origin, ready, options, ledger, progress, **columns)
@@ -122,9 +122,11 @@ def case_of_model(
     lacks = []
     if against == RANDOM:
         try:
-            fresh = replace(ready, network=_fresh(ready, scope, options), plan=_last(ready.plan))
-            with ledger.stage("random weights"):
+            with ledger.stage("random weights") as extra:
+                network, settling = _fresh(ready, scope, options)
+                fresh = replace(ready, network=network, plan=_last(ready.plan))
                 store, _ = swept(replace(fresh, manifest=fresh.fit), options, Ledger(), progress)
+                extra["backbone_passes"] = (store.computed_rows + settling) / len(fresh.fit)
             named.append(("random weights", fresh, replace(labelled, features=_values(fresh, store)[_EMBEDDING])))
         except ModelError as error:
             title = "Random weights not compared"
@@ -137,8 +139,9 @@ def case_of_model(
     return Looked(case, ready, tuple(lacks))
 
 
-def _fresh(ready: Prepared, scope: Scope, options: Options) -> Network:
-    """Random weights by the seed, BatchNorm's statistics those of the rows that losses are taken on.
+def _fresh(ready: Prepared, scope: Scope, options: Options) -> tuple[Network, int]:
+    """Random weights by the seed, BatchNorm's statistics those of the rows that losses are taken on, and how many rows
+    were passed for that.
 
     Raises:
         ModelError: the network does not say how its weights are drawn.
@@ -147,7 +150,8 @@ def _fresh(ready: Prepared, scope: Scope, options: Options) -> Network:
     inputs = _drawn(ready.fit, scope.rows, options.seed).inputs
     cut = by_length(network.preprocess, inputs, range(len(inputs)), options.batch_size)
     whole = [rows for rows in cut if len(rows) > 1]  # of one row no variance is known
-    return settled(network, gathered(network.preprocess, inputs, whole, options.workers))
+    found = settled(network, gathered(network.preprocess, inputs, whole, options.workers))
+    return found, 0 if found is network else sum(map(len, whole))
 
 
 def _origin(
@@ -177,7 +181,7 @@ def case_of_run(
     options: Options,
     ledger: Ledger,
     *,
-    against: str | None = None,
+    against: str = NONE,
     model: str | Network | None = None,
     progress: Progress | None = None,
     **columns: Any,
@@ -191,10 +195,10 @@ def case_of_run(
     def loaded(folder: Path) -> Adapted:
         return load_artifact(folder, model=model, weights=options.weights, device=pick_device(options.device))
 
+    if against == RANDOM:
+        raise RecipeError("a run is not compared with random weights", do="name another run, such as of scratch")
     found = [("trained", run, loaded(run))]
-    if against is not None:
-        if against == RANDOM:
-            raise RecipeError("a run is not compared with random weights", do="name another run, such as of scratch")
+    if against != NONE:
         found.append((Path(against).name, Path(against), loaded(Path(against))))
     backbone = found[0][2].source or found[0][2].network
     ready = prepare(data, backbone, method=_PROBE, options=options, ledger=ledger, progress=progress, **columns)

@@ -10,7 +10,7 @@ from typing import Any
 from regraft.diagnose.checks.all import CHECKS
 from regraft.diagnose.checks.check import Check, examine
 from regraft.errors import RecipeError
-from regraft.graft.diagnosis.case import RANDOM, Looked, Scope, case_of_model, case_of_run
+from regraft.graft.diagnosis.case import NONE, RANDOM, Looked, Scope, case_of_model, case_of_run
 from regraft.graft.options import Options
 from regraft.graft.preparation import Progress
 from regraft.graft.recording import backbone_of, data_of, task_of, versions
@@ -27,7 +27,7 @@ def diagnose(
     model: str | Network | None = None,
     *,
     run: str | Path | None = None,
-    against: str | None = RANDOM,
+    against: str | None = None,
     source: Any = None,
     checks: Sequence[str] = (),
     scope: Scope | None = None,
@@ -46,9 +46,10 @@ def diagnose(
         data: as :func:`regraft.graft.adapt` takes it.
         model: a backbone by name or folder, or a loaded Network.
         run: a run folder instead; ``model`` then says where its backbone is, if that moved or is code of your own.
-        against: ``random`` (of a model), another run folder (of a run), or ``None``.
+        against: ``random`` (of a model, its default), another run folder (of a run), or ``none`` (its default).
         source: rows of a source task with the same classes, of a model, for ``feasibility``.
-        checks: names of :data:`regraft.diagnose.CHECKS`; all by default.
+        checks: of ``transfer``, ``feasibility``, ``curvature``, ``landscape``, ``gradients`` and ``deviation``; all by
+            default.
         scope: how many rows, which parameters, how many eigenvalues and points.
         options: of the pass and the head.
         progress: called with (stage, done, total).
@@ -67,11 +68,13 @@ def diagnose(
     looked: Looked
     common: dict[str, Any] = {"progress": progress, **columns}
     if run is not None:
-        other = None if against in (None, RANDOM) else against
-        looked = case_of_run(data, Path(run), scope, options, ledger, against=other, model=model, **common)
+        if source is not None:
+            raise RecipeError("a source task is asked about before training", do="give the backbone, not a run")
+        common |= {"against": NONE if against is None else against, "model": model}
+        looked = case_of_run(data, Path(run), scope, options, ledger, **common)
     elif model is not None:
         losses = any(check.losses for check in wanted)
-        common |= {"against": against, "losses": losses, "origin": source}
+        common |= {"against": RANDOM if against is None else against, "losses": losses, "origin": source}
         looked = case_of_model(data, model, scope, options, ledger, **common)
     else:
         raise RecipeError("nothing is named to be diagnosed", expected="--model NAME or --run RUN")

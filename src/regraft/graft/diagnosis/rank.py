@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from typing import Any
 
-from regraft.diagnose.checks.transfer import labels_of, main_score, scored
+from regraft.data import scan
+from regraft.diagnose.checks.transfer import main_score, scored
 from regraft.diagnose.transfer.estimate import Estimate
 from regraft.diagnose.transfer.ranking import Ranking, rank_models
 from regraft.diagnose.transfer.reliability import reliability
@@ -64,16 +65,17 @@ def rank(
     ready: Prepared | None = None
     labels: Any = None
     groups: Any = None
+    with ledger.stage("data"):
+        rows = scan(data, skip_bad=options.skip_bad, **columns)  # read and hashed once for all backbones
     for number, model in enumerate(models):
         began = time.perf_counter()
-        ready, labelled = probing(data, model, options, ledger, progress, **columns)
+        ready, labelled = probing(rows, model, options, ledger, progress)
         name = _named(ready.network, found)
         with ledger.stage("scores"):
             every = scored(labelled, seed=options.seed)
         found[name] = {each.name: each for each in every if isinstance(each, Estimate)}
         skipped |= {each.name: each.reason for each in every if not isinstance(each, Estimate)}
-        labels, there = labels_of(labelled.response)
-        groups = None if labelled.groups is None else [g for g, known in zip(labelled.groups, there) if known]
+        labels, groups = labelled.known[0].numpy(), labelled.known_groups
         seconds[name] = time.perf_counter() - began
         if progress:
             progress("rank", number + 1, len(models))
