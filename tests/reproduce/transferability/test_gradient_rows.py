@@ -15,7 +15,7 @@ from regraft.reproduce.arms import Backbone
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
 from regraft.reproduce.testing import must_fail_when_disturbed
-from regraft.reproduce.transferability import gradient_rows
+from regraft.reproduce.transferability import beginnings, gradient_rows
 
 ROW = {row.id: row for row in ROWS if row.paper == "002"}
 SEEDS = tuple(range(5))
@@ -41,8 +41,8 @@ def test_weights_that_avoid_the_gradient_are_told() -> None:
 
 def test_both_are_measured_where_fine_tuning_begins(tmp_path, monkeypatch) -> None:
     toy = {name: Backbone(toys.convolutional, 8, (8,)) for name in ("R20", "R56")}
-    monkeypatch.setattr(gradient_rows, "BACKBONES", toy)
-    monkeypatch.setattr(gradient_rows, "target", lambda name, data, seed: toys.rows("leaf", data, seed))
+    monkeypatch.setattr(beginnings, "BACKBONES", toy)
+    monkeypatch.setattr(beginnings, "target", lambda name, data, seed: toys.rows("leaf", data, seed))
     context = Context(Path("absent"), tmp_path, seeds=(0, 1))
     for run in (gradient_rows.run_scale, gradient_rows.run_projection):
         result = run(context)

@@ -8,24 +8,19 @@ target for Fig. 7; flowers5 is that of its neighbours. Random weights are drawn 
 from __future__ import annotations
 
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
-from regraft.diagnose import Objective, magnitudes, projections, scaling
-from regraft.errors import DataError
-from regraft.network import Network
-from regraft.reproduce.arms import BACKBONES, Arm, Backbone, Bench, Place, seeds_gate
+from regraft.diagnose import magnitudes, projections, scaling
+from regraft.reproduce.arms import Arm, Bench, Place, seeds_gate
 from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured
 from regraft.reproduce.result import Result, relabel
 from regraft.reproduce.row import Context
-from regraft.reproduce.transferability.sources import target
-from regraft.reproduce.tuning import fresh
+from regraft.reproduce.transferability.beginnings import beginning, bench_of_twins, twin
 from regraft.reproduce.words import bound, greater, share
 
 __all__ = ["MEASURED", "PROJECTED", "SCALED", "run_projection", "run_scale"]
@@ -34,25 +29,8 @@ ON = "flowers5"
 ROWS, BATCH = 256, 32
 
 
-def _beginning(bench: Bench, place: Place) -> Objective:
-    """The loss where fine-tuning begins."""
-    whole = bench.rows(place.task, place.seed).part("train")
-    if whole.target is None:
-        raise DataError(f"{place.task} has no labels")
-    drawn = np.sort(np.random.default_rng(place.seed).permutation(len(whole))[:ROWS])
-    rows = whole.take(drawn)
-    network = bench.network(place.network, place.seed)
-    width = next(site.shape[0] for site in network.sites if site.name == "embedding")
-    with torch.random.fork_rng():
-        torch.manual_seed(place.seed)
-        head = nn.Linear(width, whole.target.outputs)
-    ready = network.with_head(head.weight.detach(), head.bias.detach(), whole.target.classes)
-    codes = torch.from_numpy(np.asarray(whole.target.values)[drawn])
-    return Objective(ready, rows, codes, batch_size=BATCH, batchnorm="batch")
-
-
 def _scaled(bench: Bench, place: Place) -> dict[str, Any]:
-    objective = _beginning(bench, place)
+    objective = beginning(bench, place, ROWS, BATCH, "batch")
     flow, found = scaling(objective), magnitudes(objective)
     lowest = found.layers[0]
     return {
@@ -62,7 +40,7 @@ def _scaled(bench: Bench, place: Place) -> dict[str, Any]:
 
 
 def _projected(bench: Bench, place: Place) -> dict[str, Any]:
-    objective = _beginning(bench, place)
+    objective = beginning(bench, place, ROWS, BATCH, "batch")
     found = projections(objective)
     layers = [layer for layer in found.layers if objective.point[layer.name].ndim == 4]
     shuffled = np.random.default_rng(place.seed)
@@ -83,21 +61,14 @@ SCALED = Arm("tr-gradient-scale", 1, _scaled)
 PROJECTED = Arm("tr-gradient-projection", 1, _projected)
 
 
-def _random(name: str) -> Backbone:
-    def load(data: Path, cache: Path, seed: int) -> Network:
-        return fresh(BACKBONES[name].load(data, cache, seed), seed)
-
-    return replace(BACKBONES[name], load=load)
-
-
 def _measured(context: Context, name: str, arm: Arm, wanted: dict[str, str]) -> Result:
     """Values of the arm for the network and its random twin: ``pretrained WORD`` and ``random WORD``."""
     mini_only(context, "002")
-    bench = Bench(context, tasks=(ON,), backbones={"pretrained": BACKBONES[name], "random": _random(name)}, rows=target)
+    bench = bench_of_twins(context, (name,), (ON,))
     arms: dict[str, dict[str, Any]] = {}
     notes: dict[str, Any] = {}
-    for kind in ("pretrained", "random"):
-        found = [bench.measure(arm, kind, ON, seed) for seed in bench.seeds]
+    for kind, network in (("pretrained", name), ("random", twin(name))):
+        found = [bench.measure(arm, network, ON, seed) for seed in bench.seeds]
         notes[kind] = found
         for word, key in wanted.items():
             arms[f"{kind} {word}"] = {ON: [each[key] for each in found]}

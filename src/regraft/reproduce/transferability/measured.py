@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from regraft.reproduce.pieces import Measured
-from regraft.reproduce.transferability import gradient_rows, input_rows, source_rows, tables, theory_rows, weight_rows
+from regraft.reproduce.transferability import (
+    gradient_rows,
+    input_rows,
+    source_rows,
+    tables,
+    theory_rows,
+    variation_rows,
+    weight_rows,
+)
 
 __all__ = ["MEASURED"]
 
@@ -13,5 +21,6 @@ MEASURED: dict[str, Measured] = {
     **source_rows.MEASURED,
     **tables.MEASURED,
     **theory_rows.MEASURED,
+    **variation_rows.MEASURED,
     **weight_rows.MEASURED,
 }
