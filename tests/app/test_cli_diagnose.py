@@ -59,6 +59,19 @@ def test_backbones_in_order(regraft, photos, tmp_path):
     assert "Every score; larger is better in each" in page
 
 
+def test_checkpoints_of_a_pretraining(regraft, photos, tmp_path):
+    more = ("--arch", "lenet", "--pixels", "28", "--epochs", "2", "--batch-size", "8", "--lr", "0.001")
+    assert regraft("pretrain", "supervised", photos, *more, "--keep-checkpoints", "-o", tmp_path / "source")[0] == 0
+    code, out, err = regraft("rank", photos, "--models", tmp_path / "source" / "checkpoints", "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    assert {line.split()[1] for line in out.splitlines()[:3]} == {"epoch-000", "epoch-001", "epoch-002"}
+    record = json.loads((tmp_path / "run" / "record.json").read_text("utf-8"))
+    assert [point["at"] for point in record["figures"]["ranking"]["course"]["points"]] == [0, 1, 2]
+    assert record["findings"][0]["code"] == "pretraining-gain"
+    assert len({cost["stage"] for cost in record["costs"]}) == len(record["costs"])
+    assert "Over the pretraining" in (tmp_path / "run" / "report.html").read_text("utf-8")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
@@ -67,6 +80,7 @@ def test_backbones_in_order(regraft, photos, tmp_path):
         (("diagnose", "{data}", "--run", "nowhere"), "nowhere"),
         (("rank", "{data}", "--models", "regraft/fashion-resnet"), "two or more"),
         (("rank", "{data}", "--models", ","), "no backbone is named"),
+        (("rank", "{data}", "--models", "{data}"), "no folder of checkpoints"),
     ],
 )
 def test_mistakes_are_one_line(regraft, photos, arguments, words):

@@ -81,6 +81,17 @@ def test_costs_are_a_snapshot(clock: Clock) -> None:
     assert (len(before), len(ledger.costs)) == (0, 1)
 
 
+def test_stages_of_one_name_are_summed(clock: Clock) -> None:
+    ledger = Ledger()
+    for seconds, flops, peak, reused in ((1, 5, 9, True), (2, 7, 4, False)):
+        with ledger.stage("sweep") as told:
+            clock.move(seconds, 2 * seconds)
+            told.update(flops=flops, backbone_passes=0.5, reused=reused, peak_bytes=peak)
+        with ledger.stage("solve") as told:
+            told.update(reused=True, peak_bytes=1)
+    assert ledger.summed == (Cost("sweep", 3.0, 6.0, 1.0, 12, 9, False), Cost("solve", 0.0, 0.0, 0.0, 0, 1, True))
+
+
 def test_unknown_field_is_refused(clock: Clock) -> None:
     ledger = Ledger()
     with pytest.raises(TypeError, match="surprise"), ledger.stage("solve") as told:

@@ -150,7 +150,7 @@ def rank(
     models: Annotated[
         str,
         typer.Option("--models", "-m", metavar="A,B,…", show_default=False, rich_help_panel=_WHAT,
-                     help="Backbones by name or folder, by commas."),
+                     help="Backbones by name or folder, by commas; or one folder of checkpoints."),
     ],
     score: Annotated[
         str | None,

@@ -63,3 +63,24 @@ class Ledger:
     def costs(self) -> tuple[Cost, ...]:
         """The stages so far, in the order in which they ended."""
         return tuple(self._costs)
+
+    @property
+    def summed(self) -> tuple[Cost, ...]:
+        """Stages of one name as one, in the order in which the first of them ended: for what is done many times."""
+        found: dict[str, Cost] = {}
+        for cost in self._costs:
+            so_far = found.get(cost.stage)
+            found[cost.stage] = cost if so_far is None else _both(so_far, cost)
+        return tuple(found.values())
+
+
+def _both(a: Cost, b: Cost) -> Cost:
+    return Cost(
+        a.stage,
+        a.seconds + b.seconds,
+        a.cpu_seconds + b.cpu_seconds,
+        a.backbone_passes + b.backbone_passes,
+        a.flops + b.flops,
+        max(a.peak_bytes, b.peak_bytes),
+        a.reused and b.reused,
+    )

@@ -130,6 +130,17 @@ def test_numbers_are_those_of_the_figures() -> None:
     assert [row.slope for row in gradients(record()).rows] == ["−0.100 ± 0.010"] * 2
 
 
+def test_a_course_over_checkpoints_is_drawn_with_its_band() -> None:
+    points = [{"at": 4**i, "name": f"epoch-{i}", "value": 0.5 + 0.1 * i, "low": 0.4, "high": 0.9} for i in range(3)]
+    kept = figures()["ranking"]
+    shown = ranking(record(ranking={**kept, "score": "logme", "course": {"word": "epoch", "points": points}}))
+    (path,) = shown.course.paths
+    assert (shown.course.label, shown.course.label_x) == ("logme", "epoch")
+    assert len(path.band.split()) == 6
+    assert [dot.tip for dot in path.dots] == ["epoch-0: 0.500", "epoch-1: 0.600", "epoch-2: 0.700"]
+    assert ranking(record(ranking={**kept, "course": {"word": "epoch", "points": points[:1]}})).course is None
+
+
 def test_planes_share_one_scale_and_their_middle_lies_low() -> None:
     shown = landscape(record())
     one, two = shown.planes

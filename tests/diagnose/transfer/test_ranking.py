@@ -33,6 +33,8 @@ def test_orders_by_the_score_and_knows_which_differences_are_real(rows) -> None:
     assert unsure == [{"good", "as good"}]
     assert len(found.differences) == 3
     assert all(d.low <= d.value <= d.high for d in found.differences)
+    assert found.between("bad", "good").value == -found.between("good", "bad").value
+    assert found.between("bad", "good").high == -found.between("good", "bad").low
     last = found.places[2]
     assert (last.rank_low, last.rank_high) == (3, 3)
 

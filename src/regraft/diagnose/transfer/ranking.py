@@ -45,7 +45,7 @@ class Difference:
     """Two backbones' scores on the same rows.
 
     Attributes:
-        better, worse: names; of a tie, in the order given.
+        better, worse: names; of a tie, in the order given. Of :meth:`Ranking.between` in the order asked for.
         value, low, high: better − worse with its paired 95 % interval.
     """
 
@@ -79,6 +79,11 @@ class Ranking:
     def unsure(self) -> tuple[Difference, ...]:
         """The differences that the rows do not bear out."""
         return tuple(each for each in self.differences if not each.real)
+
+    def between(self, a: str, b: str) -> Difference:
+        """``a`` − ``b`` with its interval, whichever is better."""
+        found = next(each for each in self.differences if {each.better, each.worse} == {a, b})
+        return found if found.better == a else Difference(a, b, -found.value, -found.high, -found.low)
 
 
 def rank_models(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from pathlib import Path
 from typing import Any
 
 from regraft.data import scan
@@ -15,11 +16,12 @@ from regraft.diagnose.transfer.reliability import reliability
 from regraft.diagnose.transfer.scores import SCORES
 from regraft.errors import DataError, RecipeError
 from regraft.graft.diagnosis.case import probing
+from regraft.graft.diagnosis.course import checkpoints
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.recording import data_of, task_of, versions
 from regraft.network import Network
-from regraft.record import Finding, Ledger, Record
+from regraft.record import Finding, Ledger, Record, Severity
 
 __all__ = ["rank"]
 
@@ -40,7 +42,8 @@ def rank(
 
     Args:
         data: as :func:`regraft.graft.adapt` takes it.
-        models: two or more backbones.
+        models: two or more backbones; or one folder that holds several, such as the ``checkpoints`` of a pretraining:
+            where their names count, the figure ``ranking`` holds a ``course`` too.
         score: of :data:`regraft.diagnose.SCORES`; by default how well ridge predicts rows left out: the accuracy of
             classes, the variance explained of numbers and labels.
         options: of the pass.
@@ -54,6 +57,7 @@ def rank(
     Raises:
         RegraftError: a mistake of the user's, or a score that these labels do not have.
     """
+    models, course = checkpoints(models)
     if len(models) < 2:
         raise RecipeError("one backbone has no order", expected="two or more", got=f"{len(models)}")
     if score is not None and score not in SCORES:
@@ -83,10 +87,15 @@ def rank(
         raise DataError("no backbone was looked at")
     by = score or main_score(ready.manifest.target.kind)
     if lacking := [name for name, held in found.items() if by not in held]:
-        raise DataError(f"{by} is not to be had of {lacking[0]}", got=skipped.get(by, ""), do="choose another --score")
+        raise DataError(
+            f"{by} is not to be had of {lacking[0]}",
+            got=skipped.get(by, ""),
+            do="leave it out, or choose another --score",
+        )
     order = rank_models(
         {name: held[by] for name, held in found.items()}, labels=labels, groups=groups, seed=options.seed
     )
+    drawn = {} if course is None else {"course": course.figure(list(found), order)}
     return Record(
         verb="rank",
         status="done",
@@ -95,9 +104,12 @@ def rank(
         model={"name": f"{len(found)} backbones"},
         data=data_of(ready),
         scores={"validation": None, "test": None},
-        costs=ledger.costs,
-        findings=_findings(order, by),
-        figures={"ranking": _figure(order, found, seconds)},
+        costs=ledger.summed,
+        findings=(
+            *(course.findings(list(found), order) if course else ()),
+            *_findings(order, by, alike=course is not None),
+        ),
+        figures={"ranking": {**_figure(order, found, seconds), **drawn}},
         seeds={"seed": options.seed},
         versions=versions(),
         command=command,
@@ -106,18 +118,20 @@ def rank(
 
 
 def _named(network: Network, taken: dict[str, Any]) -> str:
-    name = network.name.rstrip("/").split("/")[-1] if network.name.startswith(("/", ".")) else network.name
+    name = Path(network.name).name if Path(network.name).is_dir() else network.name
     return name if name not in taken else f"{name} ({len(taken) + 1})"
 
 
-def _findings(order: Ranking, by: str) -> tuple[Finding, ...]:
+def _findings(order: Ranking, by: str, alike: bool) -> tuple[Finding, ...]:
+    """Of backbones that are ``alike`` none is cheaper."""
     first, second = order.places[0], order.places[1]
-    lead = next(d for d in order.differences if {d.better, d.worse} == {first.name, second.name})
+    lead = order.between(first.name, second.name)
     sure = lead.real
     title = f"{first.name} is first by {by}" + ("" if sure else f", but the rows do not tell it from {second.name}")
     detail = f"{first.value:.4g} beside {second.value:.4g}: {lead.value:+.3g} ({lead.low:+.3g} to {lead.high:+.3g})."
-    advice = "" if sure else "Take the smaller or cheaper of them, or adapt both and compare."
-    said = [Finding("first", title, "info" if sure else "advice", lead.value, "", lead.low, lead.high, detail, advice)]
+    advice = "" if sure or alike else "Take the smaller or cheaper of them, or adapt both and compare."
+    severity: Severity = "advice" if advice else "info"
+    said = [Finding("first", title, severity, lead.value, "", lead.low, lead.high, detail, advice)]
     if order.unsure:
         pairs = ", ".join(f"{d.better} and {d.worse}" for d in order.unsure[:6])
         count = f"{len(order.unsure)} of {len(order.differences)}"

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from regraft.app.report import read, words
+from regraft.app.report.graph import Graph, Series, graph
 from regraft.app.report.scale import Scale, Tick, linear_ticks, padded
 from regraft.record import Record
 
@@ -36,6 +39,7 @@ class Ranking:
     names: tuple[str, ...]
     places: tuple[Place, ...]
     ticks: tuple[Tick, ...]
+    course: Graph | None = None
 
 
 def ranking(record: Record) -> Ranking | None:
@@ -69,4 +73,23 @@ def ranking(record: Record) -> Ranking | None:
     return Ranking(
         read.text(figure.get("lead")), read.text(figure.get("note")), tuple(names), tuple(places),
         tuple(Tick(x(t), words.trimmed(words.decimal(t))) for t in linear_ticks(x.low, x.high, 4)),
+        _course(figure),
+    )  # fmt: skip
+
+
+def _course(figure: Mapping[str, Any]) -> Graph | None:
+    """The score over a pretraining."""
+    found = read.mapping(figure.get("course"))
+    stages = [
+        (at, value, read.number(row.get("low")), read.number(row.get("high")), read.text(row.get("name")))
+        for row in read.rows(found.get("points"))
+        if (at := read.number(row.get("at"))) is not None and (value := read.number(row.get("value"))) is not None
+    ]
+    names = {at: name for at, _, _, _, name in stages}
+    band = [(low, high) for _, _, low, high, _ in stages if low is not None and high is not None]
+    word = read.text(found.get("word"))
+    return graph(
+        "Over the pretraining", read.text(figure.get("score")), word,
+        [Series("", [(at, value) for at, value, *_ in stages], band)],
+        whole=True, tip=lambda _, at, value: f"{names[at]}: {words.decimal(value)}",
     )  # fmt: skip
