@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from regraft.reproduce.pieces import Measured
 from regraft.reproduce.transferability import (
+    curvature_rows,
     gradient_rows,
     input_rows,
+    landscape_rows,
     source_rows,
     tables,
     theory_rows,
@@ -16,8 +18,10 @@ from regraft.reproduce.transferability import (
 __all__ = ["MEASURED"]
 
 MEASURED: dict[str, Measured] = {
+    **curvature_rows.MEASURED,
     **gradient_rows.MEASURED,
     **input_rows.MEASURED,
+    **landscape_rows.MEASURED,
     **source_rows.MEASURED,
     **tables.MEASURED,
     **theory_rows.MEASURED,
