@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 
 import pytest
-from tests.app.photos import MODEL, folder
+import torch
+from safetensors.torch import save_file
+from tests.app.photos import MODEL, Small, folder
 
 FAST = ("--rows", "12", "--top", "3", "--points", "3")
 WORDS = ("Do the features fit?", "How sharp is the loss?", "What lies around the weights?", "What do gradients see?")
@@ -38,6 +40,20 @@ def test_one_check_as_json(regraft, photos, tmp_path):
     (subject,) = found["figures"]["curvature"]["subjects"]
     assert len(subject["eigenvalues"]) == len(subject["bounds"]) == 3
     assert "landscape" not in found["figures"]
+
+
+def test_own_module_with_weights(regraft, photos, tmp_path):
+    torch.manual_seed(3)
+    module = Small()
+    save_file(module.state_dict(), tmp_path / "own.safetensors")
+    own = ("--model", "tests.app.photos:small", "--weights", tmp_path / "own.safetensors")
+    more = ("--check", "gradients", "--against", "none", "--json", "-o", tmp_path / "run")
+    code, out, err = regraft("diagnose", photos, *own, *FAST, *more)
+    assert (code, err) == (0, "")
+    layers = json.loads(out)["figures"]["gradients"]["subjects"][0]["layers"]
+    norm = layers[0]["norm"] / layers[0]["relative"]  # of the layer's weights
+    both = [v.detach() for n, v in module.named_parameters() if n.rpartition(".")[0] == layers[0]["name"]]
+    assert norm == pytest.approx(float(torch.cat([value.flatten() for value in both]).norm()), rel=1e-5)
 
 
 def test_a_training_is_looked_at_where_it_ended(regraft, photos, tmp_path):

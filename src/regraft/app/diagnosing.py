@@ -47,6 +47,89 @@ _STAGES = {
 }
 
 
+_Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        "-m",
+        metavar="NAME",
+        rich_help_panel=_WHAT,
+        help="A backbone, as of adapt; with --run where its backbone is, if it moved.",
+    ),
+]
+_Run = Annotated[
+    Path | None,
+    typer.Option(
+        "--run",
+        metavar="RUN",
+        rich_help_panel=_WHAT,
+        help="Instead: the run folder of a training (lp-ft, finetune, scratch), seen where it ended.",
+    ),
+]
+_Against = Annotated[
+    str | None,
+    typer.Option(
+        "--against",
+        metavar="WHAT",
+        rich_help_panel=_WHAT,
+        help="random (of a model, the default), none, or another run folder (of a run).",
+    ),
+]
+_Source = Annotated[
+    str | None,
+    typer.Option(
+        "--source",
+        metavar="DATA",
+        rich_help_panel=_WHAT,
+        help="Rows of another task with the same classes: would training on it first help?",
+    ),
+]
+_Check = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--check",
+        metavar="NAME",
+        rich_help_panel=_SCOPE,
+        help="transfer, feasibility, curvature, landscape, gradients or deviation; all if absent; repeat it.",
+    ),
+]
+_Select = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--select",
+        metavar="PATTERN",
+        rich_help_panel=_SCOPE,
+        help="Parameters that curvature and landscapes move: top (the topmost block and the head, the default), "
+        "all, or patterns such as 'layer4.*'; repeat it for several.",
+    ),
+]
+_Points = Annotated[
+    int,
+    typer.Option("--points", metavar="N", min=3, rich_help_panel=_SCOPE, help="Of a side of the landscape."),
+]
+_Models = Annotated[
+    str,
+    typer.Option(
+        "--models",
+        "-m",
+        metavar="A,B,…",
+        show_default=False,
+        rich_help_panel=_WHAT,
+        help="Backbones by name or folder, by commas; or one folder of checkpoints.",
+    ),
+]
+_Score = Annotated[
+    str | None,
+    typer.Option(
+        "--score", metavar="NAME", rich_help_panel=_WHAT, help="What orders them: loo-accuracy, loo-r2, logme, …"
+    ),
+]
+_Rows = Annotated[
+    int, typer.Option("--rows", metavar="N", min=3, rich_help_panel=_SCOPE, help="Rows that losses are taken on.")
+]
+_Top = Annotated[int, typer.Option("--top", metavar="K", min=1, rich_help_panel=_SCOPE, help="Eigenvalues.")]
+
+
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
     app.command("diagnose", cls=Grouped, short_help="Measure why a backbone fits a task, or what training did.")(
@@ -57,60 +140,16 @@ def register(app: typer.Typer) -> None:
 
 def diagnose(
     data: Data,
-    model: Annotated[
-        str | None,
-        typer.Option(
-            "--model", "-m", metavar="NAME", rich_help_panel=_WHAT,
-            help="A backbone, as of adapt; with --run where its backbone is, if it moved.",
-        ),
-    ] = None,
+    model: _Model = None,
     weights: Weights = None,
-    run: Annotated[
-        Path | None,
-        typer.Option(
-            "--run", metavar="RUN", rich_help_panel=_WHAT,
-            help="Instead: the run folder of a training (lp-ft, finetune, scratch), seen where it ended.",
-        ),
-    ] = None,
-    against: Annotated[
-        str | None,
-        typer.Option(
-            "--against", metavar="WHAT", rich_help_panel=_WHAT,
-            help="random (of a model, the default), none, or another run folder (of a run).",
-        ),
-    ] = None,
-    source: Annotated[
-        str | None,
-        typer.Option(
-            "--source", metavar="DATA", rich_help_panel=_WHAT,
-            help="Rows of another task with the same classes: would training on it first help?",
-        ),
-    ] = None,
-    check: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--check", metavar="NAME", rich_help_panel=_SCOPE,
-            help="transfer, feasibility, curvature, landscape, gradients or deviation; all if absent; repeat it.",
-        ),
-    ] = None,
-    rows: Annotated[
-        int, typer.Option("--rows", metavar="N", min=3, rich_help_panel=_SCOPE, help="Rows that losses are taken on.")
-    ] = 256,
-    select: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--select", metavar="PATTERN", rich_help_panel=_SCOPE,
-            help="Parameters that curvature and landscapes move: top (the topmost block and the head, the default), "
-            "all, or patterns such as 'layer4.*'; repeat it for several.",
-        ),
-    ] = None,
-    top: Annotated[
-        int, typer.Option("--top", metavar="K", min=1, rich_help_panel=_SCOPE, help="Eigenvalues.")
-    ] = 20,
-    points: Annotated[
-        int,
-        typer.Option("--points", metavar="N", min=3, rich_help_panel=_SCOPE, help="Of a side of the landscape."),
-    ] = 25,
+    run: _Run = None,
+    against: _Against = None,
+    source: _Source = None,
+    check: _Check = None,
+    rows: _Rows = 256,
+    select: _Select = None,
+    top: _Top = 20,
+    points: _Points = 25,
     kind: Kind = None,
     label: Label = None,
     group: Group = None,
@@ -134,7 +173,15 @@ def diagnose(
     from regraft.graft import diagnose as run_diagnose
 
     scope = Scope(rows, tuple(select or ("top",)), top, points)
-    options = Options(seed=seed, limit=limit, batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad)
+    options = Options(
+        seed=seed,
+        limit=limit,
+        batch_size=batch_size,
+        workers=workers,
+        device=device,
+        skip_bad=skip_bad,
+        weights=weights,
+    )
     check_folder(output or Path("runs"))
     with Bars(_STAGES) as bars:
         record = run_diagnose(
@@ -147,17 +194,8 @@ def diagnose(
 
 def rank(
     data: Data,
-    models: Annotated[
-        str,
-        typer.Option("--models", "-m", metavar="A,B,…", show_default=False, rich_help_panel=_WHAT,
-                     help="Backbones by name or folder, by commas; or one folder of checkpoints."),
-    ],
-    score: Annotated[
-        str | None,
-        typer.Option(
-            "--score", metavar="NAME", rich_help_panel=_WHAT, help="What orders them: loo-accuracy, loo-r2, logme, …"
-        ),
-    ] = None,
+    models: _Models,
+    score: _Score = None,
     kind: Kind = None,
     label: Label = None,
     group: Group = None,

@@ -102,7 +102,7 @@ def selection(record: Record) -> Selection | None:
     grid = [cell for cell in read.rows(figure.get("grid")) if _whole(cell)]
     return Selection(
         lead=_lead(figure, layers, kept, width),
-        kpis=_kpis(figure, kept, width),
+        kpis=_kpis(figure, kept),
         rows=rows,
         most=words.percent(most),
         used=sum(_at(row, "kept") > 0 for row in layers),
@@ -145,7 +145,7 @@ def _lead(figure: Mapping[str, Any], layers: Sequence[Mapping[str, Any]], kept: 
     return sentence
 
 
-def _kpis(figure: Mapping[str, Any], kept: float, width: float) -> tuple[tuple[str, str, str], ...]:
+def _kpis(figure: Mapping[str, Any], kept: float) -> tuple[tuple[str, str, str], ...]:
     stored, whole = read.number(figure.get("stored_bytes")), read.number(figure.get("whole_bytes"))
     saved = (
         f"head and a bit a feature; {words.times(whole / stored)} less than all features" if stored and whole else ""

@@ -43,12 +43,10 @@ def curvature(record: Record) -> Curvature | None:
     if not subjects:
         return None
     count = max(len(read.numbers(s.get("eigenvalues"))) for s in subjects)
-    return Curvature(
-        _lead(figure, subjects, count), tuple(map(_row, subjects)), tuple(filter(None, _graphs(subjects))), count
-    )
+    return Curvature(_lead(figure, count), tuple(map(_row, subjects)), tuple(filter(None, _graphs(subjects))), count)
 
 
-def _lead(figure: Mapping[str, Any], subjects: Sequence[Mapping[str, Any]], count: int) -> str:
+def _lead(figure: Mapping[str, Any], count: int) -> str:
     parameters, rows = read.number(figure.get("parameters")), read.number(figure.get("rows"))
     what = "Gauss-Newton matrix" if figure.get("matrix") == "ggn" else "Hessian"
     lead = f"The {count} largest eigenvalues of the loss's {what}"
