@@ -41,6 +41,20 @@ class Choosing(nn.Module):
         return self.head(torch.tanh(x * self.scale) if float(x.detach().square().sum()) >= 0 else x)
 
 
+class Tokens(nn.Module):
+    """A token and positions of length one, as in a vision transformer; ``mixing``: all rows would be seen by each."""
+
+    def __init__(self, mixing: bool = False) -> None:
+        super().__init__()
+        self.mixing, self.head = mixing, nn.Linear(4, 3)
+        self.token, self.positions = nn.Parameter(torch.randn(1, 1, 4)), nn.Parameter(torch.randn(1, 4, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        positions = self.positions.mean(0, keepdim=True) if self.mixing else self.positions
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + positions
+        return self.head(torch.tanh(x).mean(1))
+
+
 class InPlace(nn.Module):
     """What layers returned is written into afterwards."""
 
@@ -75,6 +89,8 @@ NETWORKS = {
     "residual": lambda: made(Residual(3), (3, 5, 4)),
     "shared": lambda: made(Shared(), (4,)),
     "in place": lambda: made(InPlace(), (2, 6, 6)),
+    "tokens": lambda: made(Tokens(), (3, 4)),
+    "mixed tokens": lambda: made(Tokens(mixing=True), (3, 4)),
 }
 
 
@@ -194,6 +210,15 @@ def test_path_says_what_has_no_rule() -> None:
     assert "scale" in said
     assert "twice" not in said
     assert "by vmap" in said
+
+
+def test_one_of_length_one_is_taken_a_row_only_where_rows_stay_apart() -> None:
+    def said(network: Network, rows: int) -> str:
+        return " ".join(Tangent(network, "*", torch.randn(rows, 3, 4)).tape.path)
+
+    assert "token, positions: differentiated in the same pass" in said(NETWORKS["tokens"](), 3)
+    assert "token, positions: differentiated by vmap" in said(NETWORKS["mixed tokens"](), 3)
+    assert "by vmap" in said(NETWORKS["tokens"](), 1)  # of one row it could not be told
 
 
 def test_what_vmap_cannot_run_is_differentiated_row_by_row() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,7 @@ from regraft.network.flops import counting
 
 __all__ = ["Layer", "Seen", "Tape"]
 
+Found = Literal["rule", "tiled", "rows", "singly"]
 _AGREE = {torch.float64: 1e-8, torch.float32: 1e-3}
 
 
@@ -32,15 +33,22 @@ class Layer:
         path: of the module.
         names: the parameters, by their names inside the module.
         shapes: theirs.
-        ruled: whether there is a rule; parameters without one are all in one layer, by their full names.
+        found: how. By a ``rule``; ``tiled``: the network takes one of them a row in its stead, for it is added or
+            concatenated along an axis of length one; by a pass of their own of all ``rows`` or of each ``singly``.
+            Parameters without a rule are in one layer a way, by their full names.
         flat: whether the derivative is an outer product, once a row.
     """
 
     path: str
     names: Mapping[str, str]
     shapes: Mapping[str, tuple[int, ...]]
-    ruled: bool = True
+    found: Found = "rule"
     flat: bool = False
+
+    @property
+    def ruled(self) -> bool:
+        """Whether there is a rule."""
+        return self.found == "rule"
 
     @property
     def size(self) -> int:
@@ -83,8 +91,9 @@ class Tape:
     """Jacobians of batches, layer by layer.
 
     Every parameter's rule is compared with plain differentiation on a few rows when the tape is made; what has no
-    rule, or disagrees (a weight that is also used elsewhere), is differentiated without: all rows of a batch at once
-    where ``torch.vmap`` can run the network, else row by row.
+    rule, or disagrees (a weight that is also used elsewhere), is differentiated without: in the same pass where the
+    network takes one for each row (the token and the positions of a vision transformer), else all rows of a batch at
+    once where ``torch.vmap`` can run the network, else row by row.
 
     Args:
         network: what is differentiated; a private copy runs, with hooks on its modules.
@@ -99,7 +108,7 @@ class Tape:
 
     def __init__(self, network: Network, names: Sequence[str], few: Any, dtype: torch.dtype) -> None:
         self.network, self.names, self._policy = private_copy(network, dtype), tuple(names), network.policy
-        self._copies, self._together = False, False
+        self._copies = False
         self.rows, self.flops = 0, 0
         self._pace: tuple[int, int] | None = None  # FLOPs of a row forward, and backward for one output
         params = dict(self.network.module.named_parameters())
@@ -132,19 +141,39 @@ class Tape:
                 good.append(replace(seen.layer, flat=flat))
         covered = {name for layer in good for name in layer.names.values()}
         rest = [name for name in self.names if name not in covered]
+        first = [name for name in rest if self._params[name].ndim > 1 and len(self._params[name]) == 1]
+        if first and _length(few) > 1 and self._agree(self._tiled, few, probe, wanted, first, limit):
+            good.append(self._unruled(first, "tiled"))
+            rest = [name for name in rest if name not in first]
         if rest:
-            shapes = {name: tuple(self._params[name].shape) for name in rest}
-            good.append(Layer("", {name: name for name in rest}, shapes, ruled=False))
-            self._together = self._agree_together(few, probe, {name: wanted[name] for name in rest}, limit)
+            together = self._agree(self._all_at_once, few, probe, wanted, rest, limit)
+            good.append(self._unruled(rest, "rows" if together else "singly"))
         return tuple(good)
 
-    def _agree_together(self, few: Any, probe: Tensor, wanted: Mapping[str, Tensor], limit: float) -> bool:
+    def _unruled(self, names: Sequence[str], found: Found) -> Layer:
+        shapes = {name: tuple(self._params[name].shape) for name in names}
+        return Layer("", {name: name for name in names}, shapes, found)
+
+    def _agree(
+        self,
+        way: Callable[[Any, Tensor, Sequence[str]], Mapping[str, Tensor]],
+        few: Any,
+        probe: Tensor,
+        wanted: Mapping[str, Tensor],
+        names: Sequence[str],
+        limit: float,
+    ) -> bool:
         """Whether the network runs with parameters of its own for every row, and gives the same derivatives."""
         try:
-            found = self._all_at_once(few, probe, list(wanted))
+            found = way(few, probe, names)
         except (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError):
-            return False  # what vmap cannot do; row by row it is then
-        return all(float((found[name] - value).abs().max()) <= limit for name, value in wanted.items())
+            return False  # what vmap, or the network, cannot do
+        same = all(found[name].shape == wanted[name].shape for name in names)
+        return same and all(float((found[name] - wanted[name]).abs().max()) <= limit for name in names)
+
+    def _tiled(self, few: Any, probe: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
+        (seen,) = self.read(few, probe, [self._unruled(names, "tiled")])
+        return {name: value[None] for name, value in seen.rows.items()}
 
     @staticmethod
     def _agrees(seen: Seen, wanted: Mapping[str, Tensor], limit: float) -> bool:
@@ -175,8 +204,7 @@ class Tape:
         for layer in self.layers:
             if not layer.ruled:
                 shown = ", ".join(list(layer.names)[:3]) + (", …" if len(layer.names) > 3 else "")
-                how = "by vmap" if self._together else "row by row"
-                found.append(f"kernel: no rule for {shown}: differentiated {how}")
+                found.append(f"kernel: no rule for {shown}: differentiated {_HOW[layer.found]}")
         return tuple(found)
 
     # ------------------------------------------------------------------------------------- reading batches
@@ -189,14 +217,15 @@ class Tape:
             vectors: ``(C, D)``: row c gives the output v_c · f(x); the D outputs themselves if ``None``.
             layers: which.
         """
-        ruled = [layer for layer in layers if layer.ruled]
+        ruled, rows = [layer for layer in layers if layer.ruled], _length(batch)
+        tiled = [name for layer in layers if layer.found == "tiled" for name in layer.names]
+        own = {name: self._own(name, rows) for name in tiled}
         with counting() if self._pace is None else contextlib.nullcontext() as counter:
-            outputs, calls = self._forward(batch, [layer.path for layer in ruled])
-        rows = len(outputs)
+            outputs, calls = self._forward(batch, [layer.path for layer in ruled], own)
         if vectors is None:
             vectors = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
         modules = dict(self.network.module.named_modules())
-        results = [z for layer in ruled for _, z in calls[layer.path]]
+        results = [*(z for layer in ruled for _, z in calls[layer.path]), *own.values()]
         for c, vector in enumerate(vectors if results else ()):
             more, forward = c + 1 < len(vectors), 0 if counter is None else counter.get_total_flops()
             with counting() if self._pace is None else contextlib.nullcontext() as backward:
@@ -212,16 +241,32 @@ class Tape:
             for layer in ruled:
                 given = tuple(a for a, _ in calls[layer.path])
                 yield Seen(layer, c, modules[layer.path], given, tuple(next(back) for _ in given))
+            for layer in layers:
+                if layer.found == "tiled":
+                    explicit = {name: next(back).unsqueeze(1) for name in layer.names}
+                    yield Seen(layer, c, self.network.module, (), (), explicit)
         for layer in layers:
-            if not layer.ruled:
-                explicit = (self._all_at_once if self._together else self._one_by_one)(
-                    batch, vectors, list(layer.names)
-                )
+            if layer.found in ("rows", "singly"):
+                way = self._all_at_once if layer.found == "rows" else self._one_by_one
+                explicit = way(batch, vectors, list(layer.names))
                 for c in range(len(vectors)):
                     yield Seen(layer, c, self.network.module, (), (), {name: v[c] for name, v in explicit.items()})
 
-    def _forward(self, batch: Any, paths: Sequence[str] | None = None) -> tuple[Tensor, dict[str, list[Any]]]:
-        """The outputs and every call of some modules; what is written into later is copied first."""
+    def _own(self, name: str, rows: int) -> Tensor:
+        """A parameter of length one, once for each row."""
+        value = self._params[name].detach()
+        return value.expand(rows, *value.shape[1:]).requires_grad_(True)
+
+    def _forward(
+        self, batch: Any, paths: Sequence[str] | None = None, own: Mapping[str, Tensor] | None = None
+    ) -> tuple[Tensor, dict[str, list[Any]]]:
+        """The outputs and every call of some modules; what is written into later is copied first.
+
+        Args:
+            batch: preprocessed rows.
+            paths: of the modules; all layers' if ``None``.
+            own: parameters in place of the network's.
+        """
         wanted = [layer.path for layer in self.layers] if paths is None else paths
         calls: dict[str, list[Any]] = {path: [] for path in wanted}
         versions: list[tuple[Tensor, int]] = []
@@ -244,13 +289,13 @@ class Tape:
         hooks = [self.network.module.get_submodule(path).register_forward_hook(keep(path)) for path in calls]
         try:
             with torch.enable_grad(), self._policy.differentiable():
-                outputs = self.network(self._params, {}, batch)
+                outputs = self.network({**self._params, **(own or {})}, {}, batch)
         finally:
             for hook in hooks:
                 hook.remove()
         if any(value._version != version for value, version in versions):
             self._copies = True
-            return self._forward(batch, paths)
+            return self._forward(batch, paths, own)
         return outputs, calls
 
     def _one_by_one(self, batch: Any, vectors: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
@@ -284,6 +329,9 @@ class Tape:
             back = torch.autograd.grad(outputs, leaves, vector.expand_as(outputs), retain_graph=True, allow_unused=True)
             found.append([torch.zeros_like(p) if value is None else value for p, value in zip(leaves, back)])
         return {name: torch.stack(values) for name, values in zip(names, zip(*found))}
+
+
+_HOW: Mapping[Found, str] = {"tiled": "in the same pass", "rows": "by vmap", "singly": "row by row"}
 
 
 def _mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
