@@ -15,7 +15,7 @@ from tests.network.zoo import Functional, Residual
 from torch import Tensor, nn
 
 from regraft.errors import DataError, ModelError, RecipeError
-from regraft.features import Tangent
+from regraft.features import Tangent, ntk
 from regraft.linear import Blocks, Design
 from regraft.linear.testing import DesignContract
 from regraft.network import ArrayPreprocess, Network, from_module
@@ -221,6 +221,27 @@ def test_rows_of_a_manifest() -> None:
     assert tangent.key != again.key != Tangent(network, "*.bias", manifest).key
     assert tangent.key == Tangent(network, "*", manifest, batch_size=2).key
     assert Tangent(network, "*", batch).key == ""
+    assert tangent.on(manifest.take(range(8))).key == again.key
+
+
+def test_on_other_rows_looks_at_the_network_once() -> None:
+    network, names = residual(), ["layer1.1.*", "fc.*"]
+    first, second = network.example(5), 0.5 * network.example(3)
+    tangent = Tangent(network, names, first, dtype=torch.float64)
+    other, anew = tangent.on(second), Tangent(network, names, second, dtype=torch.float64)
+    assert other.tape is tangent.tape
+    assert (other.n_rows, other.n_outputs, tangent.n_rows) == (3, 4, 5)
+    torch.testing.assert_close(ntk(other), ntk(anew), rtol=1e-12, atol=1e-14)
+    torch.testing.assert_close(other.outputs, anew.outputs)
+    y = torch.randn(3, 4, dtype=torch.float64)
+    torch.testing.assert_close(other.adjoint(y).flatten(), anew.adjoint(y).flatten())
+    torch.testing.assert_close(ntk(tangent), ntk(Tangent(network, names, first, dtype=torch.float64)))
+    network.module.train()
+    try:
+        with pytest.raises(ModelError, match="training mode"):
+            tangent.on(second)
+    finally:
+        network.module.eval()
 
 
 def test_batches_may_come_as_a_list() -> None:

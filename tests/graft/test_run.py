@@ -22,7 +22,7 @@ from regraft.record import Record
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    return regraft.adapt(toy_manifest(90), toy_network(), options=None, cache=tmp_path_factory.mktemp("cache"))
+    return regraft.adapt(toy_manifest(90), toy_network(), options=None, cache=str(tmp_path_factory.mktemp("cache")))
 
 
 def test_a_run_has_an_honest_score_a_cost_and_pictures(run):

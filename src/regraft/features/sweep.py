@@ -44,7 +44,7 @@ def base_key(network: Network, manifest: Manifest, dtype: str) -> str:
 
 
 def find(
-    network: Network, manifest: Manifest, plan: Plan, *, cache: Path | None = None, dtype: str = "float32"
+    network: Network, manifest: Manifest, plan: Plan, *, cache: str | Path | None = None, dtype: str = "float32"
 ) -> Store | None:
     """The store of a sweep that is complete already, without reading any input; else ``None``."""
     base = _base(network, manifest, cache, dtype)
@@ -57,7 +57,7 @@ def sweep(
     manifest: Manifest,
     plan: Plan,
     *,
-    cache: Path | None = None,
+    cache: str | Path | None = None,
     dtype: str = "float32",
     batch_size: int = 32,
     workers: int | None = None,
@@ -100,8 +100,8 @@ def sweep(
     return Store(plan, [*parts, part], flops, rows)
 
 
-def _base(network: Network, manifest: Manifest, cache: Path | None, dtype: str) -> Path:
-    return (cache_root() if cache is None else cache) / "features" / base_key(network, manifest, dtype)
+def _base(network: Network, manifest: Manifest, cache: str | Path | None, dtype: str) -> Path:
+    return (cache_root() if cache is None else Path(cache)) / "features" / base_key(network, manifest, dtype)
 
 
 def _complete_parts(base: Path, plan: Plan, rows: int, dtype: str) -> tuple[list[Part], Plan]:

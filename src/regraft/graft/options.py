@@ -49,7 +49,7 @@ class Options:
     batch_size: int = 32
     workers: int | None = None
     device: str = "auto"
-    cache: Path | None = None
+    cache: str | Path | None = None
     skip_bad: bool = False
     weights: str | None = None
     solver: str | None = None

@@ -12,8 +12,9 @@ The last term is left out: the error bars of a cache of rank r are too wide, nev
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -96,6 +97,8 @@ class PosteriorPart:
     unit: Tensor
     noise: Tensor | None
     left_out: float
+    _looked: WeakKeyDictionary[Network, Tangent] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
+    """Tangents of networks that were looked at: what finds their derivatives is found and checked once."""
 
     @property
     def rank(self) -> int:
@@ -140,12 +143,12 @@ class PosteriorPart:
 
     def of_batch(self, network: Network, batch: Any, features: Tensor) -> Tensor:
         """Cov[f(x)], (B, C, C), for a preprocessed batch with its last layer's features (B, D)."""
-        tangent = None
-        if self.head is not None:
-            names = list(self.deviations)
-            whole = Tangent(network, names, network.place(batch), of="embedding", fast=False)
-            tangent = whole.through(self.head)
-        return self.covariance(features, tangent)
+        if self.head is None:
+            return self.covariance(features, None)
+        batch = network.place(batch)
+        if network not in self._looked:
+            self._looked[network] = Tangent(network, list(self.deviations), batch, of="embedding", fast=False)
+        return self.covariance(features, self._looked[network].on(batch).through(self.head))
 
     def tensors(self) -> dict[str, Tensor]:
         """For the artifact: everything that is a tensor; directions in half precision, for they only widen or narrow

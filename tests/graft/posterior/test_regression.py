@@ -137,6 +137,16 @@ def test_a_run_scores_and_keeps_its_error_bars(tmp_path) -> None:
     assert run.record.figures["varied"]["letter"] == "ρ"
 
 
+def test_error_bars_of_many_batches_look_at_the_network_once(monkeypatch) -> None:
+    x, y = arrays(60, "regression")
+    adapted = adapt(rows_of(x, y, tested=20), network(), method="tangent-gp", theta2=LAST).adapted
+    made, init = [], Tangent.__init__
+    monkeypatch.setattr(Tangent, "__init__", lambda self, *a, **k: (made.append(1), init(self, *a, **k))[1])
+    few, many = (adapted.predict_proba(x, batch_size=size).spread for size in (7, 60))
+    assert len(made) == 1
+    np.testing.assert_allclose(few, many, rtol=1e-4)
+
+
 def test_error_bars_grow_away_from_the_rows() -> None:
     x, _ = arrays(60, "regression")
     features = Tangent(network(), LAST, torch.from_numpy(x), of="embedding").outputs.numpy()

@@ -9,6 +9,7 @@ Paper: Mu, Liang and Li, Gradients as Features for Deep Representation Learning 
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -92,20 +93,51 @@ class Tangent(Design):
         self.names = selected(network, select)
         check_modes(network)
         _check_head(network, of, self.names)
-        feed = Feed(network, inputs)
         first = next(iter(network.params[name] for name in self.names))
-        dtype = dtype or first.dtype
-        source = network.without_head() if of == "embedding" else network
-        self._engine = Engine(source, self.names, feed, dtype, batch_size, fast, memory)
-        self.of, self.batch_size = of, batch_size
+        self._network, self.of, self.batch_size, self._fast, self._memory = network, of, batch_size, fast, memory
+        self.feed = Feed(network, inputs)
+        self._engine = self._new_engine(dtype or first.dtype)
         shapes = {name: tuple(network.params[name].shape) for name in self.names}
-        super().__init__(shapes, feed.rows, self._engine.outputs, dtype, device=network.device)
-        self._network = network
+        super().__init__(shapes, self.feed.rows, self._engine.outputs, dtype or first.dtype, device=network.device)
+
+    def _new_engine(self, dtype: torch.dtype) -> Engine:
+        return Engine(self._source, self.names, self.feed, dtype, self.batch_size, self._fast, self._memory)
+
+    @cached_property
+    def _engine(self) -> Engine:
+        return self._new_engine(self.dtype)
+
+    @property
+    def _source(self) -> Network:
+        """What is differentiated."""
+        return self._network.without_head() if self.of == "embedding" else self._network
+
+    def on(self, inputs: Manifest | Any) -> Tangent:
+        """The same tangent on other rows.
+
+        The tape is shared, so that kernels of many batches look at the network once; what products cache is of the
+        rows, and is made anew when a product is asked for.
+
+        Args:
+            inputs: as of the constructor.
+
+        Raises:
+            ModelError: a module was put into training mode since.
+            DataError: there are no rows.
+        """
+        check_modes(self._network)
+        self.tape  # noqa: B018 - made before the copy, which then shares it
+        found = copy.copy(self)
+        for of_rows in ("_engine", "key"):
+            vars(found).pop(of_rows, None)
+        found.feed = Feed(self._network, inputs)
+        Design.__init__(found, self.shapes, found.feed.rows, self.n_outputs, self.dtype, device=self.device)
+        return found
 
     @cached_property
     def key(self) -> str:
         """What the cached values depend on (weights, rows, selection …); empty without a Manifest."""
-        manifest = self._engine.feed.manifest
+        manifest = self.feed.manifest
         if manifest is None:
             return ""
         base = base_key(self._network, manifest, str(self.dtype))
@@ -116,17 +148,11 @@ class Tangent(Design):
         """How each part is computed, a sentence a part."""
         return self._engine.path
 
-    @property
-    def feed(self) -> Feed:
-        """The rows, preprocessed."""
-        return self._engine.feed
-
     @cached_property
     def tape(self) -> Tape:
         """The Jacobian layer by layer, of the network as it is (no BatchNorm folded)."""
-        source = self._network.without_head() if self.of == "embedding" else self._network
         few = self.feed.some(range(min(3, self.n_rows)))
-        return Tape(source, self.names, few, self.dtype)
+        return Tape(self._source, self.names, few, self.dtype)
 
     @property
     def cost(self) -> TangentCost:
