@@ -132,8 +132,6 @@ def _dense(network: Network, manifest: Manifest, recipe: Recipe) -> tuple[Networ
             expected="probe, finetune or lp-ft",
             do="use one of these, or choose a column of labels with --label",
         )
-    if recipe.train is not None and recipe.train.augment != Augment():
-        raise RecipeError("images with masks are not augmented", do="leave --augment out")
     if recipe.probe is not None and (recipe.probe.hidden or recipe.probe.augmented):
         raise RecipeError(
             "a head on masks is probed on the frozen map", expected="--head linear or aspp",

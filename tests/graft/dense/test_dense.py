@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.metrics import jaccard_score
-from tests.graft.dense.scenes import CLASSES, IGNORE, network, scene, write
+from tests.graft.dense.scenes import CLASSES, COLOURS, IGNORE, network, scene, write
 
 from regraft.data import scan
 from regraft.errors import DataError, ModelError, RecipeError
@@ -18,7 +18,9 @@ from regraft.graft.dense.pixels import confusions, position_labels
 from regraft.graft.dense.problem import DenseProblem
 from regraft.graft.problem import Task
 from regraft.graft.recipe import METHODS
+from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.features import Solve
+from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
 from regraft.network import load
 
@@ -205,9 +207,8 @@ def test_what_does_not_apply_is_said(folder, tmp_path):
         if not METHODS[method].dense:
             with pytest.raises(RecipeError, match=f"method '{method}' does not apply to masks"):
                 adapt(str(folder), network(), method=method, ignore=IGNORE, options=Options(cache=tmp_path))
-    for more, match in (({"augment": "flip"}, "not augmented"), ({"head": "mlp"}, "probed on the frozen map")):
-        with pytest.raises(RecipeError, match=match):
-            tuned(folder, tmp_path, **more)
+    with pytest.raises(RecipeError, match="probed on the frozen map"):
+        tuned(folder, tmp_path, head="mlp")
     with pytest.raises(RecipeError, match="metric 'map' does not fit segmentation labels"):
         adapt(str(folder), network(), method="probe", ignore=IGNORE, metric="map")
     with pytest.raises(DataError, match="is none of the 3 classes"):
@@ -241,6 +242,22 @@ def same(a, b) -> bool:
     own = [{} if run.adapted.neck is None else run.adapted.neck.tensors() for run in (a, b)]
     tensors = [{**n, **run.adapted.changed, "b": run.adapted.readout.intercept} for n, run in zip(own, (a, b))]
     return tensors[0].keys() == tensors[1].keys() and all(torch.equal(v, tensors[1][k]) for k, v in tensors[0].items())
+
+
+def test_masks_are_augmented_with_their_images(folder, tmp_path):
+    augment = Augment(shift=6, flip=True, crop=0.7)
+    whole = ManifestRows.of(whole_images(network(), 52, 68), scan(folder, ignore=IGNORE).part("train"), augment, 0)
+    rows, index = whole.take([7, 2, 5]), torch.tensor([2, 0])
+    assert torch.equal(rows.targets(index), whole.labels[[5, 7]])
+    image, mask = rows.inputs(index, 3, seed=5), rows.targets(index, 3, seed=5)
+    likest = ((image / 4 + 0.5)[:, None] - torch.from_numpy(COLOURS / 255.0).float()[..., None, None]).square().sum(2)
+    there = mask >= 0  # a class is its colour in these scenes, but for pixels between two areas
+    assert (likest.argmin(1) == mask)[there].float().mean() > 0.95
+    assert 0.5 < there.float().mean() < 1
+    assert (likest.argmin(1) == rows.targets(index))[there].float().mean() < 0.9
+    run = tuned(folder, tmp_path / "cache", augment="flip,shift=4,crop=0.8")
+    assert run.score.value > 0.8
+    assert not same(run, tuned(folder, tmp_path / "cache"))
 
 
 def test_pixels_without_a_label_train_nothing(folder, tmp_path):

@@ -162,6 +162,18 @@ def test_augmentation_is_a_shift_and_a_flip_decided_by_row_epoch_and_seed() -> N
     assert torch.equal(Augment()(pixels, rows, 3, 8), pixels)
 
 
+def test_masks_change_as_their_images_do() -> None:
+    masks = torch.randint(0, 5, (40, 9, 11), dtype=torch.int16).repeat_interleave(4, 1).repeat_interleave(4, 2)
+    images, rows = (masks + 1)[:, None].to(torch.uint8), torch.arange(40)
+    moved = Augment(shift=5, flip=True)
+    assert torch.equal(moved.masks(masks, rows, 3, 8) + 1, moved(images, rows, 3, 8)[:, 0].to(torch.int16))
+    assert bool((moved.masks(masks, rows, 3, 8) == -1).any())  # what comes in has no label
+    cropped = Augment(crop=0.5)
+    same = cropped.masks(masks, rows, 3, 8) + 1 == cropped(images, rows, 3, 8)[:, 0]
+    assert same.float().mean() > 0.7  # but between two areas, where images are blended
+    assert set(cropped.masks(masks, rows, 3, 8).unique().tolist()) == set(range(5))
+
+
 def test_rows_are_normalised_and_only_training_is_augmented() -> None:
     rows = toy_rows(augment=Augment(shift=1))
     index = torch.tensor([4, 9])

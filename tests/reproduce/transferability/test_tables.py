@@ -12,13 +12,14 @@ import torch
 from tests.reproduce import toys
 from torch.nn import functional
 
+from regraft.graft.training.probing import FeatureRows
 from regraft.reproduce import ROWS
 from regraft.reproduce.arms import Arm, Bench
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
 from regraft.reproduce.testing import must_fail_when_disturbed
 from regraft.reproduce.transferability import head, tables
-from regraft.reproduce.transferability.head import Rows, trained_head, two_layers
+from regraft.reproduce.transferability.head import trained_head, two_layers
 from regraft.reproduce.transferability.tuned import HELD_OUT, Search, joint_choice
 from regraft.reproduce.tuning import Cell, Regime
 
@@ -87,7 +88,7 @@ def test_what_fails_is_seen():
 def clusters(rows, seed=0):
     generator = torch.Generator().manual_seed(seed)
     labels = torch.arange(rows) % 3
-    return Rows(4 * functional.one_hot(labels, 5).float() + torch.randn(rows, 5, generator=generator), labels)
+    return FeatureRows(4 * functional.one_hot(labels, 5).float() + torch.randn(rows, 5, generator=generator), labels)
 
 
 def test_a_head_of_two_layers_is_trained_and_its_last_layer_watched(monkeypatch):

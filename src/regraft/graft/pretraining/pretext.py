@@ -161,3 +161,7 @@ class ViewRows:
         """The views of some rows; without an ``epoch``, the same ones every time and of un-augmented pictures."""
         images = self.images.inputs(index, epoch, seed)
         return self.pretext.views(images, index.numpy(), HELD if epoch is None else epoch, seed)
+
+    def targets(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Tensor:
+        """None: zeros, which no pretext looks at."""
+        return self.labels[index]

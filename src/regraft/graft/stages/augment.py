@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 import torch
@@ -84,11 +85,21 @@ class Augment:
 
     def __call__(self, pixels: Tensor, rows: Tensor, epoch: int, seed: int) -> Tensor:
         """``(B, C, H, W)`` to the same shape; row b's change depends on ``(rows[b], epoch, seed)`` alone."""
+        return self._changed(pixels, rows, epoch, seed, "bilinear", 0)
+
+    def masks(self, masks: Tensor, rows: Tensor, epoch: int, seed: int) -> Tensor:
+        """Masks ``(B, H, W)`` of the same images, changed as these are: by the nearest pixel, -1 where black
+        comes in."""
+        return self._changed(masks[:, None], rows, epoch, seed, "nearest", -1)[:, 0]
+
+    def _changed(
+        self, pixels: Tensor, rows: Tensor, epoch: int, seed: int, mode: Literal["bilinear", "nearest"], empty: int
+    ) -> Tensor:
         if not self.shift and not self.flip and self.crop == 1:
             return pixels
         draws = torch.from_numpy(uniforms(rows.numpy(), epoch, seed, 7))
         if self.crop < 1:
-            pixels = _resized_crop(pixels, draws[:, 3:], self.crop)
+            pixels = _resized_crop(pixels, draws[:, 3:], self.crop, mode)
         height, width = pixels.shape[-2:]
         offsets = (draws[:, :2] * (2 * self.shift + 1)).long()
         down = offsets[:, :1] + torch.arange(height)
@@ -96,14 +107,14 @@ class Augment:
         if self.flip:
             across = torch.where(draws[:, 2:3] < 0.5, across.flip(1), across)
         across = across + offsets[:, 1:2]
-        padded = functional.pad(pixels, (self.shift,) * 4)
+        padded = functional.pad(pixels, (self.shift,) * 4, value=empty)
         batch = torch.arange(len(rows))[:, None, None, None]
         channel = torch.arange(pixels.shape[1])[None, :, None, None]
         return padded[batch, channel, down[:, None, :, None], across[:, None, None, :]]
 
 
-def _resized_crop(pixels: Tensor, draws: Tensor, least: float) -> Tensor:
-    """Windows by four uniform numbers a row (area, proportion, down, across), resized back; 8-bit stay 8-bit."""
+def _resized_crop(pixels: Tensor, draws: Tensor, least: float, mode: str) -> Tensor:
+    """Windows by four uniform numbers a row (area, proportion, down, across), resized back; whole numbers stay so."""
     area = least + (1 - least) * draws[:, 0]
     proportion = torch.exp((2 * draws[:, 1] - 1) * math.log(4 / 3))
     width = (area * proportion).sqrt().clamp(max=1)
@@ -113,5 +124,5 @@ def _resized_crop(pixels: Tensor, draws: Tensor, least: float) -> Tensor:
     down = (2 * draws[:, 2] - 1) * (1 - height)
     theta = torch.stack([torch.stack([width, zero, across], 1), torch.stack([zero, height, down], 1)], 1).float()
     grid = functional.affine_grid(theta, list(pixels.shape), align_corners=False)
-    out = functional.grid_sample(pixels.float(), grid, padding_mode="border", align_corners=False)
-    return out.round_().clamp_(0, 255).to(pixels.dtype) if pixels.dtype == torch.uint8 else out
+    out = functional.grid_sample(pixels.float(), grid, mode=mode, padding_mode="border", align_corners=False)
+    return out if pixels.dtype.is_floating_point else out.round_().to(pixels.dtype)

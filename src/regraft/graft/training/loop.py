@@ -261,7 +261,7 @@ class Training:
         value, right = 0.0, 0.0
         for part in parts(batch, self.config.loop.accumulate):
             inputs = place(self.rows.inputs(part, epoch, self.config.seed), self.device)
-            labels = self.rows.labels[part].to(self.device)
+            labels = self.rows.targets(part, epoch, self.config.seed).to(self.device)
             with self._precision():
                 outputs = self.module(inputs)
             loss = self.objective.loss(outputs.float(), labels, self.config.label_smoothing)

@@ -98,6 +98,13 @@ class ManifestRows:
             pixels = self.augment(pixels, rows, epoch, seed)
         return self.preprocess.values(pixels)
 
+    def targets(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Tensor:
+        """Labels of the rows ``index``; masks are changed as their images are where an ``epoch`` is given."""
+        labels = self.labels[index]
+        if epoch is None or labels.ndim < 3:
+            return labels
+        return self.augment.masks(labels, self.index[index], epoch, seed)
+
 
 def _pixels(preprocess: ImagePreprocess, manifest: Manifest, workers: int | None) -> Tensor:
     spans = [(a, min(a + _CHUNK, len(manifest))) for a in range(0, len(manifest), _CHUNK)]

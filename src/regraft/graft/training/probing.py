@@ -39,6 +39,14 @@ class FeatureRows:
         """The rows ``index``, never augmented."""
         return self.features[index]
 
+    def take(self, index: Tensor) -> FeatureRows:
+        """Some of the rows."""
+        return FeatureRows(self.features[index], self.labels[index])
+
+    def targets(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Tensor:
+        """Labels of the rows ``index``."""
+        return self.labels[index]
+
 
 @dataclass(frozen=True, eq=False)
 class Heads:

@@ -36,6 +36,10 @@ class Rows(Protocol):
         """The rows ``index``, a tensor or a mapping of tensors; with an ``epoch``, as augmented for it."""
         ...
 
+    def targets(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Tensor:
+        """Their labels; with an ``epoch``, of the rows as augmented for it."""
+        ...
+
 
 def place(batch: Any, device: str | torch.device) -> Any:
     """A batch on a device."""
@@ -81,6 +85,10 @@ class ImageRows:
         if epoch is not None:
             pixels = self.augment(pixels, index, epoch, seed)
         return (pixels.float() / 255.0 - self._mean) / self._std
+
+    def targets(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Tensor:
+        """Labels of the rows ``index``."""
+        return self.labels[index]
 
 
 def order(rows: int, seed: int, epoch: int, batches: int) -> list[Tensor]:

@@ -16,43 +16,14 @@ from torch import Tensor, nn
 
 from regraft.errors import DataError
 from regraft.features import plan, sweep
-from regraft.files import digest
 from regraft.graft.training.loop import DivergedError, train
+from regraft.graft.training.probing import FeatureRows
 from regraft.reproduce.arms import EMBEDDING, Arm, Bench, Place, points
 from regraft.reproduce.tuning import Cell, Regime, split
 
-__all__ = ["FIXED", "FIXED_HELD_OUT", "HIDDEN", "Rows", "rows_of", "trained_head", "two_layers"]
+__all__ = ["FIXED", "FIXED_HELD_OUT", "HIDDEN", "rows_of", "trained_head", "two_layers"]
 
 HIDDEN = 512
-
-
-@dataclass(frozen=True, eq=False)
-class Rows:
-    """Features and classes in memory.
-
-    Attributes:
-        features: ``(N, D)``.
-        labels: ``(N,)`` codes.
-    """
-
-    features: Tensor
-    labels: Tensor
-
-    def __len__(self) -> int:
-        return len(self.labels)
-
-    @property
-    def key(self) -> str:
-        """A digest of both."""
-        return digest(self.features.numpy().tobytes(), self.labels.numpy().tobytes())
-
-    def inputs(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Tensor:
-        """The rows ``index``."""
-        return self.features[index]
-
-    def take(self, index: Tensor) -> Rows:
-        """Some of the rows."""
-        return Rows(self.features[index], self.labels[index])
 
 
 def two_layers(width: int, classes: int, seed: int) -> nn.Sequential:
@@ -64,7 +35,7 @@ def two_layers(width: int, classes: int, seed: int) -> nn.Sequential:
         )
 
 
-def rows_of(bench: Bench, place: Place, part: str) -> Rows:
+def rows_of(bench: Bench, place: Place, part: str) -> FeatureRows:
     """The embedding of a part's rows, as it is.
 
     Raises:
@@ -76,7 +47,7 @@ def rows_of(bench: Bench, place: Place, part: str) -> Rows:
     store = sweep(network, manifest, plan(network, [EMBEDDING]), cache=bench.context.cache, workers=0)
     (matrix,) = store.matrices().values()
     labels = torch.from_numpy(manifest.target.values.astype("int64"))
-    return Rows(matrix.rows(slice(0, store.rows)).float(), labels)
+    return FeatureRows(matrix.rows(slice(0, store.rows)).float(), labels)
 
 
 @dataclass
@@ -93,7 +64,9 @@ class _Log:
             self.deviation.append(float((last - self.start).norm()) / math.sqrt(self.rows))
 
 
-def trained_head(rows: Rows, test: Rows, classes: int, regime: Regime, cell: Cell, seed: int) -> dict[str, Any]:
+def trained_head(
+    rows: FeatureRows, test: FeatureRows, classes: int, regime: Regime, cell: Cell, seed: int
+) -> dict[str, Any]:
     """``accuracy`` on the test rows and ``train_accuracy`` (per cent, in eval mode); by epoch ``loss``, ``score`` (of
     the training rows as the weights moved, per cent) and ``deviation``.
 
@@ -103,7 +76,7 @@ def trained_head(rows: Rows, test: Rows, classes: int, regime: Regime, cell: Cel
     module, log = two_layers(rows.features.shape[1], classes, seed), _Log(len(rows))
     outcome = train(module, rows, regime.config(cell, seed), on_epoch=log)
 
-    def right(these: Rows) -> float:
+    def right(these: FeatureRows) -> float:
         with torch.no_grad():
             return points((module(these.features).argmax(1) == these.labels).double().mean())
 
