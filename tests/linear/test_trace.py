@@ -7,7 +7,7 @@ import torch
 from tests.linear.test_lanczos import SYMMETRIC, matrix
 
 from regraft.errors import SolverError
-from regraft.linear import DenseOperator, DiagonalOperator, trace
+from regraft.linear import DenseOperator, DiagonalOperator, deflated_trace, lanczos, trace
 
 DECAYING = [1 / (i + 1) ** 2 for i in range(300)]
 
@@ -38,6 +38,24 @@ def test_a_range_that_is_caught_leaves_nothing_to_estimate():
         trace(matrix(DECAYING), products=48).error
         < 0.2 * trace(matrix(DECAYING), products=48, method="hutchinson").error
     )
+
+
+def test_known_eigenvalues_leave_the_rest_to_estimate():
+    operator, exact = matrix(DECAYING), sum(DECAYING)
+    top = lanczos(operator, 10, tol=1e-8, vectors=True)
+    runs = [deflated_trace(operator, top.values, top.vectors, products=6, seed=seed) for seed in range(60)]
+    values = torch.tensor([run.value for run in runs], dtype=torch.float64)
+    assert abs(float(values.mean()) - exact) <= 4 * float(values.std()) / 60**0.5
+    plain = [trace(operator, products=6, method="hutchinson", seed=seed).value for seed in range(60)]
+    assert float(values.std()) < 0.15 * float(torch.tensor(plain).std())
+    rough = lanczos(operator, 10, max_products=14, vectors=True)  # unbiased for any orthonormal vectors
+    runs = [deflated_trace(operator, rough.values, rough.vectors, products=6, seed=seed) for seed in range(60)]
+    values = torch.tensor([run.value for run in runs], dtype=torch.float64)
+    assert abs(float(values.mean()) - exact) <= 4 * float(values.std()) / 60**0.5
+    every = lanczos(matrix([3.0, -1.0, 0.5]), 3, vectors=True)
+    assert deflated_trace(matrix([3.0, -1.0, 0.5]), every.values, every.vectors).value == pytest.approx(2.5)
+    with pytest.raises(SolverError, match="2 products"):
+        deflated_trace(operator, top.values, top.vectors, products=1)
 
 
 def test_diagonals_small_sizes_and_repeats():

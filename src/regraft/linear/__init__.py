@@ -15,7 +15,7 @@ from regraft.linear.quadrature import Density, spectral_density
 from regraft.linear.solve import solve
 from regraft.linear.structured import BlockDiagonal, DenseOperator, DiagonalOperator, KroneckerIdentity
 from regraft.linear.tags import Tag
-from regraft.linear.trace import Estimate, trace
+from regraft.linear.trace import Estimate, deflated_trace, trace
 
 __all__ = [
     "BlockDiagonal",
@@ -47,6 +47,7 @@ __all__ = [
     "UnitRows",
     "Which",
     "cg",
+    "deflated_trace",
     "jacobi",
     "lanczos",
     "log_determinant",

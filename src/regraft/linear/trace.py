@@ -12,7 +12,7 @@ from regraft.errors import SolverError
 from regraft.linear.lanczos import check_symmetric
 from regraft.linear.operator import Operator
 
-__all__ = ["Estimate", "random_signs", "trace"]
+__all__ = ["Estimate", "deflated_trace", "random_signs", "trace"]
 
 Method = Literal["hutchinson", "hutch++"]
 
@@ -81,6 +81,35 @@ def trace(operator: Operator, *, products: int = 48, method: Method = "hutch++",
     signs = random_signs(operator, products - 2 * third, generator)
     left = Estimate.of(_forms(operator, signs - basis @ (basis.T @ signs)))
     return Estimate(known + left.value, left.error, left.probes)
+
+
+def deflated_trace(
+    operator: Operator, values: Tensor, vectors: Tensor, *, products: int = 8, seed: int = 0
+) -> Estimate:
+    """tr A from eigenpairs that are known and Hutchinson for the rest, unbiased, with its standard error.
+
+    tr A = tr QᵀAQ + tr (I − QQᵀ) A (I − QQᵀ) for orthonormal Q, the first part being the sum of the Ritz values: what
+    many random vectors would be needed for, the few large eigenvalues, is exact.
+
+    Args:
+        operator: A, ``(n, n)``, tagged symmetric.
+        values, vectors: Ritz values ``(k,)`` and vectors Q ``(n, k)``, as of :func:`regraft.linear.lanczos`.
+        products: with A; 2 or more.
+        seed: of the signs.
+
+    Raises:
+        SolverError: an operator not tagged symmetric, fewer than two products, or NaN in a product.
+    """
+    check_symmetric(operator, "a trace")
+    if products < 2:
+        raise SolverError("a trace", expected="2 products or more", got=str(products))
+    known = float(values.double().sum())
+    if len(values) == operator.shape[0]:
+        return Estimate(known, 0.0, 0)
+    signs = random_signs(operator, products, torch.Generator().manual_seed(seed))
+    basis = vectors.to(signs)
+    rest = Estimate.of(_forms(operator, signs - basis @ (basis.T @ signs)))
+    return Estimate(known + rest.value, rest.error, rest.probes)
 
 
 def _forms(operator: Operator, vectors: Tensor) -> Tensor:

@@ -122,7 +122,12 @@ def test_few_rows_and_copies_of_rows_work(rows, n: int, d: int) -> None:
     made = rows(n=n, d=d)
     for x, y in ((made.x, made.y), (torch.cat([made.x, made.x]), np.tile(made.y, 2))):
         for each in scores(features=x, labels=y, source=_source(len(y))):
+            if each.name == "h-score" and len(y) == n:
+                assert isinstance(each, NotApplicable)
+                continue
             assert isinstance(each, Estimate), each
+            if "accuracy" in each.name:
+                assert 0 <= each.low <= each.high <= 1
             assert np.isfinite([each.value, each.low, each.high]).all(), each
 
 
@@ -155,10 +160,11 @@ def test_intervals_hold_the_expectation(n: int, d: int) -> None:
     found = []
     for seed in range(draws):
         x, y, source = _draw(n, d, seed)
-        found.append([(e.value, e.low, e.high) for e in scores(features=x, labels=y, source=source, resamples=200)])
+        names = [name for name in SCORES if name != "h-score" or d < n - 1]  # it says nothing there
+        every = scores(features=x, labels=y, source=source, names=names, resamples=200)
+        found.append([(e.value, e.low, e.high) for e in every])  # type: ignore[union-attr]
     table = np.array(found)
     truth = table[:, :, 0].mean(0)
     covered = ((table[:, :, 1] <= truth) & (truth <= table[:, :, 2])).mean(0)
-    for name, share, spread in zip(SCORES, covered, table[:, :, 0].std(0)):
-        if spread > 1e-9:  # the H-score of as many features as rows is constant
-            assert share >= 0.86, (name, share)  # 95 % less three deviations of a share of 120, and 3 % of bias
+    for name, share in zip(names, covered):
+        assert share >= 0.86, (name, share)  # 95 % less three deviations of a share of 120, and 3 % of bias

@@ -10,7 +10,8 @@ from torch.nn import functional
 
 import regraft
 from regraft.data import scan
-from regraft.diagnose import Objective, weight_changes
+from regraft.diagnose import Objective, curvature, weight_changes
+from regraft.diagnose.checks.check import unlike
 from regraft.errors import DataError, RecipeError
 from regraft.graft import Options, Scope, diagnose, rank
 from regraft.graft.diagnosis.case import case_of_model, case_of_run
@@ -169,9 +170,71 @@ def test_random_weights_are_metered(found, options):
     assert spent["random weights"] == 1.0  # the toy has no statistics that would have to settle
 
 
-def test_the_stable_rate_is_that_of_the_largest_eigenvalue(found):
-    rate = next(f for f in found.findings if f.code == "stable-rate").value
-    assert rate == pytest.approx(2 / found.figures["curvature"]["subjects"][0]["eigenvalues"][0])
+def test_the_stable_rate_is_that_of_all_weights(found, options):
+    rate = next(f for f in found.findings if f.code == "stable-rate")
+    looked = case_of_model(toy_manifest(60), toy_network(7), SMALL, options, Ledger())
+    largest = float(curvature(looked.case.subjects[0].whole, k=1, tol=1e-6).values[0])
+    assert rate.value == pytest.approx(2 / largest, rel=0.02)
+    own = found.figures["curvature"]["subjects"][0]["eigenvalues"][0]
+    assert f"Where only conv2.*, fc.* move it is {2 / own:.2g}" in rate.detail
+    assert 2 / own > rate.value
+
+
+def test_random_weights_score_stands_beside_the_features(found, options):
+    fit = next(finding for finding in found.findings if finding.code == "features-fit")
+    beside = found.figures["transfer"]["untrained"]
+    assert beside["name"] == "loo-accuracy"
+    assert f"The same network with random weights: {100 * beside['value']:.1f} %" in fit.detail
+    assert "of 60 left out" in fit.detail
+    alone = diagnose(toy_manifest(60), toy_network(7), checks=("transfer",), scope=SMALL, options=options)
+    assert "untrained" not in alone.figures["transfer"]
+
+
+def test_copies_of_a_row_are_left_out_together_and_told(options):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(20, 3, 6, 6)).astype(np.float32), rng.integers(0, 2, 20)
+    one = diagnose(scan((x, y)), toy_network(), checks="transfer", options=options)
+    six = scan((np.tile(x, (6, 1, 1, 1)), np.tile(y, 6)))
+    copied = diagnose(six, toy_network(), checks="transfer", options=options)
+    fits = [next(f for f in record.findings if f.code == "features-fit").value for record in (one, copied)]
+    assert fits[0] < 0.9  # labels drawn at random: only copies could tell them
+    assert fits[1] == pytest.approx(fits[0], abs=0.11)
+    told = next(f for f in copied.findings if f.code == "repeated-rows")
+    assert (told.severity, told.value) == ("warning", 100)
+    assert "repeated-rows" not in codes(one)
+    assert "repeated-rows" in codes(rank(six, [toy_network(), toy_network(1)], options=options))
+
+
+def test_a_head_that_guesses_has_no_flatness(options):
+    rng = np.random.default_rng(1)
+    x, y = rng.normal(size=(120, 3, 6, 6)).astype(np.float32), rng.integers(0, 2, 120)
+    record = diagnose(scan((x, y)), toy_network(), checks=("curvature",), scope=SMALL, options=options)
+    flat = next(f for f in record.findings if f.code == "flatness")
+    assert flat.severity == "not-applicable"
+    assert "neither fits better than a guess" in flat.title
+
+
+def test_a_deviation_is_by_the_rows_that_its_run_had(options, tmp_path):
+    data = toy_manifest(60)
+    regraft.adapt(data, toy_network(), method="lp-ft", steps=4, lr=0.05, options=options).save(tmp_path / "run")
+    more = {"run": tmp_path / "run", "checks": ("deviation",), "scope": SMALL}
+    whole, some = (
+        diagnose(rows, toy_network(), options=options, **more).figures["deviation"] for rows in (data, toy_manifest(30))
+    )
+    assert (whole["rows"], some["rows"]) == (60, 60)
+    assert whole["subjects"][0]["total"] == some["subjects"][0]["total"]
+
+
+@pytest.mark.parametrize("size", [{"rows": 2}, {"points": 2}, {"top": 0}, {"select": ()}])
+def test_a_scope_that_sees_nothing_is_refused(size):
+    with pytest.raises(RecipeError, match="too little is to be looked at"):
+        Scope(**size)
+
+
+def test_losses_that_differ_do_not_compare():
+    assert unlike(1.0, 1.1) == ""
+    assert "The losses are 0.5 and 1.5" in unlike(0.5, 1.5)
+    assert Scope(select="fc.*").select == ("fc.*",)
 
 
 def test_mistakes_are_named(options):
@@ -180,6 +243,14 @@ def test_mistakes_are_named(options):
         diagnose(data, toy_network(), run="nowhere", against="random", options=options)
     with pytest.raises(RecipeError, match="before training"):
         diagnose(data, toy_network(), run="nowhere", source=data, options=options)
+    with pytest.raises(RecipeError, match="--rows 5 or more, one a class"):
+        diagnose(toy_manifest(30, classes=5), toy_network(), scope=Scope(rows=4), options=options)
+    with pytest.raises(RecipeError, match="did you mean curvature"):
+        diagnose(data, toy_network(), checks="curvatur", options=options)
+    with pytest.raises(DataError, match="does not exist"):
+        diagnose(data, toy_network(), run="nowhere", options=options)
+    with pytest.raises(DataError, match="the source is the data itself"):
+        diagnose(data, toy_network(), source=data, checks=("transfer",), options=options)
     with pytest.raises(RecipeError, match="no check is called 'sharpness'"):
         diagnose(data, toy_network(), checks=("sharpness",), options=options)
     with pytest.raises(RecipeError, match="nothing is named"):
@@ -251,11 +322,27 @@ class TestRank:
         assert "ties" in codes(record)
         assert [place["place"] for place in record.figures["ranking"]["models"]] == [1.5, 1.5]
 
+    def test_the_same_network_twice_is_called_so(self, options):
+        record = rank(toy_manifest(60), [toy_network(), toy_network()], options=options)
+        first = record.findings[0]
+        assert first.title == "toy and toy (2) are the same network"
+        assert first.advice == ""
+
+    def test_a_first_that_guesses_is_a_warning(self, options):
+        rng = np.random.default_rng(1)
+        x, y = rng.normal(size=(60, 3, 6, 6)).astype(np.float32), rng.integers(0, 2, 60)
+        record = rank(scan((x, y)), [toy_network(), toy_network(1)], options=options)
+        told = next(f for f in record.findings if f.code == "features-fit")
+        assert told.severity == "warning"
+        assert "the commonest class" in told.title
+
     def test_numbers_are_ranked_by_what_is_explained(self, options):
         x, _ = toy_arrays(60)
         y = x[:, 0].mean((1, 2)).astype(float)
         record = rank(scan((x, y)), [toy_network(), replace_conv(toy_network(1))], options=options)
         assert record.figures["ranking"]["score"] == "loo-r2"
+        assert "track-record" not in codes(record)  # which was measured for classes
+        assert record.figures["ranking"]["note"] == ""
         assert record.figures["ranking"]["models"][0]["name"] == "toy"
 
 

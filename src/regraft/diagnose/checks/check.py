@@ -17,9 +17,10 @@ from regraft.heads import Response
 from regraft.network import Network
 from regraft.record import Finding, Ledger
 
-__all__ = ["Case", "Check", "Labelled", "Outcome", "Subject", "Tick", "examine"]
+__all__ = ["Case", "Check", "Labelled", "Outcome", "Subject", "Tick", "examine", "unlike"]
 
 Tick = Callable[[int, int], None]
+_LIKE = 1.2  # losses that differ by more are not alike
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +36,7 @@ class Subject:
         select: patterns of the parameters that curvature and landscapes move.
         start: the same architecture where its training began; ``None`` where it was not trained here.
         batch_size: rows at a time.
+        rows: n, how many rows it was trained on; the case's where it is not known.
     """
 
     name: str
@@ -45,6 +47,7 @@ class Subject:
     select: tuple[str, ...] = ("*",)
     start: Network | None = None
     batch_size: int = 32
+    rows: int | None = None
 
     @cached_property
     def whole(self) -> Objective:
@@ -55,6 +58,22 @@ class Subject:
     def objective(self) -> Objective:
         """The loss as a function of the selected parameters."""
         return self.whole.moving(self.select)
+
+    @property
+    def guess(self) -> float | None:
+        """The least loss of outputs that are the same for every row; ``None`` of losses other than softmax."""
+        if self.loss != "softmax" or self.targets.ndim != 1:
+            return None
+        shares = torch.bincount(self.targets.long()).double() / len(self.targets)
+        return float(-(shares[shares > 0] * shares[shares > 0].log()).sum())
+
+
+def unlike(first: float, second: float) -> str:
+    """Why what bends or moves with the loss does not compare between two losses; empty where it does."""
+    low, high = sorted((first, second))
+    if high <= _LIKE * low:
+        return ""
+    return f"The losses are {first:.3g} and {second:.3g}: what fits less bends less, so these do not compare."
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +116,7 @@ class Case:
         subjects: the network that is asked about, and after it those it is compared with; none where no check looks
             at networks.
         labelled: its features; ``None`` where they were not computed.
+        untrained: those of the same network with random weights; ``None`` where there is none.
         rows: n, how many training rows the task has.
         origin: features and labels of a source task with the same classes; ``None`` where none was given.
         top: how many eigenvalues.
@@ -111,6 +131,7 @@ class Case:
     top: int = 20
     points: int = 25
     seed: int = 0
+    untrained: Labelled | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from regraft.diagnose.checks.check import Case, Check, Outcome, Subject, Tick
+from regraft.diagnose.checks.check import Case, Check, Outcome, Subject, Tick, unlike
 from regraft.diagnose.curvature.spectrum import Spectrum, curvature
 from regraft.record import Finding
 
@@ -14,9 +14,10 @@ __all__ = ["CURVATURE"]
 
 _PROBES, _STEPS = 3, 20  # of the density
 _GRID = 60  # points at which it is drawn
-_DECADES = 6  # below the largest eigenvalue
+_DECADES = 4  # below the largest eigenvalue: in float32 that many steps do not tell what is smaller from zero
 _NOTHING = 1e-12  # a share that is rounding
-_LIKE = 1.2  # losses that differ by more are not alike
+_GUESS = 0.9  # of a guess's loss: a head that has more has learnt next to nothing
+_SHARPEST, _ENOUGH = 1e-2, 60  # tolerance and products of the one eigenvalue of all weights
 _SAME = 1.05  # a ratio of curvatures that is not worth a word
 
 
@@ -34,6 +35,16 @@ def _run(case: Case, tick: Tick) -> Outcome:
         "subjects": [_plain(subject, spectrum) for subject, spectrum in zip(case.subjects, found)],
     }
     return Outcome(tuple(_findings(case, found)), figure)
+
+
+def _sharpest(case: Case, selected: Spectrum) -> tuple[float, float]:
+    """The largest eigenvalue when all weights move, and its bound."""
+    subject = case.subjects[0]
+    if subject.objective.size == subject.whole.size:
+        top = selected
+    else:
+        top = curvature(subject.whole, k=1, tol=_SHARPEST, max_products=_ENOUGH, seed=case.seed)
+    return float(top.values[0]), float(top.bounds[0])
 
 
 def _after(tick: Tick, number: int, count: int) -> Tick:
@@ -66,15 +77,17 @@ def _plain(subject: Subject, spectrum: Spectrum) -> dict[str, Any]:
 
 
 def _findings(case: Case, found: list[Spectrum]) -> list[Finding]:
-    first, sharpest = found[0], float(found[0].values[0]) if len(found[0].values) else 0.0
-    said = []
+    first, said = found[0], []
     if len(found) > 1:
         said.append(_beside(case, found))
-    if sharpest > 0:
-        rate = 2 / sharpest
-        detail = f"The largest eigenvalue is {sharpest:.3g} ± {float(first.bounds[0]):.1g}; momentum and decay move it."
-        title = f"Plain gradient descent is stable below a learning rate of {rate:.2g} on these weights"
-        said.append(Finding("stable-rate", title, "info", rate, "2 / λ", detail=detail))
+    largest, bound = _sharpest(case, first)
+    if largest > 0:
+        rate, own = 2 / largest, float(first.values[0])
+        detail = f"λ = {largest:.3g} ± {bound:.1g} is the largest eigenvalue; momentum and decay move the rate."
+        if first.parameters < case.subjects[0].whole.size and own > 0:
+            detail += f" Where only {', '.join(case.subjects[0].select)} move it is {2 / own:.2g}."
+        title = f"Plain gradient descent on all weights is stable below a learning rate of {rate:.2g}"
+        said.append(Finding("stable-rate", title, "info", rate, "2/λ", detail=detail))
     if not first.top.converged:
         said.append(Finding("curvature-bounds", "Some eigenvalues are known within wide bounds", "info",
                             detail=first.top.message))  # fmt: skip
@@ -82,7 +95,7 @@ def _findings(case: Case, found: list[Spectrum]) -> list[Finding]:
 
 
 def _beside(case: Case, found: list[Spectrum]) -> Finding:
-    """Sums of the largest eigenvalues of the first two, with the interval that their bounds allow."""
+    """Sums of the largest eigenvalues of the first two."""
     own, other = (float(spectrum.values.sum()) for spectrum in found[:2])
     slack = [float(spectrum.bounds.sum()) for spectrum in found[:2]]
     name = case.subjects[1].name
@@ -90,20 +103,24 @@ def _beside(case: Case, found: list[Spectrum]) -> Finding:
         f"Sum of the {len(found[0].values)} largest eigenvalues: {case.subjects[0].name} {own:.3g}, "
         f"{name} {other:.3g}, on the same rows, each under its own head."
     )
-    low, high = sorted((found[0].loss, found[1].loss))
-    if high > _LIKE * low or not (own > 0 and other > 0):
-        losses = f"the losses are {found[0].loss:.3g} and {found[1].loss:.3g}"
-        title = f"Curvature does not compare with that of {name}: {losses}"
+    guess = case.subjects[0].guess
+    nothing = guess is not None and min(found[0].loss, found[1].loss) > _GUESS * guess
+    if nothing:
+        detail += f" A guess has a loss of {guess:.3g}: a head that says nothing bends nothing."
+    else:
+        detail += f" Their bounds: ± {slack[0]:.1g} and ± {slack[1]:.1g}."
+    why = unlike(found[0].loss, found[1].loss)
+    if nothing or why or not (own > 0 and other > 0):
+        title = f"Curvature does not compare with that of {name}"
+        title += ": neither fits better than a guess" if nothing else ""
         detail += (
-            " What fits less bends less: only trainings to a like loss (--run, --against) tell which place is flatter."
+            f" {why} Only trainings to a like loss (`--run`, `--against`) tell which place is flatter." if why else ""
         )
-        return Finding("flatness", title, "info", detail=detail)
+        return Finding("flatness", title, "not-applicable", detail=detail)
     ratio = other / own
-    least = max(other - slack[1], 0.0) / (own + slack[0])
-    most = (other + slack[1]) / (own - slack[0]) if own > slack[0] else None
     word, size = ("flatter", ratio) if ratio > 1 else ("sharper", 1 / ratio)
     than = f"{size:.2g} × {word} than" if size > _SAME else "about as sharp as"
-    return Finding("flatness", f"The loss is {than} that of {name}", "info", ratio, "×", least, most, detail)
+    return Finding("flatness", f"The loss is {than} that of {name}", "info", ratio, "×", detail=detail)
 
 
 CURVATURE = Check("curvature", "Curvature", _run)

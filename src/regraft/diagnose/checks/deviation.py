@@ -16,10 +16,10 @@ def _run(case: Case, tick: Tick) -> Outcome:
     moved = [subject for subject in case.subjects if subject.start is not None]
     if not moved:
         raise DataError("nothing was trained here", do="name a run that trained the backbone with --run")
-    found = [_of(subject, case.rows) for subject in moved]
+    found = [_of(subject, subject.rows or case.rows) for subject in moved]
     tick(1, 1)
     plain = [_plain(subject, part) for subject, part in zip(moved, found)]
-    return Outcome(tuple(_findings(moved, found)), {"rows": case.rows, "subjects": plain})
+    return Outcome(tuple(_findings(moved, found)), {"rows": moved[0].rows or case.rows, "subjects": plain})
 
 
 def _of(subject: Subject, rows: int) -> Deviation:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from regraft.diagnose.checks.check import Case, Check, Outcome, Subject, Tick
+from regraft.diagnose.checks.check import Case, Check, Outcome, Subject, Tick, unlike
 from regraft.diagnose.gradients.magnitude import magnitudes
 from regraft.diagnose.gradients.projection import projections
 from regraft.diagnose.gradients.scaling import scaling
@@ -15,6 +15,7 @@ from regraft.record import Finding
 
 __all__ = ["GRADIENTS"]
 
+_PLACES = 5  # of fewer a slope says little
 _STEPS, _SIZE = 10, 0.01  # of the variation: fewer than the paper's hundred, for each is a pass over the rows
 
 
@@ -23,7 +24,9 @@ def _run(case: Case, tick: Tick) -> Outcome:
     for number, subject in enumerate(case.subjects):
         subjects.append(_measured(subject))
         tick(number + 1, len(case.subjects))
-    return Outcome(tuple(_findings(subjects)), {"subjects": subjects, "steps": _STEPS, "size": _SIZE})
+    return Outcome(
+        tuple(_findings(subjects, case.labelled is not None)), {"subjects": subjects, "steps": _STEPS, "size": _SIZE}
+    )
 
 
 def _measured(subject: Subject) -> dict[str, Any]:
@@ -50,14 +53,15 @@ def _measured(subject: Subject) -> dict[str, Any]:
     return said
 
 
-def _findings(subjects: list[dict[str, Any]]) -> list[Finding]:
+def _findings(subjects: list[dict[str, Any]], untrained: bool) -> list[Finding]:
+    """Advice is for what is yet to be trained."""
     said = []
     own = subjects[0]
     if slope := own.get("slope"):
         value, error = slope["value"], slope["error"]
-        steep = abs(value) > 0.3 and abs(value) > 2 * error
+        steep = untrained and len(own["flow"]) >= _PLACES and abs(value) > 0.3 and abs(value) > 2 * error
         way = "grows" if value < 0 else "fades"
-        title = f"The gradient {way} by {100 * abs(math.expm1(-value)):.0f} % a place on its way down"
+        title = f"From each layer to the one below it the gradient {way} by {100 * abs(math.expm1(-value)):.0f} %"
         detail = f"Slope of log ‖∂L/∂x‖ over {len(own['flow'])} places: {value:.3g} ± {error:.1g}."
         if len(subjects) > 1 and (other := subjects[1].get("slope")):
             detail += f" {subjects[1]['name'].capitalize()}: {other['value']:.3g} ± {other['error']:.1g}."
@@ -66,11 +70,13 @@ def _findings(subjects: list[dict[str, Any]]) -> list[Finding]:
                             value - 1.96 * error, value + 1.96 * error, detail, advice))  # fmt: skip
     if len(subjects) > 1 and all("variation" in subject for subject in subjects[:2]):
         first, second = (subject["variation"] for subject in subjects[:2])
-        title = (
-            f"{_STEPS} steps along the gradient change the loss by {first['largest']:.3g} at most, "
-            f"{subjects[1]['name']} {second['largest']:.3g}"
-        )
+        title = f"{_STEPS} steps along the gradient change the loss by {first['largest']:.3g} at most"
         detail = f"On one line through all weights; a step is {_SIZE:g} of the gradient, as at that learning rate."
+        beside = f"{subjects[1]['name']}: by {second['largest']:.3g}"
+        if why := unlike(subjects[0]["loss"], subjects[1]["loss"]):
+            detail += f" {beside.capitalize()}. {why}"
+        else:
+            title += f"; {beside}"
         said.append(Finding("variation", title, "info", first["largest"], "", detail=detail))
     return said
 

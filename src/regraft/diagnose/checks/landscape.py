@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from regraft.diagnose.checks.check import Case, Check, Outcome, Subject, Tick
+from regraft.diagnose.checks.check import Case, Check, Outcome, Subject, Tick, unlike
 from regraft.diagnose.landscape.directions import random_directions
 from regraft.diagnose.landscape.plane import Plane, profile
 from regraft.diagnose.landscape.surrogate import surrogate_plane
@@ -66,14 +66,21 @@ def _findings(case: Case, planes: list[Plane]) -> list[Finding]:
     said = []
     if len(summaries) > 1:
         name, other = case.subjects[1].name, summaries[1]
-        ratio = other.mean_rise / own.mean_rise if own.mean_rise > 0 else None
-        title = f"Around the weights the loss rises by {own.mean_rise:.3g} on average, {name} {other.mean_rise:.3g}"
+        title = f"Around the weights the loss {_moves(own.mean_rise)} on average"
         detail = f"On {case.points} × {case.points} points of one random plane, which is one draw: not an interval."
-        said.append(Finding("landscape-rise", title, "info", ratio, "×" if ratio is not None else "", detail=detail))
+        if why := unlike(own.centre, other.centre):
+            detail += f" {name.capitalize()}: it {_moves(other.mean_rise)}. {why}"
+        else:
+            title += f"; {name}: it {_moves(other.mean_rise)}"
+        said.append(Finding("landscape-rise", title, "info", own.mean_rise, "", detail=detail))
     if own.least_rise < -0.05 * max(own.centre, 1e-12):
         title = f"A random step lowers the loss by {-own.least_rise:.3g}: the weights are no minimum"
         said.append(Finding("no-minimum", title, "info", own.least_rise, "", advice="There is room for fine-tuning."))
     return said
+
+
+def _moves(rise: float) -> str:
+    return f"{'rises' if rise >= 0 else 'falls'} by {abs(rise):.3g}"
 
 
 LANDSCAPE = Check("landscape", "Landscape", _run)

@@ -37,7 +37,7 @@ def _run(case: Case, tick: Tick) -> Outcome:
     found = scored(case.labelled, seed=case.seed)
     tick(1, 1)
     known = {each.name: each for each in found if isinstance(each, Estimate)}
-    figure = {
+    figure: dict[str, Any] = {
         "scores": [
             {"name": e.name, "value": e.value, "low": e.low, "high": e.high, "meaning": e.meaning, "seconds": e.seconds}
             for e in known.values()
@@ -48,10 +48,15 @@ def _run(case: Case, tick: Tick) -> Outcome:
     if best is None:
         why = next((each.reason for each in found if not isinstance(each, Estimate)), "")
         return Outcome((Finding("transfer", "No score of the features", "not-applicable", detail=why),), figure)
-    return Outcome((_finding(best, case.labelled.response),), figure)
+    other = None
+    if case.untrained is not None:
+        (other,) = scored(case.untrained, names=(best.name,), seed=case.seed)
+        figure["untrained"] = {"name": other.name, "value": other.value} if isinstance(other, Estimate) else None
+    figure["rows"] = len(best.influence)
+    return Outcome((_finding(best, case.labelled.response, other),), figure)
 
 
-def _finding(best: Estimate, response: Response) -> Finding:
+def _finding(best: Estimate, response: Response, other: Any) -> Finding:
     classes = best.name == "loo-accuracy" and response.codes is not None
     guess = 0.0
     if classes and response.codes is not None:
@@ -68,8 +73,9 @@ def _finding(best: Estimate, response: Response) -> Finding:
         "" if classes else "R²",
         best.low,
         best.high,
-        "Ridge on all other rows, each left out in closed form."
-        + (f" The commonest class has {100 * guess:.1f} %." if classes else ""),
+        f"Ridge on all other rows, each of {len(best.influence):,} left out in closed form; they chose its penalty."
+        + (f" The commonest class has {100 * guess:.1f} %." if classes else "")
+        + (f" The same network with random weights: {100 * other.value:.1f} %." if isinstance(other, Estimate) else ""),
         "Try another backbone: `regraft rank` orders several." if poor else "",
     )
 

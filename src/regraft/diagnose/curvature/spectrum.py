@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal, get_args
 
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from regraft.diagnose.curvature.hessian import Hessian, ggn
 from regraft.diagnose.objective import Objective
 from regraft.errors import DataError
-from regraft.linear import Density, Eigenvalues, Estimate, Operator, Which, lanczos, spectral_density
+from regraft.linear import Density, Eigenvalues, Estimate, Operator, Which, deflated_trace, lanczos, spectral_density
 
 __all__ = ["Matrix", "Spectrum", "curvature"]
 
@@ -28,16 +28,19 @@ class Spectrum:
         top: the extreme eigenvalues with their bounds: :class:`regraft.linear.Eigenvalues`. They are in units of the
             loss over those of θ squared, so that they compare networks of one parametrisation only (Dinh et al., 2017).
         density: of all eigenvalues, with the spread over probes; ``None`` where none were asked for.
+        trace: with its standard error: the extreme eigenvalues' sum, and two random vectors a probe of the density for
+            the rest; ``None`` without a density.
         loss: L(θ).
         gradient_norm: ‖∇L(θ)‖₂: θ is a minimum only where this is small.
         parameters, rows: P and N.
-        products: with the matrix, the density's too.
+        products: with the matrix, the density's and the trace's too.
         seconds: of wall time, all told.
     """
 
     matrix: Matrix
     top: Eigenvalues
     density: Density | None
+    trace: Estimate | None
     loss: float
     gradient_norm: float
     parameters: int
@@ -54,11 +57,6 @@ class Spectrum:
     def bounds(self) -> Tensor:
         """How near to each there is an eigenvalue of the matrix, ``(k,)``."""
         return self.top.bounds
-
-    @property
-    def trace(self) -> Estimate | None:
-        """The trace with its standard error; ``None`` without a density."""
-        return None if self.density is None else self.density.trace
 
 
 def curvature(
@@ -116,14 +114,16 @@ def curvature(
         which=which,
         tol=tol,
         max_products=max_products,
-        vectors=vectors,
+        vectors=vectors or bool(probes),
         copies=copies,
         seed=seed,
         progress=progress,
     )
-    density = None
-    if probes:
+    made, density, rest = top.products, None, None
+    if probes and top.vectors is not None:
         density = spectral_density(operator, probes=probes, steps=steps, seed=seed, progress=progress)
-    made = top.products + (0 if density is None else density.products)
+        rest = deflated_trace(operator, top.values, top.vectors, products=2 * probes, seed=seed)
+        made += density.products + rest.probes
+        top = top if vectors else replace(top, vectors=None)
     seconds = time.perf_counter() - began
-    return Spectrum(matrix, top, density, loss, norm, objective.size, objective.rows, made, seconds)
+    return Spectrum(matrix, top, density, rest, loss, norm, objective.size, objective.rows, made, seconds)

@@ -10,6 +10,7 @@ of as many rows, not for its limit.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -132,7 +133,14 @@ def group_codes(groups: Sequence[Any] | None, rows: int) -> np.ndarray[Any, Any]
 
 
 def estimated(
-    name: str, value: float, influence: Tensor, resamples: Resamples, meaning: str, began: float, shared: float = 0.0
+    name: str,
+    value: float,
+    influence: Tensor,
+    resamples: Resamples,
+    meaning: str,
+    began: float,
+    shared: float = 0.0,
+    within: tuple[float, float] = (-math.inf, math.inf),
 ) -> Estimate:
     """The value with its interval.
 
@@ -141,6 +149,7 @@ def estimated(
         resamples: of the same rows.
         began: ``time.process_time()`` when the work began.
         shared: CPU-seconds of work before that.
+        within: what the score cannot leave, nor its interval.
     """
     spread = resamples.spread(influence)
     tail = (1 - LEVEL) / 2
@@ -148,5 +157,13 @@ def estimated(
     seconds = time.process_time() - began + shared
     # rounding apart, a percentile interval of a centred spread holds the value
     return Estimate(
-        name, value, min(low, value), max(high, value), float(spread.std()), True, meaning, seconds, influence
+        name,
+        value,
+        max(min(low, value), within[0]),
+        min(max(high, value), within[1]),
+        float(spread.std()),
+        True,
+        meaning,
+        seconds,
+        influence,
     )

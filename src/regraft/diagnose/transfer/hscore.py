@@ -10,6 +10,7 @@ from torch import Tensor
 from regraft.diagnose.transfer.decomposition import Decomposition
 from regraft.diagnose.transfer.estimate import Estimate, Resamples, estimated
 from regraft.diagnose.transfer.labels import Labels
+from regraft.errors import DataError
 
 __all__ = ["h_score", "shrinkage", "shrunk_h_score"]
 
@@ -19,18 +20,24 @@ def h_score(decomposition: Decomposition, labels: Labels, resamples: Resamples) 
     pseudo-inverse.
 
     Larger is better; between 0 and min(C − 1, rank). It does not change under any invertible linear map of the
-    features. As the number of features nears that of rows it nears C − 1 whatever the labels are, and with D ≥ N
+    features. As the number of features nears that of rows it nears C − 1 whatever the labels are, and with D ≥ N − 1
     features in general position it *is* C − 1: use :func:`shrunk_h_score` there. O(N r C).
 
     Raises:
-        DataError: labels that are numbers.
+        DataError: labels that are numbers, or features of rank N − 1.
     """
     began = time.process_time()
-    value, influence = _between(decomposition, labels, 0.0, "the H-score")
     most = labels.outputs - 1
-    meaning = f"Variance between classes over variance, summed over directions: from 0 to {most}."
+    labels.classes("the H-score")
     if len(decomposition.s) >= decomposition.rows - 1:
-        meaning += f" With as many features as rows it is {most} whatever the labels are, so it says nothing here."
+        raise DataError(
+            "the H-score",
+            expected="features of a rank below that of the rows",
+            got=f"rank {len(decomposition.s)} on {decomposition.rows} rows, where it is {most} whatever the labels are",
+            do="take h-score-shrunk",
+        )
+    value, influence = _between(decomposition, labels, 0.0, "the H-score")
+    meaning = f"Variance between classes over variance, summed over directions: from 0 to {most}."
     return estimated("h-score", value, influence, resamples, meaning, began, decomposition.seconds)
 
 

@@ -246,4 +246,4 @@ def _mean(
     """A share of hits; ``lent`` are the hits of others that are owed to a row, ``(N,)``."""
     value, rows = float(hits.mean()), len(hits)
     influence = (hits - value + (0.0 if lent is None else lent)) / rows
-    return estimated(name, value, influence, resamples, meaning, began, shared)
+    return estimated(name, value, influence, resamples, meaning, began, shared, within=(0.0, 1.0))

@@ -36,12 +36,17 @@ class Reliability:
     backbones: int
 
     @property
+    def title(self) -> str:
+        """In short."""
+        return f"Where the truth is known, the first by {self.score} was {self.lost:.1f} points under the best"
+
+    @property
     def sentence(self) -> str:
         """For people."""
         return (
-            f"On {self.tasks} tasks and {self.backbones} backbones where the truth is known, the order by {self.score} "
-            f"agreed with the accuracy of a linear head: weighted Kendall τ {self.tau:.2f} ({self.low:.2f} to "
-            f"{self.high:.2f}); its first was {self.lost:.1f} points under the best on average."
+            f"On {self.tasks} tasks of classes, 400 to 1,000 rows each, and {self.backbones} backbones the order by "
+            f"{self.score} agreed with the accuracy of a linear head: weighted Kendall τ {self.tau:.2f} "
+            f"({self.low:.2f} to {self.high:.2f}); its first was {self.lost:.1f} points under the best on average."
         )
 
 

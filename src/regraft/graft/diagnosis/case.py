@@ -29,10 +29,11 @@ from regraft.linear import Dense, FeatureDesign
 from regraft.network import Network, reinitialised, settled
 from regraft.record import Finding, Ledger
 
-__all__ = ["NONE", "RANDOM", "Looked", "Scope", "case_of_model", "case_of_run", "probing"]
+__all__ = ["NONE", "RANDOM", "Looked", "Scope", "case_of_model", "case_of_run", "probing", "repeats"]
 
 RANDOM, NONE = "random", "none"
 _SCRATCH = "scratch"
+_RECORD = "record.json"
 _EMBEDDING, _LOGITS = "embedding", "logits"
 _LOSSES: dict[str, LossName] = {
     "binary": "softmax",
@@ -52,6 +53,9 @@ class Scope:
         select: patterns of the parameters that move: ``top`` is the topmost block with the head, ``all`` every one.
         top: how many eigenvalues.
         points: of a side of a landscape.
+
+    Raises:
+        RecipeError: fewer than three rows or points, no eigenvalue, or nothing selected.
     """
 
     rows: int = 256
@@ -59,20 +63,29 @@ class Scope:
     top: int = 20
     points: int = 25
 
+    def __post_init__(self) -> None:
+        if isinstance(self.select, str):
+            object.__setattr__(self, "select", (self.select,))
+        if self.rows < 3 or self.points < 3 or self.top < 1 or not self.select:
+            got = f"rows={self.rows}, points={self.points}, top={self.top}, select={self.select!r}"
+            raise RecipeError("too little is to be looked at", expected="3 rows and points, 1 eigenvalue", got=got)
+
 
 @dataclass(frozen=True, eq=False)
 class Looked:
-    """A case, what it was made of, and what it lacks."""
+    """A case, what it was made of, and what is to be said of it beside what checks say."""
 
     case: Case
     ready: Prepared
-    lacks: tuple[Finding, ...] = ()
+    notes: tuple[Finding, ...] = ()
 
 
 def probing(
     data: Any, model: str | Network, options: Options, ledger: Ledger, progress: Progress | None, **columns: Any
 ) -> tuple[Prepared, Labelled]:
     """Rows, backbone, and in one pass the features of its last layer and the probabilities of its own classes.
+
+    Where rows are repeated and no groups are given, the copies of one are a group.
 
     Raises:
         DataError: the labels are masks.
@@ -88,7 +101,27 @@ def probing(
     source = values.get(_LOGITS)
     task = _task(ready, options)
     shares = None if source is None or source.shape[1] < 2 else source.double().softmax(1)
-    return ready, Labelled(values[_EMBEDDING], task.response, shares, task.groups)
+    groups = ready.fit.hashes if task.groups is None and _copies(ready.fit) else task.groups
+    return ready, Labelled(values[_EMBEDDING], task.response, shares, groups)
+
+
+def _copies(rows: Manifest) -> int:
+    """How many rows repeat another."""
+    return len(rows) - len(set(rows.hashes))
+
+
+def repeats(rows: Manifest) -> tuple[Finding, ...]:
+    """What is said where rows are repeated."""
+    if not (count := _copies(rows)):
+        return ()
+    kept = "by the groups that were given" if rows.groups is not None else "with it"
+    return (
+        Finding(
+            "repeated-rows", f"{count:,} of {len(rows):,} inputs repeat another", "warning", count, "rows",
+            detail=f"The same bytes stand in several rows. Where one is left out, its copies are left out {kept}.",
+            advice="Remove them: they count as often as they stand there.",
+        ),
+    )  # fmt: skip
 
 
 def case_of_model(
@@ -117,9 +150,10 @@ def case_of_model(
     ready, labelled = probing(data, model, options, ledger, progress, **columns)
     known = None if origin is None else _origin(origin, ready, options, ledger, progress, **columns)
     if not losses:
-        return Looked(Case((), labelled, len(ready.fit), known, scope.top, scope.points, options.seed), ready)
+        case = Case((), labelled, len(ready.fit), known, scope.top, scope.points, options.seed)
+        return Looked(case, ready, repeats(ready.fit))
     named = [("pretrained", ready, labelled)]
-    lacks = []
+    notes, untrained = list(repeats(ready.fit)), None
     if against == RANDOM:
         try:
             with ledger.stage("random weights") as extra:
@@ -127,16 +161,17 @@ def case_of_model(
                 fresh = replace(ready, network=network, plan=_last(ready.plan))
                 store, _ = swept(replace(fresh, manifest=fresh.fit), options, Ledger(), progress)
                 extra["backbone_passes"] = (store.computed_rows + settling) / len(fresh.fit)
-            named.append(("random weights", fresh, replace(labelled, features=_values(fresh, store)[_EMBEDDING])))
+            untrained = replace(labelled, features=_values(fresh, store)[_EMBEDDING], source=None)
+            named.append(("random weights", fresh, untrained))
         except ModelError as error:
             title = "Random weights not compared"
-            lacks.append(Finding("random-weights", title, "not-applicable", detail=str(error)))
+            notes.append(Finding("random-weights", title, "not-applicable", detail=str(error)))
     with ledger.stage("solve"):
         headed = [(name, _probed(part, seen, options)) for name, part, seen in named]
     rows, moments = _drawn(ready.fit, scope.rows, options.seed), _moments(ready.fit.target)
     subjects = tuple(_subject(name, network, rows, scope, options, moments) for name, network in headed)
-    case = Case(subjects, labelled, len(ready.fit), known, scope.top, scope.points, options.seed)
-    return Looked(case, ready, tuple(lacks))
+    case = Case(subjects, labelled, len(ready.fit), known, scope.top, scope.points, options.seed, untrained)
+    return Looked(case, ready, tuple(notes))
 
 
 def _fresh(ready: Prepared, scope: Scope, options: Options) -> tuple[Network, int]:
@@ -163,6 +198,8 @@ def _origin(
         DataError: other classes than the target's, for the theory has one head.
     """
     source, labelled = probing(data, ready.network, options, ledger, progress, **columns)
+    if source.manifest.fingerprint == ready.manifest.fingerprint:
+        raise DataError("the source is the data itself", expected="rows of another task with the same classes")
     target, own = ready.manifest.target, source.manifest.target
     if target is None or own is None or (own.kind, own.classes) != (target.kind, target.classes):
         raise DataError(
@@ -193,6 +230,8 @@ def case_of_run(
     """
 
     def loaded(folder: Path) -> Adapted:
+        if not folder.is_dir():
+            raise DataError(f"{folder} does not exist", expected="the folder of a run of adapt")
         return load_artifact(folder, model=model, weights=options.weights, device=pick_device(options.device))
 
     if against == RANDOM:
@@ -211,7 +250,7 @@ def case_of_run(
         if moments is not None:
             network = network.with_head(*_last_layer(adapted.readout, moments), adapted.classes)
         subject = _subject(name, network, rows, scope, options, moments)
-        subjects.append(replace(subject, start=_start(adapted, folder)))
+        subjects.append(replace(subject, start=_start(adapted, folder), rows=_trained_on(folder)))
     case = Case(tuple(subjects), None, len(ready.fit), None, scope.top, scope.points, options.seed)
     return Looked(case, ready)
 
@@ -224,6 +263,12 @@ def _start(adapted: Adapted, folder: Path) -> Network | None:
     if provenance.get("method") == _SCRATCH:
         return reinitialised(adapted.source, int(provenance["seed"]))
     return adapted.source
+
+
+def _trained_on(folder: Path) -> int | None:
+    """How many rows a run trained on, by its record."""
+    rows = ((read_json(folder / _RECORD) or {}).get("task") or {}).get("rows") or {}
+    return int(rows.get("train", 0)) + int(rows.get("validation", 0)) or None
 
 
 def _check_classes(ready: Prepared, adapted: Adapted, name: str) -> None:
@@ -290,7 +335,12 @@ def _drawn(rows: Manifest, count: int, seed: int) -> Manifest:
     values = np.asarray(rows.target.values, dtype=np.float64).reshape(len(rows), -1)
     known = np.isfinite(values).all(1) & ((values >= 0).all(1) | (rows.target.kind == "regression"))
     whole = rows.take(np.flatnonzero(known))
-    return replace(whole, split=("train",) * len(whole)).limit(max(2, count), seed)
+    least = rows.target.outputs if rows.target.kind in ("binary", "multiclass") else 2
+    if count < least:
+        raise RecipeError(
+            "too few rows to take losses on", expected=f"--rows {least} or more, one a class", got=f"{count}"
+        )
+    return replace(whole, split=("train",) * len(whole)).limit(count, seed)
 
 
 def _subject(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime, timezone
+from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,7 @@ def diagnose(
     run: str | Path | None = None,
     against: str | None = None,
     source: Any = None,
-    checks: Sequence[str] = (),
+    checks: str | Sequence[str] = (),
     scope: Scope | None = None,
     options: Options | None = None,
     progress: Progress | None = None,
@@ -93,7 +94,7 @@ def diagnose(
         data=data_of(ready),
         scores={"validation": None, "test": None},
         costs=ledger.costs,
-        findings=(*findings, *looked.lacks),
+        findings=(*findings, *looked.notes),
         figures=figures,
         seeds={"seed": options.seed},
         versions=versions(),
@@ -103,13 +104,15 @@ def diagnose(
     )
 
 
-def chosen(names: Sequence[str]) -> tuple[Check, ...]:
+def chosen(names: str | Sequence[str]) -> tuple[Check, ...]:
     """Checks by name, in the order in which they run; all for none.
 
     Raises:
         RecipeError: a name is none.
     """
-    known = {check.name: check for check in CHECKS}
+    known, names = {check.name: check for check in CHECKS}, [names] if isinstance(names, str) else names
     if unknown := [name for name in names if name not in known]:
-        raise RecipeError(f"no check is called {unknown[0]!r}", expected=", ".join(known))
+        near = get_close_matches(unknown[0], known, 1)
+        do = f"did you mean {near[0]}?" if near else ""
+        raise RecipeError(f"no check is called {unknown[0]!r}", expected=", ".join(known), do=do)
     return tuple(check for check in CHECKS if not names or check.name in names)

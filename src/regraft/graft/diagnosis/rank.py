@@ -8,14 +8,16 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from regraft.data import scan
 from regraft.diagnose.checks.transfer import main_score, scored
 from regraft.diagnose.transfer.estimate import Estimate
 from regraft.diagnose.transfer.ranking import Ranking, rank_models
-from regraft.diagnose.transfer.reliability import reliability
+from regraft.diagnose.transfer.reliability import Reliability, reliability
 from regraft.diagnose.transfer.scores import SCORES
 from regraft.errors import DataError, RecipeError
-from regraft.graft.diagnosis.case import probing
+from regraft.graft.diagnosis.case import probing, repeats
 from regraft.graft.diagnosis.course import checkpoints
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
@@ -25,10 +27,12 @@ from regraft.record import Finding, Ledger, Record, Severity
 
 __all__ = ["rank"]
 
+_MEASURED = ("binary", "multiclass")  # kinds of labels that the truth is known for
+
 
 def rank(
     data: Any,
-    models: Sequence[str | Network],
+    models: str | Sequence[str | Network],
     *,
     score: str | None = None,
     options: Options | None = None,
@@ -57,7 +61,7 @@ def rank(
     Raises:
         RegraftError: a mistake of the user's, or a score that these labels do not have.
     """
-    models, course = checkpoints(models)
+    models, course = checkpoints((models,) if isinstance(models, str) else models)
     if len(models) < 2:
         raise RecipeError("one backbone has no order", expected="two or more", got=f"{len(models)}")
     if score is not None and score not in SCORES:
@@ -66,6 +70,7 @@ def rank(
     found: dict[str, dict[str, Estimate]] = {}
     skipped: dict[str, str] = {}
     seconds: dict[str, float] = {}
+    fingerprints: dict[str, str] = {}
     ready: Prepared | None = None
     labels: Any = None
     groups: Any = None
@@ -79,6 +84,7 @@ def rank(
             every = scored(labelled, seed=options.seed)
         found[name] = {each.name: each for each in every if isinstance(each, Estimate)}
         skipped |= {each.name: each.reason for each in every if not isinstance(each, Estimate)}
+        fingerprints[name] = ready.network.fingerprint
         labels, groups = labelled.known[0].numpy(), labelled.known_groups
         seconds[name] = time.perf_counter() - began
         if progress:
@@ -95,6 +101,9 @@ def rank(
     order = rank_models(
         {name: held[by] for name, held in found.items()}, labels=labels, groups=groups, seed=options.seed
     )
+    same = fingerprints[order.places[0].name] == fingerprints[order.places[1].name]
+    known = reliability(by) if ready.manifest.target.kind in _MEASURED else None
+    said = _findings(order, alike=course is not None, same=same, known=known)
     drawn = {} if course is None else {"course": course.figure(list(found), order)}
     return Record(
         verb="rank",
@@ -107,9 +116,11 @@ def rank(
         costs=ledger.summed,
         findings=(
             *(course.findings(list(found), order) if course else ()),
-            *_findings(order, by, alike=course is not None),
+            *said,
+            *_guessing(order, ready),
+            *repeats(ready.fit),
         ),
-        figures={"ranking": {**_figure(order, found, seconds), **drawn}},
+        figures={"ranking": {**_figure(order, found, seconds, known), **drawn}},
         seeds={"seed": options.seed},
         versions=versions(),
         command=command,
@@ -122,12 +133,28 @@ def _named(network: Network, taken: dict[str, Any]) -> str:
     return name if name not in taken else f"{name} ({len(taken) + 1})"
 
 
-def _findings(order: Ranking, by: str, alike: bool) -> tuple[Finding, ...]:
-    """Of backbones that are ``alike`` none is cheaper."""
+def _guessing(order: Ranking, ready: Prepared) -> tuple[Finding, ...]:
+    """Whether even the first is no better than always the commonest class."""
+    target = ready.fit.target
+    if order.score != "loo-accuracy" or target is None:
+        return ()
+    codes = np.asarray(target.values)
+    guess, best = float(np.bincount(codes[codes >= 0]).max() / (codes >= 0).sum()), order.places[0]
+    if best.low > guess:
+        return ()
+    title = f"Not even {best.name} is surely better than the commonest class ({100 * guess:.1f} %)"
+    return (Finding("features-fit", title, "warning", best.value, "", best.low, best.high),)
+
+
+def _findings(order: Ranking, *, alike: bool, same: bool, known: Reliability | None) -> tuple[Finding, ...]:
+    """Of backbones that are ``alike`` none is cheaper; ``same`` are the first two where they have equal weights."""
+    by = order.score
     first, second = order.places[0], order.places[1]
     lead = order.between(first.name, second.name)
     sure = lead.real
     title = f"{first.name} is first by {by}" + ("" if sure else f", but the rows do not tell it from {second.name}")
+    if same:
+        title, alike = f"{first.name} and {second.name} are the same network", True
     detail = f"{first.value:.4g} beside {second.value:.4g}: {lead.value:+.3g} ({lead.low:+.3g} to {lead.high:+.3g})."
     advice = "" if sure or alike else "Take the smaller or cheaper of them, or adapt both and compare."
     severity: Severity = "advice" if advice else "info"
@@ -135,17 +162,18 @@ def _findings(order: Ranking, by: str, alike: bool) -> tuple[Finding, ...]:
     if order.unsure:
         pairs = ", ".join(f"{d.better} and {d.worse}" for d in order.unsure[:6])
         count = f"{len(order.unsure)} of {len(order.differences)}"
-        title = f"{count} differences are not real"
+        title = f"These rows do not tell {count} pairs apart"
         said.append(
             Finding("ties", title, "info", len(order.unsure), "pairs", detail=f"The rows do not tell apart {pairs}.")
         )
-    if (known := reliability(by)) is not None:
-        title = f"{by} can be trusted as far as a weighted Kendall τ of {known.tau:.2f} goes"
-        said.append(Finding("track-record", title, "info", known.tau, "τ", known.low, known.high, known.sentence))
+    if known is not None:
+        said.append(Finding("track-record", known.title, "info", known.tau, "τ", known.low, known.high, known.sentence))
     return tuple(said)
 
 
-def _figure(order: Ranking, found: dict[str, dict[str, Estimate]], seconds: dict[str, float]) -> dict[str, Any]:
+def _figure(
+    order: Ranking, found: dict[str, dict[str, Estimate]], seconds: dict[str, float], known: Reliability | None
+) -> dict[str, Any]:
     tied: dict[str, list[str]] = {place.name: [] for place in order.places}
     for pair in order.unsure:
         tied[pair.better].append(pair.worse)
@@ -153,7 +181,7 @@ def _figure(order: Ranking, found: dict[str, dict[str, Estimate]], seconds: dict
     return {
         "score": order.score,
         "lead": f"By {order.score} of the last layer's features, with 95 % intervals by bootstrap over the rows.",
-        "note": "" if (known := reliability(order.score)) is None else known.sentence,
+        "note": "" if known is None else known.sentence,
         "names": [name for name in SCORES if any(name in held for held in found.values())],
         "models": [
             {
