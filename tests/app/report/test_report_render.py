@@ -7,6 +7,7 @@ import copy
 import hashlib
 import re
 from collections.abc import Callable
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from tests.app.report import samples
 
 from regraft.app.report import render, write
 from regraft.errors import StoreError
-from regraft.record import Record
+from regraft.record import Finding, Record
 
 XSS = (
     "<script>alert(1)</script>",
@@ -49,7 +50,8 @@ class Outline(HTMLParser):
         self.close()
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        if tag != "wbr":  # a place where a long path may be broken
+        # a place where a long path may be broken, and what a sentence names as code
+        if tag != "wbr" and not (tag == "code" and dict(attrs).get("class") in ("said", "said long")):
             self.elements.append((tag, tuple(name for name, _ in attrs)))
         self.attributes += [(tag, name, value or "") for name, value in attrs]
         if tag in ("script", "style"):
@@ -216,6 +218,34 @@ def test_write_into_a_place_that_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="cannot write"):
         write(samples.minimal(), tmp_path / "file" / "report.html")
+
+
+def findings(**said: str) -> Record:
+    found = Finding("odd", **{"title": "", **said}, value=0.5)
+    return replace(samples.multiclass(), findings=(found,))
+
+
+def test_code_in_a_sentence_is_set_as_such_and_stays_whole() -> None:
+    html = render(findings(title="Train with `--method lp-ft`", detail="Name rows with --source, or -0.2 ± 9e-05.",
+                           advice="Try `regraft rank`: " + "`" + "long " * 8 + "`"))  # fmt: skip
+    assert '<h3>Train with <code class="said">--method lp-ft</code>' in html
+    assert 'Name rows with <code class="said">--source</code>, or −0.2 ± 9\u00a0×\u00a010⁻⁵.' in html
+    assert '<code class="said">regraft rank</code>: <code class="said long">long long' in html
+    assert "`" not in Outline(html).text
+
+
+@pytest.mark.parametrize("payload", [*XSS, "a&b"])
+def test_code_in_a_sentence_is_escaped(payload: str) -> None:
+    quiet = Outline(render(findings(title="z`zz`", advice="z --zz")))
+    for said in ({"title": f"z`{payload}`", "advice": "z --zz"}, {"title": "z`zz`", "advice": f"{payload} --zz"}):
+        attacked = Outline(render(findings(**said)))
+        assert attacked.elements == quiet.elements
+        assert re.sub("[\x00\ud800]", "\ufffd", payload) in attacked.text
+
+
+def test_backticks_of_a_name_stay_in_the_verdict_of_a_run() -> None:
+    record = replace(samples.multiclass(), model={"name": "a`b`c -3"})
+    assert "a`b`c -3" in Outline(render(record)).text
 
 
 def test_long_names_may_break_and_numbers_may_not() -> None:

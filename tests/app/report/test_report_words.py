@@ -119,6 +119,38 @@ def test_interval() -> None:
     assert words.interval(None, 0.5, "decimal") == ""
 
 
+def test_power() -> None:
+    assert plain(words.power("3.1", -5)) == "3.1 × 10⁻⁵"
+    assert words.power("1", 12) == "10¹²"
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "shown"),
+    [
+        (1.0956, 1.1032, ("1.0956", "1.1032")),
+        (0.67, 5.2, ("0.670", "5.20")),
+        (-0.001, 1.0, ("−0.0010", "1.00")),
+        (3.0, 3.0, ("3.00", "3.00")),
+        (1e-5, 1.002e-5, ("1.0000 × 10⁻⁵", "1.0020 × 10⁻⁵")),
+        (1234.0, 1234.5, ("1,234.00", "1,234.50")),
+    ],
+)
+def test_two_numbers_are_written_so_that_they_differ(low: float, high: float, shown: tuple[str, str]) -> None:
+    assert tuple(map(plain, words.apart(low, high))) == shown
+
+
+@given(st.floats(1e-3, 1e6), st.floats(1e-6, 10.0))
+def test_numbers_that_differ_are_told_apart(low: float, share: float) -> None:
+    one, other = words.apart(low, low * (1 + share))
+    assert one != other
+    assert words.apart(-low * (1 + share), -low)[0].startswith("−")
+
+
+@given(NUMBERS, NUMBERS)
+def test_no_pair_of_numbers_breaks_a_writer(one: float, other: float) -> None:
+    assert not any(bad in text.lower() for text in words.apart(one, other) for bad in ("nan", "inf", "e+"))
+
+
 WRITERS = [words.percent, words.decimal, words.seconds, words.bytes_, words.flops, words.passes]
 WRITERS += [words.times, words.strength, words.count]
 

@@ -73,6 +73,8 @@ class Notes:
     skipped: tuple[Note, ...]
 
 
+# a unit that is what was measured, not what it is counted in
+_QUANTITY = re.compile(r"[=√Σ‖α-ωΑ-Ω]|^(?:R²|ECE|learning rate)$")
 _SEVERITIES = {"warning": "Warning", "advice": "Advice", "info": "Note", "not-applicable": "Not applicable"}
 
 
@@ -103,7 +105,10 @@ def _note(finding: Finding) -> Note:
     shown = ""
     if value is not None:
         body = words.count(value) if value == int(value) and abs(value) < 1e7 else words.decimal(value)
-        shown = body + (f"{words.NBSP}{unit}" if unit else "")
+        if _QUANTITY.search(unit):  # "2/λ = 0.041": behind a number a formula would read as more of it
+            shown = f"{unit}{words.NBSP}={words.NBSP}{body}"
+        else:
+            shown = body + (f"{words.NBSP}{unit}" if unit else "")
         spread = words.interval(low, high, "decimal")
         shown += f" ({spread})" if spread else ""
     return Note(

@@ -21,6 +21,7 @@ from regraft.app.report import (
 from regraft.app.report.diagnosis.curvature import curvature
 from regraft.app.report.diagnosis.deviation import deviation
 from regraft.app.report.diagnosis.gradients import gradients
+from regraft.app.report.diagnosis.headline import headline
 from regraft.app.report.diagnosis.landscape import landscape
 from regraft.app.report.diagnosis.ranking import ranking
 from regraft.app.report.diagnosis.transfer import transfer
@@ -80,7 +81,8 @@ def page(record: Record) -> Page:
         ("reproduce", "Reproduce", facts.reproduce(record)),
         ("citations", "Citations", tuple(filter(None, map(read.text, record.citations)))),
     )
-    if read.text(record.verb) in ("diagnose", "rank"):  # what was found comes first, and last what it cost
+    found = read.text(record.verb) in ("diagnose", "rank")
+    if found:  # what was found comes first, and last what it cost
         parts = tuple(sorted(parts, key=lambda part: {"ranking": 0, "findings": 1, "cost": 3}.get(part[0], 2)))
     data = read.short_name(read.mapping(record.data).get("name"))
     model = read.short_name(read.mapping(record.model).get("name"))
@@ -91,7 +93,7 @@ def page(record: Record) -> Page:
         title=f"{named} · regraft report" if named else "regraft report",
         eyebrow=" · ".join(filter(None, (data, model, method))),
         status="" if status.lower() in _FINE else status,
-        verdict=verdict(record),
+        verdict=headline(record) if found else verdict(record),
         created=words.date(read.text(record.created)),
         sections=tuple(Section(key, title, view) for key, title, view in parts if view),
     )

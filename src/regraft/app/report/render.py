@@ -17,12 +17,14 @@ import jinja2
 from markupsafe import Markup, escape
 
 from regraft.app.report.page import page
+from regraft.app.report.prose import runs
 from regraft.files import write_bytes
 from regraft.record import Record
 
 __all__ = ["render", "write"]
 
 _BREAK = re.compile(r"(?<=[/_])(?=\w)|(?<=\.)(?=[A-Za-z])")
+_WHOLE = 28  # letters of code that fit on the line of a telephone
 _TEMPLATES = Path(__file__).parent / "templates"
 
 
@@ -67,6 +69,7 @@ def _environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     environment.filters["soft"] = _soft
+    environment.filters["said"] = _said
     return environment
 
 
@@ -78,6 +81,16 @@ def _asset(name: str) -> str:
 def _soft(text: str) -> Markup:
     """The escaped text, with places where a long name may break: after ``/`` or ``_``, and before a suffix."""
     return Markup("<wbr>").join(escape(part) for part in _BREAK.split(text))
+
+
+def _said(text: str) -> Markup:
+    """The escaped sentence, with its code set as such: what is short is never broken."""
+    code = Markup('<code class="{}">{}</code>')
+    parts = (
+        code.format("said" if len(r.text) <= _WHOLE else "said long", r.text) if r.code else _soft(r.text)
+        for r in runs(text)
+    )
+    return Markup("").join(parts)
 
 
 def _hash(source: str) -> str:

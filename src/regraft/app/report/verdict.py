@@ -12,15 +12,19 @@ from regraft.record import Record, Score
 __all__ = ["Piece", "Protocol", "protocol", "quoted", "subject", "verdict"]
 
 
-_SAID = 2  # findings that stand for a diagnosis
-
-
 @dataclass(frozen=True)
 class Piece:
-    """A run of words in the verdict; ``strong`` ones are the numbers to remember."""
+    """A run of words in the verdict.
+
+    Attributes:
+        text: the words.
+        strong: whether it is a number to remember.
+        prose: whether it is a sentence of the Record, with code between backticks.
+    """
 
     text: str
     strong: bool = False
+    prose: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,10 +111,7 @@ def subject(record: Record) -> str:
 
 
 def verdict(record: Record) -> tuple[Piece, ...]:
-    """The sentence, as pieces; of a diagnosis and of a ranking what was found first."""
-    if read.text(record.verb) in ("diagnose", "rank"):
-        said = [read.text(f.title).rstrip(".") for f in record.findings if f.severity != "not-applicable"]
-        return tuple(Piece(f"{title}. ") for title in said[:_SAID]) or (Piece("Nothing could be measured."),)
+    """The sentence, as pieces."""
     score = quoted(record)
     cost = _cost(record)
     value = None if score is None else read.number(score.value)

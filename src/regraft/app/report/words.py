@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import datetime
 
 __all__ = [
+    "MINUS",
+    "NBSP",
+    "apart",
     "bytes_",
     "count",
     "date",
@@ -16,6 +20,7 @@ __all__ = [
     "passes_number",
     "percent",
     "plural",
+    "power",
     "seconds",
     "strength",
     "times",
@@ -26,11 +31,11 @@ NBSP = "\u00a0"  # keeps a number and its unit on one line
 _SUPERSCRIPT = str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹")
 # written out: the locale's names would change the page
 _MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "June", "July", "Aug", "Sep", "Oct", "Nov", "Dec")
-_MINUS = "\u2212"
+MINUS = "\u2212"
 
 
 def _signed(body: str, value: float) -> str:
-    return _MINUS + body if value < 0 and any(c in "123456789" for c in body) else body
+    return MINUS + body if value < 0 and any(c in "123456789" for c in body) else body
 
 
 def percent(value: float | None, *, unit: bool = True) -> str:
@@ -68,12 +73,32 @@ def decimal(value: float | None) -> str:
     return _signed(f"{size:,.{digits}f}", value)
 
 
-def _scientific(value: float) -> str:
-    mantissa, exponent = f"{abs(value):.1e}".split("e")
-    mantissa = mantissa.removesuffix(".0")
-    power = "10" + str(int(exponent)).translate(_SUPERSCRIPT)
-    body = power if mantissa == "1" else f"{mantissa}{NBSP}×{NBSP}{power}"
-    return _signed(body, value)
+def _scientific(value: float, digits: int = 1) -> str:
+    mantissa, exponent = f"{abs(value):.{digits}e}".split("e")
+    return _signed(power(mantissa.removesuffix(".0"), int(exponent)), value)
+
+
+def power(mantissa: str, exponent: int) -> str:
+    """A multiple of a power of ten: ``3.1 × 10⁻⁵``."""
+    tens = "10" + str(exponent).translate(_SUPERSCRIPT)
+    return tens if mantissa == "1" else f"{mantissa}{NBSP}×{NBSP}{tens}"
+
+
+def apart(low: float, high: float) -> tuple[str, str]:
+    """Two numbers with as many digits as tell them apart: two of their difference at least, where a float has them."""
+    if low == high:
+        return decimal(low), decimal(high)
+    size = max(abs(low), abs(high))
+    gap = min(abs(high - low), size)  # the difference of two huge numbers may be infinite
+    small = size < 5e-4 or size >= 1e7
+    lead = math.floor(math.log10(size)) if small else 0
+    digits = min(max(lead - math.floor(math.log10(gap)) + 1, 1), 16)
+    if small:
+        return _scientific(low, digits), _scientific(high, digits)
+    plain = decimal(low), decimal(high)
+    if all(len(text.partition(".")[2]) >= digits for text in plain):
+        return plain
+    return _signed(f"{abs(low):,.{digits}f}", low), _signed(f"{abs(high):,.{digits}f}", high)
 
 
 def strength(value: float | None) -> str:
