@@ -95,13 +95,21 @@ def graph(
     return Graph(
         title, label, label_x,
         tuple(Tick(x(t), how(t)) for t in level),
-        tuple(Tick(y(t), words.strength(t) if log else _short(t)) for t in marks),
+        tuple(map(Tick, map(y, marks), map(words.strength, marks) if log else _labels(marks))),
         tuple(paths),
     )  # fmt: skip
 
 
 def _short(value: float) -> str:
     return words.trimmed(words.decimal(value))
+
+
+def _labels(marks: Sequence[float]) -> list[str]:
+    """Short where that tells them apart, else with as many digits as do."""
+    short = [_short(mark) for mark in marks]
+    if len(set(short)) == len(marks):
+        return short
+    return [words.trimmed(words.apart(mark, marks[1] + (mark - marks[0]))[0]) for mark in marks]
 
 
 def _kept(series: Series, log: bool, log_x: bool) -> tuple[list[tuple[float, float]], list[tuple[float, float]]]:

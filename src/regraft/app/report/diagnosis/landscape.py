@@ -17,6 +17,8 @@ __all__ = ["Cell", "Face", "Landscape", "Plane", "landscape"]
 _SHADES = 12  # of the map's colour
 _LEVELS = 8  # contours in all
 _WIDE, _DEEP, _HIGH = 0.5, 0.24, 46.0  # of a surface seen from above, in per cent of its box
+_EDGE = 1.0  # around surfaces, in per cent: half a line is more than nothing
+_LEAST = 0.05  # span of the scale, of the losses: differences below are drawn as small as they are
 
 
 @dataclass(frozen=True)
@@ -32,10 +34,12 @@ class Cell:
 
 @dataclass(frozen=True)
 class Face:
-    """A facet of a surface, drawn from the back to the front."""
+    """A facet of a surface, drawn from the back to the front; ``low`` and ``high`` are its ends, downwards."""
 
     points: str
     shade: float
+    low: float
+    high: float
 
 
 @dataclass(frozen=True)
@@ -61,6 +65,7 @@ class Landscape:
     planes: tuple[Plane, ...]
     low: str
     high: str
+    box: str
     shades: tuple[float, ...]
     graphs: tuple[Graph, ...]
 
@@ -72,11 +77,13 @@ def landscape(record: Record) -> Landscape | None:
     if not found:
         return None
     values = sorted(v for _, _, _, losses in found for row in losses for v in row)
-    low, high = values[0], values[min(len(values) - 1, int(0.98 * len(values)))]
+    low, high = _span(values)
+    least, most = words.apart(low, high)
     planes = tuple(_plane(subject, a, b, losses, low, high) for subject, a, b, losses in found)
     return Landscape(
-        _lead(figure, [subject for subject, *_ in found]), _note(figure), planes, words.decimal(low),
-        words.decimal(high), tuple(round(s / (_SHADES - 1), 3) for s in range(_SHADES)),
+        _lead(figure, [subject for subject, *_ in found]), " ".join(filter(None, (_note(figure), _level(values)))),
+        planes, least, most + (" and above" if values[-1] > high else ""), _box(planes),
+        tuple(round(s / (_SHADES - 1), 3) for s in range(_SHADES)),
         tuple(filter(None, [_profiles(figure)])),
     )  # fmt: skip
 
@@ -111,6 +118,37 @@ def _note(figure: Mapping[str, Any]) -> str:
     return ", ".join(parts) + "." if parts else ""
 
 
+def _span(values: Sequence[float]) -> tuple[float, float]:
+    """The ends of the scale of sorted losses: the least and, but for the highest peaks, the largest; where these are
+    nearly equal a scale wide enough to show that."""
+    low, high = values[0], values[min(len(values) - 1, int(0.98 * len(values)))]
+    return low, max(high, low + _LEAST * abs(low))
+
+
+def _level(values: Sequence[float]) -> str:
+    """What to know of sorted losses that are nearly equal."""
+    if values[-1] == values[0]:
+        return f"The loss is {words.decimal(values[0])} everywhere."
+    if values[-1] - values[0] >= _LEAST * abs(values[0]):
+        return ""
+    low, high = words.apart(values[0], values[-1])
+    share = words.trimmed(words.percent(_LEAST))
+    return f"The losses are nearly equal, {low} to {high}: the scale spans {share} of them, not these differences."
+
+
+def _box(planes: Sequence[Plane]) -> str:
+    """The ``viewBox`` that holds every surface."""
+    faces = [face for plane in planes for face in plane.faces]
+    top, bottom = min(f.low for f in faces) - _EDGE, max(f.high for f in faces) + _EDGE
+    return f"{-_EDGE:g} {top:.1f} {100 + 2 * _EDGE:g} {bottom - top:.1f}"
+
+
+def _axis(at: Sequence[float], *, flip: bool = False) -> Scale:
+    """A scale over cells whose middles are the points: it ends half a step beyond the first and the last."""
+    half = (at[-1] - at[0]) / (len(at) - 1) / 2
+    return Scale(at[0] - half, at[-1] + half, flip=flip)
+
+
 def _plane(
     subject: Mapping[str, Any], alphas: list[float], betas: list[float], losses: list[list[float]],
     low: float, high: float,
@@ -118,7 +156,7 @@ def _plane(
     """Betas run to the right, alphas upwards."""
     span = high - low or 1.0
     share = [[min(max((v - low) / span, 0.0), 1.0) for v in row] for row in losses]
-    x, y = Scale(betas[0], betas[-1]), Scale(alphas[0], alphas[-1], flip=True)
+    x, y = _axis(betas), _axis(alphas, flip=True)
     middle = read.number(subject.get("centre"))
     return Plane(
         read.text(subject.get("name")),
@@ -168,18 +206,21 @@ def _faces(share: list[list[float]]) -> Iterator[Face]:
     """The surface from the far corner to the near one."""
     rows, columns = len(share), len(share[0])
 
-    def place(i: int, j: int) -> str:
+    def place(i: int, j: int) -> tuple[float, float]:
         across, away = j / (columns - 1), i / (rows - 1)
         x = 50 + 100 * _WIDE * (across - away)
-        y = 50 + 100 * _DEEP * (across + away) - _HIGH * share[i][j]
-        return f"{x:.1f},{y:.1f}"
+        return x, 50 + 100 * _DEEP * (across + away) - _HIGH * share[i][j]
 
     for total in range(rows + columns - 3):
         for i in range(max(0, total - columns + 2), min(rows - 1, total + 1)):
             j = total - i
             corners = (place(i, j), place(i, j + 1), place(i + 1, j + 1), place(i + 1, j))
             mean = (share[i][j] + share[i][j + 1] + share[i + 1][j + 1] + share[i + 1][j]) / 4
-            yield Face(" ".join(corners), round(round(mean * (_SHADES - 1)) / (_SHADES - 1), 3))
+            heights = [y for _, y in corners]
+            yield Face(
+                " ".join(f"{x:.1f},{y:.1f}" for x, y in corners), round(round(mean * (_SHADES - 1)) / (_SHADES - 1), 3),
+                min(heights), max(heights),
+            )  # fmt: skip
 
 
 def _profiles(figure: Mapping[str, Any]) -> Graph | None:
