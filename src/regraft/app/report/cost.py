@@ -11,6 +11,11 @@ from regraft.record import Record
 
 __all__ = ["Costs", "Fact", "Stage", "costs"]
 
+_CHECKS = {
+    "diagnose": "Passes and operations are those that made features; what the checks pass and compute themselves is in "
+    "their seconds alone.",
+    "rank": "Passes and operations are those that made features; what the scores compute is in their seconds alone.",
+}
 SHADES = 6  # colours of the stacked bar; a run with more stages starts over
 
 
@@ -76,15 +81,17 @@ def costs(record: Record) -> Costs | None:
     unit = floor or 1.0
     ticks = linear_ticks(0.0, scale.high / unit, 4)
     write = words.times if floor else words.seconds
+    found = read.text(record.verb) in ("diagnose", "rank")
+    of, counted = ("rows through the backbone", ", counted") if not found else _features(record)
     facts = [
-        Fact("Backbone passes", words.passes_number(spent), "rows through the backbone ÷ rows of the run"),
+        Fact("Backbone passes", words.passes_number(spent), f"{of} ÷ rows of the run"),
         Fact("Time", words.seconds(total), f"{words.times(total / floor)} one pass" if floor else ""),
-        Fact("Arithmetic", words.flops(work) if work else "", "floating-point operations, counted"),
+        Fact("Arithmetic", words.flops(work) if work else "", f"floating-point operations{counted}"),
         Fact("Peak memory", words.bytes_(peak) if peak else "", "largest resident set of the process"),
         Fact("Artifact", words.bytes_(read.number(record.artifact_bytes)) if record.artifact_bytes else "", "on disk"),
     ]
     return Costs(
-        lead=_lead(total, floor, stages, seconds),
+        lead=_lead(total, floor, stages, seconds) + (f" {_CHECKS[read.text(record.verb)]}" if found else ""),
         facts=tuple(f for f in facts if f.value),
         stages=tuple(stages),
         ticks=tuple(Tick(scale(t * unit), words.trimmed(write(t))) for t in ticks),
@@ -99,6 +106,17 @@ def costs(record: Record) -> Costs | None:
         },
         price=price(record),
     )
+
+
+def _features(record: Record) -> tuple[str, str]:
+    """What passes and operations are of where only those that made features were counted."""
+    blank = [
+        read.text(c.stage)
+        for c in record.costs
+        if read.number(c.backbone_passes) and not read.number(c.flops) and not read.flag(c.reused)
+    ]
+    but = f", without those of {' and '.join(blank)}" if blank else ""
+    return "rows passed for features", f" of the passes for features{but}"
 
 
 def _stage(cost: object, lasted: float, floor: float | None, shade: int, start: float, end: float) -> Stage:
