@@ -6,16 +6,17 @@ import itertools
 import os
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.app.report import samples
+from tests.app.report.test_report_diagnosis import bowl, figures
 from tests.app.report.test_report_render import XSS, with_every_string
 
 from regraft.app.report import write
-from regraft.record import Record
+from regraft.record import Finding, Record
 
 FLAGS = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking"
 FLAGS += " --disable-component-update --disable-sync"
@@ -323,3 +324,61 @@ def test_wide_tables_scroll_inside_themselves(visit: Any) -> None:
     for box in ("#training .scroll", "#cost .scroll"):
         assert page.locator(box).last.evaluate("(e) => e.scrollWidth > e.clientWidth")
     assert page.evaluate(WIDTH) <= 390
+
+
+SCORES = ("logme", "h-score", "h-score-shrunk", "transrate", "loo-accuracy", "loo-r2", "neighbour-accuracy", "leep",
+          "nce")  # fmt: skip
+
+
+def diagnosed() -> Record:
+    """A diagnosis and a ranking in one, with names as long as they come."""
+    shown = figures()
+    meaning = "Variance between classes over variance, summed over directions, covariances shrunk: from 0 to 4."
+    shown["transfer"]["scores"] = [{"name": name, "value": -0.3, "low": -0.316, "high": -0.277, "meaning": meaning}
+                                   for name in SCORES]  # fmt: skip
+    shown["ranking"]["names"] = list(SCORES)
+    for model, value in zip(shown["ranking"]["models"], (-0.3, 1.2, -72.25), strict=True):
+        model |= {"name": "org/mobilenet_v1_0.25_128", "scores": dict.fromkeys(SCORES, value)}
+    shown["landscape"]["subjects"][1]["losses"] = bowl(0.0)  # which lies as low as a surface can
+    told = Finding("x", "Features not measured", "not-applicable", detail="To mend it: name rows with --source, " * 6)
+    return replace(samples.multiclass(), verb="diagnose", findings=(told,), figures=shown)
+
+
+def test_tables_of_a_diagnosis_are_whole_on_a_desk(visit: Any) -> None:
+    page = visit(diagnosed(), width=1200).page
+    over = "Array.from(document.querySelectorAll('.scroll')).map((e) => [e.ariaLabel, e.scrollWidth - e.clientWidth])"
+    found = dict(page.evaluate(over))
+    assert {"All scores", "Gradients", "Curvature", "Transferability scores"} <= set(found)
+    assert not any(found.values())
+    assert page.locator("#transfer .beneath").first.is_hidden()
+
+
+def test_meanings_stand_under_the_scores_on_a_phone(visit: Any) -> None:
+    page = visit(diagnosed(), width=390).page
+    assert page.locator("#transfer td.meaning").first.is_hidden()
+    table, under = (page.locator(f"#transfer {part}").first.bounding_box() for part in ("table", ".beneath td"))
+    assert under["width"] == pytest.approx(table["width"], abs=1)
+    assert under["height"] < 60
+    assert table["width"] <= 390 - 36
+    assert page.evaluate(WIDTH) <= 390
+
+
+@pytest.mark.parametrize("width", [1200, 390, 320])
+def test_options_are_never_broken_and_surfaces_never_cut(visit: Any, width: int) -> None:
+    page = visit(diagnosed(), width=width).page
+    rows = "Array.from(document.querySelectorAll('code.said')).map((e) => e.getClientRects().length)"
+    assert set(page.evaluate(rows)) == {1}
+    outside = """() => Array.from(document.querySelectorAll("svg.surface")).flatMap((svg) => {
+      const box = svg.getBoundingClientRect();
+      return Array.from(svg.querySelectorAll("polygon")).map((p) => p.getBoundingClientRect()).filter((p) =>
+        p.top < box.top || p.bottom > box.bottom || p.left < box.left || p.right > box.right);
+    }).length"""
+    assert page.locator("svg.surface polygon").count() > 50
+    assert page.evaluate(outside) == 0
+
+
+def test_scores_below_zero_sort_as_numbers(visit: Any) -> None:
+    page = visit(diagnosed()).page
+    page.locator("#ranking thead button", has_text="logme").click()
+    shown = page.locator("#ranking tbody tr td:nth-child(3)").all_inner_texts()
+    assert shown == ["1.20", "−0.300", "−72.2"]

@@ -11,15 +11,17 @@ from typing import Any
 import pytest
 from tests.app.report import samples
 
+from regraft.app.report.cost import costs
 from regraft.app.report.diagnosis.curvature import curvature
 from regraft.app.report.diagnosis.deviation import deviation
 from regraft.app.report.diagnosis.gradients import gradients
 from regraft.app.report.diagnosis.landscape import landscape
 from regraft.app.report.diagnosis.ranking import ranking
 from regraft.app.report.diagnosis.transfer import transfer
+from regraft.app.report.facts import notes
 from regraft.app.report.page import page
 from regraft.app.report.render import render
-from regraft.record import Finding, Record
+from regraft.record import Cost, Finding, Record
 
 NAMES = ("pretrained", "random weights")
 AT = [-1.0, -0.5, 0.0, 0.5, 1.0]
@@ -124,7 +126,7 @@ def test_numbers_are_those_of_the_figures() -> None:
     (moved,) = deviation(record()).rows
     assert (moved.most, plain(moved.relative)) == ("conv2", "12.0 %")
     first, _, third = ranking(record()).places
-    assert (first.place, first.others) == ("1", ("0.800", ""))
+    assert (first.place, first.others, first.seconds) == ("1", (("0.800", 0.8), ("", "")), 3.0)
     assert first.low < first.at < first.high
     assert third.tied == "b"
     assert [row.slope for row in gradients(record()).rows] == ["−0.100 ± 0.010"] * 2
@@ -200,3 +202,124 @@ def test_a_value_that_is_no_number_is_never_shown() -> None:
         text = render(record(**{name: figure}))
         assert "nan" not in text.lower().replace("nano", "")
         assert ">None" not in text
+
+
+def test_every_part_of_a_surface_lies_in_its_box() -> None:
+    tilted = [[a + 2 * b for b in AT] for a in AT]
+    for losses in (bowl(1.0), tilted, [row[::-1] for row in tilted[::-1]], [[0.5] * 5] * 5):
+        one = {**_flat(), "losses": losses}
+        shown = landscape(record(landscape={"subjects": [one, _flat()]}))
+        left, top, width, height = map(float, shown.box.split())
+        points = [
+            tuple(map(float, p.split(","))) for plane in shown.planes for f in plane.faces for p in f.points.split()
+        ]
+        assert all(left < x < left + width and top < y < top + height for x, y in points)
+        assert f'viewBox="{shown.box}"' in render(record(landscape={"subjects": [one, _flat()]}))
+        assert height < max(y for _, y in points) - min(y for _, y in points) + 2.5  # and it holds nothing else
+
+
+def test_ticks_stand_at_the_middles_of_cells() -> None:
+    (plane,) = landscape(record(landscape={"subjects": [{**_flat(), "losses": bowl(1.0)}]})).planes
+    across = {tick.label: tick.at for tick in plane.ticks}
+    upwards = {tick.label: tick.at for tick in plane.ticks_y}
+    for index, label in enumerate(("−1", "−0.5", "0", "0.5", "1")):
+        assert across[label] == pytest.approx(100 * (index + 0.5) / 5, abs=0.01)
+        assert upwards[label] == pytest.approx(100 - 100 * (index + 0.5) / 5, abs=0.01)
+
+
+def test_a_plane_of_nearly_equal_losses_is_drawn_flat_and_its_range_is_told() -> None:
+    noise = [[1.1 + 0.001 * ((3 * i + j) % 4) for j in range(5)] for i in range(5)]
+    shown = landscape(record(landscape={"subjects": [{**_flat(), "losses": noise}]}))
+    assert (shown.low, shown.high) == ("1.100", "1.155")
+    assert "The losses are nearly equal, 1.1000 to 1.1030: the scale spans 5 % of them" in plain(shown.note)
+    assert max(c.shade for c in shown.planes[0].cells) == pytest.approx(0.003 / 0.055, abs=0.5 / 11)
+    steep = landscape(record(landscape={"subjects": [{**_flat(), "losses": bowl(1.0)}]}))
+    assert "nearly" not in steep.note
+    assert max(c.shade for c in steep.planes[0].cells) == 1.0
+    assert landscape(record(landscape={"subjects": [_flat()]})).note == "The loss is 0.500 everywhere."
+
+
+def test_a_profile_of_nearly_equal_losses_has_ticks_that_differ() -> None:
+    line = {"at": AT, "losses": [1.092, 1.095, 1.1, 1.105, 1.108]}
+    (profile,) = landscape(record(landscape={"subjects": [{**_flat(), "profile": line}]})).graphs
+    labels = [tick.label for tick in profile.ticks_y]
+    assert len(labels) == len(set(labels)) == 3
+    assert "1.095" in labels
+
+
+def sentence(**changes: Any) -> str:
+    return plain("".join(piece.text for piece in page(replace(record(), **changes)).verdict)).strip()
+
+
+def test_a_diagnosis_is_led_by_a_result_and_the_most_telling_one() -> None:
+    unlike = Finding("flatness", "Curvature does not compare", "info", detail="the losses differ")
+    rate = Finding("stable-rate", "Stable below 0.1", "info", 0.1, "2/λ")
+    moved = Finding("deviation", "Training moved the weights by 0.3", "info", 0.3)
+    rise = Finding("landscape-rise", "The loss rises by 1", "info", 1.0)
+    poor = Finding("features-fit", "Right on 20 % of rows", "warning", 0.2)
+    none = Finding("transfer", "Scores not measured", "not-applicable", 1.0)
+    new = Finding("new", "Something new", "info", 1.0)
+    assert sentence(findings=(none, unlike, rate, rise, moved)) == (
+        "Training moved the weights by 0.3. The loss rises by 1."
+    )
+    assert sentence(findings=(new, unlike, rate)) == "Stable below 0.1. Something new."
+    assert sentence(findings=(rise, moved, replace(rate, severity="warning"))).startswith("Stable below 0.1.")
+    assert sentence(findings=(moved, poor)).startswith("Right on 20 % of rows.")
+    shown = sentence(findings=(none, unlike))
+    assert shown.startswith("Measured, and drawn below: ")
+    assert "compare" not in shown
+    assert sentence(findings=(none, unlike), figures={}) == "Nothing could be measured."
+
+
+def test_a_ranking_is_led_by_its_first_and_its_lead() -> None:
+    kept = figures()["ranking"]
+    pair = {"better": "org/a", "worse": "org/b", "value": 1.0, "low": -0.1, "high": 2.1}
+    other = {"better": "org/a", "worse": "org/c", "value": 2.0, "low": 1.5, "high": 2.5}
+    track = Finding("track-record", "logme can be trusted", "info", 0.4, "τ")
+    first = Finding("first", "org/a is first by logme, but the rows do not tell it from org/b", "advice", 1.0)
+    gain = Finding("pretraining-gain", "Transfer rises from a to c", "info", 0.2)
+    ranked = {"verb": "rank", "figures": {"ranking": {**kept, "score": "logme", "differences": [other, pair]}}}
+    assert sentence(**ranked, findings=(track, gain, first)) == (
+        "org/a is first by logme, but the rows do not tell it from org/b: 0.800 beside −0.200, a lead of 1.00 "
+        "(95 % interval −0.100 to 2.10). Transfer rises from a to c."
+    )
+    assert sentence(**ranked, findings=(track,)) == (
+        "org/a is first by logme: 0.800 beside −0.200 of org/b, a lead of 1.00 (95 % interval −0.100 to 2.10)."
+    )
+    alone = {"verb": "rank", "figures": {"ranking": kept}}
+    assert sentence(**alone, findings=()).endswith(
+        "is first by its score: 0.800 beside −0.200 of org/b, a lead of 1.00."
+    )
+    assert sentence(verb="rank", figures={}, findings=(track,)) == "Nothing could be measured."
+
+
+def test_what_is_no_unit_stands_before_its_number() -> None:
+    def shown(unit: str, value: float = 0.041, **ends: float) -> str:
+        (note,) = notes(replace(record(), findings=(Finding("x", "X", "info", value, unit, **ends),))).found
+        return plain(note.value)
+
+    assert shown("2/λ") == "2/λ = 0.041"
+    assert shown("2 / λ") == "2 / λ = 0.041"
+    assert shown("(1/√n) Σ ‖W − W⁰‖") == "(1/√n) Σ ‖W − W⁰‖ = 0.041"
+    assert shown("τ", 0.43, low=0.2, high=0.6) == "τ = 0.430 (0.200 to 0.600)"
+    assert shown("R²") == "R² = 0.041"
+    assert shown("×") == "0.041 ×"
+    assert shown("pairs", 3) == "3 pairs"
+    assert shown("per place", -0.2) == "−0.200 per place"
+
+
+def test_passes_and_operations_are_called_those_of_the_features() -> None:
+    costs_of = (
+        Cost("sweep", 2.0, backbone_passes=1.0, flops=10**9),
+        Cost("random weights", 2.0, backbone_passes=1.0),
+        Cost("curvature", 5.0),
+    )
+    shown = {verb: costs(replace(record(), verb=verb, costs=costs_of)) for verb in ("adapt", "diagnose", "rank")}
+    by = {verb: {fact.label: fact.note for fact in section.facts} for verb, section in shown.items()}
+    assert by["adapt"]["Arithmetic"] == "floating-point operations, counted"
+    assert by["adapt"]["Backbone passes"].startswith("rows through the backbone")
+    for verb in ("diagnose", "rank"):
+        assert "seconds alone" in shown[verb].lead
+        assert by[verb]["Backbone passes"] == "rows passed for features ÷ rows of the run"
+        assert by[verb]["Arithmetic"].endswith("of the passes for features, without those of random weights")
+    assert "seconds alone" not in shown["adapt"].lead

@@ -24,7 +24,8 @@ class Place:
     spread: str
     tied: str
     cost: str
-    others: tuple[str, ...]
+    others: tuple[tuple[str, float | str], ...]  # as shown, and what sorting compares
+    seconds: float | str
     at: float
     low: float
     high: float
@@ -64,7 +65,8 @@ def ranking(record: Record) -> Ranking | None:
                 words.interval(low, high, "decimal"),
                 ", ".join(read.text(name) for name in read.items(row.get("tied"))),
                 words.seconds(read.number(row.get("seconds"))),
-                tuple(words.decimal(read.number(scores.get(name))) for name in names),
+                tuple((words.decimal(score), _raw(score)) for score in map(read.number, map(scores.get, names))),
+                _raw(read.number(row.get("seconds"))),
                 x(value),
                 x(value if low is None else low),
                 x(value if high is None else high),
@@ -75,6 +77,10 @@ def ranking(record: Record) -> Ranking | None:
         tuple(Tick(x(t), words.trimmed(words.decimal(t))) for t in linear_ticks(x.low, x.high, 4)),
         _course(figure),
     )  # fmt: skip
+
+
+def _raw(value: float | None) -> float | str:
+    return "" if value is None else value
 
 
 def _course(figure: Mapping[str, Any]) -> Graph | None:
