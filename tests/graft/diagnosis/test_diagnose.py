@@ -168,6 +168,8 @@ def test_random_weights_are_metered(found, options):
     again = diagnose(toy_manifest(45), toy_network(7), checks=("gradients",), scope=SMALL, options=options)
     spent = {cost.stage: cost.backbone_passes for cost in again.costs}
     assert spent["random weights"] == 1.0  # the toy has no statistics that would have to settle
+    counted = {cost.stage: cost.flops for cost in again.costs}
+    assert counted["random weights"] == toy_network(7).flops(toy_network(7).example(45)) > 0
 
 
 def test_the_stable_rate_is_that_of_all_weights(found, options):

@@ -64,7 +64,7 @@ def _findings(subjects: list[dict[str, Any]], untrained: bool) -> list[Finding]:
         title = f"From each layer to the one below it the gradient {way} by {100 * abs(math.expm1(-value)):.0f} %"
         detail = f"Slope of log ‖∂L/∂x‖ over {len(own['flow'])} places: {value:.3g} ± {error:.1g}."
         if len(subjects) > 1 and (other := subjects[1].get("slope")):
-            detail += f" {subjects[1]['name'].capitalize()}: {other['value']:.3g} ± {other['error']:.1g}."
+            detail += f" Beside it {subjects[1]['name']}: {other['value']:.3g} ± {other['error']:.1g}."
         advice = "Train the upper layers first (`--method lp-ft`), or warm up." if steep else ""
         said.append(Finding("gradient-scale", title, "advice" if steep else "info", value, "per place",
                             value - 1.96 * error, value + 1.96 * error, detail, advice))  # fmt: skip
@@ -74,7 +74,7 @@ def _findings(subjects: list[dict[str, Any]], untrained: bool) -> list[Finding]:
         detail = f"On one line through all weights; a step is {_SIZE:g} of the gradient, as at that learning rate."
         beside = f"{subjects[1]['name']}: by {second['largest']:.3g}"
         if why := unlike(subjects[0]["loss"], subjects[1]["loss"]):
-            detail += f" {beside.capitalize()}. {why}"
+            detail += f" Beside it {beside}. {why}"
         else:
             title += f"; {beside}"
         said.append(Finding("variation", title, "info", first["largest"], "", detail=detail))

@@ -69,7 +69,7 @@ def _findings(case: Case, planes: list[Plane]) -> list[Finding]:
         title = f"Around the weights the loss {_moves(own.mean_rise)} on average"
         detail = f"On {case.points} × {case.points} points of one random plane, which is one draw: not an interval."
         if why := unlike(own.centre, other.centre):
-            detail += f" {name.capitalize()}: it {_moves(other.mean_rise)}. {why}"
+            detail += f" Beside it {name}: it {_moves(other.mean_rise)}. {why}"
         else:
             title += f"; {name}: it {_moves(other.mean_rise)}"
         said.append(Finding("landscape-rise", title, "info", own.mean_rise, "", detail=detail))

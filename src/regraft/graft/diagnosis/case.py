@@ -159,7 +159,9 @@ def case_of_model(
             with ledger.stage("random weights") as extra:
                 network, settling = _fresh(ready, scope, options)
                 fresh = replace(ready, network=network, plan=_last(ready.plan))
-                store, _ = swept(replace(fresh, manifest=fresh.fit), options, Ledger(), progress)
+                within = Ledger()
+                store, _ = swept(replace(fresh, manifest=fresh.fit), options, within, progress)
+                extra["flops"] = sum(cost.flops for cost in within.costs)
                 extra["backbone_passes"] = (store.computed_rows + settling) / len(fresh.fit)
             untrained = replace(labelled, features=_values(fresh, store)[_EMBEDDING], source=None)
             named.append(("random weights", fresh, untrained))
