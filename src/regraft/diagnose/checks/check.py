@@ -103,6 +103,14 @@ class Labelled:
         return response.values[there].to(torch.float64), there
 
     @property
+    def commonest(self) -> float | None:
+        """The share of the commonest class: what guessing gets; ``None`` of numbers and several labels."""
+        if self.response.codes is None:
+            return None
+        counts = torch.bincount(self.known[0])
+        return float(counts.max() / counts.sum())
+
+    @property
     def known_groups(self) -> list[str] | None:
         """The groups of these rows."""
         return None if self.groups is None else [g for g, there in zip(self.groups, self.known[1].tolist()) if there]

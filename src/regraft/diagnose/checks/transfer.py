@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
-
 from regraft.diagnose.checks.check import Case, Check, Labelled, Outcome, Tick
 from regraft.diagnose.transfer.estimate import Estimate
 from regraft.diagnose.transfer.scores import SCORES, scores
 from regraft.errors import DataError
-from regraft.heads import Response
 from regraft.record import Finding
 
 __all__ = ["TRANSFER", "main_score", "scored"]
@@ -53,15 +50,12 @@ def _run(case: Case, tick: Tick) -> Outcome:
         (other,) = scored(case.untrained, names=(best.name,), seed=case.seed)
         figure["untrained"] = {"name": other.name, "value": other.value} if isinstance(other, Estimate) else None
     figure["rows"] = len(best.influence)
-    return Outcome((_finding(best, case.labelled.response, other),), figure)
+    return Outcome((_finding(best, case.labelled.commonest, other),), figure)
 
 
-def _finding(best: Estimate, response: Response, other: Any) -> Finding:
-    classes = best.name == "loo-accuracy" and response.codes is not None
-    guess = 0.0
-    if classes and response.codes is not None:
-        counts = torch.bincount(response.codes[response.codes >= 0])
-        guess = float(counts.max() / counts.sum())
+def _finding(best: Estimate, commonest: float | None, other: Any) -> Finding:
+    classes = best.name == "loo-accuracy"
+    guess = commonest or 0.0
     share = f"{100 * best.value:.1f} %"
     what = f"is right on {share} of rows" if classes else f"explains {share} of the variance of rows"
     poor = best.low <= guess

@@ -8,8 +8,6 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from regraft.data import scan
 from regraft.diagnose.checks.transfer import main_score, scored
 from regraft.diagnose.transfer.estimate import Estimate
@@ -74,6 +72,7 @@ def rank(
     ready: Prepared | None = None
     labels: Any = None
     groups: Any = None
+    guess: float | None = None
     with ledger.stage("data"):
         rows = scan(data, skip_bad=options.skip_bad, **columns)  # read and hashed once for all backbones
     for number, model in enumerate(models):
@@ -85,7 +84,7 @@ def rank(
         found[name] = {each.name: each for each in every if isinstance(each, Estimate)}
         skipped |= {each.name: each.reason for each in every if not isinstance(each, Estimate)}
         fingerprints[name] = ready.network.fingerprint
-        labels, groups = labelled.known[0].numpy(), labelled.known_groups
+        labels, groups, guess = labelled.known[0].numpy(), labelled.known_groups, labelled.commonest
         seconds[name] = time.perf_counter() - began
         if progress:
             progress("rank", number + 1, len(models))
@@ -117,7 +116,7 @@ def rank(
         findings=(
             *(course.findings(list(found), order) if course else ()),
             *said,
-            *_guessing(order, ready),
+            *_guessing(order, guess),
             *repeats(ready.fit),
         ),
         figures={"ranking": {**_figure(order, found, seconds, known), **drawn}},
@@ -133,14 +132,10 @@ def _named(network: Network, taken: dict[str, Any]) -> str:
     return name if name not in taken else f"{name} ({len(taken) + 1})"
 
 
-def _guessing(order: Ranking, ready: Prepared) -> tuple[Finding, ...]:
+def _guessing(order: Ranking, guess: float | None) -> tuple[Finding, ...]:
     """Whether even the first is no better than always the commonest class."""
-    target = ready.fit.target
-    if order.score != "loo-accuracy" or target is None:
-        return ()
-    codes = np.asarray(target.values)
-    guess, best = float(np.bincount(codes[codes >= 0]).max() / (codes >= 0).sum()), order.places[0]
-    if best.low > guess:
+    best = order.places[0]
+    if order.score != "loo-accuracy" or guess is None or best.low > guess:
         return ()
     title = f"Not even {best.name} is surely better than the commonest class ({100 * guess:.1f} %)"
     return (Finding("features-fit", title, "warning", best.value, "", best.low, best.high),)
