@@ -17,7 +17,7 @@ _GRID = 60  # points at which it is drawn
 _DECADES = 4  # below the largest eigenvalue: in float32 that many steps do not tell what is smaller from zero
 _NOTHING = 1e-12  # a share that is rounding
 _GUESS = 0.9  # of a guess's loss: a head that has more has learnt next to nothing
-_SHARPEST, _ENOUGH = 1e-2, 60  # tolerance and products of the one eigenvalue of all weights
+_SHARPEST, _ENOUGH = 5e-2, 30  # bound and products of the one eigenvalue of all weights, each a pass through them all
 _SAME = 1.05  # a ratio of curvatures that is not worth a word
 
 
