@@ -179,7 +179,7 @@ def test_the_stable_rate_is_that_of_all_weights(found, options):
     largest = float(curvature(looked.case.subjects[0].whole, k=1, tol=1e-6).values[0])
     assert rate.value == pytest.approx(2 / largest, rel=0.02)
     own = found.figures["curvature"]["subjects"][0]["eigenvalues"][0]
-    assert f"Where only conv2.*, fc.* move it is {2 / own:.2g}" in rate.detail
+    assert f"If only conv2.*, fc.* move, it is {2 / own:.2g}." in rate.detail
     assert 2 / own > rate.value
 
 

@@ -85,7 +85,7 @@ def _findings(case: Case, found: list[Spectrum]) -> list[Finding]:
         rate, own = 2 / largest, float(first.values[0])
         detail = f"λ = {largest:.3g} ± {bound:.1g} is the largest eigenvalue; momentum and decay move the rate."
         if first.parameters < case.subjects[0].whole.size and own > 0:
-            detail += f" Where only {', '.join(case.subjects[0].select)} move it is {2 / own:.2g}."
+            detail += f" If only {', '.join(case.subjects[0].select)} move, it is {2 / own:.2g}."
         title = f"Plain gradient descent on all weights is stable below a learning rate of {rate:.2g}"
         said.append(Finding("stable-rate", title, "info", rate, "2/λ", detail=detail))
     if not first.top.converged:
