@@ -240,6 +240,29 @@ def test_losses_that_differ_do_not_compare():
     assert Scope(select="fc.*").select == ("fc.*",)
 
 
+def test_rises_and_variations_of_unlike_losses_stand_apart(found):
+    losses = [subject["loss"] for subject in found.figures["gradients"]["subjects"]]
+    titles = {f.code: f for f in found.findings}
+    for code in ("landscape-rise", "variation"):
+        alike = unlike(*losses) == ""
+        assert ("random weights" in titles[code].title) == alike
+        assert ("do not compare" in titles[code].detail) == (not alike)
+        assert titles[code].value is not None
+
+
+def test_shares_are_drawn_no_finer_than_lanczos_tells(found):
+    for subject in found.figures["curvature"]["subjects"]:
+        at = subject["above"]["at"]
+        assert at[0] == pytest.approx(1e-4 * at[-1])
+
+
+def test_a_training_gets_no_advice_for_before_it(options, tmp_path):
+    data = toy_manifest(60)
+    regraft.adapt(data, toy_network(), method="lp-ft", steps=2, lr=0.01, options=options).save(tmp_path / "run")
+    record = diagnose(data, toy_network(), run=tmp_path / "run", checks="gradients", scope=SMALL, options=options)
+    assert all("lp-ft" not in finding.advice for finding in record.findings)
+
+
 def test_mistakes_are_named(options):
     data = toy_manifest(30)
     with pytest.raises(RecipeError, match="not compared with random"):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from regraft.data import scan
+from regraft.diagnose.checks.check import Labelled
 from regraft.diagnose.checks.transfer import main_score, scored
 from regraft.diagnose.transfer.estimate import Estimate
 from regraft.diagnose.transfer.ranking import Ranking, rank_models
@@ -65,66 +67,79 @@ def rank(
     if score is not None and score not in SCORES:
         raise RecipeError(f"no score is called {score!r}", expected=", ".join(SCORES))
     options, ledger = options or Options(), Ledger()
-    found: dict[str, dict[str, Estimate]] = {}
-    skipped: dict[str, str] = {}
-    seconds: dict[str, float] = {}
-    fingerprints: dict[str, str] = {}
-    ready: Prepared | None = None
-    labels: Any = None
-    groups: Any = None
-    guess: float | None = None
-    with ledger.stage("data"):
-        rows = scan(data, skip_bad=options.skip_bad, **columns)  # read and hashed once for all backbones
-    for number, model in enumerate(models):
-        began = time.perf_counter()
-        ready, labelled = probing(rows, model, options, ledger, progress)
-        name = _named(ready.network, found)
-        with ledger.stage("scores"):
-            every = scored(labelled, seed=options.seed)
-        found[name] = {each.name: each for each in every if isinstance(each, Estimate)}
-        skipped |= {each.name: each.reason for each in every if not isinstance(each, Estimate)}
-        fingerprints[name] = ready.network.fingerprint
-        labels, groups, guess = labelled.known[0].numpy(), labelled.known_groups, labelled.commonest
-        seconds[name] = time.perf_counter() - began
-        if progress:
-            progress("rank", number + 1, len(models))
-    if ready is None or ready.manifest.target is None:
-        raise DataError("no backbone was looked at")
-    by = score or main_score(ready.manifest.target.kind)
-    if lacking := [name for name, held in found.items() if by not in held]:
-        raise DataError(
-            f"{by} is not to be had of {lacking[0]}",
-            got=skipped.get(by, ""),
-            do="leave it out, or choose another --score",
-        )
+    found, ready, labelled = _looked(data, models, options, ledger, progress, **columns)
+    task, names = task_of(ready), list(found)
+    by = score or main_score(task["kind"])
+    if lacking := [name for name, seen in found.items() if by not in seen.estimates]:
+        got, do = found[lacking[0]].skipped.get(by, ""), "leave it out, or choose another --score"
+        raise DataError(f"{by} is not to be had of {lacking[0]}", got=got, do=do)
     order = rank_models(
-        {name: held[by] for name, held in found.items()}, labels=labels, groups=groups, seed=options.seed
-    )
-    same = fingerprints[order.places[0].name] == fingerprints[order.places[1].name]
-    known = reliability(by) if ready.manifest.target.kind in _MEASURED else None
-    said = _findings(order, alike=course is not None, same=same, known=known)
-    drawn = {} if course is None else {"course": course.figure(list(found), order)}
+        {name: seen.estimates[by] for name, seen in found.items()},
+        labels=labelled.known[0].numpy(), groups=labelled.known_groups, seed=options.seed,
+    )  # fmt: skip
+    first, second = (found[place.name] for place in order.places[:2])
+    known = reliability(by) if task["kind"] in _MEASURED else None
+    said = _findings(order, alike=course is not None, same=first.fingerprint == second.fingerprint, known=known)
+    figure = _figure(order, found, known)
+    if course is not None:
+        said, figure = (*course.findings(names, order), *said), {**figure, "course": course.figure(names, order)}
     return Record(
         verb="rank",
         status="done",
         method="",
-        task={**task_of(ready), "title": "ranking of backbones"},
+        task={**task, "title": "ranking of backbones"},
         model={"name": f"{len(found)} backbones"},
         data=data_of(ready),
         scores={"validation": None, "test": None},
         costs=ledger.summed,
-        findings=(
-            *(course.findings(list(found), order) if course else ()),
-            *said,
-            *_guessing(order, guess),
-            *repeats(ready.fit),
-        ),
-        figures={"ranking": {**_figure(order, found, seconds, known), **drawn}},
+        findings=(*said, *_guessing(order, labelled.commonest), *repeats(ready.fit)),
+        figures={"ranking": figure},
         seeds={"seed": options.seed},
         versions=versions(),
         command=command,
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+@dataclass(frozen=True, eq=False)
+class _Seen:
+    """What one pass of a backbone gave; its features are not kept."""
+
+    estimates: dict[str, Estimate]
+    skipped: dict[str, str]
+    fingerprint: str
+    seconds: float
+
+
+def _looked(
+    data: Any,
+    models: Sequence[str | Network],
+    options: Options,
+    ledger: Ledger,
+    progress: Progress | None,
+    **columns: Any,
+) -> tuple[dict[str, _Seen], Prepared, Labelled]:
+    """Every backbone by name, and the rows and labels, which all share, with the last of them."""
+    found: dict[str, _Seen] = {}
+    last: tuple[Prepared, Labelled] | None = None
+    with ledger.stage("data"):
+        rows = scan(data, skip_bad=options.skip_bad, **columns)  # read and hashed once for all backbones
+    for number, model in enumerate(models):
+        began = time.perf_counter()
+        last = ready, labelled = probing(rows, model, options, ledger, progress)
+        with ledger.stage("scores"):
+            every = scored(labelled, seed=options.seed)
+        found[_named(ready.network, found)] = _Seen(
+            {each.name: each for each in every if isinstance(each, Estimate)},
+            {each.name: each.reason for each in every if not isinstance(each, Estimate)},
+            ready.network.fingerprint,
+            time.perf_counter() - began,
+        )
+        if progress:
+            progress("rank", number + 1, len(models))
+    if last is None:
+        raise DataError("no backbone was looked at")
+    return found, *last
 
 
 def _named(network: Network, taken: dict[str, Any]) -> str:
@@ -166,9 +181,7 @@ def _findings(order: Ranking, *, alike: bool, same: bool, known: Reliability | N
     return tuple(said)
 
 
-def _figure(
-    order: Ranking, found: dict[str, dict[str, Estimate]], seconds: dict[str, float], known: Reliability | None
-) -> dict[str, Any]:
+def _figure(order: Ranking, found: dict[str, _Seen], known: Reliability | None) -> dict[str, Any]:
     tied: dict[str, list[str]] = {place.name: [] for place in order.places}
     for pair in order.unsure:
         tied[pair.better].append(pair.worse)
@@ -177,13 +190,13 @@ def _figure(
         "score": order.score,
         "lead": f"By {order.score} of the last layer's features, with 95 % intervals by bootstrap over the rows.",
         "note": "" if known is None else known.sentence,
-        "names": [name for name in SCORES if any(name in held for held in found.values())],
+        "names": [name for name in SCORES if any(name in seen.estimates for seen in found.values())],
         "models": [
             {
                 "place": place.rank, "name": place.name, "value": place.value, "low": place.low, "high": place.high,
                 "rank_low": place.rank_low, "rank_high": place.rank_high, "tied": tied[place.name],
-                "scores": {name: estimate.value for name, estimate in found[place.name].items()},
-                "seconds": seconds[place.name],
+                "scores": {name: estimate.value for name, estimate in found[place.name].estimates.items()},
+                "seconds": found[place.name].seconds,
             }
             for place in order.places
         ],
