@@ -10,6 +10,7 @@ from tests.features.toy import toy_network
 from regraft.diagnose.transfer.ranking import Difference, Place, Ranking
 from regraft.errors import RecipeError
 from regraft.graft.diagnosis.course import Course, checkpoints
+from regraft.graft.diagnosis.rank import _findings
 
 
 def folders(root: Path, *names: str) -> str:
@@ -59,6 +60,14 @@ def test_a_folder_without_backbones_is_refused(tmp_path) -> None:
 
 NAMES = ("epoch-0", "epoch-1", "epoch-2")
 AT = Course((0, 1, 2), "epoch")
+
+
+def test_a_tie_has_no_first() -> None:
+    places = tuple(Place(name, 0.7, 0.6, 0.8, 1.5, 1.0, 2.0) for name in ("a", "b"))
+    tied = Ranking("logme", places, (Difference("a", "b", 0.0, -0.1, 0.1),))
+    assert _findings(tied, alike=False, same=False, known=None)[0].title == "a and b tie by logme"
+    apart = order({"a": 0.9, "b": 0.1}, margin=0.1, rank_low=dict.fromkeys("ab", 1.0))
+    assert _findings(apart, alike=False, same=False, known=None)[0].title == "a is first by logme"
 
 
 def test_a_fall_is_real_when_the_end_is_never_first() -> None:

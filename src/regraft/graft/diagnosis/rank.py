@@ -163,6 +163,8 @@ def _findings(order: Ranking, *, alike: bool, same: bool, known: Reliability | N
     lead = order.between(first.name, second.name)
     sure = lead.real
     title = f"{first.name} is first by {by}" + ("" if sure else f", but the rows do not tell it from {second.name}")
+    if first.rank == second.rank:
+        title = f"{first.name} and {second.name} tie by {by}"
     if same:
         title, alike = f"{first.name} and {second.name} are the same network", True
     detail = f"{first.value:.4g} beside {second.value:.4g}: {lead.value:+.3g} ({lead.low:+.3g} to {lead.high:+.3g})."
