@@ -59,7 +59,7 @@ INSIDE: dict[str, dict[str, frozenset[str]]] = {
         "cost": frozenset({"*", "dense", "preparation", "recording", "training"}),
         "build": frozenset({"*", "frozen", "dense", "gradient", "posterior", "training", "preparation"}),
         "run": frozenset({"*", "recipe", "gradient", "preparation", "recording", "build", "cost", "evidence"}),
-        "diagnosis": frozenset({"*", "stages", "recipe", "preparation", "recording"}),
+        "diagnosis": frozenset({"*", "stages", "recipe", "preparation", "recording", "run"}),
         "estimator": frozenset({"*", "recipe", "frozen"}),
     },
 }

@@ -43,6 +43,8 @@ _STAGES = {
     "landscape": "landscape",
     "gradients": "gradients",
     "deviation": "deviation",
+    "solve": "linear head",
+    "train": "training from random weights",
     "rank": "backbones",
 }
 
@@ -90,7 +92,8 @@ _Check = Annotated[
         "--check",
         metavar="NAME",
         rich_help_panel=_SCOPE,
-        help="transfer, feasibility, curvature, landscape, gradients or deviation; all if absent; repeat it.",
+        help="transfer, feasibility, curvature, landscape, gradients or deviation, all of these if absent; or "
+        "affinity, which trains the network from random weights; repeat it.",
     ),
 ]
 _Select = Annotated[

@@ -36,6 +36,7 @@ from regraft.diagnose.landscape.plane import Plane, Profile, plane, profile
 from regraft.diagnose.landscape.surrogate import Surrogate, surrogate, surrogate_plane
 from regraft.diagnose.objective import Objective
 from regraft.diagnose.spread import Spread
+from regraft.diagnose.transfer.affinity import affinity
 from regraft.diagnose.transfer.estimate import Estimate, NotApplicable
 from regraft.diagnose.transfer.ranking import Agreement, Difference, Place, Ranking, rank_models, weighted_kendall
 from regraft.diagnose.transfer.scores import SCORES, scores
@@ -82,6 +83,7 @@ __all__ = [
     "Spread",
     "Surrogate",
     "Variation",
+    "affinity",
     "axes",
     "batch_variation",
     "curvature",

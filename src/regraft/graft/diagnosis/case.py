@@ -29,7 +29,7 @@ from regraft.linear import Dense, FeatureDesign
 from regraft.network import Network, reinitialised, settled
 from regraft.record import Finding, Ledger
 
-__all__ = ["NONE", "RANDOM", "Looked", "Scope", "case_of_model", "case_of_run", "probing", "repeats"]
+__all__ = ["NONE", "RANDOM", "Looked", "Scope", "case_of_model", "case_of_run", "copies", "probing", "repeats"]
 
 RANDOM, NONE = "random", "none"
 _SCRATCH = "scratch"
@@ -101,18 +101,18 @@ def probing(
     source = values.get(_LOGITS)
     task = _task(ready, options)
     shares = None if source is None or source.shape[1] < 2 else source.double().softmax(1)
-    groups = ready.fit.hashes if task.groups is None and _copies(ready.fit) else task.groups
+    groups = ready.fit.hashes if task.groups is None and copies(ready.fit) else task.groups
     return ready, Labelled(values[_EMBEDDING], task.response, shares, groups)
 
 
-def _copies(rows: Manifest) -> int:
+def copies(rows: Manifest) -> int:
     """How many rows repeat another."""
     return len(rows) - len(set(rows.hashes))
 
 
 def repeats(rows: Manifest) -> tuple[Finding, ...]:
     """What is said where rows are repeated."""
-    if not (count := _copies(rows)):
+    if not (count := copies(rows)):
         return ()
     kept = "by the groups that were given" if rows.groups is not None else "with it"
     return (

@@ -10,13 +10,14 @@ from typing import Any
 
 from regraft.diagnose.checks.all import CHECKS
 from regraft.diagnose.checks.check import Check, examine
-from regraft.errors import RecipeError
+from regraft.errors import RecipeError, RegraftError
+from regraft.graft.diagnosis.affinity import AFFINITY, measured
 from regraft.graft.diagnosis.case import NONE, RANDOM, Looked, Scope, case_of_model, case_of_run
 from regraft.graft.options import Options
 from regraft.graft.preparation import Progress
 from regraft.graft.recording import backbone_of, data_of, task_of, versions
 from regraft.network import Network
-from regraft.record import Ledger, Record
+from regraft.record import Finding, Ledger, Record
 
 __all__ = ["chosen", "diagnose"]
 
@@ -50,7 +51,7 @@ def diagnose(
         against: ``random`` (of a model, its default), another run folder (of a run), or ``none`` (its default).
         source: rows of a source task with the same classes, of a model, for ``feasibility``.
         checks: of ``transfer``, ``feasibility``, ``curvature``, ``landscape``, ``gradients`` and ``deviation``; all by
-            default.
+            default. And, of a model, ``affinity``: it trains the network from random weights, so it must be asked for.
         scope: how many rows, which parameters, how many eigenvalues and points.
         options: of the pass and the head.
         progress: called with (stage, done, total).
@@ -64,11 +65,13 @@ def diagnose(
         RegraftError: a mistake of the user's, in one sentence. A check that does not apply raises nothing: its finding
             says why.
     """
-    wanted = chosen(checks)
+    wanted, trains = chosen(checks)
     scope, options, ledger = scope or Scope(), options or Options(), Ledger()
     looked: Looked
     common: dict[str, Any] = {"progress": progress, **columns}
     if run is not None:
+        if trains:
+            raise RecipeError("domain affinity is a backbone's, not a run's", do="give --model, not --run")
         if source is not None:
             raise RecipeError("a source task is asked about before training", do="give the backbone, not a run")
         common |= {"against": NONE if against is None else against, "model": model}
@@ -81,6 +84,12 @@ def diagnose(
         raise RecipeError("nothing is named to be diagnosed", expected="--model NAME or --run RUN")
     findings, figures = examine(looked.case, wanted, ledger, progress)
     ready, subjects = looked.ready, looked.case.subjects
+    if trains:
+        try:
+            finding, figures[AFFINITY] = measured(ready, options, ledger, progress)
+        except RegraftError as error:
+            finding = Finding(AFFINITY, "Domain affinity not measured", "not-applicable", detail=str(error))
+        findings = (*findings, finding)
     figures["subjects"] = [subject.name for subject in subjects]
     if subjects:
         figures["rows"] = subjects[0].objective.rows
@@ -104,15 +113,15 @@ def diagnose(
     )
 
 
-def chosen(names: str | Sequence[str]) -> tuple[Check, ...]:
-    """Checks by name, in the order in which they run; all for none.
+def chosen(names: str | Sequence[str]) -> tuple[tuple[Check, ...], bool]:
+    """Checks by name, in the order in which they run, all that train nothing for none; and whether affinity is asked.
 
     Raises:
         RecipeError: a name is none.
     """
     known, names = {check.name: check for check in CHECKS}, [names] if isinstance(names, str) else names
-    if unknown := [name for name in names if name not in known]:
-        near = get_close_matches(unknown[0], known, 1)
+    if unknown := [name for name in names if name not in {*known, AFFINITY}]:
+        near = get_close_matches(unknown[0], [*known, AFFINITY], 1)
         do = f"did you mean {near[0]}?" if near else ""
-        raise RecipeError(f"no check is called {unknown[0]!r}", expected=", ".join(known), do=do)
-    return tuple(check for check in CHECKS if not names or check.name in names)
+        raise RecipeError(f"no check is called {unknown[0]!r}", expected=", ".join([*known, AFFINITY]), do=do)
+    return tuple(check for check in CHECKS if not names or check.name in names), AFFINITY in names

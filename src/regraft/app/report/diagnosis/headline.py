@@ -13,11 +13,12 @@ __all__ = ["headline"]
 _SAID = 2  # findings that stand for a diagnosis
 # what says most about a backbone, or about a training, first
 _TELLING = (
-    "features-fit", "feasibility", "flatness", "deviation", "landscape-rise", "no-minimum", "gradient-scale",
-    "variation", "stable-rate",
+    "features-fit", "domain-affinity", "feasibility", "flatness", "deviation", "landscape-rise", "no-minimum",
+    "gradient-scale", "variation", "stable-rate",
 )  # fmt: skip
 _FIGURES = {"transfer": "scores of the features", "feasibility": "feasibility", "curvature": "curvature",
-            "landscape": "the landscape", "gradients": "gradients", "deviation": "the weights' way"}  # fmt: skip
+            "landscape": "the landscape", "gradients": "gradients", "deviation": "the weights' way",
+            "affinity": "domain affinity"}  # fmt: skip
 
 
 def headline(record: Record) -> tuple[Piece, ...]:

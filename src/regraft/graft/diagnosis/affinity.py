@@ -1,0 +1,103 @@
+"""Domain affinity of a task: two recipes on the same rows, one with the pretrained weights, one without."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from regraft.data import Manifest, holdout
+from regraft.diagnose.transfer.affinity import affinity
+from regraft.errors import DataError, RecipeError
+from regraft.graft.diagnosis.case import copies
+from regraft.graft.options import Options
+from regraft.graft.preparation import Prepared, Progress
+from regraft.graft.protocol import FRACTION
+from regraft.graft.run import Run, adapt
+from regraft.record import Finding, Ledger
+
+__all__ = ["AFFINITY", "measured", "scored_apart"]
+
+AFFINITY = "affinity"
+_LINEAR, _SCRATCH = "probe", "scratch"
+
+
+def measured(
+    ready: Prepared, options: Options, ledger: Ledger, progress: Progress | None
+) -> tuple[Finding, dict[str, Any]]:
+    """Adapt by a linear head and from random weights, and compare them on rows that neither saw.
+
+    These are the test split, else the validation split, else a seeded fifth that no group crosses.
+
+    Returns:
+        what it came to, and its figure.
+
+    Raises:
+        RegraftError: labels that are not classes, too few rows, or a network whose weights cannot be drawn anew.
+    """
+    rows, target = ready.manifest, ready.manifest.target
+    if target is None or target.kind not in ("binary", "multiclass"):
+        kind = "no" if target is None else target.kind
+        raise RecipeError("domain affinity is a difference of accuracies", expected="classes", got=f"{kind} labels")
+    rows = scored_apart(rows, options.seed)
+    options = replace(options, metric="accuracy", limit=None)
+    with ledger.stage(AFFINITY) as extra:
+        runs = [
+            adapt(rows, ready.network, method=name, options=options, progress=progress) for name in (_LINEAR, _SCRATCH)
+        ]
+        costs = [cost for run in runs for cost in run.record.costs]
+        extra["flops"] = sum(cost.flops for cost in costs)
+        extra["backbone_passes"] = sum(cost.backbone_passes for cost in costs)
+    (ids, *named), (same, *other) = map(_predicted, runs)
+    if ids != same:
+        raise DataError("two runs scored other rows", expected=f"{len(ids)} rows, the same", got=f"{len(same)}")
+    codes = {name: code for code, name in enumerate(target.classes)}
+    truth, linear, scratch = ([codes[name] for name in names] for names in (*named, other[1]))
+    scored = rows.take(rows.rows_of("test"))
+    found = affinity(linear=linear, scratch=scratch, labels=truth, groups=scored.groups, seed=options.seed)
+    accuracy = [float(np.mean(np.equal(predicted, truth))) for predicted in (linear, scratch)]
+    figure = {"value": found.value, "low": found.low, "high": found.high, "rows": len(ids),
+              "linear": accuracy[0], "scratch": accuracy[1]}  # fmt: skip
+    spent = next(cost.seconds for cost in reversed(ledger.costs) if cost.stage == AFFINITY)
+    return replace(_finding(figure, len(rows.rows_of("train"))), cost_seconds=spent), figure
+
+
+def scored_apart(rows: Manifest, seed: int) -> Manifest:
+    """The rows, those that score called the test split: so the final network need not be trained on them, too."""
+    if rows.groups is None and copies(rows):
+        rows = replace(rows, groups=rows.hashes)
+    parts = np.array(rows.split)
+    if not (parts == "test").any():
+        held = parts == "validation"
+        held = held if held.any() else holdout(rows.target, rows.groups, FRACTION, seed + 1)  # type: ignore[arg-type]
+        rows = replace(rows, split=tuple(np.where(held, "test", "train").tolist()))
+    return rows
+
+
+def _predicted(run: Run) -> tuple[list[str], list[str], list[str]]:
+    """Ids, truths and predictions of the rows of the test split."""
+    head, *lines = run.rows
+    columns = [head.index(name) for name in ("id", "truth", "predicted")]
+    tested = [line for line in lines if line[head.index("part")] == "test"]
+    ids, truth, predicted = ([line[column] for line in tested] for column in columns)
+    return ids, truth, predicted
+
+
+def _finding(figure: dict[str, Any], trained: int) -> Finding:
+    value, low, high = figure["value"], figure["low"], figure["high"]
+    points = f"{100 * abs(value):.1f} points"
+    if low > 0:
+        title, advice = f"The pretrained features are worth {points} over training from random weights", ""
+    elif high < 0:
+        title = f"Training from random weights beats a linear head on the last layer by {points}"
+        advice = "The task lies far from the pretraining: try --method all-layers, head2toe or finetune."
+    else:
+        title = "The rows do not tell a linear head on the last layer from training from random weights"
+        advice = "Features of other layers may serve better: try --method all-layers or head2toe."
+    detail = (
+        f"On {figure['rows']:,} rows that neither saw the linear head is right on {100 * figure['linear']:.1f} %, the "
+        f"network trained from random weights on {trained:,} rows on {100 * figure['scratch']:.1f} %; the difference "
+        "is the domain affinity. Its interval is over these rows, of one training."
+    )
+    return Finding("domain-affinity", title, "advice" if advice else "info", value, "", low, high, detail, advice)

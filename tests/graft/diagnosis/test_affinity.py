@@ -1,0 +1,77 @@
+"""Domain affinity from data and a backbone: the scores of two adaptations on the same rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.features.toy import toy_manifest, toy_network
+
+from regraft.errors import RecipeError
+from regraft.graft import Options, adapt, diagnose
+from regraft.graft.diagnosis.affinity import scored_apart
+
+
+@pytest.fixture(scope="module")
+def options(tmp_path_factory):
+    return Options(folds=3, cache=tmp_path_factory.mktemp("cache"), batch_size=8)
+
+
+def split(rows: int):
+    """Two thirds to train on, the others to score."""
+    manifest = toy_manifest(rows)
+    return replace(manifest, split=tuple("train" if row // 3 % 3 else "test" for row in range(rows)))
+
+
+def test_it_is_the_difference_of_two_runs_on_the_test_split(options):
+    record = diagnose(split(60), toy_network(7), checks="affinity", options=options)
+    figure = record.figures["affinity"]
+    linear, scratch = (
+        adapt(split(60), toy_network(7), method=method, options=options).score.value for method in ("probe", "scratch")
+    )
+    assert figure["linear"] == pytest.approx(linear)
+    assert figure["scratch"] == pytest.approx(scratch)
+    assert figure["value"] == pytest.approx(linear - scratch, abs=1e-12)
+    assert figure["low"] <= figure["value"] <= figure["high"]
+    assert figure["rows"] == 21
+    (finding,) = record.findings
+    assert (finding.code, finding.value) == ("domain-affinity", figure["value"])
+    cost = next(cost for cost in record.costs if cost.stage == "affinity")
+    assert finding.cost_seconds == cost.seconds > 0
+    assert cost.flops > 0
+    assert cost.backbone_passes > 10
+
+
+def test_without_a_split_a_fifth_scores_and_copies_stay_together():
+    manifest = toy_manifest(40)
+    assert scored_apart(manifest, 0).split.count("test") == 8
+    twice = scored_apart(manifest.take(np.repeat(np.arange(40), 2)), 0)
+    parts = np.array(twice.split).reshape(40, 2)
+    assert (parts[:, 0] == parts[:, 1]).all()
+    assert set(twice.split) == {"train", "test"}
+
+
+def test_a_validation_split_scores_where_there_is_no_test_split():
+    manifest = split(60)
+    named = replace(manifest, split=tuple("validation" if part == "test" else part for part in manifest.split))
+    assert scored_apart(named, 0).split == manifest.split == scored_apart(manifest, 0).split
+
+
+def test_numbers_have_none(options):
+    manifest = toy_manifest(30)
+    target = replace(manifest.target, kind="regression", classes=("y",), values=np.linspace(0.0, 1.0, 30)[:, None])
+    record = diagnose(replace(manifest, target=target), toy_network(7), checks="affinity", options=options)
+    (finding,) = record.findings
+    assert finding.severity == "not-applicable"
+    assert "classes" in finding.detail
+    assert "regression" in finding.detail
+    assert "affinity" not in record.figures
+
+
+def test_it_is_no_runs_and_only_where_asked_for(options, tmp_path):
+    with pytest.raises(RecipeError, match="backbone's, not a run's"):
+        diagnose(toy_manifest(30), run=tmp_path, checks="affinity", options=options)
+    with pytest.raises(RecipeError, match="did you mean affinity"):
+        diagnose(toy_manifest(30), toy_network(7), checks="afinity", options=options)
+    assert "affinity" not in diagnose(toy_manifest(30), toy_network(7), checks="transfer", options=options).figures
