@@ -37,6 +37,7 @@ def test_it_is_the_difference_of_two_runs_on_the_test_split(options):
     assert figure["rows"] == 21
     (finding,) = record.findings
     assert (finding.code, finding.value) == ("domain-affinity", figure["value"])
+    assert any("Head2Toe" in source for source in record.citations)
     cost = next(cost for cost in record.costs if cost.stage == "affinity")
     assert finding.cost_seconds == cost.seconds > 0
     assert cost.flops > 0

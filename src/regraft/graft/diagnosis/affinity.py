@@ -14,12 +14,14 @@ from regraft.graft.diagnosis.case import copies
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.protocol import FRACTION
+from regraft.graft.recipe import METHODS
 from regraft.graft.run import Run, adapt
 from regraft.record import Finding, Ledger
 
-__all__ = ["AFFINITY", "measured", "scored_apart"]
+__all__ = ["AFFINITY", "SOURCE", "measured", "scored_apart"]
 
 AFFINITY = "affinity"
+SOURCE = METHODS["all-layers"].citation
 _LINEAR, _SCRATCH = "probe", "scratch"
 
 
@@ -91,7 +93,7 @@ def _finding(figure: dict[str, Any], trained: int) -> Finding:
         title, advice = f"The pretrained features are worth {points} over training from random weights", ""
     elif high < 0:
         title = f"Training from random weights beats a linear head on the last layer by {points}"
-        advice = "The task lies far from the pretraining: try --method all-layers, head2toe or finetune."
+        advice = "The last layer is far from what the task needs: try --method all-layers, head2toe or finetune."
     else:
         title = "The rows do not tell a linear head on the last layer from training from random weights"
         advice = "Features of other layers may serve better: try --method all-layers or head2toe."

@@ -11,7 +11,7 @@ from typing import Any
 from regraft.diagnose.checks.all import CHECKS
 from regraft.diagnose.checks.check import Check, examine
 from regraft.errors import RecipeError, RegraftError
-from regraft.graft.diagnosis.affinity import AFFINITY, measured
+from regraft.graft.diagnosis.affinity import AFFINITY, SOURCE, measured
 from regraft.graft.diagnosis.case import NONE, RANDOM, Looked, Scope, case_of_model, case_of_run
 from regraft.graft.options import Options
 from regraft.graft.preparation import Progress
@@ -108,7 +108,7 @@ def diagnose(
         seeds={"seed": options.seed},
         versions=versions(),
         command=command,
-        citations=(CITATION,),
+        citations=(CITATION, SOURCE) if trains else (CITATION,),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
 
