@@ -109,7 +109,7 @@ def adapt(
     for methods that train measured on a held-out fifth. What was computed is kept in the cache, so that
     the same command goes on where it stopped.
     """
-    from regraft.graft import Options, estimate, prepare, with_gradients
+    from regraft.graft import Options, estimate, joined, prepare, with_gradients
     from regraft.graft import adapt as run_adapt
 
     recipe = with_gradients(method, mode, theta2).altered(**_settings(training or {}))
@@ -126,10 +126,11 @@ def adapt(
         show_json(summary(record)) if as_json else say_estimate(record)
         return
     check_folder(output or Path("runs"))
-    with Bars(STAGES) as bars:
+    with joined() as team, Bars(STAGES, silent=not team.first) as bars:
         run = run_adapt(data, model, method=recipe, options=options, progress=bars, command=command_line(), **columns)
-    folder = output or Path("runs") / slug(run.record)
-    _finish(run, folder, embed, as_json)
+    if team.first:
+        folder = output or Path("runs") / slug(run.record)
+        _finish(run, folder, embed, as_json)
 
 
 def _finish(run: Any, folder: Path, embed: bool, as_json: bool) -> None:

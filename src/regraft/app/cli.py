@@ -60,6 +60,8 @@ def run(arguments: list[str]) -> int:
 
     A reader that closes the pipe early, such as ``head``, has what it wanted: 0, and no word.
     """
+    if _left_to_the_first(arguments):
+        return 0
     try:
         return _run(arguments)
     except BrokenPipeError as error:
@@ -72,6 +74,11 @@ def run(arguments: list[str]) -> int:
         return _fault(arguments, closed)
     _drop_output()
     return 0
+
+
+def _left_to_the_first(arguments: list[str]) -> bool:
+    """Whether this is one of several processes of a launcher, and what is asked for needs but one of them."""
+    return os.environ.get("RANK", "0") != "0" and ("adapt" not in arguments[:1] or "--dry-run" in arguments)
 
 
 def _drop_output() -> None:

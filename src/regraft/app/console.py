@@ -95,13 +95,13 @@ class Bars:
     Call it with (stage, done, total), as often as you like.
     """
 
-    def __init__(self, names: dict[str, str] | None = None) -> None:
-        self._names = names or {}
+    def __init__(self, names: dict[str, str] | None = None, *, silent: bool = False) -> None:
+        self._names, self._silent = names or {}, silent
         self._tasks: dict[str, Any] = {}
         self._progress: Any = None
 
     def __enter__(self) -> Bars:
-        if sys.stderr.isatty():
+        if sys.stderr.isatty() and not self._silent:
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 

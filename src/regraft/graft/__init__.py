@@ -21,6 +21,7 @@ from regraft.graft.stages.changes import Changes
 from regraft.graft.stages.features import Features, Select, Solve
 from regraft.graft.stages.gradient import Gradients, SetHead
 from regraft.graft.stages.training import Probe, Reinitialise, Train
+from regraft.graft.team import Team, joined
 from regraft.graft.view import View
 
 __all__ = [
@@ -44,6 +45,7 @@ __all__ = [
     "SetHead",
     "Solve",
     "Task",
+    "Team",
     "Train",
     "View",
     "adapt",
@@ -51,6 +53,7 @@ __all__ = [
     "estimate",
     "gradient_features",
     "head_exchange",
+    "joined",
     "load_artifact",
     "pick_device",
     "predict_over_crops",

@@ -17,6 +17,7 @@ from regraft.graft.protocol import check_protocol
 from regraft.graft.recipe import Recipe, find_recipe
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.training import Reinitialise, Train
+from regraft.graft.team import Team
 from regraft.network import ImagePreprocess, Network, load, reinitialised
 from regraft.record import Ledger
 
@@ -205,8 +206,11 @@ def _labelled(manifest: Manifest) -> tuple[Manifest, int]:
 
 
 def swept(ready: Prepared, options: Options, ledger: Ledger, progress: Progress | None) -> tuple[Store, Store | None]:
-    """The pass over the fit rows and the test rows, or what the store has of it."""
-    with ledger.stage("sweep") as extra:
+    """The pass over the fit rows and the test rows, or what the store has of it.
+
+    Of several processes that train together the first makes the pass, and the others find what it stored.
+    """
+    with ledger.stage("sweep") as extra, Team.current().one_after_the_first():
         stores = _stored(ready, options)
         if not all(stores):
             # What was swept before was readable then; only rows that are new are looked at before the pass. With

@@ -3,6 +3,9 @@
 What happens at step t is a function of the configuration, the rows and the weights before it alone: the
 order of the rows is drawn from (seed, epoch), an augmentation from (row, epoch, seed), the learning rate
 from t. So a run that was killed and started again ends with the bytes of one that was not.
+
+Several processes (:mod:`regraft.graft.team`) take a part of every batch each; as many parts one after the other in one
+process, ``Loop(accumulate=…)``, are the same sums.
 """
 
 from __future__ import annotations
@@ -23,6 +26,7 @@ from regraft.errors import DataError, RecipeError, RegraftError
 from regraft.files import canonical_json, digest
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, TrainConfig
+from regraft.graft.team import Team
 from regraft.graft.training.checkpoint import read, tensor_digest, write
 from regraft.graft.training.descent import Average, Descent
 from regraft.graft.training.objective import Criterion, Objective
@@ -166,6 +170,8 @@ class Training:
         if config.loop.patience is not None and validation is None:
             raise RecipeError("stopping early needs rows that say when", do="give validation rows, or no patience")
         module.to(device)
+        self.team = Team.current()
+        self.team.agree(list(module.state_dict().values()))
         self.module, self.rows, self.config, self.validation = module, rows, config, validation
         self.objective: Criterion = objective or Objective()
         self.folder, self.device = folder, device
@@ -175,7 +181,8 @@ class Training:
         frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
         start = tensor_digest(module.state_dict())
         mode = str(getattr(module, "identity", ""))  # such as which statistics its normalisation uses
-        self.key = digest(settings, self.objective.key, rows.key, held, start, mode, *frozen)
+        parts = [str(self.team.size)] if self.team.size > 1 else []
+        self.key = digest(settings, self.objective.key, rows.key, held, start, mode, *frozen, *parts)
         self.descent = Descent(module, config.optimiser, scales)
         beta = config.loop.average
         self.average = None if beta is None else Average.of(module, beta)
@@ -193,11 +200,12 @@ class Training:
         """Go on from the folder's checkpoint if there is one, or clear it."""
         if self.folder is None:
             return
-        if resume and (self.folder / CHECKPOINT).is_file():
+        if self.team.agreed(resume and (self.folder / CHECKPOINT).is_file()):
             self.restore()
-            return
-        for name in (CHECKPOINT, BEST):
-            (self.folder / name).unlink(missing_ok=True)
+        elif self.team.first:
+            for name in (CHECKPOINT, BEST):
+                (self.folder / name).unlink(missing_ok=True)
+        self.team.wait()
 
     def advance(
         self,
@@ -238,7 +246,7 @@ class Training:
                 if self.watch is not None:
                     self.watch.epoch(epoch + 1)
             at_end = self.step == self.total or (ended and not self.sparing)
-            if at_end or time.monotonic() - saved >= every_seconds:
+            if at_end or self.team.agreed(time.monotonic() - saved >= every_seconds):
                 self.save()
                 saved = time.monotonic()
             if progress is not None:
@@ -259,19 +267,24 @@ class Training:
         self.module.train()
         self.descent.zero()
         value, right = 0.0, 0.0
-        for part in parts(batch, self.config.loop.accumulate):
+        for part in parts(batch, self.config.loop.accumulate * self.team.size)[self.team.rank :: self.team.size]:
+            if not len(part):  # a batch of fewer rows than processes
+                continue
             inputs = place(self.rows.inputs(part, epoch, self.config.seed), self.device)
             labels = self.rows.targets(part, epoch, self.config.seed).to(self.device)
             with self._precision():
                 outputs = self.module(inputs)
             loss = self.objective.loss(outputs.float(), labels, self.config.label_smoothing)
             loss = loss * (len(part) / len(batch)) if len(part) < len(batch) else loss
-            amount = loss.item()
-            if not math.isfinite(amount):
-                self._diverge(f"the loss became {amount}", epoch)
             loss.backward()
-            value += amount
+            value += loss.item()
             right += self.objective.right(outputs.detach(), labels) or 0.0
+        value, right = self.team.sum(torch.tensor([value, right], dtype=torch.float64)).tolist()
+        if not math.isfinite(value):
+            self._diverge(f"the loss became {value}", epoch)
+        self.team.add_gradients(self.descent.parameters)
+        if self.team.size > 1:
+            self.team.agree(self._moving_statistics())
         if self.watch is not None:
             self.watch.gradients(self.step)
         self.descent.step(self.config.schedule.scale(self.step, self.total))
@@ -281,6 +294,10 @@ class Training:
         for index, amount in enumerate((value * len(batch), right, len(batch))):
             self.sums[index] += amount
         return value
+
+    def _moving_statistics(self) -> list[Tensor]:
+        """Running means and variances that follow the rows of a process."""
+        return [value for part in self.module.modules() if part.training for value in part.buffers(recurse=False)]
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self.config.loop.precision == "float32":
@@ -298,7 +315,7 @@ class Training:
         if not all(bool(torch.isfinite(v).all()) for v in self.module.state_dict().values()):
             self._diverge("a weight is no longer finite", epoch - 1)
         loss, right, seen = self.sums
-        score = None if self.validation is None else self.scored(self.validation)[0]
+        score = None if self.validation is None else self.team.agreed(self.scored(self.validation)[0])
         self.history.append(Epoch(epoch, loss / seen, right / seen if self.objective.counts else None, score))
         self.sums = [0.0, 0.0, 0.0]
         value = -loss / seen if score is None else score
@@ -306,7 +323,9 @@ class Training:
             self.best, self.best_value = epoch, value
             tensors = dict(self.module.state_dict()) if self.average is None else self.average.tensors
             if self.folder is not None:
-                write(self.folder / BEST, tensors, {"epoch": epoch})
+                if self.team.first:
+                    write(self.folder / BEST, tensors, {"epoch": epoch})
+                self.team.wait()
             else:
                 self.kept = {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
@@ -351,7 +370,7 @@ class Training:
                 if cuda and "cuda" in self.random:
                     torch.cuda.set_rng_state(self.random["cuda"], self.device)
             else:
-                torch.manual_seed(self.config.seed)
+                torch.manual_seed(self.config.seed + self.team.rank)
             try:
                 yield
             finally:
@@ -369,7 +388,9 @@ class Training:
             return
         tensors = {f"model.{name}": value for name, value in self.module.state_dict().items()}
         tensors |= {f"optimiser.{name}": value for name, value in self.descent.tensors().items()}
-        tensors |= {f"random.{name}": value for name, value in self._random_now().items()}
+        for name, value in self._random_now().items():
+            for rank, drawn in enumerate(self.team.gathered(value)):
+                tensors[f"random.{name}" if not rank else f"random.{name}.{rank}"] = drawn
         if self.average is not None:
             tensors |= {f"average.{name}": value for name, value in self.average.tensors.items()}
         state = {
@@ -383,7 +404,9 @@ class Training:
         if self.watch is not None:
             noted, state["watch"] = self.watch.state()
             tensors |= {f"watch.{name}": value for name, value in noted.items()}
-        write(self.folder / CHECKPOINT, tensors, state)
+        if self.team.first:
+            write(self.folder / CHECKPOINT, tensors, state)
+        self.team.wait()
 
     def restore(self) -> None:
         """The inverse of :meth:`save`."""
@@ -402,7 +425,8 @@ class Training:
             kinds[kind][rest] = value
         self.module.load_state_dict(kinds["model"])
         self.descent.restore(kinds["optimiser"])
-        self.random = kinds["random"]
+        own = {f"{name}.{self.team.rank}" if self.team.rank else name: name for name in ("cpu", "cuda")}
+        self.random = {own[name]: value for name, value in kinds["random"].items() if name in own}
         if self.average is not None:
             for name, value in kinds["average"].items():
                 self.average.tensors[name].copy_(value)

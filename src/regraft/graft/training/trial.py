@@ -18,6 +18,7 @@ from regraft.graft.adapted import Adapted
 from regraft.graft.options import Level
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning
+from regraft.graft.team import Team
 from regraft.graft.training.finetune import grafted, lay_out, step_flops, training
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.loop import DivergedError, Epoch, Outcome
@@ -65,7 +66,9 @@ class Work:
 
     def clear(self) -> None:
         """Delete what this run kept: its result is safe elsewhere."""
-        for path in sorted(self.used):
+        team = Team.current()
+        team.wait()
+        for path in sorted(self.used) if team.first else ():
             shutil.rmtree(path, ignore_errors=True)
 
     def trained(self, rows: int, flops: int) -> None:
@@ -150,7 +153,8 @@ class Trial:
         run = training(module, self.rows, self.config, objective, judges, None)
         run.folder, run.watch = work.place(run.key), self.watch
         noted = run.folder / "judged.json"
-        if self.held is not None and self.share < 1 and noted.is_file():
+        team = run.team
+        if self.held is not None and self.share < 1 and team.agreed(noted.is_file()):
             self._recall(noted)
             return None
         if self.watch is not None:
@@ -178,9 +182,10 @@ class Trial:
             work.rows += self.watch.rows_passed
         if self.held is not None:
             score, self.outputs = run.scored(self.held)
-            self.value = (score, -float(objective.loss(self.outputs, self.held.labels)))
+            self.value = (team.agreed(score), team.agreed(-float(objective.loss(self.outputs, self.held.labels))))
             work.rows += len(self.held)
-            write_json(noted, {"value": self.value, "outcome": dataclasses.asdict(self.outcome)})
+            if team.first:
+                write_json(noted, {"value": self.value, "outcome": dataclasses.asdict(self.outcome)})
         return module.result()
 
     def _recall(self, noted: Path) -> None:
