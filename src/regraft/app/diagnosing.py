@@ -263,6 +263,10 @@ def _ranked(record: Record) -> list[tuple[str, str]]:
     rows = record.figures.get("ranking", {}).get("models", [])
     width = max((len(row["name"]) for row in rows), default=0)
     return [
-        (f"{row['place']:g}", f"{row['name']:<{width}}  {row['value']:.4g}  {row['low']:.4g} to {row['high']:.4g}")
+        (
+            row["standing"],
+            f"{row['name']:<{width}}  {row['value']:.4g}  {row['low']:.4g} to {row['high']:.4g}  "
+            f"({row['parameters']:,} parameters)",
+        )
         for row in rows
     ]

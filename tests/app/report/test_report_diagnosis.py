@@ -79,7 +79,8 @@ def figures() -> dict[str, Any]:
         "ranking": {
             "lead": "By logme.", "note": "", "names": ["logme", "leep"],
             "models": [
-                {"place": i + 1.0, "name": f"org/{n}", "value": 0.8 - i, "low": 0.7 - i, "high": 0.9 - i,
+                {"place": i + 1.0, "standing": f"{i + 1}", "parameters": 1234 + i, "name": f"org/{n}",
+                 "value": 0.8 - i, "low": 0.7 - i, "high": 0.9 - i,
                  "tied": ["b"] if n == "c" else [], "scores": {"logme": 0.8 - i}, "seconds": 3.0}
                 for i, n in enumerate("abc")
             ],
@@ -128,6 +129,7 @@ def test_numbers_are_those_of_the_figures() -> None:
     first, _, third = ranking(record()).places
     assert (first.place, first.others, first.seconds) == ("1", (("0.800", 0.8), ("", "")), 3.0)
     assert first.low < first.at < first.high
+    assert plain(first.size) == "1,234 parameters"
     assert third.tied == "b"
     assert [row.slope for row in gradients(record()).rows] == ["−0.100 ± 0.010"] * 2
 

@@ -346,7 +346,10 @@ class TestRank:
         assert pair["value"] == pytest.approx(0, abs=1e-9)
         assert not pair["real"]
         assert "ties" in codes(record)
-        assert [place["place"] for place in record.figures["ranking"]["models"]] == [1.5, 1.5]
+        models = record.figures["ranking"]["models"]
+        assert [place["place"] for place in models] == [1.5, 1.5]
+        assert [place["standing"] for place in models] == ["1=", "1="]
+        assert {place["parameters"] for place in models} == {sum(p.numel() for p in toy_network().module.parameters())}
 
     def test_the_same_network_twice_is_called_so(self, options):
         record = rank(toy_manifest(60), [toy_network(), toy_network()], options=options)

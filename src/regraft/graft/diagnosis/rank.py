@@ -13,7 +13,7 @@ from regraft.data import scan
 from regraft.diagnose.checks.check import Labelled
 from regraft.diagnose.checks.transfer import main_score, scored
 from regraft.diagnose.transfer.estimate import Estimate
-from regraft.diagnose.transfer.ranking import Ranking, rank_models
+from regraft.diagnose.transfer.ranking import Place, Ranking, rank_models
 from regraft.diagnose.transfer.reliability import Reliability, reliability
 from regraft.diagnose.transfer.scores import SCORES
 from regraft.errors import DataError, RecipeError
@@ -79,7 +79,10 @@ def rank(
     )  # fmt: skip
     first, second = (found[place.name] for place in order.places[:2])
     known = reliability(by) if task["kind"] in _MEASURED else None
-    said = _findings(order, alike=course is not None, same=first.fingerprint == second.fingerprint, known=known)
+    smaller = None if course is not None or first.parameters == second.parameters else order.places[0].name
+    if smaller is not None and second.parameters < first.parameters:
+        smaller = order.places[1].name
+    said = _findings(order, smaller=smaller, same=first.fingerprint == second.fingerprint, known=known)
     figure = _figure(order, found, known)
     if course is not None:
         said, figure = (*course.findings(names, order), *said), {**figure, "course": course.figure(names, order)}
@@ -108,6 +111,7 @@ class _Seen:
     estimates: dict[str, Estimate]
     skipped: dict[str, str]
     fingerprint: str
+    parameters: int
     seconds: float
 
 
@@ -133,6 +137,7 @@ def _looked(
             {each.name: each for each in every if isinstance(each, Estimate)},
             {each.name: each.reason for each in every if not isinstance(each, Estimate)},
             ready.network.fingerprint,
+            ready.network.about.parameters,
             time.perf_counter() - began,
         )
         if progress:
@@ -156,8 +161,8 @@ def _guessing(order: Ranking, guess: float | None) -> tuple[Finding, ...]:
     return (Finding("features-fit", title, "warning", best.value, "", best.low, best.high),)
 
 
-def _findings(order: Ranking, *, alike: bool, same: bool, known: Reliability | None) -> tuple[Finding, ...]:
-    """Of backbones that are ``alike`` none is cheaper; ``same`` are the first two where they have equal weights."""
+def _findings(order: Ranking, *, smaller: str | None, same: bool, known: Reliability | None) -> tuple[Finding, ...]:
+    """Which of the first two is ``smaller``, if one is; ``same`` are they where they have equal weights."""
     by = order.score
     first, second = order.places[0], order.places[1]
     lead = order.between(first.name, second.name)
@@ -166,9 +171,9 @@ def _findings(order: Ranking, *, alike: bool, same: bool, known: Reliability | N
     if first.rank == second.rank:
         title = f"{first.name} and {second.name} tie by {by}"
     if same:
-        title, alike = f"{first.name} and {second.name} are the same network", True
+        title = f"{first.name} and {second.name} are the same network"
     detail = f"{first.value:.4g} beside {second.value:.4g}: {lead.value:+.3g} ({lead.low:+.3g} to {lead.high:+.3g})."
-    advice = "" if sure or alike else "Take the smaller or cheaper of them, or adapt both and compare."
+    advice = "" if sure or same or smaller is None else f"Take {smaller}, the smaller, or adapt both and compare."
     severity: Severity = "advice" if advice else "info"
     said = [Finding("first", title, severity, lead.value, "", lead.low, lead.high, detail, advice)]
     if order.unsure:
@@ -183,6 +188,12 @@ def _findings(order: Ranking, *, alike: bool, same: bool, known: Reliability | N
     return tuple(said)
 
 
+def _standing(place: Place, places: Sequence[Place]) -> str:
+    """A place as people write it: equal scores share the first of their places, ``2=``."""
+    equal = sum(other.rank == place.rank for other in places)
+    return f"{place.rank - (equal - 1) / 2:g}{'=' if equal > 1 else ''}"
+
+
 def _figure(order: Ranking, found: dict[str, _Seen], known: Reliability | None) -> dict[str, Any]:
     tied: dict[str, list[str]] = {place.name: [] for place in order.places}
     for pair in order.unsure:
@@ -195,10 +206,11 @@ def _figure(order: Ranking, found: dict[str, _Seen], known: Reliability | None) 
         "names": [name for name in SCORES if any(name in seen.estimates for seen in found.values())],
         "models": [
             {
-                "place": place.rank, "name": place.name, "value": place.value, "low": place.low, "high": place.high,
+                "place": place.rank, "standing": _standing(place, order.places), "name": place.name,
+                "value": place.value, "low": place.low, "high": place.high,
                 "rank_low": place.rank_low, "rank_high": place.rank_high, "tied": tied[place.name],
                 "scores": {name: estimate.value for name, estimate in found[place.name].estimates.items()},
-                "seconds": found[place.name].seconds,
+                "parameters": found[place.name].parameters, "seconds": found[place.name].seconds,
             }
             for place in order.places
         ],

@@ -23,6 +23,7 @@ class Place:
     value: str
     spread: str
     tied: str
+    size: str
     cost: str
     others: tuple[tuple[str, float | str], ...]  # as shown, and what sorting compares
     seconds: float | str
@@ -56,14 +57,15 @@ def ranking(record: Record) -> Ranking | None:
     for row in found:
         value = read.number(row.get("value")) or 0.0
         low, high = read.number(row.get("low")), read.number(row.get("high"))
-        scores = read.mapping(row.get("scores"))
+        parameters, scores = read.number(row.get("parameters")), read.mapping(row.get("scores"))
         places.append(
             Place(
-                words.count(read.number(row.get("place"))),
+                read.text(row.get("standing")) or words.count(read.number(row.get("place"))),
                 read.text(row.get("name")),
                 words.decimal(value),
                 words.interval(low, high, "decimal"),
                 ", ".join(read.text(name) for name in read.items(row.get("tied"))),
+                "" if parameters is None else words.plural(parameters, "parameter"),
                 words.seconds(read.number(row.get("seconds"))),
                 tuple((words.decimal(score), _raw(score)) for score in map(read.number, map(scores.get, names))),
                 _raw(read.number(row.get("seconds"))),
