@@ -161,3 +161,68 @@ def test_what_cannot_be_used_is_refused():
     ):
         with pytest.raises(SolverError):
             call()
+
+
+# ------------------------------------------------------------------------------------------ little memory
+
+TINY = 1  # bytes: as few vectors as may be
+
+
+@pytest.mark.parametrize("which", ["largest", "magnitude"])
+@pytest.mark.parametrize(("values", "k"), [([0.97**i for i in range(300)], 20), ([*torch.linspace(-1, 1.1, 300)], 5)])
+def test_restarts_find_the_same_eigenvalues_inside_their_bounds(values, k, which):
+    operator = matrix(values)
+    whole = lanczos(operator, k, which=which)
+    found = lanczos(operator, k, which=which, vectors=True, memory=TINY, max_products=400)
+    assert found.converged
+    assert found.products > 2 * k + 10  # it did restart
+    assert found.products < 3 * whole.products
+    error = (found.values - wanted(values, k, which)).abs()
+    assert bool((error <= found.bounds).all())
+    residuals = found.residuals(operator)
+    assert bool((residuals <= found.bounds).all())
+    assert bool((residuals >= found.bounds / 2)[residuals > 1e-8].all())
+    inner = found.vectors.T @ found.vectors
+    torch.testing.assert_close(inner, torch.eye(k, dtype=torch.float64), rtol=0, atol=1e-12)
+
+
+def test_enough_memory_changes_no_bit():
+    operator = matrix([1 / (i + 1) for i in range(300)])
+    assert torch.equal(lanczos(operator, 20).values, lanczos(operator, 20, memory=300 * 300 * 8).values)
+
+
+def test_restarts_in_float32_and_of_exhausted_spaces():
+    values = [1 / (i + 1) for i in range(300)]
+    single = DenseOperator(matrix(values).dense().float(), SYMMETRIC)
+    found = lanczos(single, 10, memory=TINY, max_products=200)
+    assert found.converged
+    assert bool(((found.values - wanted(values, 10, "largest")).abs() <= found.bounds).all())
+    few = matrix([5.0, 4.0, 3.0, *[0.0] * 197])  # four distinct eigenvalues: the space is exhausted before it is full
+    found = lanczos(few, 3, memory=TINY, max_products=100)
+    assert found.converged
+    torch.testing.assert_close(found.values, torch.tensor([5.0, 4.0, 3.0], dtype=torch.float64))
+
+
+def test_after_a_restart_the_projection_is_that_of_the_matrix_and_no_vector_is_added():
+    operator = matrix([1 / (i + 1) for i in range(120)])
+    start = torch.randn(120, 1, dtype=torch.float64, generator=torch.Generator().manual_seed(3))
+    space = Krylov(operator.apply, start / start.norm(), 40)
+    while not space.ended:
+        space.step()
+    mixes = torch.linalg.eigh(space.projection[0])[1][:, -13:]
+    before = space.combine(mixes)
+    space.restart(mixes)
+    assert space.steps == 13
+    torch.testing.assert_close(space.combine(torch.eye(13, dtype=torch.float64)), before, rtol=0, atol=1e-13)
+    for _ in range(20):
+        space.step()
+    basis = space.combine(torch.eye(33, dtype=torch.float64))
+    torch.testing.assert_close(basis.T @ basis, torch.eye(33, dtype=torch.float64), rtol=0, atol=1e-13)
+    torch.testing.assert_close(basis.T @ operator.apply(basis), space.projection[0], rtol=0, atol=1e-13)
+    values, vectors = torch.linalg.eigh(space.projection[0])
+    found = basis @ vectors
+    true = torch.linalg.vector_norm(operator.apply(found) - found * values, dim=0)
+    torch.testing.assert_close(space.residuals(vectors), true, rtol=1e-6, atol=1e-12)
+    while not space.ended:
+        space.step()
+    assert space.steps == 40

@@ -19,6 +19,7 @@ __all__ = ["Eigenvalues", "Krylov", "Which", "check_symmetric", "lanczos"]
 Which = Literal["largest", "smallest", "magnitude"]
 Progress = Callable[[int, int], None]
 _CHUNK = 32  # vectors that are allocated at a time
+_SLAB = 2**16  # entries of all vectors that are mixed at a time
 _ENOUGH = 0.7  # of a vector's length is left when it was orthogonal before
 _ROUNDING = 64.0  # the multiple of eps ‖A‖ to which products are trusted
 _CHANCE = 0.01  # that an eigenvalue is missed which was looked for
@@ -69,12 +70,13 @@ class Krylov:
 
     Every vector is made orthogonal to all earlier ones, as often as it takes for Q to be orthonormal to rounding. QᵀAQ
     is kept as it is found, not as the tridiagonal matrix of exact arithmetic: what rounding takes of A's symmetry shows
-    in it. A step costs a product with c vectors and 4 n c m operations, m the vectors so far, which stay in memory.
+    in it. A step costs a product with c vectors and 4 n c m operations, m the vectors so far, which stay in memory until
+    :meth:`restart` leaves some of them out.
 
     Args:
         product: A V for ``(n, c)``.
         start: ``(n, c)``, columns of unit norm.
-        limit: the most steps.
+        limit: the most vectors that are held of each.
         fresh: draws a vector ``(n,)`` to go on from when the space is exhausted (c = 1 only). Without it an exhausted
             column ends, and the rest of its projection is zero.
     """
@@ -95,11 +97,13 @@ class Krylov:
         self._following: Tensor | None = start.T.contiguous()
         self._chunks: list[Tensor] = []
         self._inner = torch.zeros(columns, self.limit, self.limit, dtype=torch.float64)
-        self._outside = torch.zeros(columns, self.limit, dtype=torch.float64)  # ‖(I − QQᵀ) A q_j‖
+        # the part of A q_j outside Q: along the vector that follows, and what is left out for good, by its norm
+        self._ahead = torch.zeros(columns, self.limit, dtype=torch.float64)
+        self._lost = torch.zeros(columns, self.limit, dtype=torch.float64)
 
     @property
     def ended(self) -> bool:
-        """Whether no step is left: all columns are exhausted, or the limit is reached."""
+        """Whether no step is left: all columns are exhausted, or as many vectors are held as may be."""
         return self._following is None or self.steps == self.limit
 
     @property
@@ -112,8 +116,35 @@ class Krylov:
         """‖A Q s − Q T s‖ for every column s of ``mixes`` ``(m, k)``, in the first space."""
         inner = self._inner[0, : self.steps, : self.steps]
         inside = (inner - inner.T) / 2 @ mixes
-        outside = (self._outside[0, : self.steps, None] * mixes).abs().sum(0)
+        outside = (self._ahead[0, : self.steps] @ mixes).abs() + self._lost[0, : self.steps] @ mixes.abs()
         return (inside.square().sum(0) + outside.square()).sqrt()
+
+    def restart(self, mixes: Tensor) -> None:
+        """Go on from Q S alone, ``(m, k)`` S of orthonormal columns, eigenvectors of QᵀAQ: a thick restart.
+
+        A Q S = Q S Θ + q sᵀ of such S, q the vector that follows and s its coefficients, so that steps go on as before
+        with q's row full (Wu and Simon, 2000, "Thick-restart Lanczos method for large symmetric eigenvalue problems").
+        In place: no vector is held twice. For c = 1.
+        """
+        done, kept = self.steps, mixes.shape[1]
+        inner, small = self._inner[0, :done, :done], mixes.to(self._chunks[0].dtype)
+        skew = (inner - inner.T) / 2 @ mixes
+        lost = self._lost[0, :done] @ mixes.abs() + torch.linalg.vector_norm(skew - mixes @ (mixes.T @ skew), dim=0)
+        turned, ahead = mixes.T @ inner @ mixes, self._ahead[0, :done] @ mixes
+        rows = [chunk[0, place] for chunk in self._chunks for place in range(chunk.shape[1])]
+        small = small.to(self._chunks[0].device)
+        for start in range(0, self.size, _SLAB):
+            part = slice(start, start + _SLAB)
+            mixed = small.T @ torch.stack([row[part] for row in rows[:done]])
+            for row, value in zip(rows, mixed):
+                row[part] = value
+        for held, values in ((self._ahead, ahead), (self._lost, lost)):
+            held.zero_()
+            held[0, :kept] = values
+        self._inner.zero_()
+        self._inner[0, :kept, :kept] = turned
+        self._chunks = self._chunks[: -(-kept // _CHUNK)]
+        self.steps = kept
 
     def combine(self, mixes: Tensor) -> Tensor:
         """Q S, ``(n, k)``, for S ``(m, k)``, in the first space."""
@@ -129,13 +160,13 @@ class Krylov:
         if self._following is None or self.steps == self.limit:
             raise SolverError("a step of Lanczos", expected="a space that is not exhausted", got=f"{self.steps} steps")
         current, place = self._following, self.steps
-        if place % _CHUNK == 0:
+        if place == sum(chunk.shape[1] for chunk in self._chunks):
             columns, size = current.shape
             self._chunks.append(current.new_empty(columns, min(_CHUNK, self.limit - place), size))
         self._chunks[-1][:, place % _CHUNK] = current
         self.steps += 1
-        if place and not self.exhausted:
-            self._outside[:, place - 1] = 0.0  # that part is in Q now
+        self._inner[:, place, :place] = self._ahead[:, :place]  # that part is in Q now
+        self._ahead[:, :place] = 0.0
         image = self._product(current.T).T.contiguous()
         if not bool(torch.isfinite(image).all()):
             do = "look for NaN in the inputs and the parameters, or use a wider dtype"
@@ -144,11 +175,13 @@ class Krylov:
         image, found = self._orthogonal(image)
         self._inner[:, : self.steps, place] = found
         norm = torch.linalg.vector_norm(image, dim=1).to("cpu", torch.float64)
-        self._outside[:, place] = norm
         largest = self._inner[:, : self.steps, : self.steps].abs().amax((1, 2))
         alive = norm > torch.finfo(image.dtype).eps * torch.maximum(100 * whole, 4 * largest)
-        if self.steps < self.limit:
-            self._inner[:, place + 1, place] = torch.where(alive, norm, torch.zeros_like(norm))
+        nothing = torch.zeros_like(norm)
+        self._ahead[:, place], self._lost[:, place] = (
+            torch.where(alive, norm, nothing),
+            torch.where(alive, nothing, norm),
+        )
         scale = torch.where(alive, norm, torch.full_like(norm, torch.inf)).to(image.device, image.dtype)
         self.exhausted = not bool(alive.any())
         self._following = self._renewed() if self.exhausted else image / scale[:, None]
@@ -210,6 +243,7 @@ def lanczos(
     max_products: int | None = None,
     vectors: bool = False,
     copies: bool = False,
+    memory: int = 2**32,
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Eigenvalues:
@@ -217,7 +251,8 @@ def lanczos(
 
     Stops after the first product that brings every one of the k bounds to ``tol`` times its eigenvalue (or to the
     level of rounding). An exhausted Krylov space (fewer distinct eigenvalues than steps) is gone on from by a new
-    random vector. Cost: m products, 2 n m² operations and n m numbers of memory for their vectors: nothing restarts.
+    random vector. Cost: m products, 2 n m² operations and n m numbers of memory for their vectors; where these do not
+    fit, it restarts from the best Ritz vectors, half as many beyond k as there were, for some products more.
 
     Lanczos (1950); Paige (1971); Parlett, The Symmetric Eigenvalue Problem (1998), Chapter 13.
 
@@ -231,6 +266,7 @@ def lanczos(
         copies: look for missed eigenvalues, copies of equal ones above all: Lanczos again from a fresh random vector,
             on A less what was found, as often as that finds something, until by the probability above one that exceeds
             the last by 5 % of the width is missed once in a hundred times; 5 to 30 products each time, of the budget.
+        memory: bytes that its vectors may take; 2 k + 10 of them are held at least.
         seed: of the start.
         progress: called with (products, budget).
 
@@ -244,7 +280,8 @@ def lanczos(
         raise SolverError("Lanczos", expected=expected, got=f"k={k}, tol={tol}, {max_products} products, {which!r}")
     budget = 10 * k + 50 if max_products is None else max_products
     generator = torch.Generator().manual_seed(seed)
-    search = _Search(operator, which, tol, budget, generator, progress)
+    held = max(2 * k + 10, memory // (operator.shape[0] * operator.dtype.itemsize))
+    search = _Search(operator, which, tol, budget, held, generator, progress)
     found = search.run(min(k, operator.shape[0]), vectors or copies)
     if copies:
         found = search.complete(found)
@@ -261,6 +298,7 @@ class _Search:
     which: Which
     tol: float
     budget: int
+    held: int
     generator: torch.Generator
     progress: Progress | None
     spent: int = 0
@@ -286,7 +324,8 @@ class _Search:
             drawn = less(less(self.draw()))
             return drawn / torch.linalg.vector_norm(drawn)
 
-        limit = min(self.budget - self.spent, self.operator.shape[0] - (0 if basis is None else basis.shape[1]))
+        rest = self.operator.shape[0] - (0 if basis is None else basis.shape[1])
+        limit = min(self.budget - self.spent, rest, self.held)
         space = Krylov(lambda x: less(self.operator.apply(x)), fresh()[:, None], limit, fresh=fresh)
         while True:
             renewed = space.exhausted
@@ -300,8 +339,12 @@ class _Search:
                 continue
             found, mixes = self._ritz(space, k)
             found = replace(found, converged=len(found.values) == k and bool(self.good(found).all()))
-            if space.ended or (found.converged if known is None else self._settled(found, known)):
+            if found.converged if known is None else self._settled(found, known):
                 break
+            if space.ended:
+                if known is not None or self.spent >= self.budget or space.steps in (rest, k):
+                    break
+                space.restart(self._ritz(space, k + (space.steps - k) // 2)[1])
         bounds = found.bounds if known is None else (found.bounds.square() + known.bounds.square().sum()).sqrt()
         return replace(found, bounds=bounds, vectors=space.combine(mixes) if vectors else None)
 

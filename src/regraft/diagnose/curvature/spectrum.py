@@ -89,7 +89,7 @@ def curvature(
         which, tol, max_products, copies, vectors, seed: see :func:`regraft.linear.lanczos`.
         probes: of the spectral density; none by default.
         steps: of Lanczos for each probe.
-        memory: bytes that graphs of the Hessian may keep.
+        memory: bytes that graphs of the Hessian may keep, and as many that the vectors of Lanczos may.
         progress: called with (products, most products), for the eigenvalues and anew for the density.
 
     Raises:
@@ -116,6 +116,7 @@ def curvature(
         max_products=max_products,
         vectors=vectors or bool(probes),
         copies=copies,
+        memory=memory,
         seed=seed,
         progress=progress,
     )
