@@ -70,8 +70,8 @@ class Krylov:
 
     Every vector is made orthogonal to all earlier ones, as often as it takes for Q to be orthonormal to rounding. QᵀAQ
     is kept as it is found, not as the tridiagonal matrix of exact arithmetic: what rounding takes of A's symmetry shows
-    in it. A step costs a product with c vectors and 4 n c m operations, m the vectors so far, which stay in memory until
-    :meth:`restart` leaves some of them out.
+    in it. A step costs a product with c vectors and 4 n c m operations, m the vectors so far, which stay in memory
+    until :meth:`restart` leaves some of them out.
 
     Args:
         product: A V for ``(n, c)``.
