@@ -32,15 +32,22 @@ def launched(place, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-def test_two_processes_adapt_as_one(regraft, task):
+SETTINGS = ("--tau", "3", "--steps", "8", "--lr", "0.05", "--json")
+
+
+@pytest.mark.parametrize(
+    ("method", "more"), [("finetune", ()), ("finetune-refit", ("--probe-augmented", "--augment", "flip"))]
+)
+def test_two_processes_adapt_as_one(regraft, task, method, more):
     place, arguments = task
-    settings = ("--method", "finetune", "--tau", "3", "--steps", "8", "--lr", "0.05", "--json")
+    place, settings = place / method, ("--method", method, *more, *SETTINGS)
     done = launched(place, "adapt", *arguments, *settings, "-o", str(place / "two"))
     assert done.returncode == 0, done.stderr[-2000:]
     two = json.loads(done.stdout)  # exactly one object
     code, out, err = regraft("adapt", *arguments, *settings, "-o", place / "one")
     assert (code, err) == (0, "")
     one = json.loads(out)
+    assert json.loads((place / "two" / "record.json").read_text())["seeds"] == {"seed": 0, "processes": 2}
     assert two["scores"]["test"]["value"] == one["scores"]["test"]["value"]
     assert sorted(path.name for path in (place / "two").iterdir()) == sorted(p.name for p in (place / "one").iterdir())
     kept = load_file(place / "two" / "model.safetensors")
@@ -56,3 +63,16 @@ def test_other_verbs_run_once(task):
     assert json.loads(done.stdout)["verb"]
     done = launched(place, "--version")
     assert len(done.stdout.split()) == 1
+
+
+def test_a_mistake_is_told_in_one_object(task):
+    place, arguments = task
+    done = launched(place, "adapt", str(place / "absent"), *arguments[1:], "--json")
+    assert done.returncode != 0
+    assert json.loads(done.stdout)["status"] == "error"
+
+
+def test_a_rank_without_a_launcher_changes_nothing(regraft, monkeypatch):
+    monkeypatch.setenv("RANK", "3")
+    code, out, _ = regraft("--version")
+    assert (code, len(out.split())) == (0, 1)

@@ -126,7 +126,7 @@ def adapt(
         show_json(summary(record)) if as_json else say_estimate(record)
         return
     check_folder(output or Path("runs"))
-    with joined() as team, Bars(STAGES, silent=not team.first) as bars:
+    with joined(device) as team, Bars(STAGES, silent=not team.first) as bars:
         run = run_adapt(data, model, method=recipe, options=options, progress=bars, command=command_line(), **columns)
     if team.first:
         folder = output or Path("runs") / slug(run.record)

@@ -78,7 +78,13 @@ def run(arguments: list[str]) -> int:
 
 def _left_to_the_first(arguments: list[str]) -> bool:
     """Whether this is one of several processes of a launcher, and what is asked for needs but one of them."""
-    return os.environ.get("RANK", "0") != "0" and ("adapt" not in arguments[:1] or "--dry-run" in arguments)
+    alone = "adapt" not in arguments[:1] or not {"--dry-run", "--help"}.isdisjoint(arguments)
+    return alone and not _first()
+
+
+def _first() -> bool:
+    """Whether this process is no launcher's, or its first: as :func:`regraft.graft.launched` says."""
+    return int(os.environ.get("WORLD_SIZE", "1")) < 2 or os.environ.get("RANK", "0") == "0"
 
 
 def _drop_output() -> None:
@@ -144,7 +150,7 @@ def _failed(arguments: list[str], message: str, code: int) -> int:
     line = " ".join(message.split())
     try:
         say(f"regraft: {line}", error=True)
-        if "--json" in arguments:
+        if "--json" in arguments and _first():
             verb: Any = next((word for word in arguments if not word.startswith("-")), None)
             show_json({"verb": verb, "status": "interrupted" if code == 130 else "error", "error": line})
     except BrokenPipeError:

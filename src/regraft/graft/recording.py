@@ -11,6 +11,7 @@ from typing import Any
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.protocol import Evaluation
+from regraft.graft.team import Team
 from regraft.network import Network
 from regraft.record import Ledger, Record
 
@@ -31,7 +32,7 @@ def record_of(ready: Prepared, evaluation: Evaluation, options: Options, ledger:
         other_scores={name: part.others for name, part in scored.items() if part is not None},
         candidates=evaluation.head.candidates,
         costs=ledger.costs,
-        seeds={"seed": options.seed},
+        seeds={"seed": options.seed, **({"processes": team.size} if (team := Team.current()).size > 1 else {})},
         versions=versions(),
         command=command,
         citations=(ready.recipe.citation,) if ready.recipe.citation else (),

@@ -1,7 +1,8 @@
 """Processes that train one network together, each on its part of every batch.
 
 All of them run the same program and hold the same weights. What they do differently: each takes its part of a batch,
-and the first alone writes files. ``torchrun --nproc-per-node N -m regraft adapt …`` starts them.
+and the first alone writes files. ``torchrun --nproc-per-node N -m regraft adapt …`` starts them. Outside
+:func:`joined` every process is alone, whatever else ``torch.distributed`` is used for.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterator, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -22,7 +24,7 @@ if distributed.is_available():
     # threads, until Python ends and falls over them; the optimisers import it when they first step.
     import torch.distributed.nn
 
-__all__ = ["Team", "joined"]
+__all__ = ["Team", "joined", "launched"]
 
 _PATIENCE = timedelta(days=7)  # the others wait while the first passes the rows
 
@@ -41,10 +43,8 @@ class Team:
 
     @staticmethod
     def current() -> Team:
-        """That of ``torch.distributed``, where it was initialised."""
-        if distributed.is_available() and distributed.is_initialized():
-            return Team(distributed.get_rank(), distributed.get_world_size())
-        return Team()
+        """The one that was joined; else a process alone."""
+        return _CURRENT.get()
 
     @property
     def first(self) -> bool:
@@ -81,7 +81,8 @@ class Team:
             parts = [torch.zeros_like(p) if p.grad is None else p.grad for p in alike]
             whole = self.sum(torch.cat([part.reshape(-1) for part in parts]))
             for p, part in zip(alike, whole.split([p.numel() for p in alike])):
-                p.grad = part.view_as(p).clone(memory_format=torch.preserve_format)
+                p.grad = torch.zeros_like(p) if p.grad is None else p.grad  # in the weight's own memory layout
+                p.grad.copy_(part.view_as(p))
 
     def agree(self, values: Sequence[Tensor]) -> None:
         """Tensors become those of the first, in place."""
@@ -106,30 +107,59 @@ class Team:
         return found
 
 
-@contextlib.contextmanager
-def joined() -> Iterator[Team]:
-    """The team that a launcher such as ``torchrun`` began, for a while; a process alone where none did.
+_CURRENT: ContextVar[Team] = ContextVar("team", default=Team())  # noqa: B039 - it is frozen
 
-    Processes on CUDA get a device each, by ``LOCAL_RANK``.
+
+def launched() -> tuple[int, int]:
+    """(rank, processes) by what a launcher such as ``torchrun`` leaves in the environment; (0, 1) without one."""
+    size = int(os.environ.get("WORLD_SIZE", "1"))
+    return (int(os.environ.get("RANK", "0")), size) if size > 1 else (0, 1)
+
+
+@contextlib.contextmanager
+def joined(device: str = "auto") -> Iterator[Team]:
+    """The team that a launcher began, for a while; a process alone where none did.
+
+    Takes the process group that there is, or makes one. On CUDA each process gets a device, by ``LOCAL_RANK``.
+
+    Args:
+        device: where the training will run, as in :class:`regraft.graft.Options`.
 
     Raises:
-        RecipeError: this torch has no processes that speak to each other, or there are fewer devices than processes.
+        RecipeError: this torch has no processes that speak to each other, one device is named for all of them, or there
+            are fewer devices than processes.
     """
-    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or Team.current().size > 1:
+    if launched()[1] == 1 or Team.current().size > 1:
         yield Team.current()
         return
     if not distributed.is_available():
         raise RecipeError("this build of torch trains in one process only", do="start regraft without a launcher")
-    if torch.cuda.is_available():
-        place, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
-        if place >= count:
-            do = f"start at most {count} a machine"
-            raise RecipeError(f"process {place + 1} of this machine has no device", got=f"{count} devices", do=do)
-        torch.cuda.set_device(place)
-        distributed.init_process_group("cpu:gloo,cuda:nccl", timeout=_PATIENCE)
-    else:
-        distributed.init_process_group("gloo", timeout=_PATIENCE)
-    yield Team.current()
-    # not after an error: who fails alone must end, so that the launcher ends the others, and not wait for them
-    Team.current().wait()
-    distributed.destroy_process_group()
+    backend = _backend(device)
+    own = not distributed.is_initialized()
+    if own:
+        distributed.init_process_group(backend, timeout=_PATIENCE)
+    team = Team(distributed.get_rank(), distributed.get_world_size())
+    token = _CURRENT.set(team)
+    try:
+        yield team
+        # not after an error: who fails alone must end, so that the launcher ends the others, and not wait for them
+        team.wait()
+    finally:
+        _CURRENT.reset(token)
+    if own:
+        distributed.destroy_process_group()
+
+
+def _backend(device: str) -> str:
+    """How the processes speak, each with a device of its own."""
+    if device == "cpu" or (device == "auto" and not torch.cuda.is_available()):
+        return "gloo"
+    if device not in ("auto", "cuda"):
+        do = "take --device cuda, which gives each its own, or cpu"
+        raise RecipeError("several processes cannot train on one device", got=f"--device {device}", do=do)
+    place, count = int(os.environ.get("LOCAL_RANK", "0")), torch.cuda.device_count()
+    if place >= count:
+        do = f"start at most {count} on a machine, or take --device cpu"
+        raise RecipeError(f"process {place + 1} of this machine has no device", got=f"{count} devices", do=do)
+    torch.cuda.set_device(place)
+    return "cpu:gloo,cuda:nccl"

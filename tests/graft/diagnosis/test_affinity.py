@@ -10,7 +10,7 @@ from tests.features.toy import toy_manifest, toy_network
 
 from regraft.errors import RecipeError
 from regraft.graft import Options, adapt, diagnose
-from regraft.graft.diagnosis.affinity import scored_apart
+from regraft.graft.diagnosis.affinity import finding, scored_apart
 
 
 @pytest.fixture(scope="module")
@@ -35,11 +35,11 @@ def test_it_is_the_difference_of_two_runs_on_the_test_split(options):
     assert figure["value"] == pytest.approx(linear - scratch, abs=1e-12)
     assert figure["low"] <= figure["value"] <= figure["high"]
     assert figure["rows"] == 21
-    (finding,) = record.findings
-    assert (finding.code, finding.value) == ("domain-affinity", figure["value"])
+    said = record.findings[0]
+    assert (said.code, said.value) == ("domain-affinity", figure["value"])
     assert any("Head2Toe" in source for source in record.citations)
     cost = next(cost for cost in record.costs if cost.stage == "affinity")
-    assert finding.cost_seconds == cost.seconds > 0
+    assert said.cost_seconds == cost.seconds > 0
     assert cost.flops > 0
     assert cost.backbone_passes > 10
 
@@ -63,10 +63,10 @@ def test_numbers_have_none(options):
     manifest = toy_manifest(30)
     target = replace(manifest.target, kind="regression", classes=("y",), values=np.linspace(0.0, 1.0, 30)[:, None])
     record = diagnose(replace(manifest, target=target), toy_network(7), checks="affinity", options=options)
-    (finding,) = record.findings
-    assert finding.severity == "not-applicable"
-    assert "classes" in finding.detail
-    assert "regression" in finding.detail
+    (said,) = record.findings
+    assert said.severity == "not-applicable"
+    assert "classes" in said.detail
+    assert "regression" in said.detail
     assert "affinity" not in record.figures
 
 
@@ -76,3 +76,36 @@ def test_it_is_no_runs_and_only_where_asked_for(options, tmp_path):
     with pytest.raises(RecipeError, match="did you mean affinity"):
         diagnose(toy_manifest(30), toy_network(7), checks="afinity", options=options)
     assert "affinity" not in diagnose(toy_manifest(30), toy_network(7), checks="transfer", options=options).figures
+
+
+def test_validation_rows_are_trained_on_and_copies_across_splits_are_told(options):
+    manifest = split(60)
+    parts = ["validation" if part == "train" and row % 5 == 0 else part for row, part in enumerate(manifest.split)]
+    named = replace(manifest, split=tuple(parts))
+    copied = named.take(np.array([*range(60), 3, 4]))  # two training rows once more, now to score
+    copied = replace(copied, split=(*copied.split[:60], "test", "test"))
+    record = diagnose(copied, toy_network(7), checks="affinity", options=options)
+    figure = record.figures["affinity"]
+    assert figure["rows"] == 23
+    assert figure["training"]["rows"] == 62 - 23
+    assert figure["training"]["steps"] > 0
+    assert "duplicate-rows-across-splits" in [said.code for said in record.findings]
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "title", "severity"),
+    [
+        (0.02, 0.1, "worth 6.0 points over training from random weights", "info"),
+        (-0.1, -0.02, "Training from random weights beats a linear head", "advice"),
+        (-0.02, 0.1, "do not tell", "advice"),
+    ],
+)
+def test_it_is_put_in_words_by_its_interval(low, high, title, severity):
+    made = {"rows": 1000, "steps": 500, "name": "lr 0.1, tau 0", "status": "completed"}
+    value = 0.06 if high > 0.05 else -0.06
+    said = finding({"value": value, "low": low, "high": high, "rows": 50, "linear": 0.9, "scratch": 0.9 - value,
+                    "training": made})  # fmt: skip
+    assert title in said.title
+    assert said.severity == severity
+    assert bool(said.advice) == (severity == "advice")
+    assert "1,000 rows, 500 steps, lr 0.1, tau 0" in said.detail

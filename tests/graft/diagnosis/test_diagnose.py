@@ -349,6 +349,7 @@ class TestRank:
         models = record.figures["ranking"]["models"]
         assert [place["place"] for place in models] == [1.5, 1.5]
         assert [place["standing"] for place in models] == ["1=", "1="]
+        assert record.findings[0].advice == ""
         assert {place["parameters"] for place in models} == {sum(p.numel() for p in toy_network().module.parameters())}
 
     def test_the_same_network_twice_is_called_so(self, options):

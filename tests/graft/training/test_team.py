@@ -14,8 +14,9 @@ from safetensors.torch import load_file, save_file
 from tests.graft.training.test_train import toy_module, toy_rows
 from torch import Tensor, distributed, nn
 
+from regraft.errors import RecipeError
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, TrainConfig
-from regraft.graft.team import Team, joined
+from regraft.graft.team import Team, joined, launched
 from regraft.graft.training.loop import DivergedError, ImageRows, Training, tensor_digest, train
 
 PLAIN = TrainConfig(
@@ -132,6 +133,25 @@ def test_statistics_and_weights_agree_and_a_resume_is_bit_for_bit(worked):
 
 def test_what_diverges_in_one_diverges_in_all(worked):
     assert all("diverged" in said["diverged"] for said in worked[1])
+
+
+def test_another_use_of_processes_makes_no_team(tmp_path):
+    distributed.init_process_group("gloo", rank=0, world_size=1, init_method=f"file://{tmp_path / 'store'}")
+    try:
+        assert Team.current() == Team()
+    finally:
+        distributed.destroy_process_group()
+
+
+def test_one_device_for_all_is_refused(monkeypatch):
+    for name, value in {"WORLD_SIZE": "2", "RANK": "1", "LOCAL_RANK": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert launched() == (1, 2)
+    for device in ("cuda:0", "mps"):
+        with pytest.raises(RecipeError, match="cannot train on one device"), joined(device):
+            pass
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    assert launched() == (0, 1)  # left by something else
 
 
 def test_a_process_alone_is_a_team_of_one():

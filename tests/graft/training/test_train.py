@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import math
 import os
 import signal
@@ -20,6 +21,7 @@ from regraft.graft.stages.augment import Augment, uniforms
 from regraft.graft.training.loop import (
     DivergedError,
     ImageRows,
+    Loop,
     Optimiser,
     Schedule,
     TrainConfig,
@@ -28,6 +30,7 @@ from regraft.graft.training.loop import (
     tensor_digest,
     train,
 )
+from regraft.graft.training.objective import Objective
 from regraft.graft.training.rows import order
 
 CONFIG = TrainConfig(epochs=3, batch_size=8, optimiser=Optimiser(lr=0.05), schedule=Schedule(warmup=2), seed=5)
@@ -94,6 +97,60 @@ def test_it_is_gradient_descent_on_the_mean_cross_entropy(momentum: float, neste
     assert outcome.history[0].loss == pytest.approx(np.average(losses[:4], weights=sizes[:4]), rel=1e-5)
     assert outcome.history[1].loss == pytest.approx(np.average(losses[4:], weights=sizes[4:]), rel=1e-5)
     assert (outcome.status, outcome.steps, len(outcome.history)) == ("completed", 7, 2)
+
+
+class Sparse(ImageRows):
+    """Two labels a row, many of them missing, and rows with none."""
+
+    def __init__(self) -> None:
+        base = toy_rows(24)
+        super().__init__(base.pixels, base.labels)
+        rng = np.random.default_rng(4)
+        values = rng.integers(0, 2, (24, 3)).astype(np.float32)
+        values[rng.random((24, 3)) < 0.6] = np.nan
+        self.labels = torch.from_numpy(values)
+
+
+class Masked(ImageRows):
+    """A mask a row, most pixels without a label."""
+
+    def __init__(self) -> None:
+        base = toy_rows(24)
+        super().__init__(base.pixels, base.labels)
+        rng = np.random.default_rng(4)
+        masks = rng.integers(0, 3, (24, 6, 6))
+        masks[rng.random((24, 6, 6)) < 0.3 + 0.6 * (np.arange(24) % 2)[:, None, None]] = -1
+        self.labels = torch.from_numpy(masks)
+
+
+@pytest.mark.parametrize(
+    ("rows", "objective", "module"),
+    [
+        (Sparse(), Objective("multilabel", "map"), nn.Sequential(nn.Flatten(), nn.Linear(36, 3))),
+        (Sparse(), Objective("regression", "r2"), nn.Sequential(nn.Flatten(), nn.Linear(36, 3))),
+        (Masked(), Objective("segmentation", "miou"), nn.Conv2d(1, 3, 3, padding=1)),
+    ],
+)
+def test_parts_of_a_batch_weigh_what_they_hold(rows: ImageRows, objective: Objective, module: nn.Module) -> None:
+    """Where labels are missing the mean over a batch is not that of its parts' means."""
+    ends = []
+    for count in (1, 3):
+        one = copy.deepcopy(module)
+        config = TrainConfig(steps=4, batch_size=12, optimiser=Optimiser(lr=0.5), seed=3, loop=Loop(accumulate=count))
+        outcome = train(one, rows, config, objective=objective)
+        ends.append((outcome.history[-1].loss, *one.parameters()))
+    assert ends[1][0] == pytest.approx(ends[0][0], rel=1e-5)
+    for whole, parted in zip(ends[0][1:], ends[1][1:]):
+        torch.testing.assert_close(parted, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_a_part_of_one_row_is_refused_where_its_statistics_would_normalise_it() -> None:
+    config = TrainConfig(steps=2, batch_size=4, loop=Loop(accumulate=3))
+    with pytest.raises(RecipeError, match="too small for BatchNorm"):
+        train(toy_module(), toy_rows(), config)
+    frozen = toy_module()
+    frozen[1].train = lambda mode=True: nn.Module.train(frozen[1], False)  # as a frozen one stays
+    assert train(frozen, toy_rows(), config).status == "completed"
 
 
 def test_schedules_have_their_closed_forms() -> None:

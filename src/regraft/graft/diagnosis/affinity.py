@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,7 +19,7 @@ from regraft.graft.recipe import METHODS
 from regraft.graft.run import Run, adapt
 from regraft.record import Finding, Ledger
 
-__all__ = ["AFFINITY", "SOURCE", "measured", "scored_apart"]
+__all__ = ["AFFINITY", "SOURCE", "finding", "measured", "scored_apart"]
 
 AFFINITY = "affinity"
 SOURCE = METHODS["all-layers"].citation
@@ -27,13 +28,13 @@ _LINEAR, _SCRATCH = "probe", "scratch"
 
 def measured(
     ready: Prepared, options: Options, ledger: Ledger, progress: Progress | None
-) -> tuple[Finding, dict[str, Any]]:
-    """Adapt by a linear head and from random weights, and compare them on rows that neither saw.
+) -> tuple[tuple[Finding, ...], dict[str, Any]]:
+    """Adapt by a linear head and from random weights, and compare them on rows that are for that alone.
 
     These are the test split, else the validation split, else a seeded fifth that no group crosses.
 
     Returns:
-        what it came to, and its figure.
+        what it came to, with the warnings of the two runs, such as of inputs that are in both splits; and its figure.
 
     Raises:
         RegraftError: labels that are not classes, too few rows, or a network whose weights cannot be drawn anew.
@@ -59,10 +60,12 @@ def measured(
     scored = rows.take(rows.rows_of("test"))
     found = affinity(linear=linear, scratch=scratch, labels=truth, groups=scored.groups, seed=options.seed)
     accuracy = [float(np.mean(np.equal(predicted, truth))) for predicted in (linear, scratch)]
-    figure = {"value": found.value, "low": found.low, "high": found.high, "rows": len(ids),
+    figure: dict[str, Any] = {"value": found.value, "low": found.low, "high": found.high, "rows": len(ids),
               "linear": accuracy[0], "scratch": accuracy[1]}  # fmt: skip
     spent = next(cost.seconds for cost in reversed(ledger.costs) if cost.stage == AFFINITY)
-    return replace(_finding(figure, len(rows.rows_of("train"))), cost_seconds=spent), figure
+    figure["training"] = {"rows": len(rows) - len(ids), **_trained(runs[1])}
+    warned = {f.code: f for run in runs for f in run.record.findings if f.severity == "warning"}
+    return (replace(finding(figure), cost_seconds=spent), *warned.values()), figure
 
 
 def scored_apart(rows: Manifest, seed: int) -> Manifest:
@@ -86,7 +89,14 @@ def _predicted(run: Run) -> tuple[list[str], list[str], list[str]]:
     return ids, truth, predicted
 
 
-def _finding(figure: dict[str, Any], trained: int) -> Finding:
+def _trained(run: Run) -> dict[str, Any]:
+    """How the final network was trained: what was chosen, steps, and how it ended."""
+    last = run.record.figures["training"]["runs"][0]
+    return {key: last[key] for key in ("name", "steps", "status")}
+
+
+def finding(figure: Mapping[str, Any]) -> Finding:
+    """What the figure says in words."""
     value, low, high = figure["value"], figure["low"], figure["high"]
     points = f"{100 * abs(value):.1f} points"
     if low > 0:
@@ -97,9 +107,11 @@ def _finding(figure: dict[str, Any], trained: int) -> Finding:
     else:
         title = "The rows do not tell a linear head on the last layer from training from random weights"
         advice = "Features of other layers may serve better: try --method all-layers or head2toe."
+    made = figure["training"]
     detail = (
-        f"On {figure['rows']:,} rows that neither saw the linear head is right on {100 * figure['linear']:.1f} %, the "
-        f"network trained from random weights on {trained:,} rows on {100 * figure['scratch']:.1f} %; the difference "
-        "is the domain affinity. Its interval is over these rows, of one training."
+        f"On {figure['rows']:,} rows that score alone the linear head is right on {100 * figure['linear']:.1f} %, the "
+        f"network trained from random weights on {100 * figure['scratch']:.1f} % ({made['rows']:,} rows, "
+        f"{made['steps']:,} steps, {made['name']}); the difference is the domain affinity. Its interval is over these "
+        "rows, of one training."
     )
     return Finding("domain-affinity", title, "advice" if advice else "info", value, "", low, high, detail, advice)

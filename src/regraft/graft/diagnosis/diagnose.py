@@ -10,7 +10,7 @@ from typing import Any
 
 from regraft.diagnose.checks.all import CHECKS
 from regraft.diagnose.checks.check import Check, examine
-from regraft.errors import RecipeError, RegraftError
+from regraft.errors import DataError, ModelError, RecipeError
 from regraft.graft.diagnosis.affinity import AFFINITY, SOURCE, measured
 from regraft.graft.diagnosis.case import NONE, RANDOM, Looked, Scope, case_of_model, case_of_run
 from regraft.graft.options import Options
@@ -86,10 +86,10 @@ def diagnose(
     ready, subjects = looked.ready, looked.case.subjects
     if trains:
         try:
-            finding, figures[AFFINITY] = measured(ready, options, ledger, progress)
-        except RegraftError as error:
-            finding = Finding(AFFINITY, "Domain affinity not measured", "not-applicable", detail=str(error))
-        findings = (*findings, finding)
+            said, figures[AFFINITY] = measured(ready, options, ledger, progress)
+        except (DataError, ModelError, RecipeError) as error:
+            said = (Finding(AFFINITY, "Domain affinity not measured", "not-applicable", detail=str(error)),)
+        findings = (*findings, *said)
     figures["subjects"] = [subject.name for subject in subjects]
     if subjects:
         figures["rows"] = subjects[0].objective.rows

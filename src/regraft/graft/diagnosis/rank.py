@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
 from pathlib import Path
@@ -79,10 +79,8 @@ def rank(
     )  # fmt: skip
     first, second = (found[place.name] for place in order.places[:2])
     known = reliability(by) if task["kind"] in _MEASURED else None
-    smaller = None if course is not None or first.parameters == second.parameters else order.places[0].name
-    if smaller is not None and second.parameters < first.parameters:
-        smaller = order.places[1].name
-    said = _findings(order, smaller=smaller, same=first.fingerprint == second.fingerprint, known=known)
+    smallest = None if course is not None else _smallest(order, found)
+    said = _findings(order, smallest=smallest, same=first.fingerprint == second.fingerprint, known=known)
     figure = _figure(order, found, known)
     if course is not None:
         said, figure = (*course.findings(names, order), *said), {**figure, "course": course.figure(names, order)}
@@ -161,8 +159,17 @@ def _guessing(order: Ranking, guess: float | None) -> tuple[Finding, ...]:
     return (Finding("features-fit", title, "warning", best.value, "", best.low, best.high),)
 
 
-def _findings(order: Ranking, *, smaller: str | None, same: bool, known: Reliability | None) -> tuple[Finding, ...]:
-    """Which of the first two is ``smaller``, if one is; ``same`` are they where they have equal weights."""
+def _smallest(order: Ranking, found: Mapping[str, _Seen]) -> str | None:
+    """Of the backbones that the rows do not tell from the first the one of fewest parameters; none where all have as
+    many."""
+    first, *others = order.places
+    near = [first.name, *(p.name for p in others if not order.between(first.name, p.name).real)]
+    sizes = {name: found[name].parameters for name in near}
+    return None if len(set(sizes.values())) < 2 else min(near, key=lambda name: sizes[name])
+
+
+def _findings(order: Ranking, *, smallest: str | None, same: bool, known: Reliability | None) -> tuple[Finding, ...]:
+    """``smallest`` of those that are not told from the first; ``same`` are the first two of equal weights."""
     by = order.score
     first, second = order.places[0], order.places[1]
     lead = order.between(first.name, second.name)
@@ -173,7 +180,7 @@ def _findings(order: Ranking, *, smaller: str | None, same: bool, known: Reliabi
     if same:
         title = f"{first.name} and {second.name} are the same network"
     detail = f"{first.value:.4g} beside {second.value:.4g}: {lead.value:+.3g} ({lead.low:+.3g} to {lead.high:+.3g})."
-    advice = "" if sure or same or smaller is None else f"Take {smaller}, the smaller, or adapt both and compare."
+    advice = "" if sure or same or smallest is None else f"Take {smallest}, the smallest of them, or adapt and compare."
     severity: Severity = "advice" if advice else "info"
     said = [Finding("first", title, severity, lead.value, "", lead.low, lead.high, detail, advice)]
     if order.unsure:

@@ -137,6 +137,10 @@ class Terms:
         """The mean of the first term."""
         return outputs[:, 0].mean()
 
+    def amount(self, labels: Tensor) -> int:
+        """How many rows."""
+        return len(labels)
+
     def right(self, outputs: Tensor, labels: Tensor) -> float:
         """The sum of the second term."""
         return float(outputs[:, 1].sum())

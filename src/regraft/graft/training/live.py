@@ -53,7 +53,7 @@ def live_heads(
     run.folder = work.place(run.key)
     files = {tau: run.folder / f"tau-{tau}.safetensors" for tau in sorted(set(taus)) if tau > 0}
     for tau, file in files.items():
-        if file.is_file():
+        if run.team.agreed(file.is_file()):
             module.load_state_dict(read(file)[0])
             kept[tau] = _probed(module)
     run.open()
@@ -71,7 +71,8 @@ def live_heads(
             passed = round((run.step - before) * len(rows) / run.per_epoch)
             if passed:
                 work.trained(passed, passed * step_flops(module, rows))
-        write(file, module.state_dict(), {"tau": tau})
+        if run.team.first:
+            write(file, module.state_dict(), {"tau": tau})
         kept[tau] = _probed(module)
     scores = {epoch.epoch: epoch.train_score for epoch in run.history}
     curve = tuple(score for score in scores.values() if score is not None)

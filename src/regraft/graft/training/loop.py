@@ -21,6 +21,7 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from regraft.errors import DataError, RecipeError, RegraftError
 from regraft.files import canonical_json, digest
@@ -176,6 +177,7 @@ class Training:
         self.objective: Criterion = objective or Objective()
         self.folder, self.device = folder, device
         self.per_epoch, self.total = config.batches(len(rows)), config.total(len(rows))
+        self._check_parts()
         held = validation.key if validation is not None else ""
         settings = canonical_json([dataclasses.asdict(config), dict(scales or {})])
         frozen = [name for name, p in module.named_parameters() if not p.requires_grad]
@@ -266,8 +268,11 @@ class Training:
         """One step of gradient descent; the loss before it."""
         self.module.train()
         self.descent.zero()
-        value, right = 0.0, 0.0
-        for part in parts(batch, self.config.loop.accumulate * self.team.size)[self.team.rank :: self.team.size]:
+        value, right, total = 0.0, 0.0, 1
+        every = parts(batch, self.config.loop.accumulate * self.team.size)
+        if len(every) > 1:
+            total = max(1, self.objective.amount(self.rows.targets(batch, epoch, self.config.seed)))
+        for part in every[self.team.rank :: self.team.size]:
             if not len(part):  # a batch of fewer rows than processes
                 continue
             inputs = place(self.rows.inputs(part, epoch, self.config.seed), self.device)
@@ -275,7 +280,7 @@ class Training:
             with self._precision():
                 outputs = self.module(inputs)
             loss = self.objective.loss(outputs.float(), labels, self.config.label_smoothing)
-            loss = loss * (len(part) / len(batch)) if len(part) < len(batch) else loss
+            loss = loss * (self.objective.amount(labels) / total) if len(every) > 1 else loss
             loss.backward()
             value += loss.item()
             right += self.objective.right(outputs.detach(), labels) or 0.0
@@ -298,6 +303,22 @@ class Training:
     def _moving_statistics(self) -> list[Tensor]:
         """Running means and variances that follow the rows of a process."""
         return [value for part in self.module.modules() if part.training for value in part.buffers(recurse=False)]
+
+    def _check_parts(self) -> None:
+        """Refuse parts of one row where their statistics normalise them."""
+        count, smallest = self.config.loop.accumulate * self.team.size, len(self.rows) // self.per_epoch
+        if count == 1 or smallest // count >= 2:
+            return
+        was = self.module.training
+        norms = [part for part in self.module.train().modules() if isinstance(part, _BatchNorm)]
+        normed = any(part.training for part in norms)  # some modules keep theirs frozen
+        self.module.train(was)
+        if normed:
+            raise RecipeError(
+                "a part of a batch is too small for BatchNorm by its own statistics",
+                expected=f"at least {2 * count} rows a batch for {count} parts", got=f"{smallest}",
+                do="raise the batch size, take fewer processes, or freeze the statistics with --batchnorm frozen",
+            )  # fmt: skip
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self.config.loop.precision == "float32":
@@ -415,7 +436,7 @@ class Training:
         if state.get("key") != self.key:
             raise RecipeError(
                 f"{folder / CHECKPOINT} belongs to another run",
-                expected="the same settings, rows and initial weights",
+                expected="the same settings, rows, initial weights and number of processes",
                 got="different ones",
                 do="give another output folder, or resume=False to begin anew",
             )

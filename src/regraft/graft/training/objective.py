@@ -40,6 +40,10 @@ class Criterion(Protocol):
         """The mean loss over rows of ``outputs`` ``(B, C)``."""
         ...
 
+    def amount(self, labels: Tensor) -> int:
+        """How many terms that mean is taken over."""
+        ...
+
     def right(self, outputs: Tensor, labels: Tensor) -> float | None:
         """How many rows are right; ``None`` where that says nothing."""
         ...
@@ -121,6 +125,12 @@ class Objective:
             spread = torch.ones(outputs.shape[1]) if self.spread is None else self.spread
             each = ((outputs - target) / spread.to(outputs)).square()
         return (each * there).sum() / there.sum().clamp_min(1)
+
+    def amount(self, labels: Tensor) -> int:
+        """How many terms the mean of :meth:`loss` is taken over: rows, labels that are there, labelled pixels."""
+        if self.counts:
+            return len(labels)
+        return int(((labels >= 0) if self.kind == "segmentation" else ~labels.isnan()).sum())
 
     def _pixels(self, outputs: Tensor, labels: Tensor, smoothing: float) -> Tensor:
         """Over the labelled pixels of masks ``(B, H, W)``; a few images at a time, for maps at this size are large."""

@@ -29,6 +29,7 @@ from regraft.graft.adapted import Adapted
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.training import Probe, Train
+from regraft.graft.team import Team
 from regraft.graft.training.choice import SOLVED, Choice, candidate, curve, final_diverged, notes, one_class
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.live import live_heads
@@ -269,7 +270,7 @@ class TrainingProblem(Problem):
         head = prepared.by_tau[choice.tau]
         design = head.view.design(held.frozen.matrices, self.task.target.outputs)
         outputs = (head.readout.logits(design) / head.readout.temperature).float()
-        score = Objective.of(self.task).score(outputs, held.rows.labels)
+        score = Team.current().agreed(Objective.of(self.task).score(outputs, held.rows.labels))
         if best.outputs is None or score >= best.value[0]:
             return replace(choice, frozen=True), outputs
         return choice, best.outputs
