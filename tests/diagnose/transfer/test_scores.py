@@ -7,11 +7,18 @@ import pytest
 import torch
 
 from regraft.diagnose import SCORES, Estimate, NotApplicable, scores
+from regraft.diagnose.transfer.scores import spoken
 from regraft.errors import DataError
 
 
 def _source(n: int, seed: int = 0) -> torch.Tensor:
     return torch.randn(n, 4, generator=torch.Generator().manual_seed(seed)).softmax(1)
+
+
+def test_every_score_has_a_name_for_sentences() -> None:
+    names = [spoken(name) for name in SCORES]
+    assert len(set(names)) == len(SCORES)
+    assert not set(names) & set(SCORES)
 
 
 def test_every_score_is_there_in_order_with_an_interval_around_it(rows) -> None:

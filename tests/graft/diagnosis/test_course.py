@@ -66,11 +66,11 @@ def test_a_tie_has_no_first() -> None:
     places = tuple(Place(name, 0.7, 0.6, 0.8, 1.5, 1.0, 2.0) for name in ("a", "b"))
     tied = Ranking("logme", places, (Difference("a", "b", 0.0, -0.1, 0.1),))
     (first, _) = _findings(tied, smallest="b", same=False, known=None)
-    assert first.title == "a and b tie by logme"
+    assert first.title == "a and b tie by LogME"
     assert first.advice == "Take b, the smallest of them, or adapt and compare."
     assert _findings(tied, smallest=None, same=False, known=None)[0].advice == ""
     apart = order({"a": 0.9, "b": 0.1}, margin=0.1, rank_low=dict.fromkeys("ab", 1.0))
-    assert _findings(apart, smallest="b", same=False, known=None)[0].title == "a is first by logme"
+    assert _findings(apart, smallest="b", same=False, known=None)[0].title == "a is first by LogME"
 
 
 def test_a_fall_is_real_when_the_end_is_never_first() -> None:

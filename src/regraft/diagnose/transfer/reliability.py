@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from regraft.diagnose.transfer.scores import spoken
+
 __all__ = ["PATH", "Reliability", "kept", "reliability"]
 
 PATH = Path(__file__).with_name("reliability.json")
@@ -38,14 +40,14 @@ class Reliability:
     @property
     def title(self) -> str:
         """In short."""
-        return f"Where the truth is known, the first by {self.score} was {self.lost:.1f} points under the best"
+        return f"Where the truth is known, the first by {spoken(self.score)} was {self.lost:.1f} points under the best"
 
     @property
     def sentence(self) -> str:
         """For people."""
         return (
             f"On {self.tasks} tasks of classes, 400 to 1,000 rows each, and {self.backbones} backbones the order by "
-            f"{self.score} agreed with the accuracy of a linear head: weighted Kendall τ {self.tau:.2f} "
+            f"{spoken(self.score)} agreed with the accuracy of a linear head: weighted Kendall τ {self.tau:.2f} "
             f"({self.low:.2f} to {self.high:.2f}); its first was {self.lost:.1f} points under the best on average."
         )
 

@@ -20,7 +20,7 @@ from regraft.diagnose.transfer.source import checked_source, leep, nce
 from regraft.diagnose.transfer.transrate import transrate
 from regraft.errors import DataError
 
-__all__ = ["SCORES", "scores"]
+__all__ = ["SCORES", "scores", "spoken"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +67,23 @@ _COMPUTE: dict[str, Callable[[_Task], Estimate]] = {
 
 SCORES: tuple[str, ...] = tuple(_COMPUTE)
 """Names of all scores. Of each, larger is better."""
+_SPOKEN = {
+    "logme": "LogME",
+    "h-score": "H-score",
+    "h-score-shrunk": "shrunk H-score",
+    "transrate": "TransRate",
+    "loo-accuracy": "leave-one-out accuracy",
+    "loo-r2": "leave-one-out R²",
+    "neighbour-accuracy": "accuracy of nearest neighbours",
+    "leep": "LEEP",
+    "nce": "NCE",
+}
 _OF_NUMBERS = ("logme", "loo-r2")
+
+
+def spoken(name: str) -> str:
+    """A score's name in a sentence."""
+    return _SPOKEN.get(name, name)
 
 
 def scores(

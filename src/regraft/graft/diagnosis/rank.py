@@ -15,7 +15,7 @@ from regraft.diagnose.checks.transfer import main_score, scored
 from regraft.diagnose.transfer.estimate import Estimate
 from regraft.diagnose.transfer.ranking import Place, Ranking, rank_models
 from regraft.diagnose.transfer.reliability import Reliability, reliability
-from regraft.diagnose.transfer.scores import SCORES
+from regraft.diagnose.transfer.scores import SCORES, spoken
 from regraft.errors import DataError, RecipeError
 from regraft.graft.diagnosis.case import probing, repeats
 from regraft.graft.diagnosis.course import checkpoints
@@ -170,7 +170,7 @@ def _smallest(order: Ranking, found: Mapping[str, _Seen]) -> str | None:
 
 def _findings(order: Ranking, *, smallest: str | None, same: bool, known: Reliability | None) -> tuple[Finding, ...]:
     """``smallest`` of those that are not told from the first; ``same`` are the first two of equal weights."""
-    by = order.score
+    by = spoken(order.score)
     first, second = order.places[0], order.places[1]
     lead = order.between(first.name, second.name)
     sure = lead.real
@@ -208,7 +208,7 @@ def _figure(order: Ranking, found: dict[str, _Seen], known: Reliability | None) 
         tied[pair.worse].append(pair.better)
     return {
         "score": order.score,
-        "lead": f"By {order.score} of the last layer's features, with 95 % intervals by bootstrap over the rows.",
+        "lead": f"By {spoken(order.score)} of the last layer's features, with 95 % intervals by bootstrap over the rows.",
         "note": "" if known is None else known.sentence,
         "names": [name for name in SCORES if any(name in seen.estimates for seen in found.values())],
         "models": [
