@@ -202,13 +202,14 @@ def _standing(place: Place, places: Sequence[Place]) -> str:
 
 
 def _figure(order: Ranking, found: dict[str, _Seen], known: Reliability | None) -> dict[str, Any]:
+    by = spoken(order.score)
     tied: dict[str, list[str]] = {place.name: [] for place in order.places}
     for pair in order.unsure:
         tied[pair.better].append(pair.worse)
         tied[pair.worse].append(pair.better)
     return {
         "score": order.score,
-        "lead": f"By {spoken(order.score)} of the last layer's features, with 95 % intervals by bootstrap over the rows.",
+        "lead": f"By {by} of the last layer's features, with 95 % intervals by bootstrap over the rows.",
         "note": "" if known is None else known.sentence,
         "names": [name for name in SCORES if any(name in seen.estimates for seen in found.values())],
         "models": [
