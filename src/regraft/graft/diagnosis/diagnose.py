@@ -12,9 +12,9 @@ from regraft.diagnose.checks.all import CHECKS
 from regraft.diagnose.checks.check import Check, examine
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.graft.diagnosis.affinity import AFFINITY, SOURCE, measured
-from regraft.graft.diagnosis.case import NONE, RANDOM, Looked, Scope, case_of_model, case_of_run
+from regraft.graft.diagnosis.case import NONE, RANDOM, Scope, case_of_model, case_of_run
 from regraft.graft.options import Options
-from regraft.graft.preparation import Progress
+from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.recording import backbone_of, data_of, task_of, versions
 from regraft.network import Network
 from regraft.record import Finding, Ledger, Record
@@ -67,7 +67,6 @@ def diagnose(
     """
     wanted, trains = chosen(checks)
     scope, options, ledger = scope or Scope(), options or Options(), Ledger()
-    looked: Looked
     common: dict[str, Any] = {"progress": progress, **columns}
     if run is not None:
         if trains:
@@ -85,11 +84,7 @@ def diagnose(
     findings, figures = examine(looked.case, wanted, ledger, progress)
     ready, subjects = looked.ready, looked.case.subjects
     if trains:
-        try:
-            said, figures[AFFINITY] = measured(ready, options, ledger, progress)
-        except (DataError, ModelError, RecipeError) as error:
-            said = (Finding(AFFINITY, "Domain affinity not measured", "not-applicable", detail=str(error)),)
-        findings = (*findings, *said)
+        findings = (*findings, *_affinity(ready, options, ledger, progress, figures))
     figures["subjects"] = [subject.name for subject in subjects]
     if subjects:
         figures["rows"] = subjects[0].objective.rows
@@ -111,6 +106,17 @@ def diagnose(
         citations=(CITATION, SOURCE) if trains else (CITATION,),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def _affinity(
+    ready: Prepared, options: Options, ledger: Ledger, progress: Progress | None, figures: dict[str, Any]
+) -> tuple[Finding, ...]:
+    """What domain affinity came to, and its figure among the others; or why it does not apply."""
+    try:
+        said, figures[AFFINITY] = measured(ready, options, ledger, progress)
+    except (DataError, ModelError, RecipeError) as error:
+        return (Finding(AFFINITY, "Domain affinity not measured", "not-applicable", detail=str(error)),)
+    return said
 
 
 def chosen(names: str | Sequence[str]) -> tuple[tuple[Check, ...], bool]:
