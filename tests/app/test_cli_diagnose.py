@@ -42,6 +42,18 @@ def test_one_check_as_json(regraft, photos, tmp_path):
     assert "landscape" not in found["figures"]
 
 
+def test_affinity_trains_where_it_is_asked_for(regraft, photos, tmp_path):
+    torch.manual_seed(3)
+    save_file(Small().state_dict(), tmp_path / "own.safetensors")
+    own = ("--model", "tests.app.photos:small", "--weights", tmp_path / "own.safetensors")
+    code, out, err = regraft("diagnose", photos, *own, "--check", "affinity", "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    assert "random weights" in out
+    page = (tmp_path / "run" / "report.html").read_text("utf-8")
+    assert "domain-affinity" in page
+    assert "Head2Toe" in page  # cited
+
+
 def test_own_module_with_weights(regraft, photos, tmp_path):
     torch.manual_seed(3)
     module = Small()
