@@ -1,13 +1,14 @@
 """The design matrix as a linear operator over named coefficient blocks."""
 
 from regraft.linear import combine as _combine  # noqa: F401  (registers the rules of every Design)
+from regraft.linear.basis import Krylov
 from regraft.linear.blocks import Blocks
 from regraft.linear.checks import ShapeError
 from regraft.linear.design import Design
 from regraft.linear.determinant import log_determinant
 from regraft.linear.features import FeatureDesign
 from regraft.linear.krylov import Outcome, cg, jacobi
-from regraft.linear.lanczos import Eigenvalues, Krylov, Which, lanczos
+from regraft.linear.lanczos import Eigenvalues, Which, lanczos
 from regraft.linear.lowrank import LowRank, nystrom, pivoted_cholesky
 from regraft.linear.matrix import Cast, Dense, Kept, Matrix, Scaled, SignedRoot, Stacked, Taken, UnitRows
 from regraft.linear.operator import Identity, Operator, Tagged

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.linear.lanczos import Krylov, check_symmetric
+from regraft.linear.basis import Krylov
+from regraft.linear.lanczos import check_symmetric
 from regraft.linear.operator import Operator
 from regraft.linear.trace import Estimate, random_signs
 
