@@ -32,6 +32,7 @@ from regraft.heads import condition
 from regraft.heads.gp.iterative import Iteration
 from regraft.network import ArrayPreprocess, Network, from_module
 from regraft.network.resnet import cifar_resnet
+from regraft.record.ledger import peak_bytes
 
 CHUNK, FEW, PAIRS = 50, 4, 8
 RESIDUAL, SHARE = 1e-2, 0.05  # of conjugate gradients; the noise over the kernel's mean diagonal
@@ -296,7 +297,8 @@ def _iterated(n: int) -> Row:
     found = condition(operator, y, noise, method="cg", iteration=iteration)
     seconds = time.process_time() - began
     note(f"{n} rows by conjugate gradients: {seconds:.1f} CPU-seconds; {found.status.message}")
-    more = {"rows": n, "products": found.status.iterations, "residual": found.status.residual, "rank": iteration.rank}
+    status, peak = found.status, peak_bytes()
+    more = {"rows": n, "products": status.iterations, "residual": status.residual, "rank": iteration.rank, "peak": peak}
     return Row(f"conjugate gradients, MLP, {n} rows", seconds, more=more)
 
 
