@@ -93,19 +93,20 @@ def test_validation_rows_are_trained_on_and_copies_across_splits_are_told(option
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "title", "severity"),
+    ("low", "high", "guess", "title", "severity"),
     [
-        (0.02, 0.1, "worth 6.0 points over training from random weights", "info"),
-        (-0.1, -0.02, "Training from random weights beats a linear head", "advice"),
-        (-0.02, 0.1, "do not tell", "advice"),
+        (0.02, 0.1, 0.3, "worth 6.0 points over training from random weights", "info"),
+        (-0.1, -0.02, 0.3, "Training from random weights beats a linear head", "advice"),
+        (-0.02, 0.1, 0.3, "do not tell", "advice"),
+        (0.02, 0.1, 0.81, "Training from random weights learnt nothing", "warning"),
     ],
 )
-def test_it_is_put_in_words_by_its_interval(low, high, title, severity):
+def test_it_is_put_in_words_by_its_interval(low, high, guess, title, severity):
     made = {"rows": 1000, "steps": 500, "name": "lr 0.1, tau 0", "status": "completed"}
     value = 0.06 if high > 0.05 else -0.06
     said = finding({"value": value, "low": low, "high": high, "rows": 50, "linear": 0.9, "scratch": 0.9 - value,
-                    "training": made})  # fmt: skip
+                    "scratch_low": 0.8, "guess": guess, "training": made})  # fmt: skip
     assert title in said.title
     assert said.severity == severity
-    assert bool(said.advice) == (severity == "advice")
+    assert bool(said.advice) == (severity != "info")
     assert "1,000 rows, 500 steps, lr 0.1, tau 0" in said.detail

@@ -179,6 +179,25 @@ def test_where_only_the_last_training_diverges_the_twin_is_kept(tmp_path, monkey
     assert np.isfinite(twin_rows).all()
 
 
+def test_where_the_last_training_names_one_class_alone_the_twin_is_kept(tmp_path, monkeypatch):
+    train = Trial.train
+
+    def collapsing(self, work):
+        found = train(self, work)
+        if self.held is not None:
+            return found
+        bias = torch.tensor([9.0] + [0.0] * (len(found.readout.intercept) - 1))
+        zeros = found.readout.coefficients.map(torch.zeros_like)
+        return replace(found, readout=replace(found.readout, coefficients=zeros, intercept=bias))
+
+    monkeypatch.setattr(Trial, "train", collapsing)
+    head = problem(toy_manifest(60), tmp_path, train=replace(QUICK, lrs=(0.1,))).solve()
+    finding = next(f for f in head.findings() if f.code == "final-training-diverged")
+    assert "one class for every row" in finding.detail
+    kept = head.model.predict_proba(toy_manifest(60).take(head.held_out().rows)).probabilities
+    np.testing.assert_allclose(kept, head.held_out().probabilities.numpy(), atol=1e-6)
+
+
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_best_epoch(tmp_path):
     manifest = toy_manifest(30)
 

@@ -17,12 +17,13 @@ from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.protocol import FRACTION
 from regraft.graft.recipe import METHODS
 from regraft.graft.run import Run, adapt
-from regraft.record import Finding, Ledger
+from regraft.record import Finding, Ledger, Severity
 
 __all__ = ["AFFINITY", "SOURCE", "finding", "measured", "scored_apart"]
 
 AFFINITY = "affinity"
 SOURCE = METHODS["all-layers"].citation
+_GUESSES = "no-better-than-majority"  # said of affinity itself
 _LINEAR, _SCRATCH = "probe", "scratch"
 
 
@@ -61,10 +62,12 @@ def measured(
     found = affinity(linear=linear, scratch=scratch, labels=truth, groups=scored.groups, seed=options.seed)
     accuracy = [float(np.mean(np.equal(predicted, truth))) for predicted in (linear, scratch)]
     figure: dict[str, Any] = {"value": found.value, "low": found.low, "high": found.high, "rows": len(ids),
-              "linear": accuracy[0], "scratch": accuracy[1]}  # fmt: skip
+              "linear": accuracy[0], "scratch": accuracy[1], "scratch_low": runs[1].score.low,
+              "guess": float(np.bincount(truth).max() / len(truth))}  # fmt: skip
     spent = next(cost.seconds for cost in reversed(ledger.costs) if cost.stage == AFFINITY)
     figure["training"] = {"rows": len(rows) - len(ids), **_trained(runs[1])}
-    warned = {f.code: f for run in runs for f in run.record.findings if f.severity == "warning"}
+    told = (f for run in runs for f in run.record.findings if f.severity == "warning" and f.code != _GUESSES)
+    warned = {f.code: f for f in told}
     return (replace(finding(figure), cost_seconds=spent), *warned.values()), figure
 
 
@@ -99,8 +102,17 @@ def finding(figure: Mapping[str, Any]) -> Finding:
     """What the figure says in words."""
     value, low, high = figure["value"], figure["low"], figure["high"]
     points = f"{100 * abs(value):.1f} points"
-    if low > 0:
-        title, advice = f"The pretrained features are worth {points} over training from random weights", ""
+    severity: Severity = "advice"
+    if figure["scratch_low"] <= figure["guess"]:
+        title = "Training from random weights learnt nothing, so that the features cannot be compared with it"
+        advice = "Try `regraft adapt --method scratch` with other --lr or more --steps, or bring more rows."
+        severity = "warning"
+    elif low > 0:
+        title, advice, severity = (
+            f"The pretrained features are worth {points} over training from random weights",
+            "",
+            "info",
+        )
     elif high < 0:
         title = f"Training from random weights beats a linear head on the last layer by {points}"
         advice = "The last layer is far from what the task needs: try --method all-layers, head2toe or finetune."
@@ -111,7 +123,7 @@ def finding(figure: Mapping[str, Any]) -> Finding:
     detail = (
         f"On {figure['rows']:,} rows that score alone the linear head is right on {100 * figure['linear']:.1f} %, the "
         f"network trained from random weights on {100 * figure['scratch']:.1f} % ({made['rows']:,} rows, "
-        f"{made['steps']:,} steps, {made['name']}); the difference is the domain affinity. Its interval is over these "
-        "rows, of one training."
+        f"{made['steps']:,} steps, {made['name']}), the commonest class has {100 * figure['guess']:.1f} %. The "
+        "difference of the first two is the domain affinity; its interval is over these rows, of one training."
     )
-    return Finding("domain-affinity", title, "advice" if advice else "info", value, "", low, high, detail, advice)
+    return Finding("domain-affinity", title, severity, value, "", low, high, detail, advice)

@@ -16,7 +16,7 @@ from regraft.graft.training.trial import Trial
 from regraft.heads import higher_is_better
 from regraft.record import Candidate, Finding
 
-__all__ = ["SOLVED", "Choice", "candidate", "curve", "final_diverged", "notes", "one_class"]
+__all__ = ["SOLVED", "Choice", "candidate", "curve", "final_failed", "notes", "one_class"]
 
 SOLVED = -1  # the τ of a head that was solved, not probed
 
@@ -79,6 +79,7 @@ def notes(ranking: list[Trial], prepared: Heads, choice: Choice) -> Iterator[Fin
         choice.lr,
         "learning rate",
         detail=f"Chosen among {len(ranking)} trainings, most of them short, on a held-out fifth of the rows."
+        + _unsteady(ranking)
         + (" No training did better there than the frozen backbone." if choice.frozen else ""),
     )
     if choice.reached < 1:
@@ -130,6 +131,12 @@ def notes(ranking: list[Trial], prepared: Heads, choice: Choice) -> Iterator[Fin
         )
 
 
+def _unsteady(ranking: list[Trial]) -> str:
+    """What is said of whole trainings that did worse than a short one promised."""
+    worse = [trial.name for trial in ranking[1:] if trial.share == 1 and trial.outcome is not None and not trial.said]
+    return f" Whole trainings at {', '.join(worse)} did worse." if worse else ""
+
+
 def one_class(held: Task) -> Iterator[Finding]:
     """Whether the rows that choose could tell candidates apart at all."""
     values = held.target.values
@@ -145,11 +152,11 @@ def one_class(held: Task) -> Iterator[Finding]:
         )
 
 
-def final_diverged(trial: Trial) -> Finding:
+def final_failed(trial: Trial) -> Finding:
     """What is said where the last training failed and the one that made the choice is kept."""
     return Finding(
         "final-training-diverged",
-        "The training on all rows diverged; the model trained on four fifths of them is kept.",
+        "The training on all rows failed; the model trained on four fifths of them is kept.",
         "warning",
         detail=trial.said,
         advice=f"Try --lr {trial.config.optimiser.lr * 0.3:.3g}.",

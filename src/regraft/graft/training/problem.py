@@ -30,7 +30,7 @@ from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.training import Probe, Train
 from regraft.graft.team import Team
-from regraft.graft.training.choice import SOLVED, Choice, candidate, curve, final_diverged, notes, one_class
+from regraft.graft.training.choice import SOLVED, Choice, candidate, curve, final_failed, notes, one_class
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.live import live_heads
 from regraft.graft.training.manifest_rows import ManifestRows
@@ -40,6 +40,7 @@ from regraft.graft.training.refit import Refit
 from regraft.graft.training.search import search, searched_steps
 from regraft.graft.training.seen import probing_figure
 from regraft.graft.training.trial import Trial, Work
+from regraft.graft.training.twin import collapsed, whole_trainings
 from regraft.heads import Status, link, temperature
 from regraft.network import Network
 from regraft.record import Candidate, Finding
@@ -47,6 +48,7 @@ from regraft.record import Candidate, Finding
 __all__ = ["FRACTION", "TrainedHead", "TrainingProblem", "planned"]
 
 FRACTION = 0.2
+_ENOUGH = 256  # rows that show whether a training collapsed
 HOLDOUT = "hold-out of a fifth (selection: optimistic)"
 
 
@@ -240,8 +242,8 @@ class TrainingProblem(Problem):
         prepared = rest.heads((SOLVED,) if probe is None else probe.candidates)
         whole = lambda lr, tau: rest.trial(prepared.by_tau[tau], lr, tau, held.rows)  # noqa: E731
         found = search(whole, train.lrs, sorted(prepared.by_tau), self.work, widen=train.widen)
-        best, twin, outputs = _twin(whole, found, self.work)
-        ranking = [best, *(trial for trial in found if trial.outcome is not None)]
+        fulls, twin, outputs = whole_trainings(whole, found, self.work)
+        best, ranking = fulls[0], [*fulls, *(trial for trial in found if trial.outcome is not None)]
         choice = Choice(best.key[0], best.key[1], reached=best.reached)
         probabilities = None
         if train.or_frozen:
@@ -295,13 +297,24 @@ class TrainingProblem(Problem):
         level = self.work.instruments
         trial.watch = watch = None if level == "none" else Instruments(level, self.task.seed)
         trained = trial.train(self.work)
+        if trained is not None and self._collapsed(trained, held):
+            trained, trial.said = None, "it names one class for every row"
         if trained is None:
-            said, (model, layers) = (*said, final_diverged(trial)), spare()
+            said, (model, layers) = (*said, final_failed(trial)), spare()
         else:
             model, layers = self._finished(trained, choice)
         if watch is not None and (figure := watch.figure()):
             seen["instruments"] = figure
         return TrainedHead(model, choice, trial, ranking, held, self.task.metric, said, layers, seen)
+
+    def _collapsed(self, trained: Adapted, held: HeldOut | None) -> bool:
+        """Whether the final training ended in one class for every row, by some of its own rows."""
+        if self.task.kind not in ("binary", "multiclass"):
+            return False
+        some = self.take(np.random.default_rng(self.task.seed).permutation(len(self))[:_ENOUGH])
+        if len(np.unique(some.task.target.values)) < 2:
+            return False
+        return collapsed(some.predicted(trained), None if held is None else held.probabilities)
 
     def _finished(self, trained: Adapted, choice: Choice) -> tuple[Adapted, tuple[dict[str, Any], ...]]:
         """A trained model with its temperature, and where a head is refitted that one and its layers' shares."""
@@ -310,21 +323,3 @@ class TrainingProblem(Problem):
         if refit is None or choice.refit is None:
             return model, ()
         return refit.final(model, self.rows, self.task, choice.refit, self.work)
-
-
-def _twin(whole: Callable[[float, int], Trial], ranking: list[Trial], work: Work) -> tuple[Trial, Adapted, Tensor]:
-    """The whole training of the best candidate, its model and outputs on the held rows; of the next one where that
-    diverges.
-
-    Raises:
-        RecipeError: all diverged.
-    """
-    for trial in ranking:
-        best = whole(*trial.key)
-        twin = None if trial.said else best.train(work)
-        if twin is not None and best.outputs is not None:
-            return best, twin, best.outputs
-        trial.said, trial.outcome = trial.said or best.said, trial.outcome or best.outcome
-    raise RecipeError(
-        "every candidate of the training diverged", got=ranking[0].said, do="try a lower learning rate with --lr"
-    )
