@@ -108,11 +108,8 @@ def finding(figure: Mapping[str, Any]) -> Finding:
         advice = "Try `regraft adapt --method scratch` with other --lr or more --steps, or bring more rows."
         severity = "warning"
     elif low > 0:
-        title, advice, severity = (
-            f"The pretrained features are worth {points} over training from random weights",
-            "",
-            "info",
-        )
+        title, advice = f"The pretrained features are worth {points} over training from random weights", ""
+        severity = "info"
     elif high < 0:
         title = f"Training from random weights beats a linear head on the last layer by {points}"
         advice = "The last layer is far from what the task needs: try --method all-layers, head2toe or finetune."
