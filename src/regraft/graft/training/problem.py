@@ -53,8 +53,8 @@ HOLDOUT = "hold-out of a fifth (selection: optimistic)"
 
 
 def planned(probe: Probe | None, train: Train, rows: int, *, twice: bool) -> int:
-    """The steps that :meth:`TrainingProblem.solve` takes at most: the choice, the final training, and head probing
-    where that runs the backbone.
+    """The steps that :meth:`TrainingProblem.solve` takes at most where no whole training has to be made again: the
+    choice, the final training, and head probing where that runs the backbone.
 
     Args:
         rows: of the problem.
