@@ -38,6 +38,7 @@ def test_it_is_the_difference_of_two_runs_on_the_test_split(options):
     said = record.findings[0]
     assert (said.code, said.value) == ("domain-affinity", figure["value"])
     assert any("Head2Toe" in source for source in record.citations)
+    assert "sweep" not in [cost.stage for cost in record.costs]  # the runs' own passes are all there are
     cost = next(cost for cost in record.costs if cost.stage == "affinity")
     assert said.cost_seconds == cost.seconds > 0
     assert cost.flops > 0

@@ -74,7 +74,7 @@ def _work(folder: Path) -> None:
         run.advance(5)
         run = Training(toy_module(), rows, PLAIN, validation=rows, folder=folder / "kept")
         run.open()
-        found["resumed"] = run.resumed
+        found["resumed"], found["key"] = run.resumed, Training(plain_module(), rows, PLAIN).key
         run.advance()
         found["ends"] = [tensor_digest(state(module)) for module in (whole, run.module)]
         bad = Poisoned(rows.pixels, rows.labels)
@@ -129,6 +129,12 @@ def test_statistics_and_weights_agree_and_a_resume_is_bit_for_bit(worked):
     assert len(ends) == 4
     assert len(set(ends)) == 1
     assert [said["resumed"] for said in worked[1]] == [5, 5]
+
+
+def test_a_training_of_two_is_another_than_that_of_one(worked):
+    keys = {said["key"] for said in worked[1]}
+    assert len(keys) == 1
+    assert Training(plain_module(), toy_rows(), PLAIN).key not in keys
 
 
 def test_what_diverges_in_one_diverges_in_all(worked):

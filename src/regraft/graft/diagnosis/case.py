@@ -132,6 +132,7 @@ def case_of_model(
     ledger: Ledger,
     *,
     against: str = RANDOM,
+    features: bool = True,
     losses: bool = True,
     origin: Any = None,
     progress: Progress | None = None,
@@ -139,7 +140,7 @@ def case_of_model(
 ) -> Looked:
     """A backbone under a solved head, beside the same architecture with random weights under its own.
 
-    Without ``losses`` its features alone.
+    Without ``losses`` its features alone; without ``features`` the rows alone, and nothing is passed.
 
     Raises:
         RegraftError: the user's mistakes, in a sentence. A network that cannot be given random weights stands alone,
@@ -147,6 +148,10 @@ def case_of_model(
     """
     if against not in (RANDOM, NONE):
         raise RecipeError(f"a backbone is not compared with {against!r}", expected="random or none")
+    if not features:
+        ready = prepare(data, model, method=_PROBE, options=options, ledger=ledger, progress=progress, **columns)
+        case = Case((), None, len(ready.fit), None, scope.top, scope.points, options.seed)
+        return Looked(case, ready, repeats(ready.fit))
     ready, labelled = probing(data, model, options, ledger, progress, **columns)
     known = None if origin is None else _origin(origin, ready, options, ledger, progress, **columns)
     if not losses:

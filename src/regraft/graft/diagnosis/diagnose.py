@@ -77,7 +77,8 @@ def diagnose(
         looked = case_of_run(data, Path(run), scope, options, ledger, **common)
     elif model is not None:
         losses = any(check.losses for check in wanted)
-        common |= {"against": RANDOM if against is None else against, "losses": losses, "origin": source}
+        common |= {"against": RANDOM if against is None else against, "origin": source}
+        common |= {"losses": losses, "features": bool(wanted)}
         looked = case_of_model(data, model, scope, options, ledger, **common)
     else:
         raise RecipeError("nothing is named to be diagnosed", expected="--model NAME or --run RUN")

@@ -268,19 +268,19 @@ class Training:
         """One step of gradient descent; the loss before it."""
         self.module.train()
         self.descent.zero()
-        value, right, total = 0.0, 0.0, 1
-        every = parts(batch, self.config.loop.accumulate * self.team.size)
-        if len(every) > 1:
-            total = max(1, self.objective.amount(self.rows.targets(batch, epoch, self.config.seed)))
-        for part in every[self.team.rank :: self.team.size]:
+        value, right, count = 0.0, 0.0, self.config.loop.accumulate * self.team.size
+        targets = self.rows.targets(batch, epoch, self.config.seed)
+        total = max(1, self.objective.amount(targets))
+        every = list(zip(parts(batch, count), parts(targets, count)))
+        for part, given in every[self.team.rank :: self.team.size]:
             if not len(part):  # a batch of fewer rows than processes
                 continue
             inputs = place(self.rows.inputs(part, epoch, self.config.seed), self.device)
-            labels = self.rows.targets(part, epoch, self.config.seed).to(self.device)
+            labels = given.to(self.device)
             with self._precision():
                 outputs = self.module(inputs)
             loss = self.objective.loss(outputs.float(), labels, self.config.label_smoothing)
-            loss = loss * (self.objective.amount(labels) / total) if len(every) > 1 else loss
+            loss = loss * (self.objective.amount(given) / total)  # a mean over what is there, of the batch
             loss.backward()
             value += loss.item()
             right += self.objective.right(outputs.detach(), labels) or 0.0
