@@ -83,7 +83,7 @@ def _left_to_the_first(arguments: list[str]) -> bool:
 
 
 def _first() -> bool:
-    """Whether this process is no launcher's, or its first: as :func:`regraft.graft.launched` says."""
+    """Whether this process is no launcher's, or its first."""
     return int(os.environ.get("WORLD_SIZE", "1")) < 2 or os.environ.get("RANK", "0") == "0"
 
 

@@ -21,7 +21,7 @@ from regraft.graft.stages.changes import Changes
 from regraft.graft.stages.features import Features, Select, Solve
 from regraft.graft.stages.gradient import Gradients, SetHead
 from regraft.graft.stages.training import Probe, Reinitialise, Train
-from regraft.graft.team import Team, joined, launched
+from regraft.graft.team import Team, joined
 from regraft.graft.view import View
 
 __all__ = [
@@ -54,7 +54,6 @@ __all__ = [
     "gradient_features",
     "head_exchange",
     "joined",
-    "launched",
     "load_artifact",
     "pick_device",
     "predict_over_crops",

@@ -24,7 +24,7 @@ if distributed.is_available():
     # threads, until Python ends and falls over them; the optimisers import it when they first step.
     import torch.distributed.nn
 
-__all__ = ["Team", "joined", "launched"]
+__all__ = ["Team", "joined"]
 
 _PATIENCE = timedelta(days=7)  # the others wait while the first passes the rows
 
@@ -110,12 +110,6 @@ class Team:
 _CURRENT: ContextVar[Team] = ContextVar("team", default=Team())  # noqa: B039 - it is frozen
 
 
-def launched() -> tuple[int, int]:
-    """(rank, processes) by what a launcher such as ``torchrun`` leaves in the environment; (0, 1) without one."""
-    size = int(os.environ.get("WORLD_SIZE", "1"))
-    return (int(os.environ.get("RANK", "0")), size) if size > 1 else (0, 1)
-
-
 @contextlib.contextmanager
 def joined(device: str = "auto") -> Iterator[Team]:
     """The team that a launcher began, for a while; a process alone where none did.
@@ -129,7 +123,7 @@ def joined(device: str = "auto") -> Iterator[Team]:
         RecipeError: this torch has no processes that speak to each other, one device is named for all of them, or there
             are fewer devices than processes.
     """
-    if launched()[1] == 1 or Team.current().size > 1:
+    if int(os.environ.get("WORLD_SIZE", "1")) < 2 or Team.current().size > 1:
         yield Team.current()
         return
     if not distributed.is_available():
