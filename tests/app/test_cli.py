@@ -7,6 +7,7 @@ import errno
 import io
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -23,7 +24,10 @@ from tests.app.photos import MODEL, Small, folder, table
 
 from regraft.app.cli import run
 from regraft.app.console import duration, size
+from regraft.graft import METHODS
+from regraft.heads.metrics import METRICS
 
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
 RUN_FILES = ["README.md", "config.json", "model.safetensors", "predictions.csv", "record.json", "report.html"]
 
 
@@ -514,6 +518,15 @@ def test_help_explains_every_option(regraft, verb, monkeypatch):
         if line.startswith("  -"):
             follows = lines[at + 1] if at + 1 < len(lines) else ""
             assert len(line.strip().split("  ", 1)) == 2 or follows.startswith("      "), line
+
+
+@pytest.mark.parametrize(("option", "names"), [("method", tuple(METHODS)), ("metric", METRICS)])
+def test_help_and_page_name_every_method_and_metric(regraft, option, names):
+    """The help is written by hand, for it is shown without torch."""
+    told = regraft("adapt", "--help")[1].split(f"\n  --{option} ")[1].split("\n  --")[0]
+    row = re.search(rf"^\| `--{option}` \| (.*)$", PAGE.read_text("utf-8"), re.MULTILINE)[1]
+    for text in (" ".join(re.sub(r"-\s+", "-", told).split()), row):
+        assert [name for name in names if not re.search(rf"(?<![\w-]){name}(?![\w-])", text)] == []
 
 
 def test_help_of_adapt_stands_in_groups(regraft):
