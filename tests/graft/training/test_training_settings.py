@@ -179,7 +179,9 @@ def test_where_only_the_last_training_diverges_the_twin_is_kept(tmp_path, monkey
     assert np.isfinite(twin_rows).all()
 
 
-def test_where_the_last_training_names_one_class_alone_the_twin_is_kept(tmp_path, monkeypatch):
+@pytest.fixture
+def _collapsing(monkeypatch):
+    """Final trainings end in a head that names one class for every row."""
     train = Trial.train
 
     def collapsing(self, work):
@@ -191,11 +193,39 @@ def test_where_the_last_training_names_one_class_alone_the_twin_is_kept(tmp_path
         return replace(found, readout=replace(found.readout, coefficients=zeros, intercept=bias))
 
     monkeypatch.setattr(Trial, "train", collapsing)
+
+
+@pytest.mark.usefixtures("_collapsing")
+def test_where_the_last_training_names_one_class_alone_the_twin_is_kept(tmp_path):
     head = problem(toy_manifest(60), tmp_path, train=replace(QUICK, lrs=(0.1,))).solve()
-    finding = next(f for f in head.findings() if f.code == "final-training-diverged")
-    assert "one class for every row" in finding.detail
+    finding = next(f for f in head.findings() if f.code == "final-training-collapsed")
+    assert "it names one class for every one" in finding.detail
+    assert "--steps" in finding.advice
+    assert "final-training-diverged" not in codes(head)  # nothing diverged
+    final = next(run for run in head.figures(None, None)["training"]["runs"] if run["role"] == "final")
+    assert final["status"] == "collapsed"
     kept = head.model.predict_proba(toy_manifest(60).take(head.held_out().rows)).probabilities
     np.testing.assert_allclose(kept, head.held_out().probabilities.numpy(), atol=1e-6)
+
+
+@pytest.mark.usefixtures("_collapsing")
+def test_a_refitted_head_that_tells_classes_apart_is_kept_whatever_the_tuned_one_said(tmp_path, monkeypatch):
+    refit = Refit(Features(LAST.taps, ("unit",)), Solve(("ridge",), (1e-1,)))
+    head = problem(toy_manifest(60), tmp_path / "a", train=replace(QUICK, lrs=(0.1,)), refit=refit).solve()
+    assert not [code for code in codes(head) if code.startswith("final-training")]
+    assert len(set(head.model.predict(toy_manifest(60)))) > 1
+    final = Refit.final
+
+    def blind(self, *arguments):
+        model, layers = final(self, *arguments)
+        readout = model.readout
+        zeros = readout.coefficients.map(torch.zeros_like)
+        return replace(model, readout=replace(readout, coefficients=zeros, intercept=torch.arange(3.0))), layers
+
+    monkeypatch.setattr(Refit, "final", blind)
+    head = problem(toy_manifest(60), tmp_path / "b", train=replace(QUICK, lrs=(0.1,)), refit=refit).solve()
+    finding = next(f for f in head.findings() if f.code == "final-training-collapsed")
+    assert "the head refitted on it names one class" in finding.detail
 
 
 def test_a_loss_that_is_no_number_stops_the_run_and_keeps_the_best_epoch(tmp_path):

@@ -16,7 +16,7 @@ from regraft.graft.training.trial import Trial
 from regraft.heads import higher_is_better
 from regraft.record import Candidate, Finding
 
-__all__ = ["SOLVED", "Choice", "candidate", "curve", "final_failed", "notes", "one_class"]
+__all__ = ["SOLVED", "Choice", "candidate", "curve", "final_collapsed", "final_diverged", "notes", "one_class"]
 
 SOLVED = -1  # the τ of a head that was solved, not probed
 
@@ -55,10 +55,11 @@ def curve(trial: Trial, *, final: bool) -> dict[str, Any]:
     """Loss and score of a training by epoch, for the record."""
     outcome = trial.outcome
     history = () if outcome is None else outcome.history
+    status = "diverged" if trial.said or outcome is None else outcome.status
     return {
         "name": trial.name,
         "role": "final" if final else "twin" if trial.share == 1 else "candidate",
-        "status": "diverged" if trial.said or outcome is None else outcome.status,
+        "status": "collapsed" if trial.collapsed else status,
         "steps": 0 if outcome is None else outcome.steps,
         "total": trial.total,
         "score": trial.value[0] if math.isfinite(trial.value[0]) else None,
@@ -152,12 +153,28 @@ def one_class(held: Task) -> Iterator[Finding]:
         )
 
 
-def final_failed(trial: Trial) -> Finding:
-    """What is said where the last training failed and the one that made the choice is kept."""
+def final_diverged(trial: Trial) -> Finding:
+    """What is said where the last training diverged and the one that made the choice is kept."""
     return Finding(
         "final-training-diverged",
-        "The training on all rows failed; the model trained on four fifths of them is kept.",
+        "The training on all rows diverged; the model trained on four fifths of them is kept.",
         "warning",
         detail=trial.said,
         advice=f"Try --lr {trial.config.optimiser.lr * 0.3:.3g}.",
+    )
+
+
+def final_collapsed(refitted: bool) -> Finding:
+    """What is said where the last training ended in one class for every row and the one that made the choice is kept.
+
+    Args:
+        refitted: a head was solved on the trained network, and it is that head which names one class.
+    """
+    head = "the head refitted on it" if refitted else "it"
+    return Finding(
+        "final-training-collapsed",
+        "The network trained on all rows tells no classes apart; the model trained on four fifths of them is kept.",
+        "warning",
+        detail=f"Of rows that it was trained on {head} names one class for every one.",
+        advice="Train longer with --steps, or at another --lr.",
     )

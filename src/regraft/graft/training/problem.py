@@ -30,7 +30,16 @@ from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.training import Probe, Train
 from regraft.graft.team import Team
-from regraft.graft.training.choice import SOLVED, Choice, candidate, curve, final_failed, notes, one_class
+from regraft.graft.training.choice import (
+    SOLVED,
+    Choice,
+    candidate,
+    curve,
+    final_collapsed,
+    final_diverged,
+    notes,
+    one_class,
+)
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.live import live_heads
 from regraft.graft.training.manifest_rows import ManifestRows
@@ -286,7 +295,8 @@ class TrainingProblem(Problem):
         spare: Callable[[], tuple[Adapted, tuple[dict[str, Any], ...]]],
         seen: Mapping[str, Any],
     ) -> TrainedHead:
-        """Train on all rows with the choices; where that diverges, ``spare`` gives what was trained for the choice."""
+        """Train on all rows with the choices; where that diverges or ends in one class for every row, ``spare`` gives
+        what was trained for the choice."""
         start = self.heads((choice.tau,)).by_tau[choice.tau]
         seen = {name: part for name, part in seen.items() if name != "instruments"}  # of another final training
         if choice.frozen:
@@ -297,24 +307,26 @@ class TrainingProblem(Problem):
         level = self.work.instruments
         trial.watch = watch = None if level == "none" else Instruments(level, self.task.seed)
         trained = trial.train(self.work)
-        if trained is not None and self._collapsed(trained, held):
-            trained, trial.said = None, "it names one class for every row"
         if trained is None:
-            said, (model, layers) = (*said, final_failed(trial)), spare()
+            said, (model, layers) = (*said, final_diverged(trial)), spare()
         else:
             model, layers = self._finished(trained, choice)
+            trial.collapsed = self._collapsed(model, held)
+        if trial.collapsed:
+            said, (model, layers) = (*said, final_collapsed(choice.refit is not None)), spare()
         if watch is not None and (figure := watch.figure()):
             seen["instruments"] = figure
         return TrainedHead(model, choice, trial, ranking, held, self.task.metric, said, layers, seen)
 
-    def _collapsed(self, trained: Adapted, held: HeldOut | None) -> bool:
-        """Whether the final training ended in one class for every row, by some of its own rows."""
+    def _collapsed(self, model: Adapted, held: HeldOut | None) -> bool:
+        """Whether the final model, with its refitted head if it has one, names one class for every row, by some of
+        those it was trained on."""
         if self.task.kind not in ("binary", "multiclass"):
             return False
         some = self.take(np.random.default_rng(self.task.seed).permutation(len(self))[:_ENOUGH])
         if len(np.unique(some.task.target.values)) < 2:
             return False
-        return collapsed(some.predicted(trained), None if held is None else held.probabilities)
+        return collapsed(some.predicted(model), None if held is None else held.probabilities)
 
     def _finished(self, trained: Adapted, choice: Choice) -> tuple[Adapted, tuple[dict[str, Any], ...]]:
         """A trained model with its temperature, and where a head is refitted that one and its layers' shares."""

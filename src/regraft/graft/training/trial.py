@@ -99,6 +99,7 @@ class Trial:
         share: of the whole length that this training has; see :meth:`shortened`.
         stop: the step after which a training ends whose twin was best there; ``None``: at its end.
         watch: what looks on.
+        collapsed: it ended in naming one class for every row.
     """
 
     name: str
@@ -116,6 +117,7 @@ class Trial:
     outputs: Tensor | None = None
     said: str = ""
     watch: Instruments | None = None
+    collapsed: bool = False
 
     def shortened(self, share: float) -> Trial:
         """A training of ``share`` of the steps that is complete in itself: its schedule comes down to its end.
