@@ -152,7 +152,7 @@ def adapt(
         findings = check(Context(ready.manifest, ready.unlabelled, fit, evaluation, pictures, ready.network.preprocess))
     pictures["price"] = price_of_run(ready, stores, adapted, options, ledger)
     record = record_of(ready, evaluation, options, ledger, command)
-    record = replace(record, figures=pictures, findings=findings)
+    record = replace(record, figures=pictures, findings=(*findings, *work.findings()))
     work.clear()
     lines = prediction_rows(evaluation, fit_rows.ids, test_rows.ids if test_rows else ())
     return Run(adapted, record, lines)

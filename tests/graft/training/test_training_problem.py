@@ -11,6 +11,7 @@ from tests.features.toy import toy_arrays, toy_manifest
 from torch import nn
 
 import regraft
+from regraft.app.report.page import page
 from regraft.data import Manifest, Target, holdout
 from regraft.errors import DataError, RecipeError
 from regraft.features import Taps, plan, sweep
@@ -240,12 +241,18 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path):
         regraft.adapt(toy_manifest(60), wide(), progress=interrupt, **call)
     assert list((tmp_path / "cache" / "training").glob("*/checkpoint.safetensors"))
     run = regraft.adapt(toy_manifest(60), wide(), progress=lambda s, d, t: s == "train" and seen.append((d, t)), **call)
-    fresh = regraft.adapt(toy_manifest(60), wide(), method=call["method"], cache=tmp_path / "other")
+    whole = []
+    watch = lambda s, d, t: s == "train" and whole.append(d)  # noqa: E731
+    fresh = regraft.adapt(toy_manifest(60), wide(), method=call["method"], cache=tmp_path / "other", progress=watch)
     run.save(tmp_path / "a")
     fresh.save(tmp_path / "b")
     for file in ("model.safetensors", "config.json", "predictions.csv"):
         assert (tmp_path / "a" / file).read_bytes() == (tmp_path / "b" / file).read_bytes()
     assert len(seen) < seen[-1][1]  # some of the planned steps had been done
+    said = {finding.code: finding for finding in run.record.findings}["training-resumed"]
+    assert (said.severity, said.value) == ("info", len(whole) - len(seen))
+    assert f"after {said.value} steps of a run that was cut" in said.title
+    assert "training-resumed" not in [finding.code for finding in fresh.record.findings]
 
 
 def test_planned_steps_are_those_that_are_taken(tmp_path):
@@ -346,3 +353,25 @@ def test_a_refit_needs_a_head_on_the_embedding(tmp_path):
     x = torch.randn(5, 3, 6, 6)
     design = tuned.view.design({"embedding": Dense(wide().without_head().forward(x))}, 3)
     torch.testing.assert_close(network.forward(x), tuned.readout.logits(design).float(), atol=1e-5, rtol=1e-5)
+
+
+def test_what_the_starting_head_chose_is_in_the_record(trained):
+    run, _ = trained
+    figure = run.record.figures.get("selection")
+    if not run.record.method.startswith("head2toe"):
+        assert figure is None
+        return
+    columns = {name: len(index) for name, index in run.adapted.view.columns.items()}
+    assert {layer["name"]: layer["kept"] for layer in figure["layers"] if layer["kept"]} == columns
+    assert "features-kept" in [f.code for f in run.record.findings]
+
+
+def test_a_frozen_backbone_with_chosen_features_shows_what_head2toe_shows(tmp_path):
+    plus = quick("head2toe-ft-plus")
+    still = replace(plus, stages=(*plus.stages[:-1], replace(plus.train, lrs=(1e-12,))))
+    alone = Recipe("head2toe", "the same without training", plus.stages[:-1])
+    runs = [regraft.adapt(toy_manifest(60), wide(), method=method, cache=tmp_path) for method in (still, alone)]
+    assert runs[0].adapted.changed == {}
+    for figure in ("selection", "layers"):
+        assert runs[0].record.figures[figure] == runs[1].record.figures[figure]
+    assert [section.key for section in page(runs[0].record).sections if section.key == "selection"]

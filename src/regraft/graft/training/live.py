@@ -57,6 +57,7 @@ def live_heads(
             module.load_state_dict(read(file)[0])
             kept[tau] = _probed(module)
     run.open()
+    work.earlier.setdefault(run.folder, run.step)
     said = ""
     for tau, file in files.items():
         if tau in kept:

@@ -6,7 +6,7 @@ import dataclasses
 import json
 import math
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.loop import DivergedError, Epoch, Outcome
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
+from regraft.record import Finding
 
 __all__ = ["Trial", "Work", "shorter"]
 
@@ -46,6 +47,7 @@ class Work:
         used: the folders of this run's trainings.
         instruments: what looks on at final trainings.
         of_a_row: floating-point operations of one row's step, by what decides them within a run.
+        earlier: steps that lay in a training's folder when this run came to it: of one that was cut.
     """
 
     folder: Path
@@ -57,6 +59,7 @@ class Work:
     used: set[Path] = field(default_factory=set)
     instruments: Level = "none"
     of_a_row: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    earlier: dict[Path, int] = field(default_factory=dict)
 
     def place(self, key: str) -> Path:
         """The folder of the training that ``key`` decides."""
@@ -75,6 +78,18 @@ class Work:
         """Count what a training did."""
         self.rows += rows
         self.flops += flops
+
+    def findings(self) -> Iterator[Finding]:
+        """That a run which was cut had done part of the work, where one had."""
+        if steps := sum(self.earlier.values()):
+            yield Finding(
+                "training-resumed",
+                f"Training went on after {steps} steps of a run that was cut: time and passes are of the last part.",
+                "info",
+                steps,
+                "steps",
+                detail="All trainings of the run together; the model is the one that an undisturbed run gives.",
+            )
 
     def step(self) -> None:
         """Count one step."""
@@ -158,11 +173,13 @@ class Trial:
         team = run.team
         if self.held is not None and self.share < 1 and team.agreed(noted.is_file()):
             self._recall(noted)
+            work.earlier.setdefault(run.folder, 0 if self.outcome is None else self.outcome.steps)
             return None
         if self.watch is not None:
             self.watch.begin(module, self.rows)
         run.open()
         before = run.step
+        work.earlier.setdefault(run.folder, before)
         try:
             self.outcome = run.advance(self.stop or run.total, progress=lambda *_: work.step(), sparing=True)
             if self.stop is not None and run.step == self.stop < run.total:
