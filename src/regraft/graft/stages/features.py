@@ -52,8 +52,9 @@ class Select:
             ``exact`` (the group lasso solved to a certificate).
         score: what ranks the features: ``relevance`` (the solver's), or ``random``, ``variance``, ``gradient``
             (at zero weights) or ``stability`` (the relevance averaged over halves of the rows).
-        by: ``feature``; ``layer``, whole layers by their mean score; ``layer-lasso``, whole layers by a group lasso
-            whose groups are layers, which is solved to a certificate of its own.
+        by: ``feature``; ``layer``, layer after layer by their mean score; ``layer-lasso``, layer after layer by a group
+            lasso whose groups are layers, which is solved to a certificate of its own. The layer in which the
+            fraction ends gives its best features only, so a small fraction keeps a part of one layer.
 
     Raises:
         RecipeError: a name that is none, or a combination that does not exist.
