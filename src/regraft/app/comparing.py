@@ -15,16 +15,22 @@ __all__ = ["compared", "say_compared"]
 
 
 def compared(folders: Sequence[Path]) -> tuple[list[Chosen], dict[str, Any]]:
-    """The runs among ``folders`` that chose features, and their overlaps as plain JSON."""
+    """The runs among ``folders`` that chose features, and their overlaps as plain JSON, with the names of the others
+    under ``without``."""
     from regraft.graft.evidence.compared import chosen, overlaps
 
-    runs = [found for folder in folders if (found := chosen(folder)) is not None]
+    found = [chosen(folder) for folder in folders]
+    runs = [run for run in found if run is not None]
+    without = [folder.resolve().name for folder, run in zip(folders, found, strict=True) if run is None]
     about = [{"run": r.name, "kept": r.kept, "width": r.width, "size": r.size, "depth": r.depth} for r in runs]
-    return runs, {"runs": about, **overlaps(runs)}
+    return runs, {"runs": about, "without": without, **overlaps(runs)}
 
 
 def say_compared(runs: Sequence[Chosen], value: dict[str, Any]) -> None:
-    """Two matrices in per cent, with what they are."""
+    """Two matrices in per cent, with what they are; first which runs have no place in them."""
+    if without := value.get("without"):
+        say()
+        say(f"{', '.join(without)}: no chosen features in the record, so nothing to compare")
     if len(runs) < 2:
         return
     say()

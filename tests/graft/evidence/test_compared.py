@@ -13,6 +13,8 @@ from tests.graft.frozen.test_head2toe import SMALL
 import regraft
 from regraft.app.cli import run as command
 from regraft.errors import ArtifactError
+from regraft.features import Taps
+from regraft.graft import Features, Select, Solve
 from regraft.graft.evidence.compared import Chosen, chosen, layer_overlap, overlaps
 
 
@@ -50,10 +52,11 @@ def test_a_record_that_does_not_say_is_refused(folders, tmp_path):
 
 
 def made(name, size="64", fingerprint="a", **columns):
+    features = {f"{tap}[{size.partition(',')[0]}]": 10 for tap in ("early", "late")}
     columns = {tap: torch.tensor(index) for tap, index in columns.items()}
     total = sum(map(len, columns.values()))
     layers = {tap: len(index) / total for tap, index in columns.items()}
-    return Chosen(name, columns, 20, size, fingerprint, layers, 0.5)
+    return Chosen(name, columns, features, size, fingerprint, layers, 0.5)
 
 
 def test_overlaps_by_hand():
@@ -69,12 +72,41 @@ def test_overlaps_by_hand():
     assert layer_overlap(one, replace(two, layers={"elsewhere": 1.0})) == 0
 
 
+def test_the_scaling_makes_no_other_features():
+    plain, scaled = made("1", "64", early=[0, 1]), made("2", "64, root-unit", early=[1, 2])
+    assert overlaps([plain, scaled])["features"] == [[1.0, 0.5], [0.5, 1.0]]
+    fewer = replace(scaled, features={"early[64]": 10})  # the same size of other taps
+    assert overlaps([plain, fewer])["features"][0][1] is None
+
+
+def test_scalings_of_real_runs_compare(tmp_path):
+    one, both = (
+        replace(SMALL, stages=(Features(Taps(sizes=(16,)), scalings), Select((0.2,), (1e-2,)), Solve(("ridge",))))
+        for scalings in (("unit",), ("unit", "root-unit"))
+    )
+    for name, method in (("one", one), ("both", both)):
+        regraft.adapt(toy_manifest(60), toy_network(), method=method, cache=tmp_path / "cache").save(tmp_path / name)
+    runs = [chosen(tmp_path / name) for name in ("one", "both")]
+    assert runs[0].size != runs[1].size
+    assert 0 < overlaps(runs)["features"][0][1] <= 1
+
+
+def test_report_says_which_runs_chose_nothing(folders, capfd):
+    named = [str(folders / name) for name in ("one", "probe")]
+    assert command(["report", *named]) == 0
+    assert "probe: no chosen features in the record" in capfd.readouterr().out
+    assert command(["report", *named, "--json"]) == 0
+    assert json.loads(capfd.readouterr().out)["chosen"]["without"] == ["probe"]
+    assert command(["report", *(str(folders / name) for name in ("one", "two"))]) == 0
+    assert "no chosen features" not in capfd.readouterr().out
+
+
 def test_report_of_several_runs_prints_the_matrices(folders, capfd):
     named = [str(folders / name) for name in ("one", "two", "other", "probe")]
     assert command(["report", *named]) == 0
     out = capfd.readouterr().out.splitlines()
     assert out[:4] == [f"{name}/report.html" for name in named]
-    assert "features at target size" in out[5]
+    assert any("features at target size" in line for line in out[5:8])
     at = next(i for i, line in enumerate(out) if line.startswith("layers in common"))
     assert [line.split()[0] for line in out[at + 2 : at + 5]] == ["1", "2", "3"]  # the probe chose nothing
     assert out[at + 2].split()[1] == out[at + 2].split()[3] == "–"  # itself, and another backbone

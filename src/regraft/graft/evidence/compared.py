@@ -24,8 +24,8 @@ class Chosen:
     Attributes:
         name: of its folder.
         columns: block → kept indices.
-        width: features there were.
-        size: the target size.
+        features: block → features there were at the chosen target size.
+        size: the target size, and the scaling where several were tried.
         fingerprint: of the backbone.
         layers: tap → share of the kept features, whatever it was pooled to.
         depth: mean relative depth of the kept features.
@@ -33,7 +33,7 @@ class Chosen:
 
     name: str
     columns: Mapping[str, Tensor]
-    width: int
+    features: Mapping[str, int]
     size: str
     fingerprint: str
     layers: Mapping[str, float]
@@ -43,6 +43,11 @@ class Chosen:
     def kept(self) -> int:
         """How many."""
         return sum(map(len, self.columns.values()))
+
+    @property
+    def width(self) -> int:
+        """Of how many."""
+        return sum(self.features.values())
 
 
 def chosen(folder: str | Path) -> Chosen | None:
@@ -67,7 +72,7 @@ def chosen(folder: str | Path) -> Chosen | None:
         return Chosen(
             folder.resolve().name,
             columns,
-            int(figure["width"]),
+            {str(layer["name"]): int(layer["features"]) for layer in figure["layers"]},
             str(figure["size"]),
             record.model["fingerprint"],
             shares,
@@ -93,7 +98,7 @@ def overlaps(runs: Sequence[Chosen]) -> dict[str, Any]:
     Returns:
         ``features``, the matrix of :attr:`regraft.heads.Overlap.overlap`; ``chance``, that of random choices;
         ``layers``, the matrix of :func:`layer_overlap`. An entry is ``None`` where features are not the same
-        ones (another backbone, another target size), or layers (another backbone).
+        ones (another backbone, other blocks: the scaling makes no other features), or layers (another backbone).
     """
     features: list[list[float | None]] = []
     chance: list[list[float | None]] = []
@@ -101,7 +106,7 @@ def overlaps(runs: Sequence[Chosen]) -> dict[str, Any]:
     for one in runs:
         same = [one.fingerprint == other.fingerprint for other in runs]
         found = [
-            overlap(one.columns, other.columns, one.width) if here and one.size == other.size else None
+            overlap(one.columns, other.columns, one.width) if here and one.features == other.features else None
             for here, other in zip(same, runs)
         ]
         features.append([None if pair is None else pair.overlap for pair in found])
