@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from dataclasses import asdict
 from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
@@ -72,6 +73,7 @@ def task_of(ready: Prepared) -> dict[str, Any]:
         "rows": {part: len(ready.manifest.rows_of(part)) for part in ("train", "validation", "test")},
         "metric": ready.metric,
         "title": ready.recipe.title,
+        "recipe": [{"stage": type(stage).__name__, **asdict(stage)} for stage in ready.recipe.stages],
     }
 
 
