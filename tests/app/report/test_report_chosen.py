@@ -10,6 +10,7 @@ from tests.app.report import chosen_samples, samples
 
 from regraft.app.report import layers, price, selection, training
 from regraft.app.report.page import page
+from regraft.app.report.render import render
 
 
 def plain(text: str) -> str:
@@ -54,6 +55,47 @@ def test_the_share_of_the_output_joins_the_table_and_its_own_section_goes() -> N
     assert "selection" in keys
     assert "layers" not in keys
     assert "layers" in [section.key for section in page(samples.multiclass()).sections]
+
+
+EXACT = {
+    "name": "group lasso",
+    "meaning": "the norm of its row of the group lasso",
+    "strength": 0.1,
+    "unit": "of λ_max",
+    "certificate": {"fits": 12, "unconverged": 0, "gap": 0.0008},
+}
+
+
+def html(record) -> str:
+    return plain(render(record))
+
+
+def test_the_table_says_what_its_scores_are() -> None:
+    record = with_figure("selection", layers=LAYERS)
+    view = selection.selection(record)
+    assert "relevance: the norm of the feature’s row of a ridge head’s coefficients." in view.caption
+    assert view.caption in html(record)
+    assert ">Mean score</th>" in html(record)
+    exact = with_figure("selection", layers=[{**row, "mean_score": None} for row in LAYERS], scorer=EXACT)
+    assert "Features are ranked by group lasso: the norm of its row of the group lasso." in html(exact)
+    assert "ridge head’s coefficients" not in html(exact)
+    assert "Mean score" not in html(exact)
+    old = with_figure("selection", layers=LAYERS, scorer=None)  # before records said so
+    assert "ranked by" not in selection.selection(old).caption
+    assert "ridge" not in selection.selection(old).caption
+    assert "Mean score" in selection.selection(old).caption
+
+
+def test_the_penalty_and_the_certificate_stand_beside_the_name_of_the_scores() -> None:
+    kpis = selection.selection(with_figure("selection", scorer=EXACT)).kpis
+    label, name, note = kpis[0]
+    assert (label, name) == ("Ranked by", "group lasso")
+    assert plain(note) == "penalty 0.1 of λ_max; duality gap at most 0.08 % in 12 fits"
+    short = {**EXACT, "certificate": {"fits": 12, "unconverged": 2, "gap": 0.03}}
+    note = selection.selection(with_figure("selection", scorer=short)).kpis[0][2]
+    assert plain(note).endswith("duality gap at most 3 % in 12 fits; 2 short of the tolerance")
+    free = {"name": "random", "strength": None, "certificate": None}
+    assert selection.selection(with_figure("selection", scorer=free)).kpis[0] == ("Ranked by", "random", "")
 
 
 def test_one_layer_needs_no_picture() -> None:

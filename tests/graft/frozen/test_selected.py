@@ -12,6 +12,8 @@ from regraft.features import Block
 from regraft.features.pooling import choose_pooling
 from regraft.graft.evidence.advice import lean_cell, selection_findings
 from regraft.graft.frozen.selected import selection_figure
+from regraft.graft.stages.features import Select
+from regraft.heads import Status
 from regraft.heads.selection.kept import Cell, Selection
 
 POOLING = choose_pooling((4,), "vector", 4)
@@ -39,8 +41,8 @@ def selection(**changes):
     return replace(made, **changes)
 
 
-def figure(folds=(), **changes):
-    return selection_figure(selection(fold_columns=tuple(folds), **changes), BLOCKS, 5)
+def figure(folds=(), stage=Select(), fits=(), **changes):  # noqa: B008
+    return selection_figure(selection(fold_columns=tuple(folds), **changes), BLOCKS, 5, stage, fits)
 
 
 def codes(found, **settings):
@@ -86,6 +88,35 @@ def test_early_layers():
     assert codes(figure([early, early], columns=early)) == {"early-layers-chosen"}
     # one fold that chose late features is reason to doubt
     assert "early-layers-chosen" not in codes(figure([early, columns(embedding=[0, 1, 2, 3])], columns=early))
+
+
+def test_early_layers_that_noise_or_no_label_chose_say_nothing_about_the_task():
+    early = columns(early=[0, 1, 2], late=[0])
+    for blind in (Select(score="random"), Select(score="variance", by="layer")):
+        assert "early-layers-chosen" not in codes(figure(stage=blind, columns=early))
+    assert "early-layers-chosen" in codes(figure(stage=Select(score="gradient"), columns=early))
+    assert "early-layers-chosen" not in codes(figure(columns=early), guesses=True)
+    (finding,) = (f for f in selection_findings(figure(columns=early)) if f.code == "early-layers-chosen")
+    assert "may lose" in finding.advice  # no probe was run
+
+
+def test_what_was_trained_since_is_not_judged_by_what_was_chosen():
+    costly = figure(columns=columns(embedding=[0, 1, 2, 3]))
+    costly["whole_bytes"] = 390
+    assert codes(costly) == {"last-layer-enough", "selection-saves-little"}
+    assert codes(costly, trained=True) == set()
+
+
+def test_scores_of_fits_that_stopped_short_are_a_warning():
+    fits = (Status(True, 9, 5e-4, ""), Status(False, 10_000, 0.02, ""))
+    stage = Select(solver="exact", strengths=(0.3,))
+    found = figure(stage=stage, fits=fits, strength=1e-3, table=())
+    (finding,) = (f for f in selection_findings(found) if f.code == "scores-not-converged")
+    assert (finding.severity, finding.value) == ("warning", 0.02)
+    assert finding.title.startswith("1 of 2 fits")
+    fine = figure(stage=stage, fits=fits[:1], strength=1e-3, table=())
+    assert "scores-not-converged" not in codes(fine)
+    assert "scores-not-converged" not in codes(figure())
 
 
 def test_the_last_layer_is_enough():

@@ -73,7 +73,7 @@ class Firm:
 
 @dataclass(frozen=True)
 class Selection:
-    """The section."""
+    """The section; ``caption`` says what the scores are, ``scored`` whether layers have a mean score."""
 
     lead: str
     kpis: tuple[tuple[str, str, str], ...]
@@ -83,6 +83,8 @@ class Selection:
     grid: Grid | None
     firm: Firm | None
     reads: bool
+    caption: str
+    scored: bool
 
 
 def selection(record: Record) -> Selection | None:
@@ -109,6 +111,8 @@ def selection(record: Record) -> Selection | None:
         grid=_grid(grid, shown) if grid else None,
         firm=_firm(figure),
         reads=any(row.reads for row in rows),
+        caption=_caption(figure, any(row.score for row in rows)),
+        scored=any(row.score for row in rows),
     )
 
 
@@ -151,13 +155,36 @@ def _kpis(figure: Mapping[str, Any], kept: float) -> tuple[tuple[str, str, str],
         f"head and a bit a feature; {words.times(whole / stored)} less than all features" if stored and whole else ""
     )
     again = "norms again over what is kept" if read.flag(figure.get("normalised")) else "norms over all features"
+    scorer = read.mapping(figure.get("scorer"))
     found = (
+        ("Ranked by", read.text(scorer.get("name")), _ranked(scorer)),
         ("Target size", read.text(figure.get("size")), "numbers that each layer is pooled to, about"),
         ("Fraction kept", _part(read.number(figure.get("fraction"))), f"{words.count(kept)} features"),
         ("Head", read.text(figure.get("form")), again),
         ("Stored", words.bytes_(stored), saved),
     )
     return tuple(item for item in found if item[1])
+
+
+def _caption(figure: Mapping[str, Any], scored: bool) -> str:
+    """What ranked the features, in the words of the record; older ones do not say."""
+    scorer = read.mapping(figure.get("scorer"))
+    name, meaning = read.text(scorer.get("name")), read.text(scorer.get("meaning"))
+    ranked = f" Features are ranked by {name}: {meaning}." if name and meaning else ""
+    mean = " Mean score: the average over the layer’s features of the score that ranked them." if scored else ""
+    return f"In the network’s order.{ranked}{mean}"
+
+
+def _ranked(scorer: Mapping[str, Any]) -> str:
+    """The penalty of the scores in their own unit, and how well the fits behind them are certified."""
+    own, certificate = read.number(scorer.get("strength")), read.mapping(scorer.get("certificate"))
+    parts = [f"penalty {own:g} {read.text(scorer.get('unit'))}".rstrip()] if own is not None else []
+    fits, gap = read.number(certificate.get("fits")), read.number(certificate.get("gap"))
+    if fits and gap is not None:
+        left = read.number(certificate.get("unconverged"))
+        parts.append(f"duality gap at most {100 * gap:.2g}{words.NBSP}% in {words.plural(fits, 'fit')}")
+        parts += [f"{words.count(left)} short of the tolerance"] if left else []
+    return "; ".join(parts)
 
 
 def _rows(layers: Sequence[Mapping[str, Any]], reads: Mapping[str, float]) -> tuple[tuple[Row, ...], float]:

@@ -8,27 +8,42 @@ from typing import Any
 
 from regraft.record import Finding
 
-__all__ = ["lean_cell", "selection_findings"]
+__all__ = ["lean_cell", "sees_labels", "selection_findings"]
 
 _LAST = 0.95  # of the kept features
 _UNSTABLE = 0.5  # of the way from chance to equal sets
 _COSTLY = 1 / 5  # of what a head on all features stores
 _LATE = ("embedding", "logits")
+_BLIND = ("random", "variance")  # scores that no label has a say in
 
 
-def selection_findings(figure: Mapping[str, Any], *, higher_is_better: bool = True) -> Iterator[Finding]:
+def selection_findings(
+    figure: Mapping[str, Any], *, higher_is_better: bool = True, trained: bool = False, guesses: bool = False
+) -> Iterator[Finding]:
     """Each observation with what to try; those that do not hold are silent.
 
     Args:
         figure: of a Head2Toe run.
         higher_is_better: of the metric that chose the cell.
+        trained: the features were trained after they were chosen, so what to try or to store is not to be read off
+            the choice.
+        guesses: the run scores no better than an answer that is always the same, so the choice may be noise.
     """
     yield _kept(figure)
-    yield from _early(figure)
-    yield from _last(figure)
+    yield from _uncertified(figure)
+    if not trained:
+        yield from () if guesses or not sees_labels(figure) else _early(figure)
+        yield from _last(figure)
     yield from _unstable(figure)
     yield from _edge(figure)
-    yield from _costly(figure, higher_is_better)
+    if not trained:
+        yield from _costly(figure, higher_is_better)
+
+
+def sees_labels(figure: Mapping[str, Any]) -> bool:
+    """Whether labels have a say in the scores: where features lie that chance or their variance chose, says nothing
+    about the task."""
+    return (figure.get("scorer") or {}).get("score") not in _BLIND
 
 
 def _kept(figure: Mapping[str, Any]) -> Finding:
@@ -41,8 +56,30 @@ def _kept(figure: Mapping[str, Any]) -> Finding:
         "info",
         figure["kept"],
         "features",
-        detail=f"Target size {figure['size']}, fraction {figure['fraction']:g}, "
-        f"penalty of the scores {figure['strength']:g}; {norms}.",
+        detail=f"Target size {figure['size']}, fraction {figure['fraction']:g}, {_penalty(figure['scorer'])}; {norms}.",
+    )
+
+
+def _penalty(scorer: Mapping[str, Any]) -> str:
+    own, ridge = scorer["strength"], scorer["ridge_strength"]
+    said = f"ranked by {scorer['name']}"
+    said += " without a penalty" if own is None else f", penalty of the scores {own:g} {scorer['unit']}"
+    return said if ridge is None else f"{said}, ridge penalty of the heads that judged them {ridge:g}"
+
+
+def _uncertified(figure: Mapping[str, Any]) -> Iterator[Finding]:
+    certificate = figure["scorer"]["certificate"]
+    if certificate is None or not certificate["unconverged"]:
+        return
+    yield Finding(
+        "scores-not-converged",
+        f"{certificate['unconverged']} of {certificate['fits']} fits behind the scores did not reach their tolerance.",
+        "warning",
+        certificate["gap"],
+        "relative duality gap",
+        detail="The largest gap between a fit's objective and what no fit can go below is "
+        f"{100 * certificate['gap']:.2g} % of the objective; features were ranked by these fits all the same.",
+        advice="Take stronger penalties: in Python, give Select larger strengths.",
     )
 
 
@@ -54,15 +91,15 @@ def _early(figure: Mapping[str, Any]) -> Iterator[Finding]:
         return
     yield Finding(
         "early-layers-chosen",
-        "The task draws on earlier layers than a blind choice of features would.",
+        "The head draws on earlier layers than a blind choice of features would.",
         "advice",
         figure["depth"],
         "of the depth",
         min(depths),
         max(depths),
         detail=f"The kept features lie at {100 * figure['depth']:.0f} % of the depth on average, all features at "
-        f"{100 * figure['depth_all']:.0f} %. Tasks far from what the backbone was trained for choose so.",
-        advice="A probe of the last layer would lose much here. Training the backbone may gain more: "
+        f"{100 * figure['depth_all']:.0f} %. Tasks far from what the backbone was trained for tend to choose so.",
+        advice="A probe of the last layer may lose much here. Training the backbone may gain more: "
         "compare with --method finetune.",
     )
 

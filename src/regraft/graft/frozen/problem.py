@@ -39,12 +39,14 @@ class FeatureHead(Head):
         solution: the head and what was tried.
         fold_ids: the inner folds of the rows that it was solved on.
         selection: what Head2Toe's search found, where it ran.
+        fits: how each fit behind its scores ended, where they are certified.
     """
 
     view: View
     solution: Solution
     fold_ids: np.ndarray
     selection: Selection | None = None
+    fits: tuple[Status, ...] = ()
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -77,8 +79,9 @@ class FeatureHead(Head):
         where features were chosen (see :func:`regraft.graft.frozen.selected.selection_figure`)."""
         some = problem.take(np.arange(min(len(problem), _SHOWN_ROWS)))
         found: dict[str, Any] = {"layers": layer_shares(self.solution.readout, some.design(self.view), plan.blocks)}
-        if self.selection is not None:
-            found["selection"] = selection_figure(self.selection, plan.blocks, problem.task.target.outputs)
+        if self.selection is not None and problem.select is not None:
+            outputs = problem.task.target.outputs
+            found["selection"] = selection_figure(self.selection, plan.blocks, outputs, problem.select, self.fits)
         return found
 
     def findings(self) -> Iterator[Finding]:
@@ -185,6 +188,7 @@ class FeatureProblem(Problem):
             for size, names in self.sizes.items()
         }
         first, *others = self.scalings
+        fits: list[Status] = []
         found = choose_features(
             stage,
             {named[first][size]: designs[named[first][size]] for size in self.sizes},
@@ -198,9 +202,10 @@ class FeatureProblem(Problem):
                 named[first][size]: {named[scaling][size]: designs[named[scaling][size]] for scaling in others}
                 for size in self.sizes
             },
+            told=fits.append,
         )
         scaling = next(s for s in self.scalings if found.size in named[s].values())
-        return FeatureHead(View(scaling, found.columns, found.normalised), found.solution, fold_ids, found)
+        return FeatureHead(View(scaling, found.columns, found.normalised), found.solution, fold_ids, found, tuple(fits))
 
 
 def _chosen(head: FeatureHead) -> Candidate:

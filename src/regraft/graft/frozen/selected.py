@@ -7,34 +7,43 @@ from itertools import combinations
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from regraft.features import Block
-from regraft.heads import Overlap, Selection, mean_depth, overlap, stability
+from regraft.graft.frozen.scoring import penalties, scorer_figure
+from regraft.graft.stages.features import Select
+from regraft.heads import Overlap, Selection, Status, mean_depth, overlap, stability
 
 __all__ = ["selection_figure"]
 
 
-def selection_figure(selection: Selection, blocks: Sequence[Block], outputs: int) -> dict[str, Any]:
+def selection_figure(
+    selection: Selection, blocks: Sequence[Block], outputs: int, stage: Select, fits: Sequence[Status] = ()
+) -> dict[str, Any]:
     """Which features were kept, where, how surely, and what the other cells of the grid would have given.
 
     Args:
         selection: what the search found.
         blocks: of the sweep, in the network's order; those of the chosen target size are described.
         outputs: C, of the head.
+        stage, fits: of the search, as in :func:`regraft.graft.frozen.scoring.scorer_figure`.
 
     Returns:
-        ``size``, ``fraction``, ``strength``, ``form``, ``normalised`` of the chosen cell; ``kept`` of ``width``
-        features; ``stored_bytes`` (head and a bit a feature) beside ``whole_bytes`` (a head on all features of
-        that size); ``layers`` with, for each block, ``name``, ``kind``, relative ``depth``, ``features``,
+        ``size``, ``fraction``, ``strength``, ``form``, ``normalised`` of the chosen cell; ``scorer``, what ranked the
+        features (:func:`regraft.graft.frozen.scoring.scorer_figure`); ``kept`` of ``width`` features;
+        ``stored_bytes`` (head and a bit a feature) beside ``whole_bytes`` (a head on all features of that size);
+        ``layers`` with, for each block, ``name``, ``kind``, relative ``depth``, ``features``,
         ``kept``, ``mean_score`` (of s_i over its features) and ``score_share`` (Σ s_i² of the block ÷ that of
-        all); ``grid``, every cell; ``folds``, see :func:`_folds`, where the folds' choices are known; ``depth``,
-        the mean relative depth of the kept features, beside ``depth_all``, that of all features.
+        all), ``None`` where they mean nothing for these scores; ``grid``, every cell, with the penalty of the scores
+        in their own unit as ``score_strength``; ``folds``, see :func:`_folds`, where the folds' choices are known;
+        ``depth``, the mean relative depth of the kept features, beside ``depth_all``, that of all features.
     """
     blocks = [block for block in blocks if block.name in selection.scores]
     depths = {block.name: block.depth for block in blocks}
     width = sum(len(scores) for scores in selection.scores.values())
     everything = sum(float(scores.double().square().sum()) for scores in selection.scores.values())
     kept = sum(len(index) for index in selection.columns.values())
+    scorer, own = scorer_figure(stage, selection, fits), penalties(stage)
     layers = [
         {
             "name": block.name,
@@ -42,8 +51,10 @@ def selection_figure(selection: Selection, blocks: Sequence[Block], outputs: int
             "depth": block.depth,
             "features": block.width,
             "kept": len(selection.columns.get(block.name, ())),
-            "mean_score": float(selection.scores[block.name].double().mean()) if block.width else 0.0,
-            "score_share": float(selection.scores[block.name].double().square().sum()) / (everything or 1.0),
+            "mean_score": _mean(selection.scores[block.name]) if scorer["mean"] else None,
+            "score_share": float(selection.scores[block.name].double().square().sum()) / (everything or 1.0)
+            if scorer["share"]
+            else None,
         }
         for block in blocks
     ]
@@ -53,6 +64,7 @@ def selection_figure(selection: Selection, blocks: Sequence[Block], outputs: int
         "strength": selection.strength,
         "form": selection.form,
         "normalised": selection.normalised,
+        "scorer": scorer,
         "kept": kept,
         "width": width,
         "stored_bytes": next((cell.stored_bytes for cell in selection.table if cell.chosen), None),
@@ -63,6 +75,7 @@ def selection_figure(selection: Selection, blocks: Sequence[Block], outputs: int
                 "size": cell.size,
                 "fraction": cell.fraction,
                 "strength": cell.strength,
+                "score_strength": own[cell.strength],
                 "normalised": cell.normalised,
                 "score": cell.score,
                 "standard_error": cell.standard_error,
@@ -76,6 +89,10 @@ def selection_figure(selection: Selection, blocks: Sequence[Block], outputs: int
         "depth_all": sum(block.depth * block.width for block in blocks) / max(1, width),
         "folds": _folds(selection, depths, width),
     }
+
+
+def _mean(scores: Tensor) -> float:
+    return float(scores.double().mean()) if len(scores) else 0.0
 
 
 def _folds(selection: Selection, depths: dict[str, float], width: int) -> dict[str, Any] | None:

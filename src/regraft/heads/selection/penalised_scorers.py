@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar
 
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.products import add_product, mirror
+from regraft.heads.readout import Status
 from regraft.heads.response import Response
 from regraft.heads.selection.panel import Panel, check_gram
 from regraft.heads.selection.relevance import FoldTask
@@ -42,10 +43,12 @@ class ExactGroupLasso:
         shares: of λ_max, falling; the k-th goes with the k-th strongest penalty of the search's grid, with which the
             ridge heads judge what it chose.
         tol: the duality gap, relative to the objective.
+        told: called with how every fit ended; a fit that ran out of iterations is ranked by all the same.
     """
 
     shares: tuple[float, ...] = (0.1, 0.01)
     tol: float = 1e-3
+    told: Callable[[Status], None] | None = field(default=None, compare=False, repr=False)
     name: ClassVar[str] = "group lasso"
 
     def __post_init__(self) -> None:
@@ -63,6 +66,8 @@ class ExactGroupLasso:
                 continue
             path = SparsePath(design, response, PENALTIES["l21"], task.weights, self.tol)
             for level, (fit, state) in enumerate(path.visits(self.shares)):
+                if self.told is not None:
+                    self.told(fit.status)
                 scores = (state.norms - fit.strength).clamp_max(0.0)
                 scores[fit.indices] = torch.linalg.vector_norm(fit.values, dim=1)
                 out[index, level] = scores
@@ -80,11 +85,12 @@ class LayerGroups:
 
     Attributes:
         shares: as in :class:`ExactGroupLasso`.
-        tol: the duality gap, relative to the objective.
+        tol, told: as there.
     """
 
     shares: tuple[float, ...] = (0.3, 0.1)
     tol: float = 1e-3
+    told: Callable[[Status], None] | None = field(default=None, compare=False, repr=False)
     name: ClassVar[str] = "layer-grouped lasso"
 
     def __post_init__(self) -> None:
@@ -106,6 +112,8 @@ class LayerGroups:
                 continue
             rows = (task.weights > 0).any(1).nonzero().squeeze(1)
             for level, (fit, varied) in enumerate(self._fits(grams, sizes, task, response, rows)):
+                if self.told is not None:
+                    self.told(_status(fit, self.tol))
                 inside = fit.norms > 0
                 means[index, level] = torch.where(inside, fit.norms, (fit.correlations - fit.strength).clamp_max(0.0))
                 found = torch.where(inside[:, None, None], fit.duals, fit.residual.to(fit.duals.dtype))
@@ -142,6 +150,12 @@ class LayerGroups:
             part.copy_(block - means[:, None] - means[None] + share @ means)
         path = LayerLasso(mine, sizes, fit)
         return [(path.solve(part * path.largest, self.tol), varied) for part in self.shares]
+
+
+def _status(fit: LayerFit, tol: float) -> Status:
+    done = fit.relative_gap <= tol
+    message = f"relative gap {fit.relative_gap:.1e} {'in' if done else 'left after'} {fit.iterations} iterations"
+    return Status(done, fit.iterations, fit.relative_gap, message)
 
 
 def own_norms(x: Tensor, duals: Tensor) -> Tensor:
