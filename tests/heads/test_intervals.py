@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 from regraft.errors import DataError
-from regraft.heads import Response, measure, score, wilson
+from regraft.heads import Response, measure, paired_error, score, wilson
 from regraft.record import Score
 
 
@@ -144,3 +144,20 @@ def test_no_resample_that_defines_the_metric_leaves_the_interval_open() -> None:
 def test_groups_of_another_length_are_refused() -> None:
     with pytest.raises(DataError, match="group names"):
         measure("f1", binary(np.array([0, 1])), np.eye(2), groups=["a"])
+
+
+def test_the_error_of_a_paired_difference_is_that_of_the_rows_differences():
+    """Of accuracies it is the deviation of the rows' own differences ÷ √n, whatever the two have in common."""
+    random = np.random.default_rng(0)
+    truth = random.integers(0, 2, 400)
+    first = np.where(random.random(400) < 0.8, truth, 1 - truth)
+    second = np.where(random.random(400) < 0.1, 1 - first, first)  # mostly alike
+    one, two = (np.eye(2)[said] for said in (first, second))
+    response = Response.of("binary", ("a", "b"), truth)
+    differences = (second == truth).astype(float) - (first == truth)
+    expected = differences.std() / np.sqrt(400)
+    assert paired_error("accuracy", response, one, two) == pytest.approx(expected, rel=0.1)
+    assert paired_error("accuracy", response, one, one) == 0
+    every = np.repeat(np.arange(200), 2)  # in pairs of rows
+    grouped = differences.reshape(200, 2).mean(1).std() / np.sqrt(200)
+    assert paired_error("accuracy", response, one, two, groups=every) == pytest.approx(grouped, rel=0.1)

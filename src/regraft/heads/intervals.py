@@ -13,7 +13,7 @@ from regraft.heads.metrics import resampled, score
 from regraft.heads.response import Response
 from regraft.record import Score
 
-__all__ = ["measure", "wilson"]
+__all__ = ["measure", "paired_error", "wilson"]
 
 RESAMPLES = 1000
 _Z = 1.959963984540054  # the normal distribution's 97.5 % point
@@ -91,6 +91,36 @@ def measure(
         draws = np.concatenate([resampled(metric, kept, values, weights) for weights in tables])
         low, high, kind = _interval(value, draws[~np.isnan(draws)], _effective(metric, kept, member), unit)
     return Score(metric, value, low, high, kind, rows, protocol=protocol)
+
+
+def paired_error(
+    metric: str,
+    response: Response,
+    first: Any,
+    second: Any,
+    groups: Sequence[Any] | np.ndarray[Any, Any] | None = None,
+    seed: int = 0,
+) -> float:
+    """The standard error of the difference between two predictions' scores on the same rows.
+
+    It is the standard deviation of the difference over the bootstrap resamples of :func:`measure`, each drawn once for
+    both; NaN where fewer than two resamples define the metric.
+
+    Args:
+        metric, response, groups, seed: as in :func:`measure`.
+        first, second: predictions of these rows.
+
+    Raises:
+        DataError: the metric does not fit the labels.
+    """
+    member = np.arange(len(response)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    draws = [
+        resampled(metric, response, second, weights) - resampled(metric, response, first, weights)
+        for weights in _resamples(member, np.random.default_rng(seed))
+    ]
+    found = np.concatenate(draws)
+    found = found[~np.isnan(found)]
+    return float(found.std(ddof=1)) if len(found) > 1 else math.nan
 
 
 def _interval(value: float, draws: np.ndarray[Any, Any], effective: int, unit: str) -> tuple[float, float, str]:

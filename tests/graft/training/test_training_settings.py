@@ -23,6 +23,7 @@ from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.problem import planned
 from regraft.graft.training.refit import Refit
 from regraft.graft.training.trial import Trial
+from regraft.heads import score
 
 MLP = Probe(1, hidden=5)
 
@@ -306,3 +307,35 @@ def test_a_short_candidate_is_judged_once_and_a_whole_one_by_its_model(tmp_path)
     assert (again.value, again.outcome, one.work.steps) == (first.value, first.outcome, spent)
     assert whole.train(one.work) is not None
     assert one.work.steps == spent + whole.total  # nothing of the short one is taken over
+
+
+# ------------------------------------------------------------------------------ what training was worth
+
+
+@pytest.mark.parametrize("probe", [None, Probe(60, lr=0.1), replace(MLP, tau=60, lr=0.1)])
+def test_a_training_that_ends_below_the_head_it_began_with_says_so(tmp_path, probe):
+    """Steps that are far too long undo a head that was right on nearly all held-out rows."""
+    rough = replace(QUICK, lrs=(30.0,), config=replace(CONFIG, steps=3))
+    made = problem(toy_manifest(60), tmp_path, train=rough, probe=probe)
+    head = made.solve()
+    finding = next(f for f in head.findings() if f.code == "training-lost")
+    held = head.held_out()
+    task = made.task.take(held.rows)
+    after = score("accuracy", task.response, held.probabilities)
+    began = made.take(held.rows).frozen
+    assert finding.severity == "advice"
+    assert finding.value > 0.2
+    assert f"accuracy {after:.3g}, before {after + finding.value:.3g}" in finding.title
+    if probe is None:  # the head that the other four fifths give, by hand
+        rest = np.setdiff1d(np.arange(60), held.rows)
+        solved = made.take(rest).frozen.solve()
+        assert score("accuracy", task.response, solved.predict_proba(began)) == pytest.approx(after + finding.value)
+
+
+def test_a_training_that_gains_or_begins_at_a_random_head_is_not_said_to_lose(tmp_path):
+    rough = replace(QUICK, lrs=(30.0,), config=replace(CONFIG, steps=3))
+    assert "training-lost" not in codes(problem(toy_manifest(60), tmp_path / "a", train=rough, probe=Probe(0)).solve())
+    fine = replace(QUICK, lrs=(0.1,))
+    assert "training-lost" not in codes(problem(toy_manifest(60), tmp_path / "b", train=fine, probe=Probe(1)).solve())
+    still = replace(QUICK, lrs=(1e-12,), tuning=Tuning())  # all predictions stay: no difference is no loss
+    assert "training-lost" not in codes(problem(toy_manifest(60), tmp_path / "c", train=still).solve())

@@ -23,8 +23,8 @@ from regraft.graft.dense.pixels import confusion, confusions, position_labels
 from regraft.graft.frozen.problem import INNER, FeatureHead, FeatureProblem
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.features import Solve
-from regraft.graft.view import Scaling
-from regraft.heads import Response, Status
+from regraft.graft.view import Scaling, View
+from regraft.heads import Readout, Response, Status
 from regraft.linear import Dense, Matrix, Taken
 from regraft.network import Network
 from regraft.record import Candidate, Finding
@@ -66,16 +66,12 @@ class DenseHead(Head):
 
     def predict_proba(self, problem: DenseProblem) -> Tensor:
         """Pixels of another problem's images by class and predicted class, ``(N, C, C)``."""
+        readout = self.inner.solution.readout
         found = [
-            confusions(self.logits(problem, rows), problem.task.target.take(rows))
+            confusions(problem.logits(self.inner.view, readout, rows), problem.task.target.take(rows))
             for rows in torch.arange(len(problem)).split(_CHUNK)
         ]
         return torch.cat(found)
-
-    def logits(self, problem: DenseProblem, rows: Tensor) -> Tensor:
-        """Maps ``(B, C, h, w)`` of some of another problem's images."""
-        design = self.inner.view.design({self.block.name: Dense(problem.features(rows))}, problem.task.target.outputs)
-        return maps(self.inner.solution.readout.logits(design).float(), problem.grid)
 
     def held_out(self) -> HeldOut:
         """Every image's positions, by the inner fold that did not see it; counted by class and predicted class."""
@@ -163,6 +159,11 @@ class DenseProblem(Problem):
     def features(self, images: Tensor) -> Tensor:
         """``(B h w, C)`` of some images, position by position."""
         return positions(self.maps.rows(images).float(), self.grid)
+
+    def logits(self, view: View, readout: Readout, images: Tensor) -> Tensor:
+        """Maps ``(B, C, h, w)`` of some images by a head on positions."""
+        design = view.design({self.block.name: Dense(self.features(images))}, self.task.target.outputs)
+        return maps(readout.logits(design).float(), self.grid)
 
     def chosen(self) -> np.ndarray:
         """(M, 2) image and position of the labelled positions, or of ``limit`` of them drawn by the task's seed."""

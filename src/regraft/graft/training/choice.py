@@ -8,16 +8,18 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from torch import Tensor
 
 from regraft.graft.problem import Task
 from regraft.graft.training.probing import Heads
 from regraft.graft.training.refit import Refitted
 from regraft.graft.training.trial import Trial
-from regraft.heads import higher_is_better
+from regraft.heads import higher_is_better, paired_error, score
 from regraft.record import Candidate, Finding
 
-__all__ = ["SOLVED", "Choice", "candidate", "curve", "final_collapsed", "final_diverged", "notes", "one_class"]
+__all__ = ["SOLVED", "Choice", "candidate", "curve", "final_collapsed", "final_diverged", "lost", "notes", "one_class"]
 
+_CLEAR = 1.0  # standard errors of a paired difference that is said
 SOLVED = -1  # the τ of a head that was solved, not probed
 
 
@@ -151,6 +153,33 @@ def one_class(held: Task) -> Iterator[Finding]:
             detail="Whoever predicts this class always is right about them, so they can choose nothing.",
             advice="Bring more rows or groups of the other classes, or fix the choices with --lr and --tau.",
         )
+
+
+def lost(held: Task, before: Tensor, after: Tensor) -> Iterator[Finding]:
+    """Whether training ended clearly below the head that it began with, on rows that neither was fitted on.
+
+    Args:
+        held: the held-out rows.
+        before, after: what is predicted of them, as they are scored, by the prepared head on the frozen backbone and
+            after the training.
+    """
+    metric, response = held.metric, held.response
+    first, last = score(metric, response, before), score(metric, response, after)
+    loss = first - last if higher_is_better(metric) else last - first
+    if loss <= 0:
+        return
+    error = paired_error(metric, response, before, after, held.groups, held.seed)
+    if not loss > _CLEAR * error:
+        return
+    yield Finding(
+        "training-lost",
+        f"On the held-out rows training ended below the head it began with: {metric} {last:.3g}, before {first:.3g}.",
+        "advice",
+        loss,
+        metric,
+        detail=f"On the same {len(held)} rows; the difference has a standard error of {error:.2g}.",
+        advice="Lower the rate with --lr, take more --steps, or use a method that trains nothing, such as probe.",
+    )
 
 
 def final_diverged(trial: Trial) -> Finding:

@@ -60,6 +60,10 @@ class DenseTraining(TrainingProblem):
         ]
         return torch.cat(found)
 
+    def by_features(self, head: Adapted) -> Tensor:
+        """Maps of logits ``(N, C, h, w)``."""
+        return self.frozen.logits(head.view, head.readout, torch.arange(len(self)))
+
     def temperature_of(self, outputs: Tensor) -> float:
         """By the labelled positions of the maps."""
         codes = self.frozen.labels.flatten()

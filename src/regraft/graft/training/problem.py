@@ -37,6 +37,7 @@ from regraft.graft.training.choice import (
     curve,
     final_collapsed,
     final_diverged,
+    lost,
     notes,
     one_class,
 )
@@ -194,6 +195,18 @@ class TrainingProblem(Problem):
     def probed_on(self) -> FeatureProblem:
         """The features and labels that heads are probed on."""
         return self.frozen
+    def by_features(self, head: Adapted) -> Tensor:
+        """What a head on the frozen backbone gives for these rows, by the features that are there."""
+        design = head.view.design(self.frozen.matrices, self.task.target.outputs)
+        return (head.readout.logits(design) / head.readout.temperature).float()
+
+    def begun(self, head: Adapted) -> Tensor:
+        """What a prepared head predicts of these rows, as it is scored; with a pass over them only where layers below
+        it were prepared with it."""
+        if head.network is not self.network or head.neck is not None:
+            return self.predicted(head)
+        return self.seen(self.by_features(head), 1.0)
+
 
     def temperature_of(self, outputs: Tensor) -> float:
         """What calibrates a model's outputs on these rows."""
@@ -267,6 +280,8 @@ class TrainingProblem(Problem):
         kept = HeldOut(np.flatnonzero(out), probabilities, None, HOLDOUT)
         said = (*notes(ranking, prepared, choice), *one_class(held.task))
         probing = None if probe is None else probing_figure(rest.probed_on, self.network, prepared, probe, choice.tau)
+        if choice.tau != 0 and not choice.frozen:  # at 0 the head is a random one
+            said += tuple(lost(held.task, held.begun(prepared.by_tau[choice.tau]), probabilities))
         seen = {"probing": probing, "smoothing": train.config.label_smoothing}
         return self._final(choice, tuple(ranking), kept, said, lambda: rest._finished(twin, choice), seen)
 
@@ -278,9 +293,7 @@ class TrainingProblem(Problem):
 
     def _or_frozen(self, choice: Choice, best: Trial, prepared: Heads, held: TrainingProblem) -> tuple[Choice, Tensor]:
         """The frozen backbone with the head that was prepared, where training is no better on the hold-out (FT+)."""
-        head = prepared.by_tau[choice.tau]
-        design = head.view.design(held.frozen.matrices, self.task.target.outputs)
-        outputs = (head.readout.logits(design) / head.readout.temperature).float()
+        outputs = held.by_features(prepared.by_tau[choice.tau])
         score = Team.current().agreed(Objective.of(self.task).score(outputs, held.rows.labels))
         if best.outputs is None or score >= best.value[0]:
             return replace(choice, frozen=True), outputs
