@@ -54,10 +54,22 @@ class Columns:
         columns = torch.cat(found)
         return (columns if self.index is None else columns[:, self.index]).contiguous()
 
-    def norms(self, theta: Tensor) -> Tensor:
-        """‖Θ X_j‖ of all features in the penalty's dual norm, (d,) float64, one pass."""
+    @property
+    def rounding(self) -> float:
+        """By how much of Σ_i |θ_i x_ij| a sum Σ_i θ_i x_ij may be off: every number by eps of the features' dtype, and
+        n products added up in their own by about √n eps (Higham and Mary 2019)."""
+        eps = torch.finfo(self.design.dtype).eps
+        return eps + self.design.n_rows**0.5 * torch.finfo(self._dtype).eps
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        """Of the products."""
+        return torch.float32 if not self.exact and self.design.dtype == torch.float32 else torch.float64
+
+    def norms(self, theta: Tensor, *, absolute: bool = False) -> Tensor:
+        """‖Θ X_j‖ of all features in the penalty's dual norm, (d,) float64, one pass; of |X_j| where ``absolute``."""
         design = self.design
-        dtype = torch.float32 if not self.exact and design.dtype == torch.float32 else torch.float64
+        dtype = self._dtype
         if self.index is not None:
             theta = theta.new_zeros(len(theta), design.n_rows).index_copy_(1, self.index, theta)
         theta = theta.to(design.device, dtype)
@@ -68,7 +80,8 @@ class Columns:
             step = max(1, _CHUNK_BYTES // max(1, width * design.dtype.itemsize))
             for start in range(0, design.n_rows, step):
                 part = slice(start, min(start + step, design.n_rows))
-                _add_product(total, theta[:, part], matrix.rows(part).to(design.device))
+                chunk = matrix.rows(part).to(design.device)
+                _add_product(total, theta[:, part], chunk.abs() if absolute else chunk)
             found.append(self.penalty.duals(total).to("cpu", torch.float64))
         norms = torch.cat(found)
         if not bool(torch.isfinite(norms).all()):

@@ -41,7 +41,8 @@ def group_lasso(
 
     whose groups are the rows of W: a feature serves all outputs or none. ω_i = 1/n without weights, b is free, and
     no feature is centred or scaled. ℓ is the softmax cross-entropy, the sigmoid one summed over outputs, or
-    ½‖y − f‖². Above λ_max = max_j ‖Σ_i x_ij ω_i (y_i − v̄)‖₂, v̄ the mean response, W is zero.
+    ½‖y − f‖². Above λ_max = max_j ‖Σ_i x_ij ω_i (y_i − v̄)‖₂, v̄ the mean response, W is zero. Where rounding of the
+    features explains all of λ_max, as in rows that are alike, λ_max counts as zero: no feature follows the labels.
 
     Each λ starts from the solution before it. Features join a working set in the order of ‖Σ_i x_ij ω_i (y_i − v_i)‖,
     first those that the strong rule (Tibshirani et al. 2012) lets through, then those that violate optimality; on
@@ -66,8 +67,8 @@ def group_lasso(
         label is the same in all rows gets no coefficients and an intercept that rules it out (or in).
 
     Raises:
-        SolverError: NaN features, one class, strengths or tolerances that are not above zero, or labels that no
-            feature follows, so that a path has no beginning.
+        SolverError: NaN features, one class, strengths or tolerances that are not above zero, or no strengths and
+            labels that no feature follows, so that a path has no beginning.
         DataError: the loss does not fit the labels.
     """
     return _path(

@@ -28,6 +28,8 @@ _SINGLE = 1e-5
 """Above this tolerance a working set from float32 features is iterated on in float32."""
 _ROUGH = 5e-4
 """From this tolerance on float32 features are certified in float32, whose products keep six digits."""
+_BLUR = 1e-2
+"""The most rounding, as a part of λ_max, that products in float32 may have."""
 NEVER = 36.0
 """How far below (or above) the others an output stands that the labels never (or always) show: e⁻³⁶ ≈ 2e-16."""
 
@@ -137,15 +139,28 @@ class SparseProblem:
         self.work = WorkingSet(self.fit, penalty, self.columns.gather, torch.float32 if single else torch.float64)
 
     def null(self) -> State:
-        """The solution without features, known in closed form."""
+        """The solution without features, known in closed form.
+
+        Its norms are zero where rounding explains them all: rows that are alike leave a λ_max of rounding errors, and
+        a path below it would fit nothing else, in steps without end.
+        """
         mean = self.fit.mean.expand_as(self.fit.targets)
         none = torch.zeros(len(self.fit.mean), 0, dtype=torch.float64)
-        norms = self.columns.norms(self.fit.residual(mean))
+        norms = self._above_rounding(self.fit.residual(mean))
         empty = torch.empty(0, dtype=torch.long)
         intercept = self.fit.null()
         data = self.fit.value(intercept.expand_as(mean))
         self._null = State(empty, none, intercept, mean, norms, data, float(norms.max()) if len(norms) else 0.0)
         return self._null
+
+    def _above_rounding(self, theta: Tensor) -> Tensor:
+        """‖Θ X_j‖ of all features, or zeros; products are in float64 from here where float32 would blur λ_max."""
+        columns = self.columns
+        norms, reach = columns.norms(theta), columns.norms(theta.abs(), absolute=True)
+        if columns.rounding * float(reach.max()) > _BLUR * float(norms.max()) and not columns.exact:
+            columns.exact = True
+            norms = columns.norms(theta)
+        return norms if bool((norms > columns.rounding * reach).any()) else torch.zeros_like(norms)
 
     def restart(self, start: GroupLassoFit) -> State:
         """The state at a given fit, its intercept refitted."""
