@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from regraft.graft.evidence.figures import prediction_rows
+from regraft.graft.evidence.findings import Context, no_better_than_constant
 from regraft.graft.prediction import Prediction
 from regraft.graft.protocol import Scored
 from regraft.heads import Response, score
@@ -62,3 +63,25 @@ def test_a_probability_of_one_half_is_counted_as_the_metrics_count_it(probabilit
     assert score("accuracy", response, values) == (1.0 if scored else 0.5)
     assert Prediction(("row 0",), values, "multilabel", ("a", "b")).labels == [["a"] if scored else []]
     assert table("multilabel", ("a", "b"), [[1.0, 0.0]], values.tolist())[1][4] == ("a" if scored else "")
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "low", "value", "expected"),
+    [
+        ("multiclass", "accuracy", 0.5, 0.6, True),  # half of the rows are of one class
+        ("multiclass", "accuracy", 0.51, 0.6, False),
+        ("multiclass", "accuracy", np.nan, 0.5, True),  # without an interval the score itself counts
+        ("multiclass", "balanced-accuracy", 0.3, 0.5, True),  # of three classes
+        ("multiclass", "balanced-accuracy", 0.4, 0.5, False),
+        ("binary", "roc-auc", 0.49, 0.7, True),
+        ("regression", "r2", -0.1, 0.1, True),
+        ("regression", "r2", 0.05, 0.1, False),
+        ("regression", "rmse", 0.1, 0.2, False),  # of which nothing is known
+    ],
+)
+def test_an_answer_that_is_always_the_same_is_no_worse(kind, metric, low, value, expected):
+    target = SimpleNamespace(kind=kind, classes=("a", "b", "c"), values=np.array([0, 0, 1, 2]))
+    headline = SimpleNamespace(metric=metric, low=low, value=value)
+    fit = SimpleNamespace(task=SimpleNamespace(target=target))
+    evaluation = SimpleNamespace(main=SimpleNamespace(headline=headline))
+    assert no_better_than_constant(Context(None, 0, fit, evaluation)) is expected

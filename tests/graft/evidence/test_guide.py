@@ -69,6 +69,13 @@ def test_low_levels_need_every_fold():
     assert codes({"selection": {**low, "folds": None}}) == ["low-level-target"]
 
 
+def test_low_levels_that_noise_or_no_label_chose_say_nothing():
+    low = {"depth": 0.4, "folds": {"depths": [0.3, 0.45]}}
+    for score, expected in (("relevance", ["low-level-target"]), ("random", []), ("variance", [])):
+        assert codes({"selection": {**low, "scorer": {"score": score}}}) == expected
+    assert list(guide({"selection": low}, guesses=True)) == []
+
+
 def test_low_levels_by_the_shares_of_a_head_on_frozen_layers():
     layers = [{"depth": 0.1, "share": 0.8}, {"depth": 1.0, "share": 0.2}]
     assert codes({"layers": layers}) == ["low-level-target"]

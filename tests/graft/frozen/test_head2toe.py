@@ -98,3 +98,13 @@ def test_labels_without_signal_score_at_chance():
         y = random.permutation(np.repeat(["a", "b", "c"], 20))
         scores.append(regraft.adapt((x, y), toy_network(seed), method=SMALL).score.value)
     assert abs(np.mean(scores) - 1 / 3) < 0.1
+
+
+def test_nothing_is_read_into_a_choice_that_predicts_nothing():
+    """Of rows that are all the same the first features are kept, which are the shallowest."""
+    x = np.ones((40, 3, 6, 6), dtype=np.float32)
+    done = regraft.adapt((x, np.array(["a", "b"] * 20)), toy_network(), method=SMALL)
+    figures = done.record.figures
+    assert figures["selection"]["depth"] < figures["selection"]["depth_all"]
+    assert figures["selection"]["depth"] < 0.5
+    assert not {"early-layers-chosen", "low-level-target"} & {f.code for f in done.record.findings}

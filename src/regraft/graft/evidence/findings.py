@@ -19,7 +19,7 @@ from regraft.heads import higher_is_better
 from regraft.network import Preprocess
 from regraft.record import Finding
 
-__all__ = ["Context", "check"]
+__all__ = ["Context", "check", "no_better_than_constant"]
 
 _FEW_ROWS = 5
 _IMBALANCE = 10.0
@@ -214,13 +214,26 @@ def _one_class(context: Context) -> Iterator[Finding]:
         )
 
 
+def no_better_than_constant(context: Context) -> bool:
+    """Whether the score's interval reaches down to that of an answer that is always the same."""
+    target, headline = context.fit.task.target, context.evaluation.main.headline
+    floor = {"balanced-accuracy": 1 / max(1, len(target.classes)), "roc-auc": 0.5, "r2": 0.0}.get(headline.metric)
+    if headline.metric == "accuracy" and target.kind in ("binary", "multiclass"):
+        floor = float(np.bincount(target.values).max() / len(target.values))
+    low = headline.low if np.isfinite(headline.low) else headline.value
+    return floor is not None and bool(low <= floor)
+
+
 def _own(context: Context) -> Iterator[Finding]:
     yield from context.evaluation.head.findings()
+    guesses, training = no_better_than_constant(context), context.figures.get("training", {})
     if (chosen := context.figures.get("selection")) is not None:
-        yield from selection_findings(chosen, higher_is_better=higher_is_better(context.fit.task.metric))
-    if seen := context.figures.get("training", {}).get("instruments"):
+        better = higher_is_better(context.fit.task.metric)
+        trained = any(run["role"] == "final" for run in training.get("runs", ()))
+        yield from selection_findings(chosen, higher_is_better=better, trained=trained, guesses=guesses)
+    if seen := training.get("instruments"):
         yield from instrument_findings(seen)
-    yield from guide(context.figures)
+    yield from guide(context.figures, guesses=guesses)
 
 
 def _fit(context: Context) -> Iterator[Finding]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
+from regraft.graft.evidence.advice import sees_labels
 from regraft.record import Finding
 
 __all__ = ["guide"]
@@ -21,12 +22,13 @@ _LONG, _SETTLED = 8, 0.05  # epochs of probing before it may be called settled: 
 _LOW = 0.5  # of the depth
 
 
-def guide(figures: Mapping[str, Any]) -> Iterator[Finding]:
+def guide(figures: Mapping[str, Any], *, guesses: bool = False) -> Iterator[Finding]:
     """The advice for a record; what does not hold is silent.
 
     Args:
         figures: of the record: ``training`` where the backbone was trained, ``selection`` or ``layers`` where a head
             on the layers of the frozen backbone says which of them the task needs.
+        guesses: the run scores no better than an answer that is always the same: where its head reads may be noise.
     """
     trained = figures.get("training")
     if trained is not None:
@@ -34,7 +36,8 @@ def guide(figures: Mapping[str, Any]) -> Iterator[Finding]:
         yield from _weak(trained)
         yield from _fast(trained)
         yield from _opposed(trained)
-    yield from _low_level(figures)
+    if not guesses:
+        yield from _low_level(figures)
 
 
 def _exhausted(trained: Mapping[str, Any]) -> Iterator[Finding]:
@@ -112,7 +115,7 @@ def _low_level(figures: Mapping[str, Any]) -> Iterator[Finding]:
         return
     yield Finding(
         "low-level-target",
-        "The task draws on the lower half of the network.",
+        "The head draws on the lower half of the network.",
         "advice",
         depths[0],
         "of the depth",
@@ -146,6 +149,8 @@ def _depths(figures: Mapping[str, Any]) -> list[float]:
     """Mean depths of what a head on the frozen backbone's layers reads: of all rows, then of each fold."""
     selection = figures.get("selection")
     if selection is not None:
+        if not sees_labels(selection):
+            return []
         folds = selection.get("folds")
         return [float(selection["depth"]), *(float(depth) for depth in (folds["depths"] if folds else ()))]
     layers = figures.get("layers") or []
