@@ -9,6 +9,7 @@ from tests.features.toy import toy_network
 from torch import nn
 
 from regraft.diagnose import Kernel, feature_kernel
+from regraft.diagnose.kernel import _directions
 from regraft.errors import DataError
 from regraft.network import About, ArrayPreprocess, Network
 
@@ -103,9 +104,13 @@ def test_the_gap_is_the_norm_of_the_difference() -> None:
         before.gap(Kernel(before.values[:2]))
 
 
-def test_the_order_of_chunks_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_few_directions_see_the_whole_kernel_from_two_sides() -> None:
+    """S₁ κ S₂ᵀ of every pair, with rows of S that are orthonormal and drawn apart."""
     network, batch = made(Perceptron()), torch.randn(5, 5)
-    once = feature_kernel(network, batch, directions=2)
-    monkeypatch.setattr("regraft.diagnose.kernel._BYTES", 1)  # a row at a time
-    rows = feature_kernel(network, batch, directions=2)
-    np.testing.assert_allclose(rows.values.numpy(), once.values.numpy(), rtol=1e-4, atol=1e-6)
+    whole = feature_kernel(network, batch, directions=None).values
+    few = feature_kernel(network, batch, directions=2, seed=3).values
+    left, right = (_directions(whole.shape[1], 2, 3, side).double() for side in (0, 1))
+    assert not torch.allclose(left, right, atol=0.1)
+    np.testing.assert_allclose(left @ left.T, np.eye(2), atol=1e-6)
+    expected = torch.einsum("ri,nimj,sj->nrms", left, whole, right)
+    np.testing.assert_allclose(few.numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)

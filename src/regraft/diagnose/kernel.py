@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from regraft.errors import DataError
-from regraft.features import Tangent
-from regraft.linear import Blocks
+from regraft.features import Tangent, ntk
 from regraft.network import Network
 
 __all__ = ["Kernel", "feature_kernel"]
 
-_BYTES = 2**28  # of the derivatives of a few rows; about five times this is held at the peak
+_BATCH = 8
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +58,8 @@ def feature_kernel(network: Network, batch: Any, *, directions: int | None = 16,
     each: ``E ‖S₁ κ S₂ᵀ‖²_F = (r/h)² ‖κ‖²_F``, so ``h / r`` times its norm estimates that of κ, without bias in the
     squares. The same seed gives the same directions, so gaps compare like with like. Where one direction carries κ,
     as in trained networks, the estimate of a norm has a relative error of about ``√(1/r)``, much of which a gap shares.
-    It costs at least 2 r backward passes a row (h for all directions; more where the derivatives of all rows take
-    more than 256 MB, for then they are computed again) and 8 (n r)² bytes beside these.
+    It costs 2 r backward passes a row (h for all directions), and again as many for every 2 GiB of derivatives, of
+    which a layer's are held at a time (:func:`regraft.features.ntk`), and 8 (n r)² bytes beside these.
 
     Args:
         network: the backbone; what gives its logits, if it has any, is left out.
@@ -73,35 +72,16 @@ def feature_kernel(network: Network, batch: Any, *, directions: int | None = 16,
     """
     width = next(site.shape[0] for site in network.sites if site.name == "embedding")
     whole = directions is None or directions >= width
-    count = width if whole else int(directions or 0)
-    sketch = torch.eye(width) if whole else torch.cat([_directions(width, count, seed, side) for side in (0, 1)])
-    reading = network.with_head(sketch.to(network.device))
-    below = [name for name in reading.params if not name.startswith(f"{reading.head}.")]
+    below = [name for name in network.params if not (network.head and name.startswith(f"{network.head}."))]
     # A Tangent's own fast ways pay where many products are taken; here each derivative is written out once.
-    tangent = Tangent(reading, below, batch, fast=False, batch_size=8)
-    numbers = len(sketch) * sum(reading.params[name].numel() for name in below)
-    chunks = torch.arange(tangent.n_rows).split(max(1, _BYTES // (4 * numbers)))
-    values = torch.zeros(tangent.n_rows, count, tangent.n_rows, count, dtype=torch.float64)
-    for i, left in enumerate(chunks):
-        one = tangent.rows(left)
-        for right in chunks[i:]:
-            other = one if right is left else tangent.rows(right)
-            values[left[0] : left[-1] + 1, :, right[0] : right[-1] + 1] = _products(one, other, count, whole)
-            if right is not left:
-                # κ(n, j) takes S₁ from the other side, so it is a product of its own and no transpose.
-                values[right[0] : right[-1] + 1, :, left[0] : left[-1] + 1] = _products(other, one, count, whole)
-    return Kernel(values, 1.0 if whole else width / count)
-
-
-def _products(left: Blocks, right: Blocks, count: int, whole: bool) -> Tensor:
-    """``(a, r, b, r)``: the first r derivatives of the left rows times the last r of the right rows."""
-    total: Tensor | float = 0.0
-    for name in left:
-        first, last = left[name].flatten(2), right[name].flatten(2)
-        first, last = (first, last) if whole else (first[:, :count], last[:, count:])
-        product = first.flatten(0, 1) @ last.flatten(0, 1).T
-        total = total + product.cpu().double().view(len(first), count, len(last), count)
-    return torch.as_tensor(total)
+    tangent = Tangent(network, below, batch, of="embedding", fast=False, batch_size=_BATCH)
+    if whole:
+        count, values = width, ntk(tangent)
+    else:
+        count = int(directions or 0)
+        values = ntk(*(tangent.through(_directions(width, count, seed, side)) for side in (0, 1)))
+    shape = (tangent.n_rows, count) * 2
+    return Kernel(values.cpu().double().view(shape), 1.0 if whole else width / count)
 
 
 def _directions(width: int, count: int, seed: int, side: int) -> Tensor:
