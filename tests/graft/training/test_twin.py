@@ -50,7 +50,10 @@ def trained(short: dict[float, float], whole: dict[float, float | None], metric:
     def run(lr: float, tau: int) -> Run:
         value = whole[lr]
         return Run(
-            (lr, tau), (-1.0 if value is None else value, 0.0), "" if value is not None else "nan", metric=metric
+            (lr, tau),
+            (-1.0 if value is None else value, 0.0),
+            "" if value is not None else "training diverged: nan",
+            metric=metric,
         )
 
     fulls, model, _ = whole_trainings(run, ranking, work)
@@ -86,6 +89,8 @@ def test_what_diverges_is_passed_over():
     assert (order, model, work) == ([0.03], "model at 0.03", [0.1, 0.03])
     with pytest.raises(RecipeError, match="every candidate of the training diverged"):
         trained({0.1: 0.83, 0.03: 0.77}, {0.1: None, 0.03: None})
+    with pytest.raises(RecipeError, match=r"^the training diverged: nan\. To mend it: try a lower learning rate"):
+        trained({0.1: 0.83}, {0.1: None})
 
 
 def test_one_class_for_every_row_is_a_collapse_unless_the_other_said_so_too():

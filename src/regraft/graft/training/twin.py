@@ -51,8 +51,10 @@ def whole_trainings(
         if not any(_ahead(other, made[0][0]) for other in others):
             break
     if not made:
-        do = "try a lower learning rate with --lr"
-        raise RecipeError("every candidate of the training diverged", got=ranking[0].said, do=do)
+        do, said = "try a lower learning rate with --lr", ranking[0].said
+        if len(ranking) == 1:
+            raise RecipeError(f"the {said}", do=do)
+        raise RecipeError("every candidate of the training diverged", got=said, do=do)
     return [one[0] for one in made], made[0][1], made[0][2]
 
 
