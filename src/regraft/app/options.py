@@ -164,8 +164,12 @@ Limit = Annotated[
     ),
 ]
 Folds = Annotated[
-    int, typer.Option("--folds", metavar="K", min=2, rich_help_panel=_SCORE, help="Cross-validation folds.")
-]
+    int,
+    typer.Option(
+        "--folds", metavar="K", min=2, rich_help_panel=_SCORE,
+        help="Cross-validation folds; methods that train choose how and score on held-out fifths instead.",
+    ),
+]  # fmt: skip
 Seed = Annotated[
     int, typer.Option("--seed", metavar="N", rich_help_panel=_SCORE, help="Of limit, folds and intervals.")
 ]

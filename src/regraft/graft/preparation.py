@@ -14,7 +14,7 @@ from regraft.features import Plan, Store, find, map_plan, plan, sweep, whole_ima
 from regraft.graft.adapted import check_modality, readable
 from regraft.graft.options import Options, check_options, choose_metric
 from regraft.graft.protocol import check_protocol
-from regraft.graft.recipe import Recipe, find_recipe
+from regraft.graft.recipe import METHODS, Recipe, find_recipe
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.training import Reinitialise, Train
 from regraft.graft.team import Team
@@ -81,6 +81,7 @@ def prepare(
     options = options or Options()
     recipe = find_recipe(method).solved_by(options.solver)
     device = check_options(options)
+    _check_instruments(recipe, options)
     with ledger.stage("data"):
         manifest = scan(data, skip_bad=options.skip_bad, progress=_stage(progress, "inspect"), **columns)
         manifest, unlabelled = _labelled(manifest)
@@ -98,6 +99,7 @@ def prepare(
             origin, network = network, _anew(network, recipe.fresh, options.seed)
         if recipe.train is not None:
             _check_training(network, recipe.train)
+            _check_smoothing(recipe, manifest)
         if manifest.target.kind == "segmentation":  # type: ignore[union-attr]
             network, wanted = _dense(network, manifest, recipe)
         else:
@@ -105,6 +107,8 @@ def prepare(
             if recipe.probe is not None and recipe.probe.aspp:
                 raise RecipeError("an aspp head is one on masks", do="leave --head out, or use --head mlp")
             wanted = plan(network, [recipe.features.taps])
+        if recipe.train is not None:
+            _check_shift(network, recipe.train.augment)
     return Prepared(recipe, manifest, unlabelled, network, wanted, metric, origin)
 
 
@@ -163,11 +167,51 @@ def training_stage(ready: Prepared) -> Train:
 
 def _check_training(network: Network, train: Train) -> None:
     """Refuse, before the pass, what this backbone cannot be trained with."""
-    for pattern in train.tuning.freeze:
-        network.select(pattern)
+    frozen = {name for pattern in train.tuning.freeze for name in network.select(pattern)}
+    own = (f"{network.head}.",) if network.head else ()  # its last layer, which gives way to the task's
+    if frozen and all(name in frozen or name.startswith(own) for name in network.params):
+        raise RecipeError(
+            f"nothing of {network.name} is left to train",
+            expected="patterns that leave some of its parameters",
+            got=f"--freeze {' '.join(train.tuning.freeze)}",
+            do="freeze less, or use probe or all-layers, which train nothing of a backbone",
+        )
     if train.augment != Augment() and not isinstance(network.preprocess, ImagePreprocess):
         raise RecipeError(
             "only images can be augmented", got=f"{network.preprocess.modality} inputs", do="leave --augment out"
+        )
+
+
+def _check_instruments(recipe: Recipe, options: Options) -> None:
+    """Refuse instruments that were asked for and would have no training to look on at."""
+    if recipe.train is None and options.instruments == "all":
+        fits = [other.name for other in METHODS.values() if other.train is not None]
+        raise RecipeError(
+            f"method {recipe.name!r} trains nothing", got="--instruments all", do=f"use it with {', '.join(fits)}"
+        )
+
+
+def _check_smoothing(recipe: Recipe, manifest: Manifest) -> None:
+    """Refuse, before the pass, labels that are to be smoothed and cannot be."""
+    probed = 0.0 if recipe.probe is None else recipe.probe.smoothing
+    trained = 0.0 if recipe.train is None else recipe.train.config.label_smoothing
+    if manifest.target.kind == "regression" and (probed or trained):  # type: ignore[union-attr]
+        option = "--smoothing" if probed else "--train-smoothing"
+        raise RecipeError("numbers are not smoothed", expected="classes", got=option, do=f"leave {option} out")
+
+
+def _check_shift(network: Network, augment: Augment) -> None:
+    """Refuse, before the pass, shifts that can leave nothing of an image."""
+    preprocess = network.preprocess
+    if not augment.shift or not isinstance(preprocess, ImagePreprocess) or not (preprocess.crop or preprocess.resize):
+        return  # images of any size are bounded by none
+    height, width = preprocess.example(1).shape[-2:]
+    if augment.shift >= min(height, width):
+        raise RecipeError(
+            f"images of {height} x {width} pixels would be shifted out of sight",
+            expected=f"a shift below {min(height, width)}",
+            got=f"shift={augment.shift}",
+            do="name fewer pixels with --augment",
         )
 
 

@@ -122,6 +122,11 @@ class Recipe:
             )
         recipe = replace(self, stages=changes.to(self.stages))
         probe, train = recipe.probe, recipe.train
+        if probe is not None and probe.candidates == (0,) and (changes.smoothing or changes.probe_augmented):
+            option = "--smoothing" if changes.smoothing else "--probe-augmented"
+            raise RecipeError(
+                "the head is not probed", got=f"{option} with tau 0", do=f"give a --tau, or leave {option} out"
+            )
         if probe is not None and probe.augmented and train is not None and train.augment == Augment():
             raise RecipeError("there is nothing to probe augmented", do="say how with --augment, such as flip")
         return recipe

@@ -35,6 +35,12 @@ def test_what_is_not_asked_for_stays():
     assert Changes(steps=4, tau=0).given == ("tau", "steps")
 
 
+def test_a_head_that_is_probed_may_be_smoothed():
+    assert METHODS["scratch"].altered(tau=4, smoothing=0.1).probe.smoothing == 0.1
+    assert METHODS["scratch"].altered(smoothing=0.0).probe.tau == 0
+    assert FINETUNE.altered(smoothing=0.1).probe.tau == "auto"
+
+
 @pytest.mark.parametrize(
     ("method", "settings", "words"),
     [
@@ -50,6 +56,9 @@ def test_what_is_not_asked_for_stays():
         ("finetune", {"augment": "crop=2"}, "out of range"),
         ("finetune", {"probe_augmented": True}, "nothing to probe augmented"),
         ("finetune", {"smoothing": 1.0}, "smoothing is out of range"),
+        ("scratch", {"smoothing": 0.1}, "the head is not probed.*--smoothing with tau 0.*give a --tau"),
+        ("finetune", {"tau": 0, "smoothing": 0.1}, "the head is not probed"),
+        ("finetune", {"tau": 0, "probe_augmented": True, "augment": "flip"}, "--probe-augmented with tau 0"),
         ("finetune", {"train_smoothing": -0.1}, "label_smoothing is out of range"),
         ("finetune", {"patience": 0}, "patience is out of range"),
         ("finetune", {"steps": 3, "epochs": 1}, "two lengths"),

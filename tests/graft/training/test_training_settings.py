@@ -12,6 +12,7 @@ from tests.graft.training.test_finetune import normed
 from tests.graft.training.test_training_problem import CONFIG, LAST, QUICK, problem, quick, relabelled, wide
 
 import regraft
+from regraft.data import Target, scan
 from regraft.errors import ModelError, RecipeError
 from regraft.graft import Features, Probe, Recipe, Reinitialise, Solve, load_artifact
 from regraft.graft.problem import Task
@@ -261,12 +262,30 @@ def test_what_the_backbone_cannot_do_is_refused_before_the_pass(tmp_path):
         ({"partial": 9}, RecipeError, r"9 of its blocks drawn anew.*1 to 2.*--partial"),
         ({"freeze": "layer9.*"}, ModelError, "no parameter of .* matches 'layer9"),
         ({"augment": "flip"}, RecipeError, "only images can be augmented"),
+        ({"freeze": "*"}, RecipeError, "nothing of normed is left to train.*probe or all-layers"),
+        ({"freeze": ["stem.*", "blocks.*"]}, RecipeError, "nothing of normed is left to train"),
     ):
         with pytest.raises(error, match=words):
             regraft.adapt(manifest, normed(), method=quick("finetune").altered(**settings), cache=tmp_path)
     assert not list(tmp_path.glob("*"))
     everything = Recipe("anew", "", (Reinitialise(2), LAST, Probe(0), QUICK))
     assert regraft.graft.prepare(manifest, normed(), method=everything).origin is not None
+
+
+def test_what_would_do_nothing_is_refused(tmp_path):
+    numbers = replace(toy_manifest(30), target=Target("regression", ("u",), np.arange(30.0)[:, None]))
+    for settings, option in (({"tau": 1, "smoothing": 0.1}, "--smoothing"), ({"train_smoothing": 0.1}, "--train-sm")):
+        with pytest.raises(RecipeError, match=f"numbers are not smoothed; expected classes; got {option}"):
+            regraft.adapt(numbers, normed(), method=quick("finetune").altered(**settings), cache=tmp_path)
+    with pytest.raises(RecipeError, match=r"method 'probe' trains nothing; got --instruments all.*finetune"):
+        regraft.adapt(toy_manifest(30), normed(), method="probe", instruments="all", cache=tmp_path)
+    images = scan((np.random.default_rng(0).integers(0, 255, (30, 20, 16, 3), dtype=np.uint8), np.arange(30) % 3))
+    for shift in (8, 500):
+        recipe = quick("finetune").altered(augment=f"shift={shift}")
+        with pytest.raises(RecipeError, match=r"images of 8 x 8 pixels would be shifted.*a shift below 8"):
+            regraft.graft.prepare(images, normed(images=True), method=recipe)
+    assert regraft.graft.prepare(images, normed(images=True), method=quick("finetune").altered(augment="shift=7"))
+    assert not list(tmp_path.glob("*"))
 
 
 def test_rows_of_one_class_that_choose_or_score_are_warned_of(tmp_path):
