@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -58,12 +59,14 @@ class Heads:
             no one class or τ is 0.
         diverged: what went wrong, or an empty string.
         curve: that share in every epoch; empty where rows have no one class.
+        shown: pictures of a solved head that chose its features, as :meth:`regraft.graft.problem.Head.figures`.
     """
 
     by_tau: dict[int, Adapted]
     accuracy: dict[int, float | None]
     diverged: str = ""
     curve: tuple[float, ...] = ()
+    shown: Mapping[str, Any] = field(default_factory=dict)
 
 
 def starting_head(network: Network, wanted: Plan, task: Task, hidden: int, seed: int) -> Adapted:

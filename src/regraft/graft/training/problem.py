@@ -88,6 +88,8 @@ class TrainedHead(Head):
         last: the final training; ``None`` if the backbone stays as it is.
         judged: every candidate's training, best first.
         held: the chosen twin on the rows that chose it; ``None`` for a model that took over another's choices.
+        shown: further figures: ``selection``, what the head that training began from chose, and ``layers`` of a head
+            that was refitted or stays on the frozen backbone.
         seen: more of the figure ``training``: how the heads were probed, what the instruments saw.
     """
 
@@ -98,7 +100,7 @@ class TrainedHead(Head):
     held: HeldOut | None
     metric: str
     notes: tuple[Finding, ...] = ()
-    layers: tuple[dict[str, Any], ...] = ()
+    shown: Mapping[str, Any] = field(default_factory=dict)
     seen: Mapping[str, Any] = field(default_factory=dict)
 
     @property
@@ -130,13 +132,10 @@ class TrainedHead(Head):
         return self.model
 
     def figures(self, problem: TrainingProblem, plan: Plan) -> dict[str, Any]:
-        """``training``: loss and score of every training by epoch, and :attr:`seen`; ``layers`` of a refitted head."""
+        """``training``: loss and score of every training by epoch, and :attr:`seen`; and what is in :attr:`shown`."""
         runs = [] if self.last is None else [curve(self.last, final=True)]
         runs += [curve(trial, final=False) for trial in self.judged]
-        found: dict[str, Any] = {"training": {"metric": self.metric, "runs": runs, **self.seen}}
-        if self.layers:
-            found["layers"] = list(self.layers)
-        return found
+        return {"training": {"metric": self.metric, "runs": runs, **self.seen}, **self.shown}
 
     def findings(self) -> Iterator[Finding]:
         """What training had to say."""
@@ -195,6 +194,7 @@ class TrainingProblem(Problem):
     def probed_on(self) -> FeatureProblem:
         """The features and labels that heads are probed on."""
         return self.frozen
+
     def by_features(self, head: Adapted) -> Tensor:
         """What a head on the frozen backbone gives for these rows, by the features that are there."""
         design = head.view.design(self.frozen.matrices, self.task.target.outputs)
@@ -206,7 +206,6 @@ class TrainingProblem(Problem):
         if head.network is not self.network or head.neck is not None:
             return self.predicted(head)
         return self.seen(self.by_features(head), 1.0)
-
 
     def temperature_of(self, outputs: Tensor) -> float:
         """What calibrates a model's outputs on these rows."""
@@ -227,7 +226,7 @@ class TrainingProblem(Problem):
         chosen = self.settled_on
         if chosen is None:
             return self._chosen()
-        spare = (chosen.model, chosen.layers)
+        spare = (chosen.model, chosen.shown)
         return self._final(chosen.choice, chosen.judged, None, chosen.notes, lambda: spare, chosen.seen)
 
     def heads(self, taus: tuple[int, ...]) -> Heads:
@@ -248,7 +247,9 @@ class TrainingProblem(Problem):
         """Heads solved on the frozen features, or one probing trajectory's."""
         probe = self.stages[0]
         if probe is None:
-            return Heads({SOLVED: self.frozen.solve().adapted(self.task, self.network, self.plan)}, {})
+            head = self.frozen.solve()
+            shown = {} if head.selection is None else head.figures(self.frozen, self.plan)
+            return Heads({SOLVED: head.adapted(self.task, self.network, self.plan)}, {}, shown=shown)
         anew = self.stages[1].tuning.anew
         if probe.augmented or anew:
             start = starting_head(self.network, self.plan, self.task, probe.hidden, self.task.seed)
@@ -279,11 +280,11 @@ class TrainingProblem(Problem):
             probabilities = held.seen(outputs, choice.temperature)
         kept = HeldOut(np.flatnonzero(out), probabilities, None, HOLDOUT)
         said = (*notes(ranking, prepared, choice), *one_class(held.task))
-        probing = None if probe is None else probing_figure(rest.probed_on, self.network, prepared, probe, choice.tau)
         if choice.tau != 0 and not choice.frozen:  # at 0 the head is a random one
             said += tuple(lost(held.task, held.begun(prepared.by_tau[choice.tau]), probabilities))
+        probing = None if probe is None else probing_figure(rest.probed_on, self.network, prepared, probe, choice.tau)
         seen = {"probing": probing, "smoothing": train.config.label_smoothing}
-        return self._final(choice, tuple(ranking), kept, said, lambda: rest._finished(twin, choice), seen)
+        return self._final(choice, tuple(ranking), kept, said, lambda: rest._finished(twin, choice, prepared), seen)
 
     def trial(self, head: Adapted, lr: float, tau: int, held: ManifestRows | None) -> Trial:
         """A training of these rows from a head."""
@@ -305,15 +306,16 @@ class TrainingProblem(Problem):
         ranking: tuple[Trial, ...],
         held: HeldOut | None,
         said: tuple[Finding, ...],
-        spare: Callable[[], tuple[Adapted, tuple[dict[str, Any], ...]]],
+        spare: Callable[[], tuple[Adapted, Mapping[str, Any]]],
         seen: Mapping[str, Any],
     ) -> TrainedHead:
         """Train on all rows with the choices; where that diverges or ends in one class for every row, ``spare`` gives
         what was trained for the choice."""
-        start = self.heads((choice.tau,)).by_tau[choice.tau]
+        prepared = self.heads((choice.tau,))
+        start = prepared.by_tau[choice.tau]
         seen = {name: part for name, part in seen.items() if name != "instruments"}  # of another final training
         if choice.frozen:
-            return TrainedHead(start, choice, None, ranking, held, self.task.metric, said, seen=seen)
+            return TrainedHead(start, choice, None, ranking, held, self.task.metric, said, prepared.shown, seen)
         trial = self.trial(start, choice.lr, choice.tau, None)
         trial.config = replace(trial.config, loop=replace(trial.config.loop, patience=None))
         trial.stop = max(1, round(choice.reached * trial.total))
@@ -321,15 +323,15 @@ class TrainingProblem(Problem):
         trial.watch = watch = None if level == "none" else Instruments(level, self.task.seed)
         trained = trial.train(self.work)
         if trained is None:
-            said, (model, layers) = (*said, final_diverged(trial)), spare()
+            said, (model, shown) = (*said, final_diverged(trial)), spare()
         else:
-            model, layers = self._finished(trained, choice)
+            model, shown = self._finished(trained, choice, prepared)
             trial.collapsed = self._collapsed(model, held)
         if trial.collapsed:
-            said, (model, layers) = (*said, final_collapsed(choice.refit is not None)), spare()
+            said, (model, shown) = (*said, final_collapsed(choice.refit is not None)), spare()
         if watch is not None and (figure := watch.figure()):
             seen["instruments"] = figure
-        return TrainedHead(model, choice, trial, ranking, held, self.task.metric, said, layers, seen)
+        return TrainedHead(model, choice, trial, ranking, held, self.task.metric, said, shown, seen)
 
     def _collapsed(self, model: Adapted, held: HeldOut | None) -> bool:
         """Whether the final model, with its refitted head if it has one, names one class for every row, by some of
@@ -341,10 +343,12 @@ class TrainingProblem(Problem):
             return False
         return collapsed(some.predicted(model), None if held is None else held.probabilities)
 
-    def _finished(self, trained: Adapted, choice: Choice) -> tuple[Adapted, tuple[dict[str, Any], ...]]:
-        """A trained model with its temperature, and where a head is refitted that one and its layers' shares."""
+    def _finished(self, trained: Adapted, choice: Choice, prepared: Heads) -> tuple[Adapted, Mapping[str, Any]]:
+        """A trained model with its temperature, and where a head is refitted that one; and what to show of it."""
         model = replace(trained, readout=replace(trained.readout, temperature=choice.temperature))
         refit = self.stages[2]
         if refit is None or choice.refit is None:
-            return model, ()
-        return refit.final(model, self.rows, self.task, choice.refit, self.work)
+            # the layers' shares would be those of the head before training
+            return model, {name: figure for name, figure in prepared.shown.items() if name == "selection"}
+        model, layers = refit.final(model, self.rows, self.task, choice.refit, self.work)
+        return model, {"layers": list(layers)}
