@@ -53,6 +53,20 @@ def test_unknown_name_gets_the_near_one():
     assert find_recipe(METHODS["probe"]) is METHODS["probe"]
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"scalings": ("feature",)}, "expected a tuple of at least one of none, unit, root, root-unit; got .'feature'"),
+        ({"scalings": ()}, "at least one"),
+        ({"scalings": "unit"}, "a tuple"),
+        ({"taps": ("embedding",)}, "expected a Taps"),
+    ],
+)
+def test_features_that_mean_nothing_are_refused(settings, words):
+    with pytest.raises(RecipeError, match=words):
+        Features(**settings)
+
+
 def test_recipes_are_values():
     assert Features() == Features()
     assert hash(Recipe("a", "", (Features(), Solve()))) == hash(Recipe("a", "", (Features(), Solve())))

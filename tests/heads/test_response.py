@@ -5,7 +5,8 @@ import pytest
 import torch
 
 from regraft.errors import DataError, SolverError
-from regraft.heads import Response
+from regraft.heads import Response, group_lasso, select, select_reference, solve, solve_sparse
+from regraft.heads.response import require_learnable
 
 
 def test_classes_become_one_hot_and_missing_rows_are_masked() -> None:
@@ -64,4 +65,18 @@ def test_values_that_do_not_fit_the_kind_are_refused(kind: str, classes: list[st
 )
 def test_labels_without_information_are_refused(response: Response, words: str) -> None:
     with pytest.raises(SolverError, match=words):
-        response.require_learnable()
+        require_learnable(response)
+
+
+def test_bare_labels_are_refused_in_a_sentence() -> None:
+    x, labels = np.eye(4), np.array([0, 1, 0, 1])
+    search = {"folds": labels, "metric": "accuracy"}
+    for call in (
+        lambda: group_lasso(x, labels),  # type: ignore[arg-type]
+        lambda: solve(x, labels, **search),  # type: ignore[arg-type]
+        lambda: solve_sparse(x, labels, penalty="l1", **search),  # type: ignore[arg-type]
+        lambda: select({"a": x}, labels, **search),  # type: ignore[arg-type,dict-item]
+        lambda: select_reference({"a": x}, labels, **search),  # type: ignore[arg-type,dict-item]
+    ):
+        with pytest.raises(DataError, match=r"expected a Response; got a ndarray.*Response\.of"):
+            call()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from numbers import Integral
+from typing import Any, get_args
 
 from regraft.errors import TapError
 from regraft.features.pooling import Cls, Pooling, choose_pooling
@@ -23,12 +24,30 @@ class Taps:
             ``logits``, ``module:PATTERN`` over the paths of modules, or ``input``.
         sizes: target sizes ``T`` per tap (see :mod:`regraft.features.pooling`); ``None`` is the plain
             average over positions.
-        cls: what happens to a class token.
+        cls: what happens to a class token: ``pooled``, ``only`` or ``apart``.
+
+    Raises:
+        TapError: a size or a choice that is none.
     """
 
     patterns: tuple[str, ...] = ("activation", "block", "embedding", "logits")
     sizes: tuple[int | None, ...] = (512,)
     cls: Cls = "pooled"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.sizes, Sequence) or not self.sizes or not all(map(_is_size, self.sizes)):
+            raise TapError(
+                "the target sizes of taps",
+                expected="at least one whole number above 0, or None for a plain average",
+                got=repr(self.sizes),
+                do="give them as a tuple, such as (512, 2048)",
+            )
+        if self.cls not in get_args(Cls):
+            raise TapError(f"Taps(cls={self.cls!r}) does not exist", expected=", ".join(get_args(Cls)))
+
+
+def _is_size(size: Any) -> bool:
+    return size is None or (isinstance(size, Integral) and not isinstance(size, bool) and size > 0)
 
 
 @dataclass(frozen=True)
@@ -124,9 +143,12 @@ def _depths(network: Network) -> dict[str, float]:
 
 
 def by_size(network: Network, need: Taps) -> dict[str, tuple[str, ...]]:
-    """The names of the blocks of each target size of a need; a block may belong to several sizes."""
+    """The names of the blocks of each target size of a need, ``plain average`` that of ``None``; a block may belong to
+    several sizes."""
     return {
-        str(size): tuple(block.name for block in plan(network, [replace(need, sizes=(size,))]).blocks)
+        "plain average" if size is None else str(size): tuple(
+            block.name for block in plan(network, [replace(need, sizes=(size,))]).blocks
+        )
         for size in need.sizes
     }
 

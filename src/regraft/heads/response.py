@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regraft.errors import DataError, SolverError
 
-__all__ = ["KINDS", "Kind", "Link", "Response"]
+__all__ = ["KINDS", "Kind", "Link", "Response", "require_learnable"]
 
 Kind = Literal["binary", "multiclass", "multilabel", "regression", "segmentation"]
 Link = Literal["softmax", "sigmoid", "identity"]
@@ -101,31 +101,40 @@ class Response:
             self.classes,
         )
 
-    def require_learnable(self) -> None:
-        """Refuse labels from which nothing can be learnt.
 
-        Raises:
-            SolverError: no rows, one class only, or an output without any label.
-        """
-        if len(self) == 0 or not bool(self.present.any()):
-            raise SolverError("there is no labelled row to learn from", do="give rows with labels")
-        if self.codes is not None:
-            seen = torch.unique(self.codes[self.codes >= 0])
-            if len(seen) < 2:
-                name = self.classes[int(seen[0])]
-                raise SolverError(
-                    "the labels hold one class only",
-                    expected="at least two classes",
-                    got=repr(name),
-                    do="add rows of another class",
-                )
-        elif self.mask is not None and not bool(self.mask.any(dim=0).all()):
-            empty = [name for name, some in zip(self.classes, self.mask.any(dim=0).tolist()) if not some]
+def require_learnable(response: Response) -> None:
+    """Refuse labels from which nothing can be learnt.
+
+    Raises:
+        DataError: bare labels, which are no Response.
+        SolverError: no rows, one class only, or an output without any label.
+    """
+    if not isinstance(response, Response):
+        raise DataError(
+            "the labels do not say what they are",
+            expected="a Response",
+            got=f"a {type(response).__name__}",
+            do="make one, such as Response.of('multiclass', class_names, class_indices)",
+        )
+    if len(response) == 0 or not bool(response.present.any()):
+        raise SolverError("there is no labelled row to learn from", do="give rows with labels")
+    if response.codes is not None:
+        seen = torch.unique(response.codes[response.codes >= 0])
+        if len(seen) < 2:
+            name = response.classes[int(seen[0])]
             raise SolverError(
-                f"no row has a label for {', '.join(map(repr, empty[:5]))}",
-                expected="at least one label in each column",
-                do="leave the column out",
+                "the labels hold one class only",
+                expected="at least two classes",
+                got=repr(name),
+                do="add rows of another class",
             )
+    elif response.mask is not None and not bool(response.mask.any(dim=0).all()):
+        empty = [name for name, some in zip(response.classes, response.mask.any(dim=0).tolist()) if not some]
+        raise SolverError(
+            f"no row has a label for {', '.join(map(repr, empty[:5]))}",
+            expected="at least one label in each column",
+            do="leave the column out",
+        )
 
 
 def _classes(kind: Kind, names: tuple[str, ...], codes: Tensor) -> Response:

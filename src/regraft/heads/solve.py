@@ -15,7 +15,7 @@ from regraft.heads.l2.fitters import Fitter, fitter
 from regraft.heads.metrics import METRICS, PROPER
 from regraft.heads.products import one_blas_thread
 from regraft.heads.readout import Readout, Solution
-from regraft.heads.response import Response
+from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import GRID, STEPS, Judge, Trial, candidates, choose, explore
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import Design
@@ -80,7 +80,7 @@ def solve(
             a design that is none of features.
         DataError: the metric does not fit the kind of labels.
     """
-    response.require_learnable()
+    require_learnable(response)
     check_sizes(design, response, metric)
     wanted = check_forms(forms, response)
     grid = None if strengths is None else check_strengths(strengths)

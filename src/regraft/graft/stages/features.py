@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, get_args
 
 from regraft.errors import RecipeError
 from regraft.features import Taps
@@ -27,6 +27,9 @@ class Features:
             any scale weigh alike (Head2Toe §3.3); ``root`` takes signed square roots, and ``root-unit``
             both, one after the other. None of them uses a statistic of other rows, so nothing can leak
             between folds.
+
+    Raises:
+        RecipeError: taps or scalings that are none.
     """
 
     taps: Taps = field(default_factory=Taps)
@@ -34,6 +37,18 @@ class Features:
 
     needs: ClassVar[tuple[str, ...]] = ("network", "rows")
     yields: ClassVar[tuple[str, ...]] = ("design",)
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.taps, Taps):
+            raise RecipeError(
+                "the taps of Features", expected="a Taps", got=repr(self.taps), do="write Taps(patterns, sizes, cls)"
+            )
+        if not isinstance(self.scalings, tuple) or not self.scalings or set(self.scalings) - set(get_args(Scaling)):
+            raise RecipeError(
+                "the scalings of Features",
+                expected=f"a tuple of at least one of {', '.join(get_args(Scaling))}",
+                got=repr(self.scalings),
+            )
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from regraft.errors import SolverError
 from regraft.heads.l2.fitters import fitter
 from regraft.heads.metrics import PROPER
 from regraft.heads.products import one_blas_thread
-from regraft.heads.response import Response
+from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import Judge
 from regraft.heads.selection.foldwise import Foldwise, fold_fitters, gathered
 from regraft.heads.selection.kept import FRACTIONS, Cell, Selection, keep, kept_count, ranking, stored_bytes
@@ -96,7 +96,7 @@ def select(
         SolverError: NaN features, one class, designs, folds or fractions that do not fit.
         DataError: the metric does not fit the kind of labels.
     """
-    response.require_learnable()
+    require_learnable(response)
     if not designs:
         raise SolverError("there is no design to choose features from", do="give at least one target size")
     known = _known(designs, more or {})

@@ -17,7 +17,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.metrics import PROPER
 from regraft.heads.readout import Readout, Solution, Status
-from regraft.heads.response import Response
+from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import Judge
 from regraft.heads.selection.adam import Trained
 from regraft.heads.selection.kept import (
@@ -106,7 +106,7 @@ def select_reference(
         SolverError: NaN features, one class, designs, folds or grids that do not fit.
         DataError: the metric does not fit the kind of labels.
     """
-    response.require_learnable()
+    require_learnable(response)
     if not designs:
         raise SolverError("there is no design to choose features from", do="give at least one target size")
     for design in designs.values():

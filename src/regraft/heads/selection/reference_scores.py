@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.response import Response
+from regraft.heads.response import Response, require_learnable
 from regraft.heads.selection.adam import Trained, Training
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import FoldTask, check_rows, fold_tasks
@@ -89,7 +89,7 @@ def reference_scores(
     Raises:
         SolverError: features that are not finite, one class, folds or schedules that do not fit.
     """
-    response.require_learnable()
+    require_learnable(response)
     check_rows(design, response)
     check_grid([steps], [rate], [strength])
     fold_of = None if folds is None else check_folds(folds, len(response))

@@ -18,7 +18,7 @@ from regraft.heads.l2.lbfgs import Problem, minimise
 from regraft.heads.l2.streamed import Streamed
 from regraft.heads.losses import LOSSES
 from regraft.heads.products import one_blas_thread
-from regraft.heads.response import Response
+from regraft.heads.response import Response, require_learnable
 from regraft.heads.selection.fold_tasks import FoldTask, fold_tasks
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.tall_scores import single_pattern, tall_scores
@@ -71,7 +71,7 @@ def relevance(
     Raises:
         SolverError: NaN features, one class, folds or strengths that do not fit.
     """
-    response.require_learnable()
+    require_learnable(response)
     check_rows(design, response)
     strength = check_strengths([strength])[0]
     fold_of = None if folds is None else check_folds(folds, len(response))

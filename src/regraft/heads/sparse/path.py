@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from regraft.errors import DataError, SolverError
-from regraft.heads.response import Response
+from regraft.heads.response import Response, require_learnable
 from regraft.heads.sparse.columns import as_features
 from regraft.heads.sparse.fit import GroupLassoFit, GroupLassoPath, Loss
 from regraft.heads.sparse.penalty import PENALTIES, PenaltyName
@@ -124,7 +124,7 @@ def _path(
     start: GroupLassoFit | None,
     progress: Callable[[int, int], None] | None,
 ) -> GroupLassoPath:
-    response.require_learnable()
+    require_learnable(response)
     chosen = check_loss(loss, response)
     _positive("the tolerance", tol)
     if isinstance(max_iterations, bool) or int(max_iterations) != max_iterations or max_iterations < 1:

@@ -12,7 +12,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.held import in_memory
 from regraft.heads.readout import Readout, Solution
-from regraft.heads.response import Response
+from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import Judge, Trial, candidates, choose, explore
 from regraft.heads.solve import check_folds, check_sizes, check_strengths, check_training
 from regraft.heads.sparse.columns import Columns
@@ -81,7 +81,7 @@ def solve_sparse(
         SolverError: NaN features, one class, an output without labels, folds, weights or strengths that do not fit.
         DataError: the metric does not fit the kind of labels.
     """
-    response.require_learnable()
+    require_learnable(response)
     if penalty not in PENALTIES:
         raise SolverError(f"the penalty is {penalty!r}", expected=" or ".join(sorted(PENALTIES)))
     if not isinstance(design, FeatureDesign):
