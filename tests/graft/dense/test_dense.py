@@ -230,6 +230,9 @@ def test_training_moves_the_backbone_and_is_scored_on_pixels(folder, tmp_path):
     figure = run.record.figures["training"]
     assert [one["role"] for one in figure["runs"]] == ["final", "twin"]
     assert [one["tau"] for one in figure["probing"]["taus"]] == [4]
+    energy = next(f for f in run.record.findings if f.code == "initial-energy")
+    assert energy.severity == "not-applicable"
+    assert "a label at every pixel" in energy.detail
     run.save(tmp_path / "run")
     inputs = [folder / "images" / "test" / f"{i}.png" for i in range(3)]
     again = load_artifact(tmp_path / "run", model=network())

@@ -128,12 +128,14 @@ def test_every_instrument_gives_its_number_and_its_cost():
 
 def test_what_was_not_seen_is_not_said():
     seen = copy.deepcopy(SEEN)
-    seen["energy"]["mean"] = None
+    seen["energy"] |= {"mean": None, "reason": "there are masks"}
     seen["direction"]["norms"] = []
     seen["drift"]["cosine"] = None
     seen["kernel"] = {"notes": [], "rows": 50, "directions": 8, "reason": "the head reads other taps", "seconds": 0.0}
     found = {f.code: f for f in instrument_findings(seen)}
-    assert set(found) == {"feature-drift", "weight-deviation", "kernel-drift"}
+    assert set(found) == {"initial-energy", "feature-drift", "weight-deviation", "kernel-drift"}
+    assert (found["initial-energy"].severity, found["initial-energy"].value) == ("not-applicable", None)
+    assert found["initial-energy"].detail == "there are masks"
     assert found["kernel-drift"].severity == "not-applicable"
     assert found["kernel-drift"].detail == "the head reads other taps"
     del seen["kernel"]

@@ -26,6 +26,12 @@ def instrument_findings(seen: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _energy(part: Mapping[str, Any]) -> Iterator[Finding]:
     if part["mean"] is None:
+        yield Finding(
+            "initial-energy",
+            "The energy that training began with was not measured, nor where the labels' probabilities lay.",
+            "not-applicable",
+            detail=part.get("reason", ""),
+        )
         return
     classes = part["truth"] is not None
     detail = f"Mean over {part['rows']:,} training rows of the distance between label and prediction."

@@ -85,11 +85,11 @@ class Instruments:
         """The average initial energy of a sample of rows, and where ``p₀[y]`` lies."""
         nothing: dict[str, Any] = {"mean": None, "accuracy": None, "truth": None, "histogram": [], "rows": 0}
         kind = module.adapted.kind
-        if kind not in KINDS or kind == "segmentation":  # a row has no one energy
-            return nothing
+        if kind not in KINDS or kind == "segmentation":
+            return {**nothing, "reason": "An image with a mask has a label at every pixel, and no one energy."}
         response = Response.of(kind, module.adapted.classes, rows.labels[places].numpy())
         if not bool(response.present.any()):
-            return nothing
+            return {**nothing, "reason": "None of the rows that were looked at has a label."}
         found = energy(self._passed(places, module), response)
         return {
             "mean": found.mean,
@@ -162,10 +162,10 @@ class Instruments:
         """What was noted, as plain JSON; empty before :meth:`finish`.
 
         ``energy``: the average initial energy (``mean``), the mean and the histogram of ``p₀[y]`` and the accuracy at
-        the start; ``drift``: the means of :class:`regraft.diagnose.Drift` at the end, ``course`` those after the noted
-        epochs; ``direction``: ``‖∇_v L‖`` at the first steps; ``weights``: changes by layer; with ``all`` also
-        ``kernel`` (``norm`` and ``gap`` to the note before it) and ``tracks`` (points of up to 100 rows along two
-        axes). Each has its ``seconds``.
+        the start, or a ``reason`` why not; ``drift``: the means of :class:`regraft.diagnose.Drift` at the end,
+        ``course`` those after the noted epochs; ``direction``: ``‖∇_v L‖`` at the first steps; ``weights``: changes by
+        layer; with ``all`` also ``kernel`` (``norm`` and ``gap`` to the note before it) and ``tracks`` (points of up to
+        100 rows along two axes). Each has its ``seconds``.
         """
         if not self._end:
             return {}
