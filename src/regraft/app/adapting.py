@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from regraft.app.console import Bars, Grouped, command_line, say, show_json
-from regraft.app.folders import check_folder, slug, whole
+from regraft.app.folders import check_folder, check_run, slug, whole
 from regraft.app.options import (
     RESULT,
     Batch,
@@ -45,9 +45,6 @@ from regraft.app.options import (
 from regraft.app.results import say_estimate, say_result, summary
 from regraft.app.training_options import with_training
 from regraft.errors import DataError, MissingPathError, RecipeError
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["register"]
 
@@ -127,7 +124,10 @@ def adapt(
         return
     check_folder(output or Path("runs"))
     with joined(device) as team, Bars(STAGES, silent=not team.first) as bars:
-        run = run_adapt(data, model, method=recipe, options=options, progress=bars, command=command_line(), **columns)
+        run = run_adapt(
+            data, model, method=recipe, options=options, progress=bars, command=command_line(),
+            before=lambda ready: check_run(output, ready), **columns,
+        )  # fmt: skip
     if team.first:
         folder = output or Path("runs") / slug(run.record)
         _finish(run, folder, embed, as_json)
@@ -246,7 +246,10 @@ def demo(
     from regraft.graft import adapt as run_adapt
 
     with Bars(STAGES) as bars:
-        run = run_adapt(digits(), "regraft/fashion-resnet", progress=bars, command="regraft demo")
+        run = run_adapt(
+            digits(), "regraft/fashion-resnet", progress=bars, command="regraft demo",
+            before=lambda ready: check_run(output, ready),
+        )  # fmt: skip
     _finish(run, output, embed=False, as_json=as_json)
 
 

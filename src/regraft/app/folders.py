@@ -12,12 +12,13 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regraft.errors import DataError
+from regraft.errors import ArtifactError, DataError, MissingPathError
+from regraft.record import Record
 
 if TYPE_CHECKING:
-    from regraft.record import Record
+    from regraft.graft.preparation import Prepared
 
-__all__ = ["check_folder", "slug", "whole"]
+__all__ = ["check_folder", "check_run", "slug", "whole"]
 
 
 @contextmanager
@@ -59,10 +60,36 @@ def check_folder(folder: Path) -> None:
         )
 
 
+def check_run(output: Path | None, ready: Prepared) -> None:
+    """Refuse, before the pass, a folder with a run on other data, of another backbone or by another method, which would
+    be lost. Weights that are drawn from the seed make no other backbone."""
+    folder = output or Path("runs") / _slug(ready.manifest.name, ready.network.name, ready.recipe.name)
+    try:
+        there = Record.load(folder / "record.json")
+    except (MissingPathError, ArtifactError):
+        return  # no run, or none that can be read
+    drawn = ready.origin is not None and there.model.get("path") == ready.network.name
+    kept = {
+        "other data": there.data.get("fingerprint") == ready.manifest.fingerprint,
+        "another backbone": drawn or there.model.get("fingerprint") == ready.network.fingerprint,
+        "another method": there.method == ready.recipe.name,
+    }
+    if other := [what for what, same in kept.items() if not same]:
+        raise DataError(
+            f"{folder} holds another run",
+            expected="none, or one on the same data, of the same backbone and by the same method",
+            got=f"{there.method or there.verb} on {there.data.get('name')}: {', '.join(other)}",
+            do="choose another place with --output, or delete this one",
+        )
+
+
 def slug(record: Record) -> str:
     """``DATA-MODEL-METHOD``, or with the verb where there is no method."""
-    last = record.method or record.verb
-    words = [Path(record.data["name"]).name, record.model["name"].rstrip("/").split("/")[-1], last]
+    return _slug(record.data["name"], record.model["name"], record.method or record.verb)
+
+
+def _slug(data: str, model: str, last: str) -> str:
+    words = [Path(data).name, model.rstrip("/").split("/")[-1], last]
     # Letters and digits of every script stay, composed: two data sets must not share a folder for want of Latin names.
     plain = [unicodedata.normalize("NFC", word) for word in words]
     return "-".join(re.sub(r"[^\w.]+", "-", word).strip("-.") or "data" for word in plain)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from regraft.graft.evidence.overlays import overlays
 from regraft.graft.gradient.recipe import with_gradients
 from regraft.graft.options import Options, pick_device
 from regraft.graft.prediction import Prediction
-from regraft.graft.preparation import Progress, prepare, swept
+from regraft.graft.preparation import Prepared, Progress, prepare, swept
 from regraft.graft.protocol import evaluate
 from regraft.graft.recipe import SETTINGS, Recipe
 from regraft.graft.recording import record_of, versions
@@ -93,6 +94,7 @@ def adapt(
     options: Options | None = None,
     progress: Progress | None = None,
     command: str = "",
+    before: Callable[[Prepared], None] | None = None,
     **settings: Any,
 ) -> Run:
     """Graft a task onto a backbone, frozen or trained with the head.
@@ -110,6 +112,7 @@ def adapt(
         options: all run options at once; or give their fields as keywords.
         progress: called with (stage, done, total).
         command: kept in the record as how to reproduce the run.
+        before: called once rows and backbone are checked, before the pass; what it raises ends the run.
         **settings: fields of :class:`Options`; ``kind``, ``label``, ``group``, ``input``, ``ignore`` for the data; and
             ``mode``, ``theta2`` and the fields of :class:`regraft.graft.Changes` (``tau``, ``steps``,
             ``batchnorm``, …) for the recipe's stages.
@@ -130,6 +133,8 @@ def adapt(
     method = with_gradients(method, stages.pop("mode", None), stages.pop("theta2", None)).altered(**stages)
     ledger = Ledger()
     ready = prepare(data, model, method=method, options=options, ledger=ledger, progress=progress, **columns)
+    if before is not None:
+        before(ready)
     stores = swept(ready, options, ledger, progress)
     fit_rows, test_rows = ready.fit, ready.test
     stage = "solve" if ready.recipe.train is None else "train"
