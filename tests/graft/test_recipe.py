@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from regraft.errors import RecipeError
-from regraft.graft import METHODS, Features, Recipe, Select, Solve
+from regraft.graft import METHODS, Features, Recipe, Select, Solve, Train
 from regraft.graft.recipe import find_recipe
 
 
@@ -70,6 +70,14 @@ def test_features_that_mean_nothing_are_refused(settings, words):
 def test_recipes_are_values():
     assert Features() == Features()
     assert hash(Recipe("a", "", (Features(), Solve()))) == hash(Recipe("a", "", (Features(), Solve())))
+
+
+def test_strengths_that_no_head_would_try_are_refused():
+    chosen = (Features(), Select(fractions=(0.1,)))
+    with pytest.raises(RecipeError, match=r"got Solve\(strengths=\(0.5,\)\).*Select\(strengths"):
+        Recipe("named", "", (*chosen, Solve(("ridge",), strengths=(0.5,))))
+    refit = Recipe("refit", "", (*chosen, Solve(), Train(), Features(), Solve(strengths=(0.5,))))
+    assert refit.refit[1].strengths == (0.5,)  # on all features, where they are tried
 
 
 def test_selection_needs_features_first():

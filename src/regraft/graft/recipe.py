@@ -39,7 +39,8 @@ class Recipe:
     """A named tuple of stages.
 
     Raises:
-        RecipeError: a stage needs what no stage before it yields, or there is no stage.
+        RecipeError: a stage needs what no stage before it yields, there is no stage, or a head is asked for that
+            nothing solves.
     """
 
     name: str
@@ -70,6 +71,13 @@ class Recipe:
                 f"recipe {self.name!r} has a sparse penalty beside {'chosen' if self.select else 'gradient'} features",
                 expected="Solve(penalty='l2') there",
                 do="use penalty='l1' or 'l21' on all features of the layers",
+            )
+        if self.select and self.solve.strengths is not None:
+            raise RecipeError(
+                f"recipe {self.name!r} names strengths of the head on chosen features",
+                expected="Solve(strengths=None) there, for the search has a grid of its own",
+                got=f"Solve(strengths={self.solve.strengths!r})",
+                do="leave them out; those of the features' scores are Select(strengths=…)",
             )
 
     @property

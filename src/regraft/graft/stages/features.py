@@ -121,9 +121,10 @@ class Solve:
     """Solve a linear head on the design; form and strength are chosen by inner cross-validation.
 
     Attributes:
-        forms: the candidates, ``ridge`` and ``logistic`` (regression uses ridge alone); of ``l2`` heads.
+        forms: the candidates, ``ridge`` and ``logistic`` (regression uses ridge alone); of ``l2`` heads. The
+            ``reference`` search has a head of its own and looks at no forms.
         strengths: the penalty grid; ``None`` is the default grid of :func:`regraft.heads.solve`, or of
-            :func:`regraft.heads.solve_sparse`, whose unit is λ_max.
+            :func:`regraft.heads.solve_sparse`, whose unit is λ_max. With ``Select`` it takes ``None`` alone.
         penalty: ``l2``; or ``l1`` or ``l21`` for a sparse head with the loss of the labels.
 
     Raises:
