@@ -175,6 +175,17 @@ def test_bad_inputs_are_listed_together_and_can_be_skipped(tmp_path):
     assert next(f for f in run.record.findings if f.code == "skipped-rows").value == 2
 
 
+def test_rows_without_a_label_are_not_called_unreadable():
+    x, y = toy_arrays(40)
+    x[3, 0, 0, 0] = np.nan
+    labels = [None if row in (5, 8, 9) else str(label) for row, label in enumerate(y)]
+    found = regraft.adapt((x, labels), toy_network(), skip_bad=True).record.findings
+    told = {f.code: (f.value, f.title) for f in found if f.code in ("skipped-rows", "unlabelled-rows")}
+    assert {code: value for code, (value, _) in told.items()} == {"skipped-rows": 1, "unlabelled-rows": 3}
+    assert "3 rows carry no label" in told["unlabelled-rows"][1]
+    assert told["skipped-rows"][1] == "1 unreadable input was left out."
+
+
 def test_leaks_and_contradictions_are_findings():
     x, y = toy_arrays(60)
     x[10], x[11] = x[50], x[52]  # rows 50 and 52 are test rows

@@ -32,6 +32,10 @@ class BadRow:
     do: str
 
 
+NO_LABEL = "no label"
+"""The reason of a row that can be read and says nothing of the task."""
+
+
 @dataclass(frozen=True, eq=False)
 class Target:
     """The labels of N rows.

@@ -21,7 +21,7 @@ from regraft.data.hashing import hash_rows
 from regraft.data.inspect import checked, drop, without
 from regraft.data.labels import KINDS, read_target
 from regraft.data.loose import FileTexts
-from regraft.data.manifest import BadRow, Kind, Manifest, Target
+from regraft.data.manifest import NO_LABEL, BadRow, Kind, Manifest, Target
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Rows, Wish
 from regraft.data.source import FileImages
@@ -219,4 +219,4 @@ def _without_unlabelled(manifest: Manifest, target: Target, skip_bad: bool) -> M
             f"{'label' if target.masks is None else 'labelled pixel'}: {names}{more}",
             do="label them, or leave them out with --skip-bad",
         )
-    return drop(manifest, [(int(row), BadRow(manifest.ids[row], "no label", "label it")) for row in missing])
+    return drop(manifest, [(int(row), BadRow(manifest.ids[row], NO_LABEL, "label it")) for row in missing])

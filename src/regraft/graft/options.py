@@ -33,7 +33,7 @@ class Options:
         dtype: how features are stored.
         batch_size, workers, device, cache: of the sweep.
         weights: safetensors file of a ``package.module:callable`` backbone.
-        skip_bad: leave unreadable inputs out (and say so) instead of refusing.
+        skip_bad: leave unreadable and unlabelled rows out (and say so) instead of refusing.
         solver: of the search's scores, ``fast``, ``reference`` or ``exact`` (:class:`regraft.graft.recipe.Select`);
             the recipe's own if ``None``.
         instruments: what looks on while a backbone is trained: ``none``, ``cheap`` (energy, drift of the features,

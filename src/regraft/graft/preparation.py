@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from regraft.data import Manifest, check_target, checked, image_size, scan
+from regraft.data import NO_LABEL, Manifest, check_target, checked, image_size, scan
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, Store, find, map_plan, plan, sweep, whole_images
 from regraft.graft.adapted import check_modality, readable
@@ -240,13 +240,17 @@ def _limited(manifest: Manifest, rows: int, seed: int) -> Manifest:
 
 
 def _labelled(manifest: Manifest) -> tuple[Manifest, int]:
+    """The rows with a label, and how many have none; ``skipped`` keeps those that could not be read."""
     target = manifest.target
     if target is None:
         raise DataError(f"{manifest.name} has no labels", do="name the label column with --label")
     present = target.present
     if not present.any():
         raise DataError(f"no row of {manifest.name} has a label", do="name the label column with --label")
-    return manifest.take(np.flatnonzero(present)), int((~present).sum())
+    lacking = [row for row in manifest.skipped if row.reason == NO_LABEL]  # what skip_bad took out of the scan
+    skipped = tuple(row for row in manifest.skipped if row.reason != NO_LABEL)
+    kept = replace(manifest.take(np.flatnonzero(present)), skipped=skipped)
+    return kept, int((~present).sum()) + len(lacking)
 
 
 def swept(ready: Prepared, options: Options, ledger: Ledger, progress: Progress | None) -> tuple[Store, Store | None]:
