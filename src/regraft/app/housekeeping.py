@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regraft.app.console import Grouped, say, show_json, size
+from regraft.record import counted
 
 if TYPE_CHECKING:
     from regraft.features.cache import Entry
@@ -70,7 +71,7 @@ def _show(verb: str, root: Path, found: tuple[Entry, ...], as_json: bool) -> Non
         show_json({"verb": verb, "status": "done", "cache": str(root), "bytes": total, "entries": rows})
         return
     for e in found:
-        shape = f"{e.rows} rows × {e.blocks} blocks"
+        shape = f"{counted(e.rows, 'row')} × {counted(e.blocks, 'block')}"
         say(f"{size(e.nbytes):>9}  {e.status:<8}  {e.age_days:5.1f} days  {shape:<24}  {e.model}  {e.data}")
     say(f"{size(total):>9}  {'deleted from' if verb == 'cache prune' else 'in'} {root}")
 

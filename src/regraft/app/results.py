@@ -7,6 +7,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from regraft.app.console import duration, size, table
+from regraft.record import counted
 
 if TYPE_CHECKING:
     from regraft.record import Record, Score
@@ -42,7 +43,9 @@ def _brief(score: Score | None) -> dict[str, Any] | None:
 
 def say_result(record: Record) -> None:
     """What an adapted model can do, what it cost, what to mind, and where it lies."""
-    classes = "" if record.task["kind"] == "regression" else f", {len(record.task['classes'])} classes"
+    classes = (
+        "" if record.task["kind"] == "regression" else f", {counted(len(record.task['classes']), 'class', 'classes')}"
+    )
     lines = [
         ("adapted", f"{record.model['name']} to {record.data['name']} by {record.method}: {_rows(record)}{classes}")
     ]
@@ -50,7 +53,7 @@ def say_result(record: Record) -> None:
         if (score := record.scores.get(name)) is not None:
             lines += [
                 (name, f"{score.metric} {score.value:.4f}, 95 % interval {score.spread}"),
-                ("", f"{score.rows} rows, {score.protocol}"),
+                ("", f"{counted(score.rows, 'row')}, {score.protocol}"),
             ]
     spent = f"{_passes(record.total('backbone_passes'))}, {duration(record.total('seconds'))}"
     lines.append(("cost", f"{spent}, artifact {size(record.artifact_bytes)}"))
@@ -80,7 +83,7 @@ def say_estimate(record: Record) -> None:
         flops = f", {cost.flops:.2e} floating-point operations" if cost.flops else ""
         lines.append((cost.stage, about + flops))
     lines += [
-        ("features", f"{features} a row from {taps} taps, {size(record.data['store_bytes'])} of disk"),
+        ("features", f"{features} a row from {counted(taps, 'tap')}, {size(record.data['store_bytes'])} of disk"),
         ("artifact", ("at most " if record.method == "head2toe" else "") + size(record.artifact_bytes)),
     ]
     table(lines + _beside(record))
@@ -95,7 +98,7 @@ def _beside(record: Record) -> list[tuple[str, str]]:
         lines.append(f"a linear probe: 1 backbone pass, {size(probe['stored_bytes'])}")
     if tuned := rows.get("finetune"):
         took = f", about {duration(tuned['seconds'])} of the backbone" if tuned["seconds"] else ""
-        steps = f"{price['finetune']['steps']} steps of {price['finetune']['batch']} rows"
+        steps = f"{counted(price['finetune']['steps'], 'step')} of {counted(price['finetune']['batch'], 'row')}"
         work = f"{tuned['passes']:.0f} passes' work"
         lines.append(f"fine-tuning by {steps}: {work}{took}, {size(tuned['stored_bytes'])} (counted)")
     return [("" if i else "beside", line) for i, line in enumerate(lines)]
@@ -106,9 +109,9 @@ def _kept(record: Record) -> list[tuple[str, str]]:
     chosen = record.figures.get("selection")
     if chosen is None:
         return []
-    used = sum(layer["kept"] > 0 for layer in chosen["layers"])
+    used, layers = sum(layer["kept"] > 0 for layer in chosen["layers"]), counted(len(chosen["layers"]), "layer")
     lines = [
-        f"{chosen['kept']:,} of {chosen['width']:,} features, from {used} of {len(chosen['layers'])} layers, "
+        f"{chosen['kept']:,} of {chosen['width']:,} features, from {used} of {layers}, "
         f"at {100 * chosen['depth']:.0f} % of the depth on average"
     ]
     if folds := chosen["folds"]:
@@ -122,7 +125,7 @@ def _rows(record: Record) -> str:
     """Such as ``96 rows (48 train, 48 test)``."""
     parts = {part: count for part, count in record.task["rows"].items() if count}
     named = f" ({', '.join(f'{count} {part}' for part, count in parts.items())})" if len(parts) > 1 else ""
-    return f"{sum(parts.values())} rows{named}"
+    return f"{counted(sum(parts.values()), 'row')}{named}"
 
 
 def _passes(passes: float) -> str:

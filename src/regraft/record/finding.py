@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Finding", "Severity"]
+__all__ = ["Finding", "Severity", "counted"]
 
 Severity = Literal["info", "advice", "warning", "not-applicable"]
 
@@ -36,3 +36,8 @@ class Finding:
     detail: str = ""
     advice: str = ""
     cost_seconds: float = 0.0
+
+
+def counted(number: float, one: str, many: str = "") -> str:
+    """``1 row``, ``2,500 rows``: how a finding counts; ``many`` where it is not ``one`` with an s."""
+    return f"{number:,} {one if number == 1 else many or one + 's'}"

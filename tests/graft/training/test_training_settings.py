@@ -351,6 +351,13 @@ def test_a_training_that_ends_below_the_head_it_began_with_says_so(tmp_path, pro
         assert score("accuracy", task.response, solved.predict_proba(began)) == pytest.approx(after + finding.value)
 
 
+def test_one_epoch_and_one_training_are_counted_as_one(tmp_path):
+    head = problem(toy_manifest(60), tmp_path, train=replace(QUICK, lrs=(0.1,)), probe=Probe(1)).solve()
+    finding = next(f for f in head.findings() if f.code == "training-choice")
+    assert finding.title == "Trained at learning rate 0.1, after 1 epoch of head probing."
+    assert finding.detail == "The one training that was asked for, judged on a held-out fifth of the rows."
+
+
 def test_a_training_that_gains_or_begins_at_a_random_head_is_not_said_to_lose(tmp_path):
     rough = replace(QUICK, lrs=(30.0,), config=replace(CONFIG, steps=3))
     assert "training-lost" not in codes(problem(toy_manifest(60), tmp_path / "a", train=rough, probe=Probe(0)).solve())

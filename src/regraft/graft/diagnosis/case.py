@@ -115,9 +115,10 @@ def repeats(rows: Manifest) -> tuple[Finding, ...]:
     if not (count := copies(rows)):
         return ()
     kept = "by the groups that were given" if rows.groups is not None else "with it"
+    verb = "repeats" if count == 1 else "repeat"
     return (
         Finding(
-            "repeated-rows", f"{count:,} of {len(rows):,} inputs repeat another", "warning", count, "rows",
+            "repeated-rows", f"{count:,} of {len(rows):,} inputs {verb} another", "warning", count, "rows",
             detail=f"The same bytes stand in several rows. Where one is left out, its copies are left out {kept}.",
             advice="Remove them: they count as often as they stand there.",
         ),

@@ -17,7 +17,7 @@ from regraft.graft.problem import Problem
 from regraft.graft.protocol import Evaluation
 from regraft.heads import higher_is_better
 from regraft.network import Preprocess
-from regraft.record import Finding
+from regraft.record import Finding, counted
 
 __all__ = ["Context", "check", "no_better_than_constant"]
 
@@ -54,7 +54,7 @@ def _repeated(context: Context) -> Iterator[Finding]:
     if seen["across"]:
         yield Finding(
             "duplicate-rows-across-splits",
-            f"{len(seen['across'])} inputs appear in more than one split.",
+            f"{counted(len(seen['across']), 'input appears', 'inputs appear')} in more than one split.",
             "warning",
             len(seen["across"]),
             "inputs",
@@ -65,7 +65,7 @@ def _repeated(context: Context) -> Iterator[Finding]:
         groups = seen["crossing_groups"]
         yield Finding(
             "groups-across-splits",
-            f"{len(groups)} groups have rows in more than one split.",
+            f"{counted(len(groups), 'group has', 'groups have')} rows in more than one split.",
             "warning",
             len(groups),
             "groups",
@@ -75,7 +75,7 @@ def _repeated(context: Context) -> Iterator[Finding]:
     if seen["conflicting"]:
         yield Finding(
             "label-conflict",
-            f"{len(seen['conflicting'])} inputs carry different labels in different rows.",
+            f"{counted(len(seen['conflicting']), 'input carries', 'inputs carry')} different labels in different rows.",
             "warning",
             len(seen["conflicting"]),
             "inputs",
@@ -86,7 +86,7 @@ def _repeated(context: Context) -> Iterator[Finding]:
     if within and context.manifest.groups is None:
         yield Finding(
             "groups-absent",
-            f"{len(within)} inputs are repeated within a split, and no group column was given.",
+            f"{counted(len(within), 'input is', 'inputs are')} repeated within a split, and no group column was given.",
             "advice",
             len(within),
             "inputs",
@@ -104,7 +104,7 @@ def _left_out(context: Context) -> Iterator[Finding]:
     if skipped := context.manifest.skipped:
         yield Finding(
             "skipped-rows",
-            f"{len(skipped)} unreadable inputs were left out.",
+            f"{counted(len(skipped), 'unreadable input was', 'unreadable inputs were')} left out.",
             "warning",
             len(skipped),
             "rows",
@@ -114,7 +114,7 @@ def _left_out(context: Context) -> Iterator[Finding]:
     if context.unlabelled:
         yield Finding(
             "unlabelled-rows",
-            f"{context.unlabelled} rows carry no label and were left out.",
+            f"{counted(context.unlabelled, 'row carries no label and was', 'rows carry no label and were')} left out.",
             "info",
             context.unlabelled,
             "rows",
@@ -128,10 +128,11 @@ def _shortened(context: Context) -> Iterator[Finding]:
     inputs = context.manifest.inputs
     rows = context.preprocess.shortened([inputs.read(row) for row in range(len(inputs))])
     if rows:
-        names = ", ".join(context.manifest.ids[row] for row in rows[:5])
+        names, verb = ", ".join(context.manifest.ids[row] for row in rows[:5]), "is" if len(rows) == 1 else "are"
         yield Finding(
             "inputs-shortened",
-            f"{len(rows)} of {len(inputs)} inputs are longer than the backbone reads; their ends were cut off.",
+            f"{len(rows)} of {counted(len(inputs), 'input')} {verb} longer than the backbone reads; what is beyond was "
+            "cut off.",
             "warning" if 10 * len(rows) > len(inputs) else "info",
             len(rows),
             "inputs",
@@ -149,7 +150,7 @@ def _classes(context: Context) -> Iterator[Finding]:
     if few:
         yield Finding(
             "few-rows-per-class",
-            f"{len(few)} classes have fewer than {_FEW_ROWS} labelled rows.",
+            f"{counted(len(few), 'class has', 'classes have')} fewer than {_FEW_ROWS} labelled rows.",
             "advice",
             float(counts.min()),
             "rows",
@@ -276,7 +277,7 @@ def _fit(context: Context) -> Iterator[Finding]:
     if zero:
         yield Finding(
             "classes-never-right",
-            f"{len(zero)} classes were never predicted rightly on the rows that score.",
+            f"{counted(len(zero), 'class was', 'classes were')} never predicted rightly on the rows that score.",
             "advice",
             len(zero),
             "classes",

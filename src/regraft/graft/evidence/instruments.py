@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from regraft.record import Finding
+from regraft.record import Finding, counted
 
 __all__ = ["instrument_findings"]
 
@@ -74,7 +74,7 @@ def _direction(part: Mapping[str, Any]) -> Iterator[Finding]:
     mean = sum(norms) / len(norms)
     yield Finding(
         "feature-direction",
-        f"The head's gradient had a norm of {mean:.3g} over the first {len(norms)} steps.",
+        f"The head's gradient had a norm of {mean:.3g} over the first {counted(len(norms), 'step')}.",
         "info",
         mean,
         "‖∇_v L‖",

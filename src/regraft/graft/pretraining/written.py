@@ -23,7 +23,7 @@ from regraft.graft.stages.config import TrainConfig
 from regraft.graft.training.loop import Outcome
 from regraft.network import load
 from regraft.network.loaders.bundled import Stored
-from regraft.record import Ledger, Record, Score
+from regraft.record import Ledger, Record, Score, counted
 
 __all__ = ["Plan", "Provenance", "card", "record"]
 
@@ -125,8 +125,8 @@ def card(found: Record, plan: Plan, about: Provenance, outcome: Outcome) -> str:
         f"- **Data** {rows['name']}: {rows['train']:,} training, {rows['validation']:,} validation and "
         f"{rows['test']:,} test rows. {about.source}".rstrip(),
         f"- **Licence** {about.licence or 'not stated'}.",
-        f"- **Training** {len(outcome.history)} epochs, batches of {config.batch_size}, {_optimiser(config)}, "
-        f"{config.schedule.kind} schedule, label smoothing {config.label_smoothing:g}, "
+        f"- **Training** {counted(len(outcome.history), 'epoch')}, batches of {config.batch_size}, "
+        f"{_optimiser(config)}, {config.schedule.kind} schedule, label smoothing {config.label_smoothing:g}, "
         f"random shifts of up to {plan.augment.shift} pixels"
         f"{' and horizontal flips' if plan.augment.flip else ''}, seed {config.seed}. The "
         "last weights are kept; this run chose nothing by the scored rows.",

@@ -15,7 +15,7 @@ from regraft.graft.training.probing import Heads
 from regraft.graft.training.refit import Refitted
 from regraft.graft.training.trial import Trial
 from regraft.heads import higher_is_better, paired_error, score
-from regraft.record import Candidate, Finding
+from regraft.record import Candidate, Finding, counted
 
 __all__ = ["SOLVED", "Choice", "candidate", "curve", "final_collapsed", "final_diverged", "lost", "notes", "one_class"]
 
@@ -74,16 +74,14 @@ def curve(trial: Trial, *, final: bool) -> dict[str, Any]:
 
 def notes(ranking: list[Trial], prepared: Heads, choice: Choice) -> Iterator[Finding]:
     """What the choice has to say."""
-    tau = "" if choice.tau == SOLVED else f", after {choice.tau} epochs of head probing"
+    tau = "" if choice.tau == SOLVED else f", after {counted(choice.tau, 'epoch')} of head probing"
     yield Finding(
         "training-choice",
         f"Trained at learning rate {choice.lr:g}{tau}." if not choice.frozen else "The backbone stays as it is.",
         "info",
         choice.lr,
         "learning rate",
-        detail=f"Chosen among {len(ranking)} trainings, most of them short, on a held-out fifth of the rows."
-        + _unsteady(ranking)
-        + (" No training did better there than the frozen backbone." if choice.frozen else ""),
+        detail=_among(ranking) + (" No training did better there than the frozen backbone." if choice.frozen else ""),
     )
     if choice.reached < 1:
         yield Finding(
@@ -104,9 +102,10 @@ def notes(ranking: list[Trial], prepared: Heads, choice: Choice) -> Iterator[Fin
             detail="Chosen on held-out rows that the network which gave their features was not trained on.",
         )
     if gone := [trial for trial in ranking if trial.said]:
+        verb = "was" if len(gone) == 1 else "were"
         yield Finding(
             "training-diverged",
-            f"{len(gone)} of {len(ranking)} trainings diverged and were stopped.",
+            f"{len(gone)} of {counted(len(ranking), 'training')} diverged and {verb} stopped.",
             "info",
             len(gone),
             "trainings",
@@ -134,10 +133,13 @@ def notes(ranking: list[Trial], prepared: Heads, choice: Choice) -> Iterator[Fin
         )
 
 
-def _unsteady(ranking: list[Trial]) -> str:
-    """What is said of whole trainings that did worse than a short one promised."""
+def _among(ranking: list[Trial]) -> str:
+    """What the choice was among, and what is said of whole trainings that did worse than a short one promised."""
+    if len(ranking) == 1:
+        return "The one training that was asked for, judged on a held-out fifth of the rows."
+    among = f"Chosen among {len(ranking)} trainings, most of them short, on a held-out fifth of the rows."
     worse = [trial.name for trial in ranking[1:] if trial.share == 1 and trial.outcome is not None and not trial.said]
-    return f" Whole trainings at {', '.join(worse)} did worse." if worse else ""
+    return f"{among} Whole trainings at {', '.join(worse)} did worse." if worse else among
 
 
 def one_class(held: Task) -> Iterator[Finding]:
