@@ -26,7 +26,7 @@ from regraft.data import holdout
 from regraft.errors import RecipeError
 from regraft.features import Plan
 from regraft.graft.adapted import Adapted
-from regraft.graft.frozen.problem import FeatureProblem
+from regraft.graft.frozen.problem import FeatureHead, FeatureProblem
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.training import Probe, Train
 from regraft.graft.team import Team
@@ -248,7 +248,8 @@ class TrainingProblem(Problem):
         probe = self.stages[0]
         if probe is None:
             head = self.frozen.solve()
-            shown = {} if head.selection is None else head.figures(self.frozen, self.plan)
+            chosen = isinstance(head, FeatureHead) and head.selection is not None  # positions of masks choose none
+            shown = head.figures(self.frozen, self.plan) if chosen else {}
             return Heads({SOLVED: head.adapted(self.task, self.network, self.plan)}, {}, shown=shown)
         anew = self.stages[1].tuning.anew
         if probe.augmented or anew:
