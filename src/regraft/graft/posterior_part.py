@@ -6,7 +6,9 @@ H of the likelihood, the posterior is N(·, (I + Φ̃ᵀ H Φ̃)⁻¹). From the
     Cov[f(x)] = φ̃(x) φ̃(x)ᵀ − Σ_{k ≤ r} λ_k / (1 + λ_k) (φ̃(x) q_k)(φ̃(x) q_k)ᵀ + (what the pairs beyond r explain).
 
 The last term is left out: the error bars of a cache of rank r are too wide, never too narrow, by at most
-λ_{r+1} / (1 + λ_{r+1}) of the prior's variance. Paper: Maddox et al. (2021), Eqs. 2 and 3 (there with all pairs).
+λ_{r+1} / (1 + λ_{r+1}) of the prior's variance. The difference is taken of numbers in single precision, which know it
+to about 1e-6 of the prior's variance: no variance is said to be less than that. Paper: Maddox et al. (2021), Eqs. 2
+and 3 (there with all pairs).
 """
 
 from __future__ import annotations
@@ -24,6 +26,9 @@ from regraft.linear import Design
 from regraft.network import Network
 
 __all__ = ["PosteriorPart", "Rows"]
+
+_ROUNDED = 8 * torch.finfo(torch.float32).eps
+"""The share of the prior's variance that derivatives and directions in single precision leave unknown."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,6 +127,8 @@ class PosteriorPart:
         within, along = rows.project(self._with(weights))
         along, mean = along[:, :, : self.rank], along[:, :, self.rank :].sum(2)
         found = within.cpu() - torch.einsum("nck,k,ndk->ncd", along.cpu(), self.shrink.to(torch.float64), along.cpu())
+        own = found.diagonal(dim1=1, dim2=2)
+        own.copy_(torch.maximum(own, _ROUNDED * within.diagonal(dim1=1, dim2=2).cpu()))
         unit = self.unit.to(torch.float64)
         return mean.cpu() * unit, found * unit[:, None] * unit
 
@@ -138,7 +145,7 @@ class PosteriorPart:
 
     def spread(self, covariance: Tensor) -> Tensor:
         """The deviations of targets about their means, (N, C): of the function, and of the noise beside it."""
-        variance = covariance.diagonal(dim1=1, dim2=2).clamp_min(0)
+        variance = covariance.diagonal(dim1=1, dim2=2)
         return variance.sqrt() if self.noise is None else (variance + self.noise.to(variance)).sqrt()
 
     def of_batch(self, network: Network, batch: Any, features: Tensor) -> Tensor:
@@ -151,10 +158,10 @@ class PosteriorPart:
         return self.covariance(features, self._looked[network].on(batch).through(self.head))
 
     def tensors(self) -> dict[str, Tensor]:
-        """For the artifact: everything that is a tensor; directions in half precision, for they only widen or narrow
-        error bars."""
+        """For the artifact: everything that is a tensor; directions in single precision, for a variance is a small
+        difference of large numbers."""
         found = {"centre": self.centre, "shrink": self.shrink, "unit": self.unit}
-        found |= {f"direction.{name}": value.to(torch.float16) for name, value in self.directions.items()}
+        found |= {f"direction.{name}": value for name, value in self.directions.items()}
         if self.head is not None:
             found["head"] = self.head
         if self.noise is not None:

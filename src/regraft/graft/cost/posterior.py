@@ -59,7 +59,7 @@ def with_posterior_cost(
     rows = solves * (_KERNELS * options.folds * m + (_KERNELS + 1) * n)
     total = rows * seconds + solves * (_MIXTURES * options.folds + 1) * eigen
     rank = min(keep.rank_for(parameters), n * outputs)
-    stored = 4 * parameters + 2 * rank * (parameters + outputs * ready.plan.width)
+    stored = 4 * parameters + 4 * rank * (parameters + outputs * ready.plan.width)
     passes = rows / max(1, len(ready.manifest))
     cost = replace(solve, seconds=solve.seconds + total, backbone_passes=passes, flops=round(3 * rows * row[1]))
     return cost, stored

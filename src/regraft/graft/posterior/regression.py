@@ -26,6 +26,8 @@ _SEARCHED = 1500
 """Outputs of rows (N · C) that the kernel's mixture, scale and noise are chosen on: an eigendecomposition costs N³."""
 _MOST = 25_000
 """Outputs of rows that one factorisation is taken of."""
+_ROUNDED = 1e-12
+"""The share of the largest eigenvalue below which others are rounding, of a kernel in double precision."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,7 +158,7 @@ class KernelFitter(Fitter):
             feature,
             intercept,
             deviations,
-            {name: value[1:].to(torch.float16).to(torch.float32) for name, value in found.items()},
+            {name: value[1:].to(torch.float32) for name, value in found.items()},
             (values / (values + chosen.noise)).to(torch.float32),
             wide.to(torch.float32).clone(),
             (chosen.noise * wide.square()).to(torch.float32),
@@ -167,16 +169,19 @@ class KernelFitter(Fitter):
     def _leading(
         self, gram: Tensor, spectrum: Spectrum | None, rows: Rows, chosen: Hyperparameters
     ) -> tuple[Tensor, Tensor, float]:
-        """The largest eigenvalues of s K and vectors (N, C, r) over their roots; what the next one explains."""
+        """The largest eigenvalues of s K and vectors (N, C, r) over their roots; what the next one explains.
+
+        Eigenvalues that the rounding of the derivatives makes up are none: they would explain what no row shows.
+        """
         numbers = sum(torch.Size(shape).numel() for shape in (rows.tangent.shapes if rows.tangent else {}).values())
         rank = min(self.stage.rank_for(numbers), len(gram))
         values, vectors = _largest(gram, spectrum, min(rank + 1, len(gram)))
         values = values.clamp_min(0) * chosen.scale
-        left_out = float(values[rank] / (values[rank] + chosen.noise)) if len(values) > rank else 0.0
-        values, vectors = values[:rank], vectors[:, :rank]
-        kept = values > 1e-12 * float(values.max().clamp_min(1e-300))
-        vectors = vectors[:, kept] / values[kept].sqrt()
-        return values[kept], vectors.view(-1, rows.outputs, vectors.shape[1]), left_out
+        rounded = max(_ROUNDED, torch.finfo(rows.tangent.dtype).eps if rows.tangent else 0.0)
+        kept = min(rank, int((values > rounded * float(values.max().clamp_min(1e-300))).sum()))
+        left_out = float(values[kept] / (values[kept] + chosen.noise)) if len(values) > kept else 0.0
+        vectors = vectors[:, :kept] / values[:kept].sqrt()
+        return values[:kept], vectors.view(-1, rows.outputs, kept), left_out
 
 
 def _conditioned(grafted: Grafted, labels: Labels, ratio: float) -> tuple[Conditioned, Hyperparameters]:

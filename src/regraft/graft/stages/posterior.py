@@ -17,7 +17,7 @@ class Posterior:
     Attributes:
         rank: directions of the posterior's covariance that are kept at most; error bars are too wide by what the
             others explain, which the record says.
-        megabytes: that they may take in the artifact (two bytes a number).
+        megabytes: that they may take in the artifact (four bytes a number).
     """
 
     rank: int = 256
@@ -36,4 +36,4 @@ class Posterior:
 
     def rank_for(self, parameters: int) -> int:
         """The rank that fits, for so many parameters."""
-        return max(1, min(self.rank, int(self.megabytes * 2**20 / 2 / max(1, parameters))))
+        return max(1, min(self.rank, int(self.megabytes * 2**20 / 4 / max(1, parameters))))
