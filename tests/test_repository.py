@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 import sys
+import textwrap
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -250,6 +251,24 @@ def test_names_in_python_examples_exist(name: str) -> None:
                 assert [a.name for a in node.names if not hasattr(module, a.name)] == []
             elif isinstance(node, ast.Call) and ast.unparse(node.func).startswith("regraft."):
                 assert callable(getattr(importlib.import_module("regraft"), ast.unparse(node.func).split(".")[1]))
+
+
+def examples() -> list[Any]:
+    """Python examples of the pages that check themselves by an assertion, and so need nothing but themselves."""
+    return [
+        pytest.param(
+            textwrap.dedent(fence.group()).strip().split("\n", 1)[1].removesuffix("```"), id=f"{name}-{number}"
+        )
+        for name in PAGES
+        for number, fence in enumerate(FENCE.finditer(text_of(name)))
+        if fence.group().lstrip().startswith("```python") and re.search(r"^ *assert ", fence.group(), re.MULTILINE)
+    ]
+
+
+@pytest.mark.parametrize("example", examples())
+def test_python_examples_with_assertions_hold(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    exec(compile(example, "example", "exec"), {"__name__": "example"})
 
 
 @pytest.mark.parametrize("first", ["regraft.GraftClassifier", "regraft.adapt"])
