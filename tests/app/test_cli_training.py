@@ -49,14 +49,15 @@ def test_adapt_and_predict_with_a_trained_backbone(regraft, photos, own, tmp_pat
 
 def test_every_setting_of_training_is_reached(regraft, photos, own, tmp_path):
     settings = ("--head", "mlp", "--smoothing", "0.2", "--probe-augmented", "--augment", "flip,shift=1", "--batchnorm",
-                "frozen", "--freeze", "conv.b*", "--patience", "3", "--train-smoothing", "0.1")  # fmt: skip
+                "frozen", "--freeze", "conv.b*", "--patience", "3", "--train-smoothing", "0.1", "--train-batch", "16",
+                "--optimiser", "adamw")  # fmt: skip
     more = ("--method", "finetune", "--tau", "1", "--epochs", "2", "--lr", "0.05", *settings, "--json")
     code, out, err = regraft("adapt", photos, *own, *more, "-o", tmp_path / "run")
     assert (code, err) == (0, "")
     assert json.loads(out)["method"] == "finetune"
     record = json.loads((tmp_path / "run" / "record.json").read_text())
     assert "smoothing-opposes" not in [finding["code"] for finding in record["findings"]]
-    assert record["figures"]["training"]["runs"][0]["steps"] == 2
+    assert record["figures"]["training"]["runs"][0]["steps"] == 4  # two epochs of 32 rows
     code, out, err = regraft("predict", tmp_path / "run", *own, photos / "test")
     assert (code, err) == (0, "")
 

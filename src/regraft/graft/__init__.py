@@ -17,7 +17,9 @@ from regraft.graft.pretraining.pretrain import pretrain
 from regraft.graft.problem import Head, Problem, Task
 from regraft.graft.recipe import METHODS, Recipe
 from regraft.graft.run import Run, adapt
+from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.changes import Changes
+from regraft.graft.stages.config import Loop, Optimiser, Schedule, TrainConfig, Tuning
 from regraft.graft.stages.features import Features, Select, Solve
 from regraft.graft.stages.gradient import Gradients, SetHead
 from regraft.graft.stages.training import Probe, Reinitialise, Train
@@ -27,12 +29,15 @@ from regraft.graft.view import View
 __all__ = [
     "METHODS",
     "Adapted",
+    "Augment",
     "Changes",
     "Features",
     "Gradients",
     "GraftClassifier",
     "GraftRegressor",
     "Head",
+    "Loop",
+    "Optimiser",
     "Options",
     "Prediction",
     "Probe",
@@ -40,6 +45,7 @@ __all__ = [
     "Recipe",
     "Reinitialise",
     "Run",
+    "Schedule",
     "Scope",
     "Select",
     "SetHead",
@@ -47,6 +53,8 @@ __all__ = [
     "Task",
     "Team",
     "Train",
+    "TrainConfig",
+    "Tuning",
     "View",
     "adapt",
     "diagnose",

@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import re
+from dataclasses import fields, replace
+from pathlib import Path
+
 import pytest
+from tests.app.photos import folder
 
 from regraft.errors import RecipeError
-from regraft.graft import METHODS, Changes, Reinitialise
-from regraft.graft.stages.augment import Augment
+from regraft.graft import METHODS, Augment, Changes, Loop, Optimiser, Reinitialise, Schedule, TrainConfig, Tuning
+from regraft.graft.stages.changes import ADAM_RATES
 
 FINETUNE = METHODS["finetune"]
+PAGE = (Path(__file__).resolve().parents[3] / "docs" / "api.md").read_text("utf-8")
+SECTION = PAGE.split("### Settings of a training\n")[1].split("\n## ")[0]
 
 
 def test_every_setting_reaches_its_stage():
@@ -41,6 +49,55 @@ def test_a_head_that_is_probed_may_be_smoothed():
     assert FINETUNE.altered(smoothing=0.1).probe.tau == "auto"
 
 
+def test_an_optimiser_by_name_changes_nothing_else_and_a_whole_one_is_taken_whole():
+    plain = FINETUNE.train.config
+    named = FINETUNE.altered(optimiser="adamw", train_batch=32).train
+    assert named.config == replace(plain, batch_size=32, optimiser=replace(plain.optimiser, kind="adamw"))
+    assert named.lrs == ADAM_RATES
+    assert FINETUNE.altered(optimiser="adamw", lr=0.01).train.lrs == (0.01,)
+    assert FINETUNE.altered(optimiser="sgd") == FINETUNE
+    whole, schedule = Optimiser(kind="adamw", clip=0.5), Schedule("step", warmup=3)
+    train = FINETUNE.altered(optimiser=whole, schedule=schedule, loop=Loop(average=0.9), patience=2).train
+    assert train.config == replace(plain, optimiser=whole, schedule=schedule, loop=Loop(average=0.9, patience=2))
+    assert FINETUNE.altered(optimiser=Optimiser(clip=1.0)).train.lrs == FINETUNE.train.lrs
+
+
+def test_the_page_names_every_setting_of_a_training_with_its_default():
+    train = FINETUNE.train
+    config = train.config
+    of = {"TrainConfig": config, "Optimiser": config.optimiser, "Schedule": config.schedule, "Loop": config.loop,
+          "Tuning": train.tuning, "Augment": train.augment}  # fmt: skip
+    told = {}
+    for names, defaults in re.findall(r"^\| (`[A-Z].*?) \| (.*?) \|", SECTION, re.MULTILINE):
+        given = re.findall(r"`(.+?)`", defaults)
+        for i, name in enumerate(re.findall(r"`(.+?)`", names)):
+            told[name] = ast.literal_eval(given[i]) if given else None
+    kinds = (TrainConfig, Optimiser, Schedule, Loop, Tuning, Augment)
+    assert sorted(told) == sorted(f"{kind.__name__}.{field.name}" for kind in kinds for field in fields(kind))
+    for name, default in told.items():
+        kind, field = name.split(".")
+        if field not in ("optimiser", "schedule", "loop"):
+            assert getattr(of[kind], field) == default, name
+
+
+def test_the_pages_example_of_a_recipe_trains(tmp_path, monkeypatch):
+    """As it stands, but for the length."""
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    folder(tmp_path / "photos", classes=2, per_class=10)
+    example = re.search(r"```python\n(.*?)```", SECTION, re.DOTALL)[1]
+    names = {}
+    exec(example.replace("steps=400", "steps=4").replace("warmup=40", "warmup=1"), names)
+    train = names["recipe"].train
+    assert (train.config.steps, train.config.batch_size, train.lrs) == (4, 32, (3e-4,))
+    assert train.config.optimiser == Optimiser(kind="adamw", weight_decay=0.05, clip=1.0, layer_decay=0.8)
+    assert train.config.schedule == Schedule("cosine", warmup=1)
+    assert train.config.loop == Loop(accumulate=2, precision="bfloat16", average=0.99)
+    run = names["run"]
+    assert run.adapted.changed
+    assert run.record.figures["training"]["runs"][0]["steps"] == 4
+
+
 @pytest.mark.parametrize(
     ("method", "settings", "words"),
     [
@@ -62,6 +119,9 @@ def test_a_head_that_is_probed_may_be_smoothed():
         ("finetune", {"train_smoothing": -0.1}, "label_smoothing is out of range"),
         ("finetune", {"patience": 0}, "patience is out of range"),
         ("finetune", {"steps": 3, "epochs": 1}, "two lengths"),
+        ("finetune", {"optimiser": "adam"}, "optimiser is out of range; expected sgd or adamw"),
+        ("finetune", {"train_batch": 0}, "batch_size is out of range"),
+        ("probe", {"train_batch": 4}, "got --train-batch"),
     ],
 )
 def test_what_does_not_fit_is_said(method, settings, words):

@@ -7,12 +7,16 @@ from typing import Any, Literal
 
 from regraft.errors import RecipeError
 from regraft.graft.stages.augment import Augment
+from regraft.graft.stages.config import Loop, Optimiser, Schedule
 from regraft.graft.stages.training import Probe, Reinitialise, Train
 
-__all__ = ["HIDDEN", "PROBING", "SETTINGS", "Changes"]
+__all__ = ["ADAM_RATES", "HIDDEN", "PROBING", "SETTINGS", "Changes"]
 
 #: Units of the hidden layer of ``head="mlp"`` (Ren et al., ICLR 2023).
 HIDDEN = 256
+#: Learning rates to choose from where AdamW takes the place of SGD: its steps are of the rate's size, whatever the
+#: gradient's is.
+ADAM_RATES = (1e-3, 3e-4, 1e-4)
 
 
 @dataclass(frozen=True)
@@ -33,6 +37,10 @@ class Changes:
         freeze: patterns over parameter names that stay as they are.
         augment: of images in training, or its text (``flip,shift=4,crop=0.5``).
         train_smoothing: of the labels in training.
+        train_batch: its rows a step.
+        optimiser: by name (``sgd``, ``adamw``) with all else as it was, or all of it but its rate, which is one of
+            :data:`ADAM_RATES`, or SGD's, unless ``lr`` says which.
+        schedule, loop: of the training; ``patience`` is put into the loop.
     """
 
     tau: int | Literal["auto"] | None = None
@@ -48,6 +56,10 @@ class Changes:
     freeze: tuple[str, ...] | list[str] | str | None = None
     augment: Augment | str | None = None
     train_smoothing: float | None = None
+    train_batch: int | None = None
+    optimiser: Optimiser | Literal["sgd", "adamw"] | None = None
+    schedule: Schedule | None = None
+    loop: Loop | None = None
 
     def __post_init__(self) -> None:
         for name, value, known in (
@@ -82,12 +94,18 @@ class Changes:
         freeze = (self.freeze,) if isinstance(self.freeze, str) else None if not self.freeze else tuple(self.freeze)
         norms = {"frozen": "frozen", "batch": "trained", None: None}[self.batchnorm]
         tuning = replace(stage.tuning, **_there({"norms": norms, "freeze": freeze}))
-        loop = replace(stage.config.loop, **_there({"patience": self.patience}))
-        config = replace(stage.config, loop=loop, **_there({"label_smoothing": self.train_smoothing}))
+        loop = replace(self.loop or stage.config.loop, **_there({"patience": self.patience}))
+        asked = {"label_smoothing": self.train_smoothing, "batch_size": self.train_batch, "schedule": self.schedule}
+        before, optimiser = stage.config.optimiser, self.optimiser or stage.config.optimiser
+        if isinstance(optimiser, str):
+            optimiser = replace(before, kind=optimiser)
+        config = replace(stage.config, loop=loop, optimiser=optimiser, **_there(asked))
         if self.steps is not None or self.epochs is not None:
             config = replace(config, steps=self.steps, epochs=self.epochs)
         augment = Augment.parse(self.augment) if isinstance(self.augment, str) else self.augment
-        lrs = None if self.lr is None else (self.lr,)
+        lrs: tuple[float, ...] | None = None if self.lr is None else (self.lr,)
+        if lrs is None and (optimiser.kind, before.kind) == ("adamw", "sgd"):
+            lrs = ADAM_RATES
         return replace(stage, config=config, tuning=tuning, **_there({"lrs": lrs, "augment": augment}))
 
     def to(self, stages: tuple[Any, ...]) -> tuple[Any, ...]:
