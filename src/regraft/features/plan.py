@@ -47,7 +47,7 @@ class Taps:
 
 
 def _is_size(size: Any) -> bool:
-    return size is None or (isinstance(size, Integral) and not isinstance(size, bool) and size > 0)
+    return size is None or (isinstance(size, Integral) and not isinstance(size, bool) and int(size) > 0)
 
 
 @dataclass(frozen=True)
