@@ -65,7 +65,7 @@ def quick(name: str) -> Recipe:
         else replace(stage, taps=replace(stage.taps, sizes=(16,)))
         if isinstance(stage, Features) and stage.taps.sizes != (None,)
         else replace(stage, strengths=(1e-1, 1e-3))
-        if isinstance(stage, Solve)
+        if isinstance(stage, Solve) and recipe.select is None  # a search has a grid of its own
         else stage
         for stage in recipe.stages
     )
