@@ -99,7 +99,8 @@ def test_gram_search_by_hand():
     scores = cubed / 3 + 2 * 10 * 40 * 3
     assert found["score"] == pytest.approx(100 * 40 + scores)
     assert found["fractions"] == pytest.approx(100 * (8 + 8) + 2 * cubed / 3)
-    assert found["final"] == pytest.approx(scores + 100 * (8 + 8) + 2 * (10 * cubed + 40 * 4 * 100 * 3))
+    assert found["gram"] == pytest.approx(scores + 100 * (8 + 8))
+    assert (found["eigen"], found["paths"]) == (2 * 10 * cubed, 2 * 40 * 4 * 100 * 3)
 
 
 def test_gram_search_grows_with_its_grid_and_stops_at_its_samples():
@@ -110,7 +111,7 @@ def test_gram_search_grows_with_its_grid_and_stops_at_its_samples():
     one = gram_search_flops([1000], 100, 10, folds=5, strengths=1)  # the second size tries one penalty
     assert more["score"] == pytest.approx(base["score"] + one["score"])
     assert more["fractions"] == pytest.approx(base["fractions"] + one["fractions"])
-    assert more["final"] == base["final"]
+    assert all(more[name] == base[name] for name in ("gram", "eigen", "paths"))
     wide = [gram_search_flops([size], 100, 10, folds=5)["fractions"] for size in (10**7, 10**8)]
     assert wide[0] == pytest.approx(wide[1], rel=0.25)  # nested Grams are sampled
     assert gram_search_flops([100], 4000, 2, folds=5) == gram_search_flops([100], 9000, 2, folds=5)

@@ -121,11 +121,13 @@ def _notes(figure: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tupl
     if any(_number(row, "seconds") for row in rows[1:]):
         notes.append("Times of the others are those of the backbone alone, at the pace of this run’s pass.")
     head = read.mapping(figure.get("head"))
-    parts = {key: _number(head, key) for key in ("score", "fractions", "final")}
+    parts = {key: _number(head, key) for key in ("score", "fractions")}
     if all(parts.values()):
-        total = sum(parts.values())
+        total = sum(_number(head, key) for key in head)
+        certified = _number(head, "certificates")
+        exact = f"{words.percent(certified / total)} certifies the group lasso, " if certified else ""
         notes.append(
-            f"The search: {words.percent(parts['score'] / total)} of its arithmetic scores all features, "
+            f"The search: {words.percent(parts['score'] / total)} of its arithmetic scores all features, {exact}"
             f"{words.percent(parts['fractions'] / total)} compares fractions, the rest fits the head."
         )
     paper = read.number(figure.get("paper_search_flops"))

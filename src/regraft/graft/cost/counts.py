@@ -147,18 +147,18 @@ def gram_search_flops(
       factors, 2 n N C for each of them to score all features; s_T is ``strengths`` at the first size, 1 at the others.
     * ``fractions`` (its Σ_f C_f): Σ_T folds × s_T × Σ_f of n² (k_f − k_f' + k_f) for the nested Grams before and
       after the norms are recomputed, k_f = F N at most 3,072, and 2 · n³/3 for their heads.
-    * ``final``: the scores of all rows and the cross-validation of the head's form at the chosen cell (the largest
-      size, say): a Gram of at most 16,384 columns and an eigendecomposition of 10 n³ a fold, their paths, and the
-      same on all rows.
+    * ``gram``, ``eigen`` and ``paths``, as of :func:`head_parts`: the scores of all rows and the cross-validation of
+      the head's form at the chosen cell (the largest size, say), a Gram of at most 16,384 columns and an
+      eigendecomposition of 10 n³ a fold, their paths, and the same on all rows.
 
     Args:
-        widths: N of each target size.
+        widths: N of each target size; further scalings are tried at one size alone, as one more entry each.
         rows, outputs: n (above 4,000 the cells are compared on 4,000 of them) and C.
         folds, strengths, fractions: of the grid.
         solves: how often the protocol repeats it.
     """
     n = min(rows, 4000)
-    parts = {"score": 0.0, "fractions": 0.0, "final": 0.0}
+    parts = {"score": 0.0, "fractions": 0.0}
     for place, width in enumerate(widths):
         tried = folds * (1 if place else strengths)
         parts["score"] += _TRIANGLE * 2.0 * n**2 * min(width, _SAMPLED)
@@ -170,9 +170,10 @@ def gram_search_flops(
             parts["fractions"] += tried * (_TRIANGLE * 2.0 * n**2 * columns + 2 * n**3 / 3)
             last = count
     kept = max(1.0, max(fractions) * max(widths))
-    parts["final"] = n**3 / 3 + 2.0 * n * max(widths) * outputs
-    parts["final"] += _TRIANGLE * 2.0 * n**2 * (folds * min(kept, _KERNEL) + kept)
-    parts["final"] += (folds + 1) * (_EIGEN * float(n) ** 3 + _PATH_PRODUCTS * 4.0 * n**2 * outputs)
+    parts["gram"] = n**3 / 3 + 2.0 * n * max(widths) * outputs
+    parts["gram"] += _TRIANGLE * 2.0 * n**2 * (folds * min(kept, _KERNEL) + kept)
+    parts["eigen"] = (folds + 1) * _EIGEN * float(n) ** 3
+    parts["paths"] = (folds + 1) * _PATH_PRODUCTS * 4.0 * n**2 * outputs
     return {name: solves * value for name, value in parts.items()}
 
 

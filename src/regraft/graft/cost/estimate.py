@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timezone
 
-import torch
 from torch.utils.flop_counter import FlopCounterMode
 
 from regraft.features import DTYPES, Store, by_length, find, gathered, grid_of, pool_batch
+from regraft.graft.cost import pace
 from regraft.graft.cost.counts import Workload, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
 from regraft.graft.cost.posterior import with_posterior_cost
@@ -25,15 +25,14 @@ from regraft.record import Cost, Record
 
 __all__ = ["estimate"]
 
-_MEASURED = 512  # side of the matrices that are timed
-
 
 def estimate(ready: Prepared, options: Options) -> Record:
     """Predict passes, FLOPs, seconds and bytes.
 
     The pass is predicted from one real batch (decoded, preprocessed and run twice, the second timed). The head,
     Head2Toe's search included, is predicted from its leading terms (:func:`regraft.graft.cost.counts.head_flops`,
-    :func:`regraft.graft.cost.counts.gram_search_flops`), each at the rate of its kind of matrix product measured now.
+    :func:`regraft.graft.cost.counts.gram_search_flops`), each at the rate of its kind of matrix product measured now,
+    and from what a few small fits take (:mod:`regraft.graft.cost.pace`).
 
     Returns:
         a Record with status ``dry-run``, no scores, predicted costs, and in ``figures["price"]`` the costs of other
@@ -57,12 +56,13 @@ def estimate(ready: Prepared, options: Options) -> Record:
     with_cost = with_gradient_cost if ready.recipe.posterior is None else with_posterior_cost
     solve, more = with_cost(solve, ready, options, work.solves, (seconds_per_row, flops_per_row))
     stored = _most_bytes(ready, work.widths, outputs) + more
-    if train is not None:  # every tensor of the backbone is kept, whole
+    if train:  # every tensor of the backbone is kept, whole
         stored += sum(t.numel() * t.element_size() for t in ready.network.module.state_dict().values())
+    costs = (sweep, *(train or (solve,)))
     own = {
-        "passes": sweep.backbone_passes + (solve if train is None else train).backbone_passes,
-        "backbone_flops": sweep.flops + (solve if train is None else train).flops,
-        "seconds": sweep.seconds + (solve if train is None else train).seconds,
+        "passes": sum(cost.backbone_passes for cost in costs),
+        "backbone_flops": sum(cost.flops for cost in costs),
+        "seconds": sum(cost.seconds for cost in costs),
         "stored_bytes": stored,
     }
     return Record(
@@ -73,7 +73,7 @@ def estimate(ready: Prepared, options: Options) -> Record:
         model={"name": ready.network.name, "licence": "", "taps": len(ready.plan.blocks), "features": width},
         data={"name": ready.manifest.name, "store_bytes": rows * width * DTYPES[options.dtype].itemsize},
         scores={"validation": None, "test": None},
-        costs=(sweep, solve) if train is None else (sweep, train),
+        costs=costs,
         figures={"price": price_figure(ready, work, own)},
         seeds={"seed": options.seed},
         versions=versions(),
@@ -113,22 +113,27 @@ def _of_stored(stores: Sequence[Store | None]) -> tuple[float, int]:
 
 
 def _solve_seconds(ready: Prepared, work: Workload) -> float:
-    """The head's terms, each at the rate of its kind of product, measured now."""
-    outputs = work.outputs
-    generator = torch.Generator().manual_seed(0)
-    square = torch.randn(_MEASURED, _MEASURED, generator=generator)
-    double = square.double()
-    gram = double @ double.T
-    thin = torch.randn(_MEASURED, outputs, generator=generator, dtype=torch.float64)
-    product = 2 * _MEASURED**3 / _seconds(lambda: square @ square)
-    if ready.recipe.select is not None:
-        return sum(head_work(ready, work).values()) / product
-    eigen = 10 * _MEASURED**3 / _seconds(lambda: torch.linalg.eigh(gram))
-    path = 2 * _MEASURED**2 * outputs / _seconds(lambda: double @ thin)
-    times = work.solves * len(ready.recipe.features.scalings)
-    rows, width = _head_shape(ready)
-    parts = head_parts(rows, width, outputs, folds=work.folds, solves=times)
-    return 2 * parts["gram"] / product + parts["eigen"] / eigen + parts["paths"] / path
+    """The head's terms, each at the rate of its kind of product, and what its fits take besides, measured now."""
+    outputs, stage = work.outputs, ready.recipe.select
+    numbers = ready.manifest.target is not None and ready.manifest.target.kind == "regression"
+    if stage is not None:
+        parts = head_work(ready, work)
+        if stage.solver == "reference":
+            return parts["search"] / pace.product()
+        # every fold has features of its own, so its heads are solved apart
+        times, products = work.solves * work.folds, parts["score"] + parts["fractions"] + parts["gram"]
+    else:
+        times = work.solves * len(ready.recipe.features.scalings)
+        rows, width = _head_shape(ready)
+        parts = head_parts(rows, width, outputs, folds=work.folds, solves=times)
+        products = 2 * parts["gram"]
+    seconds = products / pace.product() + parts["eigen"] / pace.eigen() + parts["paths"] / pace.path(outputs)
+    seconds += times * pace.head(outputs, work.folds, numbers=numbers)
+    if stage is not None and stage.solver == "exact":
+        paths = work.solves * (work.folds + 1) * len(work.widths)
+        seconds += parts["certificates"] / pace.path(outputs)
+        seconds += paths * pace.lasso(outputs, len(stage.grid), numbers=numbers)
+    return seconds
 
 
 def _head_shape(ready: Prepared) -> tuple[int, int]:
@@ -138,11 +143,3 @@ def _head_shape(ready: Prepared) -> tuple[int, int]:
         positions = math.prod(grid_of(ready.plan.blocks[0]))
         return min(LIMIT, rows * positions), width // positions
     return rows, width
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    """Of the second of two calls."""
-    call()
-    began = time.perf_counter()
-    call()
-    return time.perf_counter() - began

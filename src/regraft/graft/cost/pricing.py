@@ -64,7 +64,8 @@ def head_work(ready: Prepared, work: Workload) -> dict[str, float]:
     if stage is None:
         times = work.solves * len(ready.recipe.features.scalings)
         return {"head": head_flops(work.solve_rows, width, work.outputs, folds=work.folds, solves=times)}
-    widths = list(work.widths.values()) * len(ready.recipe.features.scalings)
+    widths = list(work.widths.values())
+    widths += [max(widths)] * (len(ready.recipe.features.scalings) - 1)  # others are tried at the best size alone
     if stage.solver == "reference":
         grid = {"folds": work.folds, "strengths": len(stage.grid), "fractions": stage.fractions}
         return {"search": work.solves * paper_search_flops(widths, work.outputs, **grid)}  # type: ignore[arg-type]
@@ -139,7 +140,8 @@ def price_of_run(
         ready,
         options,
         forward=max(store.flops_per_row for store in swept),
-        row_seconds=sum(store.pass_seconds for store in swept) / max(1, rows),
+        # of one batch alone the time is mostly that of starting, so there the pace is not known
+        row_seconds=sum(s.pass_seconds for s in swept) / rows if rows > options.batch_size * len(swept) else 0.0,
     )
     width = ready.plan.width
     if adapted.view.columns is not None:  # of the chosen size: the one whose blocks hold every kept one

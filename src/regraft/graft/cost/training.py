@@ -6,33 +6,42 @@ import time
 
 import numpy as np
 import torch
+from torch import nn
 
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, training_stage
 from regraft.graft.problem import Task
 from regraft.graft.training.finetune import grafted, lay_out, random_head, step_flops
-from regraft.graft.training.loop import Training
+from regraft.graft.training.grafted import Grafted
+from regraft.graft.training.instruments import Instruments
+from regraft.graft.training.loop import Training, train
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
+from regraft.graft.training.probing import FeatureRows, probing_config
 from regraft.graft.training.problem import planned
 from regraft.record import Cost
 
 __all__ = ["training_cost"]
 
+_PROBED, _LOOKED_AT = 2_000, 12  # rows of timed epochs of head probing, and of dear instruments, at most
 
-def training_cost(ready: Prepared, options: Options) -> Cost | None:
-    """Seconds, FLOPs and backbone passes of a recipe's trainings; ``None`` where it trains nothing.
 
-    Two steps of one batch are run on a copy of the network and the second is timed; the operations of one row's
-    forward and backward pass are counted. The steps are those of the whole choice and the final trainings, if
-    nothing diverges. A step through taps of many layers is timed through the embedding's alone.
+def training_cost(ready: Prepared, options: Options) -> tuple[Cost, ...]:
+    """Seconds, FLOPs and backbone passes of a recipe's trainings, by stage; none where it trains nothing.
+
+    ``train``: two steps of one batch are run on a copy of the network and the second is timed; the operations of one
+    row's forward and backward pass are counted. The steps are those of the whole choice and the final trainings, if
+    nothing diverges. A step through taps of many layers is timed through the embedding's alone. ``probing``, where
+    heads are trained on stored features: two epochs of it are timed. ``instruments``: what they do where a training
+    begins is done and timed, the rest is as many notes of the same kind.
     """
     if ready.recipe.train is None:
-        return None
-    train = training_stage(ready)
+        return ()
+    train, probe = training_stage(ready), ready.recipe.probe
     fit = ready.fit
     twice = len(ready.manifest.rows_of("validation")) > 0 or ready.test is None
-    steps = planned(ready.recipe.probe, train, len(fit), twice=twice)
+    finals = 2 if twice else 1
+    steps = planned(probe, train, len(fit), twice=twice)
     size = min(train.config.batch_size, len(fit))
     part = fit.take(np.arange(size))
     task = Task(part.target, None, ready.metric, options.seed)  # type: ignore[arg-type]
@@ -42,6 +51,7 @@ def training_cost(ready: Prepared, options: Options) -> Cost | None:
     inputs = ManifestRows.of(ready.network, part, train.augment, workers=0)
     flops = step_flops(module, inputs)
     from_config = train.at(min(train.lrs), options.seed)
+    looking = _looking(module, inputs, options)
     run = Training(module, inputs, from_config, Objective.of(task), device=str(ready.network.device))
     run.advance(1, sparing=True)
     began = time.perf_counter()
@@ -51,4 +61,44 @@ def training_cost(ready: Prepared, options: Options) -> Cost | None:
         module(ready.network.place(inputs.inputs(torch.arange(size))))
     seconds = time.perf_counter() - began
     rows = steps * size
-    return Cost("train", steps * seconds, backbone_passes=rows / len(ready.manifest), flops=rows * flops)
+    costs = [Cost("train", steps * seconds, backbone_passes=rows / len(ready.manifest), flops=rows * flops)]
+    if probe is not None and not (probe.augmented or train.tuning.anew) and max(probe.candidates) > 0:
+        seconds = (1 + finals) * max(probe.candidates) * _probing_epoch(ready, task, len(fit))
+        costs.append(Cost("probing", seconds))
+    if looking is not None:
+        epochs = max(1, round(train.config.total(len(fit)) / train.config.batches(len(fit))))
+        took, passed = looking.foreseen(epochs, len(fit))
+        passes = finals * passed / len(ready.manifest)
+        costs.append(Cost("instruments", finals * took, backbone_passes=passes, flops=finals * passed * flops // 3))
+    return tuple(costs)
+
+
+def _looking(module: Grafted, inputs: ManifestRows, options: Options) -> Instruments | None:
+    """What will look on, after what it does where a training begins."""
+    if options.instruments == "none":
+        return None
+    watch = Instruments(options.instruments, options.seed)
+    few = inputs if options.instruments == "cheap" else inputs.take(np.arange(min(_LOOKED_AT, len(inputs))))
+    watch.begin(module, few)
+    return watch
+
+
+def _probing_epoch(ready: Prepared, task: Task, rows: int) -> float:
+    """Seconds of one epoch over so many rows' features: of the second of two, on numbers drawn at random."""
+    probe, block = ready.recipe.probe, ready.plan.blocks[-1]
+    if probe is None:
+        return 0.0
+    count = min(rows, _PROBED)
+    drawn = torch.randn(count, block.width, generator=torch.Generator().manual_seed(0))
+    labels = torch.as_tensor(np.resize(task.target.values, (count, *np.shape(task.target.values)[1:])))
+    times = []
+
+    def tick(epoch: int, _: nn.Module) -> None:
+        times.append(time.perf_counter())
+
+    layers = [nn.Linear(block.width, probe.hidden), nn.ReLU()] if probe.hidden else []
+    head = nn.Sequential(*layers, nn.Linear(probe.hidden or block.width, task.target.outputs))
+    objective = Objective(task.kind, task.metric) if task.kind == "regression" else Objective.of(task)
+    targets = labels.float() if labels.is_floating_point() else labels
+    train(head, FeatureRows(drawn, targets), probing_config(probe, 2, 0), objective=objective, on_epoch=tick)
+    return (times[-1] - times[-2]) * rows / count

@@ -135,6 +135,20 @@ class Instruments:
             },
         }
 
+    def foreseen(self, epochs: int, rows: int) -> tuple[float, int]:
+        """Seconds, and rows through the network, that a training of so many rows will take of them, at the pace of
+        :meth:`begin` on these rows."""
+        here = len(self._there()[1])
+        noted = [epoch for epoch in range(1, epochs + 1) if epoch & (epoch - 1) == 0]
+        looks = 2 + len(noted)  # at the start, after these epochs, at the end
+        more = min(PROBES, rows) / min(PROBES, here)
+        wider = min(ENERGY_ROWS, rows) / min(ENERGY_ROWS, here)
+        kernels: float = 2 + sum(epoch.bit_length() % 2 for epoch in noted)
+        kernels *= min(KERNEL_PROBES, rows) / min(KERNEL_PROBES, here)
+        times = {"energy": wider, "drift": looks * more, "weights": 2, "tracks": looks, "kernel": kernels}
+        seconds = sum(count * self._seconds.get(name, 0.0) for name, count in times.items())
+        return seconds, min(ENERGY_ROWS, rows) + looks * min(PROBES, rows)
+
     # --------------------------------------------------------------------------------------- checkpoints
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:

@@ -1,0 +1,121 @@
+"""What a dry run says of heads and trainings: its terms by hand, with the machine's pace held fixed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.features.toy import toy_arrays, toy_manifest, toy_network
+
+import regraft
+from regraft.data import scan
+from regraft.graft.cost import estimate as module
+from regraft.graft.cost import training
+from regraft.graft.cost.counts import gram_search_flops
+from regraft.graft.cost.estimate import estimate
+from regraft.graft.cost.pricing import head_work, workload
+from regraft.graft.options import Options
+from regraft.graft.preparation import Prepared, prepare
+from regraft.graft.recipe import METHODS, Recipe
+from regraft.graft.stages.features import Select
+from regraft.graft.training.instruments import Instruments
+from regraft.record import Record
+
+
+@pytest.fixture
+def still(monkeypatch):
+    """A machine of one operation a second whose small heads take 10 s and small paths of the group lasso 1,000 s."""
+    for name in ("product", "eigen"):
+        monkeypatch.setattr(module.pace, name, lambda: 1.0)
+    monkeypatch.setattr(module.pace, "path", lambda outputs: 1.0)
+    monkeypatch.setattr(module.pace, "head", lambda outputs, folds, numbers: 10.0)
+    monkeypatch.setattr(module.pace, "lasso", lambda outputs, fits, numbers: 1000.0)
+
+
+def ready(tmp_path, recipe: Recipe, rows: int = 60) -> tuple[Prepared, Options]:
+    manifest = replace(toy_manifest(rows), split=("train",) * (rows - 20) + ("test",) * 20)
+    options = Options(cache=tmp_path, folds=3, batch_size=16)
+    return prepare(manifest, toy_network(), method=recipe, options=options), options
+
+
+def said(tmp_path, recipe: Recipe) -> dict[str, float]:
+    return {cost.stage: cost.seconds for cost in estimate(*ready(tmp_path, recipe)).costs}
+
+
+def with_solver(solver: str) -> Recipe:
+    stages = METHODS["head2toe"].stages
+    return replace(
+        METHODS["head2toe"], stages=tuple(Select(solver=solver) if isinstance(s, Select) else s for s in stages)
+    )
+
+
+def test_a_second_scaling_is_counted_at_one_size(tmp_path):
+    found, options = ready(tmp_path, METHODS["head2toe"])
+    work = workload(found, options, 1.0, 1.0)
+    widths = list(work.widths.values())
+    stage = found.recipe.select
+    assert len(widths) == 3
+    assert len(found.recipe.features.scalings) == 2
+    expected = gram_search_flops(
+        [*widths, max(widths)], 40, work.outputs, folds=3, strengths=len(stage.grid), fractions=stage.fractions
+    )
+    assert head_work(found, work) == expected
+
+
+def test_a_search_takes_its_arithmetic_and_a_small_head_a_fold(tmp_path, still):
+    found, options = ready(tmp_path, METHODS["head2toe"])
+    operations = sum(head_work(found, workload(found, options, 1.0, 1.0)).values())
+    assert said(tmp_path, METHODS["head2toe"])["solve"] == pytest.approx(operations + 3 * 10)
+
+
+def test_the_exact_solver_takes_its_paths_besides(tmp_path, still):
+    found, options = ready(tmp_path, with_solver("exact"))
+    parts = head_work(found, workload(found, options, 1.0, 1.0))
+    assert parts["certificates"] > 0
+    paths = (3 + 1) * 3  # of three folds and of all rows, at three sizes
+    seconds = said(tmp_path, with_solver("exact"))["solve"]
+    assert seconds == pytest.approx(sum(parts.values()) + 3 * 10 + paths * 1000)
+
+
+def test_head_probing_and_instruments_are_said_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "_probing_epoch", lambda *_: 2.0)
+    recipe = METHODS["finetune"].altered(tau=50, steps=4)
+    found = said(tmp_path, recipe)
+    assert found["probing"] == 2 * 50 * 2.0  # once for the choice, once for the final training: a test part is named
+    assert found["instruments"] > 0
+    prepared, options = ready(tmp_path, recipe)
+    stages = [cost.stage for cost in estimate(prepared, replace(options, instruments="none")).costs]
+    assert stages == ["sweep", "train", "probing"]
+    assert "probing" not in said(tmp_path, METHODS["finetune"].altered(tau=0, steps=4))
+
+
+def test_an_epoch_of_probing_is_timed_for_every_kind_of_label(tmp_path):
+    recipe = METHODS["finetune"].altered(tau=3, steps=2)
+    prepared, options = ready(tmp_path, recipe)
+    pictures = toy_arrays(40)[0]
+    numbers = scan((pictures, pictures.mean((1, 2, 3))), kind="regression")
+    for some in (prepared, prepare(numbers, toy_network(), method=recipe, options=options)):
+        seconds = {cost.stage: cost.seconds for cost in estimate(some, options).costs}
+        assert seconds["probing"] > 0
+
+
+def test_what_instruments_foresee_is_counted_in_looks():
+    watch = Instruments("all")
+    watch._module, watch._rows = object(), range(10)  # type: ignore[assignment]
+    watch._seconds = {"energy": 1.0, "drift": 10.0, "weights": 100.0, "tracks": 1e3, "kernel": 1e4}
+    seconds, rows = watch.foreseen(5, 20)  # notes at the start, after epochs 1, 2 and 4, and at the end
+    # energy of twice the rows, five looks at twice the rows, weights twice, five tracks, kernels at 0, 1, 4 and the end
+    assert seconds == 2 * 1 + 5 * 2 * 10 + 2 * 100 + 5 * 1e3 + 4 * 2 * 1e4
+    assert rows == 20 + 5 * 20
+
+
+def test_a_single_batch_sets_no_pace_for_others(tmp_path):
+    def others(run: regraft.Run) -> list[float | None]:
+        return [row["seconds"] for row in _price(run.record)[1:]]
+
+    assert others(regraft.adapt(toy_manifest(30), toy_network(), method="probe", cache=tmp_path / "a")) == [None]
+    assert all(others(regraft.adapt(toy_manifest(80), toy_network(), method="probe", cache=tmp_path / "b")))
+
+
+def _price(record: Record) -> list[dict[str, float | None]]:
+    return record.figures["price"]["rows"]
