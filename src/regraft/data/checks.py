@@ -27,7 +27,8 @@ def check_target(manifest: Manifest) -> None:
     train = manifest.rows_of("train")
     if len(train) < 2:
         found = "no training row" if not len(train) else "1 training row"
-        raise DataError(f"{manifest.name}: {found}", expected="at least 2, and 2 classes", do="add labelled rows")
+        expected = "at least 2" if target.kind == "regression" else "at least 2, and 2 classes"
+        raise DataError(f"{manifest.name}: {found}", expected=expected, do="add labelled rows")
     if target.masks is not None:
         if (target.values[train].sum(axis=0) > 0).sum() < 2:
             raise DataError(
