@@ -212,6 +212,17 @@ def test_strengths_of_another_kind_have_their_own_letter() -> None:
     assert view.paths[0].chosen[0].tip.startswith("ridge ρ = 0.01")
 
 
+def test_penalties_of_the_head_before_are_not_drawn_as_shares_of_gradients() -> None:
+    cells = [("head: ridge", 1e-6, False), ("head: ridge", 1.0, False), ("tangent-gp", 0.1, False)]
+    tried = tuple(Candidate(form, at, 0.5, 0.1, chosen) for form, at, chosen in [*cells, ("tangent-gp", 1.0, True)])
+    mixed = {"varied": {"letter": "ρ", "name": "share of gradients"}}
+    view = curves.strengths(replace(samples.minimal(), candidates=tried, figures=mixed))
+    assert [path.form for path in view.paths] == ["tangent-gp"]
+    assert {row[0] for row in view.table} == {"tangent-gp"}
+    view = curves.strengths(replace(samples.minimal(), candidates=tried, figures={}))
+    assert [path.form for path in view.paths] == ["head: ridge", "tangent-gp"]
+
+
 def test_strengths_fall_back_on_the_candidates() -> None:
     record = samples.multiclass()
     figures = {k: v for k, v in record.figures.items() if k != "strengths"}
@@ -240,6 +251,13 @@ def test_scatter_is_thinned_evenly_and_says_so() -> None:
     assert view.lead.replace("\u00a0", " ") == (
         "Half of the 4,000 rows are predicted within 2.00 of the truth. One row in 3 is drawn."
     )
+
+
+def test_scatter_of_several_outputs_names_the_one_that_is_drawn() -> None:
+    record = replace(samples.regression(), task={"kind": "regression", "classes": ["strength", "slump"]})
+    lead = "Drawn and counted here: strength alone, the first of 2 outputs. Half of the 309"
+    assert curves.scatter(record).lead.replace("\u00a0", " ").startswith(lead)
+    assert curves.scatter(samples.regression()).lead.startswith("Half of the 309")
 
 
 def test_error_bars_are_drawn_and_counted() -> None:

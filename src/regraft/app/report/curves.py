@@ -169,8 +169,13 @@ def _cells(record: Record) -> list[_Cell]:
 
 
 def strengths(record: Record) -> Strengths | None:
-    """The section, or ``None`` unless at least two strengths of one form were tried."""
-    cells = _cells(record)
+    """The section, or ``None`` unless at least two strengths of one form were tried.
+
+    Where what varies is no penalty, the penalties of the head that was solved before have no place on its axis.
+    """
+    varied = read.mapping(record.figures.get("varied"))
+    letter = read.text(varied.get("letter")) or "λ"
+    cells = [c for c in _cells(record) if letter == "λ" or not c.form.startswith("head: ")]
     forms = {
         form: sorted((c for c in cells if c.form == form), key=lambda c: c.strength)
         for form in dict.fromkeys(c.form for c in cells)
@@ -188,8 +193,6 @@ def strengths(record: Record) -> Strengths | None:
     shown = measure(name, min(c.score for c in drawn))
     label = shown.label if name else "Score"
     best = next((c for c in cells if c.chosen), None)
-    varied = read.mapping(record.figures.get("varied"))
-    letter = read.text(varied.get("letter")) or "λ"
     axis = "strength λ (stronger to the right)" if letter == "λ" else f"{read.text(varied.get('name'))} {letter}"
     lead = (
         f"Chosen: {best.form + ' at ' if best.form else ''}{letter} = {words.strength(best.strength)}, "
@@ -288,6 +291,9 @@ def scatter(record: Record) -> Scatter | None:
     errors = sorted(abs(truth - predicted) for truth, predicted in pairs)
     half = errors[(len(errors) - 1) // 2]
     lead = f"Half of the {words.plural(len(pairs), 'row')} are predicted within {words.decimal(half)} of the truth."
+    outputs = record.task.get("classes")
+    if isinstance(outputs, list) and len(outputs) > 1:
+        lead = f"Drawn and counted here: {read.text(outputs[0])} alone, the first of {len(outputs)} outputs. {lead}"
     if every > 1:
         lead += f" One row in {every} is drawn."
     bars = []
