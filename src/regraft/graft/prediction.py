@@ -96,29 +96,31 @@ class Prediction:
     def table(self) -> list[dict[str, Any]]:
         """One plain-JSON row per input: id, prediction, confidence, probability per class.
 
-        Of numbers with error bars: id, prediction, the deviation of the target about it and the 90 % interval, of each
-        output. Of segmentation: id, the name of its mask's file (see :meth:`save`), width, height, confidence, share
-        of each class.
+        Of numbers: id and prediction, with error bars also the deviation of the target about it and the 90 % interval;
+        of several numbers a row such columns for each, as ``prediction(NAME)``. Of segmentation: id, the name of its
+        mask's file (see :meth:`save`), width, height, confidence, share of each class.
         """
         if self.kind == "segmentation":
             return self._summary()
         rows = []
         for i, (name, label) in enumerate(zip(self.ids, self.labels)):
-            row: dict[str, Any] = {"id": name, "prediction": label}
-            if self.kind != "regression":
-                row["confidence"] = float(self.confidence[i])
-                row |= {f"p({c})": float(p) for c, p in zip(self.classes, self.probabilities[i])}
-            elif self.spread is not None:
-                row |= self._error_bars(i)
+            if self.kind == "regression":
+                rows.append({"id": name, **self._numbers(i)})
+                continue
+            row: dict[str, Any] = {"id": name, "prediction": label, "confidence": float(self.confidence[i])}
+            row |= {f"p({c})": float(p) for c, p in zip(self.classes, self.probabilities[i])}
             rows.append(row)
         return rows
 
-    def _error_bars(self, i: int) -> dict[str, float]:
+    def _numbers(self, i: int) -> dict[str, float]:
         found: dict[str, float] = {}
-        for j, (mean, spread) in enumerate(zip(self.probabilities[i], self.spread[i])):  # type: ignore[index]
+        for j, mean in enumerate(self.probabilities[i]):
             of = "" if self.probabilities.shape[1] == 1 else f"({self.classes[j]})"
-            found[f"std{of}"] = float(spread)
-            found[f"low90{of}"], found[f"high90{of}"] = float(mean - NINETY * spread), float(mean + NINETY * spread)
+            found[f"prediction{of}"] = float(mean)
+            if self.spread is not None:
+                reach = NINETY * self.spread[i, j]
+                found[f"std{of}"] = float(self.spread[i, j])
+                found[f"low90{of}"], found[f"high90{of}"] = float(mean - reach), float(mean + reach)
         return found
 
     def _summary(self) -> list[dict[str, Any]]:

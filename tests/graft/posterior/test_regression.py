@@ -185,11 +185,30 @@ def test_a_run_scores_and_keeps_its_error_bars(tmp_path) -> None:
     inside = 0
     for row, truth in zip(table, y[50:]):
         for j, name in enumerate(again.classes):
-            mean = row["prediction"][j]
+            mean = row[f"prediction({name})"]
             assert row[f"high90({name})"] - mean == pytest.approx(NINETY * row[f"std({name})"], rel=1e-6)
             inside += row[f"low90({name})"] <= truth[j] <= row[f"high90({name})"]
     assert inside / y[50:].size == pytest.approx(coverage.value)  # the artifact says what the record measured
     assert run.record.figures["varied"]["letter"] == "ρ"
+    bars = [f"{what}({name})" for name in ("y0", "y1") for what in ("prediction", "std", "low90", "high90")]
+    assert again.predict_proba(x[50:]).csv().splitlines()[0] == ",".join(["id", *bars])
+
+
+def test_findings_name_each_output_and_the_way_of_the_derivatives() -> None:
+    """Two outputs of scales 1 and 50 have a noise each; how derivatives are computed is said as for ``gradient``."""
+    x, y = arrays(60, "regression")
+    run = adapt(rows_of(x, y, tested=20), network(), method="tangent-gp", theta2=LAST)
+    found = {finding.code: finding for finding in run.record.findings}
+    noise = run.adapted.posterior.noise.sqrt().tolist()
+    assert f"Targets scatter by {noise[0]:.3g} (y0), {noise[1]:.3g} (y1) about" in found["error-bars"].title
+    assert found["error-bars"].value is None
+    tape = Tangent(network(), LAST, torch.from_numpy(x[:3]), of="embedding").tape
+    assert found["gradient-features"].detail == "; ".join(tape.path)
+    assert found["gradient-features"].value == sum(run.record.figures["posterior"]["parameters"].values())
+    run = adapt(rows_of(x, y[:, :1], tested=20), network(), method="tangent-gp", mode="activation")
+    found = {finding.code: finding for finding in run.record.findings}
+    assert found["error-bars"].value == pytest.approx(float(run.adapted.posterior.noise.sqrt()))
+    assert "gradient-features" not in found
 
 
 def test_error_bars_of_many_batches_look_at_the_network_once(monkeypatch) -> None:

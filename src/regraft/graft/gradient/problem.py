@@ -27,7 +27,7 @@ from regraft.linear import Blocks, Cast, FeatureDesign, Matrix, Taken
 from regraft.network import Network
 from regraft.record import Candidate, Finding
 
-__all__ = ["GradientHead", "GradientProblem"]
+__all__ = ["GradientHead", "GradientProblem", "derivatives_read"]
 
 #: Strengths of the gradients' penalty, in units of their mean square; the search goes on past an edge that is best.
 STRENGTHS = (1.0, 1e-1, 1e-2, 1e-3)
@@ -113,17 +113,22 @@ class GradientHead(Head):
 
     def findings(self) -> Iterator[Finding]:
         """How many parameters' derivatives the model reads, and how they are computed."""
-        names = [name for name in self.solution.readout.coefficients if name.startswith(PREFIX)]
-        if names:
-            count = sum(self.solution.readout.coefficients[name].numel() for name in names)
-            yield Finding(
-                "gradient-features",
-                f"The model reads the derivatives of {count:,} parameters, from {names[0].removeprefix(PREFIX)} on.",
-                "info",
-                count,
-                "parameters",
-                detail="; ".join(self.path),
-            )
+        read = {n: b for n, b in self.solution.readout.coefficients.items() if n.startswith(PREFIX)}
+        yield from derivatives_read({n.removeprefix(PREFIX): b.numel() for n, b in read.items()}, self.path)
+
+
+def derivatives_read(parameters: Mapping[str, int], path: tuple[str, ...]) -> Iterator[Finding]:
+    """How many numbers of each parameter a model reads the derivatives of, and how they are computed; none of none."""
+    if parameters:
+        count = sum(parameters.values())
+        yield Finding(
+            "gradient-features",
+            f"The model reads the derivatives of {count:,} parameters, from {next(iter(parameters))} on.",
+            "info",
+            count,
+            "parameters",
+            detail="; ".join(path),
+        )
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,7 +15,7 @@ from regraft.features import Plan
 from regraft.graft.adapted import Adapted
 from regraft.graft.frozen.problem import INNER
 from regraft.graft.gradient.fit import Labels
-from regraft.graft.gradient.problem import GradientProblem
+from regraft.graft.gradient.problem import GradientProblem, derivatives_read
 from regraft.graft.posterior.kernel import share
 from regraft.graft.posterior.regression import Fitted, KernelFitter
 from regraft.graft.problem import Head, HeldOut, Predicted, Problem, Task
@@ -46,6 +46,8 @@ class GaussianHead(Head):
         rows: those that took part in the choice.
         deviations: (N, C) of the targets about their out-of-fold means; NaN of rows that took no part.
         fold_ids: the inner folds.
+        outputs: names of the C numbers.
+        path: how derivatives are computed, a sentence a part.
     """
 
     solution: Solution
@@ -53,6 +55,8 @@ class GaussianHead(Head):
     rows: np.ndarray
     deviations: Tensor
     fold_ids: np.ndarray
+    outputs: tuple[str, ...]
+    path: tuple[str, ...]
 
     varied = ("ρ", "share of gradients")
 
@@ -122,19 +126,23 @@ class GaussianHead(Head):
         }
 
     def findings(self) -> Iterator[Finding]:
-        """What the error bars rest on."""
+        """What the error bars rest on, and how derivatives are computed."""
         part, chosen = self.fitted.part, self.fitted.chosen
-        deviation = float((part.noise if part.noise is not None else part.unit).sqrt().mean())
+        noise = (part.noise if part.noise is not None else part.unit).sqrt().tolist()
+        alone = len(noise) == 1
+        scatter = f"{noise[0]:.3g}" if alone else ", ".join(f"{n:.3g} ({o})" for n, o in zip(noise[:5], self.outputs))
+        scatter += f" and {len(noise) - 5} more" if len(noise) > 5 else ""
         yield Finding(
             "error-bars",
-            f"Targets scatter by {deviation:.3g} about the function; error bars add what the function itself leaves "
+            f"Targets scatter by {scatter} about the function; error bars add what the function itself leaves "
             "open at each input.",
             "info",
-            deviation,
-            "target unit",
+            noise[0] if alone else None,
+            "target unit" if alone else "",
             detail=f"Scale and noise by marginal likelihood. {chosen.message} {part.rank} directions of the posterior "
             f"are kept; the others would narrow a variance by at most {100 * part.left_out:.1f} % of the prior's.",
         )
+        yield from derivatives_read({name: value.numel() for name, value in self.fitted.parameters.items()}, self.path)
 
 
 @dataclass(frozen=True, eq=False)
@@ -213,6 +221,13 @@ class GaussianProblem(Problem):
         tried = (*(replace(c, chosen=False, name=f"head: {c.name}") for c in first.candidates), *found.candidates)
         ratio = found.readout.strength
         rows = fitter.searched.numpy()
+        path = () if gradient.tangent is None else gradient.tangent.tape.path
         return GaussianHead(
-            replace(found, candidates=tried), fitter.fitted(ratio), rows, fitter.spread(ratio), fold_ids
+            replace(found, candidates=tried),
+            fitter.fitted(ratio),
+            rows,
+            fitter.spread(ratio),
+            fold_ids,
+            task.target.classes,
+            path,
         )
