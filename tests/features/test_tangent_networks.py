@@ -21,12 +21,12 @@ TOLERANCE = 1e-5  # relative to the largest entry
 class Convolutions(nn.Module):
     """Grouped, dilated, strided, depthwise and transposed convolutions; GroupNorm; ReLU's relatives."""
 
-    def __init__(self) -> None:
+    def __init__(self, padding: str = "reflect") -> None:
         super().__init__()
         self.stem = nn.Conv2d(3, 4, 3, padding=1)
         self.grouped = nn.Conv2d(4, 8, 3, groups=2, stride=2, padding=1)
         self.norm = nn.GroupNorm(2, 8)
-        self.dilated = nn.Conv2d(8, 8, 3, dilation=2, padding=2, padding_mode="reflect")
+        self.dilated = nn.Conv2d(8, 8, 3, dilation=2, padding=2, padding_mode=padding)
         self.depthwise = nn.Conv2d(8, 8, 3, groups=8, padding=1)
         self.up = nn.ConvTranspose2d(8, 6, 3, stride=2, groups=2, output_padding=1)
         self.batch_norm = nn.BatchNorm2d(6)
@@ -148,11 +148,11 @@ def test_own_modules(name: str) -> None:
     check(network, OWN_SELECT[name], network.example(4), False, graph=False)
 
 
-@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize(("padding", "fast"), [("reflect", True), ("reflect", False), ("circular", True)])
 @pytest.mark.parametrize("select", ["*", "grouped.*", "[dun]*", "batch_norm.*", "up.bias", "head.*"])
-def test_convolutions(fast: bool, select: str) -> None:
+def test_convolutions(padding: str, fast: bool, select: str) -> None:
     torch.manual_seed(0)
-    network = made(Convolutions(), (3, 8, 8))
+    network = made(Convolutions(padding), (3, 8, 8))
     check(network, select, network.example(3), fast, graph=fast)
 
 

@@ -12,18 +12,18 @@ from __future__ import annotations
 
 import operator
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from regraft.features.tangent.generic import Generic
+from regraft.features.tangent.generic import Generic, Way
 from regraft.features.tangent.replay import Form, form_of
-from regraft.features.tangent.rewrite import Folded, fold, live, simplified
+from regraft.features.tangent.rewrite import Folded, GraphError, fold, live, simplified
 
-__all__ = ["Graph", "GraphError", "fold_module"]
+__all__ = ["Graph", "GraphError", "check", "fold_module"]
 
 _AGREE = {torch.float64: 1e-9, torch.float32: 1e-4}
 _VIEWS = frozenset(
@@ -38,10 +38,6 @@ _ELEMENTWISE = frozenset(
 )  # fmt: skip
 _PROGRAMS = 6  # numbers of rows that have graphs of their own at a time, besides the usual one
 _RARE = 2  # so often a number of rows is padded to a larger one before it has graphs of its own
-
-
-class GraphError(Exception):
-    """The suffix has no such graph; the reason is in the message."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +66,7 @@ class Graph:
     def __init__(self, generic: Generic, recorded: Sequence[Tensor], size: int) -> None:
         self.generic, self.replay, self.size = generic, generic.replay, size
         self.outputs, self.names = generic.outputs, list(generic.replay.params)
-        self._few = self.replay.pack(recorded, 3)
+        self.few = self.replay.pack(recorded, 3)
         two = self._trace(2)
         self._programs: dict[int, _Program] = {2: two}
         self._asked: Counter[int] = Counter()
@@ -92,7 +88,11 @@ class Graph:
         return sum(torch.Size(shape).numel() // 2 * dtype.itemsize for shape, dtype in self._programs[2].shapes)
 
     def prepare(self) -> None:
-        """Trace the batches' size, which shows where cached values keep their rows."""
+        """Trace the batches' size, which shows where cached values keep their rows, and check it.
+
+        Raises:
+            GraphError: a value does not keep its rows on one axis, or products from a cache differ.
+        """
         size = self.size if self.size > 2 else 3
         self._programs[size] = full = self._trace(size)
         two = self._programs[2]
@@ -104,6 +104,8 @@ class Graph:
                 raise GraphError("a value in it does not keep its rows on one axis")
             self._forms.append(form)
         self._last = [m and f == Form() and len(s) == 4 for m, f, (s, _) in zip(two.maps, self._forms, two.shapes)]
+        for rows in (2, size):
+            check(self, self.generic, self.few, rows)
 
     def shapes(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """See :class:`regraft.features.tangent.generic.Way`."""
@@ -154,9 +156,7 @@ class Graph:
         larger = [size for size in self._programs if size >= rows]
         common = self._asked[rows] > _RARE and rows not in self._refused
         if rows not in self._programs and rows > 1 and (common or not larger):
-            made = self._trace(rows)
-            if self._fits(made, rows):
-                self._programs[rows] = made
+            if self._added(rows):
                 larger = [rows]
                 rare = [size for size in self._programs if size not in (2, self.size, rows)]
                 if len(rare) >= _PROGRAMS:
@@ -168,19 +168,24 @@ class Graph:
         size = min(larger)
         return self._programs[size], size
 
-    def _fits(self, made: _Program, rows: int) -> bool:
-        """Whether what these graphs keep has the rows where the others have them."""
-        if len(made.shapes) != len(self._forms):
-            return False
+    def _added(self, rows: int) -> bool:
+        """Make the graphs for a number of rows; whether they keep the rows where the others do, and are right."""
         two = self._programs[2].shapes
-        pairs = zip(made.shapes, two, self._forms)
-        return all(form_of(shape, other, rows) == form or rows == 2 for (shape, _), (other, _), form in pairs)
+        try:
+            self._programs[rows] = made = self._trace(rows)
+            pairs = zip(made.shapes, two, self._forms, strict=True)
+            if not all(form_of(shape, other, rows) == form for (shape, _), (other, _), form in pairs):
+                raise GraphError("other values are kept")
+            check(self, self.generic, self.few, rows)
+        except (GraphError, ValueError):  # another number of values
+            self._programs.pop(rows, None)
+            return False
+        return True
 
     # ----------------------------------------------------------------------------------------- tracing
 
     def _trace(self, rows: int) -> _Program:
-        index = torch.arange(rows, device=self.replay.network.device) % 3
-        packed = [value.index_select(0, index) for value in self._few]
+        packed = _repeated(self.few, rows)
         weights = [torch.ones_like(value) for value in self.replay.params.values()]
 
         def products(*given: Tensor) -> Tensor:
@@ -211,25 +216,70 @@ class Graph:
         return live(whole, len(kept) + 1)
 
     def _check(self, two: _Program) -> None:
-        """Both products against ``torch.func`` on two rows, with random vectors."""
-        made = torch.Generator().manual_seed(0)
-        weights = {n: torch.randn(p.shape, generator=made).to(p) for n, p in self.replay.params.items()}
-        y = torch.randn((2, self.outputs), generator=made).to(self.replay.network.device, self.replay.dtype)
-        packed = [value[:2] for value in self._few]
+        """Both products of two rows, before it is known how they are cached."""
+        packed = [value[:2] for value in self.few]
         with torch.no_grad(), self.replay.policy.differentiable():
             values = self._kept = list(two.primal(*packed))
-            image = two.tangent(*values, *weights.values())[0]
-            back = two.adjoint(*values, y)
-        expected = self.generic.adjoint(packed, 2, y)
-        self._same([image], [self.generic.apply(packed, 2, weights)])
-        self._same(list(back), [expected[name] for name in self.names])
 
-    def _same(self, found: list[Tensor], wanted: list[Tensor]) -> None:
-        """Relative to the largest number of all: some blocks' derivatives are nothing but rounding."""
-        scale = max(float(block.abs().max()) for block in wanted)
-        error = max(float((a - b).abs().max()) for a, b in zip(found, wanted))
-        if not error <= _AGREE.get(self.replay.dtype, 5e-2) * max(scale, 1e-30):
-            raise GraphError(f"its products differ from torch.func's by {error / max(scale, 1e-30):.1e}")
+        def adjoint(y: Tensor) -> dict[str, Tensor]:
+            return dict(zip(self.names, two.adjoint(*values, y)))
+
+        def apply(weights: Mapping[str, Tensor]) -> Tensor:
+            return two.tangent(*values, *weights.values())[0]
+
+        with torch.no_grad():
+            _compare(self.generic, packed, torch.arange(2), apply, adjoint)
+
+
+def check(way: Way, generic: Generic, few: Sequence[Tensor], rows: int) -> None:
+    """Both products of ``rows`` rows, from values as a cache gives them back, against ``torch.func``'s.
+
+    The values are in the layout of the cache, and not in the order in which one pass found them: rows come from
+    its end, each twice, so that a value which holds rows elsewhere than where it is cut shows.
+
+    Args:
+        way: what is checked.
+        generic: what it is compared with.
+        few: three rows of the packed values that passes begin with.
+        rows: how many to take, the three again and again.
+
+    Raises:
+        GraphError: the products differ.
+    """
+    packed = _repeated(few, rows)
+    order = rows - 1 - torch.arange(rows, device=generic.replay.network.device) // 2
+    found = way.values(generic.replay.unpack(packed, rows), rows)
+    values = [value.index_select(0, order) for value in found]
+    _compare(
+        generic, packed, order, lambda weights: way.apply(values, rows, weights),
+        lambda y: way.adjoint(values, rows, y),
+    )  # fmt: skip
+
+
+def _compare(
+    generic: Generic,
+    packed: Sequence[Tensor],
+    order: Tensor,
+    apply: Callable[[Mapping[str, Tensor]], Tensor],
+    adjoint: Callable[[Tensor], Mapping[str, Tensor]],
+) -> None:
+    """Products with random vectors at the rows ``order`` of some packed values."""
+    replay, rows, made = generic.replay, len(order), torch.Generator().manual_seed(0)
+    weights = {n: torch.randn(p.shape, generator=made).to(p) for n, p in replay.params.items()}
+    y = torch.randn((rows, generic.outputs), generator=made).to(replay.network.device, replay.dtype)
+    order = order.to(y.device)
+    wanted = generic.adjoint(packed, rows, torch.zeros_like(y).index_add(0, order, y))
+    found = adjoint(y)
+    _same([apply(weights)], [generic.apply(packed, rows, weights)[order]], replay.dtype)
+    _same([found[name] for name in wanted], list(wanted.values()), replay.dtype)
+
+
+def _same(found: list[Tensor], wanted: list[Tensor], dtype: torch.dtype) -> None:
+    """Relative to the largest number of all: some blocks' derivatives are nothing but rounding."""
+    scale = max(float(block.abs().max()) for block in wanted)
+    error = max(float((a - b).abs().max()) for a, b in zip(found, wanted))
+    if not error <= _AGREE.get(dtype, 5e-2) * max(scale, 1e-30):
+        raise GraphError(f"its products differ from torch.func's by {error / max(scale, 1e-30):.1e}")
 
 
 def fold_module(module: fx.GraphModule, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> fx.GraphModule:
@@ -243,6 +293,11 @@ def fold_module(module: fx.GraphModule, inputs: Sequence[fx.Node], outputs: Sequ
         return fold(Folded(module, constants), inputs, outputs)
     except KeyError as error:
         raise GraphError("its parts do not come one after the other") from error
+
+
+def _repeated(few: Sequence[Tensor], rows: int) -> list[Tensor]:
+    """So many rows: the three again and again."""
+    return [value.index_select(0, torch.arange(rows, device=value.device) % 3) for value in few]
 
 
 def _padded(values: Sequence[Tensor], size: int) -> list[Tensor]:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
-from regraft.features.tangent.graph import Graph, GraphError, fold_module
+from regraft.features.tangent.graph import Graph, GraphError, check, fold_module
 
 __all__ = ["Pooled"]
 
@@ -77,6 +77,7 @@ class Pooled:
     def prepare(self) -> None:
         """See :class:`regraft.features.tangent.generic.Way`."""
         self.graph.prepare()
+        check(self, self.graph.generic, self.graph.few, max(3, self.graph.size))
 
     def shapes(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """M, ``(outputs, inputs)``, and the mean of the factors, a row."""

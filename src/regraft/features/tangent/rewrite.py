@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-__all__ = ["Folded", "fold", "live", "simplified"]
+__all__ = ["Folded", "GraphError", "fold", "live", "simplified"]
 
 aten = torch.ops.aten
 _ALIASES = frozenset((aten.alias.default, aten.detach.default, aten.lift_fresh_copy.default))
@@ -24,6 +24,12 @@ _KEEP_ZERO = frozenset(
 )  # fmt: skip
 _STRICT_VIEWS = frozenset((aten.view.default, aten._unsafe_view.default))
 _PRODUCTS = frozenset((aten.mul.Tensor, aten.mm.default, aten.bmm.default))
+_STRIDED = frozenset((aten.as_strided.default, aten.as_strided_scatter.default))
+_STORED = frozenset(("as_strided", "as_strided_copy", "as_strided_scatter", "_reshape_alias", "resize", "set"))
+
+
+class GraphError(Exception):
+    """The suffix has no such graph; the reason is in the message."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,9 @@ def simplified(module: fx.GraphModule, given: Sequence[Tensor], *, zero: int = 0
         module: a traced graph without writes into tensors.
         given: example inputs.
         zero: how many of the last inputs are zero wherever the graph is used.
+
+    Raises:
+        GraphError: an operation reads memory in the order in which it happened to lie.
     """
     module.graph.eliminate_dead_code()
     values = _Recorder(module).recorded(given)
@@ -90,6 +99,7 @@ def simplified(module: fx.GraphModule, given: Sequence[Tensor], *, zero: int = 0
         if (node.users and node.op != "placeholder") or node in places[len(places) - zero :]:
             _replace_zero(module, node, values)
     module.graph.eliminate_dead_code()
+    _lay_out(module.graph, values)
     return Folded(module, values)
 
 
@@ -171,6 +181,31 @@ def _divide_first(graph: fx.Graph, values: dict[fx.Node, Any]) -> None:
         values[quotient] = values[small] / node.args[1]
         values[wide] = values[node]
         node.replace_all_uses_with(wide)
+
+
+def _lay_out(graph: fx.Graph, values: dict[fx.Node, Any]) -> None:
+    """Operations with strides of their own read a value that lies in memory as it did when they were traced.
+
+    A convolution gives its channels last where what it reads has them last, so the strides of the traced operation
+    would name other entries. (Circular padding writes such operations, and every assignment to a part of a tensor.)
+    """
+    for node in list(graph.nodes):
+        if getattr(getattr(node.target, "overloadpacket", None), "__name__", "") not in _STORED:
+            continue
+        base = node.args[0]
+        if node.target not in _STRIDED or not _is_plain(values[base], node):
+            raise GraphError(f"{node.target} in it depends on the layout of values in memory")
+        with graph.inserting_before(node):
+            plain = graph.call_function(aten.clone.default, (base,), {"memory_format": torch.contiguous_format})
+        values[plain] = values[base].contiguous()
+        node.update_arg(0, plain)
+
+
+def _is_plain(base: Tensor, node: fx.Node) -> bool:
+    """Whether what a strided operation reads is all of a value that lies in order."""
+    size, stride, *offset = node.args[2:] if node.target is aten.as_strided_scatter.default else node.args[1:]
+    last = sum((n - 1) * step for n, step in zip(size, stride)) + (offset[0] or 0 if offset else 0)
+    return not node.kwargs and base.is_contiguous() and base.storage_offset() == 0 and last < base.numel()
 
 
 def _replace_zero(module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> None:
