@@ -31,14 +31,14 @@ class Shared(nn.Module):
 
 
 class Choosing(nn.Module):
-    """Looks at numbers, which no pass over all rows at once can; and a vector that no rule knows."""
+    """A vector that no rule knows; ``looking`` at numbers, which no pass over all rows at once can."""
 
-    def __init__(self) -> None:
+    def __init__(self, looking: bool = True) -> None:
         super().__init__()
-        self.head, self.scale = nn.Linear(4, 3), nn.Parameter(torch.randn(4))
+        self.looking, self.head, self.scale = looking, nn.Linear(4, 3), nn.Parameter(torch.randn(4))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(torch.tanh(x * self.scale) if float(x.detach().square().sum()) >= 0 else x)
+        return self.head(torch.tanh(x * self.scale) if not self.looking or float(x.detach().sum()) < 1e9 else x)
 
 
 class Tokens(nn.Module):
@@ -270,3 +270,15 @@ def test_rows_and_operations_are_counted() -> None:
     checked = 3 * (forward + backward)  # the rules are tried on three rows and one output first
     assert tangent.passed_rows == 3 + 4
     assert tangent.spent_flops - before == checked + 4 * (forward + 3 * backward)
+
+
+@pytest.mark.parametrize("looking", [True, False])
+def test_passes_for_what_has_no_rule_are_counted(looking: bool) -> None:
+    """The head's product takes 24 forward, and 24 more for each of three outputs down to the vector below it."""
+    tangent = Tangent(made(Choosing(looking), (4,)), "*", torch.randn(5, 4), batch_size=2)
+    assert ("row by row" if looking else "by vmap") in " ".join(tangent.tape.path)
+    before, rows = tangent.spent_flops, tangent.passed_rows
+    ntk(tangent)
+    own = 24 + 3 * 24
+    assert tangent.passed_rows - rows == 5 + 5
+    assert tangent.spent_flops - before == 5 * 24 + (1 + 5) * own  # a row is passed once more for counting alone

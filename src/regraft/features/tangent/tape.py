@@ -103,14 +103,15 @@ class Tape:
 
     Attributes:
         rows: that were run forward so far, by :meth:`read`.
-        flops: floating-point operations of these passes and of those backward; rules and kernels are not in it.
+        flops: floating-point operations of these passes and of those backward, those of parameters without a rule among
+            them; rules and kernels are not in it.
     """
 
     def __init__(self, network: Network, names: Sequence[str], few: Any, dtype: torch.dtype) -> None:
         self.network, self.names, self._policy = private_copy(network, dtype), tuple(names), network.policy
         self._copies = False
         self.rows, self.flops = 0, 0
-        self._pace: tuple[int, int] | None = None  # FLOPs of a row forward, and backward for one output
+        self._pace: dict[object, int] = {}  # FLOPs of a row: forward, backward for one output, of a layer's own passes
         params = dict(self.network.module.named_parameters())
         self._params = {name: params[name].detach().requires_grad_(True) for name in names}
         self.layers: tuple[Layer, ...] = self._modules()
@@ -220,23 +221,19 @@ class Tape:
         ruled, rows = [layer for layer in layers if layer.ruled], _length(batch)
         tiled = [name for layer in layers if layer.found == "tiled" for name in layer.names]
         own = {name: self._own(name, rows) for name in tiled}
-        with counting() if self._pace is None else contextlib.nullcontext() as counter:
+        with self._counted("forward", rows):
             outputs, calls = self._forward(batch, [layer.path for layer in ruled], own)
+        self.rows += rows
         if vectors is None:
             vectors = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
         modules = dict(self.network.module.named_modules())
         results = [*(z for layer in ruled for _, z in calls[layer.path]), *own.values()]
         for c, vector in enumerate(vectors if results else ()):
-            more, forward = c + 1 < len(vectors), 0 if counter is None else counter.get_total_flops()
-            with counting() if self._pace is None else contextlib.nullcontext() as backward:
+            more = c + 1 < len(vectors)
+            with self._counted("backward", rows):
                 found = torch.autograd.grad(
                     outputs, results, vector.expand_as(outputs), retain_graph=more, allow_unused=True
                 )
-            if backward is not None:
-                self._pace = forward // rows, backward.get_total_flops() // rows
-            if c == 0 and self._pace is not None:
-                self.rows += rows
-                self.flops += rows * (self._pace[0] + len(vectors) * self._pace[1])
             back = iter([torch.zeros_like(z) if g is None else g for g, z in zip(found, results)])
             for layer in ruled:
                 given = tuple(a for a, _ in calls[layer.path])
@@ -247,10 +244,32 @@ class Tape:
                     yield Seen(layer, c, self.network.module, (), (), explicit)
         for layer in layers:
             if layer.found in ("rows", "singly"):
-                way = self._all_at_once if layer.found == "rows" else self._one_by_one
-                explicit = way(batch, vectors, list(layer.names))
-                for c in range(len(vectors)):
-                    yield Seen(layer, c, self.network.module, (), (), {name: v[c] for name, v in explicit.items()})
+                for c, explicit in enumerate(self._apart(layer, batch, vectors)):
+                    yield Seen(layer, c, self.network.module, (), (), explicit)
+
+    def _apart(self, layer: Layer, batch: Any, vectors: Tensor) -> Iterator[dict[str, Tensor]]:
+        """Of a layer with passes of its own: its derivatives, output by output."""
+        way = self._all_at_once if layer.found == "rows" else self._one_by_one
+        rows, names, which = _length(batch), list(layer.names), (layer, len(vectors))
+        if which not in self._pace:  # one row is passed for this alone, for counting takes time
+            with self._counted(which, 1):
+                way(_row(batch, 0), vectors, names)
+        with self._counted(which, rows):
+            found = way(batch, vectors, names)
+        self.rows += rows
+        for c in range(len(vectors)):
+            yield {name: value[c] for name, value in found.items()}
+
+    @contextlib.contextmanager
+    def _counted(self, which: object, rows: int) -> Iterator[None]:
+        """Add the operations of what runs inside; a row's are counted the first time only, for that takes time."""
+        if which in self._pace:
+            yield
+        else:
+            with counting() as counter:
+                yield
+            self._pace[which] = counter.get_total_flops() // rows
+        self.flops += rows * self._pace[which]
 
     def _own(self, name: str, rows: int) -> Tensor:
         """A parameter of length one, once for each row."""
