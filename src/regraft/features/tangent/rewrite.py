@@ -203,9 +203,10 @@ def _lay_out(graph: fx.Graph, values: dict[fx.Node, Any]) -> None:
 
 def _is_plain(base: Tensor, node: fx.Node) -> bool:
     """Whether what a strided operation reads is all of a value that lies in order."""
-    size, stride, *offset = node.args[2:] if node.target is aten.as_strided_scatter.default else node.args[1:]
+    given: list[Any] = list(node.args[2:] if node.target is aten.as_strided_scatter.default else node.args[1:])
+    size, stride, *offset = given
     last = sum((n - 1) * step for n, step in zip(size, stride)) + (offset[0] or 0 if offset else 0)
-    return not node.kwargs and base.is_contiguous() and base.storage_offset() == 0 and last < base.numel()
+    return bool(not node.kwargs and base.is_contiguous() and base.storage_offset() == 0 and last < base.numel())
 
 
 def _replace_zero(module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, Any]) -> None:
