@@ -26,17 +26,18 @@ def test_a_run_on_other_data_of_another_backbone_or_by_another_method_is_refused
     save_file(Small().state_dict(), tmp_path / "own.safetensors")
     own = ("--model", "tests.app.photos:small", "--weights", tmp_path / "own.safetensors")
     run, more = tmp_path / "run", ("--method", "probe", "-o", tmp_path / "run")
+    others = folder(tmp_path / "others", per_class=8)
     assert regraft("adapt", photos, *MODEL, *more)[0] == 0
     before = contents(run)
     monkeypatch.setattr("regraft.graft.run.swept", None)  # no pass is begun
     for command, words in (
-        ((photos, *MODEL, *more, "--limit", "20"), "other data"),
+        ((others, *MODEL, *more), "other data"),
         ((photos, *own, *more), "another backbone"),
         ((photos, *MODEL, "--method", "lp-ft", "-o", run), "another method"),
     ):
         code, out, err = regraft("adapt", *command)
         assert (code, out, err.count("\n")) == (2, "", 1)
-        assert f"{run} holds another run; expected none, or one on the same data" in err
+        assert f"{run} holds another run; expected none, or one on the same data and classes" in err
         assert f"got probe on photos: {words}. To mend it: choose another place with --output" in err
     assert contents(run) == before
     assert regraft("demo", "-o", run)[0] == 2
@@ -53,11 +54,13 @@ def test_data_of_one_name_do_not_replace_each_other_without_an_output_either(reg
 
 
 def test_the_same_run_is_made_again_in_its_place(regraft, photos, tmp_path):
-    """With other settings too: weights of another seed are no other backbone. An unreadable record is no run."""
+    """With other settings and other rows too: weights of another seed are no other backbone. An unreadable record is
+    no run."""
     for seed in (0, 1):
         more = ("--method", "scratch", "--steps", "2", "--lr", "0.01", "--seed", seed, "-o", tmp_path / "run")
         code, _, err = regraft("adapt", photos, *MODEL, *more)
         assert (code, err) == (0, "")
         assert json.loads((tmp_path / "run" / "record.json").read_text("utf-8"))["seeds"]["seed"] == seed
+    assert regraft("adapt", photos, *MODEL, *more, "--limit", "20")[0] == 0
     (tmp_path / "run" / "record.json").write_text("{")
     assert regraft("adapt", photos, *MODEL, "--method", "probe", "-o", tmp_path / "run")[0] == 0

@@ -62,22 +62,25 @@ def check_folder(folder: Path) -> None:
 
 def check_run(output: Path | None, ready: Prepared) -> None:
     """Refuse, before the pass, a folder with a run on other data, of another backbone or by another method, which would
-    be lost. Weights that are drawn from the seed make no other backbone."""
+    be lost. Weights that are drawn from the seed make no other backbone, and more or fewer rows of one name with the
+    same classes no other data: labels are added, and runs made again."""
     folder = output or Path("runs") / _slug(ready.manifest.name, ready.network.name, ready.recipe.name)
     try:
         there = Record.load(folder / "record.json")
     except (MissingPathError, ArtifactError):
         return  # no run, or none that can be read
     drawn = ready.origin is not None and there.model.get("path") == ready.network.name
+    target = ready.manifest.target
+    task = (ready.manifest.name, None if target is None else list(target.classes))
     kept = {
-        "other data": there.data.get("fingerprint") == ready.manifest.fingerprint,
+        "other data": (there.data.get("name"), there.task.get("classes")) == task,
         "another backbone": drawn or there.model.get("fingerprint") == ready.network.fingerprint,
         "another method": there.method == ready.recipe.name,
     }
     if other := [what for what, same in kept.items() if not same]:
         raise DataError(
             f"{folder} holds another run",
-            expected="none, or one on the same data, of the same backbone and by the same method",
+            expected="none, or one on the same data and classes, of the same backbone and by the same method",
             got=f"{there.method or there.verb} on {there.data.get('name')}: {', '.join(other)}",
             do="choose another place with --output, or delete this one",
         )
