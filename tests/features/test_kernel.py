@@ -107,14 +107,14 @@ def test_every_form_is_what_the_jacobian_gives(name: str) -> None:
     outputs = full.diagonal(dim1=1, dim2=3).permute(2, 0, 1)
     approx = {"rtol": 1e-9, "atol": 1e-9 * float(full.abs().max())}
     torch.testing.assert_close(ntk(tangent, prior=prior), full.reshape(n * c, n * c), **approx)
-    torch.testing.assert_close(ntk(tangent, prior=prior, form="outputs"), outputs, **approx)
+    torch.testing.assert_close(ntk(tangent, prior=prior, form="per-output"), outputs, **approx)
     torch.testing.assert_close(ntk(tangent, prior=prior, form="shared"), outputs.mean(0), **approx)
     within = full.diagonal(dim1=0, dim2=2).permute(2, 0, 1)
     torch.testing.assert_close(ntk_within_rows(tangent, prior=prior), within, **approx)
     some, rest = torch.tensor([4, 1]), torch.tensor([0, 4, 2])
     cross = ntk(tangent.take(some), tangent.take(rest), prior=prior)
     torch.testing.assert_close(cross, full[some][:, :, rest].reshape(2 * c, 3 * c), **approx)
-    kept = {"outputs": full * torch.eye(c).double()[None, :, None, :]}
+    kept = {"per-output": full * torch.eye(c).double()[None, :, None, :]}
     kept["shared"] = outputs.mean(0)[:, None, :, None] * torch.eye(c).double()[None, :, None, :]
     for form, approximate in kept.items():
         error = float((full - approximate).norm() / full.norm())
@@ -122,7 +122,7 @@ def test_every_form_is_what_the_jacobian_gives(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))
-@pytest.mark.parametrize("form", ["full", "outputs", "shared"])
+@pytest.mark.parametrize("form", ["full", "per-output", "shared"])
 def test_little_memory_means_more_passes_and_the_same_kernel(name: str, form: str) -> None:
     torch.manual_seed(1)
     network = NETWORKS[name]()
@@ -282,3 +282,10 @@ def test_passes_for_what_has_no_rule_are_counted(looking: bool) -> None:
     own = 24 + 3 * 24
     assert tangent.passed_rows - rows == 5 + 5
     assert tangent.spent_flops - before == 5 * 24 + (1 + 5) * own  # a row is passed once more for counting alone
+
+
+def test_a_form_that_is_none() -> None:
+    tangent = Tangent(flat_network(), "*", torch.randn(3, 6))
+    for refused in (ntk, form_error):
+        with pytest.raises(ModelError, match=r"expected full or per-output or shared; got 'outputs'"):
+            refused(tangent, form="outputs")

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor
@@ -21,9 +21,9 @@ from regraft.errors import ModelError
 from regraft.features.tangent.feed import Feed
 from regraft.features.tangent.tape import Layer, Seen, Tape
 
-__all__ = ["Form", "Outer", "Side", "kernel_between", "outer_layers"]
+__all__ = ["Form", "Outer", "Side", "check_form", "kernel_between", "outer_layers"]
 
-Form = Literal["full", "outputs", "shared"]
+Form = Literal["full", "per-output", "shared"]
 _TILE = 128
 """Rows of a symmetric product that are taken at a time: only the tiles on and above the diagonal are computed."""
 
@@ -195,6 +195,12 @@ def _mirror(total: Tensor) -> None:
 # ------------------------------------------------------------------------------------------- the kernels
 
 
+def check_form(form: str) -> None:
+    """Refuse what is no :data:`Form`."""
+    if form not in get_args(Form):
+        raise ModelError("the form of a kernel", expected=" or ".join(get_args(Form)), got=repr(form))
+
+
 def kernel_between(
     left: Side,
     right: Side | None,
@@ -208,17 +214,21 @@ def kernel_between(
     Args:
         left, right: the rows; ``None`` for the left ones again, of which only half the products are computed.
         prior: the standard deviation of each parameter, by name: D = diag(prior²).
-        form: ``full`` ``(N·C, M·C)``, row-major over (row, output); ``outputs`` ``(C, N, M)``, every output with
-            itself; ``shared`` ``(N, M)``, the mean of these over outputs.
+        form: ``full`` ``(N·C, M·C)``, row-major over (row, output); ``per-output`` ``(C, N, M)``, every output
+            with itself; ``shared`` ``(N, M)``, the mean of these over outputs.
         memory: bytes of derivatives held at a time; layers beyond that are left for another pass over the rows.
         progress: ``progress(rows done, rows in all)``, over all passes.
+
+    Raises:
+        ModelError: another form, or one of like outputs for sides that have not equally many.
     """
+    check_form(form)
     other = left if right is None else right
     like = left.tape.like
     n, m, c, d = left.rows, other.rows, left.outputs, other.outputs
     if form != "full" and c != d:
         raise ModelError("a kernel of like outputs", expected=f"{c} outputs on both sides", got=str(d))
-    shape = {"full": (n * c, m * d), "outputs": (c, n, m), "shared": (n, m)}[form]
+    shape = {"full": (n * c, m * d), "per-output": (c, n, m), "shared": (n, m)}[form]
     total = torch.zeros(shape, dtype=like.dtype, device=like.device)
     sides = [left] if right is None else [left, right]
     groups = _groups(left.tape.layers, sides, memory)

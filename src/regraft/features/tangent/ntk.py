@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regraft.errors import ModelError
 from regraft.features.tangent.design import Part, Tangent, Through
-from regraft.features.tangent.kernel import Form, Outer, Side, kernel_between, outer_layers
+from regraft.features.tangent.kernel import Form, Outer, Side, check_form, kernel_between, outer_layers
 from regraft.features.tangent.rowwise import Projected, adjoints, jacobian, project
 from regraft.linear import Blocks, Design, Operator, Tag
 from regraft.linear.design import deviations_of, gram_of, rows_of
@@ -40,8 +40,8 @@ def ntk(
     Args:
         rows: a Tangent, rows taken from one, or one seen through a head.
         other: another of the same parameters; ``None`` for the kernel of ``rows`` with itself.
-        form: ``full``: all outputs with all, ``(N·C, M·C)``, row-major over (row, output). ``outputs``: each output
-            with itself, ``(C, N, M)``: outputs are taken to be independent. ``shared``: the mean of these,
+        form: ``full``: all outputs with all, ``(N·C, M·C)``, row-major over (row, output). ``per-output``:
+            each output with itself, ``(C, N, M)``: outputs are taken to be independent. ``shared``: the mean of these,
             ``(N, M)``: one kernel for all outputs. The last two are approximations for C > 1:
             :func:`form_error` measures them.
         prior: standard deviations s, one for all parameters or by name (1 where not named).
@@ -49,7 +49,7 @@ def ntk(
         progress: ``progress(rows done, rows in all)`` over all passes.
 
     Raises:
-        ModelError: a design that is no tangent's, or two of different parameters.
+        ModelError: a design that is no tangent's, two of different parameters, or another form.
 
     Paper: Maddox et al. (2021), Section 3.
     """
@@ -84,8 +84,9 @@ def ntk_adjoints(rows: Design, vectors: Tensor, *, prior: Mapping[str, float] | 
 def form_error(rows: Design, form: Form, *, prior: Mapping[str, float] | float = 1.0, sample: int = 64) -> float:
     """What an approximate form leaves out: ‖K − K̃‖_F / ‖K‖_F on the first ``sample`` rows, K̃ the form written as K.
 
-    ``outputs`` leaves out the products between outputs, ``shared`` (K̃ = K̄ ⊗ I) also what tells outputs apart.
+    ``per-output`` leaves out the products between outputs, ``shared`` (K̃ = K̄ ⊗ I) also what tells outputs apart.
     """
+    check_form(form)
     few = rows.take(torch.arange(min(sample, rows.n_rows)))
     full = ntk(few, prior=prior).view(few.n_rows, few.n_outputs, few.n_rows, few.n_outputs)
     own = full.diagonal(dim1=1, dim2=3)  # (N, M, C)

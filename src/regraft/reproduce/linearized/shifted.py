@@ -115,7 +115,7 @@ def errors(
         outputs = network.forward(inputs)
     plain, noise = outputs[:, 0].double(), variance_of(outputs).double()
     tangent = Tangent(network, "*", inputs, batch_size=len(inputs))
-    gram = ntk(tangent, form="outputs")[0].double()
+    gram = ntk(tangent, form="per-output")[0].double()
     test = torch.arange(len(rows.points[0]), len(inputs))
     wanted = rows.test[1].double()
     found: dict[str, list[float]] = {}
