@@ -160,6 +160,12 @@ def test_counts_of_directions() -> None:
     assert equal.participation == pytest.approx(5, rel=1e-9)
     assert equal.dimension(9.0) == pytest.approx(2.5, rel=1e-9)
     assert [equal.needed(share) for share in (0.1, 0.2, 0.21, 1.0)] == [1, 1, 2, 5]
+    for share in (0.0, -0.5, 2.0, float("nan")):
+        with pytest.raises(SolverError, match="the share of a spectrum; expected 0 < share ≤ 1"):
+            equal.needed(share)
+    for ridge in (0.0, -1.0, float("nan")):
+        with pytest.raises(SolverError, match="the ridge of an effective dimension; expected a positive number"):
+            equal.dimension(ridge)
     single = jacobian_spectrum(design(torch.outer(random(4), random(6, seed=1))))
     assert single.effective_rank == pytest.approx(1, abs=1e-6)
     assert single.participation == pytest.approx(1, rel=1e-9)

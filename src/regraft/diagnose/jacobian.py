@@ -119,11 +119,23 @@ class JacobianSpectrum:
         return float(1 / self.shares.square().sum())
 
     def dimension(self, ridge: float) -> float:
-        """Σ λ / (λ + ridge): how many directions a Gaussian process of this kernel and noise ``ridge`` > 0 fits."""
+        """Σ λ / (λ + ridge): how many directions a Gaussian process of this kernel and noise ``ridge`` > 0 fits.
+
+        Raises:
+            SolverError: another ridge.
+        """
+        if not 0 < ridge < float("inf"):
+            raise SolverError("the ridge of an effective dimension", expected="a positive number", got=str(ridge))
         return float((self.values / (self.values + ridge)).sum())
 
     def needed(self, share: float) -> int:
-        """The fewest directions that carry ``share`` of Σ λ."""
+        """The fewest directions that carry ``share`` of Σ λ.
+
+        Raises:
+            SolverError: a share outside (0, 1].
+        """
+        if not 0 < share <= 1:
+            raise SolverError("the share of a spectrum", expected="0 < share ≤ 1", got=str(share))
         reached = self.shares.cumsum(0) >= share * (1 - 1e-12)
         return int(reached.double().argmax()) + 1 if bool(reached.any()) else len(self.values)
 
