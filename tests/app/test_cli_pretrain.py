@@ -15,6 +15,7 @@ from tests.app.photos import folder
 
 from regraft.files import file_digest
 from regraft.graft.pretraining.choose import OBJECTIVES
+from regraft.network.architectures import ARCHITECTURES
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +76,13 @@ def test_what_cannot_be_pretrained_is_one_line(regraft, photos, tmp_path):
 
     assert "12 x 12 pixels are too small for jigsaw; expected at least 18" in refused("jigsaw", photos, "--pixels", 12)
     assert "no architecture 's5'" in refused("rotation", photos, "--arch", "s5")
+    for arch, side, got in (("mlp", 28, 32), ("lenet", 28, 32), ("tiny_vit", 32, 28)):
+        said = refused("rotation", photos, "--arch", arch, "--pixels", got)
+        assert f"{arch} reads pictures of {side} x {side} pixels; got {got} x {got}." in said
+        assert f"give --pixels {side} (in Python size={side})" in said
+    assert "mlp cannot be trained by jigsaw on pictures of 28 x 28 pixels; got mat1" in refused(
+        "jigsaw", photos, "--arch", "mlp", "--pixels", 28
+    )
     assert "either epochs or steps" in refused("rotation", photos, "--epochs", 1, "--steps", 1)
     assert "lr is out of range" in refused("rotation", photos, "--lr", -1)
     assert "No such command 'rotate'" in refused("rotate", photos)
@@ -106,6 +114,7 @@ def test_help_says_what_it_does_and_explains_every_option(regraft, objective):
     assert "save" in out.split("Arguments:")[0]
     for option in ("--output", "--arch", "--epochs", "--steps", "--batch-size", "--lr", "--pixels", "--seed"):
         assert option in out
+    assert all(arch in " ".join(out.split()) for arch in set(ARCHITECTURES) - {"molecule_gcn"})
 
 
 @pytest.mark.slow

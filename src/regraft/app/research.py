@@ -32,7 +32,10 @@ def _verb(objective: str, says: str) -> None:
         ],
         output: Annotated[Path, typer.Option("--output", "-o", metavar="FOLDER", help="Backbone folder.")],
         arch: Annotated[
-            str, typer.Option("--arch", metavar="NAME", help="small_resnet, s4, tiny_vit, or another of regraft's.")
+            str,
+            typer.Option(
+                "--arch", metavar="NAME", help="small_resnet, cifar_resnet, s4, tiny_vit (32 px), lenet or mlp (28 px)."
+            ),
         ] = "small_resnet",
         epochs: Annotated[
             int | None,

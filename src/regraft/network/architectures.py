@@ -14,7 +14,7 @@ from regraft.network.mlp import mlp
 from regraft.network.resnet import cifar_resnet, s4, small_resnet
 from regraft.network.vit import tiny_vit
 
-__all__ = ["ARCHITECTURES", "build"]
+__all__ = ["ARCHITECTURES", "PIXELS", "build"]
 
 ARCHITECTURES: Mapping[str, Callable[..., nn.Module]] = {
     "cifar_resnet": cifar_resnet,
@@ -25,6 +25,9 @@ ARCHITECTURES: Mapping[str, Callable[..., nn.Module]] = {
     "small_resnet": small_resnet,
     "tiny_vit": tiny_vit,
 }
+
+PIXELS: Mapping[str, int] = {"lenet": 28, "mlp": 28, "tiny_vit": 32}
+"""The side of the pictures that those read which read no other, unless an option ``size`` gives another."""
 
 
 def build(arch: str, options: Mapping[str, Any]) -> nn.Module:

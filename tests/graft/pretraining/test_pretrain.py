@@ -117,7 +117,7 @@ def test_a_finished_run_is_returned_and_another_one_refused(stripes: Path, tmp_p
         raise AssertionError("it trained again")
 
     assert pretrain(stripes, output=tmp_path / "run", **SMALL, progress=never) == first
-    with pytest.raises(RecipeError, match="holds another backbone"):
+    with pytest.raises(RecipeError, match=r"holds another backbone.*--restart; in Python resume=False"):
         pretrain(stripes, output=tmp_path / "run", **{**SMALL, "epochs": 3})
     assert Record.load(tmp_path / "run" / "record.json") == first
     other = pretrain(stripes, output=tmp_path / "run", **{**SMALL, "epochs": 3}, resume=False)

@@ -29,7 +29,7 @@ from regraft.graft.stages.config import Schedule, TrainConfig
 from regraft.graft.training.loop import Outcome, Progress, train
 from regraft.graft.training.rows import ImageRows
 from regraft.network import About, Network
-from regraft.network.architectures import build
+from regraft.network.architectures import PIXELS, build
 from regraft.network.flops import counting
 from regraft.network.loaders.bundled import Stored, is_folder, load_folder, save_folder
 from regraft.network.preprocess import ImagePreprocess
@@ -232,7 +232,7 @@ def _finished(output: Path, key: str, resume: bool, keep_checkpoints: bool) -> R
     if config.get("provenance", {}).get("key") != key:
         raise RecipeError(
             f"{output} holds another backbone", expected="a new folder, or the same settings and rows",
-            do="give another output folder, or resume=False to train anew",
+            do="give another output folder, or train anew (--restart; in Python resume=False)",
         )  # fmt: skip
     if not path.is_file() or (keep_checkpoints and not (output / "checkpoints").is_dir()):
         return None
@@ -247,23 +247,38 @@ def _fresh(plan: Plan, preprocess: ImagePreprocess) -> tuple[nn.Module, nn.Modul
         ModelError: the architecture is unknown, or cannot take such pictures.
     """
     pretext, rows = plan.pretext, 2
-    images = preprocess.example(rows)
+    views: Any = (images := preprocess.example(rows))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(plan.config.seed)
         backbone = build(plan.arch, plan.options)
         try:
+            if not pretext.labelled:
+                views = pretext.views(images, torch.arange(rows).numpy(), 0, 0)
             head = "" if pretext.labelled else _head(backbone, preprocess)
             module = pretext.module(backbone, head, plan.size)
             probe = copy.deepcopy(module).eval()
-            views = images if pretext.labelled else pretext.views(images, torch.arange(rows).numpy(), 0, 0)
             with counting() as counter:
                 probe(views).sum().backward()
         except (ModelError, RuntimeError, TypeError, AttributeError, ValueError) as error:
-            raise ModelError(
-                f"{plan.arch} cannot be trained by {pretext.name} on pictures of {plan.size} x {plan.size} pixels",
-                got=" ".join(str(error).split())[:200], do="take s4 or small_resnet",
-            ) from error  # fmt: skip
+            raise _unfit(plan, views, error) from error
     return backbone, module, counter.get_total_flops() // rows
+
+
+def _unfit(plan: Plan, views: Any, error: Exception) -> ModelError:
+    """What to say of an architecture that cannot take such pictures, whole or in the pieces that are shown of them."""
+    shown = views.values() if isinstance(views, Mapping) else [views]
+    whole = any(view.shape[-2:] == (plan.size, plan.size) for view in shown)
+    side = plan.options.get("size", PIXELS.get(plan.arch))
+    if whole and side not in (None, plan.size):
+        return ModelError(
+            f"{plan.arch} reads pictures of {side} x {side} pixels", got=f"{plan.size} x {plan.size}",
+            do=f"give --pixels {side} (in Python size={side})",
+        )  # fmt: skip
+    reason = error.got if isinstance(error, ModelError) else str(error)
+    return ModelError(
+        f"{plan.arch} cannot be trained by {plan.pretext.name} on pictures of {plan.size} x {plan.size} pixels",
+        got=" ".join(reason.split())[:200], do="take s4 or small_resnet",
+    )  # fmt: skip
 
 
 def _head(backbone: nn.Module, preprocess: ImagePreprocess) -> str:

@@ -438,7 +438,7 @@ class Training:
                 f"{folder / CHECKPOINT} belongs to another run",
                 expected="the same settings, rows, initial weights and number of processes",
                 got="different ones",
-                do="give another output folder, or resume=False to begin anew",
+                do="give another output folder, or begin anew (pretrain --restart; in Python resume=False)",
             )
         kinds: dict[str, dict[str, Tensor]] = {"model": {}, "optimiser": {}, "random": {}, "average": {}, "watch": {}}
         for name, value in tensors.items():
