@@ -108,6 +108,37 @@ def test_agrees_with_scikit_learn() -> None:
     assert found.evidence == pytest.approx(theirs.log_marginal_likelihood_value_, rel=1e-10)
 
 
+@pytest.mark.parametrize("scale", [1.0, 2.5])
+def test_agrees_with_gpytorch(scale: float) -> None:
+    gpytorch = pytest.importorskip("gpytorch")
+    x, new = normal(40, 2), normal(9, 2, seed=1)
+    y, noise = torch.sin(x[:, 0]) + 0.1 * normal(40, seed=2), 0.03
+
+    class Exact(gpytorch.models.ExactGP):
+        def __init__(self) -> None:
+            super().__init__(x, y, gpytorch.likelihoods.FixedNoiseGaussianLikelihood(torch.full_like(y, noise)))
+            self.mean_module = gpytorch.means.ZeroMean()
+            self.covar_module = gpytorch.kernels.ScaleKernel(gpytorch.kernels.RBFKernel()).double()
+            self.covar_module.base_kernel.lengthscale = torch.tensor(0.8, dtype=torch.float64)
+            self.covar_module.outputscale = torch.tensor(scale, dtype=torch.float64)
+
+        def forward(self, rows: Tensor) -> object:
+            return gpytorch.distributions.MultivariateNormal(self.mean_module(rows), self.covar_module(rows))
+
+    def gram(left: Tensor, right: Tensor) -> Tensor:
+        return torch.exp(-torch.cdist(left, right).square() / (2 * 0.8**2))
+
+    model = Exact()
+    with torch.no_grad(), gpytorch.settings.fast_computations(False, False, False):
+        evidence = gpytorch.mlls.ExactMarginalLogLikelihood(model.likelihood, model.train())(model(x), y) * len(x)
+        theirs = model.eval()(new)
+    found = condition(gram(x, x), y, noise, scale)
+    torch.testing.assert_close(found.mean(gram(new, x))[:, 0], theirs.mean, rtol=1e-8, atol=1e-9)
+    variance = found.variance(gram(new, x), torch.ones(9, dtype=torch.float64))[:, 0]
+    torch.testing.assert_close(variance, theirs.variance, rtol=1e-7, atol=1e-9)
+    assert found.evidence == pytest.approx(float(evidence), rel=1e-9)
+
+
 def test_variance_grows_away_from_the_data_to_the_prior_and_shrinks_on_it() -> None:
     x = torch.linspace(-1, 1, 21, dtype=torch.float64)[:, None]
     away = torch.tensor([[0.0], [1.5], [2.5], [30.0]], dtype=torch.float64)
