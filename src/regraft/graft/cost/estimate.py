@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Sequence
 from datetime import datetime, timezone
 
 from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.features import DTYPES, Store, by_length, find, gathered, grid_of, pool_batch
+from regraft.features import DTYPES, Store, by_length, find, gathered, pool_batch
 from regraft.graft.cost import pace
 from regraft.graft.cost.counts import Workload, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
 from regraft.graft.cost.posterior import with_posterior_cost
-from regraft.graft.cost.pricing import head_work, price_figure, workload
+from regraft.graft.cost.pricing import head_shape, head_work, price_figure, workload
 from regraft.graft.cost.training import training_cost
-from regraft.graft.dense.problem import LIMIT
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.recording import task_of, versions
@@ -85,7 +83,7 @@ def estimate(ready: Prepared, options: Options) -> Record:
 def _most_bytes(ready: Prepared, widths: dict[str, int], outputs: int) -> int:
     """Of the head on all features, or of the largest cell of the search."""
     if ready.recipe.select is None:
-        return 4 * outputs * (_head_shape(ready)[1] + 1)
+        return 4 * outputs * (head_shape(ready)[1] + 1)
     top = max(ready.recipe.select.fractions)
     return max(stored_bytes(kept_count(width, top), outputs, width) for width in widths.values())
 
@@ -124,7 +122,7 @@ def _solve_seconds(ready: Prepared, work: Workload) -> float:
         times, products = work.solves * work.folds, parts["score"] + parts["fractions"] + parts["gram"]
     else:
         times = work.solves * len(ready.recipe.features.scalings)
-        rows, width = _head_shape(ready)
+        rows, width = head_shape(ready)
         parts = head_parts(rows, width, outputs, folds=work.folds, solves=times)
         products = 2 * parts["gram"]
     seconds = products / pace.product() + parts["eigen"] / pace.eigen() + parts["paths"] / pace.path(outputs)
@@ -134,12 +132,3 @@ def _solve_seconds(ready: Prepared, work: Workload) -> float:
         seconds += parts["certificates"] / pace.path(outputs)
         seconds += paths * pace.lasso(outputs, len(stage.grid), numbers=numbers)
     return seconds
-
-
-def _head_shape(ready: Prepared) -> tuple[int, int]:
-    """Rows and features that the head is solved on: of masks, positions of a map and its channels."""
-    rows, width = len(ready.fit), ready.plan.width
-    if ready.manifest.target is not None and ready.manifest.target.kind == "segmentation":
-        positions = math.prod(grid_of(ready.plan.blocks[0]))
-        return min(LIMIT, rows * positions), width // positions
-    return rows, width

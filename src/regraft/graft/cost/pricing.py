@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
-from regraft.features import Store, Taps, by_size, plan
+from regraft.features import Store, Taps, by_size, grid_of, plan
 from regraft.graft.adapted import Adapted
 from regraft.graft.cost.counts import (
     FINETUNE_BATCH,
@@ -16,11 +17,12 @@ from regraft.graft.cost.counts import (
     head_flops,
     paper_search_flops,
 )
+from regraft.graft.dense.problem import LIMIT
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.record import Ledger
 
-__all__ = ["head_work", "kept_bytes", "price_figure", "price_of_run", "solves", "workload"]
+__all__ = ["head_shape", "head_work", "kept_bytes", "price_figure", "price_of_run", "solves", "workload"]
 
 #: Passes over all features that a fit of the group lasso's path takes, about.
 _CERTIFICATES = 2
@@ -56,6 +58,15 @@ def workload(ready: Prepared, options: Options, forward: float, row_seconds: flo
         embedding=last.width,
         widths=_widths(ready),
     )
+
+
+def head_shape(ready: Prepared) -> tuple[int, int]:
+    """Rows and features that the head is solved on: of masks, positions of a map and its channels."""
+    rows, width = len(ready.fit), ready.plan.width
+    if ready.manifest.target is not None and ready.manifest.target.kind == "segmentation":
+        positions = math.prod(grid_of(ready.plan.blocks[0]))
+        return min(LIMIT, rows * positions), width // positions
+    return rows, width
 
 
 def head_work(ready: Prepared, work: Workload) -> dict[str, float]:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import torch
 from torch import nn
 
+from regraft.graft.cost.pricing import head_shape
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, training_stage
 from regraft.graft.problem import Task
+from regraft.graft.training.dense import IMAGES
 from regraft.graft.training.finetune import grafted, lay_out, random_head, step_flops
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.instruments import Instruments
@@ -62,8 +65,9 @@ def training_cost(ready: Prepared, options: Options) -> tuple[Cost, ...]:
     seconds = time.perf_counter() - began
     rows = steps * size
     costs = [Cost("train", steps * seconds, backbone_passes=rows / len(ready.manifest), flops=rows * flops)]
-    if probe is not None and not (probe.augmented or train.tuning.anew) and max(probe.candidates) > 0:
-        seconds = (1 + finals) * max(probe.candidates) * _probing_epoch(ready, task, len(fit))
+    stored = probe is not None and not (probe.augmented or probe.aspp or train.tuning.anew)
+    if probe is not None and stored and max(probe.candidates) > 0:
+        seconds = (1 + finals) * max(probe.candidates) * _probing_epoch(ready, task)
         costs.append(Cost("probing", seconds))
     if looking is not None:
         epochs = max(1, round(train.config.total(len(fit)) / train.config.batches(len(fit))))
@@ -83,22 +87,27 @@ def _looking(module: Grafted, inputs: ManifestRows, options: Options) -> Instrum
     return watch
 
 
-def _probing_epoch(ready: Prepared, task: Task, rows: int) -> float:
-    """Seconds of one epoch over so many rows' features: of the second of two, on numbers drawn at random."""
-    probe, block = ready.recipe.probe, ready.plan.blocks[-1]
+def _probing_epoch(ready: Prepared, task: Task) -> float:
+    """Seconds of one epoch over all rows' features, of masks over positions: of the second of two, on drawn numbers."""
+    probe, (rows, width) = ready.recipe.probe, head_shape(ready)
     if probe is None:
         return 0.0
+    outputs, dense = task.target.outputs, task.kind == "segmentation"
     count = min(rows, _PROBED)
-    drawn = torch.randn(count, block.width, generator=torch.Generator().manual_seed(0))
-    labels = torch.as_tensor(np.resize(task.target.values, (count, *np.shape(task.target.values)[1:])))
+    drawn = torch.randn(count, width, generator=torch.Generator().manual_seed(0))
+    if dense:
+        labels, objective = torch.arange(count) % outputs, Objective("multiclass", "accuracy")
+        probe = replace(probe, batch_size=max(probe.batch_size, IMAGES * rows // len(ready.fit)))
+    else:
+        values = torch.as_tensor(np.resize(task.target.values, (count, *task.target.values.shape[1:])))
+        labels = values.float() if values.is_floating_point() else values
+        objective = Objective(task.kind, task.metric) if task.kind == "regression" else Objective.of(task)
     times = []
 
     def tick(epoch: int, _: nn.Module) -> None:
         times.append(time.perf_counter())
 
-    layers = [nn.Linear(block.width, probe.hidden), nn.ReLU()] if probe.hidden else []
-    head = nn.Sequential(*layers, nn.Linear(probe.hidden or block.width, task.target.outputs))
-    objective = Objective(task.kind, task.metric) if task.kind == "regression" else Objective.of(task)
-    targets = labels.float() if labels.is_floating_point() else labels
-    train(head, FeatureRows(drawn, targets), probing_config(probe, 2, 0), objective=objective, on_epoch=tick)
+    layers = [nn.Linear(width, probe.hidden), nn.ReLU()] if probe.hidden else []
+    head = nn.Sequential(*layers, nn.Linear(probe.hidden or width, outputs))
+    train(head, FeatureRows(drawn, labels), probing_config(probe, 2, 0), objective=objective, on_epoch=tick)
     return (times[-1] - times[-2]) * rows / count
