@@ -286,6 +286,20 @@ def test_predict_prints_csv_with_one_row_per_input(regraft, adapted, photos):
         assert float(row["confidence"]) == max(probabilities)
 
 
+def test_predict_averages_over_crops(regraft, adapted, photos):
+    def shown(*options):
+        code, out, _ = regraft("predict", adapted, photos, *options)
+        assert code == 0
+        return [[float(row[f"p(colour{k})"]) for k in range(4)] for row in csv.DictReader(io.StringIO(out))]
+
+    plain, crops = np.array(shown()), np.array(shown("--crops", 3))
+    assert (crops != plain).any(1).all()
+    assert (crops.argmax(1) == plain.argmax(1)).mean() > 0.9
+    code, _, err = regraft("predict", adapted, photos, "--crops", 0)
+    assert code == 2
+    assert "--crops" in err
+
+
 def test_predict_reads_files_a_folder_or_a_table_alike(regraft, adapted, photos, tmp_path):
     files = [photos / "colour2/00.png", photos / "colour0/03.jpg"]
     flat = tmp_path / "flat"

@@ -10,6 +10,7 @@ import typer
 from regraft.app.console import Bars, Grouped, command_line, say, show_json
 from regraft.app.folders import check_folder, check_run, slug, whole
 from regraft.app.options import (
+    PASS,
     RESULT,
     Batch,
     ClassWeight,
@@ -162,6 +163,13 @@ def predict(
     batch_size: Batch = 32,
     workers: Workers = None,
     device: Device = "auto",
+    crops: Annotated[
+        int | None,
+        typer.Option(
+            "--crops", metavar="N", min=1, rich_help_panel=PASS,
+            help="Average over N random crops of each image: N passes. Its own view if absent.",
+        ),
+    ] = None,
     output: Annotated[
         Path | None,
         typer.Option(
@@ -181,14 +189,17 @@ def predict(
             raise DataError(f"cannot write predictions as {output.name}", expected="a .csv, .parquet or .json file")
         check_folder(output.parent)
     from regraft.data import scan
-    from regraft.graft import load_artifact, pick_device
+    from regraft.graft import load_artifact, pick_device, predict_over_crops
 
     adapted = load_artifact(run, model=model, weights=weights, device=pick_device(device))
     manifest = scan(_inputs(inputs), labelled=False, input=input_column)
+    how: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "skip_bad": skip_bad}
     with Bars(STAGES) as bars:
-        prediction = adapted.predict_proba(
-            manifest, batch_size=batch_size, workers=workers, skip_bad=skip_bad, progress=bars.stage("predict")
-        )
+        how["progress"] = bars.stage("predict")
+        if crops is None:
+            prediction = adapted.predict_proba(manifest, **how)
+        else:
+            prediction = predict_over_crops(adapted, manifest, crops=crops, **how)
     if output is not None:
         prediction.save(output)
     if as_json:

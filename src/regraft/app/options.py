@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 __all__ = [
+    "PASS",
     "RESULT",
     "Batch",
     "ClassWeight",
@@ -41,8 +42,8 @@ __all__ = [
     "one_or_many",
 ]
 
-RESULT = "Result"
-_BACKBONE, _DATA, _SCORE, _PASS = "Backbone and method", "Data", "Choice and score", "The pass"
+PASS, RESULT = "The pass", "Result"
+_BACKBONE, _DATA, _SCORE = "Backbone and method", "Data", "Choice and score"
 
 Data = Annotated[
     str,
@@ -90,7 +91,8 @@ Solver = Annotated[
     str | None,
     typer.Option(
         "--solver", metavar="NAME", rich_help_panel=_BACKBONE,
-        help="Of head2toe's search: fast (the default), reference (the paper's own) or exact (the group lasso).",
+        help="Of head2toe's search: fast (the default), reference (the paper's own) or exact (the group lasso). Of "
+        "gradient: auto (the default), newton, lbfgs, dual, or the paper's adam or sgd.",
     ),
 ]  # fmt: skip
 Mode = Annotated[
@@ -109,14 +111,14 @@ Theta2 = Annotated[
     ),
 ]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", rich_help_panel=RESULT, help="Print exactly one JSON object on stdout.")]
-Batch = Annotated[int, typer.Option("--batch-size", metavar="N", min=1, rich_help_panel=_PASS, help="Rows per batch.")]
+Batch = Annotated[int, typer.Option("--batch-size", metavar="N", min=1, rich_help_panel=PASS, help="Rows per batch.")]
 Workers = Annotated[
     int | None,
     typer.Option(
-        "--workers", metavar="N", min=0, rich_help_panel=_PASS, help="Decoding processes; by the work if absent."
+        "--workers", metavar="N", min=0, rich_help_panel=PASS, help="Decoding processes; by the work if absent."
     ),
 ]
-Device = Annotated[str, typer.Option("--device", metavar="NAME", rich_help_panel=_PASS, help="auto, cpu, cuda or mps.")]
+Device = Annotated[str, typer.Option("--device", metavar="NAME", rich_help_panel=PASS, help="auto, cpu, cuda or mps.")]
 SkipBad = Annotated[
     bool,
     typer.Option("--skip-bad", rich_help_panel=_DATA, help="Leave unreadable or unlabelled rows out, and say so."),
@@ -182,7 +184,7 @@ ClassWeight = Annotated[
 Dtype = Annotated[
     str,
     typer.Option(
-        "--dtype", metavar="TYPE", rich_help_panel=_PASS, help="Stored features: float32, float16 or bfloat16."
+        "--dtype", metavar="TYPE", rich_help_panel=PASS, help="Stored features: float32, float16 or bfloat16."
     ),
 ]
 Output = Annotated[

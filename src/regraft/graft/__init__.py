@@ -3,12 +3,12 @@
 from regraft.graft.adapted import Adapted
 from regraft.graft.artifact import load_artifact, save_artifact
 from regraft.graft.cost.estimate import estimate
+from regraft.graft.crops import predict_over_crops
 from regraft.graft.diagnosis.case import Scope
 from regraft.graft.diagnosis.diagnose import diagnose
 from regraft.graft.diagnosis.rank import rank
 from regraft.graft.estimator import GraftClassifier, GraftRegressor
 from regraft.graft.evidence.exchange import head_exchange
-from regraft.graft.gradient.crops import predict_over_crops
 from regraft.graft.gradient.recipe import gradient_features, with_gradients
 from regraft.graft.options import Options, pick_device
 from regraft.graft.prediction import Prediction

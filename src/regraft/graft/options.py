@@ -34,8 +34,9 @@ class Options:
         batch_size, workers, device, cache: of the sweep.
         weights: safetensors file of a ``package.module:callable`` backbone.
         skip_bad: leave unreadable and unlabelled rows out (and say so) instead of refusing.
-        solver: of the search's scores, ``fast``, ``reference`` or ``exact`` (:class:`regraft.graft.recipe.Select`);
-            the recipe's own if ``None``.
+        solver: of the search's scores, ``fast``, ``reference`` or ``exact`` (:class:`regraft.graft.recipe.Select`), or
+            of the head on gradient features (:class:`regraft.graft.stages.gradient.Gradients`); the recipe's own if
+            ``None``.
         instruments: what looks on while a backbone is trained: ``none``, ``cheap`` (energy, drift of the features,
             the head's gradient, changes of weights) or ``all`` (the backbone's kernel and the features' tracks too).
     """

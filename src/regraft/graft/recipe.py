@@ -140,23 +140,25 @@ class Recipe:
         return recipe
 
     def solved_by(self, solver: str | None) -> Recipe:
-        """The recipe with another solver of its search's scores; itself for ``None``.
+        """The recipe with another solver: of its search's scores, or of its head on gradient features; itself for
+        ``None``.
 
         Raises:
-            RecipeError: the recipe chooses no features, or the solver is none.
+            RecipeError: the recipe has neither stage, its error bars ask for a solver of their own, or the solver is
+                none of the stage's.
         """
         if solver is None:
             return self
-        if self.select is None:
-            fits = [r.name for r in METHODS.values() if r.select is not None]
+        stage = self.select or (self.gradients if self.posterior is None else None)
+        if stage is None:
+            fits = [r.name for r in METHODS.values() if r.select or (r.gradients and not r.posterior)]
             raise RecipeError(
-                f"method {self.name!r} chooses no features",
+                f"method {self.name!r} has no solver to choose",
                 got=f"--solver {solver}",
                 do=f"use it with {', '.join(fits)}",
             )
-        change: dict[str, Any] = {"solver": solver}  # Select refuses what is none
-        stages = tuple(replace(s, **change) if isinstance(s, Select) else s for s in self.stages)
-        return replace(self, stages=stages)
+        change: dict[str, Any] = {"solver": solver}  # the stage refuses what is none
+        return replace(self, stages=tuple(replace(s, **change) if s is stage else s for s in self.stages))
 
     @property
     def select(self) -> Select | None:

@@ -19,7 +19,7 @@ from regraft.data import Manifest
 from regraft.data.split import holdout
 from regraft.errors import DataError
 from regraft.graft.adapted import Adapted
-from regraft.graft.gradient.crops import predict_over_crops
+from regraft.graft.crops import predict_over_crops
 from regraft.graft.stages.config import Tuning
 from regraft.graft.training.finetune import finetune
 from regraft.graft.training.loop import DivergedError, Optimiser, Schedule, TrainConfig

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from tests.features.toy import toy_manifest, toy_network
 
 import regraft
@@ -28,3 +29,17 @@ def test_products_are_predicted_and_counted(tmp_path):
     products = [each["solve"].flops - each["sweep"].flops for each in (said, found)]  # a pass keeps what lies below
     # conv2, pooled and read by six numbers: 9 products of a fit are an average over real tasks, no promise
     assert 1 / 4 < products[0] / products[1] < 4
+
+
+def test_a_named_solver_costs_more_and_a_schedule_its_steps(tmp_path):
+    manifest = replace(toy_manifest(60), split=("train",) * 40 + ("test",) * 20)
+    said = {}
+    for solver in (None, "newton", "adam"):
+        options = Options(cache=tmp_path, folds=3, batch_size=16, solver=solver)
+        recipe = gradient_features(Gradients(("conv2*",)))
+        ready = prepare(manifest, toy_network(), method=recipe, options=options, ledger=Ledger())
+        costs = {cost.stage: cost.flops for cost in estimate(ready, options).costs}
+        said[solver] = costs["solve"] - costs["sweep"]
+    assert said["newton"] == pytest.approx(3 * said[None], rel=1e-6)
+    # 80,000 steps of min(64, 40) rows, forward and back, beside 5 products of 40 rows
+    assert said["adam"] == pytest.approx(80_000 * 2 / 5 * said[None], rel=1e-6)

@@ -156,7 +156,7 @@ def test_the_reference_runs_whole_and_its_artifact_predicts(tmp_path, monkeypatc
 
 
 def test_a_solver_needs_a_search(tmp_path):
-    with pytest.raises(RecipeError, match="chooses no features"):
+    with pytest.raises(RecipeError, match="has no solver to choose"):
         run(tmp_path, "probe", solver="exact")
     with pytest.raises(RecipeError, match="does not exist"):
         run(tmp_path, "head2toe", solver="magic")

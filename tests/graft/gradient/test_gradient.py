@@ -370,3 +370,25 @@ def test_digits_on_the_bundled_backbone(tmp_path) -> None:
     some = data.take(data.rows_of("test")[:30])
     loaded = load_artifact(tmp_path / "run").predict_proba(some).probabilities
     np.testing.assert_array_equal(loaded, run.predict_proba(some).probabilities)
+
+
+@pytest.mark.parametrize("solver", ["newton", "lbfgs"])
+def test_a_named_solver_finds_the_same_model(solver, tmp_path) -> None:
+    manifest = rows_of(*arrays(120, "regression"))
+    recipe = with_gradients("gradient", None, LAST)
+    own, named = (
+        regraft.adapt(manifest, network(), method=recipe, folds=3, cache=tmp_path, solver=given)
+        for given in (None, solver)
+    )
+    assert own.adapted.readout.strength == named.adapted.readout.strength
+    assert [r.record.task["recipe"][-2]["solver"] for r in (own, named)] == ["auto", solver]
+    found = [r.predict_proba(manifest).probabilities for r in (own, named)]
+    np.testing.assert_allclose(found[1], found[0], atol=1e-2 * found[0].std(0).min())  # of a gap of 1e-4
+
+
+def test_solvers_that_are_none_or_have_nothing_to_solve_are_refused() -> None:
+    with pytest.raises(RecipeError, match="solver 'magic' of gradient features is unknown"):
+        METHODS["gradient"].solved_by("magic")
+    for method in ("tangent-gp", "finetune", "all-layers"):  # error bars choose their solver by size
+        with pytest.raises(RecipeError, match=f"{method!r} has no solver to choose"):
+            METHODS[method].solved_by("newton")

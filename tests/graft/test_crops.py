@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,8 +11,9 @@ from PIL import Image
 
 import regraft
 from regraft.app.demo import digits
+from regraft.data import Target
 from regraft.errors import DataError
-from regraft.graft.gradient.crops import _Cropped, _larger, predict_over_crops
+from regraft.graft.crops import _Cropped, _larger, predict_over_crops
 from regraft.network import ImagePreprocess
 
 
@@ -50,7 +53,32 @@ def test_a_crop_is_a_piece_of_the_larger_image() -> None:
     assert len(places) == 1
 
 
-def test_what_is_no_image_has_no_crops(model) -> None:
+def test_error_bars_over_crops_are_those_of_their_mixture(tmp_path) -> None:
+    data = digits().limit(40, 0)
+    numbers = Target("regression", ("y",), data.target.values[:, None].astype(float))
+    data = replace(data, target=numbers)
+    adapted = regraft.adapt(data, "regraft/fashion-resnet", method="tangent-gp", folds=2, cache=tmp_path).adapted
+    some = data.take(data.rows_of("test")[:5])
+    plain, size = adapted.network.preprocess, (32, 32)
+    assert (plain.crop, plain.resize) == (None, size)
+    whole = replace(plain, resize=_larger(plain, size))
+    means, deviations = [], []
+    for crop in range(3):
+        piece = _Cropped(whole, size, 0, crop)
+        mean, deviation = adapted.predicted(torch.stack([piece(some.inputs.read(i)) for i in range(5)]))
+        means.append(mean.numpy())
+        deviations.append(deviation.numpy())
+    calls = []
+    found = predict_over_crops(adapted, some, crops=3, progress=lambda done, rows: calls.append((done, rows)))
+    np.testing.assert_allclose(found.probabilities, np.mean(means, 0), rtol=1e-5)
+    mixture = np.mean(np.square(deviations), 0) + np.var(means, 0)
+    np.testing.assert_allclose(found.spread, np.sqrt(mixture), rtol=1e-4)
+    assert calls == [(5, 15), (10, 15), (15, 15)]
+
+
+def test_what_has_no_crops_is_refused(model) -> None:
     adapted, some = model
     with pytest.raises(DataError, match="at least 1"):
         predict_over_crops(adapted, some, crops=0)
+    with pytest.raises(DataError, match="mask is of the whole image"):
+        predict_over_crops(replace(adapted, kind="segmentation"), some)
