@@ -415,7 +415,16 @@ def _wait(condition, seconds: float = 60) -> None:
         time.sleep(0.002)
 
 
+@pytest.fixture
+def interruptible():
+    """A shell's background job ignores the signal, and so would its children."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @pytest.mark.slow
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize("workers", ["0", "2"])
 def test_ctrl_c_stops_in_one_line_and_the_same_command_goes_on(photos, tmp_path, workers):
     """As a terminal does it: the signal goes to the workers, too."""
