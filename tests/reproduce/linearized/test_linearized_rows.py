@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +14,7 @@ from tests.reproduce import toys
 from torch import nn
 
 from regraft.diagnose import fisher, jacobian_similarity
-from regraft.errors import MissingDependencyError, RecipeError
+from regraft.errors import DataError, MissingDependencyError, MissingPathError, RecipeError
 from regraft.features import Tangent, ntk
 from regraft.heads import condition
 from regraft.network import ArrayPreprocess, from_module
@@ -285,6 +286,45 @@ def test_a_shift_is_split_at_the_median_and_measured(tmp_path):
     assert found["NTK"][1] < found["no retraining"][1]
 
 
+def test_at_full_scale_the_shift_is_from_one_years_map_to_anothers(tmp_path, monkeypatch):
+    rng = np.random.default_rng(0)
+    folder = tmp_path / "malaria"
+    full = replace(CONTEXT, scale="full", data=tmp_path)
+    monkeypatch.delenv("REGRAFT_MALARIA", raising=False)
+    with pytest.raises(MissingPathError, match="malaria's maps is absent"):
+        ROW["ntk-fig7a"].run(full)
+    folder.mkdir()
+    for year, level in ((2012, 0.3), (2016, 0.2)):
+        x, y = rng.uniform(10, 30, 200), rng.uniform(-10, 10, 200)
+        lines = [f"{a},{b},{level + 0.1 * np.sin(a) * np.cos(b)}" for a, b in zip(x, y)]
+        (folder / f"rates-{year}.csv").write_text("\n".join(["longitude,latitude,value", *lines]))
+    rows = shifted.shift_of_maps(folder, 0, (150, 40, 60))
+    assert [len(part[0]) for part in (rows.source, rows.points, rows.test)] == [150, 40, 60]
+    assert float(rows.source[1].mean()) == pytest.approx(0, abs=1e-5)
+    # of the target, in units of the source: lower, and at places of its own
+    assert float(rows.points[1].mean()) < -0.5
+    assert not set(map(tuple, rows.points[0].tolist())) & set(map(tuple, rows.test[0].tolist()))
+    monkeypatch.setattr(shifted, "shift_of_maps", lambda *_: rows)
+    monkeypatch.setattr(shifted, "SIZES", (5, 40))
+    quick = partial(shifted.errors, sizes=(5, 40), widths=(8, 8), how=Descent(5, 50, 1e-2, kind="adam", loss=gaussian))
+    monkeypatch.setattr(shifted, "errors", quick)
+    found = ROW["ntk-fig7a"].run(replace(full, seeds=(0, 1)))
+    assert [list(arm) for arm in found.arms.values()] == [["malaria"]] * 5
+    assert np.array(found.arms["NTK"]["malaria"]).shape == (2, 2)
+
+
+def test_maps_of_a_year_are_one_file_of_enough_places(tmp_path):
+    (tmp_path / "2012.csv").write_text("longitude,latitude,value\n1,2,3")
+    with pytest.raises(MissingPathError, match="no map of 2016"):
+        shifted.shift_of_maps(tmp_path, 0)
+    (tmp_path / "2016.csv").write_text("longitude,latitude,value\n1,2,3")
+    with pytest.raises(DataError, match="too few rows of the source"):
+        shifted.shift_of_maps(tmp_path, 0)
+    (tmp_path / "2012.tif").touch()
+    with pytest.raises(DataError, match="several maps of 2012"):
+        shifted.shift_of_maps(tmp_path, 0)
+
+
 def test_the_checks_of_shifted_inputs():
     levels = {
         "NTK": [0.9, 0.7, 0.5, 0.3], "last layer": [0.98, 0.95, 0.9, 0.85], "last layer, 6 x": [0.9, 0.8, 0.5, 0.32],
@@ -420,9 +460,7 @@ def test_every_row_is_attached_once():
     assert all(row.run is not None for row in ROW.values())
 
 
-@pytest.mark.parametrize(
-    "name", ["ntk-eq4", "ntk-eq5", "ntk-fig2-scale", "ntk-fig4-acc", "ntk-fig5", "ntk-fig7a", "ntk-fig7b"]
-)
+@pytest.mark.parametrize("name", ["ntk-eq4", "ntk-eq5", "ntk-fig2-scale", "ntk-fig4-acc", "ntk-fig5", "ntk-fig7b"])
 def test_a_mini_setting_is_not_called_the_papers_own(name):
     with pytest.raises(RecipeError, match="mini"):
         ROW[name].run(replace(CONTEXT, scale="full"))

@@ -1,13 +1,15 @@
-"""Row ntk-fig7a: regression under a shift of the inputs, by the number of points (Fig. 7a on other data).
+"""Row ntk-fig7a: regression under a shift, by the number of points.
 
-The source are rows whose first input is at most its median, the target those above. A 500-500-2 tanh network gives mean
-and variance (Maddox et al., Section 5; the paper's malaria data are not in the pack). It is linearised about itself:
-mean f, the kernel of its first output, noise in proportion to its own variances, scale and factor by marginal
-likelihood on the target's rows. The last layer is retrained for as many epochs as the source, and for six times that.
+At scale mini the source are rows whose first input is at most its median, the target those above. At scale full it is
+the paper's (Maddox et al., Section 5, Fig. 7a): a map of malaria's infection rate in 2012, and the one of 2016. A
+500-500-2 tanh network gives mean and variance. It is linearised about itself: mean f, the kernel of its first output,
+noise in proportion to its own variances, scale and factor by marginal likelihood on the target's rows. The last layer
+is retrained for as many epochs as the source, and for six times that.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,12 +19,12 @@ import torch
 from torch import Tensor
 
 from regraft.data import scan
-from regraft.errors import DataError
+from regraft.data.maps import read_map
+from regraft.errors import DataError, MissingPathError
 from regraft.features import Tangent, ntk
 from regraft.heads import Spectrum, condition
 from regraft.network import Network
 from regraft.reproduce.arms import seeds_gate
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.linearized.networks import Descent, gaussian, perceptron, refitted, trained, variance_of
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.packs import DATA
@@ -31,13 +33,15 @@ from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.words import bound, series_correlation
 
-__all__ = ["MEASURED", "Shift", "errors", "linearised", "retrained", "shift_of"]
+__all__ = ["MEASURED", "Shift", "errors", "linearised", "malaria", "retrained", "shift_of", "shift_of_maps"]
 
 SETS = ("power-plant", "kin8nm")
 SIZES = (10, 20, 50, 100, 200, 500, 1000)
 SOURCE, TEST = 2000, 1000
+SOURCE_YEAR, TARGET_YEAR = 2012, 2016
 TRAINING = Descent(epochs=100, batch=200, rate=1e-3, kind="adam", loss=gaussian, anneal=True)
 BATCHES = 10  # an epoch, as the paper's code
+_Rows = tuple[np.ndarray, np.ndarray]  # (N, D) and (N,)
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,17 +66,61 @@ def shift_of(path: Path, seed: int, sizes: tuple[int, int, int] = (SOURCE, max(S
     x = np.stack([np.asarray(manifest.inputs.read(row), dtype=np.float64) for row in range(len(manifest))])
     y = np.asarray(manifest.target.values, dtype=np.float64).reshape(len(x), -1)[:, 0]
     below = x[:, 0] <= np.median(x[:, 0])
+    return _drawn((x[below], y[below]), (x[~below], y[~below]), seed, sizes)
+
+
+def shift_of_maps(folder: Path, seed: int, sizes: tuple[int, int, int] = (SOURCE, max(SIZES), TEST)) -> Shift:
+    """The same from two maps (:func:`regraft.data.maps.read_map`): the only file there with 2012 in its name is the
+    source's, that with 2016 the target's.
+
+    Raises:
+        MissingPathError: a map is not there.
+        DataError: several are, one is no map, or has fewer places than are drawn.
+    """
+    return _drawn(read_map(_map_of(folder, SOURCE_YEAR)), read_map(_map_of(folder, TARGET_YEAR)), seed, sizes)
+
+
+def malaria(data: Path) -> Path:
+    """The folder of the two maps: ``malaria`` in the data pack, or where ``REGRAFT_MALARIA`` says.
+
+    Raises:
+        MissingPathError: it is not there.
+    """
+    folder = Path(os.environ.get("REGRAFT_MALARIA") or data / "malaria")
+    if not folder.is_dir():
+        raise MissingPathError(
+            f"the folder of malaria's maps is absent: {folder}",
+            expected=f"maps of {SOURCE_YEAR} and {TARGET_YEAR}, as .tif or .csv",
+            do="put them there, or set REGRAFT_MALARIA to their folder",
+        )
+    return folder
+
+
+def _map_of(folder: Path, year: int) -> Path:
+    found = [path for path in sorted(folder.iterdir()) if str(year) in path.name]
+    if not found:
+        raise MissingPathError(f"{folder} has no map of {year}", expected=f"one file with {year} in its name")
+    if len(found) > 1:
+        raise DataError(f"{folder} has several maps of {year}", expected="one", got=", ".join(p.name for p in found))
+    return found[0]
+
+
+def _drawn(old: _Rows, new: _Rows, seed: int, sizes: tuple[int, int, int]) -> Shift:
+    """So many rows of the source, and points and test rows of the target, of a seed."""
+    for name, have, wanted in (("source", old, sizes[0]), ("target", new, sizes[1] + sizes[2])):
+        if len(have[1]) < wanted:
+            raise DataError(f"too few rows of the {name}", expected=str(wanted), got=str(len(have[1])))
     rng = np.random.default_rng(seed)
-    source = rng.permutation(np.flatnonzero(below))[: sizes[0]]
-    target = rng.permutation(np.flatnonzero(~below))[: sizes[1] + sizes[2]]
-    centre, spread = x[source].mean(0), x[source].std(0)
-    shift, unit = y[source].mean(), y[source].std()
+    source = rng.permutation(len(old[1]))[: sizes[0]]
+    target = rng.permutation(len(new[1]))[: sizes[1] + sizes[2]]
+    centre, spread = old[0][source].mean(0), old[0][source].std(0)
+    shift, unit = old[1][source].mean(), old[1][source].std()
 
-    def rows(index: np.ndarray) -> tuple[Tensor, Tensor]:
-        inputs = (x[index] - centre) / np.where(spread > 0, spread, 1)
-        return torch.from_numpy(inputs).float(), torch.from_numpy((y[index] - shift) / unit).float()
+    def rows(of: _Rows, index: np.ndarray) -> tuple[Tensor, Tensor]:
+        inputs = (of[0][index] - centre) / np.where(spread > 0, spread, 1)
+        return torch.from_numpy(inputs).float(), torch.from_numpy((of[1][index] - shift) / unit).float()
 
-    return Shift(rows(source), rows(target[: sizes[1]]), rows(target[sizes[1] :]))
+    return Shift(rows(old, source), rows(new, target[: sizes[1]]), rows(new, target[sizes[1] :]))
 
 
 def retrained(network: Network, points: tuple[Tensor, Tensor], new: Tensor, how: Descent, seed: int) -> Tensor:
@@ -137,15 +185,17 @@ def errors(
 
 
 def run(context: Context) -> Result:
-    """Both sets, every seed."""
-    mini_only(context, "001")
-    found: dict[str, list[dict[str, list[float]]]] = {name: [] for name in SETS}
+    """Both sets (at scale full the two maps), every seed."""
+    folder = malaria(context.data) if context.scale == "full" else None
+    sets = SETS if folder is None else ("malaria",)
+    found: dict[str, list[dict[str, list[float]]]] = {name: [] for name in sets}
     for number, seed in enumerate(context.seeds):
-        for name in SETS:
-            found[name].append(errors(shift_of(context.data / DATA[name], seed), seed))
+        for name in sets:
+            rows = shift_of(context.data / DATA[name], seed) if folder is None else shift_of_maps(folder, seed)
+            found[name].append(errors(rows, seed))
         if context.progress:
             context.progress(number + 1, len(context.seeds))
-    names = list(found[SETS[0]][0])
+    names = list(found[sets[0]][0])
     arms = {arm: {name: [each[arm] for each in rows] for name, rows in found.items()} for arm in names}
     notes = {
         "training": "Adam 1e-3, cosine, 100 epochs of 2,000 rows in batches of 200, negative log density",
