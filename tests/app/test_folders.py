@@ -53,6 +53,28 @@ def test_data_of_one_name_do_not_replace_each_other_without_an_output_either(reg
     assert "runs/photos-fashion-resnet-probe holds another run" in err
 
 
+def test_a_run_is_replaced_by_no_other_verb(regraft, photos, tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    assert regraft("adapt", photos, *MODEL, "--method", "probe", "-o", run)[0] == 0
+    before = contents(run)
+    names = ("--models", f"{MODEL[1]},regraft/fashion-resnet")
+    for verb, arguments in (
+        ("diagnose", (photos, *MODEL)),
+        ("diagnose", (photos, "--run", run)),
+        ("rank", (photos, *names)),
+        ("pretrain", ("supervised", photos)),
+    ):
+        code, out, err = regraft(verb, *arguments, "-o", run)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"{run} holds another run; expected none, or what {verb} left; got what adapt left of photos" in err
+    assert contents(run) == before
+    again = ("rank", photos, *names, "-o", tmp_path / "ranking")  # its own, of before, it replaces
+    assert [regraft(*again)[0] for _ in range(2)] == [0, 0]
+    code, _, err = regraft("adapt", photos, *MODEL, "-o", tmp_path / "ranking")
+    assert code == 2
+    assert "holds another run" in err
+
+
 def test_the_same_run_is_made_again_in_its_place(regraft, photos, tmp_path):
     """With other settings and other rows too: weights of another seed are no other backbone. An unreadable record is
     no run."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regraft.app.console import Bars, Grouped, command_line, duration, show_json, table
-from regraft.app.folders import check_folder, slug, whole
+from regraft.app.folders import check_folder, check_verb, slug, whole
 from regraft.app.options import (
     Batch,
     Data,
@@ -186,6 +186,7 @@ def diagnose(
         weights=weights,
     )
     check_folder(output or Path("runs"))
+    check_verb(output, "diagnose")
     with Bars(_STAGES) as bars:
         record = run_diagnose(
             data, model, run=run, against=against, source=source, checks=tuple(check or ()), scope=scope,
@@ -225,6 +226,7 @@ def rank(
         raise RecipeError("no backbone is named", expected="--models A,B,…", got=models)
     options = Options(seed=seed, limit=limit, batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad)
     check_folder(output or Path("runs"))
+    check_verb(output, "rank")
     with Bars(_STAGES) as bars:
         record = run_rank(
             data, names, score=score, options=options, progress=bars, command=command_line(), kind=kind,

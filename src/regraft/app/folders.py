@@ -18,7 +18,7 @@ from regraft.record import Record
 if TYPE_CHECKING:
     from regraft.graft.preparation import Prepared
 
-__all__ = ["check_folder", "check_run", "slug", "whole"]
+__all__ = ["check_folder", "check_run", "check_verb", "slug", "whole"]
 
 
 @contextmanager
@@ -65,10 +65,9 @@ def check_run(output: Path | None, ready: Prepared) -> None:
     be lost. Weights that are drawn from the seed make no other backbone, and more or fewer rows of one name with the
     same classes no other data: labels are added, and runs made again."""
     folder = output or Path("runs") / _slug(ready.manifest.name, ready.network.name, ready.recipe.name)
-    try:
-        there = Record.load(folder / "record.json")
-    except (MissingPathError, ArtifactError):
-        return  # no run, or none that can be read
+    there = _record_in(folder)
+    if there is None:
+        return
     drawn = ready.origin is not None and there.model.get("path") == ready.network.name
     target = ready.manifest.target
     task = (ready.manifest.name, None if target is None else list(target.classes))
@@ -84,6 +83,26 @@ def check_run(output: Path | None, ready: Prepared) -> None:
             got=f"{there.method or there.verb} on {there.data.get('name')}: {', '.join(other)}",
             do="choose another place with --output, or delete this one",
         )
+
+
+def check_verb(output: Path | None, verb: str) -> None:
+    """Refuse a named folder with what another verb left, such as a run: its record and report would be lost."""
+    there = None if output is None else _record_in(output)
+    if there is not None and there.verb != verb:
+        raise DataError(
+            f"{output} holds another run",
+            expected=f"none, or what {verb} left",
+            got=f"what {there.verb} left of {there.data.get('name')}",
+            do="choose another place with --output",
+        )
+
+
+def _record_in(folder: Path) -> Record | None:
+    """The record of what was done there, if there is one that can be read."""
+    try:
+        return Record.load(folder / "record.json")
+    except (MissingPathError, ArtifactError):
+        return None
 
 
 def slug(record: Record) -> str:

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from regraft.app.console import Bars, Grouped, say, show_json
+from regraft.app.folders import check_folder, check_verb
 from regraft.record import Record
 
 __all__ = ["register"]
@@ -93,6 +94,8 @@ def _pretrain(
     from regraft.graft.pretraining.pretrain import default_config
     from regraft.graft.pretraining.pretrain import pretrain as run_pretrain
 
+    check_folder(output)
+    check_verb(output, "pretrain")
     options["device"] = pick_device(options["device"])
     config = default_config(pretext_of(objective, pixels), **length)
     if lr is not None:
