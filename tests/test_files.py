@@ -44,6 +44,12 @@ def test_new_file_appears_whole_in_folders_made_on_the_way(tmp_path: Path) -> No
     assert names_in(target.parent) == ["result.bin"]
 
 
+def test_a_file_may_be_named_after_what_it_holds(tmp_path: Path) -> None:
+    with atomic_path(tmp_path / "a.bin", lambda written: f"{file_digest(written)[:8]}.bin") as temporary:
+        temporary.write_bytes(b"whole")
+    assert names_in(tmp_path) == [f"{hashlib.sha256(b'whole').hexdigest()[:8]}.bin"]
+
+
 def test_old_file_stands_until_the_end(tmp_path: Path) -> None:
     target = tmp_path / "result.bin"
     target.write_bytes(b"old")

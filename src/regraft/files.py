@@ -7,7 +7,7 @@ import hashlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +17,15 @@ __all__ = ["atomic_path", "canonical_json", "digest", "file_digest", "read_json"
 
 
 @contextlib.contextmanager
-def atomic_path(path: Path) -> Iterator[Path]:
+def atomic_path(path: Path, name: Callable[[Path], str] | None = None) -> Iterator[Path]:
     """Yield a temporary path beside ``path``; on success flush it to disk and rename it onto ``path``.
 
     A reader sees the old file or the whole new one, never a part, also after a crash. On any error
     the temporary file is removed.
+
+    Args:
+        path: of the file.
+        name: its name, of the written file, where that is known only then; otherwise that of ``path``.
 
     Raises:
         StoreError: the folder cannot be written (read-only, full disk).
@@ -29,17 +33,17 @@ def atomic_path(path: Path) -> Iterator[Path]:
     path = Path(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        handle, made = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
         os.close(handle)
-        os.chmod(name, 0o644)  # mkstemp makes it private; the finished file is an ordinary one
+        os.chmod(made, 0o644)  # mkstemp makes it private; the finished file is an ordinary one
     except OSError as error:
         raise _cannot_write(path, error) from error
-    temporary = Path(name)
+    temporary = Path(made)
     try:
         yield temporary
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
-        os.replace(temporary, path)
+        os.replace(temporary, path if name is None else path.with_name(name(temporary)))
     except BaseException as error:
         temporary.unlink(missing_ok=True)
         if isinstance(error, OSError) and not isinstance(error, StoreError):

@@ -30,11 +30,14 @@ def loop_map(value: np.ndarray, size: int | None) -> np.ndarray:
 
 
 @settings(max_examples=60, deadline=None)
-@given(st.integers(1, 9), st.integers(1, 12), st.integers(1, 12), st.one_of(st.none(), st.integers(1, 400)))
-def test_map_equals_loop(c, h, w, size):
+@given(
+    st.integers(1, 9), st.integers(1, 40), st.integers(1, 40), st.one_of(st.none(), st.integers(1, 400)),
+    st.sampled_from([torch.contiguous_format, torch.channels_last]),
+)  # fmt: skip
+def test_map_equals_loop(c, h, w, size, layout):
     value = np.random.default_rng(0).normal(size=(c, h, w))
     pooling = choose_pooling((c, h, w), "map", size)
-    got = pooling(torch.from_numpy(value)[None])[0].numpy()
+    got = pooling(torch.from_numpy(value)[None].contiguous(memory_format=layout))[0].numpy()
     assert got.shape == (pooling.width((c, h, w)),)
     np.testing.assert_allclose(got, loop_map(value, size), atol=1e-12)
 

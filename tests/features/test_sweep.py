@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import resource
 import shutil
 import signal
 import subprocess
@@ -317,6 +318,20 @@ def test_refusals(cache, monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=10))
     with pytest.raises(StoreError, match="too small"):
         sweep(network, manifest, wanted, cache=cache)
+
+
+def test_a_shard_that_the_disk_refuses_is_told_and_leaves_nothing(cache):
+    """As a full disk does: the system itself refuses the bytes, beyond so many in one file."""
+    network, manifest = toy_network(), toy_manifest(600)
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        with pytest.raises(StoreError, match=r"cannot write .*00000000-00000600.*File too large"):
+            sweep(network, manifest, plan(network, [ALL]), cache=cache, batch_size=600)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not [path for path in cache.rglob("*") if path.suffix in (".part", ".safetensors")]
+    assert sweep(network, manifest, plan(network, [ALL]), cache=cache, batch_size=600).computed_rows == 600
 
 
 CHILD = """

@@ -3,7 +3,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regraft.linear import Cast, Dense, Kept, Matrix, Scaled, ShapeError, Stacked, Taken, UnitRows
+from regraft.linear import Cast, Dense, Kept, Matrix, Scaled, ShapeError, SignedRoot, Stacked, Taken, UnitRows
 from regraft.linear.checks import as_index
 
 
@@ -146,3 +146,14 @@ def test_a_wrong_index_is_refused(index):
 def test_what_is_no_matrix_is_refused(make):
     with pytest.raises(ShapeError):
         make()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.float16, torch.bfloat16])
+def test_signed_roots_square_back_and_leave_the_matrix_as_it_is(dtype):
+    plain = torch.tensor([[4.0, -9.0, 0.0, -0.0], [0.25, 1e-6, -1e-6, 6e4]]).to(dtype)
+    before = plain.clone()
+    roots = SignedRoot(Dense(plain)).rows(slice(None))
+    assert torch.equal(plain, before)
+    assert roots.dtype == dtype
+    expected = plain.double().sign() * plain.double().abs().sqrt()
+    torch.testing.assert_close(roots.double(), expected, rtol=torch.finfo(dtype).eps, atol=0)

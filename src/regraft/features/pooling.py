@@ -22,6 +22,10 @@ __all__ = ["Cls", "Pooling", "choose_pooling"]
 Cls = Literal["pooled", "only", "apart"]
 Layout = Literal["map", "tokens", "vector"]
 
+# On a processor avg_pool2d takes a half to a quarter of the time of means over reshaped axes below windows so wide, and
+# a third to a twentieth with channels last; above, means are up to three times as fast.
+_WIDE = 12
+
 
 @dataclass(frozen=True)
 class Pooling:
@@ -79,8 +83,9 @@ class Pooling:
             return value.mean((2, 3))
         if self.size == (1, 1):
             return value.flatten(1).clone()
-        # Means over reshaped axes are up to six times as fast as avg_pool2d on a processor.
         (rows, columns), (height, width) = self.windows, self.size
+        if width < _WIDE or not value.is_contiguous():
+            return functional.avg_pool2d(value, self.size)[:, :, :rows, :columns].flatten(1)
         inside = value[:, :, : rows * height, : columns * width]
         return inside.reshape(*value.shape[:2], rows, height, columns, width).mean((3, 5)).flatten(1)
 

@@ -17,7 +17,6 @@ on one disk, can fill a part together.
 from __future__ import annotations
 
 import bisect
-import hashlib
 import math
 import os
 import shutil
@@ -29,9 +28,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save as save_tensors
+from safetensors.torch import save_file
 from torch import Tensor
 
 from regraft.errors import StoreError
@@ -144,10 +143,13 @@ class Part:
                     got=str(tuple(values[block.name].shape)),
                     do="give all rows one input size, or leave this tap out",
                 )
-        content = save_tensors({f"{i:05d}": values[b.name] for i, b in enumerate(self.plan.blocks)})
-        name = f"{start:08d}-{stop:08d}.{hashlib.sha256(content).hexdigest()[:16]}.safetensors"
-        with atomic_path(self.path / name) as temporary:
-            temporary.write_bytes(content)
+        span = f"{start:08d}-{stop:08d}"
+        named = self.path / f"{span}.safetensors"
+        with atomic_path(named, lambda written: f"{span}.{file_digest(written)[:16]}.safetensors") as temporary:
+            try:
+                save_file({f"{i:05d}": values[b.name] for i, b in enumerate(self.plan.blocks)}, temporary)
+            except SafetensorError as error:  # it has no errno, and what was given it can be written
+                raise OSError(str(error)) from error
 
     def finish(self, about: Mapping[str, Any]) -> None:
         """Write ``done.json``: the part is complete.

@@ -163,8 +163,12 @@ def _write(
     part: Part, window: Sequence[tuple[int, int]], cut: Sequence[Sequence[int]], values: Sequence[dict[str, Tensor]]
 ) -> None:
     """The shards of a window, each with its own rows in order, from batches that held them in another."""
-    back = torch.argsort(torch.tensor([row for rows in cut for row in rows]))
-    whole = {name: torch.cat([some[name] for some in values])[back] for name in values[0]}
+    order = torch.tensor([row for rows in cut for row in rows])
+    if len(values) == 1 and bool((order.diff() > 0).all()):
+        whole = {name: value.contiguous() for name, value in values[0].items()}
+    else:
+        back = torch.argsort(order)
+        whole = {name: torch.cat([some[name] for some in values])[back] for name in values[0]}
     at = 0
     for start, stop in window:
         part.write(start, stop, {name: value[at : at + stop - start] for name, value in whole.items()})

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -127,7 +128,13 @@ class SignedRoot:
     def rows(self, index: slice | Tensor) -> Tensor:
         """Return the roots of the rows."""
         rows = self.matrix.rows(index)
-        return rows.sign() * rows.abs().sqrt()
+        roots = rows.abs()
+        if roots.device.type == "cpu" and roots.dtype in (torch.float32, torch.float64):
+            # torch's takes ten times as long at zeros, of which a ReLU leaves many
+            np.sqrt(roots.numpy(), out=roots.numpy())
+        else:
+            roots.sqrt_()
+        return roots.copysign_(rows)
 
 
 class Taken:
