@@ -1,11 +1,13 @@
-"""Factorisations in place, by LAPACK, against torch."""
+"""Factorisations in place, by LAPACK, against torch; and how many threads there are."""
 
 from __future__ import annotations
+
+import threading
 
 import pytest
 import torch
 
-from regraft.heads.products import cholesky, cholesky_apply, cholesky_inverse, triangular_solve
+from regraft.heads.products import cholesky, cholesky_apply, cholesky_inverse, one_torch_thread, triangular_solve
 
 
 def positive(size: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -47,3 +49,39 @@ def test_only_the_lower_triangle_is_read_and_the_upper_one_outlives_a_failure() 
     again = matrix.clone()
     assert cholesky(again) is None
     assert torch.equal(again.triu(1), matrix.triu(1))
+
+
+def test_one_torch_thread_is_of_this_thread_and_gives_the_others_back() -> None:
+    before = torch.get_num_threads()
+    try:
+        seen: list[int] = []
+
+        @one_torch_thread()
+        def alone() -> int:
+            return torch.get_num_threads()
+
+        def other() -> None:
+            torch.get_num_threads()  # a thread's first use takes what was set last by any
+            torch.set_num_threads(2)
+            ready.set()
+            inside.wait(10)
+            seen.append(torch.get_num_threads())
+            seen.append(alone())
+            seen.append(torch.get_num_threads())
+
+        ready, inside = threading.Event(), threading.Event()
+        worker = threading.Thread(target=other)
+        worker.start()
+        ready.wait(10)
+        torch.set_num_threads(3)
+        with one_torch_thread(), one_torch_thread():
+            assert alone() == torch.get_num_threads() == 1
+            inside.set()
+            worker.join()
+        assert seen == [2, 1, 2]
+        assert torch.get_num_threads() == 3
+        with pytest.raises(ZeroDivisionError), one_torch_thread():
+            _ = 1 / 0
+        assert torch.get_num_threads() == 3
+    finally:
+        torch.set_num_threads(before)

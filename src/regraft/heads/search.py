@@ -13,6 +13,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.calibration import link, temperatures
 from regraft.heads.metrics import higher_is_better, resampled
+from regraft.heads.products import one_torch_thread
 from regraft.heads.response import Response
 from regraft.record import Candidate
 
@@ -74,6 +75,7 @@ class Judge:
         self.tables = (kept_folds[None] == torch.unique(kept_folds)[:, None]).to(torch.float64).numpy()
         self.sign = 1.0 if higher_is_better(metric) else -1.0
 
+    @one_torch_thread()
     def trials(
         self, form: str, strengths: Sequence[float], logits: Tensor, centres: Sequence[Tensor | None]
     ) -> list[Trial]:

@@ -16,6 +16,7 @@ from regraft.heads.l2.model import Basis
 from regraft.heads.l2.ridge import ridge_fit, ridge_path
 from regraft.heads.l2.streamed import Streamed
 from regraft.heads.losses import LOSSES, Loss
+from regraft.heads.products import one_torch_thread
 from regraft.heads.readout import Status
 from regraft.heads.response import Response
 from regraft.linear import Blocks, Cast, Design, FeatureDesign
@@ -113,6 +114,7 @@ class Eigen(Fitter):
         """The basis for the search: fits that are only scored need no more than float32."""
         return self.basis.to(torch.float32)
 
+    @one_torch_thread()
     def out_of_fold(self, form: str, strengths: Sequence[float]) -> tuple[Tensor, list[Tensor | None]]:
         """Closed form for ridge; all folds together for logistic."""
         penalties = [s * self.basis.scale for s in strengths]
@@ -124,6 +126,7 @@ class Eigen(Fitter):
         cells = [self.path.fit(penalty) for penalty in penalties]
         return torch.stack([cell.out_of_fold for cell in cells]), [cell.centre for cell in cells]
 
+    @one_torch_thread()
     def refit(self, form: str, strength: float, start: Tensor | None) -> Found:
         """In float64."""
         penalty = strength * self.basis.scale
