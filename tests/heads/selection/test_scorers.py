@@ -17,6 +17,7 @@ from regraft.heads.selection.relevance import fold_tasks, panel_scores
 from regraft.heads.selection.scorers import ByLayer, FirstGradient, Offset, RandomScores, Relevance, Stability, Variance
 from regraft.heads.sparse.layers import LayerLasso
 from regraft.heads.sparse.problem import data_term
+from regraft.linear import Dense, FeatureDesign
 
 from .test_selection import normalised, unit_design
 from .test_selection_search import design_of as planted_design
@@ -314,6 +315,29 @@ def test_constant_features_one_class_in_a_fold_and_more_classes_than_rows(scorer
     many = classes_of(np.arange(20) % 15, 30)
     found = scores_of(scorer, design_of(x, 30, cuts=2), many, torch.arange(20) % 2)
     assert bool(torch.isfinite(found).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_layers_of_rows_that_are_alike_are_out_at_once(dtype):
+    """A Gram of alike rows, centred, is rounding; a path that follows it takes all its steps."""
+    rng = np.random.default_rng(0)
+    codes = rng.integers(3, size=60)
+    alike = np.repeat(rng.normal(size=(1, 400)), 60, axis=0)
+    told: list = []
+    scorer, folds = LayerGroups(told=told.append), torch.arange(60) % 3
+
+    def scores(*blocks):
+        layers = {f"layer{i}": Dense(torch.tensor(block).to(dtype)) for i, block in enumerate(blocks)}
+        return scores_of(scorer, FeatureDesign(layers, 3), classes_of(codes), folds)
+
+    scores(alike, alike[:, :300])
+    assert {status.iterations for status in told} == {0}
+    assert all(status.converged for status in told)
+    knows = rng.normal(size=(60, 50)) + np.eye(3)[codes] @ rng.normal(size=(3, 50))
+    found = scores(alike, knows)  # beside one that tells rows apart
+    assert set(torch.topk(found[3, 1], 50).indices.tolist()) == set(range(400, 450))
+    faint = scores(alike + 0.01 * knows @ rng.normal(size=(50, 400)))  # a hundredth of the features differs
+    assert float(faint[3, 1].max()) > 0
 
 
 def test_what_does_not_fit_is_refused():

@@ -28,6 +28,8 @@ __all__ = ["ExactGroupLasso", "LayerGroups"]
 
 #: Most bytes of layers' Gram matrices that are held.
 _GRAM_BYTES = 2**32
+#: Squares about the mean of so many roundings of the squares themselves are rounding.
+_BLUR = 8
 
 
 @dataclass(frozen=True)
@@ -148,6 +150,8 @@ class LayerGroups:
             block = gram[rows[:, None], rows[None]]
             means = block @ share
             part.copy_(block - means[:, None] - means[None] + share @ means)
+            if part.trace() <= _BLUR * torch.finfo(part.dtype).eps * block.trace():
+                part.zero_()  # its rows are alike but for rounding, which a path would follow in steps without end
         path = LayerLasso(mine, sizes, fit)
         return [(path.solve(part * path.largest, self.tol), varied) for part in self.shares]
 
