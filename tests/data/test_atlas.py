@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image, TiffImagePlugin
 
-from regraft.data.maps import read_map
+from regraft.data.atlas import read_map
 from regraft.errors import DataError, MissingPathError
 
 CELLS = np.array([[0.1, 0.2, np.nan], [-9999.0, 0.5, 0.6]], dtype=np.float32)
