@@ -35,12 +35,12 @@ def atomic_path(path: Path, name: Callable[[Path], str] | None = None) -> Iterat
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, made = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
         os.close(handle)
-        os.chmod(made, 0o644)  # mkstemp makes it private; the finished file is an ordinary one
     except OSError as error:
         raise _cannot_write(path, error) from error
     temporary = Path(made)
     try:
         yield temporary
+        os.chmod(temporary, 0o644)  # mkstemp makes it private, as some writers do; the finished file is an ordinary one
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
         os.replace(temporary, path if name is None else path.with_name(name(temporary)))

@@ -60,6 +60,8 @@ def test_every_tap_in_one_pass_with_reused_in_place_relu(cache):
             value = torch.nn.functional.avg_pool2d(value, 6 // n)
         torch.testing.assert_close(got, value.flatten(1), atol=1e-6, rtol=1e-5)
     assert store.computed_rows == 30
+    files = [path for path in cache.rglob("*") if path.is_file()]
+    assert {path.stat().st_mode & 0o777 for path in files} == {0o644}  # another user's process may read them
     assert store.flops == 30 * network.flops(torch.zeros(1, 3, 6, 6))
 
 
