@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 import subprocess
 import sys
 import textwrap
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -269,6 +271,13 @@ def examples() -> list[Any]:
 def test_python_examples_with_assertions_hold(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(example, "example", "exec"), {"__name__": "example"})
+
+
+def test_the_count_of_measured_rows_is_that_of_the_results() -> None:
+    results = [json.loads(text_of(name)) for name in tracked() if re.fullmatch(r"papers/\d+/[^/]+\.mini\.json", name)]
+    count = Counter(result["status"] for result in results)
+    told = f"So far {len(results)} are measured at scale mini: {count['pass']} pass, {count['fail']} fail, "
+    assert told + f"{count['fragile-fail']} fragile-fail." in text_of("docs/reproduction.md")
 
 
 @pytest.mark.parametrize("first", ["regraft.GraftClassifier", "regraft.adapt"])
