@@ -135,7 +135,7 @@ def test_forbidden_words_are_found() -> None:
     samples = ("see /wo" + "rk/x", "from https://files.python" + "hosted.org/x", "# TO" + "DO: later")
     for pattern, sample in zip(FORBIDDEN.values(), samples, strict=True):
         assert pattern.search(sample)
-        assert not pattern.search("docs/framework/ro" + "ot/work.md says what is to be done")
+        assert not pattern.search("frame" + "wo" + "rk/x says what is to be done")
 
 
 @pytest.mark.parametrize("what", FORBIDDEN)

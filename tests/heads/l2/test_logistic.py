@@ -77,7 +77,8 @@ def test_softmax_fits_equal_scikit_learn(shape, way, penalty) -> None:
     )
     w, intercept = lifted(model, x, v, b)
     assert float(fit.residual.max()) <= 1e-7
-    oracle = LogisticRegression(C=1 / (penalty * weights.sum()), tol=1e-10, max_iter=20000).fit(x, codes, weights)
+    # its L-BFGS ends where the loss no longer falls, on some processors 2e-3 from the optimum
+    oracle = LogisticRegression(C=1 / (penalty * weights.sum()), tol=1e-10, solver="newton-cg").fit(x, codes, weights)
     np.testing.assert_allclose(w.T, oracle.coef_, atol=1e-4)
     centred = oracle.intercept_ - oracle.intercept_.mean()
     np.testing.assert_allclose(intercept - intercept.mean(), centred, atol=1e-4 * (1 + np.abs(centred).max()))
