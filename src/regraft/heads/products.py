@@ -1,16 +1,15 @@
 """Products and factorisations on one core, by the library that is fastest at them.
 
-Torch multiplies bfloat16 fastest, on processors with instructions for it; on others its loops are eight to thirty times
-as slow as float32, so there bfloat16 is only how features are stored, and products are taken in float32. Float32 and
-float64 go through NumPy and SciPy, whose OpenBLAS is several times as fast as the MKL in torch on processors that are
-not Intel's, and no slower on theirs.
+Float32 and float64 go through NumPy and SciPy, whose OpenBLAS is several times as fast as the MKL in torch on
+processors that are not Intel's, and little slower on theirs. Bfloat16 and float16 are only how features are stored:
+torch's products of bfloat16 take eight to thirty times as long as those of float32 on processors without instructions
+for it, and twice as long on those with AVX-512's.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 
 import numpy as np
 import torch
@@ -28,24 +27,13 @@ __all__ = [
     "cholesky_solve",
     "eigen",
     "mirror",
-    "multiplies_bfloat16",
     "multiply",
     "one_blas_thread",
     "one_torch_thread",
     "triangular_solve",
 ]
 
-# few enough that the factors stay in the cache, and that a bfloat16 product is rounded often, not coarsely
-_COLUMNS = 1024
 _PARTS = 4
-_INSTRUCTIONS = ("amx_bf16", "avx512_bf16", "bf16", "sve_bf16")
-
-
-@cache
-def multiplies_bfloat16() -> bool:
-    """Whether this processor has instructions for products in bfloat16."""
-    known = torch.cpu.get_capabilities()
-    return any(bool(known.get(name)) for name in _INSTRUCTIONS)
 
 
 @contextmanager
@@ -75,13 +63,11 @@ def one_torch_thread() -> Iterator[None]:
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """A B of matrices of one dtype; of bfloat16 ones in float32 where the processor has no instructions for them."""
+    """A B of matrices of one dtype, float32 or float64; of narrower ones in float32."""
     if a.dtype in (torch.float32, torch.float64):
         with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is refused where it is known by name
             return torch.from_numpy(a.numpy() @ b.numpy())
-    if a.dtype == torch.bfloat16 and not multiplies_bfloat16():
-        return multiply(a.float(), b.float())
-    return a @ b
+    return multiply(a.float(), b.float())
 
 
 def _parts(rows: int) -> list[slice]:
@@ -90,24 +76,10 @@ def _parts(rows: int) -> list[slice]:
 
 
 def add_product(out: Tensor, rows: Tensor) -> None:
-    """Add X Xᵀ to the upper triangle of ``out`` (N × N, contiguous), for X (N, k) of its dtype or bfloat16.
+    """Add X Xᵀ to the upper triangle of ``out`` (N × N, contiguous), for X (N, k) of its dtype, float32 or float64.
 
-    What is below the diagonal is left undefined, for :func:`mirror`.
+    What is below the diagonal is left undefined, for :func:`mirror`. The upper triangle in C order is BLAS's lower one.
     """
-    if rows.dtype == out.dtype:
-        _add_symmetric(out, rows)
-        return
-    for start in range(0, rows.shape[1], _COLUMNS):
-        x = rows[:, start : start + _COLUMNS]
-        if not multiplies_bfloat16():
-            _add_symmetric(out, x.to(out.dtype))
-            continue
-        for part in _parts(len(out)):
-            out[part, part.start :].add_(multiply(x[part], x[part.start :].T))
-
-
-def _add_symmetric(out: Tensor, rows: Tensor) -> None:
-    """Half of a product, as BLAS has it: the upper triangle in C order is its lower one."""
     syrk = dsyrk if rows.dtype == torch.float64 else ssyrk
     if rows.T.is_contiguous():
         syrk(1.0, rows.numpy(), beta=1.0, c=out.numpy().T, trans=0, lower=1, overwrite_c=1)

@@ -10,7 +10,7 @@ from regraft.linear.features import FeatureDesign
 from regraft.linear.krylov import Outcome, cg, jacobi
 from regraft.linear.lanczos import Eigenvalues, Which, lanczos
 from regraft.linear.lowrank import LowRank, nystrom, pivoted_cholesky
-from regraft.linear.matrix import Cast, Dense, Kept, Matrix, Scaled, SignedRoot, Stacked, Taken, UnitRows
+from regraft.linear.matrix import Cast, Dense, Kept, Matrix, Scaled, SignedRoot, Stacked, Taken, UnitRows, columns_of
 from regraft.linear.operator import Identity, Operator, Tagged
 from regraft.linear.quadrature import Density, spectral_density
 from regraft.linear.solve import solve
@@ -48,6 +48,7 @@ __all__ = [
     "UnitRows",
     "Which",
     "cg",
+    "columns_of",
     "deflated_trace",
     "jacobi",
     "lanczos",

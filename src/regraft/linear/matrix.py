@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regraft.linear.checks import Index, ShapeError, as_index, check_float
 
-__all__ = ["Cast", "Dense", "Kept", "Matrix", "Scaled", "SignedRoot", "Stacked", "Taken", "UnitRows"]
+__all__ = ["Cast", "Dense", "Kept", "Matrix", "Scaled", "SignedRoot", "Stacked", "Taken", "UnitRows", "columns_of"]
 
 _READ_BYTES = 32 * 2**20
 """How much of a wider matrix is read at once where only some of its columns are kept."""
@@ -200,6 +200,13 @@ class Kept:
             part = slice(first + start, first + stop) if isinstance(index, slice) else index[start:stop]
             torch.index_select(self.matrix.rows(part), 1, columns, out=out[start:stop])
         return out
+
+
+def columns_of(matrix: Matrix, columns: Index) -> Matrix:
+    """Some columns of a matrix, as :class:`Kept`; what is done to each entry alone is done to them alone."""
+    if isinstance(matrix, SignedRoot):
+        return SignedRoot(columns_of(matrix.matrix, columns))
+    return Kept(matrix, columns)
 
 
 class Scaled:

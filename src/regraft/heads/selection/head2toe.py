@@ -64,11 +64,10 @@ def select(
     penalties are cross-validated (features again chosen inside each fold), and the head is refitted on all rows
     with the features that all rows choose.
 
-    Above 65,536 features the cells' Grams are of features rounded to bfloat16, and sets of more than 3,072 features are
-    sampled (see :func:`regraft.heads.selection.nested.steps`); the cross-validation of the chosen cell is over at most
-    16,384 of the kept columns, the final head over all of them as they are. Above 4,000 rows the cells are compared on
-    4,000 of them, drawn with ``seed`` in the classes' proportions; the chosen cell is scored, validated and fitted on
-    all.
+    Sets of more than 3,072 features are sampled (see :func:`regraft.heads.selection.nested.steps`), and above 65,536
+    features so is the scores' Gram; the cross-validation of the chosen cell is over at most 16,384 of the kept columns,
+    the final head over all of them. Above 4,000 rows the cells are compared on 4,000 of them, drawn with ``seed`` in
+    the classes' proportions; the chosen cell is scored, validated and fitted on all.
 
     Args:
         designs: by key, as cells and the selection name it (the target size, say); features by layer, normally with

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.readout import Solution
-from regraft.linear import FeatureDesign, Kept, Matrix, UnitRows
+from regraft.linear import FeatureDesign, Matrix, UnitRows, columns_of
 
 __all__ = ["FRACTIONS", "Cell", "Selection", "keep", "kept_count", "kept_design", "ranking", "stored_bytes"]
 
@@ -171,9 +171,9 @@ def kept_design(design: FeatureDesign, columns: Mapping[str, Tensor], normalise:
         if normalise:
             # unit norm over the kept features is the same whether or not the row was scaled before
             inner = matrix.matrix if isinstance(matrix, UnitRows) else matrix
-            matrices[name] = UnitRows(Kept(inner, columns[name]))
+            matrices[name] = UnitRows(columns_of(inner, columns[name]))
         else:
-            matrices[name] = Kept(matrix, columns[name])
+            matrices[name] = columns_of(matrix, columns[name])
     return FeatureDesign(matrices, design.n_outputs, device=design.device)
 
 

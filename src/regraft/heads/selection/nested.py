@@ -121,7 +121,7 @@ class Nested:
         self.panel, self.columns = panel, columns
         rows = panel.n_rows
         self.running, self.before, self.after = (torch.empty(rows, rows, dtype=panel.dtype) for _ in range(3))
-        self.wide, self.narrow = torch.empty(0, rows, dtype=panel.dtype), torch.empty(0, rows, dtype=torch.bfloat16)
+        self.wide = torch.empty(0, rows, dtype=panel.dtype)
 
     def heads(self, plan: Sequence[Step]) -> Iterator[tuple[Columnwise | Kernelwise, Columnwise | Kernelwise]]:
         """Yield (before, after) for every step; their memory is overwritten by the next."""
@@ -142,9 +142,9 @@ class Nested:
                 found = self.columns.take(new, self.wide)
                 if step.weight != 1:
                     found[len(new) - len(step.new) :] *= step.weight**0.5
-                self._add(self.running, found, step.count)
+                add_product(self.running, found.T)
             pending = []
-            self._add(self.after.zero_(), self._normed(self.columns.take(kept, self.wide), step), step.count)
+            add_product(self.after.zero_(), self._normed(self.columns.take(kept, self.wide), step).T)
             check_gram(self.after)
             yield Kernelwise(mirror(self.before.copy_(self.running))), Kernelwise(mirror(self.after))
 
@@ -157,12 +157,4 @@ class Nested:
     def _reserve(self, columns: int) -> None:
         # memory that is asked for anew costs a page fault every 4 KiB, more than what is done with it
         if len(self.wide) < columns:
-            self.wide, self.narrow = (old.new_empty(columns, old.shape[1]) for old in (self.wide, self.narrow))
-
-    def _add(self, out: Tensor, columns: Tensor, count: int) -> None:
-        if self.panel.rounds(count):
-            # bfloat16 products round to 3 digits: around zero, not around what all rows have in common, or rows
-            # that are much alike leave a Gram of rounding errors. The free intercept makes the shift harmless.
-            columns -= columns.mean(1, keepdim=True)
-            columns = self.narrow[: len(columns)].copy_(columns)
-        add_product(out, columns.T)
+            self.wide = self.wide.new_empty(columns, self.wide.shape[1])

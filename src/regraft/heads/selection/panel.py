@@ -1,9 +1,7 @@
 """Features as a search over columns reads them: layer by layer, every row.
 
-Wide designs are read anew for every pass, into one buffer of the widest layer, so memory stays flat (and it takes no
-longer: memory that is asked for anew costs more than reading what is in memory again). They are rounded to bfloat16,
-and so are the factors of large Grams (products of up to 1,024 columns are accumulated in float32 and rounded once,
-sums over them stay in float32). That is for ranking and comparing; what is kept is fitted on the features as they are.
+Wide designs are read anew for every pass, what does not lie in memory into one buffer of the widest layer, so memory
+stays flat (and it takes no longer: memory that is asked for anew costs more than reading what is in memory again).
 """
 
 from __future__ import annotations
@@ -11,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.products import add_product, mirror, multiplies_bfloat16, multiply
-from regraft.linear import FeatureDesign, UnitRows
+from regraft.heads.products import add_product, mirror, multiply
+from regraft.heads.selection.layer import Layer
+from regraft.linear import Dense, FeatureDesign
 
 __all__ = ["EXACT_COLUMNS", "KERNEL_COLUMNS", "Columns", "Panel", "check_columns", "check_gram", "every", "unit"]
 
@@ -25,10 +23,8 @@ __all__ = ["EXACT_COLUMNS", "KERNEL_COLUMNS", "Columns", "Panel", "check_columns
 EXACT_COLUMNS = 65_536
 #: Grams for the heads on a chosen set of features are of up to this many of its columns.
 KERNEL_COLUMNS = 16_384
-#: Bfloat16 Grams of fewer columns than about this are not positive definite.
-_ROUNDED_FROM = 2048
+_NONE = torch.empty(0, dtype=torch.long)
 _COLUMNS = 1024
-_CHUNK = 2**19
 
 
 def unit(squares: Tensor) -> Tensor:
@@ -43,23 +39,6 @@ def every(index: Tensor, stride: int) -> Tensor:
     return index[max(0, min(stride, len(index)) - 1) // 2 :: stride]
 
 
-def _every(x: Tensor, first: int, stride: int) -> Tensor:
-    """Every so many columns, gathered."""
-    if x.dtype != torch.bfloat16:
-        return x[:, first::stride].contiguous()
-    return torch.from_numpy(np.ascontiguousarray(x.view(torch.int16).numpy()[:, first::stride])).view(x.dtype)
-
-
-def _centred(rows: Tensor) -> Tensor:
-    """X minus its column means, in bfloat16.
-
-    Products in bfloat16 keep 3 digits: rows that are much alike would leave a Gram of rounding errors,
-    indefinite beyond any small penalty. A head with a free intercept does not see the shift.
-    """
-    wide = rows.float()
-    return wide.sub_(wide.mean(0)).to(torch.bfloat16)
-
-
 @dataclass(frozen=True, eq=False)
 class Columns:
     """Some columns of all layers, gathered: ``values`` (k, N) for the ascending indices ``index`` (k,)."""
@@ -68,12 +47,9 @@ class Columns:
     values: Tensor
 
     def take(self, wanted: Tensor, out: Tensor) -> Tensor:
-        """Write (len(wanted), N) into the first rows of ``out``, float32 or float64, and return these."""
+        """Write (len(wanted), N) into the first rows of ``out``, of the same dtype, and return these."""
         place = torch.searchsorted(self.index, wanted.contiguous())
-        here = out[: len(wanted)]
-        if self.values.dtype == out.dtype:
-            return torch.index_select(self.values, 0, place, out=here)
-        return here.copy_(torch.index_select(self.values, 0, place))
+        return torch.index_select(self.values, 0, place, out=out[: len(wanted)])
 
 
 class Panel:
@@ -93,49 +69,34 @@ class Panel:
             raise SolverError("the design has no column", do="choose at least one layer")
         self.held = self.width <= EXACT_COLUMNS
         self.dtype = torch.float64 if self.held and design.dtype == torch.float64 else torch.float32
-        self._memory: dict[str, Tensor] = {}
-        self._units: dict[str, Tensor] = {}
+        self._layers: dict[str, Layer] = {}
         self._grams: dict[int, Tensor] = {}
 
     def layers(self) -> Iterator[tuple[str, int, Tensor]]:
         """Yield (name, index of its first column, (N, d_l)) of layers with columns; valid until the next one."""
-        start, buffer = 0, None
+        buffer = self._buffer()
+        for name, start, layer in self._read():
+            values, scale = layer.stored(buffer)
+            yield name, start, values if scale is None else layer.scaled(buffer)
+
+    def _read(self) -> Iterator[tuple[str, int, Layer]]:
+        start = 0
         for name, width in self.widths.items():
-            if width and self.held:
-                if name not in self._memory:
-                    self._memory[name] = self._read(name, torch.empty(self.n_rows, width, dtype=self.dtype))
-                yield name, start, self._memory[name]
-            elif width:
-                if buffer is None:
-                    buffer = torch.empty(self.n_rows * max(self.widths.values()), dtype=torch.bfloat16)
-                yield name, start, self._read(name, buffer[: self.n_rows * width].view(self.n_rows, width))
+            if width:
+                yield name, start, self._layers.get(name) or self._open(name)
             start += width
 
-    def _read(self, name: str, out: Tensor) -> Tensor:
-        matrix = self.design.matrices[name]
-        inner = matrix.matrix if isinstance(matrix, UnitRows) else matrix
-        if inner is not matrix and name not in self._units:
-            self._units[name] = torch.empty(self.n_rows, 1, dtype=torch.float64)
-            known = False
-        else:
-            known = True
-        step = max(1, _CHUNK // out.shape[1])  # small enough to be normalised in the cache
-        for start in range(0, self.n_rows, step):
-            part = slice(start, min(start + step, self.n_rows))
-            rows = inner.rows(part).to(out.device)
-            if inner is not matrix:
-                rows = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
-                if not known:
-                    self._units[name][part] = _inverse_norms(rows)
-                scale = self._units[name][part]
-                # what cannot be scaled by one number in range is left to the matrix
-                rows = rows * scale.to(rows.dtype) if bool(torch.isfinite(scale).all()) else matrix.rows(part)
-            out[part].copy_(rows)
-        return out
+    def _open(self, name: str) -> Layer:
+        layer = Layer(self.design.matrices[name], self.dtype)
+        if self.held:
+            room = torch.empty(self.n_rows * self.widths[name], dtype=self.dtype)
+            layer = Layer(Dense(layer.scaled(room)), self.dtype)
+        self._layers[name] = layer
+        return layer
 
-    def rounds(self, columns: int) -> bool:
-        """Whether a Gram of that many columns is multiplied in bfloat16."""
-        return self.dtype == torch.float32 and columns > _ROUNDED_FROM and multiplies_bfloat16()
+    def _buffer(self) -> Tensor:
+        """Room for the widest layer, which takes memory once it is written to."""
+        return torch.empty(self.n_rows * max(self.widths.values()), dtype=self.dtype)
 
     def gram(self, limit: int | None = None) -> Tensor:
         """K = Σ_l X_l X_lᵀ (N × N), from at most about ``limit`` columns, by default 65,536.
@@ -150,18 +111,11 @@ class Panel:
         if stride in self._grams:
             return self._grams[stride]
         out = torch.zeros(self.n_rows, self.n_rows, dtype=self.dtype)
-        for _, _, x in self.layers():
-            width = x.shape[1]
-            if stride > 1:
-                x = _every(x, (min(stride, width) - 1) // 2, stride)
-            x = _centred(x) if x.dtype == torch.bfloat16 and multiplies_bfloat16() else x
-            weight = width / x.shape[1]
-            if weight == 1:
-                add_product(out, x)
-            else:
-                part = torch.zeros_like(out)
-                add_product(part, x)
-                out.add_(part, alpha=weight)
+        for _, _, layer in self._read():
+            columns = torch.arange(layer.shape[1])
+            used = every(columns, stride)
+            x = layer.some(used)
+            add_product(out, x if stride == 1 else x.mul_((len(columns) / len(used)) ** 0.5))
         check_gram(out)
         self._grams[stride] = mirror(out)
         return out
@@ -179,18 +133,21 @@ class Panel:
         """
         strides = [1 if limit is None else max(1, -(-sum(map(len, choice.values())) // limit)) for choice in choices]
         out = [torch.zeros(self.n_rows, self.n_rows, dtype=self.dtype) for _ in choices]
-        rounds = [not self.held and self.rounds(sum(map(len, choice.values()))) for choice in choices]
-        for name, _, x in self.layers():
-            for gram, choice, stride, rounded in zip(out, choices, strides, rounds):
-                if name not in choice or not len(choice[name]):
+        for name, _, layer in self._read():
+            used = [every(choice.get(name, _NONE), stride) for choice, stride in zip(choices, strides)]
+            together = torch.unique(torch.cat(used))
+            if not len(together):
+                continue
+            x = layer.some(together)
+            for gram, choice, columns in zip(out, choices, used):
+                if not len(columns):
                     continue
-                used = every(choice[name], stride)
-                chosen = torch.index_select(x, 1, used).to(self.dtype)
+                chosen = torch.index_select(x, 1, torch.searchsorted(together, columns.contiguous()))
                 if normalise:
                     chosen *= unit(chosen.square().sum(1))[:, None]
-                elif len(used) < len(choice[name]):
-                    chosen *= (len(choice[name]) / len(used)) ** 0.5
-                add_product(gram, _centred(chosen) if rounded else chosen)
+                elif len(columns) < len(choice[name]):
+                    chosen *= (len(choice[name]) / len(columns)) ** 0.5
+                add_product(gram, chosen)
         for gram in out:
             check_gram(gram)
             mirror(gram)
@@ -198,19 +155,11 @@ class Panel:
 
     def collect(self, index: Tensor, order: Tensor) -> Columns:
         """Gather columns by ascending indices through all layers, in one pass, with the rows in a given order."""
-        values: Tensor | None = None
-        rows = order.numpy()
-        for _, start, x in self.layers():
-            if values is None:
-                values = torch.empty(len(index), len(order), dtype=x.dtype)
-            low, high = torch.searchsorted(index, torch.tensor([start, start + x.shape[1]])).tolist()
+        values = torch.empty(len(index), len(order), dtype=self.dtype)
+        for _, start, layer in self._read():
+            low, high = torch.searchsorted(index, torch.tensor([start, start + layer.shape[1]])).tolist()
             if low < high:
-                columns = (index[low:high] - start).numpy()
-                bits = x.view(torch.int16) if x.dtype == torch.bfloat16 else x  # NumPy gathers faster, but no bfloat16
-                found = torch.from_numpy(np.take(np.take(bits.numpy(), columns, axis=1), rows, axis=0))
-                values[low:high] = found.view(x.dtype).T
-        if values is None:
-            raise SolverError("the design has no column", do="choose at least one layer")
+                values[low:high] = layer.some(index[low:high] - start)[order].T
         return Columns(index, values)
 
     def norms(self, duals: Tensor) -> Tensor:
@@ -219,12 +168,18 @@ class Panel:
         Raises:
             SolverError: NaN or infinities.
         """
-        products = _Products(duals, self.dtype if self.held else torch.bfloat16)
+        # each set of weights in its own unit: that keeps squares in range, and one set's rounding from the others
+        peak = duals.abs().amax((1, 2), keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+        dual = (duals / peak).transpose(1, 2).reshape(-1, self.n_rows).to(self.dtype).contiguous()
         out = torch.empty(len(duals), self.width, dtype=self.dtype)
-        for name, begin, x in self.layers():
+        buffer = self._buffer()
+        for name, begin, layer in self._read():
+            x, scale = layer.stored(buffer)
+            left = dual if scale is None else dual * scale.T
             for start in range(0, x.shape[1], _COLUMNS):
-                part = x[:, start : start + _COLUMNS]
-                out[:, begin + start : begin + start + part.shape[1]] = products.squares(part)
+                squares = multiply(left, x[:, start : start + _COLUMNS]).square_()
+                squares = squares.view(len(duals), duals.shape[2], -1).sum(1)
+                out[:, begin + start : begin + start + squares.shape[1]] = squares
             here = out[:, begin : begin + x.shape[1]].sqrt_()
             if not bool(torch.isfinite(here.sum())):
                 raise SolverError(
@@ -232,34 +187,7 @@ class Panel:
                     expected="finite numbers",
                     do="look for unreadable inputs or a network that overflows in this dtype",
                 )
-        return out.mul_(products.peak.to(self.dtype)[:, None])
-
-
-def _inverse_norms(rows: Tensor) -> Tensor:
-    """1/‖x‖ of rows (n, d), (n, 1), NaN where the squares are out of range."""
-    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
-    sound = (norms >= torch.finfo(rows.dtype).tiny ** 0.5) & (norms < torch.inf)
-    return torch.where(sound, norms.reciprocal(), torch.nan)
-
-
-class _Products:
-    """‖x_iᵀ A_q‖² of columns x_i, for fixed A_q (Q, N, C), each in its own unit ``peak`` (Q,).
-
-    The unit keeps squares in range and one set's rounding from the others.
-    """
-
-    def __init__(self, duals: Tensor, dtype: torch.dtype) -> None:
-        self.shape = duals.shape
-        self.peak = duals.abs().amax((1, 2)).clamp_min(torch.finfo(torch.float32).tiny)
-        scaled = (duals / self.peak[:, None, None]).transpose(1, 2)
-        # a product of bfloat16 factors that is taken in float32 anyway loses nothing of the dual weights
-        dtype = torch.float32 if dtype == torch.bfloat16 and not multiplies_bfloat16() else dtype
-        self.dual = scaled.reshape(-1, duals.shape[1]).to(dtype).contiguous()
-
-    def squares(self, x: Tensor) -> Tensor:
-        """(Q, w) for the columns of x (N, w), in float32, or in float64 for float64."""
-        z = multiply(self.dual, x.to(self.dual.dtype)).to(torch.float64 if x.dtype == torch.float64 else torch.float32)
-        return z.square_().view(self.shape[0], self.shape[2], -1).sum(1)
+        return out.mul_(peak[:, 0].to(self.dtype))
 
 
 def check_columns(columns: Tensor) -> None:

@@ -135,7 +135,7 @@ class LayerGroups:
             )
         out = torch.zeros(layers, panel.n_rows, panel.n_rows, dtype=panel.dtype)
         for gram, (_, _, x) in zip(out, panel.layers()):
-            add_product(gram, x if x.dtype == panel.dtype else x.to(panel.dtype))
+            add_product(gram, x)
             check_gram(gram)
             mirror(gram)
         return out

@@ -52,7 +52,7 @@ def relevance(
     b free, y one-hot (±1 for multilabel, in units of its spread for regression). This stands for the group-lasso
     score of Head2Toe (Evci et al. 2022, Eq. 3), which ranks no better and costs 10,000 times as much.
 
-    Up to 65,536 features and 4,000 rows in the features' own precision; more features from bfloat16 and a Gram
+    Up to 65,536 features and 4,000 rows in the features' own precision; more features in float32, from a Gram
     of 65,536 sampled columns; more rows by :func:`regraft.heads.selection.tall_scores.tall_scores`, exact up to 2,048
     features and from a sample of at most 8,192 above (where outputs have weights of their own: by L-BFGS streaming the
     design).

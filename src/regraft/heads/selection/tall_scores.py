@@ -90,10 +90,8 @@ def _sample(design: FeatureDesign) -> Tensor:
 def _norms(design: FeatureDesign, duals: Tensor) -> Tensor:
     """‖x_iᵀ A_q‖ of every column, (Q, width), from dual weights (Q, N, C); rows are read in chunks, once."""
     count, rows, outputs = duals.shape
-    exact = duals.dtype == torch.float64
     peak = duals.abs().amax((1, 2)).clamp_min(torch.finfo(torch.float32).tiny)
     flat = (duals / peak[:, None, None]).transpose(1, 2).reshape(count * outputs, rows)
-    flat = flat if exact else flat.to(torch.bfloat16)
     out = torch.empty(count, design.width, dtype=duals.dtype)
     start = 0
     for name, width in design.widths.items():

@@ -1,0 +1,75 @@
+"""One layer's features as a search reads them: with as few copies as where they lie allows."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from regraft.linear import Dense, Matrix, UnitRows, columns_of
+
+__all__ = ["Layer"]
+
+_CHUNK = 2**19
+
+
+class Layer:
+    """The rows of a layer, and what brings them to unit norm where the matrix says so.
+
+    Norms are taken once. Then a few columns cost no more than gathering them, and what lies in memory is not copied.
+
+    Args:
+        matrix: (N, d), d ≥ 1.
+        dtype: float32 or float64, to read in.
+
+    Attributes:
+        inner: rows as they are stored.
+        scale: (N, 1), what these are to be multiplied with; None if nothing.
+    """
+
+    def __init__(self, matrix: Matrix, dtype: torch.dtype) -> None:
+        self.shape, self.dtype = matrix.shape, dtype
+        self.inner: Matrix = matrix
+        self.scale: Tensor | None = None
+        if isinstance(matrix, UnitRows):
+            scale = torch.cat([_inverse_norms(matrix.matrix.rows(part), dtype) for part in self._chunks()]).cpu()
+            # what cannot be scaled by one number in range is left to the matrix
+            if bool(torch.isfinite(scale).all()):
+                self.inner, self.scale = matrix.matrix, scale
+
+    def stored(self, buffer: Tensor) -> tuple[Tensor, Tensor | None]:
+        """(N, d), in ``buffer`` unless it lies in memory, and what its rows are still to be multiplied with."""
+        inner = self.inner
+        if isinstance(inner, Dense) and inner.dtype == self.dtype and inner.device.type == "cpu":
+            return inner.tensor, self.scale
+        return self.scaled(buffer), None
+
+    def scaled(self, buffer: Tensor) -> Tensor:
+        """(N, d) in the first numbers of ``buffer``."""
+        out = buffer[: self.shape[0] * self.shape[1]].view(self.shape)
+        for part in self._chunks():
+            rows = out[part].copy_(self.inner.rows(part))
+            if self.scale is not None:
+                rows.mul_(self.scale[part])
+        return out
+
+    def some(self, columns: Tensor) -> Tensor:
+        """(N, k) columns, to be written to; nothing is done to the others."""
+        found = columns_of(self.inner, columns).rows(slice(0, self.shape[0])).to("cpu", self.dtype)
+        return found if self.scale is None else found.mul_(self.scale)
+
+    def _chunks(self) -> list[slice]:
+        step = max(1, _CHUNK // self.shape[1])  # small enough to be worked on in the cache
+        return [slice(start, min(start + step, self.shape[0])) for start in range(0, self.shape[0], step)]
+
+
+def _inverse_norms(rows: Tensor, dtype: torch.dtype) -> Tensor:
+    """1/‖x‖ of rows (n, d) in ``dtype``, (n, 1), zero for a zero row, NaN where the squares leave its range."""
+    wide = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
+    norms = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
+    narrower = torch.finfo(min(dtype, wide.dtype, key=lambda kind: kind.itemsize))
+    least, most = narrower.tiny**0.5, narrower.max**0.5
+    found = torch.where((norms >= least) & (norms <= most), norms.reciprocal(), torch.nan).to(dtype)
+    none = (norms == 0).squeeze(1)
+    if bool(none.any()):
+        found[none] = torch.where(wide[none].abs().amax(1, keepdim=True) == 0, 0.0, torch.nan).to(dtype)
+    return found
