@@ -13,7 +13,7 @@ cross-validation and on 200 rows held out. Beside it, in turn:
 * scikit-learn's LogisticRegressionCV on the last layer, and LogisticRegression on all layers, of the smallest size;
 * the pass that the search follows: a forward pass of ResNet-50 (random weights) at 224 pixels, timed on 64 rows and
   multiplied up to as many as are searched, without decoding;
-* ``overlap``: how much of the top 1 % by exact float32 scores the sampled bfloat16 scores find.
+* ``overlap``: how much of the top 1 % by exact float32 scores the scores from a sampled Gram find.
 
 ``--case wide``: 397 classes × 1,696,552 features of 1,191 rows, stored in bfloat16. ``--case tall``: 10,000 rows ×
 200,000 features, a twelfth and a half of 50,000 × 500,000. Both the search alone.

@@ -63,11 +63,9 @@ def one_torch_thread() -> Iterator[None]:
 
 
 def multiply(a: Tensor, b: Tensor) -> Tensor:
-    """A B of matrices of one dtype, float32 or float64; of narrower ones in float32."""
-    if a.dtype in (torch.float32, torch.float64):
-        with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is refused where it is known by name
-            return torch.from_numpy(a.numpy() @ b.numpy())
-    return multiply(a.float(), b.float())
+    """A B of matrices of one dtype, float32 or float64."""
+    with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is refused where it is known by name
+        return torch.from_numpy(a.numpy() @ b.numpy())
 
 
 def _parts(rows: int) -> list[slice]:

@@ -203,9 +203,11 @@ class Kept:
 
 
 def columns_of(matrix: Matrix, columns: Index) -> Matrix:
-    """Some columns of a matrix, as :class:`Kept`; what is done to each entry alone is done to them alone."""
+    """Some columns of a matrix, as :class:`Kept`; what is done to rows and entries is done to these columns alone."""
     if isinstance(matrix, SignedRoot):
         return SignedRoot(columns_of(matrix.matrix, columns))
+    if isinstance(matrix, Taken):
+        return Taken(columns_of(matrix.matrix, columns), matrix.index)
     return Kept(matrix, columns)
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regraft.heads.selection.layer import Layer
-from regraft.linear import Cast, Dense, SignedRoot, UnitRows, columns_of
+from regraft.linear import Cast, Dense, SignedRoot, Stacked, Taken, UnitRows, columns_of
 
 X = torch.randn(9, 40, generator=torch.Generator().manual_seed(0))
 ZERO = X.clone()
@@ -25,13 +25,17 @@ MATRICES = {
     "unit-root": UnitRows(SignedRoot(Dense(ZERO))),
     "root": SignedRoot(Dense(X)),
     "cast": Cast(Dense(X.half()), torch.float32),
+    "unit-taken": UnitRows(Taken(Dense(torch.cat([X, X])), torch.arange(17, -1, -2))),
+    "unit-taken-root": UnitRows(Taken(SignedRoot(Dense(ZERO)), torch.arange(8, -1, -1))),
+    "unit-lazy": UnitRows(Stacked(Dense(X[:4]), Dense(X[4:]))),
 }
 
 
 @pytest.mark.parametrize("kind", MATRICES)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_every_way_to_read_gives_the_rows_of_the_matrix(kind, dtype, monkeypatch):
-    monkeypatch.setattr("regraft.heads.selection.layer._CHUNK", 100)  # two rows at a time
+    for where in ("_IN_MEMORY", "_ON_DISK"):
+        monkeypatch.setattr(f"regraft.heads.selection.layer.{where}", 100)  # two rows at a time
     matrix = MATRICES[kind]
     exact = matrix.rows(slice(0, 9)).to(dtype)
     tolerance = 1e-2 if matrix.dtype == torch.bfloat16 else 1e-6  # UnitRows rounds its quotients to 16 bits
@@ -44,10 +48,11 @@ def test_every_way_to_read_gives_the_rows_of_the_matrix(kind, dtype, monkeypatch
 
 
 def test_what_lies_in_memory_is_not_copied():
-    values, scale = Layer(UnitRows(Dense(X)), torch.float32).stored(torch.empty(0))
-    assert values.data_ptr() == X.data_ptr()
-    torch.testing.assert_close(scale, 1 / X.norm(dim=1, keepdim=True))
-    assert torch.equal(X, MATRICES["plain"].rows(slice(0, 9)))
+    for matrix, rows in ((Dense(X), X), (Taken(Dense(X), slice(2, 7)), X[2:7])):
+        values, scale = Layer(UnitRows(matrix), torch.float32).stored(torch.empty(0))
+        assert values.data_ptr() == rows.data_ptr()
+        assert values.shape == rows.shape
+        torch.testing.assert_close(scale, 1 / rows.norm(dim=1, keepdim=True))
 
 
 def test_columns_that_are_read_may_be_written_to():
@@ -64,7 +69,7 @@ def test_numbers_that_are_not_finite_stay_so():
     assert layer.some(torch.tensor([1, 7]))[4].isnan().any()
 
 
-@pytest.mark.parametrize("kind", ["root", "unit-root", "unit", "plain"])
+@pytest.mark.parametrize("kind", ["root", "unit-root", "unit-taken", "unit-taken-root", "unit", "plain"])
 def test_columns_of_a_matrix_are_those_of_its_rows(kind):
     matrix, index = MATRICES[kind], torch.tensor([30, 2])
     found = columns_of(matrix, index)

@@ -7,7 +7,7 @@ from tests.heads.problems import classes_of, features, scale_of
 from regraft.errors import SolverError
 from regraft.heads import Response, keep, kept_design, relevance
 from regraft.heads.l2.dual import dual_ridge, gram_scale
-from regraft.heads.products import add_product, mirror, multiply
+from regraft.heads.products import add_product, mirror
 from regraft.heads.selection.kept import kept_count, ranking, stored_bytes
 from regraft.heads.selection.nested import Nested, steps, union
 from regraft.heads.selection.panel import Panel
@@ -270,11 +270,18 @@ def test_products_fill_the_triangle():
         assert torch.equal(out, out.T)
 
 
-def test_a_product_of_narrow_numbers_is_the_float32_product_of_what_is_stored():
-    a, b = (torch.randn(shape, generator=torch.Generator().manual_seed(1)).bfloat16() for shape in ((5, 300), (300, 4)))
-    found = multiply(a, b)
-    assert found.dtype == torch.float32
-    torch.testing.assert_close(found.double(), a.double() @ b.double(), rtol=1e-5, atol=1e-5)
+def test_wide_designs_are_read_scaled_and_sampled_columns_weigh_for_their_neighbours(monkeypatch):
+    monkeypatch.setattr("regraft.heads.selection.panel.EXACT_COLUMNS", 10)
+    x = torch.randn(9, 40, generator=torch.Generator().manual_seed(0)) * torch.arange(1, 10)[:, None]
+    panel = Panel(FeatureDesign({"a": UnitRows(Dense(x[:, :30])), "b": UnitRows(Dense(x[:, 30:]))}, 2))
+    rows = {name: matrix.rows(slice(0, 9)) for name, matrix in panel.design.matrices.items()}
+    for name, _, values in panel.layers():
+        torch.testing.assert_close(values, rows[name])
+    picked = [
+        (whole, whole[:, 1::4]) for whole in rows.values()
+    ]  # every fourth column, from the middle of the first four
+    weighed = sum(whole.shape[1] / part.shape[1] * part @ part.T for whole, part in picked)
+    torch.testing.assert_close(panel.gram(limit=13), weighed)
 
 
 @pytest.mark.parametrize("normalise", [False, True])

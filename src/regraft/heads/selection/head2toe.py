@@ -19,7 +19,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.l2.fitters import fitter
 from regraft.heads.metrics import PROPER
-from regraft.heads.products import one_blas_thread
+from regraft.heads.products import one_blas_thread, one_torch_thread
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import Judge
 from regraft.heads.selection.foldwise import Foldwise, fold_fitters, gathered
@@ -37,6 +37,7 @@ __all__ = ["select"]
 _TIE = 1e-12
 
 
+@one_torch_thread()
 @one_blas_thread()
 def select(
     designs: Mapping[str, FeatureDesign],

@@ -5,11 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regraft.linear import Dense, Matrix, UnitRows, columns_of
+from regraft.linear import Dense, Matrix, Taken, UnitRows, columns_of
 
 __all__ = ["Layer"]
 
-_CHUNK = 2**19
+#: Numbers that are read at once: few enough to be worked on in the cache, or enough to open a file once for many rows.
+_IN_MEMORY, _ON_DISK = 2**19, 2**23
 
 
 class Layer:
@@ -38,9 +39,9 @@ class Layer:
 
     def stored(self, buffer: Tensor) -> tuple[Tensor, Tensor | None]:
         """(N, d), in ``buffer`` unless it lies in memory, and what its rows are still to be multiplied with."""
-        inner = self.inner
-        if isinstance(inner, Dense) and inner.dtype == self.dtype and inner.device.type == "cpu":
-            return inner.tensor, self.scale
+        found = _view(self.inner)
+        if found is not None and found.dtype == self.dtype and found.device.type == "cpu":
+            return found, self.scale
         return self.scaled(buffer), None
 
     def scaled(self, buffer: Tensor) -> Tensor:
@@ -58,8 +59,21 @@ class Layer:
         return found if self.scale is None else found.mul_(self.scale)
 
     def _chunks(self) -> list[slice]:
-        step = max(1, _CHUNK // self.shape[1])  # small enough to be worked on in the cache
+        step = max(1, (_IN_MEMORY if isinstance(_innermost(self.inner), Dense) else _ON_DISK) // self.shape[1])
         return [slice(start, min(start + step, self.shape[0])) for start in range(0, self.shape[0], step)]
+
+
+def _innermost(matrix: Matrix) -> Matrix:
+    while isinstance(inner := getattr(matrix, "matrix", None), Matrix):
+        matrix = inner
+    return matrix
+
+
+def _view(matrix: Matrix) -> Tensor | None:
+    """All rows as they lie in memory, if they lie there one after the other."""
+    if isinstance(matrix, Taken) and isinstance(matrix.matrix, Dense) and bool((matrix.index.diff() == 1).all()):
+        return matrix.rows(slice(0, matrix.shape[0]))
+    return matrix.tensor if isinstance(matrix, Dense) else None
 
 
 def _inverse_norms(rows: Tensor, dtype: torch.dtype) -> Tensor:

@@ -111,11 +111,13 @@ class Panel:
         if stride in self._grams:
             return self._grams[stride]
         out = torch.zeros(self.n_rows, self.n_rows, dtype=self.dtype)
-        for _, _, layer in self._read():
-            columns = torch.arange(layer.shape[1])
-            used = every(columns, stride)
-            x = layer.some(used)
-            add_product(out, x if stride == 1 else x.mul_((len(columns) / len(used)) ** 0.5))
+        if stride == 1:
+            for _, _, x in self.layers():
+                add_product(out, x)
+        else:
+            for _, _, layer in self._read():
+                used = every(torch.arange(layer.shape[1]), stride)
+                add_product(out, layer.some(used).mul_((layer.shape[1] / len(used)) ** 0.5))
         check_gram(out)
         self._grams[stride] = mirror(out)
         return out
