@@ -12,6 +12,7 @@ large and is swept again in seconds.
 
 from __future__ import annotations
 
+import json
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -192,6 +193,7 @@ class Bench:
             return dict(kept["value"])
         wall, cpu = time.perf_counter(), time.process_time()
         value = arm.compute(self, place, **parameters)
+        value = dict(json.loads(json.dumps(value)))  # as it will be read again: JSON knows no tuples
         spent = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
         about = {"arm": arm.name, "version": arm.version, "network": network, "task": task, "seed": seed}
         write_json(path, {**about, "parameters": parameters, "value": value, **spent})
