@@ -505,6 +505,20 @@ def test_version_is_the_installed_one(regraft):
     assert regraft("--version") == (0, version("regraft") + "\n", "")
 
 
+@pytest.mark.parametrize("given", [None, "ACTIVE"])
+def test_threads_that_wait_leave_the_cores_to_others_unless_told_otherwise(given):
+    code = (
+        "import os, sys; from regraft.app import cli\n"
+        "cli.run = lambda arguments: print(os.environ.get('GOMP_SPINCOUNT'), 'torch' in sys.modules)\n"
+        "cli.main([])"
+    )
+    own = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
+    clean = {name: value for name, value in os.environ.items() if name not in own}
+    environment = clean if given is None else {**clean, "OMP_WAIT_POLICY": given}
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert done.stdout.split() == ["None" if given else "10000", "False"]  # OpenMP reads it when torch is loaded
+
+
 def test_python_m_regraft_is_the_same_command_and_help_needs_no_torch():
     code = "import sys; from regraft.app.cli import run; run(['--help']); sys.exit('torch' in sys.modules)"
     light = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -52,6 +52,10 @@ def _root(version: bool = typer.Option(False, "--version", help="Print the versi
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and exit with its code."""
+    # Threads that wait in a loop for long take the cores that others need: beside two programs a pass took six times as
+    # long. GNU's OpenMP reads this when torch is loaded, which is later.
+    if "OMP_WAIT_POLICY" not in os.environ:
+        os.environ.setdefault("GOMP_SPINCOUNT", "10000")
     sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
