@@ -3,7 +3,20 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regraft.linear import Cast, Dense, Kept, Matrix, Scaled, ShapeError, SignedRoot, Stacked, Taken, UnitRows
+from regraft.linear import (
+    Cast,
+    Dense,
+    Kept,
+    Matrix,
+    Scaled,
+    ShapeError,
+    SignedRoot,
+    Stacked,
+    Taken,
+    UnitRows,
+    all_finite,
+    row_norms,
+)
 from regraft.linear.checks import as_index
 
 
@@ -157,3 +170,28 @@ def test_signed_roots_square_back_and_leave_the_matrix_as_it_is(dtype):
     assert roots.dtype == dtype
     expected = plain.double().sign() * plain.double().abs().sqrt()
     torch.testing.assert_close(roots.double(), expected, rtol=torch.finfo(dtype).eps, atol=0)
+
+
+def test_norms_of_rows_say_which_squares_leave_the_range():
+    rows = torch.tensor([[3.0, 4.0], [0.0, 0.0], [3e30, 4e30], [3e-30, 4e-30], [torch.nan, 1.0], [torch.inf, 1.0]])
+    for dtype in (torch.float32, torch.bfloat16):
+        norms = row_norms(rows.to(dtype)).squeeze(1)
+        assert norms.dtype == torch.float32
+        assert norms[:2].tolist() == [5.0, 0.0]
+        assert norms[2:].isnan().all()
+    assert row_norms(rows[:4].double()).squeeze(1).tolist() == pytest.approx([5.0, 0.0, 5e30, 5e-30])
+    assert row_norms(torch.ones(2, 0)).tolist() == [[0.0], [0.0]]
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_a_sum_that_overflows_does_not_make_numbers_infinite(dtype):
+    values = torch.full((3, 50), torch.finfo(dtype).max, dtype=dtype)
+    assert torch.isinf(values.sum())
+    assert all_finite(values)
+    assert all_finite(torch.cat([values, -values]))
+    assert all_finite(values[:0])
+    for wrong in (torch.nan, torch.inf, -torch.inf):
+        spoiled = torch.zeros(3, 50, dtype=dtype)
+        spoiled[1, 7] = wrong
+        assert not all_finite(spoiled)
+    assert all_finite(torch.tensor([3, 4]))

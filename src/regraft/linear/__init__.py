@@ -3,14 +3,26 @@
 from regraft.linear import combine as _combine  # noqa: F401  (registers the rules of every Design)
 from regraft.linear.basis import Krylov
 from regraft.linear.blocks import Blocks
-from regraft.linear.checks import ShapeError
+from regraft.linear.checks import ShapeError, all_finite
 from regraft.linear.design import Design
 from regraft.linear.determinant import log_determinant
 from regraft.linear.features import FeatureDesign
 from regraft.linear.krylov import Outcome, cg, jacobi
 from regraft.linear.lanczos import Eigenvalues, Which, lanczos
 from regraft.linear.lowrank import LowRank, nystrom, pivoted_cholesky
-from regraft.linear.matrix import Cast, Dense, Kept, Matrix, Scaled, SignedRoot, Stacked, Taken, UnitRows, columns_of
+from regraft.linear.matrix import (
+    Cast,
+    Dense,
+    Kept,
+    Matrix,
+    Scaled,
+    SignedRoot,
+    Stacked,
+    Taken,
+    UnitRows,
+    columns_of,
+    row_norms,
+)
 from regraft.linear.operator import Identity, Operator, Tagged
 from regraft.linear.quadrature import Density, spectral_density
 from regraft.linear.solve import solve
@@ -47,6 +59,7 @@ __all__ = [
     "Taken",
     "UnitRows",
     "Which",
+    "all_finite",
     "cg",
     "columns_of",
     "deflated_trace",
@@ -55,6 +68,7 @@ __all__ = [
     "log_determinant",
     "nystrom",
     "pivoted_cholesky",
+    "row_norms",
     "solve",
     "spectral_density",
     "trace",

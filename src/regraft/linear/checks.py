@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regraft.errors import RegraftError
 
-__all__ = ["Index", "ShapeError", "as_index", "check_float"]
+__all__ = ["Index", "ShapeError", "all_finite", "as_index", "check_float"]
 
 Index = slice | Tensor | np.ndarray | Sequence[int]
 """Rows of a design: a slice, integers (repeats allowed, order kept) or a boolean mask."""
@@ -54,3 +54,9 @@ def check_float(dtype: torch.dtype, what: str) -> None:
     """Raise ShapeError unless ``dtype`` is a real floating dtype."""
     if not dtype.is_floating_point:
         raise ShapeError(what, expected="a floating dtype", got=str(dtype), do="convert it with .float()")
+
+
+def all_finite(values: Tensor) -> bool:
+    """Whether no entry is NaN or infinite."""
+    # a sum is some twenty times as fast as looking at each; it may overflow where they do not
+    return bool(torch.isfinite(values.sum())) or bool(torch.isfinite(values).all())

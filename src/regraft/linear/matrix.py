@@ -15,7 +15,19 @@ from torch import Tensor
 
 from regraft.linear.checks import Index, ShapeError, as_index, check_float
 
-__all__ = ["Cast", "Dense", "Kept", "Matrix", "Scaled", "SignedRoot", "Stacked", "Taken", "UnitRows", "columns_of"]
+__all__ = [
+    "Cast",
+    "Dense",
+    "Kept",
+    "Matrix",
+    "Scaled",
+    "SignedRoot",
+    "Stacked",
+    "Taken",
+    "UnitRows",
+    "columns_of",
+    "row_norms",
+]
 
 _READ_BYTES = 32 * 2**20
 """How much of a wider matrix is read at once where only some of its columns are kept."""
@@ -99,17 +111,23 @@ class UnitRows:
     def rows(self, index: slice | Tensor) -> Tensor:
         """Return the normalised rows."""
         rows = self.matrix.rows(index)
-        wide = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
-        norms = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
-        tiny = torch.finfo(wide.dtype).tiny ** 0.5
-        unsafe = ((norms < tiny) | torch.isinf(norms)).squeeze(1)
+        norms, wide = row_norms(rows), rows
+        unsafe = norms.isnan().squeeze(1)
         if bool(unsafe.any()):
-            peak = wide[unsafe].abs().amax(dim=1, keepdim=True) if wide.shape[1] else norms[unsafe]
-            peak = torch.where(peak > 0, peak, torch.ones_like(peak))
-            wide, norms = wide.clone(), norms.clone()
-            wide[unsafe] = wide[unsafe] / peak
+            wide = rows.to(norms.dtype, copy=True)
+            wide[unsafe] /= wide[unsafe].abs().amax(dim=1, keepdim=True)
             norms[unsafe] = torch.linalg.vector_norm(wide[unsafe], dim=1, keepdim=True)
-        return (wide / torch.where(norms > 0, norms, torch.ones_like(norms))).to(rows.dtype)
+        return (wide / norms.masked_fill(norms == 0, 1)).to(rows.dtype)
+
+
+def row_norms(rows: Tensor) -> Tensor:
+    """‖x‖₂ of rows (n, d), (n, 1), in float32 for 16-bit ones; NaN where the squares leave the range of that dtype."""
+    dtype = torch.float32 if rows.dtype in (torch.float16, torch.bfloat16) else rows.dtype
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True, dtype=dtype)
+    unsafe = ((norms < torch.finfo(dtype).tiny ** 0.5) | torch.isinf(norms)).squeeze(1)
+    if bool(unsafe.any()):
+        norms[unsafe] = torch.where((rows[unsafe] == 0).all(1, keepdim=True), 0.0, torch.nan).to(norms)
+    return norms
 
 
 class SignedRoot:

@@ -14,7 +14,6 @@ with (B, n, k) = (1, N, C), (C, N, 1) and (1, N·C, 1).
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Literal
 
@@ -22,6 +21,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.linear import all_finite
 
 __all__ = ["Form", "Kind", "columns", "finite", "form_of", "noise_of"]
 
@@ -36,8 +36,7 @@ def finite(
 ) -> Tensor:
     """The values on the CPU, in float64 where ``wide``, refused where they are not finite."""
     found = values.detach().to(device="cpu", dtype=torch.float64 if wide else None)
-    # a sum is many times as fast as looking at each; it may overflow where they do not
-    if not math.isfinite(float(found.sum())) and not bool(torch.isfinite(found).all()):
+    if not all_finite(found):
         raise SolverError(what, expected="finite numbers", got="NaN or infinity", do=do)
     return found
 

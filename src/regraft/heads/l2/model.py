@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.products import eigen, multiply
+from regraft.linear import all_finite
 
 __all__ = ["Basis", "LinearModel", "check_finite"]
 
@@ -154,15 +155,15 @@ class Basis(LinearModel):
         return weights, intercept.to(weights.dtype) - self.shift @ weights
 
 
-def check_finite(values: Tensor) -> None:
+def check_finite(values: Tensor, what: str = "the features") -> None:
     """Refuse NaN and infinities.
 
     Raises:
         SolverError: there are some.
     """
-    if not bool(torch.isfinite(values).all()):
+    if not all_finite(values):
         raise SolverError(
-            "the features hold NaN or infinities",
+            f"{what} hold NaN or infinities",
             expected="finite numbers",
             do="look for unreadable inputs or a network that overflows in this dtype",
         )

@@ -14,7 +14,7 @@ from regraft.heads.response import Response
 from regraft.heads.selection.kept import kept_design
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import FoldTask
-from regraft.linear import Dense, FeatureDesign, Matrix, UnitRows
+from regraft.linear import Dense, FeatureDesign, Matrix, UnitRows, row_norms
 
 __all__ = ["Foldwise", "fold_fitters", "gathered"]
 
@@ -97,38 +97,32 @@ def _even(weights: Tensor, alone: Tensor) -> Tensor:
 def gathered(design: FeatureDesign, choices: Sequence[Mapping[str, Tensor]], normalise: bool) -> list[FeatureDesign]:
     """:func:`kept_design` of each choice, held in memory after one pass over all features.
 
-    Choices that take more than 4 GiB together are left to be read when asked for.
+    16-bit features are held in float32 where they take no more than 4 GiB together: each product would convert them.
+    Choices that take more as they are stored are left to be read when asked for.
     """
     entries = sum(len(index) for choice in choices for index in choice.values())
-    if entries * design.n_rows * design.dtype.itemsize > HELD_BYTES:
+    room = HELD_BYTES // max(1, entries * design.n_rows)
+    if room < design.dtype.itemsize:
         return [kept_design(design, choice, normalise) for choice in choices]
+    dtype = torch.promote_types(design.dtype, torch.float32) if room >= torch.float32.itemsize else design.dtype
     held: list[dict[str, Matrix]] = [{} for _ in choices]
     for name, matrix in design.matrices.items():
         wanted = [(kept, choice[name]) for kept, choice in zip(held, choices) if name in choice and len(choice[name])]
         if not wanted:
             continue
         inner = matrix.matrix if isinstance(matrix, UnitRows) else matrix
-        found = [
-            torch.empty(design.n_rows, len(index), dtype=design.dtype, device=design.device) for _, index in wanted
-        ]
+        found = [torch.empty(design.n_rows, len(index), dtype=dtype, device=design.device) for _, index in wanted]
         step = max(1, _READ_BYTES // max(1, matrix.shape[1] * design.dtype.itemsize))
         for start in range(0, design.n_rows, step):
             part = slice(start, min(start + step, design.n_rows))
-            rows = inner.rows(part)
-            norms = None if normalise or inner is matrix else _norms(rows)
-            if norms is None and not normalise:
-                rows = matrix.rows(part)
+            rows, norms = inner.rows(part), None
+            if inner is not matrix and not normalise:
+                norms = row_norms(rows)
+                if bool(norms.isnan().any()):  # some row needs the care of UnitRows
+                    rows, norms = matrix.rows(part), None
             for out, (_, index) in zip(found, wanted):
                 chosen = torch.index_select(rows, 1, index.to(rows.device))
-                out[part] = chosen if norms is None else chosen.to(norms.dtype) / norms
+                out[part] = chosen if norms is None else chosen / norms.masked_fill(norms == 0, 1)
         for out, (kept, _) in zip(found, wanted):
             kept[name] = Dense(UnitRows(Dense(out)).rows(slice(0, design.n_rows)) if normalise else out)
     return [FeatureDesign(kept, design.n_outputs, device=design.device) for kept in held]
-
-
-def _norms(rows: Tensor) -> Tensor | None:
-    """‖x‖ of rows (n, d), (n, 1), as ``UnitRows`` takes them; None where some need its care."""
-    wide = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
-    norms = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
-    sound = (norms >= torch.finfo(wide.dtype).tiny ** 0.5) & (norms < torch.inf)
-    return norms if bool(sound.all()) else None

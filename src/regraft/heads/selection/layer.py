@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regraft.linear import Dense, Matrix, Taken, UnitRows, columns_of
+from regraft.linear import Dense, Matrix, Taken, UnitRows, columns_of, row_norms
 
 __all__ = ["Layer"]
 
@@ -78,12 +78,6 @@ def _view(matrix: Matrix) -> Tensor | None:
 
 def _inverse_norms(rows: Tensor, dtype: torch.dtype) -> Tensor:
     """1/‖x‖ of rows (n, d) in ``dtype``, (n, 1), zero for a zero row, NaN where the squares leave its range."""
-    wide = rows.float() if rows.dtype in (torch.float16, torch.bfloat16) else rows
-    norms = torch.linalg.vector_norm(wide, dim=1, keepdim=True)
-    narrower = torch.finfo(min(dtype, wide.dtype, key=lambda kind: kind.itemsize))
-    least, most = narrower.tiny**0.5, narrower.max**0.5
-    found = torch.where((norms >= least) & (norms <= most), norms.reciprocal(), torch.nan).to(dtype)
-    none = (norms == 0).squeeze(1)
-    if bool(none.any()):
-        found[none] = torch.where(wide[none].abs().amax(1, keepdim=True) == 0, 0.0, torch.nan).to(dtype)
-    return found
+    norms, limits = row_norms(rows), torch.finfo(dtype)
+    inside = (norms >= limits.tiny**0.5) & (norms <= limits.max**0.5)
+    return torch.where(inside, norms.reciprocal(), torch.nan).to(dtype).masked_fill(norms == 0, 0.0)

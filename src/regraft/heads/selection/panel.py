@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.l2.model import check_finite
 from regraft.heads.products import add_product, mirror, multiply
 from regraft.heads.selection.layer import Layer
 from regraft.linear import Dense, FeatureDesign
@@ -183,12 +184,7 @@ class Panel:
                 squares = squares.view(len(duals), duals.shape[2], -1).sum(1)
                 out[:, begin + start : begin + start + squares.shape[1]] = squares
             here = out[:, begin : begin + x.shape[1]].sqrt_()
-            if not bool(torch.isfinite(here.sum())):
-                raise SolverError(
-                    f"the features of {name!r} hold NaN or infinities",
-                    expected="finite numbers",
-                    do="look for unreadable inputs or a network that overflows in this dtype",
-                )
+            check_finite(here, f"the features of {name!r}")
         return out.mul_(peak[:, 0].to(self.dtype))
 
 

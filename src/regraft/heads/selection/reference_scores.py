@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.l2.model import check_finite
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.selection.adam import Trained, Training
 from regraft.heads.selection.panel import Panel
@@ -161,12 +162,7 @@ def dense(design: FeatureDesign) -> Tensor:
     out = torch.empty(design.n_rows, design.width, dtype=dtype, device=design.device)
     for part, chunk in design.chunks():
         out[part] = chunk
-        if not bool(torch.isfinite(out[part]).all()):
-            raise SolverError(
-                f"the features of rows {part.start} to {part.stop - 1} hold NaN or infinities",
-                expected="finite numbers",
-                do="look for unreadable inputs or a network that overflows in this dtype",
-            )
+        check_finite(out[part], f"the features of rows {part.start} to {part.stop - 1}")
     return out
 
 

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.l2.dual import dual_ridge, gram_scale
+from regraft.heads.l2.model import check_finite
 from regraft.heads.response import Response
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import FoldTask, panel_scores
@@ -78,7 +79,7 @@ class Variance:
                 part = part - part.mean(0)  # a shift changes no variance, and squares about it cancel less
                 found = shares @ part.square() - (shares @ part).square()
                 out[:, begin + start : begin + start + part.shape[1]] = found.clamp_min(0)
-            _finite(out[:, begin : begin + x.shape[1]], name)
+            check_finite(out[:, begin : begin + x.shape[1]], f"the features of {name!r}")
         return out[:, None].expand(-1, len(strengths), -1)
 
 
@@ -261,12 +262,3 @@ def _drawn(task: FoldTask, response: Response, order: Tensor, share: float) -> T
         if len(group):
             chosen[group[: max(1, round(share * len(group)))]] = 1.0
     return chosen
-
-
-def _finite(values: Tensor, name: str) -> None:
-    if not bool(torch.isfinite(values).all()):
-        raise SolverError(
-            f"the features of {name!r} hold NaN or infinities",
-            expected="finite numbers",
-            do="look for unreadable inputs or a network that overflows in this dtype",
-        )

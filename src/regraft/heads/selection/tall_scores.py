@@ -83,7 +83,7 @@ def _sample(design: FeatureDesign) -> Tensor:
             out[:, part] = design.matrices[name].rows(part)[:, first::stride].to("cpu", wide).T
         parts.append(out.mul_((width / count) ** 0.5))
     found = torch.cat(parts)
-    check_finite(found.sum(0))
+    check_finite(found)
     return found
 
 
@@ -100,7 +100,7 @@ def _norms(design: FeatureDesign, duals: Tensor) -> Tensor:
             x = design.matrices[name].rows(part).to("cpu", flat.dtype)
             total += multiply(flat[:, part].contiguous(), x)
         out[:, start : start + width] = total.square_().view(count, outputs, width).sum(1).sqrt_()
-        check_finite(out[:, start : start + width].sum())
+        check_finite(out[:, start : start + width], f"the features of {name!r}")
         start += width
     return out.mul_(peak[:, None])
 

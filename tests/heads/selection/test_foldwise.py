@@ -1,0 +1,45 @@
+"""Gathered columns are the kept design's, in memory."""
+
+import pytest
+import torch
+
+from regraft.heads.selection import foldwise
+from regraft.heads.selection.foldwise import gathered
+from regraft.heads.selection.kept import kept_design
+from regraft.linear import Dense, FeatureDesign, Matrix, SignedRoot, Taken, UnitRows
+
+ROWS = 23
+CHOICES = [{"a": torch.tensor([5, 0, 39]), "b": torch.tensor([], dtype=torch.long)}, {"b": torch.arange(0, 60, 7)}]
+
+
+def design(dtype: torch.dtype, hard: bool = False) -> FeatureDesign:
+    """Two layers; ``hard`` ones hold a row of zeros and one whose squares leave the range of float32."""
+    generator = torch.Generator().manual_seed(3)
+    a, b = (torch.randn(ROWS + 4, width, generator=generator).to(dtype) for width in (40, 60))
+    if hard:
+        a[4], b[5] = 0, b[5] * 1e25
+    taken = Taken(Dense(a), torch.arange(ROWS).flip(0) + 2)
+    matrices: dict[str, Matrix] = {"a": UnitRows(taken), "b": UnitRows(SignedRoot(Dense(b[:ROWS])))}
+    return FeatureDesign(matrices, 3)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("hard", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+def test_gathered_columns_are_the_kept_ones(dtype, hard, normalise, monkeypatch):
+    monkeypatch.setattr(foldwise, "_READ_BYTES", 1000)  # several reads
+    whole = design(dtype, hard)
+    for found, choice in zip(gathered(whole, CHOICES, normalise), CHOICES):
+        wanted = kept_design(whole, choice, normalise).dense()
+        tolerance = 2**-8 if dtype == torch.bfloat16 else 4 * torch.finfo(dtype).eps  # what is read is rounded
+        torch.testing.assert_close(found.dense(), wanted.to(found.dtype), rtol=tolerance, atol=0)
+
+
+def test_sixteen_bits_are_held_in_float32_where_that_fits(monkeypatch):
+    whole = design(torch.bfloat16)
+    entries = ROWS * sum(len(index) for choice in CHOICES for index in choice.values())
+    for room, dtype, in_memory in ((4, torch.float32, True), (3, torch.bfloat16, True), (1, torch.bfloat16, False)):
+        monkeypatch.setattr(foldwise, "HELD_BYTES", room * entries)
+        for found in gathered(whole, CHOICES, False):
+            assert found.dtype == dtype
+            assert all(isinstance(matrix, Dense) for matrix in found.matrices.values()) == in_memory
