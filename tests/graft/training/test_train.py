@@ -25,12 +25,11 @@ from regraft.graft.training.loop import (
     Optimiser,
     Schedule,
     TrainConfig,
-    accuracy,
-    logits,
     tensor_digest,
     train,
 )
 from regraft.graft.training.objective import Objective
+from regraft.graft.training.outputs import accuracy, logits
 from regraft.graft.training.rows import order
 
 CONFIG = TrainConfig(epochs=3, batch_size=8, optimiser=Optimiser(lr=0.05), schedule=Schedule(warmup=2), seed=5)

@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from regraft.data import Manifest
 from regraft.graft.pretraining.pretext import Pretext
-from regraft.graft.training.loop import logits
+from regraft.graft.training.outputs import logits
 from regraft.graft.training.rows import ImageRows
 from regraft.heads.intervals import measure, wilson
 from regraft.heads.response import Response

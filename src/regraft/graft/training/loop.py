@@ -14,7 +14,7 @@ import contextlib
 import dataclasses
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -31,8 +31,11 @@ from regraft.graft.team import Team
 from regraft.graft.training.checkpoint import read, tensor_digest, write
 from regraft.graft.training.descent import Average, Descent
 from regraft.graft.training.objective import Criterion, Objective
+from regraft.graft.training.outputs import logits
+from regraft.graft.training.randomness import Randomness
 from regraft.graft.training.rows import ImageRows, Rows, order, parts, place
 from regraft.graft.training.watch import Watch
+from regraft.linear import all_finite
 
 __all__ = [
     "Augment",
@@ -46,8 +49,6 @@ __all__ = [
     "Schedule",
     "TrainConfig",
     "Training",
-    "accuracy",
-    "logits",
     "tensor_digest",
     "train",
 ]
@@ -57,7 +58,6 @@ OnEpoch = Callable[[int, nn.Module], None]
 Status = Literal["completed", "stopped", "paused", "diverged"]
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
-_BATCH, _DENSE_BATCH = 512, 32  # rows that are scored at once; images with masks are larger
 
 
 @dataclass(frozen=True)
@@ -88,24 +88,6 @@ class DivergedError(RegraftError, ArithmeticError):
     """The loss or a weight is no longer finite. ``outcome`` holds what was reached until then."""
 
     outcome: Outcome
-
-
-@torch.no_grad()
-def logits(module: nn.Module, rows: Rows, device: str = "cpu", batch_size: int = _BATCH) -> Tensor:
-    """Eval-mode outputs, ``(N, C)`` or maps ``(N, C, h, w)``, of un-augmented rows, on the CPU;
-    the module's mode is put back."""
-    was_training = module.training
-    module.eval()
-    try:
-        spans = torch.arange(len(rows)).split(batch_size)
-        return torch.cat([module(place(rows.inputs(part), device)).cpu() for part in spans])
-    finally:
-        module.train(was_training)
-
-
-def accuracy(module: nn.Module, rows: Rows, device: str = "cpu") -> float:
-    """Share of rows whose largest logit is their label."""
-    return float((logits(module, rows, device).argmax(1) == rows.labels).double().mean())
 
 
 def train(
@@ -192,7 +174,7 @@ class Training:
         self.history: list[Epoch] = []
         self.sums = [0.0, 0.0, 0.0]  # of this epoch so far: loss x rows, rows right, rows
         self.kept: dict[str, Tensor] = {}  # the best epoch's tensors, where there is no folder for them
-        self.random: dict[str, Tensor] = {}
+        self.randomness = Randomness(config.seed + self.team.rank, device)
         self.sparing = False
         self.watch: Watch | None = None  # looks on; its notes lie in the checkpoint, and decide nothing
 
@@ -226,7 +208,7 @@ class Training:
         """
         self.sparing = sparing and self.config.loop.patience is None
         stop = self.total if until is None else min(until, self.total)
-        with self._own_randomness():
+        with self.randomness.own():
             return self._loop(stop, every_seconds, progress, on_epoch)
 
     def _loop(self, stop: int, every_seconds: float, progress: Progress | None, on_epoch: OnEpoch | None) -> Outcome:
@@ -328,12 +310,12 @@ class Training:
     def scored(self, rows: Rows) -> tuple[float, Tensor]:
         """(score, outputs ``(N, C)``) of un-augmented rows by the weights that count now."""
         with self.average.inside(self.module) if self.average is not None else contextlib.nullcontext():
-            outputs = logits(self.module, rows, self.device, _DENSE_BATCH if rows.labels.ndim > 2 else _BATCH)
+            outputs = logits(self.module, rows, self.device)
         return self.objective.score(outputs, rows.labels), outputs
 
     def _end_epoch(self, epoch: int) -> None:
         """Score the epoch, and keep its weights if it is the best so far."""
-        if not all(bool(torch.isfinite(v).all()) for v in self.module.state_dict().values()):
+        if not all(all_finite(v) for v in self.module.state_dict().values()):
             self._diverge("a weight is no longer finite", epoch - 1)
         loss, right, seen = self.sums
         score = None if self.validation is None else self.team.agreed(self.scored(self.validation)[0])
@@ -379,29 +361,7 @@ class Training:
         """What was reached until now."""
         return Outcome(status, message, tuple(self.history), self.step, self.resumed, self.best)
 
-    # ------------------------------------------------------------------------- state, randomness
-
-    @contextlib.contextmanager
-    def _own_randomness(self) -> Iterator[None]:
-        """The run's own random state (dropout draws from it) for the block; the caller's is put back after it."""
-        cuda = self.device.startswith("cuda")
-        with torch.random.fork_rng(devices=[self.device] if cuda else []):
-            if self.random:
-                torch.set_rng_state(self.random["cpu"])
-                if cuda and "cuda" in self.random:
-                    torch.cuda.set_rng_state(self.random["cuda"], self.device)
-            else:
-                torch.manual_seed(self.config.seed + self.team.rank)
-            try:
-                yield
-            finally:
-                self.random = self._random_now()
-
-    def _random_now(self) -> dict[str, Tensor]:
-        now = {"cpu": torch.get_rng_state()}
-        if self.device.startswith("cuda"):
-            now["cuda"] = torch.cuda.get_rng_state(self.device)
-        return now
+    # ------------------------------------------------------------------------------------- state
 
     def save(self) -> None:
         """Write the whole state as one file, so that no two files can disagree."""
@@ -409,7 +369,7 @@ class Training:
             return
         tensors = {f"model.{name}": value for name, value in self.module.state_dict().items()}
         tensors |= {f"optimiser.{name}": value for name, value in self.descent.tensors().items()}
-        for name, value in self._random_now().items():
+        for name, value in self.randomness.now().items():
             for rank, drawn in enumerate(self.team.gathered(value)):
                 tensors[f"random.{name}" if not rank else f"random.{name}.{rank}"] = drawn
         if self.average is not None:
@@ -447,7 +407,7 @@ class Training:
         self.module.load_state_dict(kinds["model"])
         self.descent.restore(kinds["optimiser"])
         own = {f"{name}.{self.team.rank}" if self.team.rank else name: name for name in ("cpu", "cuda")}
-        self.random = {own[name]: value for name, value in kinds["random"].items() if name in own}
+        self.randomness.state = {own[name]: value for name, value in kinds["random"].items() if name in own}
         if self.average is not None:
             for name, value in kinds["average"].items():
                 self.average.tensors[name].copy_(value)

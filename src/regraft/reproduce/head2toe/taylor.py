@@ -26,8 +26,9 @@ from regraft.features import Taps, plan, sweep
 from regraft.graft.adapted import Adapted
 from regraft.graft.training.finetune import finetune
 from regraft.graft.training.grafted import Grafted
-from regraft.graft.training.loop import Optimiser, Schedule, TrainConfig, logits
+from regraft.graft.training.loop import Optimiser, Schedule, TrainConfig
 from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.graft.training.outputs import logits
 from regraft.graft.view import View
 from regraft.heads import Response, solve
 from regraft.linear import Dense, FeatureDesign

@@ -24,9 +24,9 @@ from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig, Tuning
 from regraft.graft.training.checkpoint import read, write
 from regraft.graft.training.finetune import grafted, lay_out, start, training
 from regraft.graft.training.grafted import Grafted
-from regraft.graft.training.loop import logits
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective as Training
+from regraft.graft.training.outputs import logits
 from regraft.heads import default_metric
 from regraft.network import Network
 from regraft.reproduce.arms import Arm, Bench, Place

@@ -1,0 +1,31 @@
+"""What a module says of rows, without training it."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from regraft.graft.training.rows import Rows, place
+
+__all__ = ["accuracy", "logits"]
+
+_BATCH, _DENSE_BATCH = 512, 32
+"""Rows at once; images with masks are larger."""
+
+
+@torch.no_grad()
+def logits(module: nn.Module, rows: Rows, device: str = "cpu") -> Tensor:
+    """Eval-mode outputs, ``(N, C)`` or maps ``(N, C, h, w)``, of un-augmented rows, on the CPU;
+    the module's mode is put back."""
+    was_training = module.training
+    module.eval()
+    try:
+        spans = torch.arange(len(rows)).split(_DENSE_BATCH if rows.labels.ndim > 2 else _BATCH)
+        return torch.cat([module(place(rows.inputs(part), device)).cpu() for part in spans])
+    finally:
+        module.train(was_training)
+
+
+def accuracy(module: nn.Module, rows: Rows, device: str = "cpu") -> float:
+    """Share of rows whose largest logit is their label."""
+    return float((logits(module, rows, device).argmax(1) == rows.labels).double().mean())
