@@ -69,10 +69,7 @@ def diagnose(
     scope, options, ledger = scope or Scope(), options or Options(), Ledger()
     common: dict[str, Any] = {"progress": progress, **columns}
     if run is not None:
-        if trains:
-            raise RecipeError("domain affinity is a backbone's, not a run's", do="give --model, not --run")
-        if source is not None:
-            raise RecipeError("a source task is asked about before training", do="give the backbone, not a run")
+        _check_of_run(trains, source)
         common |= {"against": NONE if against is None else against, "model": model}
         looked = case_of_run(data, Path(run), scope, options, ledger, **common)
     elif model is not None:
@@ -107,6 +104,14 @@ def diagnose(
         citations=(CITATION, SOURCE) if trains else (CITATION,),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
     )
+
+
+def _check_of_run(trains: bool, source: Any) -> None:
+    """Refuse of a run what is asked of a backbone alone."""
+    if trains:
+        raise RecipeError("domain affinity is a backbone's, not a run's", do="give --model, not --run")
+    if source is not None:
+        raise RecipeError("a source task is asked about before training", do="give the backbone, not a run")
 
 
 def _affinity(

@@ -112,17 +112,10 @@ def select(
     judge = Judge(metric, response, fold_of, rows > 0, calibrate=True)
     tasks = [*fold_tasks(response, fold_of, class_weight), *fold_tasks(response, None, class_weight)]
     later = {key: list(others) for key, others in (more or {}).items()}
-    if len(response) <= GRAM_ROWS:
-        best = _compare(known, later, response, fold_of, metric, grid, class_weight, one_standard_error)
-    else:
-        few = _draw(response, GRAM_ROWS, seed)
-        part = {key: _rows(design, few) for key, design in known.items()}
-        drawn, folds_drawn = response.take(few), fold_of[few]
-        best = _compare(part, later, drawn, folds_drawn, metric, grid, class_weight, one_standard_error)
-        best = replace(best, panel=None)
-        if scorer is None:
-            scores = row_scores(known[best.cell.size], tasks, [best.cell.strength])[:, 0]
-            best = replace(best, scores=scores)
+    few = None if len(response) <= GRAM_ROWS else _draw(response, GRAM_ROWS, seed)
+    best = _compare(known, later, response, fold_of, few, metric, grid, class_weight, one_standard_error)
+    if few is not None and scorer is None:
+        best = replace(best, scores=row_scores(known[best.cell.size], tasks, [best.cell.strength])[:, 0])
     return _finish(known[best.cell.size], best, tasks, response, fold_of, judge, wanted)
 
 
@@ -214,12 +207,19 @@ def _compare(
     later: Mapping[str, Sequence[str]],
     response: Response,
     folds: Tensor,
+    few: Tensor | None,
     metric: str,
     grid: _Grid,
     class_weight: ClassWeight,
     one_standard_error: bool,
 ) -> _Best:
-    """Judge every cell of every design that ``later`` does not name, then of those it names for the best of them."""
+    """Judge every cell of every design that ``later`` does not name, then of those it names for the best of them.
+
+    On ``few`` of the rows, if given; then no panel of all rows is returned.
+    """
+    if few is not None:
+        designs = {key: _rows(design, few) for key, design in designs.items()}
+        response, folds = response.take(few), folds[few]
     # the heads are solved on rows in the order of the folds: a fold's rows are one slice
     order = torch.argsort(folds, stable=True)
     sorted_folds, sorted_response = folds[order], response.take(order)
@@ -249,7 +249,7 @@ def _compare(
     chosen = tuple(replace(cell, chosen=cell is best) for cell in table)
     # what all rows choose is needed at the chosen cell alone: its scores wait until then
     of_all = replace(grid, strengths=[best.strength]).scores(found[1], everything, response)[:, 0]
-    return _Best(best, chosen, torch.cat([found[0], of_all]), found[1])
+    return _Best(best, chosen, torch.cat([found[0], of_all]), found[1] if few is None else None)
 
 
 def _cells(
