@@ -34,15 +34,18 @@ from regraft.graft.posterior_part import PosteriorPart
 from regraft.graft.tangent_part import TangentPart
 from regraft.graft.view import View
 from regraft.heads import Readout
+from regraft.heads.selection.packing import pack, unpack
 from regraft.linear import Blocks
 from regraft.network import Network, load, preprocess_from_json, save
 
 __all__ = ["CONFIG", "FORMAT", "TENSORS", "kept_columns", "load_artifact", "save_artifact"]
 
 FORMAT = "regraft-artifact"
-VERSION = 4
-READABLE = (1, 2, 3, 4)  # the first had no trained backbones, the second no gradient features, the third no error bars
+VERSION = 5
+# the first had no trained backbones, the second no gradient features, the third no error bars, the fourth plain indices
+READABLE = (1, 2, 3, 4, 5)
 _CHANGED = "backbone."
+_KEPT, _PLAIN = "kept.", "columns."  # packed, and as indices
 _NECK = "neck."
 _POSTERIOR = "posterior."
 _TANGENT, _TANGENT_HEAD = "tangent.", "tangent-head"
@@ -66,10 +69,11 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
     if whole:
         network = adapted.network
     order = {block.name: f"{i:05d}" for i, block in enumerate(adapted.plan.blocks)}
+    widths = {block.name: block.width for block in adapted.plan.blocks}
     tensors = {f"coefficients.{order[name]}": value.contiguous() for name, value in readout.coefficients.items()}
     tensors["intercept"] = readout.intercept.contiguous()
     for name, kept in (adapted.view.columns or {}).items():
-        tensors[f"columns.{order[name]}"] = kept.to(torch.int32).contiguous()
+        tensors[f"{_KEPT}{order[name]}"] = pack(kept, widths[name])
     if not whole:
         tensors |= {f"{_CHANGED}{name}": value.cpu().contiguous() for name, value in adapted.changed.items()}
     if adapted.tangent is not None:
@@ -146,7 +150,7 @@ def load_artifact(
     coefficients = Blocks({block.name: tensors[f"coefficients.{i:05d}"] for i, block in enumerate(plan.blocks)})
     columns = None
     if config["view"]["selected"]:
-        columns = {block.name: tensors[f"columns.{i:05d}"].long() for i, block in enumerate(plan.blocks)}
+        columns = _columns(plan, tensors)
     shape = config["readout"]
     readout = Readout(
         coefficients=coefficients,
@@ -211,9 +215,17 @@ def kept_columns(folder: str | Path) -> dict[str, torch.Tensor] | None:
     config = _read_config(folder)
     if not config["view"]["selected"]:
         return None
-    tensors = _read_tensors(folder / TENSORS)
-    blocks = Plan.from_json(config["taps"]).blocks
-    return {block.name: tensors[f"columns.{i:05d}"].long() for i, block in enumerate(blocks)}
+    return _columns(Plan.from_json(config["taps"]), _read_tensors(folder / TENSORS))
+
+
+def _columns(plan: Plan, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Kept features by block, ascending."""
+    return {
+        block.name: unpack(tensors[f"{_KEPT}{i:05d}"])
+        if f"{_KEPT}{i:05d}" in tensors
+        else tensors[f"{_PLAIN}{i:05d}"].long()
+        for i, block in enumerate(plan.blocks)
+    }
 
 
 def _trained(source: Network, changed: dict[str, torch.Tensor], fingerprint: str) -> Network:

@@ -18,7 +18,7 @@ from regraft.graft.cost.counts import (
     paper_stored_words,
 )
 from regraft.heads import FRACTIONS
-from regraft.heads.selection.kept import stored_bytes
+from regraft.heads.selection.packing import stored_bytes
 
 # Head2Toe, Table 3 with the steps of Table 2: F, N, C, steps, FLOPs / fine-tuning, size / fine-tuning, size / linear
 TABLE_3 = {
@@ -121,7 +121,7 @@ def test_a_head_by_hand():
     assert head_flops(10, 4, 3, folds=2) == pytest.approx(2 * 10 * 4 * 4 + 10 * 64 + 40 * 4 * 10 * 4 * 3 * 2)
     assert head_flops(10, 4, 3, folds=2, solves=6) == 6 * head_flops(10, 4, 3, folds=2)
     assert head_bytes(5, 3) == 4 * 3 * 6
-    assert stored_bytes(5, 3, 64) == head_bytes(5, 3) + 8
+    assert stored_bytes(5, 3, 64) == head_bytes(5, 3) + 64 // 8
 
 
 def test_alternatives_by_hand():

@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from tests.features.toy import toy_arrays, toy_manifest, toy_network
 
 import regraft
 from regraft.features import Taps, by_size, plan
+from regraft.files import canonical_json, digest, file_digest, read_json, write_json
 from regraft.graft import Features, Recipe, Select, Solve, load_artifact
 from regraft.graft.artifact import kept_columns
 from regraft.graft.evidence.advice import selection_findings
@@ -41,7 +43,7 @@ def test_the_head_reads_few_features_and_says_which(run):
     assert run.score.value > 0.6
 
 
-def test_what_was_chosen_and_what_it_costs_are_in_the_record(run):
+def test_what_was_chosen_and_what_it_costs_are_in_the_record(run, tmp_path):
     figure = run.record.figures["selection"]
     kept = {name: len(columns) for name, columns in run.adapted.view.columns.items()}
     assert {layer["name"]: layer["kept"] for layer in figure["layers"] if layer["kept"]} == kept
@@ -52,7 +54,12 @@ def test_what_was_chosen_and_what_it_costs_are_in_the_record(run):
     assert folds["chance"] < folds["overlap"] <= 1
     own, probe, whole, tuned = run.record.figures["price"]["rows"]
     head = 4 * 3 * (figure["kept"] + 1)
-    assert own["stored_bytes"] == head + -(-figure["width"] // 8) == figure["stored_bytes"]
+    run.save(tmp_path)
+    tensors = load_file(tmp_path / "model.safetensors")
+    index = sum(value.nbytes for name, value in tensors.items() if name.startswith("kept."))
+    assert 0 < index <= -(-figure["width"] // 8)
+    assert sum(value.nbytes for value in tensors.values()) == head + index
+    assert own["stored_bytes"] == figure["stored_bytes"] == head + index
     assert own["backbone_flops"] == probe["backbone_flops"] == whole["backbone_flops"] > 0
     assert own["passes"] == 1
     assert tuned["backbone_flops"] == 3 * 500 * 64 * run.record.figures["price"]["forward_flops"]
@@ -72,6 +79,23 @@ def test_loaded_artifact_predicts_bit_for_bit(run, tmp_path):
     x = toy_arrays(20, seed=3)[0]
     loaded = load_artifact(tmp_path, model=toy_network())
     assert np.array_equal(loaded.predict_proba(x).probabilities, run.predict_proba(x).probabilities)
+
+
+def test_an_artifact_with_plain_indices_still_loads(run, tmp_path):
+    run.save(tmp_path)
+    tensors, config = load_file(tmp_path / "model.safetensors"), read_json(tmp_path / "config.json")
+    tensors = {name: value for name, value in tensors.items() if not name.startswith("kept.")}
+    for index, columns in enumerate(run.adapted.view.columns.values()):
+        tensors[f"columns.{index:05d}"] = columns.to(torch.int32)
+    save_file(tensors, tmp_path / "model.safetensors")
+    config["files"]["model.safetensors"] = file_digest(tmp_path / "model.safetensors")
+    config |= {"version": 4}
+    del config["digest"]
+    write_json(tmp_path / "config.json", {**config, "digest": digest(canonical_json(config))})
+    x = toy_arrays(20, seed=3)[0]
+    loaded = load_artifact(tmp_path, model=toy_network())
+    assert np.array_equal(loaded.predict_proba(x).probabilities, run.predict_proba(x).probabilities)
+    assert kept_columns(tmp_path).keys() == run.adapted.view.columns.keys()
 
 
 def test_it_stores_less_than_all_layers(run, tmp_path):

@@ -8,7 +8,7 @@ from regraft.errors import SolverError
 from regraft.heads import Response, keep, kept_design, relevance
 from regraft.heads.l2.dual import dual_ridge, gram_scale
 from regraft.heads.products import add_product, mirror
-from regraft.heads.selection.kept import kept_count, ranking, stored_bytes
+from regraft.heads.selection.kept import kept_count, ranking
 from regraft.heads.selection.nested import Nested, steps, union
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import FoldTask
@@ -202,10 +202,6 @@ def test_the_kept_design_has_unit_rows_over_what_is_kept_or_the_norms_as_they_we
     for wrong in ({}, {"layer9": torch.tensor([0])}):
         with pytest.raises(SolverError, match="columns to keep"):
             kept_design(unit_design(x, 2), wrong)
-
-
-def test_stored_bytes_are_the_head_and_a_bit_for_each_feature():
-    assert stored_bytes(kept=10, outputs=3, width=17) == 4 * 3 * 10 + 4 * 3 + 3
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

@@ -152,7 +152,7 @@ def _lead(figure: Mapping[str, Any], layers: Sequence[Mapping[str, Any]], kept: 
 def _kpis(figure: Mapping[str, Any], kept: float) -> tuple[tuple[str, str, str], ...]:
     stored, whole = read.number(figure.get("stored_bytes")), read.number(figure.get("whole_bytes"))
     saved = (
-        f"head and a bit a feature; {words.times(whole / stored)} less than all features" if stored and whole else ""
+        f"head, and which features; {words.times(whole / stored)} less than all features" if stored and whole else ""
     )
     again = "norms again over what is kept" if read.flag(figure.get("normalised")) else "norms over all features"
     scorer = read.mapping(figure.get("scorer"))

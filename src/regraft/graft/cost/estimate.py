@@ -20,7 +20,8 @@ from regraft.graft.cost.training import training_cost
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.recording import task_of, versions
-from regraft.heads.selection.kept import kept_count, stored_bytes
+from regraft.heads.selection.kept import kept_count
+from regraft.heads.selection.packing import stored_bytes
 from regraft.record import Cost, Record
 
 __all__ = ["estimate"]

@@ -20,6 +20,7 @@ from regraft.graft.cost.counts import (
 from regraft.graft.dense.problem import LIMIT
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
+from regraft.heads.selection.packing import index_bytes
 from regraft.record import Ledger
 
 __all__ = ["head_shape", "head_work", "kept_bytes", "price_figure", "price_of_run", "solves", "workload"]
@@ -95,9 +96,9 @@ def head_work(ready: Prepared, work: Workload) -> dict[str, float]:
     return parts
 
 
-def kept_bytes(adapted: Adapted, width: int) -> int:
-    """Bytes of what was learnt: coefficients and intercept, a bit for each of ``width`` features where some were
-    chosen, the backbone's tensors that training changed, what gradient features are read by and error bars."""
+def kept_bytes(adapted: Adapted) -> int:
+    """Bytes of what was learnt: coefficients and intercept, which features were chosen, the backbone's tensors that
+    training changed, what gradient features are read by and error bars."""
     tensors = [*adapted.readout.coefficients.values(), adapted.readout.intercept, *adapted.changed.values()]
     if adapted.tangent is not None:
         tensors += [adapted.tangent.head, *adapted.tangent.coefficients.values()]
@@ -105,8 +106,9 @@ def kept_bytes(adapted: Adapted, width: int) -> int:
         tensors += adapted.posterior.tensors().values()
     if adapted.neck is not None:
         tensors += adapted.neck.tensors().values()
-    bitmap = 0 if adapted.view.columns is None else (width + 7) // 8
-    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + bitmap
+    widths = {block.name: block.width for block in adapted.plan.blocks}
+    chosen = index_bytes(adapted.view.columns or {}, widths)
+    return sum(tensor.numel() * tensor.element_size() for tensor in tensors) + chosen
 
 
 def price_figure(ready: Prepared, work: Workload, own: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,11 +156,6 @@ def price_of_run(
         # of one batch alone the time is mostly that of starting, so there the pace is not known
         row_seconds=sum(s.pass_seconds for s in swept) / rows if rows > options.batch_size * len(swept) else 0.0,
     )
-    width = ready.plan.width
-    if adapted.view.columns is not None:  # of the chosen size: the one whose blocks hold every kept one
-        names = by_size(ready.network, ready.recipe.features.taps)
-        sizes = [size for size, found in names.items() if set(adapted.view.columns) <= set(found)]
-        width = work.widths[sizes[0]] if sizes else width
     return price_figure(
         ready,
         work,
@@ -166,6 +163,6 @@ def price_of_run(
             "passes": sum(cost.backbone_passes for cost in ledger.costs),
             "backbone_flops": sum(cost.flops for cost in ledger.costs),
             "seconds": sum(cost.seconds for cost in ledger.costs),
-            "stored_bytes": kept_bytes(adapted, width),
+            "stored_bytes": kept_bytes(adapted),
         },
     )

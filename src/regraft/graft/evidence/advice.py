@@ -163,7 +163,7 @@ def _costly(figure: Mapping[str, Any], higher_is_better: bool) -> Iterator[Findi
     if not figure["stored_bytes"] or figure["stored_bytes"] <= _COSTLY * figure["whole_bytes"]:
         return
     lean = lean_cell(figure["grid"], higher_is_better)
-    smaller = lean is not None and lean["stored_bytes"] < figure["stored_bytes"]
+    smaller = lean is not None and not lean["chosen"] and lean["stored_bytes"] < figure["stored_bytes"]
     yield Finding(
         "selection-saves-little",
         "The chosen head stores more than a fifth of what a head on all features would.",

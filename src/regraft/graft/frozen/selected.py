@@ -13,6 +13,7 @@ from regraft.features import Block
 from regraft.graft.frozen.scoring import penalties, scorer_figure
 from regraft.graft.stages.features import Select
 from regraft.heads import Overlap, Selection, Status, mean_depth, overlap, stability
+from regraft.heads.selection.packing import index_bytes
 
 __all__ = ["selection_figure"]
 
@@ -31,7 +32,7 @@ def selection_figure(
     Returns:
         ``size``, ``fraction``, ``strength``, ``form``, ``normalised`` of the chosen cell; ``scorer``, what ranked the
         features (:func:`regraft.graft.frozen.scoring.scorer_figure`); ``kept`` of ``width`` features;
-        ``stored_bytes`` (head and a bit a feature) beside ``whole_bytes`` (a head on all features of that size);
+        ``stored_bytes`` (head, and which features these are) beside ``whole_bytes`` (a head on all of that size);
         ``layers`` with, for each block, ``name``, ``kind``, relative ``depth``, ``features``,
         ``kept``, ``mean_score`` (of s_i over its features) and ``score_share`` (Σ s_i² of the block ÷ that of
         all), ``None`` where they mean nothing for these scores; ``grid``, every cell, with the penalty of the scores
@@ -40,7 +41,8 @@ def selection_figure(
     """
     blocks = [block for block in blocks if block.name in selection.scores]
     depths = {block.name: block.depth for block in blocks}
-    width = sum(len(scores) for scores in selection.scores.values())
+    widths = {name: len(scores) for name, scores in selection.scores.items()}
+    width = sum(widths.values())
     everything = sum(float(scores.double().square().sum()) for scores in selection.scores.values())
     kept = sum(len(index) for index in selection.columns.values())
     scorer, own = scorer_figure(stage, selection, fits), penalties(stage)
@@ -67,7 +69,7 @@ def selection_figure(
         "scorer": scorer,
         "kept": kept,
         "width": width,
-        "stored_bytes": next((cell.stored_bytes for cell in selection.table if cell.chosen), None),
+        "stored_bytes": 4 * outputs * (kept + 1) + index_bytes(selection.columns, widths),
         "whole_bytes": 4 * outputs * (width + 1),
         "layers": layers,
         "grid": [

@@ -23,8 +23,9 @@ from regraft.heads.products import one_blas_thread, one_torch_thread
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import Judge
 from regraft.heads.selection.foldwise import Foldwise, fold_fitters, gathered
-from regraft.heads.selection.kept import FRACTIONS, Cell, Selection, keep, kept_count, ranking, stored_bytes
+from regraft.heads.selection.kept import FRACTIONS, Cell, Selection, keep, kept_count, ranking
 from regraft.heads.selection.nested import Nested, steps, union
+from regraft.heads.selection.packing import stored_bytes
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import GRAM_ROWS, FoldTask, check_rows, fold_tasks, panel_scores, row_scores
 from regraft.heads.selection.scorer import Scorer

@@ -19,7 +19,7 @@ from regraft.errors import SolverError
 from regraft.heads.readout import Solution
 from regraft.linear import FeatureDesign, Matrix, UnitRows, columns_of
 
-__all__ = ["FRACTIONS", "Cell", "Selection", "keep", "kept_count", "kept_design", "ranking", "stored_bytes"]
+__all__ = ["FRACTIONS", "Cell", "Selection", "keep", "kept_count", "kept_design", "ranking"]
 
 #: The fractions F of the paper's grid.
 FRACTIONS: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -37,7 +37,7 @@ class Cell:
         score: mean of the metric over folds, each with features chosen without it.
         standard_error: of that mean.
         kept: features kept, ⌊N·F⌋ and at least one.
-        stored_bytes: of the final head (float32 coefficients and intercept) and a bit a feature.
+        stored_bytes: of the final head (float32 coefficients and intercept) and of what says which features they are.
         chosen: the cell that the final head comes from.
         fold_scores: the scores that ``score`` is the mean of.
     """
@@ -175,8 +175,3 @@ def kept_design(design: FeatureDesign, columns: Mapping[str, Tensor], normalise:
         else:
             matrices[name] = columns_of(matrix, columns[name])
     return FeatureDesign(matrices, design.n_outputs, device=design.device)
-
-
-def stored_bytes(kept: int, outputs: int, width: int) -> int:
-    """A head in float32 on the kept features, its intercept, and one bit for each feature there was."""
-    return 4 * outputs * (kept + 1) + (width + 7) // 8

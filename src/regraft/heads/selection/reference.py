@@ -28,9 +28,9 @@ from regraft.heads.selection.kept import (
     keep,
     kept_count,
     kept_design,
-    stored_bytes,
 )
-from regraft.heads.selection.reference_scores import STRENGTHS, Part, check_grid, dense, row_norms
+from regraft.heads.selection.packing import stored_bytes
+from regraft.heads.selection.reference_scores import STRENGTHS, Part, check_grid, dense, feature_norms
 from regraft.heads.selection.relevance import FoldTask, check_rows, fold_tasks
 from regraft.heads.solve import check_folds, check_sizes, check_strengths, check_training
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
@@ -221,7 +221,7 @@ def _logits(
         member = (folds == torch.unique(folds[folds >= 0])[place]).nonzero().squeeze(1)
         part = Part(rows, response, task, (seed, place))
         for stage, steps in enumerate(grid.steps):
-            scores = row_norms(part.train(steps, rates, strengths, count.of(models)))
+            scores = feature_norms(part.train(steps, rates, strengths, count.of(models)))
             for level, fraction in enumerate(grid.fractions):
                 columns = [_columns(row, design.widths, fraction) for row in scores]
                 found.update({(stage, model, level): index for model, index in enumerate(columns)})
@@ -268,7 +268,7 @@ def _finish(
     cell, out_of_fold, by_fold = best
     rows = dense(design)
     part = Part(rows, response, task, (seed, place))
-    scores = row_norms(part.train(cell.steps, [cell.rate], [cell.strength], None))[0]
+    scores = feature_norms(part.train(cell.steps, [cell.rate], [cell.strength], None))[0]
     index = _columns(scores, design.widths, cell.fraction)
     kept = _kept(rows, [index], list(design.widths.values()))
     head = Part(kept, response, task, (seed, place))

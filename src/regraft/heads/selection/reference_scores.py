@@ -19,7 +19,7 @@ from regraft.heads.solve import check_folds, check_training
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import FeatureDesign
 
-__all__ = ["STRENGTHS", "AdamScores", "Part", "check_grid", "dense", "reference_scores", "row_norms"]
+__all__ = ["STRENGTHS", "AdamScores", "Part", "check_grid", "dense", "feature_norms", "reference_scores"]
 
 #: The paper's λ (Appendix A).
 STRENGTHS: tuple[float, ...] = (1e-3, 1e-5)
@@ -56,7 +56,7 @@ class AdamScores:
         rows = dense(panel.design)
         rates = [self.rate] * len(self.penalties)
         found = [
-            row_norms(Part(rows, response, task, (self.seed, place)).train(self.steps, rates, self.penalties, None))
+            feature_norms(Part(rows, response, task, (self.seed, place)).train(self.steps, rates, self.penalties, None))
             for place, task in enumerate(tasks)
         ]
         return torch.stack(found)
@@ -166,6 +166,6 @@ def dense(design: FeatureDesign) -> Tensor:
     return out
 
 
-def row_norms(model: Trained) -> Tensor:
+def feature_norms(model: Trained) -> Tensor:
     """‖W_i‖₂ of every feature, (K, d)."""
     return model.weights.square().sum(1).sqrt().cpu()
