@@ -140,11 +140,24 @@ class Eigen(Fitter):
         lifted, intercept = self.basis.lift(v, b)
         dtype = self.design.dtype
         if self.basis.dual:
-            blocks = self.design.adjoint(lifted.to(dtype).to(self.design.device))
+            blocks = _adjoint(self.design, lifted)
         else:
             pieces = torch.split(lifted.to(dtype), list(self.design.widths.values()))
             blocks = Blocks({name: piece.contiguous() for name, piece in zip(self.design.widths, pieces)})
         return blocks, intercept.to(dtype), status
+
+
+def _adjoint(design: FeatureDesign, dual: Tensor) -> Blocks:
+    """W = Xᵀ A by layer, multiplied in float64 and then rounded to the features' dtype.
+
+    At a weak penalty A is many orders of magnitude larger than W, for what it says of directions that the rows share
+    cancels: rounded before the product it would leave coefficients that have nothing to do with the fit.
+    """
+    dual, found = dual.to(design.device), {}
+    for name, matrix in design.matrices.items():
+        wide = FeatureDesign({name: Cast(matrix, torch.float64)}, dual.shape[1], device=design.device)
+        found[name] = wide.adjoint(dual)[name].to(design.dtype)
+    return Blocks(found)
 
 
 class _Streaming(Fitter):

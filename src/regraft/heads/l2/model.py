@@ -97,7 +97,8 @@ class Basis(LinearModel):
         centred = gram - means[None, :] - means[:, None] + means.mean()
         squares, vectors = _eigen((centred + centred.T) / 2, precision, len(gram))
         roots = squares.sqrt()
-        return cls(vectors * roots, squares, vectors / roots, means, dual=True)
+        # eigenvectors sum to zero but for their rounding, which the smallest roots would blow up
+        return cls(vectors * roots, squares, (vectors - vectors.mean(0)) / roots, means, dual=True)
 
     @classmethod
     def of_rows(cls, chunks: Callable[[], Iterable[Tensor]], dtype: torch.dtype = torch.float64) -> Basis:
