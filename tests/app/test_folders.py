@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shlex
+from pathlib import Path
 
 import pytest
 import torch
@@ -86,3 +88,24 @@ def test_the_same_run_is_made_again_in_its_place(regraft, photos, tmp_path):
     assert regraft("adapt", photos, *MODEL, *more, "--limit", "20")[0] == 0
     (tmp_path / "run" / "record.json").write_text("{")
     assert regraft("adapt", photos, *MODEL, "--method", "probe", "-o", tmp_path / "run")[0] == 0
+
+
+def test_what_to_do_next_names_a_backbone_that_no_artifact_may_name(regraft, photos, tmp_path):
+    torch.manual_seed(0)
+    weights = tmp_path / "own.safetensors"
+    save_file(Small().state_dict(), weights)
+    own = ("--model", "tests.app.photos:small", "--weights", weights)
+    code, out, _ = regraft("adapt", photos, *own, "--method", "probe", "-o", tmp_path / "run")
+    following = f"regraft predict {tmp_path / 'run'} NEW_INPUTS --model tests.app.photos:small --weights {weights}"
+    assert (code, following in out) == (0, True)
+    asked = shlex.split(following.replace("NEW_INPUTS", str(photos)))
+    assert regraft(*asked[1:])[0] == 0
+    assert regraft("predict", tmp_path / "run", photos)[0] == 2
+
+
+@pytest.mark.skipif(not Path("/proc/self").is_dir(), reason="needs a folder in which nobody can write")
+def test_a_place_that_lets_nobody_write_is_refused_before_the_pass(regraft, photos, monkeypatch):
+    monkeypatch.setattr("regraft.graft.run.swept", None)  # no pass is begun
+    code, out, err = regraft("adapt", photos, *MODEL, "-o", "/proc/regraft")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert "cannot write into /proc/regraft" in err

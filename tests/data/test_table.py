@@ -160,6 +160,7 @@ def test_parts_that_disagree_are_refused(tmp_path):
         ("text,label,split\na,x,trian\nb,y,\n", {}, "unknown part 'trian'"),
         ("text,label\na,x,z\n", {}, "line 2: 3 cells; expected 2"),
         ("text,label\n", {}, "no rows"),
+        ("a,b,y\n", {"label": "y"}, "no rows"),
         ("", {}, "no header"),
         ("text,text\na,b\n", {}, "'text' is there twice"),
         ('text,label\n"a,x\n', {}, "cannot be parsed"),

@@ -131,10 +131,10 @@ def adapt(
         )  # fmt: skip
     if team.first:
         folder = output or Path("runs") / slug(run.record)
-        _finish(run, folder, embed, as_json)
+        _finish(run, folder, embed, as_json, weights)
 
 
-def _finish(run: Any, folder: Path, embed: bool, as_json: bool) -> None:
+def _finish(run: Any, folder: Path, embed: bool, as_json: bool, weights: Path | str | None = None) -> None:
     """Save the run folder with its report, whole or not at all, and say the result."""
     from dataclasses import replace
 
@@ -146,7 +146,7 @@ def _finish(run: Any, folder: Path, embed: bool, as_json: bool) -> None:
         record = replace(run.record, paths={key: str(folder / name) for key, name in names.items()})
         record.save(staging / "record.json")
         write(record, staging / "report.html")
-    show_json(summary(record)) if as_json else say_result(record)
+    show_json(summary(record)) if as_json else say_result(record, weights)
 
 
 def predict(

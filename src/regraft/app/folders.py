@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import tempfile
 import unicodedata
 import uuid
 from collections.abc import Iterator
@@ -32,7 +33,10 @@ def whole(folder: Path) -> Iterator[Path]:
     inside = folder.is_dir()
     staging = (folder if inside else folder.absolute().parent) / f".{folder.name}.{uuid.uuid4().hex[:12]}.part"
     try:
-        staging.mkdir(parents=True)
+        try:
+            staging.mkdir(parents=True)
+        except OSError as error:
+            raise _cannot_write(folder, error.strerror or str(error)) from error
         yield staging
         if not inside:
             staging.rename(folder)
@@ -51,13 +55,17 @@ def check_folder(folder: Path) -> None:
     while not there.exists() and there != there.parent:
         there = there.parent
     if not there.is_dir():
-        raise DataError(
-            f"cannot write into {folder}", got=f"{there} is a file", do="choose another place with --output"
-        )
+        raise _cannot_write(folder, f"{there} is a file")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise DataError(
-            f"cannot write into {folder}", got=f"no right to write in {there}", do="choose another place with --output"
-        )
+        raise _cannot_write(folder, f"no right to write in {there}")
+    try:  # some places let nobody write whatever their rights say
+        tempfile.TemporaryFile(dir=there).close()
+    except OSError as error:
+        raise _cannot_write(folder, error.strerror or str(error)) from error
+
+
+def _cannot_write(folder: Path, why: str) -> DataError:
+    return DataError(f"cannot write into {folder}", got=why, do="choose another place with --output")
 
 
 def check_run(output: Path | None, ready: Prepared) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regraft.app.console import duration, size, table
@@ -41,7 +42,7 @@ def _brief(score: Score | None) -> dict[str, Any] | None:
     return None if score is None else {key: asdict(score)[key] for key in ("metric", "value", "low", "high")}
 
 
-def say_result(record: Record) -> None:
+def say_result(record: Record, weights: Path | str | None = None) -> None:
     """What an adapted model can do, what it cost, what to mind, and where it lies."""
     classes = (
         "" if record.task["kind"] == "regression" else f", {counted(len(record.task['classes']), 'class', 'classes')}"
@@ -66,9 +67,17 @@ def say_result(record: Record) -> None:
     lines += [
         ("model", record.paths["run"]),
         ("report", record.paths["report"]),
-        ("next", f"regraft predict {shlex.quote(record.paths['run'])} NEW_INPUTS"),
+        ("next", f"regraft predict {shlex.quote(record.paths['run'])} NEW_INPUTS{_backbone(record, weights)}"),
     ]
     table(lines)
+
+
+def _backbone(record: Record, weights: Path | str | None) -> str:
+    """The options that name a backbone which no artifact may name: code of the user's own."""
+    if record.model.get("source") != "module":
+        return ""
+    named = f" --model {shlex.quote(record.model['path'])}"
+    return named if weights is None else f"{named} --weights {shlex.quote(str(weights))}"
 
 
 def say_estimate(record: Record) -> None:

@@ -218,6 +218,8 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
         inputs = (rest[0],)
     if not inputs and rest and len(numbers) == len(rest):
         inputs = numbers
+    if not inputs and not piece.table.num_rows:
+        raise DataError(f"{piece.name}: no rows", do="check that the right file was named")
     if not inputs:
         raise DataError(
             f"{piece.name}: no input column",

@@ -42,8 +42,9 @@ def test_layers_stand_in_the_network_s_order_beside_a_blind_choice() -> None:
     assert first.blind / first.height == pytest.approx(3, rel=1e-4)
     assert max(first.blind, deep.height) == 100
     assert (deep.width, first.width) == (100, pytest.approx(33.333))
-    assert "The head keeps 4 of 40 features (10.0 %), from 2 of 2 layers. Most come from deep: 75.0 %" in plain(
-        view.lead
+    assert (
+        "The head keeps 4 of 40 features (10.0 %), from 2 of 2 layers. The largest part comes from deep: 75.0 %"
+        in plain(view.lead)
     )
 
 

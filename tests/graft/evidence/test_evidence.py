@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import torch
 
+from regraft.graft.evidence import findings
 from regraft.graft.evidence.figures import prediction_rows
-from regraft.graft.evidence.findings import Context, no_better_than_constant
+from regraft.graft.evidence.findings import Context, check, no_better_than_constant
 from regraft.graft.prediction import Prediction
 from regraft.graft.protocol import Scored
 from regraft.heads import Response, score
@@ -85,3 +86,29 @@ def test_an_answer_that_is_always_the_same_is_no_worse(kind, metric, low, value,
     fit = SimpleNamespace(task=SimpleNamespace(target=target))
     evaluation = SimpleNamespace(main=SimpleNamespace(headline=headline))
     assert no_better_than_constant(Context(None, 0, fit, evaluation)) is expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "metric", "low", "value", "said"),
+    [
+        ("multiclass", "accuracy", 0.5, 0.6, "has an interval that reaches down to always saying 'a'"),
+        ("multiclass", "accuracy", 0.3, 0.4, "is no better than always saying 'a'"),
+        ("multiclass", "balanced-accuracy", 0.2, 0.33, "is no better than that of one answer for every row"),
+        ("regression", "r2", -4e5, -3e5, "is no better than that of one answer for every row"),
+        ("regression", "r2", -0.1, 0.2, "has an interval that reaches down to that of one answer for every row"),
+        ("multiclass", "accuracy", 0.51, 0.6, ""),
+        ("regression", "r2", 0.1, 0.2, ""),
+        ("regression", "rmse", 0.1, 0.2, ""),
+    ],
+)
+def test_a_score_that_one_answer_reaches_is_a_warning(kind, metric, low, value, said, monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (findings._constant,))
+    target = SimpleNamespace(kind=kind, classes=("a", "b", "c"), values=np.array([0, 0, 1, 2]))
+    headline = SimpleNamespace(metric=metric, low=low, value=value, high=0.9)
+    fit = SimpleNamespace(task=SimpleNamespace(target=target))
+    found = check(Context(None, 0, fit, SimpleNamespace(main=SimpleNamespace(headline=headline))))
+    assert [finding.title for finding in found] == ([f"The score {said}."] if said else [])
+    if found:
+        (warning,) = found
+        assert (warning.severity, warning.value, warning.low) == ("warning", value, low)
+        assert warning.code == ("no-better-than-majority" if metric == "accuracy" else "no-better-than-constant")

@@ -136,8 +136,8 @@ def _lead(figure: Mapping[str, Any], layers: Sequence[Mapping[str, Any]], kept: 
     first = ranked[0]
     sentence = (
         f"The head keeps {words.count(kept)} of {words.count(width)} features ({words.percent(kept / width)}), from "
-        f"{len(used)} of {words.plural(len(layers), 'layer')}. Most come from {read.text(first.get('name'))}: "
-        f"{words.percent(_at(first, 'kept') / kept)} of what is kept."
+        f"{len(used)} of {words.plural(len(layers), 'layer')}. The largest part comes from "
+        f"{read.text(first.get('name'))}: {words.percent(_at(first, 'kept') / kept)} of what is kept."
     )
     depth, blind = read.number(figure.get("depth")), read.number(figure.get("depth_all"))
     if depth is not None and blind is not None:

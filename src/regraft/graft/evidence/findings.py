@@ -19,7 +19,7 @@ from regraft.heads import higher_is_better
 from regraft.network import Preprocess
 from regraft.record import Finding, counted
 
-__all__ = ["Context", "check", "no_better_than_constant"]
+__all__ = ["Context", "check", "constant_score", "no_better_than_constant"]
 
 _FEW_ROWS = 5
 _IMBALANCE = 10.0
@@ -167,20 +167,33 @@ def _classes(context: Context) -> Iterator[Finding]:
             "×",
             advice="Judge by --metric balanced-accuracy, or weight the classes with --class-weight balanced.",
         )
-    majority = counts.max() / counts.sum()
-    headline = context.evaluation.main.headline
-    if headline.metric == "accuracy" and headline.low <= majority:
-        yield Finding(
-            "no-better-than-majority",
-            f"The score's interval reaches down to always saying {target.classes[int(counts.argmax())]!r}.",
-            "warning",
-            headline.value,
-            "accuracy",
-            headline.low,
-            headline.high,
-            detail=f"That answer alone is right {100 * majority:.1f} % of the time on the labelled rows.",
-            advice="Check the labels, try another backbone, or bring more rows.",
-        )
+
+
+def _constant(context: Context) -> Iterator[Finding]:
+    """A score that an answer without any input may reach."""
+    headline, floor = context.evaluation.main.headline, constant_score(context)
+    if floor is None or not no_better_than_constant(context):
+        return
+    target = context.fit.task.target
+    reached = "is no better than" if headline.value <= floor else "has an interval that reaches down to"
+    if headline.metric == "accuracy":
+        name = target.classes[int(np.bincount(target.values).argmax())]
+        code, what = "no-better-than-majority", f"always saying {name!r}"
+        detail = f"That answer alone is right {100 * floor:.1f} % of the time on the labelled rows."
+    else:
+        code, what = "no-better-than-constant", "that of one answer for every row"
+        detail = f"One answer for every row has {headline.metric} {floor:g}."
+    yield Finding(
+        code,
+        f"The score {reached} {what}.",
+        "warning",
+        headline.value,
+        headline.metric,
+        headline.low,
+        headline.high,
+        detail=detail,
+        advice="Check the labels, try another backbone, or bring more rows.",
+    )
 
 
 def _frames(context: Context) -> Iterator[Finding]:
@@ -215,12 +228,17 @@ def _one_class(context: Context) -> Iterator[Finding]:
         )
 
 
+def constant_score(context: Context) -> float | None:
+    """What an answer that is always the same reaches in the metric of the score, where that is known."""
+    target, metric = context.fit.task.target, context.evaluation.main.headline.metric
+    if metric == "accuracy" and target.kind in ("binary", "multiclass"):
+        return float(np.bincount(target.values).max() / len(target.values))
+    return {"balanced-accuracy": 1 / max(1, len(target.classes)), "roc-auc": 0.5, "r2": 0.0}.get(metric)
+
+
 def no_better_than_constant(context: Context) -> bool:
     """Whether the score's interval reaches down to that of an answer that is always the same."""
-    target, headline = context.fit.task.target, context.evaluation.main.headline
-    floor = {"balanced-accuracy": 1 / max(1, len(target.classes)), "roc-auc": 0.5, "r2": 0.0}.get(headline.metric)
-    if headline.metric == "accuracy" and target.kind in ("binary", "multiclass"):
-        floor = float(np.bincount(target.values).max() / len(target.values))
+    headline, floor = context.evaluation.main.headline, constant_score(context)
     low = headline.low if np.isfinite(headline.low) else headline.value
     return floor is not None and bool(low <= floor)
 
@@ -314,6 +332,7 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     _left_out,
     _shortened,
     _classes,
+    _constant,
     _frames,
     _one_class,
     _own,
