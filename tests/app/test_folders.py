@@ -77,6 +77,29 @@ def test_a_run_is_replaced_by_no_other_verb(regraft, photos, tmp_path, monkeypat
     assert "holds another run" in err
 
 
+def test_a_folder_with_other_files_is_refused_before_the_pass(regraft, photos, tmp_path, monkeypatch):
+    monkeypatch.setattr("regraft.graft.run.swept", None)  # no pass is begun
+    for verb, arguments in (
+        ("adapt", (photos, *MODEL)),
+        ("diagnose", (photos, *MODEL)),
+        ("rank", (photos, "--models", MODEL[1])),
+        ("pretrain", ("supervised", photos)),
+    ):
+        code, out, err = regraft(verb, *arguments, "-o", photos)
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert f"{photos} holds other files; expected a new or an empty folder, or one with a run; got " in err
+    assert not (photos / "record.json").exists()
+
+
+def test_an_empty_folder_or_one_with_a_runs_own_and_other_files_is_filled(regraft, photos, tmp_path):
+    run = tmp_path / "run"
+    (run / ".hidden").mkdir(parents=True)
+    for _ in range(2):
+        assert regraft("adapt", photos, *MODEL, "--method", "probe", "-o", run)[0] == 0
+        (run / "notes.txt").write_text("mine")
+    assert (run / "notes.txt").read_text() == "mine"
+
+
 def test_the_same_run_is_made_again_in_its_place(regraft, photos, tmp_path):
     """With other settings and other rows too: weights of another seed are no other backbone. An unreadable record is
     no run."""

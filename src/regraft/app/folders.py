@@ -21,7 +21,6 @@ if TYPE_CHECKING:
 
 __all__ = ["check_folder", "check_run", "check_verb", "slug", "whole"]
 
-
 @contextmanager
 def whole(folder: Path) -> Iterator[Path]:
     """A staging folder to fill; it becomes ``folder`` at the end, or is gone after an error.
@@ -68,11 +67,26 @@ def _cannot_write(folder: Path, why: str) -> DataError:
     return DataError(f"cannot write into {folder}", got=why, do="choose another place with --output")
 
 
+def _check_files(folder: Path) -> None:
+    """Refuse a folder that holds files of something else: data in which a run would be read as data, say."""
+    if not folder.is_dir() or (folder / "record.json").is_file():
+        return
+    names = sorted(item.name for item in folder.iterdir() if item.name != "lost+found")  # that of a disk of its own
+    if others := [name for name in names if not name.startswith(".")]:
+        raise DataError(
+            f"{folder} holds other files",
+            expected="a new or an empty folder, or one with a run",
+            got=", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else ""),
+            do="choose another place with --output",
+        )
+
+
 def check_run(output: Path | None, ready: Prepared) -> None:
     """Refuse, before the pass, a folder with a run on other data, of another backbone or by another method, which would
     be lost. Weights that are drawn from the seed make no other backbone, and more or fewer rows of one name with the
     same classes no other data: labels are added, and runs made again."""
     folder = output or Path("runs") / _slug(ready.manifest.name, ready.network.name, ready.recipe.name)
+    _check_files(folder)
     there = _record_in(folder)
     if there is None:
         return
@@ -95,7 +109,10 @@ def check_run(output: Path | None, ready: Prepared) -> None:
 
 def check_verb(output: Path | None, verb: str) -> None:
     """Refuse a named folder with what another verb left, such as a run: its record and report would be lost."""
-    there = None if output is None else _record_in(output)
+    if output is None:
+        return
+    _check_files(output)
+    there = _record_in(output)
     if there is not None and there.verb != verb:
         raise DataError(
             f"{output} holds another run",
