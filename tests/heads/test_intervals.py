@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from scipy import stats
 
 from regraft.errors import DataError
 from regraft.heads import Response, measure, paired_error, score, wilson
+from regraft.heads.intervals import mean_of_proportions
 from regraft.record import Score
 
 
@@ -89,11 +92,11 @@ def test_one_row_or_one_group_says_nothing_of_the_spread() -> None:
 
 def test_rows_without_an_error_do_not_exclude_errors() -> None:
     y = np.arange(12) % 2
-    for metric in ("balanced-accuracy", "f1", "roc-auc", "map"):
+    for metric in ("f1", "roc-auc", "map"):
         got = measure(metric, binary(y), certain(y))
         assert (got.value, got.low, got.high) == (1.0, pytest.approx(12 / (12 + stats.norm.ppf(0.975) ** 2)), 1.0)
         assert got.interval == "wilson over 12 rows: every resample agrees"
-    wrong = measure("balanced-accuracy", binary(y), certain(1 - y))
+    wrong = measure("f1", binary(y), certain(1 - y))
     assert (wrong.low, wrong.high) == (pytest.approx(0.0, abs=1e-15), pytest.approx(1 - got.low))
     brier = measure("brier", binary(y), certain(y))
     assert (brier.low, brier.high) == (wrong.low, wrong.high)
@@ -107,8 +110,8 @@ def test_perfect_groups_count_as_groups_and_the_rarest_class_decides() -> None:
     grouped = measure("accuracy", binary(y), certain(y), groups=np.repeat(["a", "b", "c"], 4))
     assert (grouped.low, grouped.high) == wilson(3, 3)
     assert grouped.interval == "wilson over 3 groups: every resample agrees"
-    rare = np.array([0] * 50 + [1, 1])  # the mean recall of 50 and of 2 rows is known as if from 2 · 2
-    got = measure("balanced-accuracy", binary(rare), certain(rare))
+    rare = np.array([0] * 50 + [1, 1])  # a mean over classes of 50 and of 2 rows is known as if from 2 · 2
+    got = measure("f1", binary(rare), certain(rare))
     assert (got.low, got.high) == wilson(4, 4)
     labels = np.zeros((40, 2))
     labels[:20, 0], labels[:3, 1] = 1, 1
@@ -119,7 +122,40 @@ def test_perfect_groups_count_as_groups_and_the_rarest_class_decides() -> None:
 def test_a_constant_prediction_is_not_known_to_be_worth_one_half() -> None:
     y = np.arange(40) % 2
     got = measure("balanced-accuracy", binary(y), np.tile([0.9, 0.1], (40, 1)))
-    assert (got.value, got.low, got.high) == (0.5, *wilson(20, 40))
+    half = (1 - wilson(20, 20)[0]) / 2  # one class wholly right, one wholly wrong
+    assert (got.value, got.low, got.high) == (0.5, pytest.approx(0.5 - half), pytest.approx(0.5 + half))
+
+
+def test_the_interval_of_balanced_accuracy_covers_where_a_class_is_rare() -> None:
+    """Exact coverage over all counts of 40 and of 5 rows: the bootstrap alone holds the truth far too seldom."""
+    rows = (40, 5)
+    counts = [(a, b) for a in range(41) for b in range(6)]
+    low, high = np.array([mean_of_proportions(count, rows) for count in counts]).T
+    coverage = []
+    for truth in itertools.product(np.linspace(0.02, 0.98, 25), repeat=2):
+        chance = np.prod(stats.binom.pmf(counts, rows, truth), axis=1)
+        coverage.append(chance[(low <= np.mean(truth)) & (np.mean(truth) <= high)].sum())
+    assert 0.94 < np.mean(coverage) < 0.97
+    assert min(coverage) > 0.88
+    y = np.repeat([0, 1], rows)
+    said = y.copy()
+    said[:4], said[40:] = 1, 0  # 36 of 40 right, 0 of 5
+    got = measure("balanced-accuracy", binary(y), certain(said))
+    assert (got.value, got.high) == (0.45, mean_of_proportions((36, 0), rows)[1])
+    assert got.high > 0.65 > got.value  # a bootstrap of five wrong rows would end at 0.5
+    assert got.interval == "wilson of each class and bootstrap over rows"
+
+
+def test_many_classes_of_few_rows_keep_the_bootstraps_limits_where_these_are_wider() -> None:
+    """A Wilson interval is shifted towards one half; over many classes the shift is larger than the mean's error."""
+    rng = np.random.default_rng(2)
+    y = np.repeat(np.arange(50), 4)
+    said = np.where(rng.random(200) < 0.8, y, (y + 1) % 50)
+    response = Response.of("multiclass", [str(k) for k in range(50)], y)
+    got = measure("balanced-accuracy", response, np.eye(50)[said])
+    hits = [(said[y == k] == k).sum() for k in range(50)]
+    assert got.high > mean_of_proportions(hits, [4] * 50)[1]
+    assert got.low <= mean_of_proportions(hits, [4] * 50)[0]
 
 
 def test_unbounded_metrics_that_never_vary_have_no_interval() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_folder", "check_run", "check_verb", "slug", "whole"]
 
+
 @contextmanager
 def whole(folder: Path) -> Iterator[Path]:
     """A staging folder to fill; it becomes ``folder`` at the end, or is gone after an error.

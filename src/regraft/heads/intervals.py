@@ -1,4 +1,5 @@
-"""Scores with an interval: Wilson for accuracy, else a seeded percentile bootstrap; NaN where neither can know."""
+"""Scores with an interval: Wilson for accuracy and its mean over classes, else a seeded percentile bootstrap; NaN where
+neither can know."""
 
 from __future__ import annotations
 
@@ -36,6 +37,23 @@ def wilson(hits: float, rows: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
+def mean_of_proportions(hits: Sequence[float], rows: Sequence[int]) -> tuple[float, float]:
+    """95 % interval of the mean of K independent proportions p_k, each with its Wilson interval (l_k, u_k).
+
+    low = p̄ − sqrt(Σ (p_k − l_k)²) / K, high = p̄ + sqrt(Σ (u_k − p_k)²) / K: variances recovered from the limits of
+    the parts (Zou and Donner, *Statistics in Medicine* 27, 2008). It keeps its width where a p_k is 0 or 1, of which a
+    bootstrap of few rows sees no variation.
+
+    Args:
+        hits: K counts of what is right.
+        rows: K counts of all, each at least 1.
+    """
+    parts = np.array([(hit / of, *wilson(hit, of)) for hit, of in zip(hits, rows, strict=True)])
+    share, low, high = parts.T
+    below, above = np.linalg.norm(share - low), np.linalg.norm(high - share)
+    return max(0.0, share.mean() - below / len(share)), min(1.0, share.mean() + above / len(share))
+
+
 def measure(
     metric: str,
     response: Response,
@@ -49,6 +67,10 @@ def measure(
     Accuracy of independent rows gets the Wilson interval; every other metric the percentile
     bootstrap over 1,000 resamples of rows; with ``groups``, whole groups are resampled, for rows of
     one group are no independent evidence. Resamples that leave the metric undefined are left out.
+
+    Balanced accuracy of independent rows of classes, a mean of proportions, gets at each end the wider of the bootstrap
+    and :func:`mean_of_proportions`: five rows of a rare class that are all wrong do not show that all are, which the
+    bootstrap takes for certain.
 
     Where the resamples agree, the bootstrap has no width, though the score is uncertain: twelve rows without
     an error do not exclude errors. A metric that lies between 0 and 1 then gets the Wilson interval of a
@@ -89,8 +111,14 @@ def measure(
     if units > 1:
         tables = _resamples(member, np.random.default_rng(seed))
         draws = np.concatenate([resampled(metric, kept, values, weights) for weights in tables])
-        low, high, kind = _interval(value, draws[~np.isnan(draws)], _effective(metric, kept, member), unit)
-    return Score(metric, value, low, high, kind, rows, protocol=protocol)
+        draws = draws[~np.isnan(draws)]
+        if metric == "balanced-accuracy" and groups is None and kept.codes is not None:
+            below, above = mean_of_proportions(*_recalls(kept.codes.numpy(), values))
+            low, high, kind = _interval(value, draws, 0, unit)  # NaN where the resamples agree: fmin takes the other
+            low, high, kind = np.fmin(low, below), np.fmax(high, above), "wilson of each class and bootstrap over rows"
+        else:
+            low, high, kind = _interval(value, draws, _effective(metric, kept, member), unit)
+    return Score(metric, value, float(low), float(high), kind, rows, protocol=protocol)
 
 
 def paired_error(
@@ -135,6 +163,12 @@ def _interval(value: float, draws: np.ndarray[Any, Any], effective: int, unit: s
     if not effective:
         return math.nan, math.nan, "unknown: every resample agrees"
     return *wilson(value * effective, effective), f"wilson over {effective} {unit}s: every resample agrees"
+
+
+def _recalls(codes: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> tuple[list[float], list[int]]:
+    """Of each class that occurs, how many rows are right and how many there are."""
+    right, there = values.argmax(1) == codes, [codes == code for code in np.unique(codes)]
+    return [float(right[rows].sum()) for rows in there], [int(rows.sum()) for rows in there]
 
 
 def _effective(metric: str, response: Response, member: np.ndarray[Any, Any]) -> int:
