@@ -112,3 +112,20 @@ def test_a_score_that_one_answer_reaches_is_a_warning(kind, metric, low, value, 
         (warning,) = found
         assert (warning.severity, warning.value, warning.low) == ("warning", value, low)
         assert warning.code == ("no-better-than-majority" if metric == "accuracy" else "no-better-than-constant")
+
+
+@pytest.mark.parametrize(("used", "said"), [(2, ["The rows are cut into 2 folds, not 5."]), (5, []), (0, [])])
+def test_fewer_folds_than_asked_for_are_told(used, said, monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (findings._folds,))
+    fit = SimpleNamespace(task=SimpleNamespace(folds=5, groups=None))
+    scored = SimpleNamespace(fold=np.arange(20) % used if used else np.full(20, -1))
+    found = check(Context(None, 0, fit, SimpleNamespace(validation=scored)))
+    assert [finding.title for finding in found] == said
+
+
+def test_labels_that_no_row_or_every_row_has_are_named(monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (findings._one_valued,))
+    values = np.array([[1.0, 0.0, 1.0, np.nan], [0.0, np.nan, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]])
+    target = SimpleNamespace(kind="multilabel", classes=("a", "b", "c", "d"), values=values)
+    (found,) = check(Context(None, 0, SimpleNamespace(task=SimpleNamespace(target=target)), None))
+    assert (found.title, found.detail) == ("2 labels of 4 are the same in all labelled rows.", "b, c")

@@ -169,6 +169,43 @@ def _classes(context: Context) -> Iterator[Finding]:
         )
 
 
+def _one_valued(context: Context) -> Iterator[Finding]:
+    """Labels that no row has, or that all rows have: nothing can be learnt of them."""
+    target = context.fit.task.target
+    if target.kind != "multilabel":
+        return
+    with_it, without = np.nansum(target.values, axis=0), np.nansum(1 - target.values, axis=0)
+    empty = [name for name, some, others in zip(target.classes, with_it, without) if not (some and others)]
+    if empty:
+        yield Finding(
+            "labels-one-valued",
+            f"{counted(len(empty), 'label')} of {len(target.classes)} {'is' if len(empty) == 1 else 'are'} the same in "
+            "all labelled rows.",
+            "warning",
+            len(empty),
+            "labels",
+            detail=", ".join(empty[:8]) + ("…" if len(empty) > 8 else ""),
+            advice="Nothing can be learnt or measured of them: leave them out, or bring rows that differ.",
+        )
+
+
+def _folds(context: Context) -> Iterator[Finding]:
+    """Fewer folds than were asked for, which rare classes and few groups leave."""
+    asked, fold = context.fit.task.folds, context.evaluation.validation.fold
+    used = int(fold.max()) + 1
+    if 0 < used < asked:
+        why = "rows of one class" if context.fit.task.groups is None else "groups, or rows of one class"
+        yield Finding(
+            "folds-reduced",
+            f"The rows are cut into {used} folds, not {asked}.",
+            "info",
+            used,
+            "folds",
+            detail=f"There are no more {why} to share among folds.",
+            advice="Heads that score are fitted on fewer rows than with more folds: a few more labels help.",
+        )
+
+
 def _constant(context: Context) -> Iterator[Finding]:
     """A score that an answer without any input may reach."""
     headline, floor = context.evaluation.main.headline, constant_score(context)
@@ -289,7 +326,8 @@ def _fit(context: Context) -> Iterator[Finding]:
             "ECE",
             ece.low,
             ece.high,
-            advice="Do not read the probabilities as error rates: these rows may differ from the training rows.",
+            advice="Do not read the probabilities as error rates. Few labels, wrong ones, and rows unlike the training rows "
+            "can be the reason.",
         )
     zero = _never_right(context)
     if zero:
@@ -332,6 +370,8 @@ _CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (
     _left_out,
     _shortened,
     _classes,
+    _one_valued,
+    _folds,
     _constant,
     _frames,
     _one_class,
