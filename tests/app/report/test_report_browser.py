@@ -193,6 +193,21 @@ def test_tooltips_on_a_phone_stay_on_the_screen(visit: Any) -> None:
     assert page.locator("#tip").is_hidden()
 
 
+def test_costs_lie_whole_on_a_phone_with_their_names(visit: Any) -> None:
+    page = visit(samples.multiclass(), width=390).page
+    cells = page.locator("#cost .stacked tbody td")
+    names = page.locator("#cost .stacked thead th:not(:first-child)")
+    assert {cell.get_attribute("data-label") for cell in cells.all()} == {
+        name.text_content().strip() for name in names.all()
+    }
+    for cell in cells.all():
+        box = cell.bounding_box()
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390
+    wide = visit(samples.multiclass(), width=1200).page
+    assert wide.locator("#cost .stacked thead").first.bounding_box()["width"] > 600
+
+
 def test_copy_button_copies_the_command(visit: Any) -> None:
     spy = "Object.defineProperty(navigator, 'clipboard', {value: {writeText: async (t) => { window.copied = t; }}});"
     page = visit(samples.multiclass(), script=spy).page
@@ -321,8 +336,7 @@ def test_nothing_of_a_chart_is_cut_off_on_a_phone(visit: Any) -> None:
 
 def test_wide_tables_scroll_inside_themselves(visit: Any) -> None:
     page = visit(samples.finetuned(), width=390).page
-    for box in ("#training .scroll", "#cost .scroll"):
-        assert page.locator(box).last.evaluate("(e) => e.scrollWidth > e.clientWidth")
+    assert page.locator("#training .scroll").last.evaluate("(e) => e.scrollWidth > e.clientWidth")
     assert page.evaluate(WIDTH) <= 390
 
 

@@ -318,7 +318,7 @@ def test_passes_and_operations_are_called_those_of_the_features() -> None:
     )
     shown = {verb: costs(replace(record(), verb=verb, costs=costs_of)) for verb in ("adapt", "diagnose", "rank")}
     by = {verb: {fact.label: fact.note for fact in section.facts} for verb, section in shown.items()}
-    assert by["adapt"]["Arithmetic"] == "floating-point operations, counted"
+    assert by["adapt"]["Arithmetic"] == "floating-point operations of the backbone, counted"
     assert by["adapt"]["Backbone passes"].startswith("rows through the backbone")
     for verb in ("diagnose", "rank"):
         assert "seconds alone" in shown[verb].lead

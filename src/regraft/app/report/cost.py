@@ -82,7 +82,7 @@ def costs(record: Record) -> Costs | None:
     ticks = linear_ticks(0.0, scale.high / unit, 4)
     write = words.times if floor else words.seconds
     found = read.text(record.verb) in ("diagnose", "rank")
-    of, counted = ("rows through the backbone", ", counted") if not found else _features(record)
+    of, counted = ("rows through the backbone", " of the backbone, counted") if not found else _features(record)
     facts = [
         Fact("Backbone passes", words.passes_number(spent), f"{of} ÷ rows of the run"),
         Fact("Time", words.seconds(total), f"{words.times(total / floor)} one pass" if floor else ""),
