@@ -352,3 +352,14 @@ def test_kept_features_are_told_where_some_are_left_out() -> None:
         replace(samples.minimal(), figures={"layers": [{**row, "kept": row["width"]} for row in found]})
     )
     assert not whole.selected
+
+
+@pytest.mark.parametrize("low", [-0.02, -0.3, -1.0, -7.0, -50_000.0, -3e5])
+def test_labels_of_a_scores_axis_do_not_lie_on_one_another(low: float) -> None:
+    score = Score("r2", low * 0.9, low, 0.3, "bootstrap over rows", 20, protocol="test split")
+    record = replace(samples.regression(), scores={"test": score}, other_scores={})
+    ticks = [tick.at for tick in scores.scores(record).groups[0].headline.bar.ticks]
+    assert ticks[0] == 0
+    assert ticks[-1] == 100
+    assert len(ticks) >= 2
+    assert np.diff(ticks).min() >= 15 - 1e-9

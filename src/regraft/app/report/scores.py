@@ -12,6 +12,8 @@ from regraft.record import Record, Score
 
 __all__ = ["Bar", "Card", "Group", "Scores", "scores"]
 
+_ROOM = 0.15  # of an axis, for a label
+
 
 @dataclass(frozen=True)
 class Bar:
@@ -132,10 +134,13 @@ def _bar(
 
 
 def _ticks(bottom: float, top: float) -> list[float]:
-    """Quarters of an axis without negative numbers, else round ones; the ends are always among them."""
+    """Quarters of an axis without negative numbers, else round ones; the ends are always among them, and none so near
+    to them that its label would lie on theirs."""
     if bottom >= 0:
         return [bottom + (top - bottom) * quarter / 4 for quarter in range(5)]
-    return sorted({bottom, *linear_ticks(bottom, top, 4), top})
+    room = _ROOM * (top - bottom)
+    between = [tick for tick in linear_ticks(bottom, top, 4) if bottom + room <= tick <= top - room]
+    return [bottom, *between, top]
 
 
 def _baseline(record: Record, score: Score) -> float | None:

@@ -326,8 +326,8 @@ def _fit(context: Context) -> Iterator[Finding]:
             "ECE",
             ece.low,
             ece.high,
-            advice="Do not read the probabilities as error rates. Few labels, wrong ones, and rows unlike the training rows "
-            "can be the reason.",
+            advice="Do not read the probabilities as error rates. Few labels, wrong ones, and rows unlike the "
+            "training rows can be the reason.",
         )
     zero = _never_right(context)
     if zero:
