@@ -65,7 +65,7 @@ def refused(capfd, tmp_path, monkeypatch):
     [
         (("adap",), "Did you mean 'adapt'?"),
         (("adapt",), "Missing argument 'DATA'. See `regraft adapt --help`."),
-        (("adapt", "photos"), "Missing option '--model'"),
+        (("adapt", "photos"), "Missing option '--model' / '-m': name a backbone, such as"),
         (("adapt", "photos", *MODEL, "--bogus"), "--bogus"),
         (("adapt", "photos", *MODEL, "--limit", "1"), "--limit"),
         (("adapt", "photos", *MODEL, "--limit", "many"), "--limit"),

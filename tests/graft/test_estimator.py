@@ -98,7 +98,9 @@ def test_one_column_of_a_frame_or_a_table_is_the_inputs(pictures):
 def test_inputs_of_another_kind_are_refused():
     with pytest.raises(DataError, match=r"reads image inputs; got text inputs"):
         GraftClassifier("regraft/fashion-resnet").fit(["some words", "more words"] * 4, [0, 1] * 4)
-    with pytest.raises(DataError, match=r"reads image inputs; got array inputs"):
+    with pytest.raises(
+        DataError, match=r"reads image inputs; got array inputs.*a network that reads numbers.*images are uint8"
+    ):
         GraftClassifier("regraft/fashion-resnet").fit(np.eye(8), [0, 1] * 4)
 
 

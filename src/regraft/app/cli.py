@@ -138,7 +138,10 @@ def _misspelt(error: Any) -> str:
     """What the argument parser says, and where the right words are."""
     context = getattr(error, "ctx", None)
     command = context.command_path if context is not None else "regraft"
-    return f"{error.format_message().rstrip('.')}. See `{command} --help`."
+    said = error.format_message().rstrip(".")
+    if "Missing option '--model'" in said:
+        said += ": name a backbone, such as timm/resnet50.a1_in1k, regraft/fashion-resnet or a folder"
+    return f"{said}. See `{command} --help`."
 
 
 def _fault(arguments: list[str], error: BaseException) -> int:

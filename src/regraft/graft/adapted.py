@@ -25,6 +25,12 @@ from regraft.network.hidden import with_hidden
 
 __all__ = ["Adapted", "check_modality", "readable", "with_last_layer", "with_own_head"]
 
+_OTHER_KIND = {
+    "": "give it inputs of its own kind, or name another input column with --input",
+    "array": "bring a network that reads numbers, --model package.module:callable (regraft.network.ArrayPreprocess); "
+    "images are uint8, 0 to 255",
+}
+
 
 def check_modality(network: Network, manifest: Manifest) -> None:
     """Refuse inputs of a kind that the network does not read.
@@ -37,7 +43,7 @@ def check_modality(network: Network, manifest: Manifest) -> None:
         raise DataError(
             f"{network.name} reads {network.preprocess.modality} inputs",
             got=f"{manifest.inputs.modality} inputs{where}",
-            do="give it inputs of its own kind, or name another input column with --input",
+            do=_OTHER_KIND.get(manifest.inputs.modality, _OTHER_KIND[""]),
         )
 
 

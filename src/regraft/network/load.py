@@ -116,6 +116,8 @@ def _unknown(name: str) -> ModelError:
     guess = near(name, beside)
     if not guess and "/" not in name:
         guess = f"did you mean timm/{name} or torchvision/{name}, or a folder"
+    if name.startswith((".", "/", "~")):
+        return ModelError(f"there is no model in {name}", got="no such folder", do=guess or "check the path")
     return ModelError(f"the model {name!r} is not known", expected=_KINDS, do=guess)
 
 

@@ -340,6 +340,13 @@ class TestRank:
         assert set(places[0]["scores"]) >= {"logme", "h-score", "leep", "loo-accuracy", "transrate"}
         assert codes(record) == ["first", "track-record"]
 
+    def test_what_a_backbone_cost_is_its_pass_and_its_scores_without_loading(self, options):
+        record = rank(toy_manifest(90), [toy_network(), toy_network(1)], options=options)
+        spent = {cost.stage: cost.seconds for cost in record.costs}
+        assert set(spent) == {"data", "model", "sweep", "scores"}
+        seconds = [place["seconds"] for place in record.figures["ranking"]["models"]]
+        assert sum(seconds) == pytest.approx(spent["sweep"] + spent["scores"], rel=1e-9)
+
     def test_twins_are_not_told_apart(self, options):
         record = rank(toy_manifest(60), [toy_network(), toy_network()], options=options)
         (pair,) = record.figures["ranking"]["differences"]

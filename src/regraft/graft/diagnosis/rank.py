@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timezone
@@ -104,7 +103,10 @@ def rank(
 
 @dataclass(frozen=True, eq=False)
 class _Seen:
-    """What one pass of a backbone gave; its features are not kept."""
+    """What one pass of a backbone gave; its features are not kept.
+
+    ``seconds`` are without those of loading, for the first backbone of a library pays for the library's imports.
+    """
 
     estimates: dict[str, Estimate]
     skipped: dict[str, str]
@@ -127,7 +129,7 @@ def _looked(
     with ledger.stage("data"):
         rows = scan(data, skip_bad=options.skip_bad, **columns)  # read and hashed once for all backbones
     for number, model in enumerate(models):
-        began = time.perf_counter()
+        before = len(ledger.costs)
         last = ready, labelled = probing(rows, model, options, ledger, progress)
         with ledger.stage("scores"):
             every = scored(labelled, seed=options.seed)
@@ -136,7 +138,7 @@ def _looked(
             {each.name: each.reason for each in every if not isinstance(each, Estimate)},
             ready.network.fingerprint,
             ready.network.about.parameters,
-            time.perf_counter() - began,
+            sum(cost.seconds for cost in ledger.costs[before:] if cost.stage not in ("data", "model")),
         )
         if progress:
             progress("rank", number + 1, len(models))
