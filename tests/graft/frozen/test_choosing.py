@@ -122,6 +122,26 @@ def test_the_reference_search_gets_the_stages_grid(monkeypatch):
 
 
 @pytest.mark.parametrize(
+    ("stage", "wider"),
+    [
+        (Select(), (0.5, 1.0)),
+        (Select(solver="exact"), (0.5, 1.0)),
+        (Select((0.2,)), ()),
+        (Select(solver="reference"), ()),
+    ],
+)
+def test_the_default_fractions_alone_are_gone_beyond_and_not_the_papers_search(stage, wider, monkeypatch):
+    seen = {}
+    monkeypatch.setattr(choosing, "select", lambda *_, **settings: seen.update(settings))
+    monkeypatch.setattr(choosing, "select_reference", lambda *_, **settings: seen.update(settings))
+    design, response = problem()
+    choose_features(
+        stage, {"16": design}, response, folds=None, metric="accuracy", forms=("ridge",), class_weight=None, seed=0
+    )
+    assert tuple(seen.get("wider", ())) == wider == stage.wider
+
+
+@pytest.mark.parametrize(
     "stage",
     [
         Select((0.2,), solver="exact"),

@@ -180,6 +180,39 @@ def test_a_further_scaling_is_tried_at_the_best_size_alone():
             select(sizes, classes_of(codes), more=wrong, **arguments)
 
 
+def test_wider_fractions_are_tried_in_turn_where_the_largest_wins():
+    """A weak signal in every feature: the more are kept the better, as for a network of few features."""
+    generator = np.random.default_rng(0)
+    codes = np.arange(90) % 3
+    x = generator.normal(size=(90, 400)) + 0.25 * generator.normal(size=(3, 400))[codes]
+    sizes = {"1": design_of(np.abs(generator.normal(size=(90, 400))), 3), "2": design_of(x, 3)}
+    arguments = {"folds": np.arange(90) // 3 % 5, "metric": "accuracy", "strengths": (1e-2, 1e-3)}
+    found = select(sizes, classes_of(codes), fractions=(0.05, 0.2), wider=(0.5, 1.0), **arguments)
+    assert found.fraction > 0.2
+    further = [cell for cell in found.table if cell.fraction > 0.2]
+    assert [(c.size, c.fraction, c.strength) for c in further] == [("2", 0.5, found.strength)] * 2 + [
+        ("2", 1.0, found.strength)
+    ] * 2
+    assert sum(cell.chosen for cell in found.table) == 1
+    arguments["strengths"] = (found.strength,)
+    whole = select({"2": sizes["2"]}, classes_of(codes), fractions=(0.05, 0.2, 0.5, 1.0), **arguments)
+    scores = {(c.fraction, c.normalised): c.score for c in whole.table}
+    assert {(c.fraction, c.normalised): c.score for c in further}.items() <= scores.items()
+    assert sum(len(index) for index in found.columns.values()) == int(400 * found.fraction)
+    design = kept_design(sizes["2"], found.columns, found.normalised)
+    np.testing.assert_allclose(found.solution.readout.logits(design), whole.solution.readout.logits(design), atol=1e-10)
+
+
+def test_wider_fractions_are_left_alone_where_fewer_features_win_and_must_be_wider():
+    x, codes = planted(noise=2.0)
+    arguments = {"folds": np.arange(90) % 5, "metric": "accuracy", "fractions": (0.01, 0.2)}
+    found = select({"1": design_of(x, 3)}, classes_of(codes), wider=(1.0,), **arguments)
+    assert found.fraction == 0.01
+    assert {cell.fraction for cell in found.table} == {0.01, 0.2}
+    with pytest.raises(SolverError, match=r"the wider fractions; expected above 0\.2; got 0\.1"):
+        select({"1": design_of(x, 3)}, classes_of(codes), wider=(0.1,), **arguments)
+
+
 def test_roots_are_brought_to_unit_norm_over_what_is_kept():
     """UnitRows over SignedRoot: the norms are those of the roots of the kept features."""
     x, codes = planted(noise=2.0)

@@ -87,7 +87,7 @@ def _most_bytes(ready: Prepared, widths: dict[str, int], outputs: int) -> int:
     """Of the head on all features, or of the largest cell of the search."""
     if ready.recipe.select is None:
         return 4 * outputs * (head_shape(ready)[1] + 1)
-    top = max(ready.recipe.select.fractions)
+    top = max((*ready.recipe.select.fractions, *ready.recipe.select.wider))
     return max(stored_bytes(kept_count(width, top), outputs, width) for width in widths.values())
 
 

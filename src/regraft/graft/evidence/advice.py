@@ -143,7 +143,7 @@ def _unstable(figure: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _edge(figure: Mapping[str, Any]) -> Iterator[Finding]:
     grid = sorted({cell["fraction"] for cell in figure["grid"]})
-    if len(grid) < 2 or figure["fraction"] not in (grid[0], grid[-1]):
+    if len(grid) < 2 or figure["fraction"] not in (grid[0], grid[-1]) or figure["fraction"] == 1:
         return
     largest = figure["fraction"] == grid[-1]
     yield Finding(

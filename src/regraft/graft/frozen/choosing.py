@@ -111,4 +111,7 @@ def choose_features(
         everything = {**designs, **{key: d for others in (more or {}).values() for key, d in others.items()}}
         return select_reference(everything, response, strengths=stage.grid, **shared)
     scorer = scorer_of(stage, seed, told)
-    return select(designs, response, strengths=ladder(stage), forms=forms, scorer=scorer, more=more, **shared)
+    return select(
+        designs, response, strengths=ladder(stage), forms=forms, scorer=scorer, more=more, wider=stage.wider,
+        **shared,
+    )  # fmt: skip

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, get_args
 from regraft.errors import RecipeError
 from regraft.features import Taps
 from regraft.graft.view import Scaling
-from regraft.heads import FRACTIONS
+from regraft.heads import FRACTIONS, WIDER
 
 __all__ = ["SOLVERS", "Features", "Select", "Solve"]
 
@@ -59,7 +59,8 @@ class Select:
     inside every fold; see :func:`regraft.heads.select` and :mod:`regraft.graft.frozen.choosing`.
 
     Attributes:
-        fractions: values of F, the part of the features that is kept.
+        fractions: values of F, the part of the features that is kept; where the largest of the default ones wins, 0.5
+            is tried too, and then all (not by ``reference``, which is the paper's).
         strengths: values of λ of the scores, in the solver's own unit; ``None`` is its own grid: 1e-2 and 1e-3
             of the features' mean squared norm (``fast``), 1e-3 and 1e-5 as they stand in the loss (``reference``),
             0.1 and 0.01 of λ_max (``exact``).
@@ -105,6 +106,11 @@ class Select:
             raise RecipeError(
                 f"a lasso over layers ranks them by itself, not by {self.score}", do="use by='layer' for their means"
             )
+
+    @property
+    def wider(self) -> tuple[float, ...]:
+        """The fractions that are tried where the largest of the default ones wins."""
+        return WIDER if self.fractions == FRACTIONS and self.solver != "reference" else ()
 
     @property
     def grid(self) -> tuple[float, ...]:

@@ -55,6 +55,7 @@ def select(
     scorer: Scorer | None = None,
     more: Mapping[str, Mapping[str, FeatureDesign]] | None = None,
     every_strength: bool = False,
+    wider: Sequence[float] = (),
 ) -> Selection:
     """Choose target size T, fraction F, score penalty λ and norm order by cross-validated ridge heads, then the head.
 
@@ -89,6 +90,7 @@ def select(
         more: by key of ``designs``, further designs under keys of their own (another scaling of the same blocks,
             say): tried only where their key's design was the best of ``designs``.
         every_strength: try every λ on every design; else on the first alone.
+        wider: larger fractions, ascending: each is tried at the best cell's design and λ where the largest so far won.
 
     Returns:
         The selection. Equal scores go to the fewest stored bytes, then to the stronger penalty.
@@ -106,7 +108,7 @@ def select(
         check_sizes(design, response, metric)
     wanted = check_forms(forms, response)
     whole = check_strengths(strengths)
-    grid = _Grid(_fractions(fractions), whole, whole, every_strength, scorer)
+    grid = _Grid(_fractions(fractions), whole, whole, every_strength, _wider(wider, fractions), scorer)
     fold_of = check_folds(folds, len(response))
     rows = sample_weights(response, None)
     check_training(fold_of, row_weights(response, class_weight, rows))
@@ -122,17 +124,28 @@ def select(
 
 @dataclass(frozen=True)
 class _Grid:
-    """``strengths`` are those that are tried now, of ``whole``; a given scorer is asked for all, in its own units."""
+    """``strengths`` are those that are tried now, of ``whole``; a given scorer is asked for all, in its own units.
+
+    ``wider`` are the fractions that wait until the largest of ``fractions`` has won.
+    """
 
     fractions: list[float]
     whole: list[float]
     strengths: list[float]
     every_strength: bool
+    wider: tuple[float, ...] = ()
     scorer: Scorer | None = None
 
     def after(self, best: Cell) -> _Grid:
         """What is tried once there is a best cell."""
         return self if self.every_strength else replace(self, strengths=[best.strength])
+
+    def beyond(self, best: Cell) -> list[_Grid]:
+        """The wider fractions one by one, at the best cell's penalty; none where it is not at the edge."""
+        return [
+            replace(self, fractions=[fraction], strengths=[best.strength])
+            for fraction in (self.wider if best.fraction == self.fractions[-1] else ())
+        ]
 
     def scores(self, panel: Panel, tasks: Sequence[FoldTask], response: Response) -> Tensor:
         """(tasks, strengths, width)."""
@@ -163,6 +176,13 @@ def _fractions(fractions: Sequence[float]) -> list[float]:
     if not values or not all(0 < f <= 1 for f in values):
         raise SolverError("the fractions of features to keep", expected="above 0, at most 1", got=repr(values[:5]))
     return sorted(set(values))
+
+
+def _wider(wider: Sequence[float], fractions: Sequence[float]) -> tuple[float, ...]:
+    values = _fractions(wider) if len(wider) else []
+    if values and values[0] <= max(fractions):
+        raise SolverError("the wider fractions", expected=f"above {max(fractions):g}", got=f"{values[0]:g}")
+    return tuple(values)
 
 
 def _known(
@@ -247,6 +267,13 @@ def _compare(
             queue += [key for key in later.get(best.size, ()) if key not in queue]
     if best is None or found is None:
         raise SolverError("there is no design to choose features from", do="give at least one target size")
+    for wide in grid.beyond(best):
+        logits = _cells(found[1], found[0][:, None], wide, heads, sorted_folds, order)
+        cells = _judged(judge, best.size, wide, logits, found[1].width)
+        table += cells
+        if (now := _choose(table, judge.sign, one_standard_error)) not in cells:
+            break
+        best = now
     chosen = tuple(replace(cell, chosen=cell is best) for cell in table)
     # what all rows choose is needed at the chosen cell alone: its scores wait until then
     of_all = replace(grid, strengths=[best.strength]).scores(found[1], everything, response)[:, 0]

@@ -19,10 +19,13 @@ from regraft.errors import SolverError
 from regraft.heads.readout import Solution
 from regraft.linear import FeatureDesign, Matrix, UnitRows, columns_of
 
-__all__ = ["FRACTIONS", "Cell", "Selection", "keep", "kept_count", "kept_design", "ranking"]
+__all__ = ["FRACTIONS", "WIDER", "Cell", "Selection", "keep", "kept_count", "kept_design", "ranking"]
 
 #: The fractions F of the paper's grid.
 FRACTIONS: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
+
+#: What lies beyond it, for networks of so few features that a fifth of them is too few.
+WIDER: tuple[float, ...] = (0.5, 1.0)
 
 
 @dataclass(frozen=True)
