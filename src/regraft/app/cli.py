@@ -29,7 +29,7 @@ app = typer.Typer(
     name="regraft",
     cls=GroupedVerbs,
     help="Graft a new task onto a pretrained network: one pass of the backbone, every cheap head compared "
-    "honestly, a small artifact with error bars, and a report.",
+    "honestly with error bars, a small artifact, and a report.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,

@@ -27,8 +27,8 @@ __all__ = ["Adapted", "check_modality", "readable", "with_last_layer", "with_own
 
 _OTHER_KIND = {
     "": "give it inputs of its own kind, or name another input column with --input",
-    "array": "bring a network that reads numbers, --model package.module:callable (regraft.network.ArrayPreprocess); "
-    "images are uint8, 0 to 255",
+    "array": "bring a network that reads numbers, --model package.module:callable (regraft.network.ArrayPreprocess), "
+    "or take regraft.GraftClassifier or GraftRegressor, which need none; images are uint8, 0 to 255",
 }
 
 

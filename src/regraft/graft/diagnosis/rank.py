@@ -187,8 +187,8 @@ def _findings(order: Ranking, *, smallest: str | None, same: bool, known: Reliab
     said = [Finding("first", title, severity, lead.value, "", lead.low, lead.high, detail, advice)]
     if order.unsure:
         pairs = ", ".join(f"{d.better} and {d.worse}" for d in order.unsure[:6])
-        count = f"{len(order.unsure)} of {len(order.differences)}"
-        title = f"These rows do not tell {count} pairs apart"
+        which = f"{len(order.unsure)} of {len(order.differences)} pairs" if len(order.differences) > 1 else "the two"
+        title = f"These rows do not tell {which} apart"
         said.append(
             Finding("ties", title, "info", len(order.unsure), "pairs", detail=f"The rows do not tell apart {pairs}.")
         )
