@@ -88,7 +88,11 @@ def costs(record: Record) -> Costs | None:
         Fact("Time", words.seconds(total), f"{words.times(total / floor)} one pass" if floor else ""),
         Fact("Arithmetic", words.flops(work) if work else "", f"floating-point operations{counted}"),
         Fact("Peak memory", words.bytes_(peak) if peak else "", "largest resident set of the process"),
-        Fact("Artifact", words.bytes_(read.number(record.artifact_bytes)) if record.artifact_bytes else "", "on disk"),
+        Fact(
+            "Artifact",
+            words.bytes_(read.number(record.artifact_bytes)) if record.artifact_bytes else "",
+            "files on disk",
+        ),
     ]
     return Costs(
         lead=_lead(total, floor, stages, seconds) + (f" {_CHECKS[read.text(record.verb)]}" if found else ""),

@@ -151,6 +151,8 @@ _LABELS = {
     "kind": "Kind",
     "rows": "Rows",
     "classes": "Classes",
+    "taps": "Taps read",
+    "features": "Features computed a row",
     "flops": "Arithmetic of one row",
     "groups": "Groups",
     "skipped": "Rows left out",
