@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from regraft.data import Target, folds
-from regraft.graft.evidence.findings import _undefined
+from regraft.graft.evidence.score_findings import _undefined
 from regraft.graft.frozen.problem import INNER, FeatureProblem
 from regraft.graft.problem import Task
 from regraft.graft.protocol import OUTER, TEST, VALIDATION, evaluate

@@ -16,8 +16,9 @@ from regraft.graft.artifact import save_artifact
 from regraft.graft.build import problems, workshop
 from regraft.graft.card import model_card
 from regraft.graft.cost.pricing import price_of_run
+from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import figures, prediction_rows
-from regraft.graft.evidence.findings import Context, check
+from regraft.graft.evidence.findings import check
 from regraft.graft.evidence.overlays import overlays
 from regraft.graft.gradient.recipe import with_gradients
 from regraft.graft.options import Options, pick_device

@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 import torch
 
-from regraft.graft.evidence import findings
+from regraft.graft.evidence import data_findings, findings, score_findings
+from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import prediction_rows
-from regraft.graft.evidence.findings import Context, check, no_better_than_constant
+from regraft.graft.evidence.findings import check
+from regraft.graft.evidence.score_findings import no_better_than_constant
 from regraft.graft.prediction import Prediction
 from regraft.graft.protocol import Scored
 from regraft.heads import Response, score
@@ -102,7 +104,7 @@ def test_an_answer_that_is_always_the_same_is_no_worse(kind, metric, low, value,
     ],
 )
 def test_a_score_that_one_answer_reaches_is_a_warning(kind, metric, low, value, said, monkeypatch):
-    monkeypatch.setattr(findings, "_CHECKS", (findings._constant,))
+    monkeypatch.setattr(findings, "_CHECKS", (score_findings._constant,))
     target = SimpleNamespace(kind=kind, classes=("a", "b", "c"), values=np.array([0, 0, 1, 2]))
     headline = SimpleNamespace(metric=metric, low=low, value=value, high=0.9)
     fit = SimpleNamespace(task=SimpleNamespace(target=target))
@@ -116,7 +118,7 @@ def test_a_score_that_one_answer_reaches_is_a_warning(kind, metric, low, value, 
 
 @pytest.mark.parametrize(("used", "said"), [(2, ["The rows are cut into 2 folds, not 5."]), (5, []), (0, [])])
 def test_fewer_folds_than_asked_for_are_told(used, said, monkeypatch):
-    monkeypatch.setattr(findings, "_CHECKS", (findings._folds,))
+    monkeypatch.setattr(findings, "_CHECKS", (score_findings._folds,))
     fit = SimpleNamespace(task=SimpleNamespace(folds=5, groups=None))
     scored = SimpleNamespace(fold=np.arange(20) % used if used else np.full(20, -1))
     found = check(Context(None, 0, fit, SimpleNamespace(validation=scored)))
@@ -124,7 +126,7 @@ def test_fewer_folds_than_asked_for_are_told(used, said, monkeypatch):
 
 
 def test_labels_that_no_row_or_every_row_has_are_named(monkeypatch):
-    monkeypatch.setattr(findings, "_CHECKS", (findings._one_valued,))
+    monkeypatch.setattr(findings, "_CHECKS", (data_findings._one_valued,))
     values = np.array([[1.0, 0.0, 1.0, np.nan], [0.0, np.nan, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]])
     target = SimpleNamespace(kind="multilabel", classes=("a", "b", "c", "d"), values=values)
     (found,) = check(Context(None, 0, SimpleNamespace(task=SimpleNamespace(target=target)), None))

@@ -1,0 +1,26 @@
+"""What findings may look at."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from regraft.data import Manifest
+from regraft.graft.problem import Problem
+from regraft.graft.protocol import Evaluation
+from regraft.network import Preprocess
+
+__all__ = ["Context"]
+
+
+@dataclass(frozen=True, eq=False)
+class Context:
+    """What the checks may look at."""
+
+    manifest: Manifest
+    unlabelled: int
+    fit: Problem
+    evaluation: Evaluation
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    preprocess: Preprocess | None = None

@@ -1,0 +1,171 @@
+"""What is wrong with the rows and their labels, as far as they show it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from regraft.data import duplicates
+from regraft.graft.evidence.context import Context
+from regraft.record import Finding, counted
+
+__all__ = ["DATA_CHECKS"]
+
+_FEW_ROWS = 5
+_IMBALANCE = 10.0
+
+
+def _repeated(context: Context) -> Iterator[Finding]:
+    seen = duplicates(context.manifest)
+    if seen["across"]:
+        yield Finding(
+            "duplicate-rows-across-splits",
+            f"{counted(len(seen['across']), 'input appears', 'inputs appear')} in more than one split.",
+            "warning",
+            len(seen["across"]),
+            "inputs",
+            detail="The same bytes are in training rows and in rows that score: " + _few(context, seen["across"]),
+            advice="Remove them from the training part: they make the score look better than it is.",
+        )
+    if seen["crossing_groups"]:
+        groups = seen["crossing_groups"]
+        yield Finding(
+            "groups-across-splits",
+            f"{counted(len(groups), 'group has', 'groups have')} rows in more than one split.",
+            "warning",
+            len(groups),
+            "groups",
+            detail="Such as " + ", ".join(groups[:5]),
+            advice="Split by group: rows of one group are alike, and the score profits from that.",
+        )
+    if seen["conflicting"]:
+        yield Finding(
+            "label-conflict",
+            f"{counted(len(seen['conflicting']), 'input carries', 'inputs carry')} different labels in different rows.",
+            "warning",
+            len(seen["conflicting"]),
+            "inputs",
+            detail="Identical bytes, different labels: " + _few(context, seen["conflicting"]),
+            advice="Look at them and keep the right label.",
+        )
+    within = [rows for part in seen["within"].values() for rows in part]
+    if within and context.manifest.groups is None:
+        yield Finding(
+            "groups-absent",
+            f"{counted(len(within), 'input is', 'inputs are')} repeated within a split, and no group column was given.",
+            "advice",
+            len(within),
+            "inputs",
+            detail="Copies of one input can fall into different folds: " + _few(context, within),
+            advice="Remove the copies, or name a column with --group so that no fold separates them.",
+        )
+
+
+def _few(context: Context, repeated: Sequence[Sequence[int]]) -> str:
+    shown = [" = ".join(context.manifest.ids[row] for row in rows[:3]) for rows in repeated[:3]]
+    return "; ".join(shown) + ("; …" if len(repeated) > 3 else "")
+
+
+def _left_out(context: Context) -> Iterator[Finding]:
+    if skipped := context.manifest.skipped:
+        yield Finding(
+            "skipped-rows",
+            f"{counted(len(skipped), 'unreadable input was', 'unreadable inputs were')} left out.",
+            "warning",
+            len(skipped),
+            "rows",
+            detail="; ".join(f"{row.where}: {row.reason}" for row in skipped[:5]),
+            advice="Mend or remove them: a score without them says nothing about inputs like them.",
+        )
+    if context.unlabelled:
+        yield Finding(
+            "unlabelled-rows",
+            f"{counted(context.unlabelled, 'row carries no label and was', 'rows carry no label and were')} left out.",
+            "info",
+            context.unlabelled,
+            "rows",
+        )
+
+
+def _shortened(context: Context) -> Iterator[Finding]:
+    """Texts whose ends the backbone does not see."""
+    if context.preprocess is None or not context.preprocess.ragged:
+        return
+    inputs = context.manifest.inputs
+    rows = context.preprocess.shortened([inputs.read(row) for row in range(len(inputs))])
+    if rows:
+        names, verb = ", ".join(context.manifest.ids[row] for row in rows[:5]), "is" if len(rows) == 1 else "are"
+        yield Finding(
+            "inputs-shortened",
+            f"{len(rows)} of {counted(len(inputs), 'input')} {verb} longer than the backbone reads; what is beyond was "
+            "cut off.",
+            "warning" if 10 * len(rows) > len(inputs) else "info",
+            len(rows),
+            "inputs",
+            detail=f"The limit is {context.preprocess.limit}. Such as {names}.",
+            advice="Use a backbone that reads more, or bring what matters to the front.",
+        )
+
+
+def _classes(context: Context) -> Iterator[Finding]:
+    target = context.fit.task.target
+    if target.kind not in ("binary", "multiclass"):
+        return
+    counts = np.bincount(target.values, minlength=len(target.classes))
+    few = [name for name, n in zip(target.classes, counts) if n < _FEW_ROWS]
+    if few:
+        yield Finding(
+            "few-rows-per-class",
+            f"{counted(len(few), 'class has', 'classes have')} fewer than {_FEW_ROWS} labelled rows.",
+            "advice",
+            float(counts.min()),
+            "rows",
+            detail="Fewest: " + ", ".join(few[:8]) + ("…" if len(few) > 8 else ""),
+            advice="A few more labels for these classes will help more than any choice of method.",
+        )
+    ratio = counts.max() / max(counts.min(), 1)
+    if ratio > _IMBALANCE and context.fit.task.metric == "accuracy":
+        yield Finding(
+            "class-imbalance",
+            f"The largest class has {ratio:.0f} times the rows of the smallest.",
+            "advice",
+            float(ratio),
+            "×",
+            advice="Judge by --metric balanced-accuracy, or weight the classes with --class-weight balanced.",
+        )
+
+
+def _one_valued(context: Context) -> Iterator[Finding]:
+    """Labels that no row has, or that all rows have: nothing can be learnt of them."""
+    target = context.fit.task.target
+    if target.kind != "multilabel":
+        return
+    with_it, without = np.nansum(target.values, axis=0), np.nansum(1 - target.values, axis=0)
+    empty = [name for name, some, others in zip(target.classes, with_it, without) if not (some and others)]
+    if empty:
+        yield Finding(
+            "labels-one-valued",
+            f"{counted(len(empty), 'label')} of {len(target.classes)} {'is' if len(empty) == 1 else 'are'} the same in "
+            "all labelled rows.",
+            "warning",
+            len(empty),
+            "labels",
+            detail=", ".join(empty[:8]) + ("…" if len(empty) > 8 else ""),
+            advice="Nothing can be learnt or measured of them: leave them out, or bring rows that differ.",
+        )
+
+
+def _frames(context: Context) -> Iterator[Finding]:
+    """Images with masks are often frames of a video, of which the interval knows nothing without groups."""
+    if context.fit.task.kind == "segmentation" and context.fit.task.groups is None:
+        yield Finding(
+            "images-taken-for-independent",
+            "The interval and the folds take every image for independent of the others.",
+            "info",
+            detail="Frames of one video are alike: of such images the interval is too narrow, and folds are too kind.",
+            advice="If these are frames, name the column of their videos with --group.",
+        )
+
+
+DATA_CHECKS = (_repeated, _left_out, _shortened, _classes, _one_valued, _frames)

@@ -1,0 +1,170 @@
+"""What a score and the head behind it leave to be desired."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from regraft.graft.evidence.context import Context
+from regraft.record import Finding, counted
+
+__all__ = ["SCORE_CHECKS", "no_better_than_constant"]
+
+_FEW_ROWS = 5
+_POOR_ECE = 0.1
+
+
+def _folds(context: Context) -> Iterator[Finding]:
+    """Fewer folds than were asked for, which rare classes and few groups leave."""
+    asked, fold = context.fit.task.folds, context.evaluation.validation.fold
+    used = int(fold.max()) + 1
+    if 0 < used < asked:
+        why = "rows of one class" if context.fit.task.groups is None else "groups, or rows of one class"
+        yield Finding(
+            "folds-reduced",
+            f"The rows are cut into {used} folds, not {asked}.",
+            "info",
+            used,
+            "folds",
+            detail=f"There are no more {why} to share among folds.",
+            advice="Heads that score are fitted on fewer rows than with more folds: a few more labels help.",
+        )
+
+
+def _constant(context: Context) -> Iterator[Finding]:
+    """A score that an answer without any input may reach."""
+    headline, floor = context.evaluation.main.headline, _constant_score(context)
+    if floor is None or not no_better_than_constant(context):
+        return
+    target = context.fit.task.target
+    reached = "is no better than" if headline.value <= floor else "has an interval that reaches down to"
+    if headline.metric == "accuracy":
+        name = target.classes[int(np.bincount(target.values).argmax())]
+        code, what = "no-better-than-majority", f"always saying {name!r}"
+        detail = f"That answer alone is right {100 * floor:.1f} % of the time on the labelled rows."
+    else:
+        code, what = "no-better-than-constant", "that of one answer for every row"
+        detail = f"One answer for every row has {headline.metric} {floor:g}."
+    yield Finding(
+        code,
+        f"The score {reached} {what}.",
+        "warning",
+        headline.value,
+        headline.metric,
+        headline.low,
+        headline.high,
+        detail=detail,
+        advice="Check the labels, try another backbone, or bring more rows.",
+    )
+
+
+def _one_class(context: Context) -> Iterator[Finding]:
+    """Rows that score and are all of one class: always saying it is right."""
+    scored = context.evaluation.main
+    target = context.fit.task.target
+    if target.kind not in ("binary", "multiclass"):
+        return
+    counts = scored.response.values.sum(0)
+    if int((counts > 0).sum()) == 1:
+        name = target.classes[int(counts.argmax())]
+        yield Finding(
+            "one-class-scores",
+            f"All {len(scored.rows)} rows that score are of class {name!r}.",
+            "warning",
+            len(scored.rows),
+            "rows",
+            detail=f"Always saying {name!r} would be right about them, so the {scored.headline.metric} says little.",
+            advice="Score on rows of every class: name another test split, bring more rows, or group them less.",
+        )
+
+
+def _constant_score(context: Context) -> float | None:
+    """What an answer that is always the same reaches in the metric of the score, where that is known."""
+    target, metric = context.fit.task.target, context.evaluation.main.headline.metric
+    if metric == "accuracy" and target.kind in ("binary", "multiclass"):
+        return float(np.bincount(target.values).max() / len(target.values))
+    return {"balanced-accuracy": 1 / max(1, len(target.classes)), "roc-auc": 0.5, "r2": 0.0}.get(metric)
+
+
+def no_better_than_constant(context: Context) -> bool:
+    """Whether the score's interval reaches down to that of an answer that is always the same."""
+    headline, floor = context.evaluation.main.headline, _constant_score(context)
+    low = headline.low if np.isfinite(headline.low) else headline.value
+    return floor is not None and bool(low <= floor)
+
+
+def _fit(context: Context) -> Iterator[Finding]:
+    head = context.evaluation.head
+    if not head.status.converged:
+        yield Finding(
+            "not-converged",
+            "The solver stopped before it converged.",
+            "warning",
+            head.status.residual,
+            "relative gradient",
+            detail=head.status.message,
+            advice="The head is usable, but a stronger penalty would be safer.",
+        )
+    chosen = next((c for c in head.candidates if c.chosen), None)
+    if chosen is not None:
+        grid = sorted({c.strength for c in head.candidates if c.name == chosen.name})
+        if len(grid) > 1 and chosen.strength in (grid[0], grid[-1]):
+            yield Finding(
+                "strength-at-edge",
+                f"The best {head.varied[1]} ({head.varied[0]} = {chosen.strength:.3g}) is at the edge of the grid.",
+                "info",
+                chosen.strength,
+                "strength",
+                detail="The grid was widened as far as it goes; beyond it scores hardly change.",
+            )
+    ece = next((s for s in context.evaluation.main.others if s.metric == "ece"), None)
+    if ece is not None and ece.low > _POOR_ECE:
+        yield Finding(
+            "poorly-calibrated",
+            f"Stated probabilities are off by {100 * ece.value:.0f} points on average.",
+            "warning",
+            ece.value,
+            "ECE",
+            ece.low,
+            ece.high,
+            advice="Do not read the probabilities as error rates. Few labels, wrong ones, and rows unlike the "
+            "training rows can be the reason.",
+        )
+    zero = _never_right(context)
+    if zero:
+        yield Finding(
+            "classes-never-right",
+            f"{counted(len(zero), 'class was', 'classes were')} never predicted rightly on the rows that score.",
+            "advice",
+            len(zero),
+            "classes",
+            detail=", ".join(zero[:8]) + ("…" if len(zero) > 8 else ""),
+            advice="Look at their rows: too few labels, or a class that looks like another.",
+        )
+
+
+def _undefined(context: Context) -> Iterator[Finding]:
+    for scored in (context.evaluation.validation, context.evaluation.test):
+        for metric, why in scored.undefined if scored else ():
+            yield Finding(
+                "metric-not-applicable",
+                f"{metric} is not given for the {scored.part} rows.",  # type: ignore[union-attr]
+                "not-applicable",
+                detail=why,
+            )
+
+
+def _never_right(context: Context) -> list[str]:
+    main = context.evaluation.main
+    if main.response.codes is None:
+        return []
+    truth, said = main.response.codes.numpy(), main.probabilities.argmax(1).numpy()
+    return [
+        name
+        for code, name in enumerate(main.response.classes)
+        if (truth == code).sum() >= _FEW_ROWS and not ((truth == code) & (said == code)).any()
+    ]
+
+
+SCORE_CHECKS = (_folds, _constant, _one_class, _fit, _undefined)
