@@ -180,6 +180,27 @@ def test_a_further_scaling_is_tried_at_the_best_size_alone():
             select(sizes, classes_of(codes), more=wrong, **arguments)
 
 
+def test_an_earlier_cell_that_becomes_the_choice_keeps_its_own_features(monkeypatch):
+    """Within one standard error of a better, later cell: the features are that cell's, not those scored last."""
+    x, codes = planted(noise=2.0)
+    sizes = {"1": design_of(x, 3), "2": design_of(np.abs(np.random.default_rng(9).normal(size=(90, 600))), 3)}
+    arguments = {"folds": np.arange(90) % 5, "metric": "accuracy", "fractions": (0.05,)}
+    wanted = select({"1": sizes["1"]}, classes_of(codes), strengths=(1e-3,), **arguments)
+
+    def choose(table, *_):
+        strength = 1e-2 if all(cell.size == "1" for cell in table) else 1e-3
+        return next(
+            c for c in table if (c.size, c.strength, c.normalised) == ("1", strength, wanted.normalised)
+        )  # fmt: skip
+
+    monkeypatch.setattr("regraft.heads.selection.head2toe._choose", choose)
+    found = select(sizes, classes_of(codes), strengths=(1e-2, 1e-3), every_strength=True, **arguments)
+    assert (found.size, found.strength) == ("1", 1e-3)
+    for name, scores in wanted.scores.items():
+        torch.testing.assert_close(found.scores[name], scores)
+    assert found.columns.keys() == wanted.columns.keys()
+
+
 def test_wider_fractions_are_tried_in_turn_where_the_largest_wins():
     """A weak signal in every feature: the more are kept the better, as for a network of few features."""
     generator = np.random.default_rng(0)

@@ -249,7 +249,7 @@ def _compare(
     heads = fold_tasks(sorted_response, sorted_folds, class_weight)
     table: list[Cell] = []
     best: Cell | None = None
-    found: tuple[Tensor, Panel] | None = None
+    found: tuple[Cell, Tensor, Panel] | None = None
     queue = [key for key in designs if not any(key in keys for keys in later.values())]
     tried = 0
     while tried < len(queue):
@@ -257,27 +257,35 @@ def _compare(
         panel = Panel(designs[size])
         scores = grid.scores(panel, tasks, response)
         logits = _cells(panel, scores, grid, heads, sorted_folds, order)
-        table += _judged(judge, size, grid, logits, panel.width)
-        last, best = best, _choose(table, judge.sign, one_standard_error)
-        if best is not last:
-            found = scores[:, grid.strengths.index(best.strength)], panel
+        cells = _judged(judge, size, grid, logits, panel.width)
+        table += cells
+        best = _choose(table, judge.sign, one_standard_error)
+        if best in cells:
+            found = best, scores[:, grid.strengths.index(best.strength)], panel
         grid = grid.after(best)
         tried += 1
         if tried == len(queue):
             queue += [key for key in later.get(best.size, ()) if key not in queue]
     if best is None or found is None:
         raise SolverError("there is no design to choose features from", do="give at least one target size")
+    at, scores, panel = found
+    if (at.size, at.strength) != (
+        best.size,
+        best.strength,
+    ):  # an earlier cell, within one standard error of a later one
+        panel = Panel(designs[best.size])
+        scores = replace(grid, strengths=[best.strength]).scores(panel, tasks, response)[:, 0]
     for wide in grid.beyond(best):
-        logits = _cells(found[1], found[0][:, None], wide, heads, sorted_folds, order)
-        cells = _judged(judge, best.size, wide, logits, found[1].width)
+        logits = _cells(panel, scores[:, None], wide, heads, sorted_folds, order)
+        cells = _judged(judge, best.size, wide, logits, panel.width)
         table += cells
         if (now := _choose(table, judge.sign, one_standard_error)) not in cells:
             break
         best = now
     chosen = tuple(replace(cell, chosen=cell is best) for cell in table)
     # what all rows choose is needed at the chosen cell alone: its scores wait until then
-    of_all = replace(grid, strengths=[best.strength]).scores(found[1], everything, response)[:, 0]
-    return _Best(best, chosen, torch.cat([found[0], of_all]), found[1] if few is None else None)
+    of_all = replace(grid, strengths=[best.strength]).scores(panel, everything, response)[:, 0]
+    return _Best(best, chosen, torch.cat([scores, of_all]), panel if few is None else None)
 
 
 def _cells(
