@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from PIL import Image
 from tests.app.photos import folder
 
 from regraft.files import file_digest
+from regraft.graft.pretraining import pretrain
 from regraft.graft.pretraining.choose import OBJECTIVES
 from regraft.network.architectures import ARCHITECTURES
 
@@ -115,6 +117,30 @@ def test_help_says_what_it_does_and_explains_every_option(regraft, objective):
     for option in ("--output", "--arch", "--epochs", "--steps", "--batch-size", "--lr", "--pixels", "--seed"):
         assert option in out
     assert all(arch in " ".join(out.split()) for arch in set(ARCHITECTURES) - {"molecule_gcn"})
+
+
+def test_a_training_that_was_stopped_goes_on(regraft, photos, tmp_path, monkeypatch):
+    """After its first checkpoint, and between the weights and the record; with --restart it begins anew."""
+    mine = tmp_path / "mine"
+    words = ("pretrain", "supervised", photos, "-o", mine, "--arch", "lenet", "--pixels", 28, "--epochs", 2)
+    saved = pretrain._Job._save
+
+    def stop(*_, **__):
+        raise KeyboardInterrupt
+
+    def save_and_stop(*args, **options):
+        saved(*args, **options)
+        raise KeyboardInterrupt
+
+    for cut, left in ((stop, {"training"}), (save_and_stop, {"training", "config.json", "model.safetensors"})):
+        for more in ((), ("--restart",)):
+            with monkeypatch.context() as patch:
+                patch.setattr(pretrain._Job, "_save", cut)
+                assert regraft(*words, "--restart")[0] == 130
+            assert {item.name for item in mine.iterdir()} == left
+            code, out, err = regraft(*words, *more)
+            assert (code, err, out.endswith(f"backbone  {mine}\n")) == (0, "", True)
+            shutil.rmtree(mine)
 
 
 @pytest.mark.slow

@@ -91,6 +91,14 @@ def test_a_folder_with_other_files_is_refused_before_the_pass(regraft, photos, t
     assert not (photos / "record.json").exists()
 
 
+def test_a_record_of_something_else_makes_no_run_of_a_folder(regraft, photos, tmp_path):
+    (tmp_path / "ward").mkdir()
+    (tmp_path / "ward" / "record.json").write_text('{"patient": 1}')
+    (tmp_path / "ward" / "scan.png").write_bytes(b"")
+    code, _, err = regraft("adapt", photos, *MODEL, "-o", tmp_path / "ward")
+    assert (code, "holds other files" in err, "got scan.png" in err) == (2, True, True)
+
+
 def test_an_empty_folder_or_one_with_a_runs_own_and_other_files_is_filled(regraft, photos, tmp_path):
     run = tmp_path / "run"
     (run / ".hidden").mkdir(parents=True)

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import unicodedata
 import uuid
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from regraft.graft.preparation import Prepared
 
 __all__ = ["check_folder", "check_run", "check_verb", "slug", "whole"]
+
+
+_RUN = {"README.md", "config.json", "model.safetensors", "predictions.csv", "record.json", "report.html"}
 
 
 @contextmanager
@@ -68,11 +71,17 @@ def _cannot_write(folder: Path, why: str) -> DataError:
     return DataError(f"cannot write into {folder}", got=why, do="choose another place with --output")
 
 
-def _check_files(folder: Path) -> None:
-    """Refuse a folder that holds files of something else: data in which a run would be read as data, say."""
-    if not folder.is_dir() or (folder / "record.json").is_file():
+def _check_files(folder: Path, unfinished: Collection[str] = ()) -> None:
+    """Refuse a folder that holds files of something else: data in which a run would be read as data, say.
+
+    ``unfinished`` are names that a run which was stopped leaves there.
+    """
+    if not folder.is_dir() or _record_in(folder) is not None:
         return
-    names = sorted(item.name for item in folder.iterdir() if item.name != "lost+found")  # that of a disk of its own
+    mine = {"lost+found", *unfinished}  # the first is that of a disk of its own
+    if (folder / "record.json").is_file():  # one that cannot be read: a torn run's, if only a run's files lie there
+        mine |= _RUN
+    names = sorted(item.name for item in folder.iterdir() if item.name not in mine)
     if others := [name for name in names if not name.startswith(".")]:
         raise DataError(
             f"{folder} holds other files",
@@ -108,11 +117,14 @@ def check_run(output: Path | None, ready: Prepared) -> None:
         )
 
 
-def check_verb(output: Path | None, verb: str) -> None:
-    """Refuse a named folder with what another verb left, such as a run: its record and report would be lost."""
+def check_verb(output: Path | None, verb: str, unfinished: Collection[str] = ()) -> None:
+    """Refuse a named folder with what another verb left, such as a run: its record and report would be lost.
+
+    ``unfinished`` are names of files that this verb itself leaves where it is stopped.
+    """
     if output is None:
         return
-    _check_files(output)
+    _check_files(output, unfinished)
     there = _record_in(output)
     if there is not None and there.verb != verb:
         raise DataError(

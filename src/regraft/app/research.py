@@ -91,11 +91,11 @@ def _pretrain(
     from regraft.app.results import summary
     from regraft.graft.options import pick_device
     from regraft.graft.pretraining.choose import pretext_of
-    from regraft.graft.pretraining.pretrain import default_config
+    from regraft.graft.pretraining.pretrain import default_config, unfinished
     from regraft.graft.pretraining.pretrain import pretrain as run_pretrain
 
     check_folder(output)
-    check_verb(output, "pretrain")
+    check_verb(output, "pretrain", unfinished(output))
     options["device"] = pick_device(options["device"])
     config = default_config(pretext_of(objective, pixels), **length)
     if lr is not None:

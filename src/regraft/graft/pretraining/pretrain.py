@@ -35,7 +35,7 @@ from regraft.network.loaders.bundled import Stored, is_folder, load_folder, save
 from regraft.network.preprocess import ImagePreprocess
 from regraft.record import Ledger, Record, Score
 
-__all__ = ["OBJECTIVES", "Provenance", "default_config", "pretrain"]
+__all__ = ["OBJECTIVES", "Provenance", "default_config", "pretrain", "unfinished"]
 
 WARMUP = 20
 _CALIBRATION_BATCH = 256
@@ -214,6 +214,12 @@ def _calibrated(backbone: nn.Module, rows: ImageRows) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         update_bn((rows.inputs(batch) for batch in batches), copied, device=device)
     return copied
+
+
+def unfinished(output: str | Path) -> tuple[str, ...]:
+    """Names of what a pretraining that was stopped may have left in the folder; none where none was begun there."""
+    begun = (Path(output) / "training").is_dir() or is_folder(Path(output))
+    return ("README.md", "checkpoints", "config.json", "model.safetensors", "training") if begun else ()
 
 
 def _finished(output: Path, key: str, resume: bool, keep_checkpoints: bool) -> Record | None:
