@@ -155,7 +155,35 @@ def test_many_classes_of_few_rows_keep_the_bootstraps_limits_where_these_are_wid
     got = measure("balanced-accuracy", response, np.eye(50)[said])
     hits = [(said[y == k] == k).sum() for k in range(50)]
     assert got.high > mean_of_proportions(hits, [4] * 50)[1]
-    assert got.low <= mean_of_proportions(hits, [4] * 50)[0]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_a_class_that_is_wholly_wrong_is_not_left_out_by_resamples_without_it(rows) -> None:
+    y = np.repeat([0, 1], (60, rows))
+    got = measure("balanced-accuracy", binary(y), certain(np.zeros_like(y)))
+    assert (got.low, got.high) == mean_of_proportions((60, 0), (60, rows))  # such a resample scores 1
+    assert got.interval == "wilson of each class"
+
+
+@pytest.mark.parametrize(("rows", "share"), [((10,) * 10, 0.8), ((100, 3, 3, 3, 3), 0.7), ((2,) * 40, 0.9)])
+def test_the_interval_that_is_given_covers_for_many_classes_too(rows, share) -> None:
+    rng, covered = np.random.default_rng(0), []
+    y = np.repeat(np.arange(len(rows)), rows)
+    response = Response.of("multiclass", [str(k) for k in range(len(rows))], y)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("regraft.heads.intervals.RESAMPLES", 300)
+        for seed in range(150):
+            said = np.where(rng.random(len(y)) < share, y, (y + 1) % len(rows))
+            got = measure("balanced-accuracy", response, np.eye(len(rows))[said], seed=seed)
+            covered.append(got.low <= share <= got.high)
+    assert stats.binomtest(sum(covered), len(covered), 0.95, "less").pvalue > 0.01
+
+
+def test_groups_of_one_row_each_are_no_groups() -> None:
+    y = np.repeat([0, 1], (40, 5))
+    said = np.where(np.arange(45) % 9 == 0, 1 - y, y)
+    for metric in ("accuracy", "balanced-accuracy", "f1"):
+        assert measure(metric, binary(y), certain(said), groups=range(45)) == measure(metric, binary(y), certain(said))
 
 
 def test_unbounded_metrics_that_never_vary_have_no_interval() -> None:

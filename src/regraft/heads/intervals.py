@@ -20,6 +20,7 @@ RESAMPLES = 1000
 _Z = 1.959963984540054  # the normal distribution's 97.5 % point
 _TABLE = 4_000_000  # row weights held at once
 _NO_WIDTH = 1e-12
+_ENOUGH = 0.1  # of the resamples
 _UNBOUNDED = ("r2", "rmse", "nll", "gaussian-nll")
 _BY_CLASS = ("balanced-accuracy", "f1", "roc-auc", "map", "miou")
 
@@ -42,7 +43,8 @@ def mean_of_proportions(hits: Sequence[float], rows: Sequence[int]) -> tuple[flo
 
     low = p̄ − sqrt(Σ (p_k − l_k)²) / K, high = p̄ + sqrt(Σ (u_k − p_k)²) / K: variances recovered from the limits of
     the parts (Zou and Donner, *Statistics in Medicine* 27, 2008). It keeps its width where a p_k is 0 or 1, of which a
-    bootstrap of few rows sees no variation.
+    bootstrap of few rows sees no variation; over many classes of few rows it is too narrow, for each l_k and u_k is
+    shifted towards one half.
 
     Args:
         hits: K counts of what is right.
@@ -66,11 +68,13 @@ def measure(
 
     Accuracy of independent rows gets the Wilson interval; every other metric the percentile
     bootstrap over 1,000 resamples of rows; with ``groups``, whole groups are resampled, for rows of
-    one group are no independent evidence. Resamples that leave the metric undefined are left out.
+    one group are no independent evidence (groups of one row each are no groups). Resamples that leave the metric
+    undefined are left out.
 
     Balanced accuracy of independent rows of classes, a mean of proportions, gets at each end the wider of the bootstrap
     and :func:`mean_of_proportions`: five rows of a rare class that are all wrong do not show that all are, which the
-    bootstrap takes for certain.
+    bootstrap takes for certain. Resamples without a row of some class are left out where others are enough (a tenth),
+    for the mean over the other classes is another score.
 
     Where the resamples agree, the bootstrap has no width, though the score is uncertain: twelve rows without
     an error do not exclude errors. A metric that lies between 0 and 1 then gets the Wilson interval of a
@@ -93,31 +97,29 @@ def measure(
     Raises:
         DataError: the metric does not fit the labels or is undefined on them.
     """
+    if groups is not None and len(groups) != len(response):
+        raise DataError(f"{len(groups)} group names for {len(response)} rows", expected="one a row")
     value = score(metric, response, probabilities)
     there = response.present.numpy()
     rows = int(there.sum())
-    if metric == "accuracy" and groups is None and response.codes is not None:
-        low, high = wilson(value * rows, rows)
-        return Score(metric, value, low, high, "wilson", rows, protocol=protocol)
-    if groups is not None and len(groups) != len(response):
-        raise DataError(f"{len(groups)} group names for {len(response)} rows", expected="one a row")
-    kept = response.take(there)
-    values = np.asarray(probabilities, dtype=np.float64)[there]
     member = np.arange(rows)
     if groups is not None:
         _, member = np.unique(np.asarray(groups)[there], return_inverse=True)
-    units, unit = int(member.max()) + 1, "row" if groups is None else "group"
+    units = int(member.max()) + 1
+    unit = "group" if groups is not None and (units < rows or rows == 1) else "row"
+    if metric == "accuracy" and unit == "row" and response.codes is not None:
+        low, high = wilson(value * rows, rows)
+        return Score(metric, value, low, high, "wilson", rows, protocol=protocol)
+    kept = response.take(there)
+    values = np.asarray(probabilities, dtype=np.float64)[there]
     low, high, kind = math.nan, math.nan, f"unknown: one {unit}"
     if units > 1:
-        tables = _resamples(member, np.random.default_rng(seed))
-        draws = np.concatenate([resampled(metric, kept, values, weights) for weights in tables])
-        draws = draws[~np.isnan(draws)]
-        if metric == "balanced-accuracy" and groups is None and kept.codes is not None:
-            below, above = mean_of_proportions(*_recalls(kept.codes.numpy(), values))
-            low, high, kind = _interval(value, draws, 0, unit)  # NaN where the resamples agree: fmin takes the other
-            low, high, kind = np.fmin(low, below), np.fmax(high, above), "wilson of each class and bootstrap over rows"
+        rng = np.random.default_rng(seed)
+        if metric == "balanced-accuracy" and unit == "row" and kept.codes is not None:
+            low, high, kind = _of_classes(value, kept, values, rng)
         else:
-            low, high, kind = _interval(value, draws, _effective(metric, kept, member), unit)
+            draws = np.concatenate([resampled(metric, kept, values, table) for table in _resamples(member, rng)])
+            low, high, kind = _interval(value, draws[~np.isnan(draws)], _effective(metric, kept, member), unit)
     return Score(metric, value, float(low), float(high), kind, rows, protocol=protocol)
 
 
@@ -165,10 +167,22 @@ def _interval(value: float, draws: np.ndarray[Any, Any], effective: int, unit: s
     return *wilson(value * effective, effective), f"wilson over {effective} {unit}s: every resample agrees"
 
 
-def _recalls(codes: np.ndarray[Any, Any], values: np.ndarray[Any, Any]) -> tuple[list[float], list[int]]:
-    """Of each class that occurs, how many rows are right and how many there are."""
-    right, there = values.argmax(1) == codes, [codes == code for code in np.unique(codes)]
-    return [float(right[rows].sum()) for rows in there], [int(rows.sum()) for rows in there]
+def _of_classes(
+    value: float, response: Response, values: np.ndarray[Any, Any], rng: np.random.Generator
+) -> tuple[float, float, str]:
+    """The interval of the balanced accuracy of independent rows, see :func:`measure`."""
+    codes, right = response.codes.numpy(), values.argmax(1) == response.codes.numpy()  # type: ignore[union-attr]
+    members = [codes == code for code in np.unique(codes)]
+    found = [
+        (resampled("balanced-accuracy", response, values, table), (table @ np.stack(members, 1) > 0).all(1))
+        for table in _resamples(np.arange(len(codes)), rng)
+    ]
+    draws, whole = map(np.concatenate, zip(*found))
+    low, high, _ = _interval(value, draws[whole] if whole.mean() >= _ENOUGH else draws, 0, "row")
+    below, above = mean_of_proportions([right[rows].sum() for rows in members], [rows.sum() for rows in members])
+    if math.isnan(low):  # the resamples agree
+        return below, above, "wilson of each class"
+    return min(low, below), max(high, above), "wilson of each class and bootstrap over rows"
 
 
 def _effective(metric: str, response: Response, member: np.ndarray[Any, Any]) -> int:

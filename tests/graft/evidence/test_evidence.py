@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+from regraft.errors import DataError
 from regraft.graft.evidence import data_findings, findings, score_findings
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import prediction_rows
@@ -83,11 +85,47 @@ def test_a_probability_of_one_half_is_counted_as_the_metrics_count_it(probabilit
     ],
 )
 def test_an_answer_that_is_always_the_same_is_no_worse(kind, metric, low, value, expected):
-    target = SimpleNamespace(kind=kind, classes=("a", "b", "c"), values=np.array([0, 0, 1, 2]))
     headline = SimpleNamespace(metric=metric, low=low, value=value)
-    fit = SimpleNamespace(task=SimpleNamespace(target=target))
-    evaluation = SimpleNamespace(main=SimpleNamespace(headline=headline))
-    assert no_better_than_constant(Context(None, 0, fit, evaluation)) is expected
+    evaluation = SimpleNamespace(main=SimpleNamespace(headline=headline, response=labels(kind)))
+    assert no_better_than_constant(Context(None, 0, None, evaluation)) is expected
+
+
+def labels(kind):
+    """Four rows; half of them are of class a where there are classes."""
+    if kind == "regression":
+        return Response.of(kind, ("y",), np.arange(4.0))
+    if kind == "multilabel":
+        return Response.of(kind, ("a", "b", "c"), np.eye(4)[:, :3])
+    return Response.of(kind, ("a", "b", "c", "d")[: 2 if kind == "binary" else 4], np.array(CODES[kind]))
+
+
+CODES = {"binary": [0, 0, 1, 1], "multiclass": [0, 0, 1, 2]}  # of four classes one does not occur
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "balanced-accuracy", "roc-auc", "r2"])
+@pytest.mark.parametrize("kind", ["binary", "multiclass", "multilabel", "regression"])
+def test_no_constant_answer_scores_more_than_is_said(kind, metric):
+    """What the finding takes for the best constant's score is that, by the metric itself."""
+    response = labels(kind)
+    try:
+        answers = np.eye(response.n_outputs) if kind != "regression" else np.array([[1.5]])
+        if kind == "multilabel":
+            answers = np.array(list(itertools.product([0.0, 1.0], repeat=3)))
+        best = max(score(metric, response, np.tile(answer, (4, 1))) for answer in answers)
+    except DataError:
+        return  # the metric is none of this kind of labels
+    headline = SimpleNamespace(metric=metric)
+    found = score_findings._constant_score(
+        Context(None, 0, None, SimpleNamespace(main=SimpleNamespace(headline=headline, response=response)))
+    )
+    assert found == pytest.approx(best) or (found is None and (kind, metric) == ("multilabel", "accuracy"))
+
+
+def test_rows_of_one_class_are_told_by_another_finding():
+    response = Response.of("binary", ("a", "b"), np.array([1, 1, 1]))
+    for metric in ("accuracy", "balanced-accuracy"):
+        scored = SimpleNamespace(headline=SimpleNamespace(metric=metric, low=0.4, value=1.0), response=response)
+        assert not no_better_than_constant(Context(None, 0, None, SimpleNamespace(main=scored)))
 
 
 @pytest.mark.parametrize(
@@ -105,10 +143,9 @@ def test_an_answer_that_is_always_the_same_is_no_worse(kind, metric, low, value,
 )
 def test_a_score_that_one_answer_reaches_is_a_warning(kind, metric, low, value, said, monkeypatch):
     monkeypatch.setattr(findings, "_CHECKS", (score_findings._constant,))
-    target = SimpleNamespace(kind=kind, classes=("a", "b", "c"), values=np.array([0, 0, 1, 2]))
     headline = SimpleNamespace(metric=metric, low=low, value=value, high=0.9)
-    fit = SimpleNamespace(task=SimpleNamespace(target=target))
-    found = check(Context(None, 0, fit, SimpleNamespace(main=SimpleNamespace(headline=headline))))
+    scored = SimpleNamespace(headline=headline, response=labels(kind))
+    found = check(Context(None, 0, None, SimpleNamespace(main=scored)))
     assert [finding.title for finding in found] == ([f"The score {said}."] if said else [])
     if found:
         (warning,) = found
@@ -118,11 +155,30 @@ def test_a_score_that_one_answer_reaches_is_a_warning(kind, metric, low, value, 
 
 @pytest.mark.parametrize(("used", "said"), [(2, ["The rows are cut into 2 folds, not 5."]), (5, []), (0, [])])
 def test_fewer_folds_than_asked_for_are_told(used, said, monkeypatch):
-    monkeypatch.setattr(findings, "_CHECKS", (score_findings._folds,))
-    fit = SimpleNamespace(task=SimpleNamespace(folds=5, groups=None))
-    scored = SimpleNamespace(fold=np.arange(20) % used if used else np.full(20, -1))
-    found = check(Context(None, 0, fit, SimpleNamespace(validation=scored)))
+    found = of_folds(monkeypatch, "binary", None, None, used)
     assert [finding.title for finding in found] == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups", "test", "detail", "advice"),
+    [
+        ("multiclass", None, None, "no more rows of one class to", "Heads that score are"),
+        ("multiclass", ("g",), None, "no more groups, or rows of one class to", "Heads that score are"),
+        ("regression", None, None, "no more rows to", "Heads that score are"),
+        ("regression", ("g",), "rows", "no more groups to", "Heads that choose the settings are"),
+    ],
+)
+def test_why_there_are_fewer_folds(kind, groups, test, detail, advice, monkeypatch):
+    (found,) = of_folds(monkeypatch, kind, groups, test, 2)
+    assert detail in found.detail
+    assert found.advice.startswith(advice)
+
+
+def of_folds(monkeypatch, kind, groups, test, used):
+    monkeypatch.setattr(findings, "_CHECKS", (score_findings._folds,))
+    fit = SimpleNamespace(task=SimpleNamespace(folds=5, groups=groups, target=SimpleNamespace(kind=kind)))
+    scored = SimpleNamespace(fold=np.arange(20) % used if used else np.full(20, -1))
+    return check(Context(None, 0, fit, SimpleNamespace(validation=scored, test=test)))
 
 
 def test_labels_that_no_row_or_every_row_has_are_named(monkeypatch):

@@ -11,7 +11,7 @@ from regraft.record import Finding, counted
 
 __all__ = ["SCORE_CHECKS", "no_better_than_constant"]
 
-_FEW_ROWS = 5
+_ENOUGH_ROWS = 5
 _POOR_ECE = 0.1
 
 
@@ -20,15 +20,18 @@ def _folds(context: Context) -> Iterator[Finding]:
     asked, fold = context.fit.task.folds, context.evaluation.validation.fold
     used = int(fold.max()) + 1
     if 0 < used < asked:
-        why = "rows of one class" if context.fit.task.groups is None else "groups, or rows of one class"
+        limits = ["groups"] if context.fit.task.groups is not None else []
+        if context.fit.task.target.kind in ("binary", "multiclass"):
+            limits.append("rows of one class")
+        purpose = "score" if context.evaluation.test is None else "choose the settings"
         yield Finding(
             "folds-reduced",
             f"The rows are cut into {used} folds, not {asked}.",
             "info",
             used,
             "folds",
-            detail=f"There are no more {why} to share among folds.",
-            advice="Heads that score are fitted on fewer rows than with more folds: a few more labels help.",
+            detail=f"There are no more {', or '.join(limits) or 'rows'} to share among folds.",
+            advice=f"Heads that {purpose} are fitted on fewer rows than with more folds: a few more labels help.",
         )
 
 
@@ -37,12 +40,12 @@ def _constant(context: Context) -> Iterator[Finding]:
     headline, floor = context.evaluation.main.headline, _constant_score(context)
     if floor is None or not no_better_than_constant(context):
         return
-    target = context.fit.task.target
+    response = context.evaluation.main.response
     reached = "is no better than" if headline.value <= floor else "has an interval that reaches down to"
     if headline.metric == "accuracy":
-        name = target.classes[int(np.bincount(target.values).argmax())]
+        name = response.classes[int(response.values.sum(0).argmax())]
         code, what = "no-better-than-majority", f"always saying {name!r}"
-        detail = f"That answer alone is right {100 * floor:.1f} % of the time on the labelled rows."
+        detail = f"That answer alone is right {100 * floor:.1f} % of the time on the rows that score."
     else:
         code, what = "no-better-than-constant", "that of one answer for every row"
         detail = f"One answer for every row has {headline.metric} {floor:g}."
@@ -62,12 +65,11 @@ def _constant(context: Context) -> Iterator[Finding]:
 def _one_class(context: Context) -> Iterator[Finding]:
     """Rows that score and are all of one class: always saying it is right."""
     scored = context.evaluation.main
-    target = context.fit.task.target
-    if target.kind not in ("binary", "multiclass"):
+    if scored.response.kind not in ("binary", "multiclass"):
         return
     counts = scored.response.values.sum(0)
     if int((counts > 0).sum()) == 1:
-        name = target.classes[int(counts.argmax())]
+        name = scored.response.classes[int(counts.argmax())]
         yield Finding(
             "one-class-scores",
             f"All {len(scored.rows)} rows that score are of class {name!r}.",
@@ -80,11 +82,19 @@ def _one_class(context: Context) -> Iterator[Finding]:
 
 
 def _constant_score(context: Context) -> float | None:
-    """What an answer that is always the same reaches in the metric of the score, where that is known."""
-    target, metric = context.fit.task.target, context.evaluation.main.headline.metric
-    if metric == "accuracy" and target.kind in ("binary", "multiclass"):
-        return float(np.bincount(target.values).max() / len(target.values))
-    return {"balanced-accuracy": 1 / max(1, len(target.classes)), "roc-auc": 0.5, "r2": 0.0}.get(metric)
+    """What the best answer that is always the same reaches in the metric of the score and on its rows, where that is
+    known, and where these rows differ."""
+    response, metric = context.evaluation.main.response, context.evaluation.main.headline.metric
+    if response.kind in ("binary", "multiclass", "segmentation"):
+        counts = response.values.sum(0)
+        occurring = int((counts > 0).sum())
+        if occurring < 2:
+            return None
+        if metric == "accuracy":
+            return float(counts.max() / counts.sum())
+        if metric == "balanced-accuracy":
+            return 1 / occurring
+    return {"balanced-accuracy": 0.5, "roc-auc": 0.5, "r2": 0.0}.get(metric)
 
 
 def no_better_than_constant(context: Context) -> bool:
@@ -163,7 +173,7 @@ def _never_right(context: Context) -> list[str]:
     return [
         name
         for code, name in enumerate(main.response.classes)
-        if (truth == code).sum() >= _FEW_ROWS and not ((truth == code) & (said == code)).any()
+        if (truth == code).sum() >= _ENOUGH_ROWS and not ((truth == code) & (said == code)).any()
     ]
 
 
