@@ -113,11 +113,28 @@ def search(
         default: the grid that is extended past an edge which scores best.
         steps: by how many strengths at a time.
     """
+    trials = validate(fit, judge, forms, strengths, default, steps)
+    return refitted(fit, judge, trials, choose(trials, judge.sign, one_standard_error))
+
+
+def validate(
+    fit: Fitter,
+    judge: Judge,
+    forms: Sequence[str],
+    strengths: Sequence[float] | None = None,
+    default: Sequence[float] = GRID,
+    steps: int = STEPS,
+) -> list[Trial]:
+    """The first half of :func:`search`: every strength of every form, judged."""
     trials: list[Trial] = []
     for form in forms:
         each = partial(_run, fit, judge, form)
         trials += explore(each, strengths, judge.sign, default, steps=steps)
-    chosen = choose(trials, judge.sign, one_standard_error)
+    return trials
+
+
+def refitted(fit: Fitter, judge: Judge, trials: Sequence[Trial], chosen: Trial) -> Solution:
+    """The other half: the chosen one of the trials, fitted on all rows."""
     coefficients, intercept, status = fit.refit(chosen.form, chosen.strength, chosen.centre)
     link = judge.response.link
     readout = Readout(coefficients, intercept, link, chosen.temperature, form=chosen.form, strength=chosen.strength)

@@ -122,15 +122,19 @@ def test_the_reference_search_gets_the_stages_grid(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("stage", "wider"),
+    ("stage", "wider", "weaker"),
     [
-        (Select(), (0.5, 1.0)),
-        (Select(solver="exact"), (0.5, 1.0)),
-        (Select((0.2,)), ()),
-        (Select(solver="reference"), ()),
+        (Select(), (0.5, 1.0), (1e-4, 1e-5)),
+        (Select(extend=False), (), ()),
+        (Select(solver="exact"), (0.5, 1.0), ()),
+        (Select((0.2,)), (), (1e-4, 1e-5)),
+        (Select(strengths=(1e-2, 1e-3)), (0.5, 1.0), ()),
+        (Select(score="stability"), (0.5, 1.0), ()),
+        (Select(by="layer"), (0.5, 1.0), ()),
+        (Select(solver="reference"), (), ()),
     ],
 )
-def test_the_default_fractions_alone_are_gone_beyond_and_not_the_papers_search(stage, wider, monkeypatch):
+def test_the_default_grids_alone_are_gone_beyond_and_not_the_papers_search(stage, wider, weaker, monkeypatch):
     seen = {}
     monkeypatch.setattr(choosing, "select", lambda *_, **settings: seen.update(settings))
     monkeypatch.setattr(choosing, "select_reference", lambda *_, **settings: seen.update(settings))
@@ -139,6 +143,7 @@ def test_the_default_fractions_alone_are_gone_beyond_and_not_the_papers_search(s
         stage, {"16": design}, response, folds=None, metric="accuracy", forms=("ridge",), class_weight=None, seed=0
     )
     assert tuple(seen.get("wider", ())) == wider == stage.wider
+    assert tuple(seen.get("weaker", ())) == weaker == stage.weaker
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,8 @@ def of(tmp_path_factory):
 @pytest.mark.parametrize(
     ("stage", "expected"),
     [
-        (Select(), {1e-2: 1e-2, 1e-3: 1e-3}),
+        (Select(), {1e-2: 1e-2, 1e-3: 1e-3, 1e-4: 1e-4, 1e-5: 1e-5}),
+        (Select(extend=False), {1e-2: 1e-2, 1e-3: 1e-3}),
         (Select(score="variance"), {1e-2: None, 1e-3: None}),
         (Select(solver="reference"), {1e-3: 1e-3, 1e-5: 1e-5}),
         (Select(solver="exact"), {1e-2: 0.1, 1e-3: 0.01}),
@@ -73,6 +74,16 @@ def test_a_record_says_what_scored_and_at_which_penalty(of, stage, name, penalty
     if means[1]:
         assert sum(layer["score_share"] for layer in figure["layers"]) == pytest.approx(1)
         assert "norm" in scorer["meaning"]
+
+
+def test_penalties_past_the_weakest_are_told_like_the_others(of, monkeypatch):
+    monkeypatch.setattr("regraft.heads.selection.cells.best_of", lambda table, *_: min(table, key=lambda c: c.strength))
+    figure = of(Select((0.2,))).figures["selection"]
+    strengths = figure["scorer"]["strengths"]
+    assert strengths == [1e-2, 1e-3, 1e-4, 1e-5][: len(strengths)]
+    assert len(strengths) > 2
+    assert {cell["score_strength"] for cell in figure["grid"]} == set(strengths)
+    assert sum(cell["chosen"] for cell in figure["grid"]) == 1
 
 
 def test_a_certificate_is_of_every_fit_behind_the_scores(of):

@@ -6,6 +6,7 @@ import torch
 from sklearn.linear_model import Ridge
 from tests.heads.problems import classes_of, flat, scale_of
 
+import regraft.heads.selection.cells as cells
 import regraft.heads.selection.head2toe as head2toe
 from regraft.errors import SolverError
 from regraft.heads import Response, keep, kept_design, relevance, score, select, solve
@@ -136,9 +137,9 @@ def test_random_labels_score_at_chance_and_would_not_if_selection_saw_them(monke
     honest = mean_score()
     assert max(honest) < 0.68
 
-    true_scores, everything = head2toe.panel_scores, fold_tasks(classes_of(codes), None, None)
+    true_scores, everything = cells.panel_scores, fold_tasks(classes_of(codes), None, None)
     monkeypatch.setattr(
-        head2toe,
+        cells,
         "panel_scores",
         lambda panel, tasks, strengths: true_scores(panel, everything * len(tasks), strengths),
     )
@@ -193,7 +194,7 @@ def test_an_earlier_cell_that_becomes_the_choice_keeps_its_own_features(monkeypa
             c for c in table if (c.size, c.strength, c.normalised) == ("1", strength, wanted.normalised)
         )  # fmt: skip
 
-    monkeypatch.setattr("regraft.heads.selection.head2toe._choose", choose)
+    monkeypatch.setattr(cells, "best_of", choose)
     found = select(sizes, classes_of(codes), strengths=(1e-2, 1e-3), every_strength=True, **arguments)
     assert (found.size, found.strength) == ("1", 1e-3)
     for name, scores in wanted.scores.items():
@@ -232,6 +233,92 @@ def test_wider_fractions_are_left_alone_where_fewer_features_win_and_must_be_wid
     assert {cell.fraction for cell in found.table} == {0.01, 0.2}
     with pytest.raises(SolverError, match=r"the wider fractions; expected above 0\.2; got 0\.1"):
         select({"1": design_of(x, 3)}, classes_of(codes), wider=(0.1,), **arguments)
+
+
+def test_wider_cells_follow_the_one_standard_error_rule_on_the_finished_table(monkeypatch):
+    """A wider cell may show that another than the best so far is within one standard error: that one is the choice."""
+    x, codes = planted(noise=2.0)
+    arguments = {"folds": np.arange(90) % 5, "metric": "accuracy", "fractions": (0.01, 0.05), "strengths": (1e-3,)}
+
+    def choose(table, *_):
+        wanted = (0.01, False) if any(cell.fraction == 0.5 for cell in table) else (0.05, True)
+        return next(cell for cell in table if (cell.fraction, cell.normalised) == wanted)
+
+    monkeypatch.setattr(cells, "best_of", choose)
+    found = select({"1": design_of(x, 3)}, classes_of(codes), wider=(0.5, 1.0), **arguments)
+    assert (found.fraction, found.normalised) == (0.01, False)
+    assert {cell.fraction for cell in found.table} == {0.01, 0.05, 0.5}
+
+
+def faint(seed, n=120):
+    """Classes in directions of little variance, under five of much: a strong penalty does not see them."""
+    generator = np.random.default_rng(seed)
+    codes = np.arange(n) % 3
+    much = generator.normal(size=(n, 5)) @ generator.normal(size=(5, 300))
+    little = np.eye(3)[codes] @ generator.normal(size=(3, 300)) + 0.5 * generator.normal(size=(n, 300))
+    return much + 0.05 * little, codes
+
+
+def test_weaker_penalties_are_tried_in_turn_while_the_heads_are_better():
+    """As a search of each penalty alone would choose, whatever the ridge heads say that judge the cells."""
+    went = []
+    for seed in range(6):
+        x, codes = faint(seed)
+        other = np.random.default_rng(seed).normal(size=(120, 90))
+        designs = {"1": design_of(other, 3, cuts=(40, 60)), "2": design_of(x, 3)}
+        arguments = {"folds": np.arange(120) // 3 % 4, "metric": "accuracy", "fractions": (0.05, 0.3)}
+
+        def searched(strengths, keys=("1", "2"), designs=designs, codes=codes, arguments=arguments, **more):
+            kept = {key: designs[key] for key in keys}
+            return select(kept, classes_of(codes), strengths=strengths, every_strength=True, **arguments, **more)
+
+        def judged(found, codes=codes):
+            return score("accuracy", classes_of(codes), torch.softmax(found.solution.out_of_fold, 1).numpy())
+
+        wanted = searched((1e-1, 1e-2))
+        tried = [cell.strength for cell in wanted.table]
+        for strength in (1e-3, 1e-4) if wanted.strength == 1e-2 else ():
+            now = searched((strength,), keys=(wanted.size,))
+            tried += [cell.strength for cell in now.table]
+            if judged(now) <= judged(wanted):
+                break
+            wanted = now
+        found = searched((1e-1, 1e-2), weaker=(1e-4, 1e-3))
+        assert [cell.strength for cell in found.table] == tried
+        assert (found.size, found.strength, found.fraction) == (wanted.size, wanted.strength, wanted.fraction)
+        (cell,) = (cell for cell in found.table if cell.chosen)
+        assert (cell.size, cell.strength, cell.fraction) == (found.size, found.strength, found.fraction)
+        for name, columns in wanted.columns.items():
+            assert torch.equal(found.columns[name], columns)
+        torch.testing.assert_close(found.solution.out_of_fold, wanted.solution.out_of_fold)
+        went.append((found.strength, len(tried)))
+    assert {strength for strength, _ in went} >= {1e-2, 1e-3} or {strength for strength, _ in went} >= {1e-3, 1e-4}
+    assert len({count for _, count in went}) > 1
+
+
+def test_weaker_penalties_wait_for_the_weakest_to_win_and_are_the_ridge_scores_own(monkeypatch):
+    x, codes = faint(0)
+    good = {"folds": np.arange(120) // 3 % 4, "metric": "accuracy", "fractions": (0.05,), "strengths": (1e-2,)}
+
+    def strengths(**change):
+        found = select({"1": design_of(x, 3)}, classes_of(codes), **{"weaker": (1e-3,), **good, **change})
+        return {cell.strength for cell in found.table}
+
+    assert strengths() == {1e-2, 1e-3}
+    assert strengths(strengths=(1e1, 1e-2), weaker=(1e-9,)) >= {1e1, 1e-2}
+    assert strengths(one_standard_error=True) == {1e-2}
+    monkeypatch.setattr(cells, "best_of", lambda table, *_: max(table, key=lambda cell: cell.strength))
+    assert strengths(strengths=(1e-1, 1e-2)) == {1e-1, 1e-2}
+    monkeypatch.undo()
+    monkeypatch.setattr(head2toe, "GRAM_ROWS", 60)
+    assert strengths() == {1e-2}
+    for weaker, scorer, said in (
+        ((1e-2,), None, r"the weaker penalties; expected below 0\.01; got 0\.01"),
+        ((-1.0,), None, "penalt|strength"),
+        ((1e-3,), Favourites(7), "weaker penalties are the ridge scores' own; got the scores of 'favourites'"),
+    ):
+        with pytest.raises(SolverError, match=said):
+            strengths(weaker=weaker, scorer=scorer)
 
 
 def test_roots_are_brought_to_unit_norm_over_what_is_kept():

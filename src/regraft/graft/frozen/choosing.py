@@ -112,6 +112,6 @@ def choose_features(
         return select_reference(everything, response, strengths=stage.grid, **shared)
     scorer = scorer_of(stage, seed, told)
     return select(
-        designs, response, strengths=ladder(stage), forms=forms, scorer=scorer, more=more, wider=stage.wider,
-        **shared,
+        designs, response, strengths=ladder(stage), forms=forms, scorer=scorer, more=more,
+        wider=stage.wider, weaker=stage.weaker, **shared,
     )  # fmt: skip

@@ -44,7 +44,8 @@ def scorer_figure(stage: Select, selection: Selection, fits: Sequence[Status]) -
         of them were left ``unconverged``, and the largest duality ``gap`` in parts of the objective.
     """
     norms = stage.by == "feature" and stage.solver != "exact"
-    own = penalties(stage)[selection.strength]
+    theirs = penalties(stage)
+    own, tried = theirs[selection.strength], [*stage.grid, *(theirs[cell.strength] for cell in selection.table)]
     shared = stage.solver == "reference" or (own is not None and _unit(stage) == _RIDGE)
     return {
         "name": ranked_by(stage),
@@ -53,7 +54,7 @@ def scorer_figure(stage: Select, selection: Selection, fits: Sequence[Status]) -
         "mean": norms and stage.score != "random",
         "share": norms and stage.score not in ("random", "variance"),
         "strength": own,
-        "strengths": None if own is None else sorted(set(stage.grid), reverse=True),
+        "strengths": None if own is None else sorted(set(tried), reverse=True),
         "unit": None if own is None else _unit(stage),
         "ridge_strength": None if shared else selection.strength,
         "certificate": {
@@ -75,9 +76,8 @@ def _unit(stage: Select) -> str:
 def penalties(stage: Select) -> dict[float, float | None]:
     """The strength of a search's cells → the penalty of its scores in their own unit, ``None`` where there is none."""
     own = sorted({float(value) for value in stage.grid}, reverse=True)
-    return {
-        cell: None if stage.score in _WITHOUT_PENALTY else value for cell, value in zip(ladder(stage), own, strict=True)
-    }
+    of_cells = dict(zip((*ladder(stage), *stage.weaker), (*own, *stage.weaker), strict=True))
+    return {cell: None if stage.score in _WITHOUT_PENALTY else value for cell, value in of_cells.items()}
 
 
 def _meaning(stage: Select) -> str:

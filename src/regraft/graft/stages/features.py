@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, get_args
 from regraft.errors import RecipeError
 from regraft.features import Taps
 from regraft.graft.view import Scaling
-from regraft.heads import FRACTIONS, WIDER
+from regraft.heads import FRACTIONS, WEAKER, WIDER
 
 __all__ = ["SOLVERS", "Features", "Select", "Solve"]
 
@@ -59,8 +59,7 @@ class Select:
     inside every fold; see :func:`regraft.heads.select` and :mod:`regraft.graft.frozen.choosing`.
 
     Attributes:
-        fractions: values of F, the part of the features that is kept; where the largest of the default ones wins, 0.5
-            is tried too, and then all (not by ``reference``, which is the paper's).
+        fractions: values of F, the part of the features that is kept.
         strengths: values of λ of the scores, in the solver's own unit; ``None`` is its own grid: 1e-2 and 1e-3
             of the features' mean squared norm (``fast``), 1e-3 and 1e-5 as they stand in the loss (``reference``),
             0.1 and 0.01 of λ_max (``exact``).
@@ -71,6 +70,9 @@ class Select:
         by: ``feature``; ``layer``, layer after layer by their mean score; ``layer-lasso``, layer after layer by a group
             lasso whose groups are layers, which is solved to a certificate of its own. The layer in which the
             fraction ends gives its best features only, so a small fraction keeps a part of one layer.
+        extend: go on past the end of a default grid that wins: to half of the features and to all of them past the
+            largest fraction, to penalties of 1e-4 and 1e-5 of the ``fast`` solver's own scores past the weakest. Not
+            with ``reference``, which is the paper's.
 
     Raises:
         RecipeError: a name that is none, or a combination that does not exist.
@@ -81,6 +83,7 @@ class Select:
     solver: Literal["fast", "reference", "exact"] = "fast"
     score: Literal["relevance", "random", "variance", "gradient", "stability"] = "relevance"
     by: Literal["feature", "layer", "layer-lasso"] = "feature"
+    extend: bool = True
 
     needs: ClassVar[tuple[str, ...]] = ("design", "labels")
     yields: ClassVar[tuple[str, ...]] = ("design",)
@@ -110,7 +113,13 @@ class Select:
     @property
     def wider(self) -> tuple[float, ...]:
         """The fractions that are tried where the largest of the default ones wins."""
-        return WIDER if self.fractions == FRACTIONS and self.solver != "reference" else ()
+        return WIDER if self.extend and self.fractions == FRACTIONS and self.solver != "reference" else ()
+
+    @property
+    def weaker(self) -> tuple[float, ...]:
+        """The penalties that are tried where the weakest of the default ones wins."""
+        ridge = (self.strengths, self.solver, self.score, self.by) == (None, "fast", "relevance", "feature")
+        return WEAKER if self.extend and ridge else ()
 
     @property
     def grid(self) -> tuple[float, ...]:

@@ -27,10 +27,10 @@ class Foldwise(Fitter):
     Args:
         folds: (N,).
         parts: the fitter of each fold, by rising fold.
-        final: of all rows.
+        final: of all rows; ``None`` where there is only to be validated.
     """
 
-    def __init__(self, folds: Tensor, parts: Sequence[Fitter], final: Fitter) -> None:
+    def __init__(self, folds: Tensor, parts: Sequence[Fitter], final: Fitter | None = None) -> None:
         self.folds, self.parts, self.final = folds, tuple(parts), final
 
     def out_of_fold(self, form: str, strengths: Sequence[float]) -> tuple[Tensor, list[Tensor | None]]:
@@ -47,6 +47,8 @@ class Foldwise(Fitter):
 
     def refit(self, form: str, strength: float, start: Tensor | None) -> Found:
         """On all rows."""
+        if self.final is None:
+            raise ValueError("no fit on all rows")
         return self.final.refit(form, strength, start)
 
 

@@ -18,24 +18,27 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.l2.fitters import fitter
-from regraft.heads.metrics import PROPER
 from regraft.heads.products import one_blas_thread, one_torch_thread
 from regraft.heads.response import Response, require_learnable
-from regraft.heads.search import Judge
+from regraft.heads.search import Judge, Trial, choose
+from regraft.heads.selection.cells import TIE, Cells, Grid, best_of
 from regraft.heads.selection.foldwise import Foldwise, fold_fitters, gathered
-from regraft.heads.selection.kept import FRACTIONS, Cell, Selection, keep, kept_count, ranking
-from regraft.heads.selection.nested import Nested, steps, union
-from regraft.heads.selection.packing import stored_bytes
-from regraft.heads.selection.panel import Panel
-from regraft.heads.selection.relevance import GRAM_ROWS, FoldTask, check_rows, fold_tasks, panel_scores, row_scores
+from regraft.heads.selection.kept import FRACTIONS, Cell, Selection, keep
+from regraft.heads.selection.relevance import GRAM_ROWS, FoldTask, check_rows, fold_tasks, row_scores
 from regraft.heads.selection.scorer import Scorer
-from regraft.heads.solve import FORMS, check_folds, check_forms, check_sizes, check_strengths, check_training, search
+from regraft.heads.solve import (
+    FORMS,
+    check_folds,
+    check_forms,
+    check_sizes,
+    check_training,
+    refitted,
+    validate,
+)
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
-from regraft.linear import FeatureDesign, Matrix, Taken, UnitRows
+from regraft.linear import FeatureDesign
 
 __all__ = ["select"]
-
-_TIE = 1e-12
 
 
 @one_torch_thread()
@@ -56,6 +59,7 @@ def select(
     more: Mapping[str, Mapping[str, FeatureDesign]] | None = None,
     every_strength: bool = False,
     wider: Sequence[float] = (),
+    weaker: Sequence[float] = (),
 ) -> Selection:
     """Choose target size T, fraction F, score penalty λ and norm order by cross-validated ridge heads, then the head.
 
@@ -65,7 +69,8 @@ def select(
     norm, so it means the same at every size: all values are tried on the first design, its best one on the others
     (``every_strength`` tries all on all). At the best cell the forms and their
     penalties are cross-validated (features again chosen inside each fold), and the head is refitted on all rows
-    with the features that all rows choose.
+    with the features that all rows choose. Where the smallest λ has won, ``weaker`` ones are tried at that design one
+    after the other, as long as the cross-validated head of their best cell is better than the last one.
 
     Sets of more than 3,072 features are sampled (see :func:`regraft.heads.selection.nested.steps`), and above 65,536
     features so is the scores' Gram; the cross-validation of the chosen cell is over at most 16,384 of the kept columns,
@@ -91,6 +96,9 @@ def select(
             say): tried only where their key's design was the best of ``designs``.
         every_strength: try every λ on every design; else on the first alone.
         wider: larger fractions, ascending: each is tried at the best cell's design and λ where the largest so far won.
+        weaker: smaller λ, descending, of the ridge scores. They are judged by the final head, for the ridge head of
+            penalty λ that judges a cell flatters weak ones: its own penalty is then nearer the best. Not above 4,000
+            rows, nor with ``one_standard_error``.
 
     Returns:
         The selection. Equal scores go to the fewest stored bytes, then to the stronger penalty.
@@ -107,82 +115,17 @@ def select(
         check_rows(design, response)
         check_sizes(design, response, metric)
     wanted = check_forms(forms, response)
-    whole = check_strengths(strengths)
-    grid = _Grid(_fractions(fractions), whole, whole, every_strength, _wider(wider, fractions), scorer)
+    grid = Grid.of(fractions, strengths, every_strength, wider, weaker, scorer)
     fold_of = check_folds(folds, len(response))
     rows = sample_weights(response, None)
     check_training(fold_of, row_weights(response, class_weight, rows))
     judge = Judge(metric, response, fold_of, rows > 0, calibrate=True)
-    tasks = [*fold_tasks(response, fold_of, class_weight), *fold_tasks(response, None, class_weight)]
     later = {key: list(others) for key, others in (more or {}).items()}
     few = None if len(response) <= GRAM_ROWS else _draw(response, GRAM_ROWS, seed)
-    best = _compare(known, later, response, fold_of, few, metric, grid, class_weight, one_standard_error)
-    if few is not None and scorer is None:
-        best = replace(best, scores=row_scores(known[best.cell.size], tasks, [best.cell.strength])[:, 0])
-    return _finish(known[best.cell.size], best, tasks, response, fold_of, judge, wanted)
-
-
-@dataclass(frozen=True)
-class _Grid:
-    """``strengths`` are those that are tried now, of ``whole``; a given scorer is asked for all, in its own units.
-
-    ``wider`` are the fractions that wait until the largest of ``fractions`` has won.
-    """
-
-    fractions: list[float]
-    whole: list[float]
-    strengths: list[float]
-    every_strength: bool
-    wider: tuple[float, ...] = ()
-    scorer: Scorer | None = None
-
-    def after(self, best: Cell) -> _Grid:
-        """What is tried once there is a best cell."""
-        return self if self.every_strength else replace(self, strengths=[best.strength])
-
-    def beyond(self, best: Cell) -> list[_Grid]:
-        """The wider fractions one by one, at the best cell's penalty; none where it is not at the edge."""
-        return [
-            replace(self, fractions=[fraction], strengths=[best.strength])
-            for fraction in (self.wider if best.fraction == self.fractions[-1] else ())
-        ]
-
-    def scores(self, panel: Panel, tasks: Sequence[FoldTask], response: Response) -> Tensor:
-        """(tasks, strengths, width)."""
-        if self.scorer is None:
-            return panel_scores(panel, tasks, self.strengths)
-        found = self.scorer(panel, tasks, response, self.whole)
-        wanted = (len(tasks), len(self.whole), panel.width)
-        if tuple(found.shape) != wanted:
-            raise SolverError(
-                f"the scores of {self.scorer.name!r} have shape {tuple(found.shape)}",
-                expected=f"{wanted}: training sets, penalties, features",
-            )
-        return found[:, [self.whole.index(strength) for strength in self.strengths]]
-
-
-@dataclass(frozen=True, eq=False)
-class _Best:
-    """The chosen cell, every cell, and the scores at the chosen one: (tasks, width), the last without a fold."""
-
-    cell: Cell
-    table: tuple[Cell, ...]
-    scores: Tensor
-    panel: Panel | None
-
-
-def _fractions(fractions: Sequence[float]) -> list[float]:
-    values = [float(f) for f in fractions]
-    if not values or not all(0 < f <= 1 for f in values):
-        raise SolverError("the fractions of features to keep", expected="above 0, at most 1", got=repr(values[:5]))
-    return sorted(set(values))
-
-
-def _wider(wider: Sequence[float], fractions: Sequence[float]) -> tuple[float, ...]:
-    values = _fractions(wider) if len(wider) else []
-    if values and values[0] <= max(fractions):
-        raise SolverError("the wider fractions", expected=f"above {max(fractions):g}", got=f"{values[0]:g}")
-    return tuple(values)
+    cells = Cells(known, response, fold_of, few, metric, class_weight, one_standard_error)
+    _compare(cells, list(known), later, grid)
+    heads = _Heads(cells, known, response, fold_of, judge, wanted, grid, class_weight)
+    return heads.selection(_weakened(heads, cells, grid, judge))
 
 
 def _known(
@@ -202,14 +145,6 @@ def _known(
     return known
 
 
-def _rows(design: FeatureDesign, index: Tensor) -> FeatureDesign:
-    matrices: dict[str, Matrix] = {
-        name: UnitRows(Taken(matrix.matrix, index)) if isinstance(matrix, UnitRows) else Taken(matrix, index)
-        for name, matrix in design.matrices.items()
-    }
-    return FeatureDesign(matrices, design.n_outputs, device=design.device)
-
-
 def _draw(response: Response, count: int, seed: int) -> Tensor:
     """Ascending indices of labelled rows, in the classes' proportions, at least one of each class."""
     rows = np.random.default_rng(seed).permutation(np.flatnonzero(response.present.numpy()))
@@ -223,163 +158,99 @@ def _draw(response: Response, count: int, seed: int) -> Tensor:
     return torch.from_numpy(np.sort(rows[:count]))
 
 
-def _compare(
-    designs: Mapping[str, FeatureDesign],
-    later: Mapping[str, Sequence[str]],
-    response: Response,
-    folds: Tensor,
-    few: Tensor | None,
-    metric: str,
-    grid: _Grid,
-    class_weight: ClassWeight,
-    one_standard_error: bool,
-) -> _Best:
-    """Judge every cell of every design that ``later`` does not name, then of those it names for the best of them.
+def _compare(cells: Cells, keys: Sequence[str], later: Mapping[str, Sequence[str]], grid: Grid) -> None:
+    """Judge every cell of every design that ``later`` does not name, of those it names for the best of them, and of the
+    wider fractions."""
+    queue = [key for key in keys if not any(key in others for others in later.values())]
+    for key in queue:
+        cells.judged(key, grid)
+        grid = grid.after(cells.best)
+    for key in dict.fromkeys(later.get(cells.best.size, ())):
+        if key not in queue:
+            cells.judged(key, grid)
+            grid = grid.after(cells.best)
+    for wide in grid.beyond(cells.best):
+        found = cells.judged(cells.best.size, wide)
+        if cells.best not in found:
+            break
 
-    On ``few`` of the rows, if given; then no panel of all rows is returned.
-    """
-    if few is not None:
-        designs = {key: _rows(design, few) for key, design in designs.items()}
-        response, folds = response.take(few), folds[few]
-    # the heads are solved on rows in the order of the folds: a fold's rows are one slice
-    order = torch.argsort(folds, stable=True)
-    sorted_folds, sorted_response = folds[order], response.take(order)
-    judge = Judge(metric, sorted_response, sorted_folds, sorted_response.present, calibrate=metric in PROPER)
-    tasks, everything = fold_tasks(response, folds, class_weight), fold_tasks(response, None, class_weight)
-    heads = fold_tasks(sorted_response, sorted_folds, class_weight)
-    table: list[Cell] = []
-    best: Cell | None = None
-    found: tuple[Cell, Tensor, Panel] | None = None
-    queue = [key for key in designs if not any(key in keys for keys in later.values())]
-    tried = 0
-    while tried < len(queue):
-        size = queue[tried]
-        panel = Panel(designs[size])
-        scores = grid.scores(panel, tasks, response)
-        logits = _cells(panel, scores, grid, heads, sorted_folds, order)
-        cells = _judged(judge, size, grid, logits, panel.width)
-        table += cells
-        best = _choose(table, judge.sign, one_standard_error)
-        if best in cells:
-            found = best, scores[:, grid.strengths.index(best.strength)], panel
-        grid = grid.after(best)
-        tried += 1
-        if tried == len(queue):
-            queue += [key for key in later.get(best.size, ()) if key not in queue]
-    if best is None or found is None:
-        raise SolverError("there is no design to choose features from", do="give at least one target size")
-    at, scores, panel = found
-    if (at.size, at.strength) != (
-        best.size,
-        best.strength,
-    ):  # an earlier cell, within one standard error of a later one
-        panel = Panel(designs[best.size])
-        scores = replace(grid, strengths=[best.strength]).scores(panel, tasks, response)[:, 0]
-    for wide in grid.beyond(best):
-        logits = _cells(panel, scores[:, None], wide, heads, sorted_folds, order)
-        cells = _judged(judge, best.size, wide, logits, panel.width)
-        table += cells
-        if (now := _choose(table, judge.sign, one_standard_error)) not in cells:
+
+@dataclass(frozen=True, eq=False)
+class _Validated:
+    """A cell, what each fold chose there without its rows, the scores of all rows where they are known already, its
+    heads, and the one of the best form and penalty."""
+
+    cell: Cell
+    choices: tuple[dict[str, Tensor], ...]
+    of_all: Tensor | None
+    trials: Sequence[Trial]
+    chosen: Trial
+
+
+@dataclass(frozen=True, eq=False)
+class _Heads:
+    """The heads of all rows on what cells keep."""
+
+    cells: Cells
+    designs: Mapping[str, FeatureDesign]
+    response: Response
+    folds: Tensor
+    judge: Judge
+    forms: Sequence[str]
+    grid: Grid
+    class_weight: ClassWeight
+
+    def validated(self, cell: Cell) -> _Validated:
+        """The forms and penalties of a cell's head, cross-validated."""
+        design, of_all = self.designs[cell.size], None
+        tasks = fold_tasks(self.response, self.folds, self.class_weight)
+        scores = list(self.cells.scores[cell.size, cell.strength])
+        if self.cells.few is not None and self.grid.scorer is None:
+            *scores, of_all = row_scores(design, [*tasks, self._everything], [cell.strength])[:, 0]
+        choices = [keep(_named(design, some), cell.fraction) for some in scores]
+        panel = self.cells.panel(cell.size) if self.cells.few is None else None
+        parts = fold_fitters(design, panel, choices, cell.normalised, tasks, self.response, self.folds)
+        trials = validate(Foldwise(self.folds, parts), self.judge, self.forms)
+        return _Validated(cell, tuple(choices), of_all, trials, choose(trials, self.judge.sign))
+
+    def selection(self, best: _Validated) -> Selection:
+        """The head of a validated cell, refitted on all rows with the features that all rows choose."""
+        cell, design, of_all = best.cell, self.designs[best.cell.size], best.of_all
+        if of_all is None:  # needed at the chosen cell alone
+            of_all = self.cells.of_all(cell, self.grid)
+        scores = _named(design, of_all)
+        columns = keep(scores, cell.fraction)
+        (kept,) = gathered(design, [columns], cell.normalised)
+        final = fitter(kept, self.response, self._everything.weights, self.folds)
+        solution = refitted(final, self.judge, best.trials, best.chosen)
+        table = tuple(replace(one, chosen=one is cell) for one in self.cells.table)
+        return Selection(
+            cell.size,
+            cell.fraction,
+            cell.strength,
+            solution.readout.form,
+            cell.normalised,
+            columns,
+            scores,
+            solution,
+            table,
+            best.choices,
+        )
+
+    @property
+    def _everything(self) -> FoldTask:
+        return fold_tasks(self.response, None, self.class_weight)[0]
+
+
+def _weakened(heads: _Heads, cells: Cells, grid: Grid, judge: Judge) -> _Validated:
+    """The best cell, validated; that of a weaker penalty where its head is better."""
+    best = heads.validated(cells.best)
+    for weak in grid.below(best.cell) if cells.weakens else ():
+        now = heads.validated(best_of(cells.judged(best.cell.size, weak), judge.sign))
+        if judge.sign * (now.chosen.score - best.chosen.score) <= TIE:
             break
         best = now
-    chosen = tuple(replace(cell, chosen=cell is best) for cell in table)
-    # what all rows choose is needed at the chosen cell alone: its scores wait until then
-    of_all = replace(grid, strengths=[best.strength]).scores(panel, everything, response)[:, 0]
-    return _Best(best, chosen, torch.cat([scores, of_all]), panel if few is None else None)
-
-
-def _cells(
-    panel: Panel, scores: Tensor, grid: _Grid, tasks: Sequence[FoldTask], folds: Tensor, order: Tensor
-) -> Tensor:
-    """Out-of-fold logits (strengths, fractions, 2, N, C) of ridge heads, norms as they were and recomputed.
-
-    Tasks, folds and logits have the rows in the given order, that of the folds; scores are (tasks, strengths, width).
-    """
-    counts = [kept_count(panel.width, fraction) for fraction in grid.fractions]
-    shape = (len(grid.strengths), len(counts), 2, *tasks[0].plain.shape)
-    out = torch.full(shape, torch.nan, dtype=torch.float64)
-    labels = torch.unique(folds[folds >= 0]).tolist()
-    cells = [(fold, s) for fold in range(len(labels)) for s in range(len(grid.strengths))]
-    widths = list(panel.widths.values())
-    plans = [steps(widths, *ranking(scores[fold, s], counts[-1]), counts) for fold, s in cells]
-    nested = Nested(panel, panel.collect(union(plans, panel.width), order))
-    for (fold, s), plan in zip(cells, plans):
-        member = (folds == labels[fold]).nonzero().squeeze(1)
-        rows = slice(int(member[0]), int(member[-1]) + 1)
-        for level, heads in enumerate(nested.heads(plan)):
-            for form, head in enumerate(heads):
-                out[s, level, form, rows] = head.predict(tasks[fold], grid.strengths[s], rows)
-    return out
-
-
-def _judged(judge: Judge, size: str, grid: _Grid, logits: Tensor, width: int) -> list[Cell]:
-    outputs = logits.shape[-1]
-    cells = []
-    for s, strength in enumerate(grid.strengths):
-        for level, fraction in enumerate(grid.fractions):
-            count = kept_count(width, fraction)
-            room = stored_bytes(count, outputs, width)
-            trials = judge.trials("ridge", [strength] * 2, logits[s, level], [None, None])
-            for normalised, trial in zip((False, True), trials):
-                score, error, parts = trial.score, trial.standard_error, trial.fold_scores
-                cells.append(Cell(size, strength, fraction, normalised, score, error, count, room, fold_scores=parts))
-    return cells
-
-
-def _choose(table: Sequence[Cell], sign: float, one_standard_error: bool) -> Cell:
-    """Best score, then fewest bytes, then stronger penalty, then norms recomputed."""
-
-    def rank(cell: Cell) -> tuple[float, float, bool]:
-        return (cell.stored_bytes, -cell.strength, not cell.normalised)
-
-    top = max(sign * cell.score for cell in table)
-    best = min((cell for cell in table if sign * cell.score >= top - _TIE), key=rank)
-    if not one_standard_error:
-        return best
-    near = [cell for cell in table if _within_one_standard_error(cell, best, sign)]
-    fewest = min(cell.stored_bytes for cell in near)
-    return min(
-        (cell for cell in near if cell.stored_bytes == fewest), key=lambda cell: (-sign * cell.score, *rank(cell))
-    )
-
-
-def _within_one_standard_error(cell: Cell, best: Cell, sign: float) -> bool:
-    """The one-standard-error rule (Breiman et al., 1984) on the differences of the folds' scores, s/√k."""
-    lost = sign * (np.array(best.fold_scores) - np.array(cell.fold_scores))
-    error = lost.std(ddof=1) / np.sqrt(len(lost)) if len(lost) > 1 else 0.0
-    return bool(lost.mean() <= error + _TIE)
-
-
-def _finish(
-    design: FeatureDesign,
-    best: _Best,
-    tasks: Sequence[FoldTask],
-    response: Response,
-    folds: Tensor,
-    judge: Judge,
-    forms: Sequence[str],
-) -> Selection:
-    """Cross-validate the forms at the chosen cell and refit on all rows."""
-    cell = best.cell
-    choices = [keep(_named(design, scores), cell.fraction) for scores in best.scores[:-1]]
-    parts = fold_fitters(design, best.panel, choices, cell.normalised, tasks, response, folds)
-    everything = _named(design, best.scores[-1])
-    columns = keep(everything, cell.fraction)
-    (kept,) = gathered(design, [columns], cell.normalised)
-    final = fitter(kept, response, tasks[-1].weights, folds)
-    solution = search(Foldwise(folds, parts, final), judge, forms)
-    return Selection(
-        cell.size,
-        cell.fraction,
-        cell.strength,
-        solution.readout.form,
-        cell.normalised,
-        columns,
-        everything,
-        solution,
-        best.table,
-        tuple(choices),
-    )
+    return best
 
 
 def _named(design: FeatureDesign, scores: Tensor) -> dict[str, Tensor]:

@@ -19,13 +19,16 @@ from regraft.errors import SolverError
 from regraft.heads.readout import Solution
 from regraft.linear import FeatureDesign, Matrix, UnitRows, columns_of
 
-__all__ = ["FRACTIONS", "WIDER", "Cell", "Selection", "keep", "kept_count", "kept_design", "ranking"]
+__all__ = ["FRACTIONS", "WEAKER", "WIDER", "Cell", "Selection", "keep", "kept_count", "kept_design", "ranking"]
 
 #: The fractions F of the paper's grid.
 FRACTIONS: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
 
 #: What lies beyond it, for networks of so few features that a fifth of them is too few.
 WIDER: tuple[float, ...] = (0.5, 1.0)
+
+#: Penalties of the ridge scores beyond the usual 1e-2 and 1e-3, for tasks whose labels show in faint directions.
+WEAKER: tuple[float, ...] = (1e-4, 1e-5)
 
 
 @dataclass(frozen=True)
