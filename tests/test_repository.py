@@ -273,6 +273,23 @@ def test_python_examples_with_assertions_hold(example: str, tmp_path: Path, monk
     exec(compile(example, "example", "exec"), {"__name__": "example"})
 
 
+def finding_codes() -> set[str]:
+    """The codes that are written out where findings are made."""
+    found = set()
+    for name in tracked():
+        if name.startswith("src/") and name.endswith(".py"):
+            for node in ast.walk(ast.parse(text_of(name))):
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
+                    found |= {first.value for first in node.args[:1] if isinstance(first, ast.Constant)}
+    return found
+
+
+def test_every_finding_is_explained() -> None:
+    page, codes = text_of("docs/reading-the-report.md"), finding_codes()
+    assert len(codes) > 40
+    assert [code for code in sorted(codes) if f"`{code}`" not in page] == []
+
+
 def test_the_count_of_measured_rows_is_that_of_the_results() -> None:
     results = [json.loads(text_of(name)) for name in tracked() if re.fullmatch(r"papers/\d+/[^/]+\.mini\.json", name)]
     count = Counter(result["status"] for result in results)

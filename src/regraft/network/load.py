@@ -114,10 +114,10 @@ def _unknown(name: str) -> ModelError:
     parent = Path(name).expanduser().parent
     beside = [str(parent / p.name) for p in sorted(parent.iterdir()) if p.is_dir()] if parent.is_dir() else []
     guess = near(name, beside)
-    if not guess and "/" not in name:
-        guess = f"did you mean timm/{name} or torchvision/{name}, or a folder"
     if name.startswith((".", "/", "~")):
         return ModelError(f"there is no model in {name}", got="no such folder", do=guess or "check the path")
+    if not guess and "/" not in name:
+        guess = f"did you mean timm/{name} or torchvision/{name}, or a folder"
     return ModelError(f"the model {name!r} is not known", expected=_KINDS, do=guess)
 
 

@@ -154,8 +154,8 @@ def gram_search_flops(
     Args:
         widths: N of each target size; further scalings are tried at one size alone, as one more entry each.
         rows, outputs: n (above 4,000 the cells are compared on 4,000 of them) and C.
-        folds, strengths, fractions: of the grid; what is tried beyond it where the largest fraction wins, at most
-            two sets of 3,072 columns at one size, is left out.
+        folds, strengths, fractions: of the grid; what is tried beyond it where an end of it wins, and what a final head
+            on more than the largest fraction takes, is left out.
         solves: how often the protocol repeats it.
     """
     n = min(rows, 4000)

@@ -12,7 +12,7 @@ from regraft.record import Finding, counted
 
 __all__ = ["DATA_CHECKS"]
 
-_FEW_ROWS = 5
+_RARE = 5
 _IMBALANCE = 10.0
 
 
@@ -113,11 +113,11 @@ def _classes(context: Context) -> Iterator[Finding]:
     if target.kind not in ("binary", "multiclass"):
         return
     counts = np.bincount(target.values, minlength=len(target.classes))
-    few = [name for name, n in zip(target.classes, counts) if n < _FEW_ROWS]
+    few = [name for name, n in zip(target.classes, counts) if n < _RARE]
     if few:
         yield Finding(
             "few-rows-per-class",
-            f"{counted(len(few), 'class has', 'classes have')} fewer than {_FEW_ROWS} labelled rows.",
+            f"{counted(len(few), 'class has', 'classes have')} fewer than {_RARE} labelled rows.",
             "advice",
             float(counts.min()),
             "rows",
