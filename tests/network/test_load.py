@@ -273,7 +273,7 @@ def test_names_that_are_not_known(folders: Folders, tmp_path: Path) -> None:
     for name, message in (
         (str(tmp_path / "my-modle"), "did you mean .*my-model"),
         ("./not-there", r"there is no model in \./not-there; got no such folder. To mend it: check the path"),
-        (".hidden", r"there is no model in \.hidden; got no such folder. To mend it: check the path"),
+        (".hidden", r"there is no model in \.hidden; got no such folder"),
         (str(tmp_path / "my-model"), "a folder without config.json"),
         (str(folders("vit") / "config.json"), "got a file"),
         ("resnet50", "did you mean timm/resnet50 or torchvision/resnet50"),
