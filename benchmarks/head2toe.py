@@ -2,8 +2,8 @@
 
 ``--case search`` (the default): 1,000 rows, 52 layers, three target sizes (30,440, 457,600 and 1,070,160 features),
 5 folds, two penalties at the first size and the better one at the others, nine fractions, both norm orders: 72 honest
-cells (and what lies beyond an end of the grid that wins), the logistic cross-validation at the best one and the exact refit. CPU and wall seconds, peak memory, accuracy in
-cross-validation and on 200 rows held out. Beside it, in turn:
+cells (and what lies beyond an end of the grid that wins), the logistic cross-validation at the best one and the exact
+refit. CPU and wall seconds, peak memory, accuracy in cross-validation and on 200 rows held out. Beside it, in turn:
 
 * the paper's reference search (``select_reference``): whole at the smallest size with ``--reference`` (it takes half
   an hour), else, and at the larger sizes always, one step timed and the grid of 22,000 steps a fold *extrapolated*,
