@@ -134,6 +134,24 @@ def test_small_fractions_are_not_rounded_away() -> None:
     assert labels == ["0.05 %", "", "0.2 %", "", "1 %", "", "5 %", "", "20 %"]
 
 
+@pytest.mark.parametrize(
+    ("metric", "scores", "said"),
+    [
+        ("accuracy", (0.8, 0.7), "The chosen one won"),
+        ("accuracy", (0.7, 0.8), "is not the highest"),
+        ("rmse", (0.7, 0.8), "The chosen one won"),
+        ("rmse", (0.8, 0.7), "is not the highest"),
+    ],
+)
+def test_a_chosen_cell_that_others_outdo_is_said_to_have_the_better_head(metric, scores, said) -> None:
+    chosen, other = scores
+    grid = [cell("512", 0.1, chosen, stored=10, chosen=True), cell("512", 0.2, other, stored=20)]
+    record = with_figure("selection", grid=grid)
+    record = replace(record, task={**record.task, "metric": metric})
+    assert said in selection.selection(record).grid.outcome
+    assert said in render(record)
+
+
 @pytest.mark.parametrize(("metric", "lean"), [("accuracy", 0.1), ("rmse", 0.05)])
 def test_the_lean_cell_is_the_smallest_within_one_standard_error(metric: str, lean: float) -> None:
     grid = [

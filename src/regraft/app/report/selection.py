@@ -17,6 +17,11 @@ from regraft.record import Record
 __all__ = ["Firm", "Grid", "Row", "Selection", "selection"]
 
 _LABELS = 5  # fractions named below the axis
+_WON = "The chosen one won, so its score here is optimistic."
+_OUTDONE = (
+    "The chosen one, of a weaker penalty, is not the highest: its final head, whose form and penalty are its own, did "
+    "better in the same folds than the highest one’s."
+)
 _QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -45,9 +50,10 @@ class Row:
 
 @dataclass(frozen=True)
 class Grid:
-    """The search: score and stored bytes over the fractions, a line for each target size."""
+    """The search: score and stored bytes over the fractions, a line for each target size; how the chosen one won."""
 
     label: str
+    outcome: str
     paths: tuple[Path, ...]
     bytes_: tuple[Path, ...]
     ticks: tuple[Tick, ...]
@@ -254,7 +260,10 @@ def _grid(cells: Sequence[Mapping[str, Any]], shown: Measure) -> Grid:
     # counted from the last, so that both ends of nine fractions are named
     named = fractions[::-1][::every][::-1]
     lean = _lean(drawn, sign)
+    top = max(sign * float(cell["score"]) for cell in cells)
+    won = any(read.flag(cell.get("chosen")) and sign * float(cell["score"]) >= top for cell in cells)
     return Grid(
+        outcome=_WON if won else _OUTDONE,
         label=f"{shown.label}, inner folds",
         paths=tuple(_path(size, i, line, x, y, shown) for i, (size, line) in enumerate(lines.items())),
         bytes_=tuple(_bytes(size, i, line, x, z) for i, (size, line) in enumerate(lines.items())),
