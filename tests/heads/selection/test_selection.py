@@ -1,3 +1,6 @@
+import copy
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +11,8 @@ from regraft.errors import SolverError
 from regraft.heads import Response, keep, kept_design, relevance
 from regraft.heads.l2.dual import dual_ridge, gram_scale
 from regraft.heads.products import add_product, mirror
-from regraft.heads.selection.kept import kept_count, ranking
+from regraft.heads.selection.cells import best_of
+from regraft.heads.selection.kept import Cell, kept_count, ranking
 from regraft.heads.selection.nested import Nested, steps, union
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import FoldTask
@@ -158,7 +162,8 @@ def test_a_dual_system_that_is_not_positive_definite_is_refused():
 
 
 @pytest.mark.parametrize(
-    ("width", "fraction", "count"), [(1000, 0.0005, 1), (7, 0.3, 2), (10, 0.3, 3), (30440, 0.0005, 15), (5, 1.0, 5)]
+    ("width", "fraction", "count"),
+    [(1000, 0.0005, 1), (7, 0.3, 2), (10, 0.3, 3), (100, 0.29, 29), (30440, 0.0005, 15), (5, 1.0, 5)],
 )
 def test_a_fraction_keeps_the_floor_and_at_least_one(width, fraction, count):
     assert kept_count(width, fraction) == count
@@ -234,6 +239,71 @@ def test_nested_heads_equal_heads_on_the_kept_features(dtype):
                 (kernel,) = panel.kernels([columns], normalise)
                 torch.testing.assert_close(kernel.double(), direct, rtol=1e-5, atol=1e-5)
     assert kinds[:12] == ["Columnwise"] * 6 + ["Kernelwise"] * 6
+
+
+def test_sampled_sets_weigh_what_they_stand_for():
+    """Of columns that stand twice side by side every other one says all: sampled Grams are the whole ones."""
+    x, _ = features(20, 60, classes=2, shift=0.5)
+    x = np.repeat(np.maximum(x, 0), 2, axis=1)
+    panel = Panel(unit_design(x, 2, (20, 60)))
+    widths = list(panel.widths.values())
+    scores = torch.linspace(2, 1, 60, dtype=torch.float64).repeat_interleave(2)
+    counts = [6, 120]  # the first few by their columns, which then go into the Gram beside every other one of the rest
+    whole, sampled = (
+        steps(widths, *ranking(scores, 120), counts[:1], limit=None) + plan
+        for plan in (
+            steps(widths, *ranking(scores, 120), counts, limit=None)[1:],
+            steps(widths, *ranking(scores, 120), counts, limit=60)[1:],
+        )
+    )
+    assert [step.weight for step in sampled] == [1, 2]
+    found = []
+    for plan in (whole, sampled):
+        nested = Nested(panel, panel.collect(union([plan], 120), torch.arange(20)))
+        found.append([tuple(head.gram.clone() for head in heads) for heads in list(grams(nested, plan))])
+    for one, other in zip(*found, strict=True):
+        for exact, near in zip(one, other):
+            torch.testing.assert_close(near / near.trace(), exact / exact.trace(), rtol=1e-6, atol=1e-9)
+    torch.testing.assert_close(found[1][-1][0], found[0][-1][0], rtol=1e-6, atol=1e-9)
+
+
+def grams(nested, plan):
+    """The heads that are Grams; their memory is used again."""
+    for heads in nested.heads(plan):
+        if all(hasattr(head, "gram") for head in heads):
+            yield tuple(copy.deepcopy(head) for head in heads)
+
+
+@pytest.mark.parametrize(
+    ("changes", "first"),
+    [
+        ([{"score": 0.9}, {"score": 0.8, "stored_bytes": 1}], 0),
+        ([{}, {"stored_bytes": 9}], 1),
+        ([{"strength": 1e-3}, {}], 1),
+        ([{}, {"strength": 1e-3}], 0),
+        ([{}, {"normalised": True}], 1),
+        ([{"normalised": True, "strength": 1e-3}, {}], 1),
+        ([{"score": 0.8 + 1e-13}, {"stored_bytes": 9}], 1),
+    ],
+)
+@pytest.mark.parametrize("sign", [1.0, -1.0])
+def test_cells_of_one_score_go_by_bytes_then_penalty_then_norms(changes, first, sign):
+    plain = {"size": "512", "strength": 1e-2, "fraction": 0.1, "normalised": False, "score": 0.8}
+    plain |= {"standard_error": 0.0, "kept": 2, "stored_bytes": 10}
+    table = [Cell(**{**plain, **change}) for change in changes]
+    table = [replace(cell, score=sign * cell.score) for cell in table]
+    assert best_of(table, sign) is table[first]
+
+
+def test_one_standard_error_is_that_of_the_mean_difference_over_folds():
+    """Differences of folds d: the smaller cell is near where mean d ≤ s_d / √k."""
+    for lost, near in (((0.0, 0.1, 0.1, 0.0), False), ((0.0, 0.0, 0.2, -0.05), True)):
+        folds = np.array([0.9, 0.8, 0.85, 0.95])
+        large = Cell("512", 1e-2, 0.2, False, folds.mean(), 0.1, 20, 100, fold_scores=tuple(folds))
+        fewer = folds - np.array(lost)
+        small = Cell("512", 1e-2, 0.1, False, fewer.mean(), 0.1, 10, 50, fold_scores=tuple(fewer))
+        assert np.mean(lost) < np.std(lost, ddof=1)  # within one deviation of a fold, if not of the mean
+        assert best_of([small, large], 1.0, True) is (small if near else large)
 
 
 def test_sampled_steps_touch_every_layer_and_stay_near_the_whole_gram():
