@@ -1,5 +1,4 @@
 from dataclasses import astuple
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ import regraft.heads.selection.head2toe as head2toe
 from regraft.errors import SolverError
 from regraft.heads import Response, keep, kept_design, relevance, score, select, solve
 from regraft.heads.selection.fold_tasks import fold_tasks
-from regraft.heads.selection.kept import Cell
 from regraft.linear import Cast, Dense, FeatureDesign, SignedRoot, UnitRows
 
 from .test_selection import normalised, unit_design, unit_rows
@@ -264,7 +262,7 @@ def faint(seed, n=120):
 def test_weaker_penalties_are_tried_in_turn_while_the_heads_are_better():
     """As a search of each penalty alone would choose, whatever the ridge heads say that judge the cells."""
     went = []
-    for seed in (0, 1, 3):
+    for seed in range(6):
         x, codes = faint(seed)
         other = np.random.default_rng(seed).normal(size=(120, 90))
         designs = {"1": design_of(other, 3, cuts=(40, 60)), "2": design_of(x, 3)}
@@ -274,21 +272,15 @@ def test_weaker_penalties_are_tried_in_turn_while_the_heads_are_better():
             kept = {key: designs[key] for key in keys}
             return select(kept, classes_of(codes), strengths=strengths, every_strength=True, **arguments, **more)
 
-        def judged(found, codes=codes, folds=arguments["folds"]):
-            right = found.solution.out_of_fold.argmax(1).numpy() == codes
-            return np.array([right[folds == fold].mean() for fold in range(4)])
-
-        def stored(found):
-            return next(cell.stored_bytes for cell in found.table if cell.chosen)
+        def judged(found, codes=codes):
+            return score("accuracy", classes_of(codes), torch.softmax(found.solution.out_of_fold, 1).numpy())
 
         wanted = searched((1e-1, 1e-2))
         tried = [cell.strength for cell in wanted.table]
         for strength in (1e-3, 1e-4) if wanted.strength == 1e-2 else ():
             now = searched((strength,), keys=(wanted.size,))
             tried += [cell.strength for cell in now.table]
-            gain = judged(now) - judged(wanted)
-            least = gain.std(ddof=1) / 2 if stored(now) > stored(wanted) else 0
-            if gain.mean() <= least + 1e-12:
+            if judged(now) <= judged(wanted):
                 break
             wanted = now
         found = searched((1e-1, 1e-2), weaker=(1e-4, 1e-3))
@@ -302,33 +294,6 @@ def test_weaker_penalties_are_tried_in_turn_while_the_heads_are_better():
         went.append((found.strength, len(tried)))
     assert {strength for strength, _ in went} >= {1e-2, 1e-3} or {strength for strength, _ in went} >= {1e-3, 1e-4}
     assert len({count for _, count in went}) > 1
-
-
-@pytest.mark.parametrize("sign", [1.0, -1.0])
-@pytest.mark.parametrize(
-    ("gains", "more", "taken"),
-    [
-        ((0.02, 0.02, 0.0), 0, True),
-        ((0.02, 0.02, 0.0), 1, True),  # mean 0.0133 over a standard error of 0.0067
-        ((0.03, 0.0, 0.0), -1, True),
-        ((0.03, 0.0, -0.01), 0, True),
-        ((0.03, 0.0, -0.01), 1, False),  # 0.0067 within 0.0120
-        ((0.01, 0.0, -0.01), -1, False),
-        ((-0.01, -0.01, -0.01), -1, False),
-    ],
-)
-def test_a_head_that_stores_more_is_better_by_more_than_one_standard_error(gains, more, taken, sign):
-    folds = np.array([0.5, 0.6, 0.7])
-    first, weak = (Cell("512", s, 0.1, False, 0.5, 0.1, 9, 100 + m) for s, m in ((1e-2, 0), (1e-3, more)))
-    heads = {first: folds, weak: folds + sign * np.array(gains)}
-
-    def validated(cell):
-        return SimpleNamespace(cell=cell, chosen=SimpleNamespace(score=heads[cell].mean(), fold_scores=heads[cell]))
-
-    judged = SimpleNamespace(best=first, weakens=True, judged=lambda size, grid: [weak])
-    grid = cells.Grid.of((0.1,), (1e-2,), False, (), (1e-3,), None)
-    found = head2toe._weakened(SimpleNamespace(validated=validated), judged, grid, sign)
-    assert found.cell is (weak if taken else first)
 
 
 def test_weaker_penalties_wait_for_the_weakest_to_win_and_are_the_ridge_scores_own(monkeypatch):

@@ -12,7 +12,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.metrics import PROPER
 from regraft.heads.response import Response
-from regraft.heads.search import Judge, Trial
+from regraft.heads.search import Judge
 from regraft.heads.selection.kept import Cell, kept_count, ranking
 from regraft.heads.selection.nested import Nested, steps, union
 from regraft.heads.selection.packing import stored_bytes
@@ -23,7 +23,7 @@ from regraft.heads.solve import check_strengths
 from regraft.heads.weights import ClassWeight
 from regraft.linear import FeatureDesign, Matrix, Taken, UnitRows
 
-__all__ = ["TIE", "Cells", "Grid", "best_of", "within_one_standard_error"]
+__all__ = ["TIE", "Cells", "Grid", "best_of"]
 
 TIE = 1e-12
 
@@ -214,16 +214,16 @@ def best_of(table: Sequence[Cell], sign: float, one_standard_error: bool = False
     best = min((cell for cell in table if sign * cell.score >= top - TIE), key=rank)
     if not one_standard_error:
         return best
-    near = [cell for cell in table if within_one_standard_error(cell, best, sign)]
+    near = [cell for cell in table if _within_one_standard_error(cell, best, sign)]
     fewest = min(cell.stored_bytes for cell in near)
     return min(
         (cell for cell in near if cell.stored_bytes == fewest), key=lambda cell: (-sign * cell.score, *rank(cell))
     )
 
 
-def within_one_standard_error(one: Cell | Trial, best: Cell | Trial, sign: float) -> bool:
+def _within_one_standard_error(cell: Cell, best: Cell, sign: float) -> bool:
     """The one-standard-error rule (Breiman et al., 1984) on the differences of the folds' scores, s/√k."""
-    lost = sign * (np.array(best.fold_scores) - np.array(one.fold_scores))
+    lost = sign * (np.array(best.fold_scores) - np.array(cell.fold_scores))
     error = lost.std(ddof=1) / np.sqrt(len(lost)) if len(lost) > 1 else 0.0
     return bool(lost.mean() <= error + TIE)
 

@@ -21,7 +21,7 @@ from regraft.heads.l2.fitters import fitter
 from regraft.heads.products import one_blas_thread, one_torch_thread
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import Judge, Trial, choose
-from regraft.heads.selection.cells import TIE, Cells, Grid, best_of, within_one_standard_error
+from regraft.heads.selection.cells import TIE, Cells, Grid, best_of
 from regraft.heads.selection.foldwise import Foldwise, fold_fitters, gathered
 from regraft.heads.selection.kept import FRACTIONS, Cell, Selection, keep
 from regraft.heads.selection.relevance import GRAM_ROWS, FoldTask, check_rows, fold_tasks, row_scores
@@ -70,8 +70,7 @@ def select(
     (``every_strength`` tries all on all). At the best cell the forms and their
     penalties are cross-validated (features again chosen inside each fold), and the head is refitted on all rows
     with the features that all rows choose. Where the smallest λ has won, ``weaker`` ones are tried at that design one
-    after the other, as long as the cross-validated head of their best cell is better than the last one; by more than
-    one standard error over the folds, if it stores more bytes.
+    after the other, as long as the cross-validated head of their best cell is better than the last one.
 
     Sets of more than 3,072 features are sampled (see :func:`regraft.heads.selection.nested.steps`), and above 65,536
     features so is the scores' Gram; the cross-validation of the chosen cell is over at most 16,384 of the kept columns,
@@ -126,7 +125,7 @@ def select(
     cells = Cells(known, response, fold_of, few, metric, class_weight, one_standard_error)
     _compare(cells, list(known), later, grid)
     heads = _Heads(cells, known, response, fold_of, judge, wanted, grid, class_weight)
-    return heads.selection(_weakened(heads, cells, grid, judge.sign))
+    return heads.selection(_weakened(heads, cells, grid, judge))
 
 
 def _known(
@@ -243,14 +242,12 @@ class _Heads:
         return fold_tasks(self.response, None, self.class_weight)[0]
 
 
-def _weakened(heads: _Heads, cells: Cells, grid: Grid, sign: float) -> _Validated:
-    """The best cell, validated; that of a weaker penalty where its head is better, by enough if it stores more."""
+def _weakened(heads: _Heads, cells: Cells, grid: Grid, judge: Judge) -> _Validated:
+    """The best cell, validated; that of a weaker penalty where its head is better."""
     best = heads.validated(cells.best)
     for weak in grid.below(best.cell) if cells.weakens else ():
-        now = heads.validated(best_of(cells.judged(best.cell.size, weak), sign))
-        better = sign * (now.chosen.score - best.chosen.score) > TIE
-        larger = now.cell.stored_bytes > best.cell.stored_bytes
-        if not better or (larger and within_one_standard_error(best.chosen, now.chosen, sign)):
+        now = heads.validated(best_of(cells.judged(best.cell.size, weak), judge.sign))
+        if judge.sign * (now.chosen.score - best.chosen.score) <= TIE:
             break
         best = now
     return best
