@@ -70,3 +70,25 @@ def test_a_name_that_the_user_typed_is_run(artifact: Path) -> None:
     with pytest.raises(ModelError, match="gives no module"):
         regraft.load(".", model="evil_backbone:build")
     assert (artifact / "ran").exists()
+
+
+@pytest.mark.parametrize("name", ["../outside", "backbone/../../outside", "absolute"])
+def test_no_file_outside_the_folder_is_asked_for(artifact: Path, tmp_path: Path, name: str) -> None:
+    """Not even one that is there and has the checksum: what loading says of it would tell whether it is."""
+    outside = tmp_path / "outside"
+    outside.write_text("secret")
+    named = str(outside) if name == "absolute" else name
+    config = json.loads((artifact / "config.json").read_text())
+    config.pop("digest")
+    config["files"][named] = file_digest(outside)
+    config["digest"] = digest(canonical_json(config))
+    (artifact / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ArtifactError, match="names a file outside its folder"):
+        regraft.load(".")
+
+
+def test_a_backbone_that_is_not_the_one_it_was_trained_to_is_refused(artifact: Path) -> None:
+    assert regraft.load(".", model=toy_network()).classes
+    forge(artifact, trained="0" * 64)
+    with pytest.raises(ArtifactError, match="cannot be put together again"):
+        regraft.load(".", model=toy_network())

@@ -193,6 +193,9 @@ def test_unbounded_metrics_that_never_vary_have_no_interval() -> None:
         got = measure(metric, response, y)
         assert got.value == value
         assert unknown(got, "every resample agrees")
+    got = measure("gaussian-nll", response, np.stack([y, np.full_like(y, 0.2)], axis=1))
+    assert got.value == pytest.approx(np.log(0.2 * np.sqrt(2 * np.pi)))  # below zero, and no share of anything
+    assert unknown(got, "every resample agrees")
 
 
 def test_no_resample_that_defines_the_metric_leaves_the_interval_open() -> None:
@@ -225,3 +228,39 @@ def test_the_error_of_a_paired_difference_is_that_of_the_rows_differences():
     every = np.repeat(np.arange(200), 2)  # in pairs of rows
     grouped = differences.reshape(200, 2).mean(1).std() / np.sqrt(200)
     assert paired_error("accuracy", response, one, two, groups=every) == pytest.approx(grouped, rel=0.1)
+
+
+def test_an_interval_holds_its_estimate_though_resamples_are_biased() -> None:
+    """Of rows that are right as often as they say the calibration error is 0, of most resamples of them above it."""
+    counts = {0.6: (3, 5), 0.75: (3, 4), 0.9: (9, 10)}  # right, of rows, in bins of their own
+    confidence = np.concatenate([np.full(rows, said) for said, (_, rows) in counts.items()])
+    y = np.concatenate([np.arange(rows) < right for right, rows in counts.values()]).astype(int)
+    got = measure("ece", binary(y), np.stack([1 - confidence, confidence], 1))
+    assert got.value == pytest.approx(0, abs=1e-12)
+    assert got.low == got.value
+    assert got.high > 0.1
+
+
+def test_copies_of_a_row_in_its_group_tell_nothing_of_a_difference() -> None:
+    """Rows four times each, grouped by row: the error is that of the rows once; ungrouped it would be half of it."""
+    random = np.random.default_rng(1)
+    truth = random.integers(0, 2, 100)
+    first = np.where(random.random(100) < 0.8, truth, 1 - truth)
+    second = np.where(random.random(100) < 0.2, 1 - first, first)
+    once = paired_error("accuracy", binary(truth), certain(first), certain(second))
+    copied, members = (np.repeat(part, 4) for part in (np.arange(100), np.arange(100)))
+    several = binary(truth[copied]), certain(first[copied]), certain(second[copied])
+    assert paired_error("accuracy", *several, groups=members) == pytest.approx(once)
+    assert paired_error("accuracy", *several) == pytest.approx(once / 2, rel=0.1)
+
+
+def test_the_paired_error_of_two_resamples_and_of_one() -> None:
+    """Of two it is |d₁ − d₂| / √2, of one nothing is known of it."""
+    y = np.array([0, 0, 1, 1])
+    one, two = certain(np.array([0, 0, 1, 0])), certain(np.array([0, 1, 1, 1]))
+    tables = np.array([[1.0, 1, 1, 1], [2.0, 0, 0, 2], [4.0, 0, 0, 0]])  # the differences are 0 and ½; the last has
+    with pytest.MonkeyPatch.context() as patch:  # one class, of which the area under the curve is undefined
+        patch.setattr("regraft.heads.intervals._resamples", lambda member, rng: [tables[:2]])
+        assert paired_error("accuracy", binary(y), one, two) == pytest.approx(0.5 / np.sqrt(2))
+        patch.setattr("regraft.heads.intervals._resamples", lambda member, rng: [tables[[0, 2]]])
+        assert np.isnan(paired_error("roc-auc", binary(y), one, two))

@@ -7,7 +7,7 @@ from scipy.stats import norm
 
 from regraft.errors import DataError
 from regraft.heads import METRICS, PROPER, Response, default_metric, ece, higher_is_better, score
-from regraft.heads.metrics import resampled
+from regraft.heads.metrics import bin_of, resampled
 
 
 def softmax(values: np.ndarray) -> np.ndarray:
@@ -110,6 +110,37 @@ def test_ece_by_hand() -> None:
     assert ece(response, p, bins=2) == pytest.approx(0.1)
     # ten bins hold one row each: (0.4 + 0.8 + 0.1) / 3
     assert ece(response, p, bins=10) == pytest.approx(1.3 / 3)
+
+
+def test_a_bin_holds_its_upper_edge_and_the_first_its_lower_one_too() -> None:
+    """((b/4, (b+1)/4], and [0, 1/4]): edges in quarters are exact."""
+    edges = np.array([0.0, 0.25, 0.5, 0.75, 1.0])
+    assert bin_of(edges, 4).tolist() == [0, 0, 1, 2, 3]
+    assert bin_of(np.nextafter(edges[1:-1], 1), 4).tolist() == [1, 2, 3]
+    # two classes at one half lie in the lower of two bins, alone: |0 − ½| and |1 − ¾|, one row each
+    response = Response.of("binary", ["n", "y"], np.array([1, 1]))
+    assert ece(response, np.array([[0.5, 0.5], [0.25, 0.75]]), bins=2) == pytest.approx((0.5 + 0.25) / 2)
+
+
+def test_a_probability_of_zero_costs_the_logarithm_of_its_bound() -> None:
+    """p is clipped at 1e-15: −log p(label) is finite, 34.5 nats, wherever the label is."""
+    worst = -np.log(1e-15)
+    binary = Response.of("binary", ["n", "y"], np.array([1, 0]))
+    assert score("nll", binary, np.array([[1.0, 0.0], [1.0, 0.0]])) == pytest.approx(worst / 2)
+    several = Response.of("multilabel", ["a", "b"], np.array([[1.0, 0.0]]))
+    assert score("nll", several, np.array([[0.0, 1.0]])) == pytest.approx(worst)
+
+
+def test_a_label_that_nothing_has_and_nothing_is_said_to_have_counts_as_nothing_in_f1() -> None:
+    """As in scikit-learn: 0 of a column of labels, left out of the mean over classes."""
+    truth, p = np.array([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0]]), np.array([[0.9, 0.1], [0.2, 0.1], [0.8, 0.3]])
+    labels = Response.of("multilabel", ["a", "b"], truth)
+    expected = sk.f1_score(truth, p > 0.5, average="macro", zero_division=0.0)
+    assert score("f1", labels, p) == pytest.approx(expected)
+    assert expected == pytest.approx(0.25)
+    classes = Response.of("multiclass", ["a", "b", "c"], np.array([0, 0, 1]))
+    said = np.eye(3)[[0, 1, 0]]
+    assert score("f1", classes, said) == pytest.approx(sk.f1_score([0, 0, 1], [0, 1, 0], average="macro"))
 
 
 def test_rows_without_a_label_are_left_out(classes: tuple) -> None:

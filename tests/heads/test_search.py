@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from regraft.heads.search import STEPS, Trial, explore
+from regraft.heads.search import STEPS, Trial, choose, explore
 
 GRID = (1.0, 1e-1, 1e-2, 1e-3)
 
@@ -34,6 +34,7 @@ def explored(scores: dict[int, float], steps: int) -> tuple[list[list[int]], lis
         ({-3: 1.0, -4: 2.0, -5: 3.0, -6: 2.0}, 1, [[-4], [-5], [-6]]),
         ({-3: 1.0, -4: 1.0}, 1, [[-4]]),  # no better is a plateau
         ({0: 1.0, 1: 2.0}, 1, [[1], [2]]),
+        ({0: 1.0, 1: 1.0, 2: 1.0}, 1, [[1]]),  # on the strong side too, whose end a tie goes to
         ({-2: 1.0}, 1, []),
         ({-3: 1.0, -5: 2.0}, STEPS, [[-4, -5, -6]]),
         ({-3: 1.0, -6: 2.0}, STEPS, [[-4, -5, -6], [-7, -8, -9]]),
@@ -50,3 +51,27 @@ def test_an_edge_that_scores_best_is_passed_until_nothing_is_better(scores, step
 def test_both_steps_reach_as_far(steps) -> None:
     _, tried = explored({power: -float(power) for power in range(-9, 1)}, steps)
     assert min(tried) == -9
+
+
+def trial(strength: float, score: float, *, form: str = "ridge", error: float = 0.1, loss: float = 0.0) -> Trial:
+    return Trial(form, strength, score, error, loss, 1.0, torch.zeros(1))
+
+
+def test_equal_scores_go_to_the_lower_loss_then_to_the_stronger_penalty() -> None:
+    """Scores and losses within 1e-12 are equal; the order in which they were tried decides nothing."""
+    alike = [trial(0.1, 0.8, loss=1.0), trial(1.0, 0.8 - 1e-13, loss=1.0 + 1e-13), trial(0.01, 0.8, loss=1.0)]
+    lower, better = trial(1e-3, 0.8, loss=0.9), trial(1e-4, 0.8 + 1e-9, loss=5.0)
+    for trials in (alike, alike[::-1]):
+        assert choose(trials, 1.0).strength == 1.0
+        assert choose([*trials, lower], 1.0) is lower
+        assert choose([*trials, lower, better], 1.0) is better
+        assert choose([*trials, lower, better], -1.0).strength == 1e-3  # errors: the larger by 1e-9 is worse
+
+
+def test_one_standard_error_stays_with_the_form_that_is_best() -> None:
+    best = trial(1e-3, 0.8, form="logistic")
+    near, far = trial(1e-2, 0.7, form="logistic"), trial(1e-1, 0.69, form="logistic")
+    other = trial(1.0, 0.79, form="ridge")
+    assert choose([other, far, near, best], 1.0, one_standard_error=True) is near
+    unknown = trial(1e-3, 0.8, form="logistic", error=float("nan"))
+    assert choose([other, far, near, unknown], 1.0, one_standard_error=True) is unknown

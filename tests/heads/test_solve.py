@@ -189,6 +189,23 @@ def test_a_row_of_weight_two_is_a_row_twice_and_of_weight_zero_is_none(form: str
     assert torch.isfinite(first.out_of_fold).all()  # rows of weight zero are predicted, too
 
 
+def test_rows_of_weight_zero_are_not_scored() -> None:
+    """Each fold's score and the temperature are those of its rows of positive weight, each of which counts once."""
+    x, codes, folds = problem()
+    weight = np.random.default_rng(5).integers(0, 3, size=60)
+    weight[:3] = 1
+    counted = weight > 0
+    given = np.where(counted, codes, (codes + 1) % 3)  # wrong where nothing is to be learnt from it
+    settings = {"forms": ["ridge"], "strengths": [0.01], "folds": folds, "metric": "accuracy"}
+    got = solve(design_of(x, 3), classes_of(given), sample_weight=weight, **settings)
+    right = (got.out_of_fold.argmax(1).numpy() == given).astype(float)
+    expected = [right[(folds == fold) & counted].mean() for fold in range(5)]
+    assert got.candidates[0].score == pytest.approx(np.mean(expected), abs=1e-12)
+    assert got.readout.temperature == pytest.approx(
+        temperature(got.out_of_fold[counted], classes_of(given[counted])), rel=1e-8
+    )
+
+
 def test_multilabel_with_missing_labels() -> None:
     x, _ = features(80, 10)
     rng = np.random.default_rng(1)
@@ -220,6 +237,33 @@ def test_multilabel_with_missing_labels() -> None:
         C=1 / (0.01 * scale_of(x) * rows.sum()), class_weight="balanced", tol=1e-10, max_iter=5000
     ).fit(x[rows], y[rows, 0])
     np.testing.assert_allclose(flat(weighted.readout.coefficients)[:, 0], oracle.coef_[0], atol=1e-4)
+
+
+def test_ridge_heads_of_labels_are_fitted_to_plus_and_minus_one() -> None:
+    """So that a sigmoid's one half, above which a label is predicted, lies between the two targets."""
+    x, _ = features(80, 10)
+    rng = np.random.default_rng(1)
+    y = (x[:, :3] + 0.5 * rng.normal(size=(80, 3)) > 2).astype(float)
+    y[rng.random(y.shape) < 0.3] = np.nan
+    response, folds = Response.of("multilabel", list("abc"), y), np.arange(80) % 4
+    got = solve(design_of(x, 3), response, forms=["ridge"], strengths=[0.01], folds=folds, metric="accuracy")
+    for c in range(3):
+        rows = ~np.isnan(y[:, c])
+        oracle = Ridge(alpha=0.01 * scale_of(x) * rows.sum()).fit(x[rows], 2 * y[rows, c] - 1)
+        np.testing.assert_allclose(flat(got.readout.coefficients)[:, c], oracle.coef_, atol=1e-8)
+        assert float(got.readout.intercept[c]) == pytest.approx(oracle.intercept_, abs=1e-8)
+
+
+@pytest.mark.parametrize("unit", [1e-9, 1e9])
+def test_a_fit_in_another_unit_of_its_targets_is_as_good_a_fit(unit: float) -> None:
+    x, _ = features(70, 8)
+    y = x @ np.random.default_rng(0).normal(size=(8, 1)) + np.random.default_rng(1).normal(size=(70, 1))
+    settings = {"strengths": [0.01], "folds": np.arange(70) % 5, "metric": "r2"}
+    plain, scaled = (solve(design_of(x, 1), Response.of("regression", ["u"], s * y), **settings) for s in (1.0, unit))
+    np.testing.assert_allclose(flat(scaled.readout.coefficients), unit * flat(plain.readout.coefficients), rtol=1e-9)
+    assert scaled.status.converged
+    assert 0 < scaled.status.residual < 1e-10
+    assert scaled.candidates[0].score == pytest.approx(plain.candidates[0].score)
 
 
 def test_regression_with_missing_targets_and_two_outputs() -> None:

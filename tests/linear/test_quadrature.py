@@ -6,6 +6,7 @@ from tests.linear.test_lanczos import SYMMETRIC, matrix
 
 from regraft.errors import SolverError
 from regraft.linear import DenseOperator, DiagonalOperator, Tag, spectral_density
+from regraft.linear.quadrature import Density
 
 VALUES = [-9.0, 7.0, 6.5, -6.0, 5.0, *torch.linspace(-1, 1, 200).tolist()]
 
@@ -61,6 +62,28 @@ def test_the_cumulated_density_is_near_the_share_of_eigenvalues():
     share = (points[:, None] >= values).double().mean(1)
     mean, error = density.cumulative(points)
     assert bool(((mean - share).abs() <= 4 * error + 0.03).all())
+
+
+def test_an_eigenvalue_counts_from_its_own_point_on():
+    """The share of eigenvalues at most t, its error over two probes, and the trace, by hand."""
+    nodes = torch.tensor([[1.0, 2.0], [0.5, 2.0]], dtype=torch.float64)
+    density = Density(nodes, torch.tensor([[0.25, 0.75], [0.5, 0.5]], dtype=torch.float64), 8, 4)
+    mean, error = density.cumulative(torch.tensor([0.4, 0.5, 1.0, 1.9, 2.0]))
+    assert mean.tolist() == [0.0, 0.25, 0.375, 0.375, 1.0]
+    assert error.tolist() == pytest.approx([0.0, 0.25, 0.125, 0.125, 0.0])
+    assert density.trace.value == 8 * (1.75 + 1.25) / 2
+
+
+def test_nodes_without_weight_stand_where_a_function_is_defined():
+    """Lanczos that ends early leaves places over; the mean of a logarithm is finite all the same."""
+    values = [2.0, 2.0, 2.0, 5.0, 5.0, 5.0, 5.0]
+    density = spectral_density(matrix(values), probes=6, steps=7)
+    assert density.products < 6 * 7
+    assert bool((density.nodes.diff(dim=1) >= 0).all())
+    assert float(density.nodes.min()) > 1.9
+    found = density.mean(torch.log)
+    expected = sum(torch.tensor(values).log().tolist()) / 7
+    assert abs(found.value - expected) <= 4 * found.error + 1e-9
 
 
 @pytest.mark.parametrize("values", [[0.0] * 7, [2.0] * 7, [3.0], [5.0, 0, 0, 0, 0, 0]])

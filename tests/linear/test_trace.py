@@ -8,8 +8,17 @@ from tests.linear.test_lanczos import SYMMETRIC, matrix
 
 from regraft.errors import SolverError
 from regraft.linear import DenseOperator, DiagonalOperator, deflated_trace, lanczos, trace
+from regraft.linear.trace import Estimate
 
 DECAYING = [1 / (i + 1) ** 2 for i in range(300)]
+
+
+def test_the_standard_error_of_a_mean_is_that_of_a_sample():
+    """s / √p with s² = Σ (v − v̄)² / (p − 1); of one value it is not known."""
+    found = Estimate.of(torch.tensor([1.0, 3.0, 8.0], dtype=torch.float64))
+    assert (found.value, found.probes) == (4.0, 3)
+    assert found.error == pytest.approx(((9 + 1 + 16) / 2 / 3) ** 0.5)
+    assert math.isnan(Estimate.of(torch.ones(1)).error)
 
 
 @pytest.mark.parametrize("method", ["hutchinson", "hutch++"])

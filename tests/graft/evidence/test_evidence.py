@@ -153,6 +153,19 @@ def test_a_score_that_one_answer_reaches_is_a_warning(kind, metric, low, value, 
         assert warning.code == ("no-better-than-majority" if metric == "accuracy" else "no-better-than-constant")
 
 
+@pytest.mark.parametrize(("low", "value", "said"), [(0.11, 0.2, True), (0.1, 0.3, False), (0.02, 0.2, False)])
+def test_probabilities_are_called_wrong_where_their_whole_interval_is(low, value, said, monkeypatch):
+    """A tenth on average; a few rows' calibration error is large by chance, and its interval then reaches down."""
+    monkeypatch.setattr(findings, "_CHECKS", (score_findings._fit,))
+    ece = SimpleNamespace(metric="ece", value=value, low=low, high=0.4)
+    head = SimpleNamespace(status=SimpleNamespace(converged=True), candidates=())
+    main = SimpleNamespace(others=(ece,), response=SimpleNamespace(codes=None))
+    found = check(Context(None, 0, None, SimpleNamespace(head=head, main=main)))
+    assert [finding.code for finding in found] == (["poorly-calibrated"] if said else [])
+    if said:
+        assert (found[0].value, found[0].low, found[0].high) == (value, low, 0.4)
+
+
 @pytest.mark.parametrize(("used", "said"), [(2, ["The rows are cut into 2 folds, not 5."]), (5, []), (0, [])])
 def test_fewer_folds_than_asked_for_are_told(used, said, monkeypatch):
     found = of_folds(monkeypatch, "binary", None, None, used)
@@ -183,7 +196,7 @@ def of_folds(monkeypatch, kind, groups, test, used):
 
 def test_labels_that_no_row_or_every_row_has_are_named(monkeypatch):
     monkeypatch.setattr(findings, "_CHECKS", (data_findings._one_valued,))
-    values = np.array([[1.0, 0.0, 1.0, np.nan], [0.0, np.nan, 1.0, 0.0], [1.0, 0.0, 1.0, 1.0]])
-    target = SimpleNamespace(kind="multilabel", classes=("a", "b", "c", "d"), values=values)
+    values = np.array([[1.0, 0.0, 1.0, np.nan, 1.0], [0.0, np.nan, 1.0, 0.0, np.nan], [1.0, 0.0, 1.0, 1.0, 1.0]])
+    target = SimpleNamespace(kind="multilabel", classes=("a", "b", "c", "d", "e"), values=values)
     (found,) = check(Context(None, 0, SimpleNamespace(task=SimpleNamespace(target=target)), None))
-    assert (found.title, found.detail) == ("2 labels of 4 are the same in all labelled rows.", "b, c")
+    assert (found.title, found.detail) == ("3 labels of 5 are the same in all labelled rows.", "b, c, e")

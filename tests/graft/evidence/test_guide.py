@@ -46,6 +46,8 @@ WEAK = (0.2, 0.3, 0.38, 0.41, 0.43, 0.44, 0.445, 0.45, 0.45, 0.45)
         (solved(0.9), []),
         (trained(WEAK), ["head-too-weak"]),
         (trained(WEAK[:4]), []),  # too short a probing to be called settled
+        (trained(WEAK[:7]), []),
+        (trained(WEAK[:8]), ["head-too-weak"]),  # after eight epochs it may be
         (trained([0.04 * i for i in range(1, 11)]), []),  # still rising
         (solved(0.45), ["head-too-weak"]),
         (solved(0.5), []),

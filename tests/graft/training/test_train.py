@@ -9,11 +9,13 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 from scipy import stats
+from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor, nn
 
 from regraft.errors import ArtifactError, DataError, RecipeError, RegraftError
@@ -31,6 +33,7 @@ from regraft.graft.training.loop import (
 from regraft.graft.training.objective import Objective
 from regraft.graft.training.outputs import accuracy, logits
 from regraft.graft.training.rows import order
+from regraft.heads import Response
 
 CONFIG = TrainConfig(epochs=3, batch_size=8, optimiser=Optimiser(lr=0.05), schedule=Schedule(warmup=2), seed=5)
 
@@ -141,6 +144,58 @@ def test_parts_of_a_batch_weigh_what_they_hold(rows: ImageRows, objective: Objec
     assert ends[1][0] == pytest.approx(ends[0][0], rel=1e-5)
     for whole, parted in zip(ends[0][1:], ends[1][1:]):
         torch.testing.assert_close(parted, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_losses_have_their_closed_forms() -> None:
+    """In plain numpy, of every kind: smoothed, weighted, over the labels and values that are there."""
+    rng = np.random.default_rng(0)
+    f, s = rng.normal(size=(7, 3)), 0.2
+    outputs, w = torch.from_numpy(f), np.array([0.5, 1.0, 2.0])
+    codes = rng.integers(0, 3, 7)
+    logs = f - np.log(np.exp(f).sum(1, keepdims=True))
+    target = (1 - s) * np.eye(3)[codes] + s / 3
+    rows = -(target * logs).sum(1)
+    classes = Objective("multiclass")
+    assert float(classes.loss(outputs, torch.from_numpy(codes), s)) == pytest.approx(rows.mean())
+    weighted = Objective("multiclass", weights=torch.from_numpy(w))
+    expected = (w[codes] * -(target * logs).sum(1)).mean()  # of the batch's rows, whatever their weights sum to
+    assert float(weighted.loss(outputs, torch.from_numpy(codes), s)) == pytest.approx(expected)
+
+    values = rng.integers(0, 2, (7, 3)).astype(float)
+    values[rng.random((7, 3)) < 0.4] = np.nan
+    there, ones = ~np.isnan(values), np.nan_to_num(values)
+    smoothed = (1 - s) * ones + s / 2  # each label is one of two classes
+    each = -(smoothed * -np.log1p(np.exp(-f)) + (1 - smoothed) * -np.log1p(np.exp(f)))
+    labels = Objective("multilabel", "map")
+    assert float(labels.loss(outputs, torch.from_numpy(values), s)) == pytest.approx(each[there].mean())
+    table = rng.uniform(0.5, 2, (2, 3))  # of zeros and of ones
+    each = each * np.where(ones > 0.5, table[1], table[0])
+    labels = Objective("multilabel", "map", torch.from_numpy(table))
+    assert float(labels.loss(outputs, torch.from_numpy(values), s)) == pytest.approx(each[there].mean())
+    assert labels.amount(torch.from_numpy(values)) == there.sum()
+
+    spread = np.array([0.1, 1.0, 10.0])
+    numbers = Objective("regression", "r2", spread=torch.from_numpy(spread))
+    expected = (((f - ones) / spread) ** 2)[there].mean()
+    assert float(numbers.loss(outputs, torch.from_numpy(values), s)) == pytest.approx(expected)
+
+
+def test_balanced_weights_are_scikit_learns() -> None:
+    """n / (C n_c) over the classes that occur; of a label, its ones against its zeros over the rows that have it."""
+    codes = np.array([0, 0, 0, 0, 2, 2, 3])
+    response = Response.of("multiclass", tuple("abcd"), codes)
+    found = Objective.of(SimpleNamespace(kind="multiclass", metric="f1", class_weight="balanced", response=response))
+    expected = compute_class_weight("balanced", classes=np.unique(codes), y=codes)
+    assert found.weights[[0, 2, 3]].tolist() == pytest.approx(expected.tolist())
+    values = np.array([[1, 0], [0, 0], [0, np.nan], [0, 1], [np.nan, 0]], dtype=float)
+    response = Response.of("multilabel", ("a", "b"), values)
+    found = Objective.of(SimpleNamespace(kind="multilabel", metric="map", class_weight="balanced", response=response))
+    for column in range(2):
+        known = values[~np.isnan(values[:, column]), column]
+        expected = compute_class_weight("balanced", classes=np.array([0.0, 1.0]), y=known)
+        assert found.weights[:, column].tolist() == pytest.approx(expected.tolist())
+    named = SimpleNamespace(kind="multilabel", metric="map", class_weight={"b": 3.0}, response=response)
+    assert Objective.of(named).weights.tolist() == [[1.0, 1.0], [1.0, 3.0]]  # of its ones
 
 
 def test_a_part_of_one_row_is_refused_where_its_statistics_would_normalise_it() -> None:
@@ -391,6 +446,76 @@ def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path) -> None:
     for module, other_rows, config in others:
         with pytest.raises(RecipeError, match="belongs to another run"):
             train(module, other_rows, config, checkpoint=tmp_path)
+
+
+def test_whatever_decides_a_run_is_asked_of_its_checkpoint(tmp_path: Path) -> None:
+    """The rates of layers, the rows that score, the loss, what is frozen, how rows are augmented."""
+    train(toy_module(), toy_rows(), CONFIG, checkpoint=tmp_path, validation=toy_rows(24))
+    half_frozen = toy_module()
+    half_frozen[0].weight.requires_grad_(False)
+    weighted = Objective(weights=torch.tensor([1.0, 2.0, 1.0]))
+    same = {"module": toy_module(), "rows": toy_rows(), "validation": toy_rows(24)}
+    for other in (
+        {"scales": {"0.weight": 0.5}},
+        {"validation": toy_rows(27)},
+        {"validation": None},
+        {"objective": weighted},
+        {"module": half_frozen},
+        {"rows": toy_rows(augment=Augment(flip=True))},
+    ):
+        with pytest.raises(RecipeError, match="belongs to another run"):
+            train(**{**same, **other}, config=CONFIG, checkpoint=tmp_path)  # type: ignore[arg-type]
+    steps: list[int] = []
+    train(**same, config=CONFIG, checkpoint=tmp_path, progress=lambda *step: steps.append(step[0]))  # type: ignore[arg-type]
+    assert steps == []
+
+
+def test_a_digest_tells_names_dtypes_and_shapes_apart() -> None:
+    value = torch.arange(6, dtype=torch.int32)
+    alike = [{"a": value}, {"b": value}, {"a": value.view(2, 3)}, {"a": value.view(torch.float32)}, {"a": value[:5]}]
+    assert len({tensor_digest(tensors) for tensors in alike}) == len(alike)
+    assert tensor_digest({"a": value, "b": value}) == tensor_digest({"b": value, "a": value.clone()})
+
+
+class Told:
+    """A loss whose scores are told in advance, one an epoch."""
+
+    key, counts = "told", False
+
+    def __init__(self, scores: list[float]) -> None:
+        self.scores = iter(scores)
+
+    def loss(self, outputs: Tensor, labels: Tensor, smoothing: float = 0.0) -> Tensor:
+        return nn.functional.cross_entropy(outputs, labels)
+
+    def amount(self, labels: Tensor) -> int:
+        return len(labels)
+
+    def right(self, outputs: Tensor, labels: Tensor) -> float | None:
+        return None
+
+    def score(self, outputs: Tensor, labels: Tensor) -> float:
+        return next(self.scores)
+
+
+@pytest.mark.parametrize(
+    ("patience", "scores", "best", "ended"),
+    [
+        (1, [0.3, 0.5, 0.4, 0.9], 2, 3),
+        (2, [0.3, 0.5, 0.4, 0.4, 0.9], 2, 4),
+        (2, [0.3, 0.5, 0.4, 0.6, 0.5, 0.5], 4, 6),
+        (2, [0.5, 0.5, 0.5, 0.9], 1, 3),  # as good is no better
+    ],
+)
+def test_patience_is_counted_from_the_best_epoch(patience: int, scores: list[float], best: int, ended: int) -> None:
+    """It stops after so many epochs without a better score, with the weights of the first that was best."""
+    kept: dict[int, str] = {}
+    module = toy_module()
+    config = TrainConfig(epochs=10, batch_size=16, optimiser=Optimiser(lr=0.05), loop=Loop(patience=patience))
+    outcome = train(module, toy_rows(), config, objective=Told(scores), validation=toy_rows(6),
+                    on_epoch=lambda epoch, m: kept.update({epoch: tensor_digest(m.state_dict())}))  # fmt: skip
+    assert (outcome.status, outcome.best, len(outcome.history)) == ("stopped", best, ended)
+    assert tensor_digest(module.state_dict()) == kept[best]
 
 
 def test_a_damaged_checkpoint_is_refused(tmp_path: Path) -> None:

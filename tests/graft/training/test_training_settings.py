@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +17,8 @@ from regraft.data import Target, scan
 from regraft.errors import ModelError, RecipeError
 from regraft.graft import Features, Probe, Recipe, Reinitialise, Solve, load_artifact
 from regraft.graft.problem import Task
-from regraft.graft.stages.config import Loop, Tuning
+from regraft.graft.stages.config import Loop, Schedule, Tuning
+from regraft.graft.training.choice import lost
 from regraft.graft.training.finetune import finetune, grafted, start, step_flops
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.loop import DivergedError
@@ -24,7 +26,7 @@ from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.problem import planned
 from regraft.graft.training.refit import Refit
 from regraft.graft.training.trial import Trial
-from regraft.heads import score
+from regraft.heads import Response, score
 
 MLP = Probe(1, hidden=5)
 
@@ -349,6 +351,46 @@ def test_a_training_that_ends_below_the_head_it_began_with_says_so(tmp_path, pro
         rest = np.setdiff1d(np.arange(60), held.rows)
         solved = made.take(rest).frozen.solve()
         assert score("accuracy", task.response, solved.predict_proba(began)) == pytest.approx(after + finding.value)
+
+
+def test_a_loss_is_clear_beyond_the_error_of_its_rows_whichever_way_is_better():
+    """Of 40 rows 6 that are lost have an error of √(0.15 · 0.85 / 40) = 0.056; won beside lost, none is clear."""
+
+    class Held(SimpleNamespace):
+        def __len__(self):
+            return len(self.response)
+
+    def told(metric, response, before, after):
+        held = Held(metric=metric, response=response, groups=None, seed=0)
+        return [finding.value for finding in lost(held, before, after)]
+
+    truth = np.arange(40) % 2
+    response = Response.of("binary", ("a", "b"), truth)
+    before, worse, mixed = truth.copy(), truth.copy(), truth.copy()
+    before[:4] ^= 1
+    worse[:10] ^= 1
+    mixed[4:9] ^= 1  # five lost, four won
+    first, last, even = (torch.eye(2, dtype=torch.float64)[part] for part in (before, worse, mixed))
+    assert told("accuracy", response, first, last) == [pytest.approx(6 / 40)]
+    assert told("accuracy", response, last, first) == []
+    assert told("accuracy", response, first, even) == []  # 1 / 40, of an error of √(9 / 40) / √40
+    numbers = Response.of("regression", ("y",), np.linspace(0, 1, 40)[:, None])
+    near, far = numbers.values + 0.1 * (-1.0) ** torch.arange(40)[:, None], numbers.values + 0.5
+    assert told("rmse", numbers, near, far) == [pytest.approx(0.4)]  # what is larger is worse
+    assert told("rmse", numbers, far, near) == []
+
+
+def test_a_short_training_is_the_whole_one_in_small():
+    """A share of the steps and of the warm-up, so that its schedule rises and falls where that of the whole does."""
+    config = replace(CONFIG, epochs=20, steps=None, batch_size=4, schedule=Schedule(warmup=25))
+    whole = Trial("t", None, config, Tuning(), range(38), None)  # type: ignore[arg-type]
+    short = whole.shortened(0.2)
+    assert (whole.total, short.total, short.share) == (200, 40, 0.2)
+    assert short.config.schedule.scale(4, 40) < 1.0 == short.config.schedule.scale(5, 40)
+    for part in (0.125, 0.25, 0.5, 0.75):
+        rates = [trial.config.schedule.scale(round(part * trial.total), trial.total) for trial in (whole, short)]
+        assert rates[0] == pytest.approx(rates[1], abs=0.05)
+    assert whole.shortened(1e-9).total == 1
 
 
 def test_one_epoch_and_one_training_are_counted_as_one(tmp_path):

@@ -133,6 +133,32 @@ def test_a_missing_label_is_as_if_its_output_had_not_seen_the_row() -> None:
     assert found.evidence == pytest.approx(first.evidence + second.evidence, rel=1e-9)
 
 
+@pytest.mark.parametrize("form", FORMS)
+def test_missing_labels_leave_the_dense_formulas_of_the_labels_that_are_there(form: str) -> None:
+    """Mode, evidence and covariance are those of the (row, output) pairs with a label, the others struck out."""
+    gram, y = kernel(form, 19, 3), labels("sigmoid")
+    mask = torch.ones(14, 3, dtype=torch.bool)
+    mask[[1, 4, 4, 9], [0, 0, 2, 1]] = False
+    found = laplace(part(gram, form, OLD, OLD, 3), y, "sigmoid", mask=mask, scale=5.0)
+    there = mask.reshape(-1).nonzero()[:, 0]
+    inside = 5.0 * dense(part(gram, form, OLD, OLD, 3), form, 3)[there[:, None], there]
+    cross = 5.0 * dense(part(gram, form, NEW, OLD, 3), form, 3)[:, there]
+    assert not found.weights[~mask].any()
+    a, truth = found.weights.reshape(-1)[there], y.reshape(-1)[there]
+    logits = inside @ a
+    torch.testing.assert_close(truth - torch.sigmoid(logits), a, rtol=0, atol=1e-7)
+    w = torch.diag(torch.sigmoid(logits) * torch.sigmoid(-logits))
+    eye = torch.eye(len(there), dtype=torch.float64)
+    value = -float(torch.nn.functional.binary_cross_entropy_with_logits(logits, truth, reduction="sum"))
+    expected = value - 0.5 * float(a @ logits) - 0.5 * float(torch.linalg.slogdet(eye + inside @ w)[1])
+    assert found.evidence == pytest.approx(expected, rel=1e-9)
+    covariance = 5.0 * dense(part(gram, form, NEW, NEW, 3), form, 3)
+    covariance = covariance - cross @ torch.linalg.solve(eye + w @ inside, w) @ cross.T
+    blocks = torch.stack([covariance[3 * i : 3 * i + 3, 3 * i : 3 * i + 3] for i in range(5)])
+    new = part(gram, form, NEW, OLD, 3)
+    torch.testing.assert_close(found.covariance(new, priors(gram, form)), blocks, rtol=1e-7, atol=1e-8)
+
+
 def test_the_evidence_prefers_a_scale_between_the_ends() -> None:
     x, error = normal(80, 2), 0.5 * normal(80, 2, seed=1)
     y = torch.nn.functional.one_hot((x + error > 0).sum(1)).double()

@@ -2,9 +2,10 @@
 
 import pytest
 import torch
+from tests.heads.gp.problems import kernel
 
 from regraft.errors import SolverError
-from regraft.heads.gp.forms import finite
+from regraft.heads.gp.forms import check_symmetric, finite
 
 
 @pytest.mark.parametrize("wide", [True, False])
@@ -21,3 +22,18 @@ def test_finite_numbers_whose_sum_overflows_are_not():
     assert torch.isinf(values.sum())
     assert torch.equal(finite(values, "the kernel", wide=False), values)
     assert finite(values, "the kernel").dtype == torch.float64
+
+
+@pytest.mark.parametrize("unit", [1e-8, 1.0, 1e8])
+def test_symmetry_is_judged_in_units_of_the_largest_entry(unit):
+    """Differences of 1e-6 of it are roundings of float32, of 1e-2 they are not, however large the kernel is."""
+    gram = kernel("per-output", 300, 2)
+    gram /= gram.diagonal(dim1=1, dim2=2).max()
+    for difference, refused in ((1e-6, False), (1e-2, True)):
+        moved = unit * gram
+        moved[1, 280, 3] += unit * difference
+        if refused:
+            with pytest.raises(SolverError, match="symmetric"):
+                check_symmetric(moved)
+        else:
+            check_symmetric(moved)

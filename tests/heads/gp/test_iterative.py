@@ -97,6 +97,15 @@ def test_operators_in_float32_reach_their_own_tolerance() -> None:
     torch.testing.assert_close(found.mean(gram), exact.mean(gram), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float64, 1e-8), (torch.float32, 1e-3)])
+def test_the_tolerance_that_is_not_given_is_that_of_the_dtype(dtype: torch.dtype, tolerance: float) -> None:
+    """A poor preconditioner needs many products, the last of which falls below the tolerance but not far."""
+    gram = (kernel("shared", 60, 1) + torch.diag(torch.logspace(-3, 2, 60, dtype=torch.float64))).to(dtype)
+    found = condition(DenseOperator(gram, PSD), normal(60, 1), 1e-3, method="cg", iteration=Iteration(rank=1))
+    assert found.status.converged
+    assert tolerance / 1000 < found.status.residual <= tolerance
+
+
 def test_stopping_early_is_said_and_leaves_variances_too_large_not_too_small() -> None:
     exact, found = pair("shared", "cg", 1e-4, iteration=Iteration(rank=2, maxiter=3))
     cross, _, diagonal = blocks("shared")

@@ -108,7 +108,8 @@ def test_float32_designs_are_answered_to_their_rounding() -> None:
 
 def test_the_smaller_space_is_told() -> None:
     assert smaller_space(Explicit(X)) == "parameter"  # 16 coefficients, 50 numbers
-    assert smaller_space(Explicit(X[:8])) == "function"
+    assert smaller_space(Explicit(X[:8])) == "function"  # 16 numbers: equally many
+    assert smaller_space(Explicit(X[:9])) == "parameter"  # 18 numbers of 9 rows
 
 
 def test_edges_are_answered() -> None:

@@ -64,6 +64,15 @@ def test_the_probit_approximation_is_near_the_integral_and_less_sure_than_the_mo
     assert bool(((exact - 0.5).abs() <= (certain - 0.5).abs() + 1e-9).all())
 
 
+def test_the_probit_approximation_divides_each_logit_by_its_own_deviation() -> None:
+    """link(μ_c / √(1 + π Σ_cc / 8)): of a row's covariance only the diagonal counts."""
+    mean, covariance = gaussians(6, 3, 1.5)
+    flatter = mean / torch.sqrt(1 + np.pi * covariance.diagonal(dim1=1, dim2=2) / 8)
+    for likelihood, link in (("softmax", lambda f: torch.softmax(f, 1)), ("sigmoid", torch.sigmoid)):
+        found = average(mean, covariance, likelihood, "probit")  # type: ignore[arg-type]
+        torch.testing.assert_close(found, link(flatter), rtol=0, atol=1e-14)
+
+
 def test_one_class_and_unknown_ways() -> None:
     mean, covariance = gaussians(3, 1, 1.0)
     assert average(mean, covariance, "softmax").tolist() == [[1.0]] * 3

@@ -123,6 +123,10 @@ def test_edges_are_answered_and_never_nan() -> None:
         assert found.scale > 0
         assert found.noise > 0
     assert "mean function" in constant.message
+    for unit in (1.0, 1e3):  # the least noise of a search is 1e-8 of the mean prior variance
+        gram = unit * kernel("shared", 6, 1)
+        found = Spectrum.of(gram).choose(torch.zeros(6, 2), scale=3.0)
+        assert (found.scale, found.noise) == (3.0, pytest.approx(3e-8 * float(gram.diagonal().mean())))
     assert "zero" in zero.message
 
 

@@ -12,6 +12,7 @@ from tests.heads.gp.problems import normal
 
 from regraft.errors import SolverError
 from regraft.heads import Descent, condition_design, laplace, variational
+from regraft.heads.gp.variational import _Problem, divergence
 from regraft.linear import Blocks, Dense, FeatureDesign
 
 LONG = Descent(steps=1000, batch=40, draws=8, lr=0.02, average=0.6)
@@ -34,6 +35,47 @@ def test_a_gaussian_likelihood_has_the_closed_form() -> None:
     gap = 0.5 * float(torch.linalg.slogdet(precision)[1] - precision.diagonal().log().sum())
     assert found.bound == pytest.approx(exact.evidence + gap, abs=0.1 + 3 * found.error)
     assert found.bound <= exact.evidence + 3 * found.error
+
+
+def test_mini_batches_stand_for_all_rows() -> None:
+    """Batches of a tenth of the rows weigh ten times as much: the answer is that of all rows at once."""
+    x = normal(60, 3)
+    y = x @ normal(3, 1, seed=1) + 0.5 * normal(60, 1, seed=2)
+    design = FeatureDesign({"a": Dense(x)}, 1)
+    found = variational(
+        design, y, "gaussian", noise=0.25, descent=Descent(steps=4000, batch=6, draws=4, lr=0.02, average=0.6)
+    )
+    precision = x.T @ x / 0.25 + torch.eye(3, dtype=torch.float64)
+    deviation = precision.diagonal().rsqrt()
+    mean = torch.linalg.solve(precision, x.T @ y / 0.25)
+    assert float(((found.coefficients["a"] - mean)[:, 0] / deviation).abs().max()) < 0.5
+    torch.testing.assert_close(found.deviations["a"][:, 0], deviation, rtol=0.15, atol=0)
+
+
+def test_the_bound_is_unbiased_and_as_near_as_it_says() -> None:
+    """Of a Gaussian likelihood the bound is in closed form; estimates of many seeds scatter about it by their error."""
+    x, y = normal(25, 3), normal(25, 1, seed=1)
+    problem = _Problem.of(FeatureDesign({"a": Dense(x)}, 1), y, "gaussian", None, 1.0, 0.5)
+    centre, spread = normal(3, seed=2), 0.2 + normal(3, seed=3).abs()
+    expected_fit = (y - x @ centre[:, None]).square().sum() + (x.square() @ spread.square()).sum()
+    exact = -0.5 * float(expected_fit) / 0.5 - 0.5 * 25 * math.log(2 * math.pi * 0.5) - divergence(centre, spread)
+    for judged in (16, 64):
+        found = np.array([problem.bound(centre, spread, Descent(judged=judged, seed=seed)) for seed in range(200)])
+        scatter = found[:, 0].std(ddof=1)
+        assert abs(found[:, 0].mean() - exact) < 4 * scatter / math.sqrt(200)
+        assert math.sqrt((found[:, 1] ** 2).mean()) == pytest.approx(scatter, rel=0.2)
+
+
+def test_the_average_is_over_the_last_steps_alone() -> None:
+    """Of two steps, by whose first Adam moves every mean by the rate: the mean of both is not the second alone."""
+    design = FeatureDesign({"a": Dense(normal(20, 3))}, 1)
+    both, last = (
+        variational(design, normal(20, 1, seed=1), "gaussian", descent=Descent(steps=2, lr=0.1, average=share))
+        for share in (1.0, 0.5)
+    )
+    first = 2 * both.coefficients["a"] - last.coefficients["a"]
+    torch.testing.assert_close(first.abs(), torch.full_like(first, 0.1), rtol=1e-6, atol=0)
+    assert float((last.coefficients["a"] - first).abs().max()) > 0.02
 
 
 def test_one_coefficient_of_logistic_regression_is_the_best_gaussian() -> None:

@@ -65,6 +65,18 @@ def test_the_prior_is_the_best_model_without_features(name: str) -> None:
     assert gradient.abs().max() < 1e-12
 
 
+def test_a_class_that_a_fold_never_sees_begins_as_half_a_row() -> None:
+    """Its share of the rows is zero, whose logarithm is no intercept; other classes begin at theirs."""
+    x, _ = features(12, 3)
+    codes = torch.tensor([0] * 6 + [1] * 2 + [2] * 4)
+    weights = (codes < 2).double() / 8  # a fold of all rows of the last class
+    problem = Problem(primal(x), LOSSES["softmax"], torch.eye(3, dtype=torch.float64)[codes].T[None], weights[None])
+    start = problem.start()[0]
+    assert not start[:, :-1].any()
+    ratios = (start[:, -1] - start[0, -1]).exp()
+    assert ratios.tolist() == pytest.approx([1.0, 2 / 6, 0.5 / 6])
+
+
 @pytest.mark.parametrize("shape", [(60, 8), (30, 90)])
 @pytest.mark.parametrize("way", ["primal", "dual", "streamed"])
 @pytest.mark.parametrize("penalty", [0.3, 1e-2, 1e-3])

@@ -17,7 +17,7 @@ def design(dtype: torch.dtype, hard: bool = False) -> FeatureDesign:
     generator = torch.Generator().manual_seed(3)
     a, b = (torch.randn(ROWS + 4, width, generator=generator).to(dtype) for width in (40, 60))
     if hard:
-        a[4], b[5] = 0, b[5] * 1e25
+        a[4], a[6], b[5] = 0, a[6] * 1e25, b[5] * 1e25  # roots of the last are in range again
     taken = Taken(Dense(a), torch.arange(ROWS).flip(0) + 2)
     matrices: dict[str, Matrix] = {"a": UnitRows(taken), "b": UnitRows(SignedRoot(Dense(b[:ROWS])))}
     return FeatureDesign(matrices, 3)

@@ -132,6 +132,9 @@ def test_stability_over_all_rows_is_the_relevance_and_over_halves_a_mean():
     assert bool((second > 0).all())
     assert bool((third > 0).all())
     assert not torch.allclose(second, third)
+    other = scores_of(Stability(1, seed=6), design, response, folds)  # another seed draws other halves
+    assert not torch.allclose(other, one[0])
+    assert torch.equal(scores_of(Stability(1, seed=5), design, response, folds), one[0])
 
 
 def test_stability_draws_halves_in_proportion(monkeypatch):
@@ -284,6 +287,24 @@ def test_layer_groups_put_the_layer_that_knows_first():
     for task in range(4):
         for level in range(2):
             assert set(torch.topk(found[task, level], 100).indices.tolist()) == set(range(100, 200))
+
+
+def test_layers_enter_by_their_gradient_over_the_root_of_their_size():
+    """Just below λ_max the order is that of ‖X_lᵀR‖_F / √d_l, R the first residual: being large is no merit."""
+    rng = np.random.default_rng(0)
+    codes = np.arange(60) % 3
+    signal = np.eye(3)[codes] @ rng.normal(size=(3, 75))
+    strength = np.repeat([0.5, 0.75, 0.25], [5, 50, 20])  # the largest layer knows most, feature by feature
+    x = torch.tensor(strength * signal + 0.3 * rng.normal(size=(60, 75)))
+    blocks = dict(zip("abc", torch.split(x, [5, 50, 20], dim=1)))
+    design, response = FeatureDesign({name: Dense(block) for name, block in blocks.items()}, 3), classes_of(codes)
+    panel, tasks = Panel(design), fold_tasks(response, None)
+    first = FirstGradient()(panel, tasks, response, [1.0])[0, 0]
+    means = [float(part.square().mean().sqrt()) for part in torch.split(first, [5, 50, 20])]
+    assert np.argsort(means)[::-1].tolist() == [1, 0, 2]
+    found = LayerGroups((0.999,), tol=1e-8)(panel, tasks, response, [1e-2])[0, 0]
+    ranks = [float(part.max()) for part in torch.split(found, [5, 50, 20])]
+    assert np.argsort(ranks)[::-1].tolist() == [1, 0, 2]
 
 
 @pytest.mark.parametrize("scorer", ALL, ids=lambda s: s.name)

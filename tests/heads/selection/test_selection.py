@@ -140,6 +140,22 @@ def test_streamed_scores_equal_those_of_the_gram(monkeypatch, kind):
         torch.testing.assert_close(streamed[name], gram[name], rtol=1e-3, atol=1e-3 * float(gram[name].max()))
 
 
+def test_targets_of_a_regression_are_in_units_of_their_spread_over_the_rows_that_train():
+    """Another unit of an output changes no target; what is left out or missing has no part in the spread."""
+    y = np.random.default_rng(0).normal(size=(30, 3)) * [1e-3, 1.0, 1e4] + [0.0, 5.0, -1e5]
+    y[:, 2] = -1e5  # constant: kept in its own unit
+    y[3, 0] = np.nan
+    rows = torch.ones(30, dtype=torch.float64)
+    rows[20:] = 0
+    task = FoldTask(Response.of("regression", list("abc"), y), None, rows)
+    for column in range(3):
+        there = ~np.isnan(y[:, column]) & (rows.numpy() > 0)
+        spread = y[there, column].std() if column < 2 else 1.0
+        np.testing.assert_allclose(task.targets[there, column], y[there, column] / spread, rtol=1e-12)
+        np.testing.assert_allclose(task.plain[there, column], y[there, column], rtol=0)
+        assert not task.targets[~there, column].any()
+
+
 def test_dual_heads_equal_the_library_with_weights_and_rows_left_out():
     x, codes = features(50, 70, classes=3)
     rng = np.random.default_rng(2)
@@ -240,21 +256,19 @@ def test_nested_heads_equal_heads_on_the_kept_features(dtype):
     assert kinds[:12] == ["Columnwise"] * 6 + ["Kernelwise"] * 6
 
 
-def test_sampled_sets_weigh_what_they_stand_for():
-    """Of columns that stand twice side by side every other one says all: sampled Grams are the whole ones."""
-    x, _ = features(20, 60, classes=2, shift=0.5)
-    x = np.repeat(np.maximum(x, 0), 2, axis=1)
-    panel = Panel(unit_design(x, 2, (20, 60)))
-    widths = list(panel.widths.values())
-    scores = torch.linspace(2, 1, 60, dtype=torch.float64).repeat_interleave(2)
-    counts = [6, 120]  # the first few by their columns, which then go into the Gram beside every other one of the rest
-    whole, sampled = (steps(widths, *ranking(scores, 120), counts, limit=limit) for limit in (None, 60))
-    assert [step.weight for step in sampled] == [1, 2]
-    columns = panel.collect(torch.arange(120), torch.arange(20))
-    exact, near = ([head.gram for head in list(Nested(panel, columns).heads(plan))[-1]] for plan in (whole, sampled))
-    torch.testing.assert_close(near[0], exact[0], rtol=1e-6, atol=1e-9)
-    # each layer's rows have unit norm over the sample, as over all that is kept
-    torch.testing.assert_close(near[1], exact[1], rtol=1e-6, atol=1e-9)
+@pytest.mark.parametrize("counts", [[120], [28, 120], [4, 120], [4, 28, 120]])
+def test_sampled_steps_are_whole_where_neighbours_are_alike(counts):
+    """Every fourth of columns in fours: each of the sample stands for four, and none of those that came before does."""
+    x, _ = features(10, 40, classes=2, shift=0.0)
+    design = unit_design(np.repeat(x, 4, axis=1), 2, cuts=(40, 100))
+    panel = Panel(design)
+    plan = steps(list(panel.widths.values()), torch.arange(160), torch.arange(160), counts, limit=30)
+    assert plan[-1].weight == 4
+    nested = Nested(panel, panel.collect(union([plan], 160), torch.arange(10)))
+    *_, (before, after) = nested.heads(plan)
+    columns = {"layer0": torch.arange(40), "layer1": torch.arange(60), "layer2": torch.arange(20)}
+    torch.testing.assert_close(before.gram, kept_design(design, columns, normalise=False).kernel(), rtol=0, atol=1e-12)
+    torch.testing.assert_close(after.gram, kept_design(design, columns).kernel(), rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -378,3 +392,4 @@ def test_scores_of_many_rows_from_a_sample_of_columns_are_near_the_exact_ones(mo
         for found, least in ((whole, 0.97), (rough, 0.9)):
             same = set(exact[fold].topk(300).indices.tolist()) & set(found[fold].topk(300).indices.tolist())
             assert len(same) >= least * 300
+            assert float(found[fold].sum() / exact[fold].sum()) == pytest.approx(1, abs=0.05)  # and as large

@@ -200,6 +200,9 @@ def test_an_earlier_cell_that_becomes_the_choice_keeps_its_own_features(monkeypa
     for name, scores in wanted.scores.items():
         torch.testing.assert_close(found.scores[name], scores)
     assert found.columns.keys() == wanted.columns.keys()
+    assert len(found.fold_columns) == 5
+    for own, other in zip(found.fold_columns, wanted.fold_columns):  # what each fold chose is that cell's too
+        assert {name: index.tolist() for name, index in own.items()} == {n: i.tolist() for n, i in other.items()}
 
 
 def test_wider_fractions_are_tried_in_turn_where_the_largest_wins():
@@ -233,6 +236,19 @@ def test_wider_fractions_are_left_alone_where_fewer_features_win_and_must_be_wid
     assert {cell.fraction for cell in found.table} == {0.01, 0.2}
     with pytest.raises(SolverError, match=r"the wider fractions; expected above 0\.2; got 0\.1"):
         select({"1": design_of(x, 3)}, classes_of(codes), wider=(0.1,), **arguments)
+
+
+def test_the_first_wider_fraction_that_does_not_win_is_the_last(monkeypatch):
+    x, codes = planted(noise=2.0)
+    arguments = {"folds": np.arange(90) % 5, "metric": "accuracy", "fractions": (0.05, 0.2)}
+
+    def choose(table, *_):  # as if scores rose up to a fraction of 0.4 and fell beyond
+        return max(table, key=lambda cell: (-abs(cell.fraction - 0.4), cell.score))
+
+    monkeypatch.setattr(cells, "best_of", choose)
+    found = select({"1": design_of(x, 3)}, classes_of(codes), wider=(0.4, 0.7, 0.9, 1.0), **arguments)
+    assert found.fraction == 0.4
+    assert {cell.fraction for cell in found.table} == {0.05, 0.2, 0.4, 0.7}
 
 
 def test_wider_cells_follow_the_one_standard_error_rule_on_the_finished_table(monkeypatch):
