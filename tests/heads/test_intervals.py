@@ -4,6 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 
 from regraft.errors import DataError
@@ -177,6 +178,23 @@ def test_the_interval_that_is_given_covers_for_many_classes_too(rows, share) -> 
             got = measure("balanced-accuracy", response, np.eye(len(rows))[said], seed=seed)
             covered.append(got.low <= share <= got.high)
     assert stats.binomtest(sum(covered), len(covered), 0.95, "less").pvalue > 0.01
+
+
+def test_rows_without_a_label_have_no_part_in_a_paired_error_and_gradients_none_in_an_interval() -> None:
+    random = np.random.default_rng(3)
+    y = random.integers(0, 2, 60)
+    first, second = (np.where(random.random(60) < share, y, 1 - y) for share in (0.8, 0.6))
+    blank = np.stack([y, np.full(60, -1)], 1).ravel()  # every other row has none
+    one, two = (certain(np.repeat(said, 2)) for said in (first, second))
+    error = paired_error("accuracy", binary(y), certain(first), certain(second))
+    assert paired_error("accuracy", binary(blank), one, two) == error
+    groups = np.arange(60) // 2
+    grouped = paired_error("accuracy", binary(y), certain(first), certain(second), groups=groups)
+    assert paired_error("accuracy", binary(blank), one, two, groups=np.repeat(groups, 2)) == grouped
+    learnt = torch.tensor(certain(first), requires_grad=True)
+    for metric in ("accuracy", "balanced-accuracy", "nll"):
+        assert measure(metric, binary(y), learnt) == measure(metric, binary(y), certain(first))
+    assert paired_error("accuracy", binary(y), learnt, torch.tensor(certain(second))) == error
 
 
 def test_groups_of_one_row_each_are_no_groups() -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from regraft.errors import DataError
-from regraft.heads.metrics import resampled, score
+from regraft.heads.metrics import as_array, resampled, score
 from regraft.heads.response import Response
 from regraft.record import Score
 
@@ -111,7 +111,7 @@ def measure(
         low, high = wilson(value * rows, rows)
         return Score(metric, value, low, high, "wilson", rows, protocol=protocol)
     kept = response.take(there)
-    values = np.asarray(probabilities, dtype=np.float64)[there]
+    values = as_array(probabilities)[there]
     low, high, kind = math.nan, math.nan, f"unknown: one {unit}"
     if units > 1:
         rng = np.random.default_rng(seed)
@@ -143,9 +143,11 @@ def paired_error(
     Raises:
         DataError: the metric does not fit the labels.
     """
-    member = np.arange(len(response)) if groups is None else np.unique(np.asarray(groups), return_inverse=True)[1]
+    there = response.present.numpy()
+    kept, one, other = response.take(there), as_array(first)[there], as_array(second)[there]
+    member = np.arange(len(kept)) if groups is None else np.unique(np.asarray(groups)[there], return_inverse=True)[1]
     draws = [
-        resampled(metric, response, second, weights) - resampled(metric, response, first, weights)
+        resampled(metric, kept, other, weights) - resampled(metric, kept, one, weights)
         for weights in _resamples(member, np.random.default_rng(seed))
     ]
     found = np.concatenate(draws)

@@ -21,6 +21,7 @@ __all__ = [
     "NINETY",
     "PROPER",
     "WITH_SPREAD",
+    "as_array",
     "brier",
     "default_metric",
     "ece",
@@ -116,12 +117,12 @@ def ece(response: Response, probabilities: Any, bins: int = 15) -> float:
     """
     _check("ece", response, probabilities)
     ones = np.ones((1, len(response)))
-    return float(_ece(response, _array(probabilities), ones, bins)[0])
+    return float(_ece(response, as_array(probabilities), ones, bins)[0])
 
 
 def predictions(response: Response, probabilities: Any) -> Array:
     """Predicted class indices (N,), labels (N, C) of 0/1, or the values themselves for regression."""
-    values = _array(probabilities)
+    values = as_array(probabilities)
     if response.kind == "regression":
         return values
     return (values > 0.5).astype(np.int64) if response.kind == "multilabel" else values.argmax(1)
@@ -140,7 +141,7 @@ def resampled(metric: str, response: Response, probabilities: Any, weights: Arra
         (B,), NaN where a weighting leaves the metric undefined.
     """
     _check(metric, response, probabilities)
-    values = _array(probabilities)
+    values = as_array(probabilities)
     there = response.present.numpy()
     if not there.all():
         response, values, weights = response.take(there), values[there], weights[:, there]
@@ -177,11 +178,12 @@ def _check(metric: str, response: Response, probabilities: Any) -> None:
         raise DataError(f"predictions have shape {shape}", expected=f"{wanted}")
     if not bool(response.present.any()):
         raise DataError(f"{metric} needs labels", expected="at least one labelled row")
-    if not np.isfinite(_array(probabilities)).all():
+    if not np.isfinite(as_array(probabilities)).all():
         raise DataError("predictions hold NaN or infinities", do="look for NaN in the features")
 
 
-def _array(values: Any) -> Array:
+def as_array(values: Any) -> Array:
+    """float64 numbers of a tensor, wherever it is and whether or not it is differentiated, or of what numpy reads."""
     if isinstance(values, torch.Tensor):
         values = values.detach().cpu().numpy()
     return np.asarray(values, dtype=np.float64)

@@ -41,9 +41,9 @@ def sample_weights(response: Response, sample_weight: Any) -> Tensor:
 def row_weights(response: Response, class_weight: ClassWeight, rows: Tensor) -> Tensor:
     """Sample weights times class weights: (N, 1), or (N, C) where outputs differ (missing labels, multilabel).
 
-    ``"balanced"`` gives class c the weight n / (C · n_c), counted over all rows of positive weight, or, for
-    each multilabel column, n / (2 n_1) to its ones and n / (2 n_0) to its zeros. A mapping gives weights by
-    class name; for a multilabel column the weight of its ones. Classes that are not named weigh 1.
+    ``"balanced"`` gives class c the weight n / (C · n_c), counted over all rows of positive weight and the C classes
+    that occur in them, or, for each multilabel column, n / (2 n_1) to its ones and n / (2 n_0) to its zeros. A mapping
+    gives weights by class name; for a multilabel column the weight of its ones. Classes that are not named weigh 1.
 
     Raises:
         SolverError: class weights for regression, an unknown class, a negative weight.

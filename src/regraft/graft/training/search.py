@@ -66,7 +66,7 @@ def _by_rate(rates: list[float], judge: Callable[[float], tuple[float, float]], 
 
 
 def beyond(rate: float, *, up: bool) -> float:
-    """The next of …, 0.001, 0.003, 0.01, 0.03, … above or below a rate."""
+    """The next of …, 0.001, 0.003, 0.01, 0.03, … above or below the one that is nearest to a rate."""
     half_decades = round(2 * math.log10(rate)) + (1 if up else -1)
     return float(f"{10 ** (half_decades / 2):.0e}")
 

@@ -28,7 +28,7 @@ __all__ = ["Form", "Kind", "columns", "finite", "form_of", "noise_of"]
 Kind = Literal["shared", "per-output", "full"]
 _TILE = 256
 _ASYMMETRY = 1e-4
-"""How far from symmetric a kernel matrix may be, relative to its largest entry: some float32 roundings."""
+"""How far from symmetric a kernel matrix may be, relative to its largest diagonal entry: some float32 roundings."""
 
 
 def finite(

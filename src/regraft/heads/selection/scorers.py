@@ -227,7 +227,8 @@ def whole_layers(means: Tensor, scores: Tensor, widths: Sequence[int]) -> Tensor
     """Scores that rank layers by ``means`` (…, L) and the features inside each by ``scores`` (…, width).
 
     Returns:
-        (…, width) float64: the number of layers below, plus the score's share of the layer's largest, under one.
+        (…, width) float64: the number of layers below, plus where the score lies between the layer's least and
+        largest, under one.
     """
     order = torch.sort(means, dim=-1, descending=True, stable=True).indices
     rank = torch.empty_like(order).scatter(-1, order, torch.arange(len(widths)).expand_as(order).contiguous())
