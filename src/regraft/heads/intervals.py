@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from regraft.errors import DataError
 from regraft.heads.metrics import as_array, resampled, score
@@ -38,7 +39,7 @@ def wilson(hits: float, rows: int) -> tuple[float, float]:
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
-def mean_of_proportions(hits: Sequence[float], rows: Sequence[int]) -> tuple[float, float]:
+def mean_of_proportions(hits: npt.ArrayLike, rows: npt.ArrayLike) -> tuple[float, float]:
     """95 % interval of the mean of K independent proportions p_k, each with its Wilson interval (l_k, u_k).
 
     low = p̄ − sqrt(Σ (p_k − l_k)²) / K, high = p̄ + sqrt(Σ (u_k − p_k)²) / K: variances recovered from the limits of
@@ -50,7 +51,7 @@ def mean_of_proportions(hits: Sequence[float], rows: Sequence[int]) -> tuple[flo
         hits: K counts of what is right.
         rows: K counts of all, each at least 1.
     """
-    parts = np.array([(hit / of, *wilson(hit, of)) for hit, of in zip(hits, rows, strict=True)])
+    parts = np.array([(hit / of, *wilson(hit, of)) for hit, of in zip(np.asarray(hits), np.asarray(rows), strict=True)])
     share, low, high = parts.T
     below, above = np.linalg.norm(share - low), np.linalg.norm(high - share)
     return max(0.0, share.mean() - below / len(share)), min(1.0, share.mean() + above / len(share))
@@ -173,15 +174,16 @@ def _of_classes(
     value: float, response: Response, values: np.ndarray[Any, Any], rng: np.random.Generator
 ) -> tuple[float, float, str]:
     """The interval of the balanced accuracy of independent rows, see :func:`measure`."""
-    codes, right = response.codes.numpy(), values.argmax(1) == response.codes.numpy()  # type: ignore[union-attr]
-    members = [codes == code for code in np.unique(codes)]
+    classes = response.values.numpy()
+    classes = classes[:, classes.any(0)]  # of each row, one-hot among those that occur
     found = [
-        (resampled("balanced-accuracy", response, values, table), (table @ np.stack(members, 1) > 0).all(1))
-        for table in _resamples(np.arange(len(codes)), rng)
+        (resampled("balanced-accuracy", response, values, table), (table @ classes > 0).all(1))
+        for table in _resamples(np.arange(len(values)), rng)
     ]
     draws, whole = map(np.concatenate, zip(*found))
     low, high, _ = _interval(value, draws[whole] if whole.mean() >= _ENOUGH else draws, 0, "row")
-    below, above = mean_of_proportions([right[rows].sum() for rows in members], [rows.sum() for rows in members])
+    right = response.values.numpy()[np.arange(len(values)), values.argmax(1)]
+    below, above = mean_of_proportions(right @ classes, classes.sum(0))
     if math.isnan(low):  # the resamples agree
         return below, above, "wilson of each class"
     return min(low, below), max(high, above), "wilson of each class and bootstrap over rows"

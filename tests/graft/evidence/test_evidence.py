@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 
-from regraft.errors import DataError
 from regraft.graft.evidence import data_findings, findings, score_findings
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import prediction_rows
@@ -102,23 +101,24 @@ def labels(kind):
 CODES = {"binary": [0, 0, 1, 1], "multiclass": [0, 0, 1, 2]}  # of four classes one does not occur
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "balanced-accuracy", "roc-auc", "r2"])
-@pytest.mark.parametrize("kind", ["binary", "multiclass", "multilabel", "regression"])
+@pytest.mark.parametrize(
+    ("kind", "metric"),
+    [
+        *itertools.product(("binary", "multiclass"), ("accuracy", "balanced-accuracy", "roc-auc")),
+        *itertools.product(("multilabel",), ("balanced-accuracy", "roc-auc")),
+        ("regression", "r2"),
+    ],
+)
 def test_no_constant_answer_scores_more_than_is_said(kind, metric):
     """What the finding takes for the best constant's score is that, by the metric itself."""
     response = labels(kind)
-    try:
-        answers = np.eye(response.n_outputs) if kind != "regression" else np.array([[1.5]])
-        if kind == "multilabel":
-            answers = np.array(list(itertools.product([0.0, 1.0], repeat=3)))
-        best = max(score(metric, response, np.tile(answer, (4, 1))) for answer in answers)
-    except DataError:
-        return  # the metric is none of this kind of labels
-    headline = SimpleNamespace(metric=metric)
-    found = score_findings._constant_score(
-        Context(None, 0, None, SimpleNamespace(main=SimpleNamespace(headline=headline, response=response)))
-    )
-    assert found == pytest.approx(best) or (found is None and (kind, metric) == ("multilabel", "accuracy"))
+    answers = np.eye(response.n_outputs) if kind != "regression" else np.array([[1.5]])
+    if kind == "multilabel":
+        answers = np.array(list(itertools.product([0.0, 1.0], repeat=3)))
+    best = max(score(metric, response, np.tile(answer, (4, 1))) for answer in answers)
+    scored = SimpleNamespace(headline=SimpleNamespace(metric=metric), response=response)
+    context = Context(None, 0, None, SimpleNamespace(main=scored))
+    assert score_findings._constant_score(context) == pytest.approx(best)
 
 
 def test_rows_of_one_class_are_told_by_another_finding():

@@ -307,9 +307,8 @@ def test_weaker_penalties_are_tried_in_turn_while_the_heads_are_better():
         for name, columns in wanted.columns.items():
             assert torch.equal(found.columns[name], columns)
         torch.testing.assert_close(found.solution.out_of_fold, wanted.solution.out_of_fold)
-        went.append((found.strength, len(tried)))
-    assert {strength for strength, _ in went} >= {1e-2, 1e-3} or {strength for strength, _ in went} >= {1e-3, 1e-4}
-    assert len({count for _, count in went}) > 1
+        went.append(found.strength)
+    assert set(went) == {1e-1, 1e-2, 1e-3}  # none is tried, one in vain, one is taken
 
 
 def test_weaker_penalties_wait_for_the_weakest_to_win_and_are_the_ridge_scores_own(monkeypatch):
@@ -321,7 +320,6 @@ def test_weaker_penalties_wait_for_the_weakest_to_win_and_are_the_ridge_scores_o
         return {cell.strength for cell in found.table}
 
     assert strengths() == {1e-2, 1e-3}
-    assert strengths(strengths=(1e1, 1e-2), weaker=(1e-9,)) >= {1e1, 1e-2}
     assert strengths(one_standard_error=True) == {1e-2}
     monkeypatch.setattr(cells, "best_of", lambda table, *_: max(table, key=lambda cell: cell.strength))
     assert strengths(strengths=(1e-1, 1e-2)) == {1e-1, 1e-2}
