@@ -44,7 +44,8 @@ ROWS = 1000
 SEEDS = (0, 1, 2)
 RENDERED_TEST_SEED = 1_000_000
 PICK = "sklearn-logistic"
-FROZEN = tuple(name for name, recipe in METHODS.items() if recipe.train is None and recipe.gradients is None)
+FROZEN = {name: recipe for name, recipe in METHODS.items() if recipe.train is None and recipe.gradients is None}
+FROZEN["head2toe-one-se"] = METHODS["head2toe"].frugal()
 LATER = "LoRA or bias tuning through peft: not run"
 
 
@@ -103,7 +104,7 @@ def rows_of(task: str, data: Path, seed: int) -> Manifest:
 def ours(method: str, rows: Manifest, network: Network, seed: int, cache: Path) -> Measured:
     """One of regraft's methods, from the store that the shared pass filled."""
     began = time.process_time()
-    run = adapt(rows, network, method=method, options=Options(seed=seed, cache=cache, workers=0))
+    run = adapt(rows, network, method=FROZEN[method], options=Options(seed=seed, cache=cache, workers=0))
     seconds = time.process_time() - began
     with tempfile.TemporaryDirectory() as folder:
         size = run.save(Path(folder) / "run").record.artifact_bytes
@@ -149,14 +150,14 @@ class Arms:
         cache, folder = self.cache, self.cache / "suite" / pair.name / f"seed-{seed}"
         network = pack_network(pair.network, self.data, pixels=pair.pixels, random=pair.random)
         rows = rows_of(pair.task, self.data, seed)
-        wanted = plan(network, [METHODS[name].features.taps for name in ("probe", *self.frozen)])
+        wanted = plan(network, [FROZEN[name].features.taps for name in ("probe", *self.frozen)])
         began = time.process_time()
         stores = {part: sweep(network, rows.part(part), wanted, cache=cache, workers=0) for part in ("train", "test")}
         seconds = time.process_time() - began
         # One row's cost from what was computed now: the test rows may stand in the store from another seed.
         computed = sum(store.computed_rows for store in stores.values())
         flops = sum(store.flops for store in stores.values())
-        last = plan(network, [METHODS["probe"].features.taps])
+        last = plan(network, [FROZEN["probe"].features.taps])
         features = {}
         for part in ("train", "test"):
             store = sweep(network, rows.part(part), last, cache=cache, workers=0)
@@ -187,7 +188,7 @@ def _row(pair: Pair, runs: Sequence[dict[str, Measured]], cost: Mapping[str, Any
         }
         for method in runs[0]
     }
-    ours_first = next(name for name in arms if name in METHODS)
+    ours_first = next(name for name in arms if name in FROZEN or name in METHODS)
     more = {"task": pair.task, "kind": pair.kind, "arms": arms, **cost}
     return Row(pair.name, arms[ours_first]["cpu_s"], PICK, arms[PICK]["cpu_s"], cost["pass_cpu_s"], None, more)
 
@@ -237,7 +238,9 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--pairs", nargs="*", default=(), metavar="NAME", help="some pairs only")
     options.add_argument("--seeds", nargs="*", type=int, default=(), help="some seeds only (default: 0 1 2)")
-    options.add_argument("--methods", nargs="*", default=list(FROZEN), choices=FROZEN, help="on the frozen backbone")
+    options.add_argument(
+        "--methods", nargs="*", default=list(FROZEN), choices=list(FROZEN), help="on the frozen backbone"
+    )
     options.add_argument(
         "--trained", nargs="*", default=(), choices=TRAINED, help="methods that train (minutes each; none by default)"
     )

@@ -32,6 +32,7 @@ from regraft.app.options import (
     Metric,
     Mode,
     Model,
+    OneStandardError,
     Output,
     RunFolder,
     RunFolders,
@@ -76,6 +77,7 @@ def adapt(
     weights: Weights = None,
     method: Method = "all-layers",
     solver: Solver = None,
+    one_standard_error: OneStandardError = False,
     mode: Mode = None,
     theta2: Theta2 = None,
     instruments: Instruments = "cheap",
@@ -114,7 +116,7 @@ def adapt(
     options = Options(
         metric=metric, folds=folds, seed=seed, class_weight=class_weight, limit=limit, dtype=dtype,
         batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad, weights=weights, solver=solver,
-        instruments=instruments,  # type: ignore[arg-type]
+        one_standard_error=one_standard_error, instruments=instruments,  # type: ignore[arg-type]
     )  # fmt: skip
     columns: dict[str, Any] = {
         "kind": kind, "label": one_or_many(label), "group": group, "input": input_column, "ignore": ignore

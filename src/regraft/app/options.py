@@ -95,6 +95,13 @@ Solver = Annotated[
         "gradient: auto (the default), newton, lbfgs, dual, or the paper's adam or sgd.",
     ),
 ]  # fmt: skip
+OneStandardError = Annotated[
+    bool,
+    typer.Option(
+        "--one-standard-error", rich_help_panel=_BACKBONE,
+        help="Of head2toe: the smallest head that is within one standard error of the best, instead of the best.",
+    ),
+]  # fmt: skip
 Mode = Annotated[
     str | None,
     typer.Option(

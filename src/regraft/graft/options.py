@@ -37,6 +37,8 @@ class Options:
         solver: of the search's scores, ``fast``, ``reference`` or ``exact`` (:class:`regraft.graft.recipe.Select`), or
             of the head on gradient features (:class:`regraft.graft.stages.gradient.Gradients`); the recipe's own if
             ``None``.
+        one_standard_error: take the smallest head of the search that is about as good as the best
+            (:class:`regraft.graft.recipe.Select`).
         instruments: what looks on while a backbone is trained: ``none``, ``cheap`` (energy, drift of the features,
             the head's gradient, changes of weights) or ``all`` (the backbone's kernel and the features' tracks too).
     """
@@ -54,6 +56,7 @@ class Options:
     skip_bad: bool = False
     weights: str | None = None
     solver: str | None = None
+    one_standard_error: bool = False
     instruments: Level = "cheap"
 
 

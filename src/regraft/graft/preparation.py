@@ -80,6 +80,8 @@ def prepare(
     ledger = ledger or Ledger()
     options = options or Options()
     recipe = find_recipe(method).solved_by(options.solver)
+    if options.one_standard_error:
+        recipe = recipe.frugal()
     device = check_options(options)
     _check_instruments(recipe, options)
     with ledger.stage("data"):

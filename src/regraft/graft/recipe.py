@@ -157,7 +157,25 @@ class Recipe:
                 got=f"--solver {solver}",
                 do=f"use it with {', '.join(fits)}",
             )
-        change: dict[str, Any] = {"solver": solver}  # the stage refuses what is none
+        return self._with(stage, solver=solver)
+
+    def frugal(self) -> Recipe:
+        """The recipe whose search keeps the fewest bytes that do about as well: :class:`Select`'s one standard error.
+
+        Raises:
+            RecipeError: the recipe chooses no features, or its search takes the best alone.
+        """
+        if self.select is None:
+            fits = [recipe.name for recipe in METHODS.values() if recipe.select]
+            raise RecipeError(
+                f"method {self.name!r} chooses no features",
+                got="--one-standard-error",
+                do=f"use it with {', '.join(fits)}",
+            )
+        return self._with(self.select, one_standard_error=True)
+
+    def _with(self, stage: Stage, **change: Any) -> Recipe:
+        """The recipe with one stage changed, which refuses what does not fit it."""
         return replace(self, stages=tuple(replace(s, **change) if s is stage else s for s in self.stages))
 
     @property

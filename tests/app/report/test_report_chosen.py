@@ -152,19 +152,19 @@ def test_a_chosen_cell_that_others_outdo_is_said_to_have_the_better_head(metric,
     assert said in render(record)
 
 
-@pytest.mark.parametrize(("metric", "lean"), [("accuracy", 0.1), ("rmse", 0.05)])
-def test_the_lean_cell_is_the_smallest_within_one_standard_error(metric: str, lean: float) -> None:
+def test_a_ring_marks_the_lean_cell_unless_it_is_the_chosen_one() -> None:
     grid = [
         cell("512", 0.05, 0.80, stored=50),
-        cell("512", 0.1, 0.895, stored=90),
+        cell("512", 0.1, 0.895, stored=90, lean=True),
+        cell("512", 0.1, 0.899, stored=90),
         cell("512", 0.2, 0.90, stored=200, chosen=True),
     ]
-    record = with_figure("selection", grid=grid)
-    record = replace(record, task={**record.task, "metric": metric})
-    view = selection.selection(record).grid
-    assert plain(f"{100 * lean:g} % of the features") in plain(view.lean.tip)
-    best = [*grid[:2], cell("512", 0.2, 0.99, stored=20, chosen=True)]
-    assert selection.selection(with_figure("selection", grid=best)).grid.lean is None  # it is the chosen one
+    view = selection.selection(with_figure("selection", grid=grid)).grid
+    assert plain("10 % of the features: 89.5 %") in plain(view.lean.tip)
+    best = [*grid[:1], cell("512", 0.2, 0.90, stored=200, chosen=True, lean=True)]
+    older = [cell("512", 0.1, 0.895, stored=90), cell("512", 0.2, 0.90, stored=200, chosen=True)]
+    for without in (best, older):
+        assert selection.selection(with_figure("selection", grid=without)).grid.lean is None
 
 
 def test_stored_bytes_share_the_fractions_axis() -> None:

@@ -69,6 +69,7 @@ def test_a_stage_names_its_scorer(stage, expected):
         ({"solver": "reference", "by": "layer"}, "single features"),
         ({"solver": "reference", "by": "layer-lasso"}, "single features"),
         ({"by": "layer-lasso", "score": "gradient"}, "ranks them by itself"),
+        ({"solver": "reference", "one_standard_error": True}, "takes the best cell"),
     ],
 )
 def test_combinations_that_do_not_exist_are_refused(wrong, match):
@@ -126,6 +127,7 @@ def test_the_reference_search_gets_the_stages_grid(monkeypatch):
     [
         (Select(), (0.5, 1.0), (1e-4, 1e-5)),
         (Select(extend=False), (), ()),
+        (Select(one_standard_error=True), (0.5, 1.0), ()),
         (Select(solver="exact"), (0.5, 1.0), ()),
         (Select((0.2,)), (), (1e-4, 1e-5)),
         (Select(strengths=(1e-2, 1e-3)), (0.5, 1.0), ()),
@@ -185,6 +187,23 @@ def test_a_solver_needs_a_search(tmp_path):
         run(tmp_path, "probe", solver="exact")
     with pytest.raises(RecipeError, match="does not exist"):
         run(tmp_path, "head2toe", solver="magic")
+
+
+def test_one_standard_error_takes_the_lean_cell_of_the_default_run(tmp_path):
+    """The option gives the head that the run without it says is about as good."""
+    stage = Select((0.05, 0.1, 0.2, 0.5))
+    plain = run(tmp_path, recipe(stage)).record.figures["selection"]
+    (lean,) = (cell for cell in plain["grid"] if cell["lean"])
+    assert not lean["chosen"]
+    found = run(tmp_path, recipe(stage), one_standard_error=True).record.figures["selection"]
+    assert found["kept"] == lean["kept"] < plain["kept"]
+    assert [cell for cell in found["grid"] if cell["chosen"]] == [{**lean, "chosen": True}]
+    with pytest.raises(
+        RecipeError, match=r"'probe' chooses no features; got --one-standard-error\. .* use it with head2toe"
+    ):
+        run(tmp_path, "probe", one_standard_error=True)
+    with pytest.raises(RecipeError, match="takes the best cell"):
+        run(tmp_path, "head2toe", one_standard_error=True, solver="reference")
 
 
 @pytest.mark.parametrize("penalty", ["l1", "l21"])

@@ -10,7 +10,7 @@ import torch
 
 from regraft.features import Block
 from regraft.features.pooling import choose_pooling
-from regraft.graft.evidence.advice import lean_cell, selection_findings
+from regraft.graft.evidence.advice import selection_findings
 from regraft.graft.frozen.selected import selection_figure
 from regraft.graft.stages.features import Select
 from regraft.heads import Status
@@ -33,7 +33,7 @@ def selection(**changes):
     scores = {"early": torch.ones(4), "late": torch.full((6,), 2.0), "embedding": torch.arange(10.0)}
     table = (
         Cell("512", 1e-2, 0.05, True, 0.80, 0.02, 1, 40),
-        Cell("512", 1e-2, 0.2, True, 0.83, 0.02, 4, 80, True),
+        Cell("512", 1e-2, 0.2, True, 0.83, 0.02, 4, 80, True, lean=True),
         Cell("512", 1e-2, 0.4, False, 0.81, 0.02, 8, 170),
     )
     kept = columns(late=[0, 3], embedding=[7, 9])
@@ -114,11 +114,12 @@ def test_what_was_trained_since_is_not_judged_by_what_was_chosen():
 def test_scores_of_fits_that_stopped_short_are_a_warning():
     fits = (Status(True, 9, 5e-4, ""), Status(False, 10_000, 0.02, ""))
     stage = Select(solver="exact", strengths=(0.3,))
-    found = figure(stage=stage, fits=fits, strength=1e-3, table=())
+    table = (replace(selection().table[1], strength=1e-3),)
+    found = figure(stage=stage, fits=fits, strength=1e-3, table=table)
     (finding,) = (f for f in selection_findings(found) if f.code == "scores-not-converged")
     assert (finding.severity, finding.value) == ("warning", 0.02)
     assert finding.title.startswith("1 of 2 fits")
-    fine = figure(stage=stage, fits=fits[:1], strength=1e-3, table=())
+    fine = figure(stage=stage, fits=fits[:1], strength=1e-3, table=table)
     assert "scores-not-converged" not in codes(fine)
     assert "scores-not-converged" not in codes(figure())
 
@@ -138,7 +139,10 @@ def test_folds_that_disagree():
 
 @pytest.mark.parametrize(("fraction", "word"), [(0.05, "smallest"), (0.4, "largest")])
 def test_a_fraction_at_the_edge(fraction, word):
-    table = tuple(replace(cell, chosen=cell.fraction == fraction, stored_bytes=40) for cell in selection().table)
+    table = tuple(
+        replace(cell, chosen=cell.fraction == fraction, lean=cell.fraction == fraction, stored_bytes=40)
+        for cell in selection().table
+    )
     found = figure(fraction=fraction, table=table)
     assert codes(found) == {"fraction-at-edge"}
     assert word in next(f.title for f in selection_findings(found) if f.code == "fraction-at-edge")
@@ -151,22 +155,11 @@ def test_a_selection_that_saves_little_names_the_lean_cell():
     found["whole_bytes"] = 500
     (finding,) = (f for f in selection_findings(found) if f.code == "selection-saves-little")
     assert finding.value == pytest.approx(103 / 500)
-    assert "Within one standard error" not in finding.detail  # 0.80 is further from 0.83 than 0.02
-    found["grid"][0]["score"] = 0.815
+    assert "Within one standard error" not in finding.detail  # the chosen cell is the lean one
+    for cell, lean in zip(found["grid"], (True, False, False)):
+        cell["lean"] = lean
     (finding,) = (f for f in selection_findings(found) if f.code == "selection-saves-little")
     assert "fraction 0.05 takes 40" in finding.detail
+    assert "--one-standard-error" in finding.advice
     found["whole_bytes"] = 520
     assert codes(found, saving=True) == set()
-
-
-def test_the_lean_cell_minds_which_way_is_better():
-    grid = [
-        {"score": 1.0, "standard_error": 0.1, "stored_bytes": 90},
-        {"score": 1.05, "standard_error": 0.1, "stored_bytes": 50},
-        {"score": 0.5, "standard_error": 0.1, "stored_bytes": 20},
-    ]
-    assert lean_cell(grid, higher_is_better=True)["stored_bytes"] == 50
-    assert lean_cell(grid, higher_is_better=False)["stored_bytes"] == 20
-    assert lean_cell([], True) is None
-    unknown = [{**cell, "standard_error": float("nan")} for cell in grid]
-    assert lean_cell(unknown)["score"] == 1.05

@@ -11,7 +11,7 @@ from regraft.heads import Response, keep, kept_design, relevance
 from regraft.heads.l2.dual import dual_ridge, gram_scale
 from regraft.heads.products import add_product, mirror
 from regraft.heads.selection.cells import best_of
-from regraft.heads.selection.kept import Cell, kept_count, ranking
+from regraft.heads.selection.kept import Cell, kept_count, leanest, ranking
 from regraft.heads.selection.nested import Nested, steps, union
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import FoldTask
@@ -300,7 +300,9 @@ def test_one_standard_error_is_that_of_the_mean_difference_over_folds():
         fewer = folds - np.array(lost)
         small = Cell("512", 1e-2, 0.1, False, fewer.mean(), 0.1, 10, 50, fold_scores=tuple(fewer))
         assert np.mean(lost) < np.std(lost, ddof=1)  # within one deviation of a fold, if not of the mean
-        assert best_of([small, large], 1.0, True) is (small if near else large)
+        assert leanest([small, large], 1.0) is (small if near else large)
+        errors = [replace(c, score=-c.score, fold_scores=tuple(-s for s in c.fold_scores)) for c in (small, large)]
+        assert leanest(errors, -1.0) is errors[0 if near else 1]
 
 
 def test_sampled_steps_touch_every_layer_and_stay_near_the_whole_gram():

@@ -1,4 +1,4 @@
-from dataclasses import astuple
+from dataclasses import astuple, replace
 
 import numpy as np
 import pytest
@@ -251,7 +251,7 @@ def test_the_first_wider_fraction_that_does_not_win_is_the_last(monkeypatch):
     assert {cell.fraction for cell in found.table} == {0.05, 0.2, 0.4, 0.7}
 
 
-def test_wider_cells_follow_the_one_standard_error_rule_on_the_finished_table(monkeypatch):
+def test_the_lean_cell_is_of_the_whole_table_wider_cells_too(monkeypatch):
     """A wider cell may show that another than the best so far is within one standard error: that one is the choice."""
     x, codes = planted(noise=2.0)
     arguments = {"folds": np.arange(90) % 5, "metric": "accuracy", "fractions": (0.01, 0.05), "strengths": (1e-3,)}
@@ -260,10 +260,12 @@ def test_wider_cells_follow_the_one_standard_error_rule_on_the_finished_table(mo
         wanted = (0.01, False) if any(cell.fraction == 0.5 for cell in table) else (0.05, True)
         return next(cell for cell in table if (cell.fraction, cell.normalised) == wanted)
 
-    monkeypatch.setattr(cells, "best_of", choose)
-    found = select({"1": design_of(x, 3)}, classes_of(codes), wider=(0.5, 1.0), **arguments)
+    monkeypatch.setattr(cells, "best_of", lambda table, *_: max(table, key=lambda cell: cell.fraction))
+    monkeypatch.setattr(cells, "leanest", choose)
+    found = select({"1": design_of(x, 3)}, classes_of(codes), wider=(0.5,), one_standard_error=True, **arguments)
     assert (found.fraction, found.normalised) == (0.01, False)
     assert {cell.fraction for cell in found.table} == {0.01, 0.05, 0.5}
+    assert [cell.chosen for cell in found.table] == [cell.lean for cell in found.table]
 
 
 def faint(seed, n=120):
@@ -387,6 +389,8 @@ def test_one_standard_error_takes_the_fewest_bytes_among_cells_no_worse_fold_by_
     ]
     plain, frugal = (next(cell for cell in table if cell.chosen) for table in tables)
     assert all(cell.score == pytest.approx(np.mean(cell.fold_scores), abs=1e-12) for cell in tables[0])
+    assert [replace(cell, chosen=False) for cell in tables[0]] == [replace(cell, chosen=False) for cell in tables[1]]
+    assert (plain.lean, frugal.lean) == (False, True)  # the best cell's table says which one the rule would take
 
     def lost(cell):
         return np.array(plain.fold_scores) - np.array(cell.fold_scores)

@@ -227,11 +227,12 @@ def _rows(layers: Sequence[Mapping[str, Any]], reads: Mapping[str, float]) -> tu
 
 
 def _best_cells(cells: Sequence[Mapping[str, Any]], sign: float) -> dict[str, list[Mapping[str, Any]]]:
-    """The best cell of every size and fraction over penalties and norms, the chosen one before all, by fraction."""
+    """The best cell of every size and fraction over penalties and norms, the chosen and the lean one before all, by
+    fraction."""
     found: dict[tuple[str, float], Mapping[str, Any]] = {}
 
-    def rank(cell: Mapping[str, Any]) -> tuple[bool, float]:
-        return (read.flag(cell.get("chosen")), sign * float(cell["score"]))
+    def rank(cell: Mapping[str, Any]) -> tuple[bool, bool, float]:
+        return (read.flag(cell.get("chosen")), read.flag(cell.get("lean")), sign * float(cell["score"]))
 
     for cell in cells:
         key = (read.text(cell.get("size")), float(cell["fraction"]))
@@ -259,7 +260,7 @@ def _grid(cells: Sequence[Mapping[str, Any]], shown: Measure) -> Grid:
     every = math.ceil(len(fractions) / _LABELS)
     # counted from the last, so that both ends of nine fractions are named
     named = fractions[::-1][::every][::-1]
-    lean = _lean(drawn, sign)
+    lean = next((cell for cell in drawn if read.flag(cell.get("lean"))), None)
     top = max(sign * float(cell["score"]) for cell in cells)
     won = any(read.flag(cell.get("chosen")) and sign * float(cell["score"]) >= top for cell in cells)
     return Grid(
@@ -329,14 +330,6 @@ def _bytes(size: str, index: int, line: Sequence[Mapping[str, Any]], x: Scale, z
         dots=(),
         chosen=tuple(Dot(x(c["fraction"]), z(c["stored_bytes"]), words.bytes_(c["stored_bytes"])) for c in chosen),
     )
-
-
-def _lean(cells: Sequence[Mapping[str, Any]], sign: float) -> Mapping[str, Any] | None:
-    """The cell of fewest stored bytes within one standard error of the best."""
-    best = max(cells, key=lambda c: sign * float(c["score"]))
-    floor = sign * float(best["score"]) - _error(best)
-    near = [c for c in cells if sign * float(c["score"]) >= floor]
-    return min(near, key=lambda c: (float(c["stored_bytes"]), -sign * float(c["score"])))
 
 
 def _firm(figure: Mapping[str, Any]) -> Firm | None:

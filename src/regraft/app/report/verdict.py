@@ -84,14 +84,24 @@ def protocol(score: Score) -> Protocol:
             "outer cross-validation",
             f"On {words.plural(rows, 'row') if rows else 'the rows'}, each predicted by a fit that never saw it"
             " (outer cross-validation)",
-            "Every row was predicted by a fit that never saw it; the settings were chosen inside each outer fold.",
+            "Every row was predicted by a fit that never saw it; the settings were chosen inside each outer fold. The"
+            " model that is kept was then fitted to all rows.",
         )
     if "test" in lower:
         return Protocol(
-            "test", "test split", on("test"), "The test rows chose nothing: they were used once, for this score."
+            "test",
+            "test split",
+            on("test"),
+            "The test rows chose nothing: they were used once, for this score. The model that is kept was fitted to the"
+            " other labelled rows.",
         )
     if "validation" in lower:
-        return Protocol("validation", "validation split", on("validation"), "")
+        return Protocol(
+            "validation",
+            "validation split",
+            on("validation"),
+            "Predicted by a model fitted to the training rows alone; the one that is kept was then fitted to both.",
+        )
     return Protocol("other", name, f"On {words.plural(rows, 'row')}" if rows else "In this run", "")
 
 

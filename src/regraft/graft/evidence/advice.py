@@ -3,12 +3,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from regraft.record import Finding
 
-__all__ = ["lean_cell", "sees_labels", "selection_findings"]
+__all__ = ["sees_labels", "selection_findings"]
 
 _LAST = 0.95  # of the kept features
 _UNSTABLE = 0.5  # of the way from chance to equal sets
@@ -17,14 +17,11 @@ _LATE = ("embedding", "logits")
 _BLIND = ("random", "variance")  # scores that no label has a say in
 
 
-def selection_findings(
-    figure: Mapping[str, Any], *, higher_is_better: bool = True, trained: bool = False, guesses: bool = False
-) -> Iterator[Finding]:
+def selection_findings(figure: Mapping[str, Any], *, trained: bool = False, guesses: bool = False) -> Iterator[Finding]:
     """Each observation with what to try; those that do not hold are silent.
 
     Args:
         figure: of a Head2Toe run.
-        higher_is_better: of the metric that chose the cell.
         trained: the features were trained after they were chosen, so what to try or to store is not to be read off
             the choice.
         guesses: the run scores no better than an answer that is always the same, so the choice may be noise.
@@ -37,7 +34,7 @@ def selection_findings(
     yield from _unstable(figure)
     yield from _edge(figure)
     if not trained:
-        yield from _costly(figure, higher_is_better)
+        yield from _costly(figure)
 
 
 def sees_labels(figure: Mapping[str, Any]) -> bool:
@@ -159,11 +156,11 @@ def _edge(figure: Mapping[str, Any]) -> Iterator[Finding]:
     )
 
 
-def _costly(figure: Mapping[str, Any], higher_is_better: bool) -> Iterator[Finding]:
+def _costly(figure: Mapping[str, Any]) -> Iterator[Finding]:
     if not figure["stored_bytes"] or figure["stored_bytes"] <= _COSTLY * figure["whole_bytes"]:
         return
-    lean = lean_cell(figure["grid"], higher_is_better)
-    smaller = lean is not None and not lean["chosen"] and lean["stored_bytes"] < figure["stored_bytes"]
+    lean = next(cell for cell in figure["grid"] if cell["lean"])
+    smaller = not lean["chosen"] and lean["stored_bytes"] < figure["stored_bytes"]
     yield Finding(
         "selection-saves-little",
         "The chosen head stores more than a fifth of what a head on all features would.",
@@ -172,31 +169,12 @@ def _costly(figure: Mapping[str, Any], higher_is_better: bool) -> Iterator[Findi
         "of the bytes",
         detail=f"It takes {figure['stored_bytes']:,} bytes, a head on all features {figure['whole_bytes']:,}."
         + (
-            f" Within one standard error of the best, target size {lean['size']} with fraction "  # type: ignore[index]
-            f"{lean['fraction']:g} takes {lean['stored_bytes']:,}."  # type: ignore[index]
+            f" Within one standard error of the best, target size {lean['size']} with fraction "
+            f"{lean['fraction']:g} takes {lean['stored_bytes']:,}."
             if smaller
             else ""
         ),
-        advice="If storage counts, take the smaller cell: in Python, give Select that fraction alone."
+        advice="If storage counts, take the smaller head: --one-standard-error (fast and exact search)."
         if smaller
         else "If storage counts, give Select smaller fractions; if not, --method all-layers is as good.",
     )
-
-
-def lean_cell(grid: Sequence[Mapping[str, Any]], higher_is_better: bool = True) -> Mapping[str, Any] | None:
-    """The cell of fewest stored bytes within one standard error of the best (Breiman et al., 1984).
-
-    Args:
-        grid: of the figure.
-        higher_is_better: of ``score``.
-
-    Returns:
-        Of equally small cells the best; ``None`` for no cell.
-    """
-    if not grid:
-        return None
-    sign = 1 if higher_is_better else -1
-    best = max(grid, key=lambda cell: sign * cell["score"])
-    floor = sign * best["score"] - (best["standard_error"] if best["standard_error"] == best["standard_error"] else 0)
-    near = [cell for cell in grid if sign * cell["score"] >= floor]
-    return min(near, key=lambda cell: (cell["stored_bytes"], -sign * cell["score"]))

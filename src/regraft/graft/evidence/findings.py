@@ -12,7 +12,6 @@ from regraft.graft.evidence.data_findings import DATA_CHECKS
 from regraft.graft.evidence.guide import guide
 from regraft.graft.evidence.instruments import instrument_findings
 from regraft.graft.evidence.score_findings import SCORE_CHECKS, no_better_than_constant
-from regraft.heads import higher_is_better
 from regraft.record import Finding
 
 __all__ = ["check"]
@@ -33,9 +32,8 @@ def _own(context: Context) -> Iterator[Finding]:
     yield from context.evaluation.head.findings()
     guesses, training = no_better_than_constant(context), context.figures.get("training", {})
     if (chosen := context.figures.get("selection")) is not None:
-        better = higher_is_better(context.fit.task.metric)
         trained = any(run["role"] == "final" for run in training.get("runs", ()))
-        yield from selection_findings(chosen, higher_is_better=better, trained=trained, guesses=guesses)
+        yield from selection_findings(chosen, trained=trained, guesses=guesses)
     if seen := training.get("instruments"):
         yield from instrument_findings(seen)
     yield from guide(context.figures, guesses=guesses)

@@ -36,7 +36,8 @@ def selection_figure(
         ``layers`` with, for each block, ``name``, ``kind``, relative ``depth``, ``features``,
         ``kept``, ``mean_score`` (of s_i over its features) and ``score_share`` (Σ s_i² of the block ÷ that of
         all), ``None`` where they mean nothing for these scores; ``grid``, every cell, with the penalty of the scores
-        in their own unit as ``score_strength``; ``folds``, see :func:`_folds`, where the folds' choices are known;
+        in their own unit as ``score_strength``, whether it was ``chosen``, and whether it is the smallest one that is
+        about as good as the best (``lean``); ``folds``, see :func:`_folds`, where the folds' choices are known;
         ``depth``, the mean relative depth of the kept features, beside ``depth_all``, that of all features.
     """
     blocks = [block for block in blocks if block.name in selection.scores]
@@ -84,6 +85,7 @@ def selection_figure(
                 "kept": cell.kept,
                 "stored_bytes": cell.stored_bytes,
                 "chosen": cell.chosen,
+                "lean": cell.lean,
             }
             for cell in selection.table
         ],

@@ -73,6 +73,9 @@ class Select:
         extend: go on past the end of a default grid that wins: to half of the features and to all of them past the
             largest fraction, to penalties of 1e-4 and 1e-5 of the ``fast`` solver's own scores past the weakest. Not
             with ``reference``, which is the paper's.
+        one_standard_error: keep the fewest bytes that do about as well: the smallest cell within one standard error of
+            the best (Breiman et al., 1984; the error of their difference over the folds) instead of the best. No
+            weaker penalties are tried then. Not with ``reference``.
 
     Raises:
         RecipeError: a name that is none, or a combination that does not exist.
@@ -84,6 +87,7 @@ class Select:
     score: Literal["relevance", "random", "variance", "gradient", "stability"] = "relevance"
     by: Literal["feature", "layer", "layer-lasso"] = "feature"
     extend: bool = True
+    one_standard_error: bool = False
 
     needs: ClassVar[tuple[str, ...]] = ("design", "labels")
     yields: ClassVar[tuple[str, ...]] = ("design",)
@@ -105,6 +109,12 @@ class Select:
             raise RecipeError(
                 "the reference search chooses single features alone", do="choose layers with the fast or exact solver"
             )
+        if self.solver == "reference" and self.one_standard_error:
+            raise RecipeError(
+                "the reference search takes the best cell, as its paper does",
+                got="one_standard_error",
+                do="leave it out, or search with the fast or exact solver",
+            )
         if self.by == "layer-lasso" and self.score != "relevance":
             raise RecipeError(
                 f"a lasso over layers ranks them by itself, not by {self.score}", do="use by='layer' for their means"
@@ -119,7 +129,7 @@ class Select:
     def weaker(self) -> tuple[float, ...]:
         """The penalties that are tried where the weakest of the default ones wins."""
         ridge = (self.strengths, self.solver, self.score, self.by) == (None, "fast", "relevance", "feature")
-        return WEAKER if self.extend and ridge else ()
+        return WEAKER if self.extend and ridge and not self.one_standard_error else ()
 
     @property
     def grid(self) -> tuple[float, ...]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -13,7 +12,7 @@ from regraft.errors import SolverError
 from regraft.heads.metrics import PROPER
 from regraft.heads.response import Response
 from regraft.heads.search import Judge
-from regraft.heads.selection.kept import Cell, kept_count, ranking
+from regraft.heads.selection.kept import TIE, Cell, kept_count, leanest, ranking
 from regraft.heads.selection.nested import Nested, steps, union
 from regraft.heads.selection.packing import stored_bytes
 from regraft.heads.selection.panel import Panel
@@ -23,9 +22,7 @@ from regraft.heads.solve import check_strengths
 from regraft.heads.weights import ClassWeight
 from regraft.linear import FeatureDesign, Matrix, Taken, UnitRows
 
-__all__ = ["TIE", "Cells", "Grid", "best_of"]
-
-TIE = 1e-12
+__all__ = ["Cells", "Grid", "best_of"]
 
 
 @dataclass(frozen=True)
@@ -120,7 +117,6 @@ class Cells:
         few: Tensor | None,
         metric: str,
         class_weight: ClassWeight,
-        one_standard_error: bool,
     ) -> None:
         if few is not None:
             designs = {key: _rows(design, few) for key, design in designs.items()}
@@ -132,9 +128,6 @@ class Cells:
         self._folds, in_order = folds[self._order], response.take(self._order)
         self._heads = fold_tasks(in_order, self._folds, class_weight)
         self._judge = Judge(metric, in_order, self._folds, in_order.present, calibrate=metric in PROPER)
-        self._one_standard_error = one_standard_error
-        #: Whether weaker penalties may be tried.
-        self.weakens = few is None and not one_standard_error
         self.table: list[Cell] = []
         self.scores: dict[tuple[str, float], Tensor] = {}
         self._panels: dict[str, Panel] = {}
@@ -142,7 +135,12 @@ class Cells:
     @property
     def best(self) -> Cell:
         """Of those judged so far."""
-        return best_of(self.table, self._judge.sign, self._one_standard_error)
+        return best_of(self.table, self._judge.sign)
+
+    @property
+    def leanest(self) -> Cell:
+        """Of those judged so far, the smallest that is about as good."""
+        return leanest(self.table, self._judge.sign)
 
     def panel(self, size: str) -> Panel:
         """That of the design; the best one's is kept beside it, for panels hold much."""
@@ -204,28 +202,11 @@ def _judged(judge: Judge, size: str, grid: Grid, logits: Tensor, width: int) -> 
     return cells
 
 
-def best_of(table: Sequence[Cell], sign: float, one_standard_error: bool = False) -> Cell:
+def best_of(table: Sequence[Cell], sign: float) -> Cell:
     """Best score, then fewest bytes, then stronger penalty, then norms recomputed."""
-
-    def rank(cell: Cell) -> tuple[float, float, bool]:
-        return (cell.stored_bytes, -cell.strength, not cell.normalised)
-
     top = max(sign * cell.score for cell in table)
-    best = min((cell for cell in table if sign * cell.score >= top - TIE), key=rank)
-    if not one_standard_error:
-        return best
-    near = [cell for cell in table if _within_one_standard_error(cell, best, sign)]
-    fewest = min(cell.stored_bytes for cell in near)
-    return min(
-        (cell for cell in near if cell.stored_bytes == fewest), key=lambda cell: (-sign * cell.score, *rank(cell))
-    )
-
-
-def _within_one_standard_error(cell: Cell, best: Cell, sign: float) -> bool:
-    """The one-standard-error rule (Breiman et al., 1984) on the differences of the folds' scores, s/√k."""
-    lost = sign * (np.array(best.fold_scores) - np.array(cell.fold_scores))
-    error = lost.std(ddof=1) / np.sqrt(len(lost)) if len(lost) > 1 else 0.0
-    return bool(lost.mean() <= error + TIE)
+    tied = (cell for cell in table if sign * cell.score >= top - TIE)
+    return min(tied, key=lambda cell: (cell.stored_bytes, -cell.strength, not cell.normalised))
 
 
 def _rows(design: FeatureDesign, index: Tensor) -> FeatureDesign:

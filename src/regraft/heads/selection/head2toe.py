@@ -9,7 +9,7 @@ serves all fractions, so the search costs about as much as two products X Xᵀ.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -21,9 +21,9 @@ from regraft.heads.l2.fitters import fitter
 from regraft.heads.products import one_blas_thread, one_torch_thread
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import Judge, Trial, choose
-from regraft.heads.selection.cells import TIE, Cells, Grid, best_of
+from regraft.heads.selection.cells import Cells, Grid, best_of
 from regraft.heads.selection.foldwise import Foldwise, fold_fitters, gathered
-from regraft.heads.selection.kept import FRACTIONS, Cell, Selection, keep
+from regraft.heads.selection.kept import FRACTIONS, TIE, Cell, Selection, keep, marked
 from regraft.heads.selection.relevance import GRAM_ROWS, FoldTask, check_rows, fold_tasks, row_scores
 from regraft.heads.selection.scorer import Scorer
 from regraft.heads.solve import (
@@ -87,8 +87,8 @@ def select(
         strengths: values of λ, in units of the features' mean squared norm about their mean.
         forms: of the final head; regression has ``ridge`` only.
         class_weight: as in :func:`regraft.heads.solve`; "balanced" is counted inside each training set.
-        one_standard_error: take the cell of fewest stored bytes within one standard error of the best, that of
-            their difference, paired by folds.
+        one_standard_error: take the cell of fewest stored bytes within one standard error of the best
+            (:func:`regraft.heads.selection.kept.leanest`).
         seed: of the rows that are drawn.
         scorer: what ranks the features in the place of the ridge scores. Above 4,000 rows it sees the drawn rows
             alone, and what it finds there also chooses the features of the final head.
@@ -122,10 +122,12 @@ def select(
     judge = Judge(metric, response, fold_of, rows > 0, calibrate=True)
     later = {key: list(others) for key, others in (more or {}).items()}
     few = None if len(response) <= GRAM_ROWS else _draw(response, GRAM_ROWS, seed)
-    cells = Cells(known, response, fold_of, few, metric, class_weight, one_standard_error)
+    cells = Cells(known, response, fold_of, few, metric, class_weight)
     _compare(cells, list(known), later, grid)
+    lean = cells.leanest
     heads = _Heads(cells, known, response, fold_of, judge, wanted, grid, class_weight)
-    return heads.selection(_weakened(heads, cells, grid, judge))
+    best = heads.validated(lean) if one_standard_error else _weakened(heads, cells, grid, judge)
+    return heads.selection(best, lean)
 
 
 def _known(
@@ -213,7 +215,7 @@ class _Heads:
         trials = validate(Foldwise(self.folds, parts), self.judge, self.forms)
         return _Validated(cell, tuple(choices), of_all, trials, choose(trials, self.judge.sign))
 
-    def selection(self, best: _Validated) -> Selection:
+    def selection(self, best: _Validated, lean: Cell) -> Selection:
         """The head of a validated cell, refitted on all rows with the features that all rows choose."""
         cell, design, of_all = best.cell, self.designs[best.cell.size], best.of_all
         if of_all is None:  # needed at the chosen cell alone
@@ -223,7 +225,6 @@ class _Heads:
         (kept,) = gathered(design, [columns], cell.normalised)
         final = fitter(kept, self.response, self._everything.weights, self.folds)
         solution = refitted(final, self.judge, best.trials, best.chosen)
-        table = tuple(replace(one, chosen=one is cell) for one in self.cells.table)
         return Selection(
             cell.size,
             cell.fraction,
@@ -233,7 +234,7 @@ class _Heads:
             columns,
             scores,
             solution,
-            table,
+            marked(self.cells.table, cell, lean),
             best.choices,
         )
 
@@ -245,7 +246,7 @@ class _Heads:
 def _weakened(heads: _Heads, cells: Cells, grid: Grid, judge: Judge) -> _Validated:
     """The best cell, validated; that of a weaker penalty where its head is better."""
     best = heads.validated(cells.best)
-    for weak in grid.below(best.cell) if cells.weakens else ():
+    for weak in grid.below(best.cell) if cells.few is None else ():
         now = heads.validated(best_of(cells.judged(best.cell.size, weak), judge.sign))
         if judge.sign * (now.chosen.score - best.chosen.score) <= TIE:
             break

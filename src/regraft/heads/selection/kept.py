@@ -8,8 +8,8 @@ final head on these.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -19,7 +19,20 @@ from regraft.errors import SolverError
 from regraft.heads.readout import Solution
 from regraft.linear import FeatureDesign, Matrix, UnitRows, columns_of
 
-__all__ = ["FRACTIONS", "WEAKER", "WIDER", "Cell", "Selection", "keep", "kept_count", "kept_design", "ranking"]
+__all__ = [
+    "FRACTIONS",
+    "TIE",
+    "WEAKER",
+    "WIDER",
+    "Cell",
+    "Selection",
+    "keep",
+    "kept_count",
+    "kept_design",
+    "leanest",
+    "marked",
+    "ranking",
+]
 
 #: The fractions F of the paper's grid.
 FRACTIONS: tuple[float, ...] = (0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2)
@@ -29,6 +42,9 @@ WIDER: tuple[float, ...] = (0.5, 1.0)
 
 #: Penalties of the ridge scores beyond the usual 1e-2 and 1e-3, for tasks whose labels show in faint directions.
 WEAKER: tuple[float, ...] = (1e-4, 1e-5)
+
+#: Scores that differ by no more are equal.
+TIE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -46,6 +62,7 @@ class Cell:
         stored_bytes: of the final head (float32 coefficients and intercept) and of what says which features they are.
         chosen: the cell that the final head comes from.
         fold_scores: the scores that ``score`` is the mean of.
+        lean: the one that :func:`leanest` finds.
     """
 
     size: str
@@ -58,6 +75,35 @@ class Cell:
     stored_bytes: int
     chosen: bool = False
     fold_scores: tuple[float, ...] = ()
+    lean: bool = False
+
+
+def leanest(table: Sequence[Cell], sign: float) -> Cell:
+    """The cell of fewest stored bytes within one standard error of the best; of equally small ones the best.
+
+    The one-standard-error rule (Breiman, Friedman, Olshen and Stone, 1984), the error being that of the mean
+    difference of two cells' scores over the k folds, s / √k, for all cells are scored on the same folds.
+
+    Args:
+        table: cells with the scores of their folds.
+        sign: −1 where lower scores are better.
+    """
+    best = max(table, key=lambda cell: (sign * cell.score, -cell.stored_bytes))
+
+    def near(cell: Cell) -> bool:
+        lost = sign * (np.array(best.fold_scores) - np.array(cell.fold_scores))
+        error = lost.std(ddof=1) / math.sqrt(len(lost)) if len(lost) > 1 else 0.0
+        return bool(lost.mean() <= error + TIE)
+
+    return min(
+        (cell for cell in table if near(cell)),
+        key=lambda cell: (cell.stored_bytes, -sign * cell.score, -cell.strength, not cell.normalised),
+    )
+
+
+def marked(table: Sequence[Cell], chosen: Cell, lean: Cell) -> tuple[Cell, ...]:
+    """The table with these two cells named."""
+    return tuple(replace(cell, chosen=cell is chosen, lean=cell is lean) for cell in table)
 
 
 @dataclass(frozen=True, eq=False)

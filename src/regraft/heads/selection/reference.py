@@ -7,7 +7,7 @@ time. Nothing here converges, and nothing claims to: the exact group lasso at th
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any
 
@@ -22,12 +22,15 @@ from regraft.heads.search import Judge
 from regraft.heads.selection.adam import Trained
 from regraft.heads.selection.kept import (
     FRACTIONS,
+    TIE,
     Cell,
     Selection,
     by_block,
     keep,
     kept_count,
     kept_design,
+    leanest,
+    marked,
 )
 from regraft.heads.selection.packing import stored_bytes
 from regraft.heads.selection.reference_scores import STRENGTHS, Part, check_grid, dense, feature_norms
@@ -43,7 +46,6 @@ __all__ = ["RATES", "STEPS", "ReferenceCell", "select_reference"]
 STEPS: tuple[int, ...] = (500, 5000)
 RATES: tuple[float, ...] = (0.1, 0.01)
 _CONVERGED = 1e-3
-_TIE = 1e-12
 
 Progress = Callable[[int, int], None]
 
@@ -241,16 +243,19 @@ def _judged(judge: Judge, size: str, design: FeatureDesign, grid: _Grid, logits:
     for (steps, rate, strength, fraction), trial in zip(described, trials):
         count = kept_count(design.width, fraction)
         room = stored_bytes(count, design.n_outputs, design.width)
-        error = trial.standard_error
+        error, parts = trial.standard_error, trial.fold_scores
         cells.append(
-            ReferenceCell(size, strength, fraction, True, trial.score, error, count, room, steps=steps, rate=rate)
-        )
+            ReferenceCell(
+                size, strength, fraction, True, trial.score, error, count, room,
+                fold_scores=parts, steps=steps, rate=rate,
+            )
+        )  # fmt: skip
     return cells
 
 
 def _choose(table: Sequence[ReferenceCell], sign: float) -> ReferenceCell:
     top = max(sign * cell.score for cell in table)
-    tied = [cell for cell in table if sign * cell.score >= top - _TIE]
+    tied = [cell for cell in table if sign * cell.score >= top - TIE]
     return min(tied, key=lambda cell: (cell.stored_bytes, -cell.strength, cell.steps, cell.rate))
 
 
@@ -289,7 +294,7 @@ def _finish(
         for c in table
     )  # fmt: skip
     solution = Solution(readout, _status(head, model, cell), candidates, out_of_fold)
-    cells = tuple(replace(c, chosen=c is cell) for c in table)
+    cells = marked(table, cell, leanest(table, judge.sign))
     folds = tuple(by_block(index, design.widths) for index in by_fold)
     return Selection(cell.size, cell.fraction, cell.strength, "adam", True, columns, named, solution, cells, folds)
 
