@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
+import itertools
+import re
+from pathlib import Path
+
 import pytest
 
+import regraft.graft
 from regraft.errors import RecipeError
-from regraft.graft import METHODS, Features, Recipe, Select, Solve, Train
+from regraft.graft import METHODS, Features, Probe, Recipe, Select, SetHead, Solve, Train
 from regraft.graft.recipe import find_recipe
 
 
@@ -78,6 +84,23 @@ def test_strengths_that_no_head_would_try_are_refused():
         Recipe("named", "", (*chosen, Solve(("ridge",), strengths=(0.5,))))
     refit = Recipe("refit", "", (*chosen, Solve(), Train(), Features(), Solve(strengths=(0.5,))))
     assert refit.refit[1].strengths == (0.5,)  # on all features, where they are tried
+
+
+@pytest.mark.parametrize("stage", [Select(), SetHead(), Probe(0)])
+def test_what_a_refitted_head_would_leave_aside_is_refused(stage):
+    solved = (Features(), Solve(), Train(), Features())
+    with pytest.raises(RecipeError, match=rf"after a training reads all features.*got {type(stage).__name__}"):
+        Recipe("refit", "", (*solved, stage, Solve()))
+
+
+def test_the_documented_stages_are_exported():
+    lines = (Path(__file__).parents[2] / "docs" / "api.md").read_text(encoding="utf-8").splitlines()
+    begin = lines.index("| stage | does |") + 2
+    rows = itertools.takewhile(lambda line: line.startswith("|"), lines[begin:])
+    named = [name for row in rows for name in re.findall(r"`(\w+)\(", row.split(" | ")[0])]
+    assert {"Select", "Posterior", "Train"} < set(named)
+    for name in named:
+        assert dataclasses.is_dataclass(getattr(regraft.graft, name))
 
 
 def test_selection_needs_features_first():

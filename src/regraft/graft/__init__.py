@@ -22,6 +22,7 @@ from regraft.graft.stages.changes import Changes
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, TrainConfig, Tuning
 from regraft.graft.stages.features import Features, Select, Solve
 from regraft.graft.stages.gradient import Gradients, SetHead
+from regraft.graft.stages.posterior import Posterior
 from regraft.graft.stages.training import Probe, Reinitialise, Train
 from regraft.graft.team import Team, joined
 from regraft.graft.view import View
@@ -39,6 +40,7 @@ __all__ = [
     "Loop",
     "Optimiser",
     "Options",
+    "Posterior",
     "Prediction",
     "Probe",
     "Problem",

@@ -66,6 +66,14 @@ class Recipe:
                 expected="a Solve stage",
                 do="end the recipe with Solve()",
             )
+        late = [] if self.train is None else self.stages[self.stages.index(self.train) + 1 :]
+        if strange := [type(stage).__name__ for stage in late if not isinstance(stage, Features | Solve)]:
+            raise RecipeError(
+                f"recipe {self.name!r}: a head that is solved after a training reads all features as they are",
+                expected="Features and Solve after Train, or nothing",
+                got=", ".join(strange),
+                do=f"leave {strange[0]} out, or put it before Train",
+            )
         if any(solve.penalty != "l2" for solve in self.solves) and (self.select or self.gradients):
             raise RecipeError(
                 f"recipe {self.name!r} has a sparse penalty beside {'chosen' if self.select else 'gradient'} features",

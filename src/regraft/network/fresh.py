@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-from regraft.errors import ModelError
+from regraft.errors import ModelError, RegraftError
+from regraft.network.load import load
 from regraft.network.network import Network
 
 __all__ = ["reinitialised", "settled"]
 
 
 def reinitialised(network: Network, seed: int, parts: Sequence[str] | None = None) -> Network:
-    """The network with the weights of some of its modules drawn anew by their own ``reset_parameters``.
+    """The network with the weights of some of its modules drawn anew, by their own ``reset_parameters``.
 
-    The draws are a function of the seed and the architecture. Running statistics begin anew too.
+    Weights that a module holds without that (class tokens, position tables, layer scales) are those of the same
+    architecture loaded by the network's name with random weights. The draws are a function of the seed and the
+    architecture. Running statistics begin anew too.
 
     Args:
         network: stays as it is.
@@ -27,31 +31,45 @@ def reinitialised(network: Network, seed: int, parts: Sequence[str] | None = Non
             if ``None``.
 
     Raises:
-        ModelError: a path is none of this network's, or a module holds weights without saying how to draw them.
+        ModelError: a path is none of this network's, or a module holds weights without saying how to draw them and
+            the network's name does not lead to its architecture.
     """
     module = copy.deepcopy(network.module)
     held = dict(module.named_modules())
     for path in parts or ():
         if path not in held:
             raise ModelError(f"{network.name} has no module {path!r}", do="choose among `network.blocks`")
+    bare: dict[str, nn.Module] = {}
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)
         for path, part in held.items():
             if parts is not None and not any(path == p or path.startswith(f"{p}.") for p in parts):
                 continue
-            own = [name for name, value in part.named_parameters(recurse=False) if value is not None]
             reset = getattr(part, "reset_parameters", None)
             if callable(reset):
                 reset()
-            elif own:
-                raise ModelError(
-                    f"{network.name} cannot be given random weights: {path or 'its root'} ({type(part).__name__}) "
-                    "has no reset_parameters",
-                    got=f"its weight {own[0]!r}",
-                    do="load it with random weights from its own library instead",
-                )
+            else:
+                own = (name for name, _ in part.named_parameters(recurse=False))
+                bare |= {f"{path}.{name}" if path else name: part for name in own}
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
-    return network.with_params(tensors)
+    bare = {name: part for name, part in bare.items() if name in tensors}  # a tied one is drawn where it is named first
+    return network.with_params({**tensors, **(_loaded_anew(network, seed, bare) if bare else {})})
+
+
+def _loaded_anew(network: Network, seed: int, bare: Mapping[str, nn.Module]) -> dict[str, Tensor]:
+    """Weights of these names and shapes from the architecture that the network's name stands for."""
+    with contextlib.suppress(RegraftError):
+        for head in (True, False):
+            params = load(network.name, head=head, random=seed).params
+            if all(name in params and params[name].shape == network.params[name].shape for name in bare):
+                return {name: params[name].to(network.device) for name in bare}
+    name, part = next(iter(bare.items()))
+    raise ModelError(
+        f"{network.name} cannot be given random weights: {name.rpartition('.')[0] or 'its root'} "
+        f"({type(part).__name__}) has no reset_parameters, and {network.name} leads to no such architecture",
+        got=f"its weight {name.rpartition('.')[2]!r}",
+        do="give the module a method reset_parameters that draws them",
+    )
 
 
 def settled(network: Network, batches: Iterable[Any]) -> Network:

@@ -21,7 +21,7 @@ from regraft.graft.training.grafted import Grafted
 from regraft.graft.view import View
 from regraft.heads import Readout
 from regraft.linear import Blocks, Dense
-from regraft.network import load, reinitialised
+from regraft.network import from_module, load, reinitialised
 
 CONFIG = TrainConfig(steps=4, batch_size=6, optimiser=Optimiser(lr=1e-2, weight_decay=0.0, layer_decay=0.8))
 
@@ -82,15 +82,27 @@ def test_all_its_layers_can_be_trained_through(network):
     assert len(reached) > len(network.params) / 2
 
 
-def test_weights_can_be_drawn_anew_or_it_is_said_why_not(network):
+def test_weights_can_be_drawn_anew(network):
+    """Class tokens, position tables and layer scales too, which no module of their own draws."""
+    fresh = reinitialised(network, 3)
+    assert fresh.fingerprint == reinitialised(network, 3).fingerprint != reinitialised(network, 4).fingerprint
+    assert fresh.forward(fresh.example(2)).isfinite().all()
+    top = network.blocks[-1]
+    part = reinitialised(network, 3, [top])
+    for name, value in network.params.items():
+        if not name.startswith(f"{top}."):
+            assert torch.equal(part.params[name], value)
+    assert any(not torch.equal(part.params[name], value) for name, value in network.params.items())
+
+
+def test_weights_that_nothing_draws_are_refused(network):
     lacking = [
         part for part in network.module.modules()
         if list(part.parameters(recurse=False)) and not hasattr(part, "reset_parameters")
     ]  # fmt: skip
-    if lacking:  # class tokens, position tables, layer scales
-        with pytest.raises(ModelError, match="has no reset_parameters"):
-            reinitialised(network, 3)
-        return
-    fresh = reinitialised(network, 3)
-    assert fresh.fingerprint == reinitialised(network, 3).fingerprint != reinitialised(network, 4).fingerprint
-    assert fresh.forward(fresh.example(2)).isfinite().all()
+    alone = from_module(network.module, network.preprocess, name="mine")
+    if lacking:
+        with pytest.raises(ModelError, match="has no reset_parameters, and mine leads to no such architecture"):
+            reinitialised(alone, 3)
+    else:
+        assert reinitialised(alone, 3).fingerprint != alone.fingerprint
