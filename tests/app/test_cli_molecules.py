@@ -16,6 +16,7 @@ from regraft.network.loaders import bundled
 from regraft.network.molecule import MoleculePreprocess
 
 pytest.importorskip("rdkit", reason="needs the extra: pip install 'regraft[graph]'")
+from rdkit.Chem import CanonSmiles
 
 TARGETS = ("NR-acid", "NR-ring", "SR-long")
 
@@ -38,13 +39,14 @@ def gcn(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def assays(tmp_path_factory):
-    """120 rows of 60 molecules, each there twice; every ninth label is not known."""
+    """120 rows of 60 molecules, each written in two ways; every ninth label is not known."""
     rows = []
     for size in range(1, 16):
         for acid in (0, 1):
             for ring in (0, 1):
                 smiles = "C" * size + ("c1ccccc1" if ring else "") + ("C(=O)O" if acid else "N")
-                rows += [[smiles, acid, ring, int(size > 7)]] * 2
+                same = ("OC(=O)" if acid else "N") + ("c1ccccc1" if ring else "") + "C" * size
+                rows += [[way, acid, ring, int(size > 7)] for way in (smiles, same)]
     order = np.random.default_rng(0).permutation(len(rows))
     path = tmp_path_factory.mktemp("data") / "assays.csv"
     with path.open("w", newline="") as stream:
@@ -57,7 +59,7 @@ def assays(tmp_path_factory):
     return path
 
 
-TASK = ("--label", "NR-*", "--label", "SR-*", "--group", "smiles", "--metric", "roc-auc", "--folds", "3")
+TASK = ("--label", "NR-*", "--label", "SR-*", "--metric", "roc-auc", "--folds", "3")
 SHORT = ("--tau", "2", "--steps", "30", "--lr", "0.05")
 
 
@@ -75,7 +77,10 @@ def test_adapt_and_predict(regraft, gcn, assays, tmp_path, method, more):
     assert done["task"]["classes"] == list(TARGETS)
     assert done["scores"]["validation"]["metric"] == "roc-auc"
     assert done["scores"]["validation"]["value"] > 0.6
-    smiles = {f"row {row}": line["smiles"] for row, line in enumerate(csv.DictReader(assays.open()))}
+    (found,) = [item for item in done["findings"] if item["code"] == "rows-kept-together"]
+    assert found["value"] == 60
+    lines = enumerate(csv.DictReader(assays.open()))
+    smiles = {f"row {row}": CanonSmiles(line["smiles"]) for row, line in lines}
     folds = defaultdict(set)
     with (tmp_path / "run" / "predictions.csv").open() as stream:
         for line in csv.DictReader(stream):

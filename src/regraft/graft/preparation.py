@@ -12,6 +12,7 @@ from regraft.data import NO_LABEL, Manifest, check_target, checked, image_size, 
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, Store, find, map_plan, plan, sweep, whole_images
 from regraft.graft.adapted import check_modality, readable
+from regraft.graft.alike import together
 from regraft.graft.options import Options, check_options, choose_metric
 from regraft.graft.protocol import check_protocol
 from regraft.graft.recipe import METHODS, Recipe, find_recipe
@@ -96,6 +97,9 @@ def prepare(
         network = network.to(device)
         check_modality(network, manifest)
         manifest = readable(network, manifest, options.skip_bad)
+        if (kept := together(network.preprocess, manifest)) is not manifest:
+            manifest = kept
+            check_protocol(manifest, metric, options.folds, options.seed, dear=recipe.train is not None)
         origin = None
         if recipe.fresh is not None:
             origin, network = network, _anew(network, recipe.fresh, options.seed)

@@ -84,6 +84,11 @@ class MoleculePreprocess(Preprocess):
             return error.what
         return ""
 
+    def canonical(self, raw: str) -> str | None:
+        """RDKit's canonical SMILES, the same for every way of writing the molecule."""
+        chemistry = _rdkit()
+        return str(chemistry.Chem.CanonSmiles(str(raw)))
+
     def length(self, raw: str) -> int:
         """In characters, which atoms follow closely enough to choose a molecule's neighbours by."""
         return len(raw)

@@ -58,6 +58,10 @@ class Preprocess(ABC):
         """Why a strict preprocessing cannot read this input; empty where it can."""
         return ""
 
+    def canonical(self, raw: Any) -> str | None:
+        """The one way of writing an input that can be written in several; ``None`` where it cannot."""
+        return None
+
     def shortened(self, raws: Sequence[Any]) -> list[int]:
         """Which of the raw inputs are longer than what the network reads of a row: it does not see their ends."""
         return []

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from regraft.data import duplicates
+from regraft.graft.alike import written
 from regraft.graft.evidence.context import Context
 from regraft.record import Finding, counted
 
@@ -59,6 +61,24 @@ def _repeated(context: Context) -> Iterator[Finding]:
             "inputs",
             detail="Copies of one input can fall into different folds: " + _few(context, within),
             advice="Remove the copies, or name a column with --group so that no fold separates them.",
+        )
+
+
+def _together(context: Context) -> Iterator[Finding]:
+    """Rows that were grouped without being told, for they are one input."""
+    manifest = context.manifest
+    if context.preprocess is None or manifest.groups is None:
+        return
+    if manifest.groups == written(context.preprocess, manifest):
+        repeated = [name for name, count in Counter(manifest.groups).items() if count > 1]
+        yield Finding(
+            "rows-kept-together",
+            f"{counted(len(repeated), 'input stands', 'inputs stand')} in several rows, written in one way or another; "
+            "no split or fold separates them.",
+            "info",
+            len(repeated),
+            "inputs",
+            detail="Such as " + ", ".join(repeated[:5]) + ". Another --group would take the place of this one.",
         )
 
 
@@ -168,4 +188,4 @@ def _frames(context: Context) -> Iterator[Finding]:
         )
 
 
-DATA_CHECKS = (_repeated, _left_out, _shortened, _classes, _one_valued, _frames)
+DATA_CHECKS = (_repeated, _together, _left_out, _shortened, _classes, _one_valued, _frames)
