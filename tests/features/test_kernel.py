@@ -133,6 +133,14 @@ def test_little_memory_means_more_passes_and_the_same_kernel(name: str, form: st
     assert seen[-1][0] == seen[-1][1] > tangent.n_rows
 
 
+@pytest.mark.parametrize("form", ["full", "per-output", "shared"])
+def test_kernels_in_single_precision_are_symmetric_to_the_last_bit(form: str) -> None:
+    network = toy_network()
+    found = ntk(Tangent(network, "*", network.example(40)), form=form)  # type: ignore[arg-type]
+    assert found.dtype == torch.float32
+    assert torch.equal(found, found.mT)
+
+
 def test_tiles_of_a_symmetric_product(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regraft.features.tangent.kernel._TILE", 3)
     for make in (NETWORKS["flat"], NETWORKS["residual"]):

@@ -19,6 +19,8 @@ from scipy.linalg.lapack import dpotrf, dpotri, dpotrs, dtrtrs, spotrf, spotrs, 
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
+from regraft.linear import mirror
+
 __all__ = [
     "add_product",
     "cholesky",
@@ -26,14 +28,11 @@ __all__ = [
     "cholesky_inverse",
     "cholesky_solve",
     "eigen",
-    "mirror",
     "multiply",
     "one_blas_thread",
     "one_torch_thread",
     "triangular_solve",
 ]
-
-_PARTS = 4
 
 
 @contextmanager
@@ -68,30 +67,17 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
         return torch.from_numpy(a.numpy() @ b.numpy())
 
 
-def _parts(rows: int) -> list[slice]:
-    step = max(1, -(-rows // _PARTS))
-    return [slice(start, min(start + step, rows)) for start in range(0, rows, step)]
-
-
 def add_product(out: Tensor, rows: Tensor) -> None:
     """Add X Xᵀ to the upper triangle of ``out`` (N × N, contiguous), for X (N, k) of its dtype, float32 or float64.
 
-    What is below the diagonal is left undefined, for :func:`mirror`. The upper triangle in C order is BLAS's lower one.
+    What is below the diagonal is left undefined, for :func:`regraft.linear.mirror`. The upper triangle in C order is
+    BLAS's lower one.
     """
     syrk = dsyrk if rows.dtype == torch.float64 else ssyrk
     if rows.T.is_contiguous():
         syrk(1.0, rows.numpy(), beta=1.0, c=out.numpy().T, trans=0, lower=1, overwrite_c=1)
     else:
         syrk(1.0, rows.contiguous().numpy().T, beta=1.0, c=out.numpy().T, trans=1, lower=1, overwrite_c=1)
-
-
-def mirror(square: Tensor) -> Tensor:
-    """Copy the upper triangle onto the lower, in place."""
-    for part in _parts(len(square)):
-        square[part.stop :, part] = square[part, part.stop :].T
-        block = square[part, part]
-        block.copy_(block.triu() + block.triu(1).T)
-    return square
 
 
 def cholesky_solve(system: Tensor, right: Tensor) -> Tensor | None:

@@ -27,6 +27,7 @@ from regraft.linear.operator import Identity, Operator, Tagged
 from regraft.linear.quadrature import Density, spectral_density
 from regraft.linear.solve import solve
 from regraft.linear.structured import BlockDiagonal, DenseOperator, DiagonalOperator, KroneckerIdentity
+from regraft.linear.symmetric import mirror
 from regraft.linear.tags import Tag
 from regraft.linear.trace import Estimate, deflated_trace, trace
 
@@ -66,6 +67,7 @@ __all__ = [
     "jacobi",
     "lanczos",
     "log_determinant",
+    "mirror",
     "nystrom",
     "pivoted_cholesky",
     "row_norms",

@@ -20,6 +20,7 @@ from regraft.linear.design import Design, gram_of, join_of, rows_of, scale_of, t
 from regraft.linear.matrix import Matrix, Scaled, Taken
 from regraft.linear.operator import Operator
 from regraft.linear.structured import DenseOperator, KroneckerIdentity
+from regraft.linear.symmetric import mirror
 from regraft.linear.tags import Tag
 
 __all__ = ["FeatureDesign"]
@@ -145,7 +146,7 @@ class FeatureDesign(Design):
                     out[here, there].addmm_(left, fetch(there).T)
             # Row i of a layer with a bad number spoils K_ii, so the diagonal tells, for N reads.
             _finite(out.diagonal(), name)
-        _mirror(out)
+        mirror(out)
         return out
 
     def knowing(self, kernel: Tensor) -> FeatureDesign:
@@ -206,7 +207,7 @@ class FeatureDesign(Design):
             left = chunk if weights is None else chunk * weights[part, None].to(chunk)
             out.addmm_(left.T, chunk)
         _finite(out.diagonal(), "any layer")
-        _mirror(out)
+        mirror(out)
         return out
 
     def _tiles(self, name: str, dtype: torch.dtype) -> tuple[int, Callable[[slice], Tensor]]:
@@ -236,17 +237,6 @@ def _finite(values: Tensor, name: str) -> None:
             got=f"NaN or infinity from entry {row} on",
             do="look at that input, or store the features in float32 and normalise the rows",
         )
-
-
-def _mirror(square: Tensor) -> None:
-    """Copy the upper triangle onto the lower, in place, tile by tile."""
-    size = square.shape[0]
-    for start in range(0, size, _TILE):
-        here = slice(start, min(start + _TILE, size))
-        block = square[here, here]
-        block.copy_(torch.triu(block) + torch.triu(block, 1).T)
-        if here.stop < size:
-            square[here.stop :, here] = square[here, here.stop :].T
 
 
 @rows_of.register

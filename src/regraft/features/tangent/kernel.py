@@ -20,6 +20,7 @@ from torch import Tensor
 from regraft.errors import ModelError
 from regraft.features.tangent.feed import Feed
 from regraft.features.tangent.tape import Layer, Seen, Tape
+from regraft.linear import mirror
 
 __all__ = ["Form", "Outer", "Side", "check_form", "kernel_between", "outer_layers"]
 
@@ -177,19 +178,11 @@ def _groups(layers: Sequence[Layer], sides: Sequence[Side], memory: int) -> list
 
 
 def _add_product(total: Tensor, left: Tensor, right: Tensor, symmetric: bool, factor: float = 1.0) -> None:
-    """total += factor · L Rᵀ; of a symmetric one the tiles below the diagonal are left for :func:`_mirror`."""
+    """total += factor · L Rᵀ; of a symmetric one the tiles below the diagonal are left out, for :func:`mirror`."""
     step = _TILE if symmetric else max(1, len(left))
     for start in range(0, len(left), step):
         first = start if symmetric else 0
         total[start : start + step, first:].addmm_(left[start : start + step], right[first:].T, alpha=factor)
-
-
-def _mirror(total: Tensor) -> None:
-    """The tiles below the diagonal from those above it."""
-    for matrix in total if total.ndim == 3 else [total]:
-        for start in range(0, len(matrix), _TILE):
-            stop = start + _TILE
-            matrix[stop:, start:stop] = matrix[start:stop, stop:].T
 
 
 # ------------------------------------------------------------------------------------------- the kernels
@@ -245,7 +238,8 @@ def kernel_between(
             mine = held[0].pop(part)
             mine.add_to(total, mine if right is None else held[1].pop(part), form)
     if right is None:
-        _mirror(total)
+        for matrix in total if total.ndim == 3 else [total]:
+            mirror(matrix)
     return total
 
 

@@ -138,6 +138,8 @@ def laplace(
     form = form_of(tuple(gram.shape), *values.shape)
     kernel = form.matrix(gram, len(values), len(values), "the kernel matrix of a Gaussian process")
     check_symmetric(kernel)
+    # a factor sees half of the kernel and a product all of it: what rounding makes of the difference stops Newton short
+    kernel = (kernel + kernel.mT) / 2
     centre = torch.zeros_like(values) if mean is None else _same_shape(mean, values, "the mean function")
     problem = _Problem(scale * kernel, form, likelihood, values, centre, None if mask is None else mask.to(values))
     begin = torch.zeros_like(values) if start is None else _same_shape(start, values, "the weights to begin at")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.products import add_product, mirror
+from regraft.heads.products import add_product
 from regraft.heads.readout import Status
 from regraft.heads.response import Response
 from regraft.heads.selection.panel import Panel, check_gram
@@ -22,7 +22,7 @@ from regraft.heads.sparse.path import check_loss
 from regraft.heads.sparse.penalty import PENALTIES
 from regraft.heads.sparse.problem import data_term, only_class
 from regraft.heads.sparse.solve import SparsePath
-from regraft.linear import Dense, FeatureDesign
+from regraft.linear import Dense, FeatureDesign, mirror
 
 __all__ = ["ExactGroupLasso", "LayerGroups"]
 

@@ -16,9 +16,9 @@ from torch import Tensor
 from regraft.heads.l2.dual import weight_patterns
 from regraft.heads.l2.model import check_finite
 from regraft.heads.l2.primal import primal_scale, solve_normal
-from regraft.heads.products import add_product, mirror, multiply
+from regraft.heads.products import add_product, multiply
 from regraft.heads.selection.fold_tasks import FoldTask
-from regraft.linear import FeatureDesign
+from regraft.linear import FeatureDesign, mirror
 
 __all__ = ["single_pattern", "tall_scores"]
 
