@@ -8,7 +8,7 @@ import torch
 from scipy import stats
 
 from regraft.errors import DataError
-from regraft.heads import Response, measure, paired_error, score, wilson
+from regraft.heads import Response, calibrated_range, ece, measure, paired_error, score, wilson
 from regraft.heads.intervals import mean_of_proportions
 from regraft.record import Score
 
@@ -248,15 +248,39 @@ def test_the_error_of_a_paired_difference_is_that_of_the_rows_differences():
     assert paired_error("accuracy", response, one, two, groups=every) == pytest.approx(grouped, rel=0.1)
 
 
-def test_an_interval_holds_its_estimate_though_resamples_are_biased() -> None:
-    """Of rows that are right as often as they say the calibration error is 0, of most resamples of them above it."""
-    counts = {0.6: (3, 5), 0.75: (3, 4), 0.9: (9, 10)}  # right, of rows, in bins of their own
-    confidence = np.concatenate([np.full(rows, said) for said, (_, rows) in counts.items()])
-    y = np.concatenate([np.arange(rows) < right for right, rows in counts.values()]).astype(int)
-    got = measure("ece", binary(y), np.stack([1 - confidence, confidence], 1))
-    assert got.value == pytest.approx(0, abs=1e-12)
-    assert got.low == got.value
-    assert got.high > 0.1
+def stated(confidence, right):
+    """Binary rows whose second class is named with this confidence, and whether it is right."""
+    return binary(np.asarray(right, int)), np.stack([1 - confidence, confidence], 1)
+
+
+@pytest.mark.parametrize("size", [1, 5])
+def test_the_error_of_calibrated_probabilities_lies_in_their_range(size) -> None:
+    """In 95 % of draws, with rows of one group all right or all wrong too; probabilities too sure lie beyond."""
+    inside, beyond, count = 0, 0, 300
+    for seed in range(count):
+        random = np.random.default_rng(seed)
+        confidence = np.repeat(random.uniform(0.5, 1.0, 250), size)
+        right = np.repeat(random.random(250), size) < confidence
+        groups = None if size == 1 else np.repeat(np.arange(250), size)
+        response, probabilities = stated(confidence, right)
+        low, high = calibrated_range(response, probabilities, groups, seed)
+        inside += low <= ece(response, probabilities) <= high
+        sure = (1 + confidence) / 2
+        response, probabilities = stated(sure, right)
+        beyond += ece(response, probabilities) > calibrated_range(response, probabilities, groups, seed)[1]
+    assert 0.92 <= inside / count <= 0.98
+    assert beyond / count > 0.95
+
+
+def test_the_calibration_error_has_no_interval_but_says_what_chance_gives() -> None:
+    random = np.random.default_rng(0)
+    confidence = random.uniform(0.5, 1.0, 250)
+    response, probabilities = stated(confidence, random.random(250) < confidence)
+    got, (low, high) = measure("ece", response, probabilities), calibrated_range(response, probabilities)
+    assert np.isnan([got.low, got.high]).all()
+    assert got.interval == got.spread == f"unknown: calibrated probabilities give {low:.4f} to {high:.4f} here"
+    one = measure("ece", *stated(np.array([0.7]), [1]))
+    assert one.interval == "unknown: one row"
 
 
 def test_copies_of_a_row_in_its_group_tell_nothing_of_a_difference() -> None:

@@ -1,4 +1,4 @@
-"""Rows that are one input written in several ways, as a molecule is by its SMILES: no split may separate them."""
+"""Rows that are one input, copied or (as a molecule by its SMILES) written in another way: no fold may part them."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from dataclasses import replace
 from regraft.data import Manifest
 from regraft.network.preprocess import Preprocess
 
-__all__ = ["together", "written"]
+__all__ = ["contents", "together"]
 
 
 def together(preprocess: Preprocess, manifest: Manifest) -> Manifest:
     """The rows with those in one group that are one input.
 
-    The rows as they are where they have groups of their own, where an input can be written in one way alone, or where
-    none occurs twice.
+    The rows as they are where they have groups of their own, or where no input occurs twice.
     """
-    names = written(preprocess, manifest) if manifest.groups is None else ()
+    if manifest.groups is not None:
+        return manifest
+    names = contents(preprocess, manifest)
     return replace(manifest, groups=names) if len(set(names)) < len(names) else manifest
 
 
-def written(preprocess: Preprocess, manifest: Manifest) -> tuple[str, ...]:
-    """The canonical way of writing each input; empty where there is none."""
+def contents(preprocess: Preprocess | None, manifest: Manifest) -> tuple[str, ...]:
+    """What tells inputs apart: the canonical way of writing each, or where there is none the hash of its bytes."""
     found = []
     for row in range(len(manifest)):
-        name = preprocess.canonical(manifest.inputs.read(row))
+        name = None if preprocess is None else preprocess.canonical(manifest.inputs.read(row))
         if name is None:
-            return ()
+            return tuple(manifest.hashes)
         found.append(name)
     return tuple(found)

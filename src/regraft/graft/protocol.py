@@ -27,7 +27,7 @@ from torch import Tensor
 from regraft.data import Manifest, Target, check_target, folds, holdout
 from regraft.errors import DataError
 from regraft.graft.problem import Head, Predicted, Problem, Task
-from regraft.heads import WITH_SPREAD, Response, measure, score
+from regraft.heads import WITH_SPREAD, Response, calibrated_range, measure, score
 from regraft.record import Score
 
 __all__ = ["Evaluation", "Scored", "check_protocol", "evaluate"]
@@ -53,6 +53,7 @@ class Scored:
         others: further metrics on the same rows.
         undefined: further metrics that these rows leave undefined, each with why.
         spread: ``(n, C)``, the deviations of numbers about their predictions, where the head knows them.
+        calibrated: the range of the calibration error that calibrated probabilities would have on these rows.
     """
 
     part: str
@@ -64,6 +65,7 @@ class Scored:
     others: tuple[Score, ...]
     undefined: tuple[tuple[str, str], ...] = ()
     spread: Tensor | None = None
+    calibrated: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -321,7 +323,11 @@ def _scored(
             measure(name, response, pairs, groups=groups, seed=task.seed, protocol=protocol) for name in WITH_SPREAD
         ]
     ids = np.full(len(rows), -1) if fold is None else fold
-    return Scored(part, rows, ids, probabilities, response, headline, tuple(others), tuple(undefined), spread)
+    known = any(score.metric == "ece" for score in others)
+    calibrated = calibrated_range(response, probabilities, groups, task.seed) if known else None
+    return Scored(
+        part, rows, ids, probabilities, response, headline, tuple(others), tuple(undefined), spread, calibrated
+    )
 
 
 def _score_or_nan(metric: str, response: Response, probabilities: Tensor, rows: Tensor) -> float:

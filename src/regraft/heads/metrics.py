@@ -161,6 +161,14 @@ def confidences(response: Response, probabilities: Array) -> tuple[Array, Array,
     return rows, probabilities[rows, top], (top == codes[rows]).astype(float)
 
 
+def calibration_gaps(response: Response, probabilities: Array, bins: int = 15) -> tuple[Array, int]:
+    """Σ (hit − confidence) of each row in each bin, (N, bins), and how many confidences there are in all."""
+    rows, confidence, hit = confidences(response, probabilities)
+    gaps = np.zeros((len(probabilities), bins))  # by row first: a multilabel row has several labels
+    np.add.at(gaps, (rows, bin_of(confidence, bins)), hit - confidence)
+    return gaps, len(rows)
+
+
 def bin_of(confidence: Array, bins: int) -> Array:
     """Index of the bin ((b/bins, (b+1)/bins], the first closed at 0) of each confidence."""
     return np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
@@ -348,10 +356,9 @@ def _brier(response: Response, values: Array, weights: Array) -> Array:
 
 
 def _ece(response: Response, values: Array, weights: Array, bins: int = 15) -> Array:
-    rows, confidence, hit = confidences(response, values)
-    gaps = np.zeros((len(values), bins))  # by row first: a multilabel row has several labels
-    np.add.at(gaps, (rows, bin_of(confidence, bins)), hit - confidence)
-    return np.abs(weights @ gaps).sum(1) / (weights @ np.bincount(rows, minlength=len(values)))
+    gaps, _ = calibration_gaps(response, values, bins)
+    counts = np.bincount(confidences(response, values)[0], minlength=len(values))
+    return np.abs(weights @ gaps).sum(1) / (weights @ counts)
 
 
 _FUNCTIONS: dict[str, Callable[[Response, Array, Array], Array]] = {

@@ -151,7 +151,10 @@ def findings() -> tuple[Finding, ...]:
             advice="Use larger originals if you have them.",
         ),
         Finding(
-            "groups-absent", "No group column was named", "info", detail="Rows were split as if they were independent."
+            "images-taken-for-independent",
+            "No group column was named",
+            "info",
+            detail="Rows were taken for independent.",
         ),
         Finding(
             "class-balance",

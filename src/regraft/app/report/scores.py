@@ -95,7 +95,7 @@ def _card(score: Score, baseline: float | None = None) -> Card | None:
         label=shown.label,
         value=shown.write(value),
         interval=spread + unit,
-        how=read.text(score.interval).replace("wilson", "Wilson") if spread else "",
+        how=_how(read.text(score.interval)),
         better={"higher": "higher is better", "lower": "lower is better"}.get(shown.better, ""),
         meaning=shown.meaning,
         bar=_bar(shown, value, low, high, folds, baseline),
@@ -106,6 +106,11 @@ def _card(score: Score, baseline: float | None = None) -> Card | None:
         ),
         baseline="" if baseline is None else shown.write(baseline),
     )
+
+
+def _how(interval: str) -> str:
+    """How an interval was made, or why there is none."""
+    return interval.removeprefix("unknown: ").replace("wilson", "Wilson")
 
 
 def _bar(

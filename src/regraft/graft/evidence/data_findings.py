@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from regraft.data import duplicates
-from regraft.graft.alike import written
+from regraft.graft.alike import contents
 from regraft.graft.evidence.context import Context
 from regraft.record import Finding, counted
 
@@ -19,7 +19,8 @@ _IMBALANCE = 10.0
 
 
 def _repeated(context: Context) -> Iterator[Finding]:
-    seen = duplicates(context.manifest)
+    manifest = context.manifest
+    seen = duplicates(manifest)
     if seen["across"]:
         yield Finding(
             "duplicate-rows-across-splits",
@@ -30,7 +31,8 @@ def _repeated(context: Context) -> Iterator[Finding]:
             detail="The same bytes are in training rows and in rows that score: " + _few(context, seen["across"]),
             advice="Remove them from the training part: they make the score look better than it is.",
         )
-    if seen["crossing_groups"]:
+    copied = manifest.groups is not None and manifest.groups == contents(context.preprocess, manifest)
+    if seen["crossing_groups"] and not (copied and seen["across"]):
         groups = seen["crossing_groups"]
         yield Finding(
             "groups-across-splits",
@@ -51,34 +53,25 @@ def _repeated(context: Context) -> Iterator[Finding]:
             detail="Identical bytes, different labels: " + _few(context, seen["conflicting"]),
             advice="Look at them and keep the right label.",
         )
-    within = [rows for part in seen["within"].values() for rows in part]
-    if within and context.manifest.groups is None:
-        yield Finding(
-            "groups-absent",
-            f"{counted(len(within), 'input is', 'inputs are')} repeated within a split, and no group column was given.",
-            "advice",
-            len(within),
-            "inputs",
-            detail="Copies of one input can fall into different folds: " + _few(context, within),
-            advice="Remove the copies, or name a column with --group so that no fold separates them.",
-        )
+    if copied:
+        yield from _kept_together(context)
 
 
-def _together(context: Context) -> Iterator[Finding]:
-    """Rows that were grouped without being told, for they are one input."""
-    manifest = context.manifest
-    if context.preprocess is None or manifest.groups is None:
-        return
-    if manifest.groups == written(context.preprocess, manifest):
-        repeated = [name for name, count in Counter(manifest.groups).items() if count > 1]
+def _kept_together(context: Context) -> Iterator[Finding]:
+    """Copies within a split, which were grouped without being told."""
+    manifest, rows_of = context.manifest, defaultdict[tuple[str, str], list[int]](list)
+    for row, place in enumerate(zip(manifest.split, manifest.groups or ())):
+        rows_of[place].append(row)
+    repeated = [rows for rows in rows_of.values() if len(rows) > 1]
+    if repeated:
         yield Finding(
             "rows-kept-together",
-            f"{counted(len(repeated), 'input stands', 'inputs stand')} in several rows, written in one way or another; "
-            "no split or fold separates them.",
+            f"{counted(len(repeated), 'input stands', 'inputs stand')} in several rows; no fold parts them.",
             "info",
             len(repeated),
             "inputs",
-            detail="Such as " + ", ".join(repeated[:5]) + ". Another --group would take the place of this one.",
+            detail="Copies: " + _few(context, repeated),
+            advice="Remove the copies if they are mistakes: each counts as a row. Groups of your own go by --group.",
         )
 
 
@@ -188,4 +181,4 @@ def _frames(context: Context) -> Iterator[Finding]:
         )
 
 
-DATA_CHECKS = (_repeated, _together, _left_out, _shortened, _classes, _one_valued, _frames)
+DATA_CHECKS = (_repeated, _left_out, _shortened, _classes, _one_valued, _frames)

@@ -128,16 +128,17 @@ def _fit(context: Context) -> Iterator[Finding]:
                 "strength",
                 detail="The grid was widened as far as it goes; beyond it scores hardly change.",
             )
-    ece = next((s for s in context.evaluation.main.others if s.metric == "ece"), None)
-    if ece is not None and ece.low > _POOR_ECE:
+    main = context.evaluation.main
+    ece = next((s for s in main.others if s.metric == "ece"), None)
+    if ece is not None and main.calibrated is not None and ece.value > max(_POOR_ECE, main.calibrated[1]):
         yield Finding(
             "poorly-calibrated",
             f"Stated probabilities are off by {100 * ece.value:.0f} points on average.",
             "warning",
             ece.value,
             "ECE",
-            ece.low,
-            ece.high,
+            detail=f"Calibrated probabilities would seem to be off by {100 * main.calibrated[0]:.0f} to "
+            f"{100 * main.calibrated[1]:.0f} points on so few rows.",
             advice="Do not read the probabilities as error rates. Few labels, wrong ones, and rows unlike the "
             "training rows can be the reason.",
         )

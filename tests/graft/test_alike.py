@@ -1,0 +1,41 @@
+"""Copies of an input stay in one fold, and say so; groups that were given come first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from tests.features.toy import toy_manifest, toy_network
+
+from regraft import adapt
+from regraft.graft import Options
+from regraft.graft.alike import together
+
+
+def copied(rows=60, copies=15):
+    """The first rows stand a second time at the end."""
+    plain = toy_manifest(rows)
+    return plain.take(np.concatenate([np.arange(rows), np.arange(copies)]))
+
+
+def test_copies_of_a_row_are_scored_by_the_fold_of_the_row(tmp_path):
+    manifest = copied()
+    done = adapt(manifest, toy_network(), method="probe", options=Options(cache=tmp_path, folds=3))
+    header, *lines = done.rows
+    fold = {id_: [] for id_ in manifest.ids}
+    for line in lines:
+        told = dict(zip(header, line))
+        fold[told["id"]].append(told["fold"])
+    assert sum(len(found) == 2 for found in fold.values()) == 15
+    assert all(len(set(found)) == 1 for found in fold.values())
+    (found,) = [f for f in done.record.findings if f.code == "rows-kept-together"]
+    assert (found.severity, found.value) == ("info", 15)
+    assert done.score.interval == "bootstrap over groups"
+    assert "groups-across-splits" not in {f.code for f in done.record.findings}
+
+
+def test_rows_without_copies_and_groups_that_were_given_stay_as_they_are():
+    network = toy_network()
+    assert together(network.preprocess, toy_manifest(20)).groups is None
+    named = replace(copied(20, 5), groups=tuple("abcde" * 5))
+    assert together(network.preprocess, named) is named
