@@ -362,8 +362,8 @@ def test_predict_names_all_bad_inputs_or_goes_on_without_them(regraft, adapted, 
     assert err.startswith("regraft: 3 of the inputs cannot be used")
     assert all(str(path) in err for path in bad)
     assert "--skip-bad" in err
-    code, out, _ = regraft("predict", adapted, good, *bad, "--skip-bad")
-    assert code == 0
+    code, out, err = regraft("predict", adapted, good, *bad, "--skip-bad")
+    assert (code, err) == (0, "3 inputs were left out: not readable\n")
     assert [row["id"] for row in csv.DictReader(io.StringIO(out))] == [str(good)]
 
 

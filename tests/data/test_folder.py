@@ -50,6 +50,28 @@ def test_images_in_deeper_folders_belong_to_their_class(tmp_path):
     assert m.target.values.tolist() == [0, 0, 1, 1]
 
 
+def test_parts_in_other_words_are_not_taken_for_classes(tmp_path):
+    root = tree(tmp_path / "p", {"seg_train/a": 2, "seg_train/b": 2, "seg_test/a": 1, "seg_test/b": 1})
+    with pytest.raises(DataError, match=r"seg_test and seg_train seem to be parts.*both hold a, b.*rename them"):
+        scan(root)
+    apart = tree(tmp_path / "q", {"test-tube/left": 1, "test-tube/right": 1, "flask/left": 1, "flask/right": 1})
+    assert scan(apart).target.classes == ("flask", "test-tube")  # one of them alone is no split
+
+
+def test_a_folder_that_cannot_be_read_is_refused(tmp_path, monkeypatch):
+    root = tree(tmp_path / "p", {"a": 2, "b": 2, "c": 2})
+    plain = os.scandir
+
+    def guarded(path):
+        if os.fspath(path).endswith("c"):
+            raise PermissionError(13, "Permission denied", os.fspath(path))
+        return plain(path)
+
+    monkeypatch.setattr(os, "scandir", guarded)
+    with pytest.raises(DataError, match=r"the folder .*c cannot be read; got Permission denied"):
+        scan(root)
+
+
 def test_linked_folders_are_followed_once(tmp_path):
     root = tree(tmp_path / "p", {"a": 2, "b": 2})
     os.symlink(root, root / "a" / "loop")

@@ -30,7 +30,9 @@ def read(*columns, kind=None, names=()) -> Target:
         ([0.0, 1.0, 2.0, float("nan")] * 2, "multiclass", ("0", "1", "2")),
         ([0.5, 1.0, 2.0], "regression", ("c0",)),
         (["0.5", "1e3", "-.2"], "regression", ("c0",)),
-        ([0.0, 1.0, 2.0], "regression", ("c0",)),
+        ([0.0, 1.0, 2.0], "regression", ("c0",)),  # each once
+        ([0.0, 1.0, 2.0] * 2, "multiclass", ("0", "1", "2")),  # as scikit-learn takes them
+        ([0.0, 1.0, 2.5] * 2, "regression", ("c0",)),
         (list(range(30)), "regression", ("c0",)),
         (list(range(30)) * 2, "multiclass", tuple(str(i) for i in range(30))),
         ([value * 7 for value in range(30)] * 2, "regression", ("c0",)),

@@ -226,6 +226,13 @@ def test_is_a_value() -> None:
         RECORD.status = "changed"  # type: ignore[misc]
 
 
+def test_a_score_reads_as_a_sentence():
+    score = Score("accuracy", 0.954, 0.9435, 1 - 1e-16, "wilson", 1200, protocol="test split")
+    assert str(score) == "accuracy 0.9540, 95 % interval 0.9435 to 1.0000 (1,200 rows, test split)"
+    alone = Score("r2", 0.5, float("nan"), float("nan"), "unknown: one row", 1)
+    assert str(alone) == "r2 0.5000, unknown: one row (1 row)"
+
+
 def test_an_unknown_interval_says_why():
     known = Score("accuracy", 0.95, 0.9435, 0.962, "wilson", 100)
     unknown = Score("accuracy", 1.0, math.nan, math.nan, "unknown: one group", 12)

@@ -47,6 +47,7 @@ from regraft.app.options import (
 from regraft.app.results import say_estimate, say_result, summary
 from regraft.app.training_options import with_training
 from regraft.errors import DataError, MissingPathError, RecipeError
+from regraft.record import counted
 
 __all__ = ["register"]
 
@@ -204,6 +205,9 @@ def predict(
             prediction = predict_over_crops(adapted, manifest, crops=crops, **how)
     if output is not None:
         prediction.save(output)
+    left_out = len(manifest) - len(prediction.ids)
+    if left_out and not as_json:
+        say(f"{counted(left_out, 'input was', 'inputs were')} left out: not readable", error=True)
     if as_json:
         paths = {"run": str(run), "predictions": None if output is None else str(output)}
         done = {"verb": "predict", "status": "done", "rows": len(prediction.ids), "paths": paths}

@@ -45,7 +45,9 @@ def _brief(score: Score | None) -> dict[str, Any] | None:
 def say_result(record: Record, weights: Path | str | None = None) -> None:
     """What an adapted model can do, what it cost, what to mind, and where it lies."""
     classes = (
-        "" if record.task["kind"] == "regression" else f", {counted(len(record.task['classes']), 'class', 'classes')}"
+        ", numbers as labels"
+        if record.task["kind"] == "regression"
+        else f", {counted(len(record.task['classes']), 'class', 'classes')}"
     )
     lines = [
         ("adapted", f"{record.model['name']} to {record.data['name']} by {record.method}: {_rows(record)}{classes}")
@@ -53,7 +55,7 @@ def say_result(record: Record, weights: Path | str | None = None) -> None:
     for name in ("test", "validation"):
         if (score := record.scores.get(name)) is not None:
             lines += [
-                (name, f"{score.metric} {score.value:.4f}, 95 % interval {score.spread}"),
+                (name, score.stated),
                 ("", f"{counted(score.rows, 'row')}, {score.protocol}"),
             ]
     spent = f"{_passes(record.total('backbone_passes'))}, {duration(record.total('seconds'))}"

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 from regraft.data.labels import Column
@@ -15,6 +17,9 @@ from regraft.errors import DataError
 
 __all__ = ["find_images", "folder_rows", "part_files"]
 
+_WORD = re.compile(r"[a-z]+")
+_SPLIT = {*PART_NAMES, "eval", "evaluation"}
+
 
 def find_images(root: Path) -> list[tuple[str, ...]]:
     """Paths of all images below ``root`` as tuples of names, sorted.
@@ -23,7 +28,7 @@ def find_images(root: Path) -> list[tuple[str, ...]]:
     """
     found: list[tuple[str, ...]] = []
     seen: set[str] = set()
-    for folder, children, files in os.walk(root, followlinks=True):
+    for folder, children, files in os.walk(root, onerror=_unreadable, followlinks=True):
         real = os.path.realpath(folder)
         if real in seen:  # a link that leads back
             children.clear()
@@ -35,6 +40,13 @@ def find_images(root: Path) -> list[tuple[str, ...]]:
             (*inner, name) for name in files if not name.startswith(".") and name.lower().endswith(IMAGE_SUFFIXES)
         ]
     return sorted(found)
+
+
+def _unreadable(error: OSError) -> None:
+    raise DataError(
+        f"the folder {error.filename} cannot be read", got=error.strerror or type(error).__name__,
+        do="allow reading it, or move it away",
+    )  # fmt: skip
 
 
 def part_files(root: Path) -> list[tuple[str, Path]]:
@@ -111,6 +123,7 @@ def _in_parts(root: Path, paths: Sequence[tuple[str, ...]]) -> bool:
     """Whether the first folders are parts (train, val, test …) and not classes."""
     heads = {path[0] for path in paths if len(path) > 1}
     parts = {head for head in heads if head.lower() in PART_NAMES}
+    _refuse_parts_in_other_words(root, paths, heads - parts)
     if not any(PART_NAMES[head.lower()] == "train" for head in parts):
         return False
     if parts == heads:
@@ -123,6 +136,26 @@ def _in_parts(root: Path, paths: Sequence[tuple[str, ...]]) -> bool:
             do="move the other folders away",
         )
     return False  # "train" is one class among others
+
+
+def _refuse_parts_in_other_words(root: Path, paths: Sequence[tuple[str, ...]], heads: set[str]) -> None:
+    """Refuse folders such as ``seg_train`` and ``seg_test`` that hold the same folders: parts, not classes.
+
+    Raises:
+        DataError: there are such.
+    """
+    inside: dict[str, set[str]] = {}
+    for path in paths:
+        if len(path) > 2 and path[0] in heads and _SPLIT & set(_WORD.findall(path[0].lower())):
+            inside.setdefault(path[0], set()).add(path[1])
+    for first, second in combinations(sorted(inside), 2):
+        if len(inside[first] & inside[second]) > 1:
+            shared = ", ".join(sorted(inside[first] & inside[second])[:3])
+            raise DataError(
+                f"{root}{os.sep}: {first} and {second} seem to be parts, not classes: both hold {shared}",
+                expected="folders train and test with the classes in them",
+                do=f"rename them (to {' or '.join(sorted({'train', 'validation', 'test'}))})",
+            )
 
 
 def _parts_of(paths: Sequence[tuple[str, ...]]) -> list[str]:

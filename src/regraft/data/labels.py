@@ -5,9 +5,9 @@ The rules, in this order (``kind=`` overrides them):
 * several columns: all values 0, 1 or missing → multilabel; other numbers → regression with several outputs;
 * lists of labels, or texts of which one holds ``a|b`` → multilabel;
 * names given with the column (Hugging Face's ``ClassLabel``), texts, booleans → binary or multiclass;
-* whole numbers → classes where they are few (at most 20 values, or 0…C-1 / 1…C without a gap) and every
-  value comes twice on average; regression otherwise;
-* real numbers → regression, unless all are 0 or 1 (a column of flags with gaps, as pandas writes it).
+* whole numbers, ``1.0`` too (as pandas writes a column that had gaps) → classes where they are few (at most 20 values,
+  or 0…C-1 / 1…C without a gap) and every value comes twice on average; regression otherwise;
+* other numbers → regression.
 
 Text columns whose every cell reads as a number count as numbers. Two classes make a binary task.
 """
@@ -151,8 +151,7 @@ def _infer(reads: list[_Read], ids: Sequence[str]) -> Kind:
     if read.form in ("integer", "real") and not read.names:
         distinct = sorted(set(present))
         whole = all(float(value).is_integer() for value in distinct)
-        gaps = len(present) < len(read.values)
-        if read.form == "real" and not _zero_one(read) and not (whole and gaps):
+        if not whole:
             return "regression"
         counted = distinct[0] in (0, 1) and distinct[-1] - distinct[0] + 1 == len(distinct)
         few = len(distinct) <= 2 or (len(present) >= 2 * len(distinct) and (len(distinct) <= FEW or counted))

@@ -44,6 +44,11 @@ class Run:
     record: Record
     rows: list[list[Any]]
 
+    def __repr__(self) -> str:
+        record = self.record
+        scored = "" if record.headline is None else f": {record.headline}"
+        return f"Run({record.method} on {record.model['name']}{scored})"
+
     @property
     def score(self) -> Score:
         """The headline score with its interval."""

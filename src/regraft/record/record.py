@@ -11,7 +11,7 @@ from typing import Any
 
 from regraft.errors import ArtifactError, MissingPathError
 from regraft.files import write_json
-from regraft.record.finding import Finding
+from regraft.record.finding import Finding, counted
 from regraft.record.ledger import Cost
 
 __all__ = ["SCHEMA", "Candidate", "Record", "Score"]
@@ -45,6 +45,16 @@ class Score:
     rows: int
     per_fold: tuple[float, ...] = ()
     protocol: str = ""
+
+    def __str__(self) -> str:
+        rows = counted(self.rows, "row")
+        return f"{self.stated} ({rows}, {self.protocol})" if self.protocol else f"{self.stated} ({rows})"
+
+    @property
+    def stated(self) -> str:
+        """The value with its interval: ``accuracy 0.9540, 95 % interval 0.9435 to 0.9620``."""
+        known = math.isfinite(self.low) and math.isfinite(self.high)
+        return f"{self.metric} {self.value:.4f}, {'95 % interval ' * known}{self.spread}"
 
     @property
     def spread(self) -> str:
