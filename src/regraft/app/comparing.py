@@ -11,7 +11,7 @@ from regraft.app.console import say
 if TYPE_CHECKING:
     from regraft.graft.evidence.compared import Chosen
 
-__all__ = ["compared", "say_compared"]
+__all__ = ["compared", "paired", "say_compared", "say_paired"]
 
 
 def compared(folders: Sequence[Path]) -> tuple[list[Chosen], dict[str, Any]]:
@@ -30,7 +30,7 @@ def say_compared(runs: Sequence[Chosen], value: dict[str, Any]) -> None:
     """Two matrices in per cent, with what they are; first which runs have no place in them."""
     if without := value.get("without"):
         say()
-        say(f"{', '.join(without)}: no chosen features in the record, so nothing to compare")
+        say(f"{', '.join(without)}: no chosen features in the record, so no choice to compare")
     if len(runs) < 2:
         return
     say()
@@ -45,6 +45,29 @@ def say_compared(runs: Sequence[Chosen], value: dict[str, Any]) -> None:
         level = f"{100 * low:.1f}" if high - low < 5e-4 else f"{100 * low:.1f} to {100 * high:.1f}"
         _matrix(f"features in common, % (by chance {level})", value["features"])
     _matrix("layers in common, % (of where the kept features lie)", value["layers"])
+
+
+def paired(folders: Sequence[Path]) -> list[dict[str, Any]]:
+    """Differences of scores between every two of the runs that were scored on the same rows, as plain JSON."""
+    from dataclasses import asdict
+
+    from regraft.graft.evidence.paired import pairs, predictions_of
+
+    found = [predictions_of(folder) for folder in folders]
+    return [asdict(pair) for pair in pairs([run for run in found if run is not None])]
+
+
+def say_paired(pairs: Sequence[dict[str, Any]]) -> None:
+    """A line for every two runs, the second less the first."""
+    if pairs:
+        say()
+        say("on the same rows, row by row:")
+    for pair in pairs:
+        interval = f"95 % interval {pair['low']:+.4f} to {pair['high']:+.4f}"
+        say(
+            f"{pair['second']} − {pair['first']}: {pair['metric']} {pair['difference']:+.4f}, {interval} "
+            f"({pair['rows']:,} rows)"
+        )
 
 
 def _matrix(title: str, rows: Sequence[Sequence[float | None]]) -> None:

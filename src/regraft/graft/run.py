@@ -165,7 +165,7 @@ def adapt(
     record = record_of(ready, evaluation, options, ledger, command)
     record = replace(record, figures=pictures, findings=(*findings, *work.findings()))
     work.clear()
-    lines = prediction_rows(evaluation, fit_rows.ids, test_rows.ids if test_rows else ())
+    lines = prediction_rows(evaluation, fit_rows, test_rows)
     return Run(adapted, record, lines)
 
 

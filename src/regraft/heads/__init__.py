@@ -10,7 +10,7 @@ from regraft.heads.gp.parameters import CoefficientPosterior, condition_design, 
 from regraft.heads.gp.regression import Posterior, condition
 from regraft.heads.gp.spectrum import Hyperparameters, Spectrum
 from regraft.heads.gp.variational import Descent, Variational, variational
-from regraft.heads.intervals import calibrated_range, measure, paired_error, wilson
+from regraft.heads.intervals import calibrated_range, measure, paired_difference, paired_error, wilson
 from regraft.heads.metrics import (
     METRICS,
     NINETY,
@@ -120,6 +120,7 @@ __all__ = [
     "nll",
     "overlap",
     "overlap_matrix",
+    "paired_difference",
     "paired_error",
     "predictions",
     "rank_offset",

@@ -15,7 +15,7 @@ from regraft.heads.metrics import as_array, calibration_gaps, resampled, score
 from regraft.heads.response import Response
 from regraft.record import Score
 
-__all__ = ["calibrated_range", "measure", "paired_error", "wilson"]
+__all__ = ["calibrated_range", "measure", "paired_difference", "paired_error", "wilson"]
 
 RESAMPLES = 1000
 _Z = 1.959963984540054  # the normal distribution's 97.5 % point
@@ -183,6 +183,60 @@ def paired_error(
     Raises:
         DataError: the metric does not fit the labels.
     """
+    found = _paired_draws(metric, response, first, second, groups, seed)
+    return float(found.std(ddof=1)) if len(found) > 1 else math.nan
+
+
+def paired_difference(
+    metric: str,
+    response: Response,
+    first: Any,
+    second: Any,
+    groups: Sequence[Any] | np.ndarray[Any, Any] | None = None,
+    seed: int = 0,
+) -> tuple[float, float, float]:
+    """The second predictions' score less the first ones' on the same rows, and its 95 % interval.
+
+    Of accuracies of independent rows the interval of Bonett and Price (*Journal of Educational and Behavioral
+    Statistics* 37, 2012): with b rows that the second alone has right, c that the first alone has, of n,
+
+        (b − c) / (n + 2) ± 1.96 sqrt((p + q − (p − q)²) / (n + 2)),  p = (b + 1) / (n + 2), q = (c + 1) / (n + 2),
+
+    which keeps its width where the two never differ. Of other metrics, or groups of rows, the percentiles of the
+    resamples of :func:`measure`, each drawn once for both; NaN where fewer than two define the metric.
+
+    Args:
+        metric, response, groups, seed: as in :func:`measure`.
+        first, second: predictions of these rows.
+
+    Raises:
+        DataError: the metric does not fit the labels, or is undefined on them.
+    """
+    value = score(metric, response, second) - score(metric, response, first)
+    if metric == "accuracy" and response.codes is not None and (groups is None or len({*groups}) == len(response)):
+        there = response.present.numpy()
+        truth = response.codes.numpy()[there]
+        right = [as_array(each)[there].argmax(1) == truth for each in (first, second)]
+        n = len(truth) + 2
+        p, q = (np.sum(right[1] & ~right[0]) + 1) / n, (np.sum(right[0] & ~right[1]) + 1) / n
+        half = _Z * math.sqrt((p + q - (p - q) ** 2) / n)
+        return value, max(-1.0, float(p - q) - half), min(1.0, float(p - q) + half)
+    found = _paired_draws(metric, response, first, second, groups, seed)
+    if len(found) < 2:
+        return value, math.nan, math.nan
+    low, high = np.quantile(found, [0.025, 0.975])
+    return value, float(low), float(high)
+
+
+def _paired_draws(
+    metric: str,
+    response: Response,
+    first: Any,
+    second: Any,
+    groups: Sequence[Any] | np.ndarray[Any, Any] | None,
+    seed: int,
+) -> np.ndarray[Any, Any]:
+    """Differences of the resamples that define the metric."""
     there = response.present.numpy()
     kept, one, other = response.take(there), as_array(first)[there], as_array(second)[there]
     member = np.arange(len(kept)) if groups is None else np.unique(np.asarray(groups)[there], return_inverse=True)[1]
@@ -191,8 +245,7 @@ def paired_error(
         for weights in _resamples(member, np.random.default_rng(seed))
     ]
     found = np.concatenate(draws)
-    found = found[~np.isnan(found)]
-    return float(found.std(ddof=1)) if len(found) > 1 else math.nan
+    return found[~np.isnan(found)]
 
 
 def _interval(value: float, draws: np.ndarray[Any, Any], effective: int, unit: str) -> tuple[float, float, str]:

@@ -26,7 +26,8 @@ def table(kind, classes, values, probabilities):
     probabilities = torch.tensor(probabilities, dtype=torch.float64)
     scored = Scored("validation", rows, rows * 0, probabilities, response, None, ())
     evaluation = SimpleNamespace(validation=scored, test=None, main=scored)
-    return prediction_rows(evaluation, tuple(f"row {i}" for i in rows), ())
+    named = SimpleNamespace(ids=tuple(f"row {i}" for i in rows), groups=None)
+    return prediction_rows(evaluation, named, None)
 
 
 def test_every_regression_output_has_its_columns_and_a_missing_truth_is_empty():

@@ -161,7 +161,7 @@ def _scatter(scored: Scored) -> list[dict[str, float]]:
     return [dict(zip(columns, row)) for row in zip(*(values.tolist() for values in columns.values()))]
 
 
-def prediction_rows(evaluation: Evaluation, fit_ids: tuple[str, ...], test_ids: tuple[str, ...]) -> list[list[Any]]:
+def prediction_rows(evaluation: Evaluation, fit: Manifest, test: Manifest | None) -> list[list[Any]]:
     """One line per scored row, the first being the header.
 
     Columns: id, part, outer fold, truth, predicted, confidence. A truth that is not known is an empty cell.
@@ -169,14 +169,17 @@ def prediction_rows(evaluation: Evaluation, fit_ids: tuple[str, ...], test_ids: 
     that is right in place of a confidence.
     Several regression outputs give a pair ``truth NAME``, ``predicted NAME`` each; with error bars there are columns
     ``std`` or ``std NAME`` in place of the confidence. Multilabel rows list the
-    labels known to hold, and in a last column, ``unknown``, those of which nothing is known.
+    labels known to hold, and in a column ``unknown`` those of which nothing is known. Where rows have groups, ``group``
+    comes last.
     """
-    lines: list[list[Any]] = [["id", "part", "fold", *_header(evaluation.main)]]
-    for scored, ids in ((evaluation.validation, fit_ids), (evaluation.test, test_ids)):
-        if scored is None:
+    grouped = fit.groups is not None
+    lines: list[list[Any]] = [["id", "part", "fold", *_header(evaluation.main), *["group"] * grouped]]
+    for scored, rows in ((evaluation.validation, fit), (evaluation.test, test)):
+        if scored is None or rows is None:
             continue
         for i, row in enumerate(scored.rows):
-            lines.append([ids[row], scored.part, int(scored.fold[i]), *_line(scored, i)])
+            group = [rows.groups[row]] if rows.groups is not None else []
+            lines.append([rows.ids[row], scored.part, int(scored.fold[i]), *_line(scored, i), *group])
     return lines
 
 

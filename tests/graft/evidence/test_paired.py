@@ -1,0 +1,133 @@
+"""Saved runs on the same rows: the difference of their scores, by hand and from run folders."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+from tests.features.toy import toy_arrays, toy_manifest, toy_network
+
+import regraft
+from regraft.app.cli import run as command
+from regraft.errors import ArtifactError
+from regraft.graft.evidence.paired import Predictions, pairs, predictions_of
+from regraft.heads import Response, paired_difference
+
+
+def said(run, truth, predicted, kind="multiclass", metric="accuracy", protocol="test split", groups=()):
+    ids = [f"row {i}" for i in range(len(truth))]
+    columns = (dict(zip(ids, map(str, values))) for values in (truth, predicted, groups))
+    return Predictions(run, kind, metric, protocol, *columns)
+
+
+def test_the_difference_is_that_of_the_shares_named_right():
+    truth = list("abcabcabca")
+    first, second = list("abcabccccc"), list("abcabcabcc")
+    (pair,) = pairs([said("one", truth, first), said("two", truth, second)])
+    assert (pair.first, pair.second, pair.metric, pair.rows) == ("one", "two", "accuracy", 10)
+    assert pair.difference == pytest.approx(0.9 - 0.7)
+    assert pair.low < pair.difference < pair.high
+
+
+def test_numbers_are_compared_by_their_errors():
+    truth = np.arange(20.0)
+    one, two = truth + 1, truth + np.where(np.arange(20) % 2, 3, -3)
+    (pair,) = pairs([said(n, truth, x, "regression", "rmse") for n, x in (("one", one), ("two", two))])
+    assert (pair.difference, pair.low, pair.high) == pytest.approx((2, 2, 2))
+
+
+def test_runs_that_have_not_the_same_rows_are_not_compared():
+    base = said("one", list("aabb"), list("abab"))
+    others = [
+        said("rows", list("aabba"), list("ababa")),
+        said("labels", list("abbb"), list("abab")),
+        said("protocol", list("aabb"), list("abab"), protocol="outer cross-validation"),
+        said("metric", list("aabb"), list("abab"), metric="f1"),
+    ]
+    assert [list(pairs([base, other])) for other in others] == [[]] * 4
+
+
+def test_rows_of_a_group_are_drawn_together():
+    """Copies of a row in its group add nothing: the interval is as wide as without them."""
+    random = np.random.default_rng(0)
+    truth = random.integers(0, 2, 60).astype(str)
+    names = {run: np.where(random.random(60) < share, truth, "2") for run, share in (("one", 0.6), ("two", 0.8))}
+    groups = [f"g{i}" for i in range(60)]
+    plain = [said(run, truth, x, groups=groups) for run, x in names.items()]
+    copied = [said(run, np.tile(truth, 5), np.tile(x, 5), groups=groups * 5) for run, x in names.items()]
+    (once,), (several,) = pairs(plain), pairs(copied)
+    assert several.difference == pytest.approx(once.difference)
+    assert several.high - several.low == pytest.approx(once.high - once.low, rel=0.15)
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    where, cache = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("cache")
+    x, y = toy_arrays(60)
+    data = {
+        "probe": (toy_manifest(60), "probe"),
+        "all": (toy_manifest(60), "all-layers"),
+        "fewer": (toy_manifest(45), "probe"),
+        "grouped": ((x, y, [f"patient {i // 2}" for i in range(60)]), "probe"),
+        "several": ((x, np.eye(3, dtype=int)[np.arange(60) % 3]), "probe"),
+    }
+    for name, (rows, method) in data.items():
+        regraft.adapt(rows, toy_network(), method=method, cache=cache, folds=3).save(where / name)
+    return where
+
+
+def test_saved_runs_are_compared_on_the_command_line(folders, capfd):
+    assert command(["report", *(str(folders / name) for name in ("probe", "all", "fewer"))]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    at = lines.index("on the same rows, row by row:")
+    assert lines[at + 1].startswith("all − probe: accuracy ")
+    assert lines[at + 1].endswith("(60 rows)")
+    assert len(lines) == at + 2  # the run on fewer rows is in no pair
+    assert command(["report", *(str(folders / name) for name in ("probe", "all")), "--json"]) == 0
+    (pair,) = json.loads(capfd.readouterr().out)["paired"]
+    scores = {name: json.loads((folders / name / "record.json").read_text())["scores"] for name in ("probe", "all")}
+    values = {name: score["validation"]["value"] for name, score in scores.items()}
+    assert pair["difference"] == pytest.approx(values["all"] - values["probe"])
+
+
+def test_groups_stand_in_the_predictions_and_labels_of_several_have_no_difference(folders):
+    found = predictions_of(folders / "grouped")
+    assert set(found.groups.values()) == {f"patient {i}" for i in range(30)}
+    assert predictions_of(folders / "probe").groups == {}
+    assert predictions_of(folders / "several") is None
+
+
+def test_a_row_that_is_named_twice_is_refused(folders, tmp_path):
+    (tmp_path / "record.json").write_bytes((folders / "probe" / "record.json").read_bytes())
+    lines = (folders / "probe" / "predictions.csv").read_text().splitlines()
+    (tmp_path / "predictions.csv").write_text("\n".join([*lines, lines[1]]))
+    with pytest.raises(ArtifactError, match="names a row twice"):
+        predictions_of(tmp_path)
+
+
+def test_the_interval_of_accuracies_is_bonett_and_price_s():
+    truth = np.arange(50) % 2
+    response = Response.of("binary", ("a", "b"), truth)
+    wrong = ([0, 1, 2, 3], [3, 4])  # the second alone has 0, 1, 2 right, the first alone 4
+    one, two = (np.eye(2)[np.where(np.isin(np.arange(50), rows), 1 - truth, truth)] for rows in wrong)
+    p, q, n = 4 / 52, 2 / 52, 52
+    half = 1.959964 * np.sqrt((p + q - (p - q) ** 2) / n)
+    found = paired_difference("accuracy", response, one, two)
+    assert found == pytest.approx((2 / 50, p - q - half, p - q + half), rel=1e-6)
+    assert paired_difference("accuracy", response, one, two, groups=np.arange(50)) == found
+    low, high = paired_difference("accuracy", response, one, one)[1:]
+    assert low < 0 < high  # two that never differed may yet
+
+
+def test_intervals_of_differences_hold_them_in_95_percent():
+    inside, count, n = 0, 400, 80
+    for seed in range(count):
+        random = np.random.default_rng(seed)
+        truth = random.integers(0, 2, n)
+        first = np.where(random.random(n) < 0.8, truth, 1 - truth)
+        second = np.where((first != truth) & (random.random(n) < 0.5), truth, first)  # mends half of the mistakes
+        response = Response.of("binary", ("a", "b"), truth)
+        _, low, high = paired_difference("accuracy", response, np.eye(2)[first], np.eye(2)[second])
+        inside += low <= 0.1 <= high
+    assert 0.92 <= inside / count <= 0.985
