@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from tests.features.toy import toy_manifest, toy_network
 
 from regraft import adapt
+from regraft.errors import DataError
 from regraft.graft import Options
 from regraft.graft.alike import together
 
@@ -33,6 +35,13 @@ def test_copies_of_a_row_are_scored_by_the_fold_of_the_row(tmp_path):
     assert done.score.interval == "bootstrap over groups"
     assert repr(done) == f"Run(probe on toy: {done.score})"
     assert "groups-across-splits" not in {f.code for f in done.record.findings}
+
+
+def test_copies_of_too_few_inputs_are_refused_by_name(tmp_path):
+    x = np.zeros((12, 3, 6, 6), np.float32)
+    x[6:] = 1
+    with pytest.raises(DataError, match=r"copies of an input are one group.*got 2 different inputs in 12 rows"):
+        adapt((x, [0, 1] * 6), toy_network(), method="probe", options=Options(cache=tmp_path, folds=3))
 
 
 def test_rows_without_copies_and_groups_that_were_given_stay_as_they_are():

@@ -99,7 +99,7 @@ def prepare(
         manifest = readable(network, manifest, options.skip_bad)
         if (kept := together(network.preprocess, manifest)) is not manifest:
             manifest = kept
-            check_protocol(manifest, metric, options.folds, options.seed, dear=recipe.train is not None)
+            _check_copies(manifest, metric, options, recipe)
         origin = None
         if recipe.fresh is not None:
             origin, network = network, _anew(network, recipe.fresh, options.seed)
@@ -116,6 +116,20 @@ def prepare(
         if recipe.train is not None:
             _check_shift(network, recipe.train.augment)
     return Prepared(recipe, manifest, unlabelled, network, wanted, metric, origin)
+
+
+def _check_copies(manifest: Manifest, metric: str, options: Options, recipe: Recipe) -> None:
+    """Refuse rows of which so many are copies that the others are too few to score."""
+    try:
+        check_protocol(manifest, metric, options.folds, options.seed, dear=recipe.train is not None)
+    except DataError as error:
+        distinct = len(set(manifest.groups or ()))
+        raise DataError(
+            f"{error.what}, for copies of an input are one group",
+            expected=error.expected,
+            got=f"{distinct} different inputs in {len(manifest)} rows",
+            do=error.do,
+        ) from error
 
 
 def _check_error_bars(recipe: Recipe, manifest: Manifest) -> None:
