@@ -11,6 +11,7 @@ from tests.app.report import samples
 
 from regraft.app.report import classes, cost, curves, facts, layers, read, scores
 from regraft.app.report.page import page
+from regraft.app.report.render import render
 from regraft.app.report.verdict import protocol, verdict
 from regraft.record import Candidate, Cost, Finding, Record, Score
 
@@ -363,3 +364,10 @@ def test_labels_of_a_scores_axis_do_not_lie_on_one_another(low: float) -> None:
     assert ticks[-1] == 100
     assert len(ticks) >= 2
     assert np.diff(ticks).min() >= 15 - 1e-9
+
+
+def test_a_score_without_an_interval_says_why() -> None:
+    why = "unknown: calibrated probabilities give 0.0166 to 0.0414 here"
+    score = Score("ece", 0.031, float("nan"), float("nan"), why, 300, protocol="test split")
+    record = replace(samples.multiclass(), other_scores={"test": (score,)})
+    assert "no interval: calibrated probabilities give 0.0166 to 0.0414 here" in render(record)
