@@ -26,3 +26,11 @@ def test_the_card_tells_frozen_heads_from_trained_ones(method, figures, said):
     card = model_card(Record(verb="adapt", status="completed", method=method, scores={}, figures=figures, **FACTS))
     assert said in card
     assert "frozen" not in card or "frozen" in said
+
+
+def test_a_backbone_of_the_user_s_own_code_is_named_to_every_call():
+    own = {**FACTS, "model": {**FACTS["model"], "source": "module", "path": "mynet:resnet"}}
+    card = model_card(Record(verb="adapt", status="completed", method="probe", scores={}, **own))
+    assert "regraft predict THIS_FOLDER new/*.jpg --model mynet:resnet  # and --weights FILE, if it has one" in card
+    assert 'regraft.load("THIS_FOLDER", model="mynet:resnet")' in card
+    assert "--model" not in model_card(Record(verb="adapt", status="completed", method="probe", scores={}, **FACTS))

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 from regraft.record import Record, Score
 
 __all__ = ["model_card"]
@@ -29,11 +32,11 @@ def model_card(record: Record) -> str:
         "## Use",
         "",
         "```bash",
-        "regraft predict THIS_FOLDER new/*.jpg",
+        f"regraft predict THIS_FOLDER new/*.jpg{_own(model)}",
         "```",
         "",
         "```python",
-        'import regraft; regraft.load("THIS_FOLDER").predict(["new/a.jpg"])',
+        f'import regraft; regraft.load("THIS_FOLDER"{_named(model)}).predict(["new/a.jpg"])',
         "```",
         "",
         "## Facts",
@@ -52,6 +55,15 @@ def model_card(record: Record) -> str:
     if notes:
         lines += ["", "## Mind", ""] + [f"- {f.title} {f.advice}".rstrip() for f in notes]
     return "\n".join(lines) + "\n"
+
+
+def _own(model: Mapping[str, Any]) -> str:
+    """The options that name a backbone which is code of the user's own: no artifact may name that."""
+    return f" --model {model['path']}  # and --weights FILE, if it has one" if model.get("source") == "module" else ""
+
+
+def _named(model: Mapping[str, Any]) -> str:
+    return f', model="{model["path"]}"' if model.get("source") == "module" else ""
 
 
 def _made(record: Record) -> str:

@@ -371,3 +371,9 @@ def test_a_score_without_an_interval_says_why() -> None:
     score = Score("ece", 0.031, float("nan"), float("nan"), why, 300, protocol="test split")
     record = replace(samples.multiclass(), other_scores={"test": (score,)})
     assert "no interval: calibrated probabilities give 0.0166 to 0.0414 here" in render(record)
+
+
+def test_names_of_predicted_numbers_are_no_classes() -> None:
+    named = {entry.label for table in facts.facts(samples.regression()) for entry in table.entries}
+    assert "Classes" not in named
+    assert "Outputs" in named

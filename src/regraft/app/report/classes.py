@@ -102,7 +102,7 @@ def confusion(record: Record) -> Confusion | None:
     which = read.text(figure.get("rows")).lower()
     where = {
         "test": "test rows",
-        "out-of-fold": "rows, each predicted out of fold",
+        "out-of-fold": "rows, each predicted by a fit that had not seen it",
         "pixels": "labelled pixels of the images that score",
     }.get(which, "rows")
     unit = "pixel" if which == "pixels" else "row"

@@ -151,6 +151,7 @@ _LABELS = {
     "kind": "Kind",
     "rows": "Rows",
     "classes": "Classes",
+    "outputs": "Outputs",
     "taps": "Taps read",
     "features": "Features computed a row",
     "flops": "Arithmetic of one row",
@@ -165,11 +166,18 @@ _SPARE = 12  # names shown of a long list
 def facts(record: Record) -> tuple[Table, ...]:
     """What is known about the task, the model and the data; empty tables are left out."""
     tables = (
-        Table("Task", _entries(record.task)),
+        Table("Task", _entries(_task(record))),
         Table("Model", _entries(record.model)),
         Table("Data", _entries(record.data)),
     )
     return tuple(table for table in tables if table.entries)
+
+
+def _task(record: Record) -> dict[str, Any]:
+    """The task; of numbers the names are no classes."""
+    task = read.mapping(record.task)
+    numbers = task.get("kind") == "regression"
+    return {"outputs" if numbers and name == "classes" else name: value for name, value in task.items()}
 
 
 def _entries(values: Any) -> tuple[Entry, ...]:
