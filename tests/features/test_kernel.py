@@ -136,7 +136,7 @@ def test_little_memory_means_more_passes_and_the_same_kernel(name: str, form: st
 @pytest.mark.parametrize("form", ["full", "per-output", "shared"])
 def test_kernels_in_single_precision_are_symmetric_to_the_last_bit(form: str) -> None:
     network = toy_network()
-    found = ntk(Tangent(network, "*", network.example(40)), form=form)  # type: ignore[arg-type]
+    found = ntk(Tangent(network, "*", network.example(150)), form=form)  # type: ignore[arg-type]
     assert found.dtype == torch.float32
     assert torch.equal(found, found.mT)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,7 +64,8 @@ def say_paired(pairs: Sequence[dict[str, Any]]) -> None:
         say()
         say("on the same rows, row by row:")
     for pair in pairs:
-        interval = f"95 % interval {pair['low']:+.4f} to {pair['high']:+.4f}"
+        known = math.isfinite(pair["low"])
+        interval = f"95 % interval {pair['low']:+.4f} to {pair['high']:+.4f}" if known else "interval unknown"
         say(
             f"{pair['second']} − {pair['first']}: {pair['metric']} {pair['difference']:+.4f}, {interval} "
             f"({pair['rows']:,} rows)"

@@ -151,7 +151,8 @@ def calibrated_range(
 def _calibrated(
     response: Response, values: np.ndarray[Any, Any], member: np.ndarray[Any, Any], seed: int
 ) -> tuple[float, float]:
-    rng, (gaps, count) = np.random.default_rng(seed), calibration_gaps(response, values)
+    rng, (gaps, counts) = np.random.default_rng(seed), calibration_gaps(response, values)
+    count = counts.sum()
     summed = np.zeros((int(member.max()) + 1, gaps.shape[1]))
     np.add.at(summed, member, gaps)
     step = max(1, min(RESAMPLES, _TABLE // len(summed)))

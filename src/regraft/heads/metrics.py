@@ -161,12 +161,12 @@ def confidences(response: Response, probabilities: Array) -> tuple[Array, Array,
     return rows, probabilities[rows, top], (top == codes[rows]).astype(float)
 
 
-def calibration_gaps(response: Response, probabilities: Array, bins: int = 15) -> tuple[Array, int]:
-    """Σ (hit − confidence) of each row in each bin, (N, bins), and how many confidences there are in all."""
+def calibration_gaps(response: Response, probabilities: Array, bins: int = 15) -> tuple[Array, Array]:
+    """Σ (hit − confidence) of each row in each bin, (N, bins), and how many confidences each row has, (N,)."""
     rows, confidence, hit = confidences(response, probabilities)
     gaps = np.zeros((len(probabilities), bins))  # by row first: a multilabel row has several labels
     np.add.at(gaps, (rows, bin_of(confidence, bins)), hit - confidence)
-    return gaps, len(rows)
+    return gaps, np.bincount(rows, minlength=len(probabilities))
 
 
 def bin_of(confidence: Array, bins: int) -> Array:
@@ -356,8 +356,7 @@ def _brier(response: Response, values: Array, weights: Array) -> Array:
 
 
 def _ece(response: Response, values: Array, weights: Array, bins: int = 15) -> Array:
-    gaps, _ = calibration_gaps(response, values, bins)
-    counts = np.bincount(confidences(response, values)[0], minlength=len(values))
+    gaps, counts = calibration_gaps(response, values, bins)
     return np.abs(weights @ gaps).sum(1) / (weights @ counts)
 
 
