@@ -46,6 +46,27 @@ def test_the_kind_of_one_column(values, kind, classes):
     assert (target.kind, target.classes) == (kind, classes)
 
 
+@pytest.mark.parametrize(
+    ("values", "label_type"),
+    [
+        ([3, 10, 8, 3, 10, 8], "int"),
+        ([1.0, 0.0, float("nan"), 1.0], "int"),
+        (["3", "10", "3"], "int"),
+        (np.array([True, False]), "bool"),
+        (["cat", "dog"], "str"),
+        (["007", "008"], "str"),
+        ([[2, 10], [10]], "int"),
+        ([[2, "x"], ["x"]], "str"),
+    ],
+)
+def test_the_labels_type_is_kept(values, label_type):
+    assert read(values).label_type == label_type
+
+
+def test_named_labels_are_names():
+    assert read([1, 0, 1], names=("zebra", "yak")).label_type == "str"
+
+
 def test_codes_stand_for_class_names_and_gaps_for_minus_one():
     target = read(["dog", None, "cat", "", "dog", "ant"])
     assert target.values.tolist() == [2, -1, 1, -1, 2, 0]

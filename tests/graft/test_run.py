@@ -76,6 +76,25 @@ def test_loaded_artifact_predicts_bit_for_bit(run, tmp_path):
     np.testing.assert_allclose(live.probabilities.sum(1), 1.0)
 
 
+@pytest.mark.parametrize("values", [(3, 5, 10), ("3", "5", "ten"), (2.0, 3.0, 4.0)])
+def test_predictions_are_given_as_the_labels_came(values, tmp_path):
+    """An array of them compares with the user's own labels, also after the artifact was loaded."""
+    x, y = toy_arrays(90)
+    labels = np.array(values)[np.unique(y, return_inverse=True)[1]]
+    run = regraft.adapt((x, labels), toy_network(), method="probe").save(tmp_path)
+    loaded = load_artifact(tmp_path, model=toy_network())
+    for predicted in (run.predict(x), loaded.predict(x), [row["prediction"] for row in run.predict_proba(x).table()]):
+        assert (np.array(predicted) == labels).mean() > 0.6
+
+
+def test_true_and_false_come_back():
+    x, y = toy_arrays(90)
+    labels = y == "class 0"
+    predicted = regraft.adapt((x, labels), toy_network(), method="probe").predict(x)
+    assert {type(value) for value in predicted} == {bool}
+    assert (np.array(predicted) == labels).mean() > 0.6
+
+
 def test_prediction_does_not_depend_on_the_batch(run):
     x = toy_arrays(20, seed=3)[0]
     one = run.predict_proba(x, batch_size=1).probabilities

@@ -4,7 +4,7 @@ from regraft.data.checks import check_target
 from regraft.data.dense import image_size
 from regraft.data.inspect import checked, drop, inspect, without
 from regraft.data.loose import FileTexts, Pictures
-from regraft.data.manifest import NO_LABEL, PARTS, BadRow, Kind, Manifest, Target, joined
+from regraft.data.manifest import NO_LABEL, PARTS, BadRow, Kind, LabelType, Manifest, Target, joined
 from regraft.data.rendered import rendered
 from regraft.data.scan import scan
 from regraft.data.source import (
@@ -32,6 +32,7 @@ __all__ = [
     "FileTexts",
     "Joined",
     "Kind",
+    "LabelType",
     "Manifest",
     "Masks",
     "Modality",

@@ -21,7 +21,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from regraft.data.manifest import Kind, Target
+from regraft.data.manifest import Kind, LabelType, Target
 from regraft.errors import DataError
 
 __all__ = ["KINDS", "Column", "read_target"]
@@ -31,6 +31,9 @@ FEW = 20  # whole numbers with at most this many values are classes
 SEPARATOR = "|"
 
 Form = Literal["list", "text", "flag", "integer", "real", "empty"]
+
+# what predicted labels are given as: as they came
+_TYPES: dict[Form, LabelType] = {"integer": "int", "real": "int", "flag": "bool"}
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})")  # "007" is a code, not a number
 _REAL = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -170,6 +173,7 @@ def _zero_one(read: _Read) -> bool:
 
 def _classes(read: _Read, kind: Kind, ids: Sequence[str]) -> Target:
     values, names = read.values, list(read.names)
+    label_type: LabelType = "str"
     if read.form == "list":
         raise DataError(
             f"the label column {read.name!r} holds lists", expected="one class a row", do="use --kind multilabel"
@@ -195,6 +199,7 @@ def _classes(read: _Read, kind: Kind, ids: Sequence[str]) -> Target:
             )
         values = [None if value is None else names[value] for value in values]
     elif not names:
+        label_type = _TYPES.get(read.form, "str")
         names = [str(value) for value in sorted({value for value in values if value is not None})]
         values = [None if value is None else str(value) for value in values]
     if unknown := sorted({value for value in values if value is not None} - set(names)):
@@ -210,7 +215,8 @@ def _classes(read: _Read, kind: Kind, ids: Sequence[str]) -> Target:
             do="use --kind multiclass",
         )
     code = {name: index for index, name in enumerate(classes)}
-    return Target(kind, classes, np.array([-1 if v is None else code[v] for v in values], dtype=np.int64))
+    codes = np.array([-1 if v is None else code[v] for v in values], dtype=np.int64)
+    return Target(kind, classes, codes, label_type=label_type)
 
 
 def _multilabel(reads: list[_Read], ids: Sequence[str]) -> Target:
@@ -235,10 +241,13 @@ def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
             value = [item.strip() for item in value.split(SEPARATOR) if item.strip()]
         lists.append(value if value is None or isinstance(value, list) else [value])
     names = list(read.names)
+    label_type: LabelType = "str"
     if not names:
         items = {item for value in lists if value is not None for item in value}
         if len({isinstance(item, str) for item in items}) > 1:
             items = {str(item) for item in items}
+        elif all(type(item) is int for item in items):
+            label_type = "int"
         names = [str(item) for item in sorted(items)]
     place = {name: index for index, name in enumerate(names)}
     values = np.zeros((len(lists), len(names)), dtype=np.float32)
@@ -251,7 +260,7 @@ def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
             if not 0 <= column < len(names):
                 raise DataError(f"row {ids[row]}: label {item!r} has no name", expected=", ".join(names[:9]))
             values[row, column] = 1.0
-    return Target("multilabel", tuple(names), values)
+    return Target("multilabel", tuple(names), values, label_type=label_type)
 
 
 def _regression(reads: list[_Read], ids: Sequence[str]) -> Target:

@@ -14,9 +14,10 @@ from regraft.data.source import Joined, Source
 from regraft.errors import DataError
 from regraft.files import digest
 
-__all__ = ["PARTS", "BadRow", "Kind", "Manifest", "Part", "Target", "joined"]
+__all__ = ["PARTS", "BadRow", "Kind", "LabelType", "Manifest", "Part", "Target", "joined"]
 
 Kind = Literal["binary", "multiclass", "multilabel", "regression", "segmentation"]
+LabelType = Literal["str", "int", "bool"]
 Part = Literal["train", "validation", "test"]
 PARTS: tuple[Part, ...] = ("train", "validation", "test")
 
@@ -49,6 +50,7 @@ class Target:
             NaN = missing; segmentation: int64 ``(N, C)``, how many pixels have each class.
         masks: segmentation: a source whose row i is the ``(H, W)`` array of class indices.
         ignore: the mask value that is left out; -1: none.
+        label_type: what the labels were before they became class names, and what predictions are given as.
     """
 
     kind: Kind
@@ -56,6 +58,7 @@ class Target:
     values: np.ndarray
     masks: Source | None = None
     ignore: int = -1
+    label_type: LabelType = "str"
 
     def __len__(self) -> int:
         return len(self.values)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.data import BadRow, Kind, Manifest, checked, image_size, scan, without
+from regraft.data import BadRow, Kind, LabelType, Manifest, checked, image_size, scan, without
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, Progress, by_length, gathered, grid_of, maps, pool_batch, positions, upsampled
 from regraft.graft.aspp import Aspp
@@ -89,6 +89,7 @@ class Adapted:
         own_head: (outputs, width) of the task's own last layer where ``network`` carries one in place of its source's;
             (outputs, width, units) where a hidden layer is under it.
         posterior: the covariance of what it predicts; unknown if ``None``.
+        label_type: what predicted classes are given as.
         neck: of segmentation: what stands between the backbone's map and the head at each position; nothing if
             ``None``.
     """
@@ -104,6 +105,7 @@ class Adapted:
     own_head: tuple[int, ...] | None = None
     neck: Aspp | None = None
     posterior: PosteriorPart | None = None
+    label_type: LabelType = "str"
 
     @property
     def changed(self) -> dict[str, Tensor]:
@@ -188,7 +190,8 @@ class Adapted:
             if progress:
                 progress(done, len(manifest))
         bars = None if spreads is None else spreads.numpy()
-        return Prediction(manifest.ids, outputs.numpy(), self.kind, self.classes, spread=bars)
+        label_type = self.label_type
+        return Prediction(manifest.ids, outputs.numpy(), self.kind, self.classes, spread=bars, label_type=label_type)
 
     def _segmented(
         self, manifest: Manifest, cut: list[list[int]], workers: int | None, progress: Progress | None
@@ -207,7 +210,7 @@ class Adapted:
         return Prediction(manifest.ids, shares, self.kind, self.classes, tuple(masks), sure)
 
     def predict(self, inputs: Any, **options: Any) -> list[Any]:
-        """Class names, lists of names, numbers, or masks: see :attr:`Prediction.labels`."""
+        """Classes, lists of classes, numbers, or masks: see :attr:`Prediction.labels`."""
         return self.predict_proba(inputs, **options).labels
 
 

@@ -92,7 +92,7 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
     config = {
         "format": FORMAT,
         "version": VERSION,
-        "task": {"kind": adapted.kind, "classes": list(adapted.classes)},
+        "task": {"kind": adapted.kind, "classes": list(adapted.classes), "label_type": adapted.label_type},
         "backbone": {
             "name": network.name,
             "source": network.about.source,
@@ -179,6 +179,7 @@ def load_artifact(
         tangent=_tangent(config.get("tangent"), tensors),
         neck=_neck(config.get("neck"), tensors),
         posterior=_posterior(config.get("posterior"), tensors),
+        label_type=config["task"].get("label_type", "str"),
     )
 
 

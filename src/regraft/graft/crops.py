@@ -109,7 +109,9 @@ def predict_over_crops(
             if progress:
                 progress(crop * len(manifest) + b, crops * len(manifest))
     bars = None if adapted.posterior is None else ((squares + variances) / crops).sqrt().numpy()
-    return Prediction(manifest.ids, means.numpy(), adapted.kind, adapted.classes, spread=bars)
+    return Prediction(
+        manifest.ids, means.numpy(), adapted.kind, adapted.classes, spread=bars, label_type=adapted.label_type
+    )
 
 
 def _larger(plain: ImagePreprocess, wanted: tuple[int, int]) -> int | tuple[int, int]:

@@ -6,7 +6,7 @@ import colorsys
 import csv
 import io
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -16,12 +16,15 @@ import pyarrow
 from PIL import Image
 from pyarrow import parquet
 
-from regraft.data import Kind
+from regraft.data import Kind, LabelType
 from regraft.errors import DataError
 from regraft.files import atomic_path, write_bytes, write_json
 from regraft.heads import NINETY
 
 __all__ = ["Prediction", "indexed_png", "palette", "predicted_names"]
+
+
+_AS: dict[LabelType, Callable[[str], Any]] = {"str": str, "int": int, "bool": "True".__eq__}
 
 
 def predicted_names(classes: Sequence[str], probabilities: np.ndarray) -> list[str]:
@@ -62,6 +65,7 @@ class Prediction:
         masks: of segmentation: ``(H, W)`` class indices of each image, of its own size.
         sure: of segmentation: ``(N,)``, the mean over pixels of the likeliest class's probability.
         spread: of numbers: ``(N, C)``, the deviations of targets about them, where the head knows them.
+        label_type: what predicted classes are given as: what the labels came as.
     """
 
     ids: tuple[str, ...]
@@ -71,18 +75,23 @@ class Prediction:
     masks: tuple[np.ndarray, ...] = ()
     sure: np.ndarray | None = None
     spread: np.ndarray | None = None
+    label_type: LabelType = "str"
 
     @property
     def labels(self) -> list[Any]:
-        """Class names; lists of class names (multilabel, probability above ½); numbers (regression); masks."""
+        """Classes; lists of them (multilabel, probability above ½); numbers (regression); masks.
+
+        Classes are whole numbers, or true and false, where the labels that the head was solved on were; names else.
+        """
         if self.kind == "segmentation":
             return list(self.masks)
         if self.kind == "regression":
             values = self.probabilities
             return values[:, 0].tolist() if values.shape[1] == 1 else values.tolist()
+        as_label = _AS[self.label_type]
         if self.kind == "multilabel":
-            return [predicted_names(self.classes, row) for row in self.probabilities]
-        return [self.classes[j] for j in self.probabilities.argmax(1)]
+            return [[as_label(name) for name in predicted_names(self.classes, row)] for row in self.probabilities]
+        return [as_label(self.classes[j]) for j in self.probabilities.argmax(1)]
 
     @property
     def confidence(self) -> np.ndarray:
