@@ -55,7 +55,8 @@ def test_adapt_fills_the_run_folder_and_says_where_it_lies(regraft, photos, tmp_
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == RUN_FILES
     lines = out.splitlines()
     assert lines[0].startswith("adapted ")
-    assert "regraft/fashion-resnet to photos by all-layers: 48 rows, 4 classes" in lines[0]
+    assert "regraft/fashion-resnet to photos by all-layers" in lines[0]
+    assert "4 classes (colour0, colour1, colour2, colour3), 48 rows" in lines[1]
     column = lines[0].index("regraft/")
     assert all(line[column - 1] == " " and line[column] != " " for line in lines)  # one aligned column
     assert any(line.startswith("validation") and "accuracy" in line and "95 % interval" in line for line in lines)
@@ -137,7 +138,8 @@ def test_dry_run_says_the_cost_and_writes_nothing(regraft, photos, tmp_path, mon
     code, out, err = regraft("adapt", photos, *MODEL, "--dry-run")
     assert (code, err) == (0, "")
     words = {line.split("  ")[0]: line for line in out.splitlines()}
-    assert list(words)[:6] == ["would adapt", "sweep", "solve", "features", "artifact", "beside"]
+    assert list(words)[:6] == ["would adapt", "task", "sweep", "solve", "features", "artifact"]
+    assert words["task"].endswith("4 classes (colour0, colour1, colour2, colour3), 48 rows")
     assert "a linear probe: 1 backbone pass" in words["beside"]
     assert "fine-tuning by 500 steps of 64 rows" in out
     assert "1 backbone pass," in words["sweep"]
@@ -284,6 +286,14 @@ def test_predict_prints_csv_with_one_row_per_input(regraft, adapted, photos):
         probabilities = [float(row[f"p(colour{k})"]) for k in range(4)]
         assert sum(probabilities) == pytest.approx(1, abs=1e-5)
         assert float(row["confidence"]) == max(probabilities)
+
+
+def test_predict_replaces_no_file_of_the_run(regraft, adapted, photos):
+    before = (adapted / "predictions.csv").read_bytes()
+    code, _, err = regraft("predict", adapted, photos, "-o", adapted / "predictions.csv")
+    assert code == 2
+    assert "is a file of the run" in err
+    assert (adapted / "predictions.csv").read_bytes() == before
 
 
 def test_predict_averages_over_crops(regraft, adapted, photos):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from regraft.app.console import Bars, Grouped, command_line, say, show_json
-from regraft.app.folders import check_folder, check_run, slug, whole
+from regraft.app.folders import check_folder, check_predictions, check_run, slug, whole
 from regraft.app.options import (
     PASS,
     RESULT,
@@ -190,7 +190,7 @@ def predict(
     if output is not None:
         if output.suffix not in _TABLES:
             raise DataError(f"cannot write predictions as {output.name}", expected="a .csv, .parquet or .json file")
-        check_folder(output.parent)
+        check_predictions(output)
     from regraft.data import scan
     from regraft.graft import load_artifact, pick_device, predict_over_crops
 

@@ -19,7 +19,7 @@ from regraft.record import Record
 if TYPE_CHECKING:
     from regraft.graft.preparation import Prepared
 
-__all__ = ["check_folder", "check_run", "check_verb", "slug", "whole"]
+__all__ = ["check_folder", "check_predictions", "check_run", "check_verb", "slug", "whole"]
 
 
 _RUN = {"README.md", "config.json", "model.safetensors", "predictions.csv", "record.json", "report.html"}
@@ -65,6 +65,17 @@ def check_folder(folder: Path) -> None:
         tempfile.TemporaryFile(dir=there).close()
     except OSError as error:
         raise _cannot_write(folder, error.strerror or str(error)) from error
+
+
+def check_predictions(path: Path) -> None:
+    """Refuse a file for predictions that a run folder holds already: its scored rows, say, or its record."""
+    if path.name in _RUN and (path.parent / "config.json").is_file():
+        raise DataError(
+            f"{path} is a file of the run in {path.parent}",
+            expected="a file for new predictions",
+            do="choose another name with --output",
+        )
+    check_folder(path.parent)
 
 
 def _cannot_write(folder: Path, why: str) -> DataError:

@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 __all__ = ["say_estimate", "say_result", "summary"]
 
+NAMED = 6  # classes that are named in a line
+
 
 def summary(record: Record) -> dict[str, Any]:
     """The one JSON object of `adapt --json`."""
@@ -44,14 +46,7 @@ def _brief(score: Score | None) -> dict[str, Any] | None:
 
 def say_result(record: Record, weights: Path | str | None = None) -> None:
     """What an adapted model can do, what it cost, what to mind, and where it lies."""
-    classes = (
-        ", numbers as labels"
-        if record.task["kind"] == "regression"
-        else f", {counted(len(record.task['classes']), 'class', 'classes')}"
-    )
-    lines = [
-        ("adapted", f"{record.model['name']} to {record.data['name']} by {record.method}: {_rows(record)}{classes}")
-    ]
+    lines = [("adapted", _what(record)), ("task", _task(record))]
     for name in ("test", "validation"):
         if (score := record.scores.get(name)) is not None:
             lines += [
@@ -85,7 +80,7 @@ def _backbone(record: Record, weights: Path | str | None) -> str:
 def say_estimate(record: Record) -> None:
     """What a run would cost."""
     taps, features = record.model["taps"], record.model["features"]
-    lines = [("would adapt", f"{record.model['name']} to {record.data['name']} by {record.method}: {_rows(record)}")]
+    lines = [("would adapt", _what(record)), ("task", _task(record))]
     for cost in record.costs:
         about = duration(cost.seconds)
         about = about if about.startswith("under") else f"about {about}"
@@ -132,10 +127,26 @@ def _kept(record: Record) -> list[tuple[str, str]]:
     return [("" if i else "kept", line) for i, line in enumerate(lines)]
 
 
+def _what(record: Record) -> str:
+    return f"{record.model['name']} to {record.data['name']} by {record.method}"
+
+
+def _task(record: Record) -> str:
+    """What the labels were taken for, and how many rows there are, such as ``2 classes (cat, dog), 96 rows``."""
+    kind, names = record.task["kind"], record.task["classes"]
+    shown = ", ".join([*names[:NAMED], *(["…"] if len(names) > NAMED else [])])
+    of = {
+        "regression": f"{counted(len(names), 'number')} a row",
+        "multilabel": f"any of {counted(len(names), 'label')}",
+        "segmentation": f"masks of {counted(len(names), 'class', 'classes')}",
+    }.get(kind, counted(len(names), "class", "classes"))
+    return f"{of} ({shown}), {_rows(record)}"
+
+
 def _rows(record: Record) -> str:
     """Such as ``96 rows (48 train, 48 test)``."""
     parts = {part: count for part, count in record.task["rows"].items() if count}
-    named = f" ({', '.join(f'{count} {part}' for part, count in parts.items())})" if len(parts) > 1 else ""
+    named = f" ({', '.join(f'{count:,} {part}' for part, count in parts.items())})" if len(parts) > 1 else ""
     return f"{counted(sum(parts.values()), 'row')}{named}"
 
 
