@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -161,33 +160,13 @@ def test_a_refit_is_chosen_on_rows_that_its_network_was_not_trained_on(tmp_path)
 
     fit = solve(
         design(rest), Task(rest.target, None, "accuracy").response, forms=("ridge",),
-        strengths=(head.choice.refit.strength,), folds=np.arange(len(rest)) % 2, metric="accuracy", calibrate=False,
+        strengths=(head.choice.refit.solution.readout.strength,), folds=np.arange(len(rest)) % 2, metric="accuracy", calibrate=False,
     )  # fmt: skip
     expected = link("softmax", fit.readout.logits(design(manifest.take(np.flatnonzero(out)))).double()
-                    / head.choice.refit.temperature)  # fmt: skip
+                    / head.choice.refit.solution.readout.temperature)  # fmt: skip
     np.testing.assert_allclose(head.held_out().probabilities, expected, atol=2e-3)
-    assert head.model.readout.temperature == head.choice.refit.temperature  # what is kept is calibrated by these rows
-
-
-@pytest.mark.parametrize(("metric", "best"), [("r2", "unit"), ("rmse", "root-unit")])
-def test_a_refit_takes_the_scaling_that_is_better_whichever_way_the_metric_goes(metric, best, monkeypatch):
-    scores = {"unit": 0.5, "root-unit": 0.3}
-    module = "regraft.graft.training.refit"
-    monkeypatch.setattr(f"{module}.with_own_head", lambda twin: twin)
-    monkeypatch.setattr(f"{module}.plan", lambda *_: None)
-    monkeypatch.setattr(f"{module}._swept", lambda *_: {})
-    monkeypatch.setattr(f"{module}.View", lambda scaling: SimpleNamespace(design=lambda *_: scaling))
-
-    def solved(_, scaling, *__):
-        candidates = (SimpleNamespace(chosen=False, score=0.4), SimpleNamespace(chosen=True, score=scores[scaling]))
-        readout = SimpleNamespace(form="ridge", strength=0.1, temperature=1.0, link="identity")
-        return SimpleNamespace(candidates=candidates, readout=readout, out_of_fold=torch.zeros(5, 1))
-
-    monkeypatch.setattr(Refit, "_solved", solved)
-    task = SimpleNamespace(metric=metric, target=SimpleNamespace(outputs=1))
-    refit = Refit(Features(Taps(sizes=(16,)), tuple(scores)), Solve(("ridge",), (0.1,)))  # type: ignore[arg-type]
-    chosen, _ = refit.choose(None, None, task, np.arange(5) < 2, None)  # type: ignore[arg-type]
-    assert chosen.scaling == best
+    # what is kept is calibrated by these rows
+    assert head.model.readout.temperature == head.choice.refit.solution.readout.temperature
 
 
 def test_groups_cross_neither_hold_out(tmp_path):

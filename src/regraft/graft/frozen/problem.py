@@ -18,7 +18,17 @@ from regraft.graft.frozen.selected import selection_figure
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.features import Select, Solve
 from regraft.graft.view import Scaling, View
-from regraft.heads import Selection, Solution, Status, higher_is_better, link, solve, solve_sparse
+from regraft.heads import (
+    Selection,
+    Solution,
+    Status,
+    higher_is_better,
+    keep,
+    link,
+    relevance,
+    solve,
+    solve_sparse,
+)
 from regraft.linear import FeatureDesign, Matrix, Taken
 from regraft.network import Network
 from regraft.record import Candidate, Finding
@@ -147,14 +157,17 @@ class FeatureProblem(Problem):
         kernels = {scaling: kernel[index][:, index] for scaling, kernel in self.kernels.items()}
         return replace(self, task=self.task.take(rows), matrices=matrices, kernels=kernels)
 
-    def solve(self) -> FeatureHead:
+    def solve(self, fold_ids: np.ndarray | None = None) -> FeatureHead:
         """Choose scaling, form and strength by inner cross-validation and solve on all rows.
 
         All scalings share the folds; of equal scores the one named first wins.
+
+        Args:
+            fold_ids: the folds, -1 for rows that no fold holds out; the task's own if ``None``.
         """
+        task, fold_ids = self.task, self.task.fold_ids() if fold_ids is None else fold_ids
         if self.select is not None:
-            return self._selected(self.select)
-        task, fold_ids = self.task, self.task.fold_ids()
+            return self._selected(self.select, fold_ids)
         heads = [FeatureHead(view, self._solution(view, fold_ids), fold_ids) for view in map(View, self.scalings)]
         sign = 1 if higher_is_better(task.metric) else -1
         best = max(range(len(heads)), key=lambda i: sign * _chosen(heads[i]).score)
@@ -174,9 +187,28 @@ class FeatureProblem(Problem):
             return solve_sparse(self.design(view), task.response, penalty=stage.penalty, **shared)
         return solve(self.design(view), task.response, forms=stage.forms, **shared)
 
-    def _selected(self, stage: Select) -> FeatureHead:
+    def repeated(self, head: FeatureHead) -> FeatureHead:
+        """What was chosen elsewhere, on these rows: scaling, form, penalty and temperature of the head, and where
+        features were chosen their size, fraction and the penalty of their scores; which features these are is found
+        anew.
+        """
+        view, chosen, readout = head.view, head.selection, head.solution.readout
+        if chosen is not None:
+            blocks = {name: self.matrices[name] for name in chosen.scores}
+            design = View(view.scaling).design(blocks, self.task.target.outputs)
+            weight = self.task.class_weight
+            scores = relevance(design, self.task.response, None, chosen.strength, class_weight=weight)
+            columns = keep(scores, chosen.fraction)
+            view, chosen = replace(view, columns=columns), replace(chosen, scores=scores, columns=columns)
+        only = replace(self, select=None, stage=Solve((readout.form,), (readout.strength,)))
+        halves = np.where(np.arange(len(self)) % 2, 0, -1)  # a solve wants folds, though there is nothing to choose
+        solution = only._solution(view, halves)
+        solution = replace(solution, readout=replace(solution.readout, temperature=readout.temperature))
+        return FeatureHead(view, solution, halves, chosen)
+
+    def _selected(self, stage: Select, fold_ids: np.ndarray) -> FeatureHead:
         """Search target sizes, fractions and penalties, other scalings at the best size; solve on what is kept."""
-        task, fold_ids = self.task, self.task.fold_ids()
+        task = self.task
         several = len(self.scalings) > 1
         named = {
             scaling: {size: f"{size}, {scaling}" if several else size for size in self.sizes}

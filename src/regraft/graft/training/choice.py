@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from regraft.graft.frozen.problem import FeatureHead
 from regraft.graft.problem import Task
 from regraft.graft.training.probing import Heads
-from regraft.graft.training.refit import Refitted
 from regraft.graft.training.trial import Trial
 from regraft.heads import higher_is_better, paired_error, score
 from regraft.record import Candidate, Finding, counted
@@ -32,7 +32,7 @@ class Choice:
         frozen: the backbone stays as it is (FT+).
         temperature: on the held-out rows.
         reached: the share of the training after which the twin was best, where it stopped early.
-        refit: what the head on the tuned network's features was chosen as.
+        refit: the head that was chosen on the twin's features.
     """
 
     lr: float
@@ -40,7 +40,7 @@ class Choice:
     frozen: bool = False
     temperature: float = 1.0
     reached: float = 1.0
-    refit: Refitted | None = None
+    refit: FeatureHead | None = None
 
 
 def candidate(trial: Trial, metric: str, chosen: bool) -> Candidate:
@@ -93,11 +93,13 @@ def notes(ranking: list[Trial], prepared: Heads, choice: Choice) -> Iterator[Fin
             detail="There the held-out rows were predicted best; training on all rows takes the same share.",
         )
     if (refit := choice.refit) is not None:
+        readout, chosen = refit.solution.readout, refit.selection
+        read = "all layers" if chosen is None else f"{100 * chosen.fraction:g} % of the features of all layers"
         yield Finding(
             "refitted-head",
-            f"A {refit.form} head on all layers of the tuned network, features scaled by {refit.scaling}.",
+            f"A {readout.form} head on {read} of the tuned network, features scaled by {refit.view.scaling}.",
             "info",
-            refit.strength,
+            readout.strength,
             "strength",
             detail="Chosen on held-out rows that the network which gave their features was not trained on.",
         )

@@ -351,5 +351,4 @@ class TrainingProblem(Problem):
         if refit is None or choice.refit is None:
             # the layers' shares would be those of the head before training
             return model, {name: figure for name, figure in prepared.shown.items() if name == "selection"}
-        model, layers = refit.final(model, self.rows, self.task, choice.refit, self.work)
-        return model, {"layers": list(layers)}
+        return refit.final(model, self.rows, self.task, choice.refit, self.work)

@@ -9,32 +9,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.features import Plan, plan, pool_batch
+from regraft.features import Plan, by_size, plan, pool_batch
 from regraft.graft.adapted import Adapted, with_own_head
-from regraft.graft.frozen.layers import layer_shares
+from regraft.graft.frozen.problem import FeatureHead, FeatureProblem
 from regraft.graft.problem import Task
-from regraft.graft.stages.features import Features, Solve
+from regraft.graft.stages.features import Features, Select, Solve
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.trial import Work
-from regraft.graft.view import Scaling, View
-from regraft.heads import Solution, higher_is_better, link, solve
-from regraft.linear import Dense, FeatureDesign
+from regraft.linear import Dense
 from regraft.network import Network
 
-__all__ = ["Refit", "Refitted"]
+__all__ = ["Refit"]
 
 _BATCH = 64
-_SHOWN_ROWS = 1000
-
-
-@dataclass(frozen=True)
-class Refitted:
-    """What a refitted head was chosen as."""
-
-    scaling: Scaling
-    form: str
-    strength: float
-    temperature: float
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,64 +33,45 @@ class Refit:
     Attributes:
         features: which taps of the tuned network (its logits are the tuned ones), and the scalings to choose from.
         stage: forms and penalties to choose from.
+        select: Head2Toe's search before the head is solved, if wanted.
     """
 
     features: Features
     stage: Solve
+    select: Select | None = None
 
     def choose(
         self, twin: Adapted, rows: ManifestRows, task: Task, out: np.ndarray, work: Work
-    ) -> tuple[Refitted, Tensor]:
-        """Choose scaling, form, penalty and temperature on the rows ``out``, which the twin was not trained on.
+    ) -> tuple[FeatureHead, Tensor]:
+        """Choose scaling, form, penalty and temperature, and how features are chosen, on the rows ``out``, which the
+        twin was not trained on.
 
         Every candidate is solved on the rows that the twin was trained on, and judged on the others.
 
         Returns:
-            the choice, and the calibrated probabilities of the rows ``out``.
+            the chosen head, and the calibrated probabilities of the rows ``out``.
         """
-        network = with_own_head(twin)
-        wanted = plan(network, [self.features.taps])
-        folds = np.where(out, 0, -1)
-        matrices = _swept(network, wanted, rows, work)
-        found: list[tuple[Scaling, Solution]] = []
-        for scaling in self.features.scalings:
-            design = View(scaling).design(matrices, task.target.outputs)
-            found.append((scaling, self._solved(design, task, folds)))
-        sign = 1 if higher_is_better(task.metric) else -1
-        scaling, best = max(found, key=lambda pair: sign * next(c.score for c in pair[1].candidates if c.chosen))
-        readout = best.readout
-        logits = best.out_of_fold[torch.from_numpy(out)]
-        chosen = Refitted(scaling, readout.form, readout.strength, readout.temperature)
-        return chosen, link(readout.link, logits / readout.temperature)
+        problem, _ = self._problem(with_own_head(twin), rows, task, work)
+        head = problem.solve(np.where(out, 0, -1))
+        return head, head.held_out().probabilities[torch.from_numpy(out)]
 
     def final(
-        self, tuned: Adapted, rows: ManifestRows, task: Task, chosen: Refitted, work: Work
-    ) -> tuple[Adapted, tuple[dict[str, Any], ...]]:
-        """The chosen head on the finally tuned network and all rows, and the shares of its layers."""
+        self, tuned: Adapted, rows: ManifestRows, task: Task, chosen: FeatureHead, work: Work
+    ) -> tuple[Adapted, dict[str, Any]]:
+        """The chosen head on the finally tuned network and all rows, and what is to be shown of it."""
         network = with_own_head(tuned)
-        wanted = plan(network, [self.features.taps])
-        matrices = _swept(network, wanted, rows, work)
-        view = View(chosen.scaling)
-        design = view.design(matrices, task.target.outputs)
-        only = replace(self, stage=Solve((chosen.form,), (chosen.strength,)))
-        solution = only._solved(design, task, np.where(np.arange(len(rows)) % 2, 0, -1))
-        readout = replace(solution.readout, temperature=chosen.temperature)
-        some = {name: Dense(matrix.tensor[:_SHOWN_ROWS]) for name, matrix in matrices.items()}
-        shares = layer_shares(readout, view.design(some, task.target.outputs), wanted.blocks)
+        problem, wanted = self._problem(network, rows, task, work)
+        head = problem.repeated(chosen)
         own_head = tuned.own_head or (task.target.outputs, tuned.plan.blocks[0].width)
-        model = replace(tuned, network=network, plan=wanted, view=view, readout=readout, own_head=own_head)
-        return model, tuple(shares)
+        model = replace(head.adapted(task, network, wanted), source=tuned.source, own_head=own_head)
+        return model, head.figures(problem, wanted)
 
-    def _solved(self, design: FeatureDesign, task: Task, folds: np.ndarray) -> Solution:
-        return solve(
-            design,
-            task.response,
-            forms=self.stage.forms,
-            strengths=self.stage.strengths,
-            folds=folds,
-            metric=task.metric,
-            class_weight=task.class_weight,
-        )
+    def _problem(self, network: Network, rows: ManifestRows, task: Task, work: Work) -> tuple[FeatureProblem, Plan]:
+        """The features of all rows, and their blocks."""
+        wanted = plan(network, [self.features.taps])
+        sizes = by_size(network, self.features.taps) if self.select is not None else {}
+        matrices = _swept(network, wanted, rows, work)
+        return FeatureProblem(task, matrices, self.features.scalings, self.stage, self.select, sizes), wanted
 
 
 def _swept(network: Network, wanted: Plan, rows: ManifestRows, work: Work) -> dict[str, Dense]:

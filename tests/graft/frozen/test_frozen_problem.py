@@ -1,0 +1,101 @@
+"""Choosing a head on features, and repeating the choice on other rows."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from regraft.data import Target
+from regraft.graft.frozen.problem import FeatureProblem
+from regraft.graft.problem import Task
+from regraft.graft.stages.features import Select, Solve
+from regraft.linear import Dense
+
+ROWS = 90
+
+
+def problem(*, metric: str = "accuracy", select: Select | None = None, seed: int = 0) -> FeatureProblem:
+    """Two layers, of which a few columns tell three classes (or a number) apart."""
+    random = np.random.default_rng(seed)
+    classes = random.integers(0, 3, ROWS)
+    shift = np.eye(3)[classes]
+    low = random.normal(size=(ROWS, 40)) ** 3
+    low[:, :3] += 2 * shift
+    top = np.abs(random.normal(size=(ROWS, 12)))
+    top[:, :3] += shift
+    target = Target("multiclass", ("a", "b", "c"), classes)
+    if metric in ("r2", "rmse"):
+        target = Target("regression", ("y",), (classes + 0.1 * random.normal(size=ROWS))[:, None])
+    return FeatureProblem(
+        Task(target, None, metric, seed=0, folds=4),
+        {"low": Dense(torch.from_numpy(low)), "top": Dense(torch.from_numpy(top))},
+        ("none", "unit", "root-unit"),
+        Solve(),
+        select,
+        {"small": ("top",), "large": ("low", "top")} if select is not None else {},
+    )
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "r2", "rmse"])
+def test_the_scaling_is_the_better_one_whichever_way_the_metric_goes(metric):
+    whole = problem(metric=metric)
+    alone = {scaling: replace(whole, scalings=(scaling,)).solve() for scaling in whole.scalings}
+    scores = {s: next(c.score for c in head.candidates if c.chosen) for s, head in alone.items()}
+    best = (min if metric == "rmse" else max)(scores, key=scores.__getitem__)
+    assert len(set(scores.values())) == 3
+    assert whole.solve().view.scaling == best
+
+
+@pytest.mark.parametrize("select", [None, Select(), Select(fractions=(0.05, 0.3), one_standard_error=True)])
+@pytest.mark.parametrize("metric", ["accuracy", "r2"])
+def test_a_choice_repeated_on_its_own_rows_is_the_same_head(metric, select):
+    one = problem(metric=metric, select=select)
+    head = one.solve()
+    again = one.repeated(head)
+    assert again.view.scaling == head.view.scaling
+    assert again.view.renormalised == head.view.renormalised
+    first, second = head.solution.readout, again.solution.readout
+    assert (first.form, first.strength, first.temperature) == (second.form, second.strength, second.temperature)
+    if select is not None:
+        assert {name: list(kept) for name, kept in head.view.columns.items()} == {
+            name: list(kept) for name, kept in again.view.columns.items()
+        }
+    ours, theirs = again.predict_proba(one), head.predict_proba(one)
+    torch.testing.assert_close(ours, theirs, atol=1e-5, rtol=1e-5)
+
+
+def test_a_choice_repeated_on_other_rows_finds_their_features_and_no_other_penalty():
+    few = Select(fractions=(0.2,), extend=False)
+    one, other = (replace(problem(select=few, seed=s), sizes={"all": ("low", "top")}) for s in (0, 1))
+    mirrored = replace(other, matrices={n: Dense(m.tensor.flip(1)) for n, m in other.matrices.items()})  # type: ignore[attr-defined]
+    head = one.solve()
+    again = mirrored.repeated(head)
+    assert {0, 1, 2} <= set(head.view.columns["top"].tolist())
+    assert {9, 10, 11} <= set(again.view.columns["top"].tolist())  # where the labels show now
+    assert again.selection is not None
+    assert head.selection is not None
+    assert again.selection.fraction == head.selection.fraction
+    assert again.selection.table == head.selection.table
+    assert again.solution.readout.strength == head.solution.readout.strength
+
+
+def test_rows_of_no_fold_are_in_every_fit_and_predicted_by_none():
+    """With one fold the scores are those of a head that is solved on all other rows."""
+    one = problem()
+    out = np.arange(ROWS) % 5 == 0
+    head = one.solve(np.where(out, 0, -1))
+    held = head.held_out().probabilities
+    assert torch.isnan(held[torch.from_numpy(~out)]).all()
+    repeated = one.take(np.flatnonzero(~out)).repeated(head)
+    expected = repeated.predict_proba(one.take(np.flatnonzero(out)))
+    # the penalty's unit is taken over the rows at hand, so the two differ a little
+    assert (held[torch.from_numpy(out)].argmax(1) == expected.argmax(1)).float().mean() > 0.9
+    garbled = replace(one.task.target, values=np.where(out, (one.task.target.values + 1) % 3, one.task.target.values))
+    other = replace(one, task=replace(one.task, target=garbled))
+    same = replace(other, scalings=(head.view.scaling,), stage=Solve((head.solution.readout.form,), (1e-2,)))
+    plain = replace(one, scalings=(head.view.scaling,), stage=same.stage)
+    logits = [p.solve(np.where(out, 0, -1)).solution.out_of_fold[torch.from_numpy(out)] for p in (plain, same)]
+    torch.testing.assert_close(logits[0], logits[1])  # their labels have no part in it
