@@ -1,7 +1,7 @@
 """The suite's arms that train the backbone: chosen on a fifth of the 1,000 rows, trained on all of them, resumable.
 
-`finetune` and `finetune-refit` are one training with two ends, so the second goes on from the checkpoints of the first
-and its CPU seconds are those of the first and what the refit adds.
+`finetune`, `finetune-refit` and `finetune-refit-head2toe` are one training with three ends, so the others go on from the
+checkpoints of the first and their CPU seconds are those of the first and what the refit adds.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from regraft.record import Ledger
 __all__ = ["TRAINED", "Measured", "Trained", "remembered"]
 
 #: In the order in which they are run.
-TRAINED = ("finetune", "finetune-refit", "lp-ft")
-_SHARES = {"finetune-refit": "finetune"}
+TRAINED = ("finetune", "finetune-refit", "finetune-refit-head2toe", "lp-ft")
+_SHARES = dict.fromkeys(("finetune-refit", "finetune-refit-head2toe"), "finetune")
 _EVERY = 20  # steps between two notes of the CPU seconds
 
 

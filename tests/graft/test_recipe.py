@@ -18,7 +18,7 @@ from regraft.graft.recipe import find_recipe
 def test_named_recipes_are_whole():
     assert list(METHODS) == [
         "probe", "all-layers", "head2toe", "gradient", "tangent-gp", "finetune", "lp-ft", "scratch", "head2toe-ft",
-        "head2toe-ft-plus", "finetune-refit",
+        "head2toe-ft-plus", "finetune-refit", "finetune-refit-head2toe",
     ]  # fmt: skip
     for name, recipe in METHODS.items():
         assert recipe.name == name
@@ -34,7 +34,11 @@ def test_training_divides_a_recipe():
     refit = METHODS["finetune-refit"]
     assert refit.features.taps.patterns == ("embedding",)
     assert refit.refit[0] == Features()
-    assert refit.refit[1] == Solve()
+    assert refit.refit[1:] == (Solve(), None)
+    few = METHODS["finetune-refit-head2toe"]
+    assert (few.select, few.refit[1:]) == (None, (Solve(), Select()))
+    assert METHODS["head2toe-ft"].select == Select()
+    assert METHODS["head2toe-ft"].refit is None
     assert METHODS["lp-ft"].solve.forms == ("logistic",)
     assert METHODS["lp-ft"].refit is None
     assert METHODS["scratch"].train.tuning.norms == "trained"
@@ -86,11 +90,27 @@ def test_strengths_that_no_head_would_try_are_refused():
     assert refit.refit[1].strengths == (0.5,)  # on all features, where they are tried
 
 
-@pytest.mark.parametrize("stage", [Select(), SetHead(), Probe(0)])
+@pytest.mark.parametrize("stage", [SetHead(), Probe(0)])
 def test_what_a_refitted_head_would_leave_aside_is_refused(stage):
     solved = (Features(), Solve(), Train(), Features())
-    with pytest.raises(RecipeError, match=rf"after a training reads all features.*got {type(stage).__name__}"):
+    with pytest.raises(RecipeError, match=rf"after a training reads features.*got {type(stage).__name__}"):
         Recipe("refit", "", (*solved, stage, Solve()))
+
+
+@pytest.mark.parametrize(
+    ("select", "solve"),
+    [
+        (Select(solver="exact"), Solve()),
+        (Select(score="variance"), Solve()),
+        (Select(by="layer"), Solve()),
+        (Select(one_standard_error=True), Solve()),
+        (Select(), Solve(penalty="l1")),
+        (Select(), Solve(strengths=(0.5,))),
+    ],
+)
+def test_what_cannot_be_chosen_after_a_training_is_refused(select, solve):
+    with pytest.raises(RecipeError, match=r"fast search alone, on one fold|names strengths"):
+        Recipe("refit", "", (Features(), Solve(), Train(), Features(), select, solve))
 
 
 def test_the_documented_stages_are_exported():

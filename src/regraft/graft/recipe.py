@@ -66,11 +66,10 @@ class Recipe:
                 expected="a Solve stage",
                 do="end the recipe with Solve()",
             )
-        late = [] if self.train is None else self.stages[self.stages.index(self.train) + 1 :]
-        if strange := [type(stage).__name__ for stage in late if not isinstance(stage, Features | Solve)]:
+        if strange := [type(s).__name__ for s in self._late if not isinstance(s, Features | Select | Solve)]:
             raise RecipeError(
-                f"recipe {self.name!r}: a head that is solved after a training reads all features as they are",
-                expected="Features and Solve after Train, or nothing",
+                f"recipe {self.name!r}: a head that is solved after a training reads features of its layers",
+                expected="Features, Select and Solve after Train, or nothing",
                 got=", ".join(strange),
                 do=f"leave {strange[0]} out, or put it before Train",
             )
@@ -80,12 +79,32 @@ class Recipe:
                 expected="Solve(penalty='l2') there",
                 do="use penalty='l1' or 'l21' on all features of the layers",
             )
-        if self.select and self.solve.strengths is not None:
+        if self.select:
+            self._check_strengths(self.solve)
+        if self.refit is not None and self.refit[2] is not None:
+            self._check_refit(self.refit[1], self.refit[2])
+
+    def _check_strengths(self, solve: Solve) -> None:
+        """Refuse strengths of a head on chosen features."""
+        if solve.strengths is not None:
             raise RecipeError(
                 f"recipe {self.name!r} names strengths of the head on chosen features",
                 expected="Solve(strengths=None) there, for the search has a grid of its own",
-                got=f"Solve(strengths={self.solve.strengths!r})",
+                got=f"Solve(strengths={solve.strengths!r})",
                 do="leave them out; those of the features' scores are Select(strengths=…)",
+            )
+
+    def _check_refit(self, solve: Solve, select: Select) -> None:
+        """Refuse a choice of the tuned network's features that one fold of held-out rows cannot make, or that its final
+        weights could not repeat."""
+        self._check_strengths(solve)
+        other = (select.solver, select.score, select.by) != ("fast", "relevance", "feature")
+        if other or solve.penalty != "l2" or select.one_standard_error:
+            raise RecipeError(
+                f"recipe {self.name!r}: features are chosen after a training by the fast search alone, on one fold",
+                expected="Select() with fractions and strengths at most, and Solve(penalty='l2')",
+                got=f"{select}, {solve}",
+                do="leave the rest out, or put it before Train",
             )
 
     @property
@@ -109,13 +128,21 @@ class Recipe:
         return next((stage for stage in self.stages if isinstance(stage, Train)), None)
 
     @property
-    def refit(self) -> tuple[Features, Solve] | None:
-        """The features and the solve that come after training, if they do."""
-        if self.train is None:
-            return None
-        after = self.stages[self.stages.index(self.train) + 1 :]
-        features = [stage for stage in after if isinstance(stage, Features)]
-        return (features[-1], self.solves[-1]) if features else None
+    def refit(self) -> tuple[Features, Solve, Select | None] | None:
+        """The features, the solve and the choice of features that come after training, if they do."""
+        features = [stage for stage in self._late if isinstance(stage, Features)]
+        selects = [stage for stage in self._late if isinstance(stage, Select)]
+        return (features[-1], self.solves[-1], selects[-1] if selects else None) if features else None
+
+    @property
+    def _early(self) -> tuple[Stage, ...]:
+        """The stages on the backbone as it comes."""
+        return self.stages if self.train is None else self.stages[: self.stages.index(self.train)]
+
+    @property
+    def _late(self) -> tuple[Stage, ...]:
+        """The stages after the backbone was trained."""
+        return () if self.train is None else self.stages[self.stages.index(self.train) + 1 :]
 
     def altered(self, **settings: Any) -> Recipe:
         """The recipe with other settings of head probing and training: see :class:`Changes`.
@@ -188,8 +215,8 @@ class Recipe:
 
     @property
     def select(self) -> Select | None:
-        """The stage that keeps some of the features, if there is one."""
-        return next((stage for stage in self.stages if isinstance(stage, Select)), None)
+        """The stage that keeps some of the features of the backbone as it comes, if there is one."""
+        return next((stage for stage in self._early if isinstance(stage, Select)), None)
 
     @property
     def dense(self) -> bool:
@@ -212,8 +239,7 @@ class Recipe:
     @property
     def solve(self) -> Solve:
         """The stage that gives the readout, of the backbone as it comes where that is trained later."""
-        end = len(self.stages) if self.train is None else self.stages.index(self.train)
-        before = [stage for stage in self.stages[:end] if isinstance(stage, Solve)]
+        before = [stage for stage in self._early if isinstance(stage, Solve)]
         return before[-1] if before else Solve()
 
     @property
@@ -238,6 +264,8 @@ _LPFT = (
 _ANEW = "He, Girshick, Dollár, Rethinking ImageNet Pre-training, ICCV 2019."
 _LAST = Features(Taps(("embedding",), (None,)), ("none",))
 _CHOSEN = (Features(Taps(sizes=(512, 2048, 8192)), ("unit",)), Select(), Solve())
+# held in memory, four bytes a number: the largest size is left out
+_TUNED = Features(Taps(sizes=(512, 2048)))
 _FROM_NOTHING = Train(lrs=(1e-1, 3e-2, 1e-2))
 
 METHODS: dict[str, Recipe] = {
@@ -287,6 +315,12 @@ METHODS: dict[str, Recipe] = {
             "finetune-refit",
             "linear head on all layers of a network tuned for the task",
             (_LAST, Probe(), Train(), Features(), Solve()),
+            _HEAD,
+        ),
+        Recipe(
+            "finetune-refit-head2toe",
+            "linear head on the features that the task needs, of all layers of a network tuned for it",
+            (_LAST, Probe(), Train(), _TUNED, Select(), Solve()),
             _HEAD,
         ),
     )

@@ -15,7 +15,7 @@ from regraft.app.report.page import page
 from regraft.data import Manifest, Target, holdout
 from regraft.errors import DataError, RecipeError
 from regraft.features import Taps, plan, sweep
-from regraft.graft import METHODS, Features, Probe, Recipe, Reinitialise, Solve, Train, load_artifact, protocol
+from regraft.graft import METHODS, Features, Probe, Recipe, Reinitialise, Select, Solve, Train, load_artifact, protocol
 from regraft.graft.adapted import with_own_head
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.problem import Task
@@ -65,7 +65,7 @@ def quick(name: str) -> Recipe:
         else replace(stage, taps=replace(stage.taps, sizes=(16,)))
         if isinstance(stage, Features) and stage.taps.sizes != (None,)
         else replace(stage, strengths=(1e-1, 1e-3))
-        if isinstance(stage, Solve) and recipe.select is None  # a search has a grid of its own
+        if isinstance(stage, Solve) and not any(isinstance(s, Select) for s in recipe.stages)  # it has a grid
         else stage
         for stage in recipe.stages
     )
@@ -92,7 +92,7 @@ def relabelled(manifest: Manifest, rows: np.ndarray, seed: int = 0) -> Manifest:
     return replace(manifest, target=replace(manifest.target, values=values))
 
 
-@pytest.mark.parametrize("method", ["finetune", "finetune-refit", "head2toe-ft-plus"])
+@pytest.mark.parametrize("method", ["finetune", "finetune-refit", "finetune-refit-head2toe", "head2toe-ft-plus"])
 def test_the_rows_that_score_have_no_part_in_the_model_that_predicts_them(method, tmp_path, monkeypatch):
     """Garbled labels of the held-out rows change nothing of their predictions."""
     manifest = toy_manifest(60)
@@ -160,7 +160,8 @@ def test_a_refit_is_chosen_on_rows_that_its_network_was_not_trained_on(tmp_path)
 
     fit = solve(
         design(rest), Task(rest.target, None, "accuracy").response, forms=("ridge",),
-        strengths=(head.choice.refit.solution.readout.strength,), folds=np.arange(len(rest)) % 2, metric="accuracy", calibrate=False,
+        strengths=(head.choice.refit.solution.readout.strength,), folds=np.arange(len(rest)) % 2,
+        metric="accuracy", calibrate=False,
     )  # fmt: skip
     expected = link("softmax", fit.readout.logits(design(manifest.take(np.flatnonzero(out)))).double()
                     / head.choice.refit.solution.readout.temperature)  # fmt: skip
@@ -308,7 +309,7 @@ def test_regression_and_multilabel_labels_go_all_the_way(tmp_path):
     many = np.stack([base.target.values == 0, base.target.values != 1], 1).astype(np.float32)
     many[3, 1] = np.nan
     for target in (Target("regression", ("u", "v"), y), Target("multilabel", ("u", "v"), many)):
-        for method in ("finetune", "finetune-refit"):
+        for method in ("finetune", "finetune-refit", "finetune-refit-head2toe"):
             run = regraft.adapt(replace(base, target=target), wide(), method=quick(method), cache=tmp_path)
             run.save(tmp_path / "run")
             loaded = load_artifact(tmp_path / "run", model=wide())
@@ -358,12 +359,13 @@ def test_a_refit_needs_a_head_on_the_embedding(tmp_path):
     torch.testing.assert_close(network.forward(x), tuned.readout.logits(design).float(), atol=1e-5, rtol=1e-5)
 
 
-def test_what_the_starting_head_chose_is_in_the_record(trained):
+def test_which_features_were_chosen_is_in_the_record(trained):
     run, _ = trained
     figure = run.record.figures.get("selection")
-    if not run.record.method.startswith("head2toe"):
+    if "head2toe" not in run.record.method:
         assert figure is None
         return
+    assert figure.get("tuned", False) == (run.record.method == "finetune-refit-head2toe")
     columns = {name: len(index) for name, index in run.adapted.view.columns.items()}
     assert {layer["name"]: layer["kept"] for layer in figure["layers"] if layer["kept"]} == columns
     assert "features-kept" in [f.code for f in run.record.findings]

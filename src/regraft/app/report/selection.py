@@ -141,7 +141,8 @@ def _lead(figure: Mapping[str, Any], layers: Sequence[Mapping[str, Any]], kept: 
     ranked = sorted(used, key=lambda row: -_at(row, "kept"))
     first = ranked[0]
     sentence = (
-        f"The head keeps {words.count(kept)} of {words.count(width)} features ({words.percent(kept / width)}), from "
+        f"The head keeps {words.count(kept)} of {words.count(width)} features "
+        f"{'of the tuned network ' if read.flag(figure.get('tuned')) else ''}({words.percent(kept / width)}), from "
         f"{len(used)} of {words.plural(len(layers), 'layer')}. The largest part comes from "
         f"{read.text(first.get('name'))}: {words.percent(_at(first, 'kept') / kept)} of what is kept."
     )

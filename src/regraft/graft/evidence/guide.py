@@ -149,7 +149,7 @@ def _depths(figures: Mapping[str, Any]) -> list[float]:
     """Mean depths of what a head on the frozen backbone's layers reads: of all rows, then of each fold."""
     selection = figures.get("selection")
     if selection is not None:
-        if not sees_labels(selection):
+        if selection.get("tuned") or not sees_labels(selection):
             return []
         folds = selection.get("folds")
         return [float(selection["depth"]), *(float(depth) for depth in (folds["depths"] if folds else ()))]

@@ -64,7 +64,10 @@ class Refit:
         head = problem.repeated(chosen)
         own_head = tuned.own_head or (task.target.outputs, tuned.plan.blocks[0].width)
         model = replace(head.adapted(task, network, wanted), source=tuned.source, own_head=own_head)
-        return model, head.figures(problem, wanted)
+        shown = head.figures(problem, wanted)
+        if "selection" in shown:  # depths of a tuned network's features say nothing of what its source has
+            shown["selection"]["tuned"] = True
+        return model, shown
 
     def _problem(self, network: Network, rows: ManifestRows, task: Task, work: Work) -> tuple[FeatureProblem, Plan]:
         """The features of all rows, and their blocks."""
