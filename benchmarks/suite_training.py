@@ -1,7 +1,7 @@
 """The suite's arms that train the backbone: chosen on a fifth of the 1,000 rows, trained on all of them, resumable.
 
-`finetune`, `finetune-refit` and `finetune-refit-head2toe` are one training with three ends, so the others go on from the
-checkpoints of the first and their CPU seconds are those of the first and what the refit adds.
+`finetune`, `finetune-refit` and `finetune-refit-head2toe` are one training with three ends, so the others go on from
+the checkpoints of the first and their CPU seconds are those of the first and what the refit adds.
 """
 
 from __future__ import annotations
