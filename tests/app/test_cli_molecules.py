@@ -65,7 +65,7 @@ SHORT = ("--tau", "2", "--steps", "30", "--lr", "0.05")
 
 @pytest.mark.parametrize(
     ("method", "more"),
-    [("probe", ()), ("all-layers", ()), ("finetune", SHORT), ("finetune-refit", SHORT)],
+    [("probe", ()), ("all-layers", ()), ("gradient", ()), ("finetune", SHORT), ("finetune-refit", SHORT)],
 )
 def test_adapt_and_predict(regraft, gcn, assays, tmp_path, method, more):
     code, out, err = regraft(
@@ -97,6 +97,25 @@ def test_adapt_and_predict(regraft, gcn, assays, tmp_path, method, more):
     first, same, other = ([float(line[f"p({name})"]) for name in TARGETS] for line in lines)
     np.testing.assert_allclose(first, same, atol=1e-5)  # one molecule, written in two ways
     assert not np.allclose(first, other, atol=1e-3)
+
+
+def test_numbers_about_molecules_have_error_bars(regraft, gcn, assays, tmp_path):
+    data = tmp_path / "sizes.csv"
+    with assays.open() as stream:
+        rows = [
+            [line["smiles"], len(line["smiles"]) + index / 100] for index, line in enumerate(csv.DictReader(stream))
+        ]
+    with data.open("w", newline="") as stream:
+        csv.writer(stream).writerows([["smiles", "size"], *rows])
+    options = ("--method", "tangent-gp", "--label", "size", "--folds", "3", "--json", "-o", tmp_path / "run")
+    code, out, _ = regraft("adapt", data, "-m", gcn, *options)
+    assert code == 0
+    assert json.loads(out)["scores"]["validation"]["metric"] == "r2"
+    code, out, err = regraft("predict", tmp_path / "run", data)
+    assert (code, err) == (0, "")
+    lines = list(csv.DictReader(io.StringIO(out)))
+    inside = [float(new["low90"]) <= row[1] <= float(new["high90"]) for new, row in zip(lines, rows)]
+    assert np.mean(inside) > 0.7
 
 
 def test_strings_that_are_no_molecules_are_named_together(regraft, gcn, assays, tmp_path):

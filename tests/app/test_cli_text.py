@@ -40,8 +40,11 @@ SHORT = ("--tau", "2", "--steps", "6", "--lr", "0.05")
 
 @pytest.mark.parametrize(
     ("method", "more"),
-    [("probe", ()), ("all-layers", ()), ("head2toe", ()), ("finetune", SHORT), ("finetune-refit", SHORT)],
-)
+    [
+        ("probe", ()), ("all-layers", ()), ("head2toe", ()), ("gradient", ()), ("finetune", SHORT),
+        ("finetune-refit", SHORT), ("finetune-refit-head2toe", SHORT),
+    ],
+)  # fmt: skip
 def test_adapt_and_predict(regraft, bert, reviews, tmp_path, method, more):
     code, out, err = regraft(
         "adapt", reviews, "-m", bert, "--method", method, "--folds", "2", *more, "--json", "-o", tmp_path / "run"
@@ -65,6 +68,22 @@ def test_adapt_and_predict(regraft, bert, reviews, tmp_path, method, more):
         kept = [row["predicted"] for row in csv.DictReader(stream) if row["part"] == "test"]
     assert said == kept
     assert len(said) == 20
+
+
+def test_numbers_about_texts_have_error_bars(regraft, bert, tmp_path):
+    data = tmp_path / "lengths.csv"
+    rows = [["text", "score"], *([f"{text} {row % 7}", len(text) + row / 100] for row, (text, _) in enumerate(ROWS))]
+    with data.open("w", newline="") as stream:
+        csv.writer(stream).writerows(rows)
+    options = ("--method", "tangent-gp", "--label", "score", "--folds", "2", "--json", "-o", tmp_path / "run")
+    code, out, _ = regraft("adapt", data, "-m", bert, *options)
+    assert code == 0
+    assert json.loads(out)["scores"]["validation"]["metric"] == "r2"
+    code, out, err = regraft("predict", tmp_path / "run", data)
+    assert (code, err) == (0, "")
+    lines = list(csv.DictReader(io.StringIO(out)))
+    inside = [float(new["low90"]) <= row[1] <= float(new["high90"]) for new, row in zip(lines, rows[1:])]
+    assert np.mean(inside) > 0.7
 
 
 def test_predict_reads_text_files_and_an_embedded_backbone(regraft, bert, reviews, tmp_path):

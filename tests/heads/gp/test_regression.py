@@ -293,6 +293,21 @@ def test_a_kernel_that_rounding_made_indefinite_is_mended_and_said() -> None:
     assert bool((found.variance(spoiled, spoiled.diagonal()) >= 0).all())
 
 
+def test_what_rounding_made_negative_is_raised_to_the_noise_and_not_to_nothing() -> None:
+    """Weights α are at most ‖y‖ over the noise, whatever rounding did to the kernel."""
+    phi = normal(200, 3, seed=8)
+    spoiled = phi @ phi.T
+    shaken = 1e-4 * normal(200, 200, seed=10)
+    spoiled += (shaken + shaken.T) / 2
+    noise = 1e-3
+    assert float(torch.linalg.eigvalsh(spoiled)[0]) < -noise
+    y = phi @ normal(3, 1, seed=9)
+    found = condition(spoiled, y, noise)
+    assert "indefinite" in found.status.message
+    assert float(found.weights.norm()) <= float(y.norm()) / noise
+    torch.testing.assert_close(found.mean(phi @ phi.T), y, rtol=0, atol=0.05)
+
+
 def test_float32_kernels_are_answered_to_their_own_rounding() -> None:
     problem = Problem("full", rows=40)
     cross = problem.kernel(problem.fresh, problem.old)

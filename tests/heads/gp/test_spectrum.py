@@ -136,6 +136,25 @@ def test_clipped_eigenvalues_are_said() -> None:
     assert float(Spectrum.of(gram).values.min()) == 0.0
 
 
+def test_the_noise_is_not_chosen_below_the_rounding_of_the_kernel() -> None:
+    """Targets without noise ask for none; weights made of eigenvalues that are rounding would be beyond all bounds."""
+    features = normal(120, 5, seed=1)
+    exact = features @ features.T
+    shaken = 1e-6 * normal(120, 120, seed=2)
+    gram = exact + (shaken + shaken.T) / 2
+    y = features @ normal(5, 1, seed=3)
+    spectrum = Spectrum.of(gram)
+    assert spectrum.clipped > 1e-6
+    found = spectrum.choose(y)
+    assert found.noise / found.scale >= 9.99 * spectrum.clipped
+    posterior = condition(gram, y, found.noise, found.scale)
+    clean = condition(exact, y, found.noise, found.scale)
+    assert "indefinite" not in posterior.status.message
+    torch.testing.assert_close(posterior.mean(gram), y, rtol=0, atol=1e-3)
+    # weights in feature space, where nothing hides what rounding made of them
+    torch.testing.assert_close(features.T @ posterior.weights, features.T @ clean.weights, rtol=1e-2, atol=1e-5)
+
+
 @pytest.mark.parametrize(
     ("gram", "words"),
     [

@@ -129,7 +129,7 @@ def factorise(systems: Tensor, floor: Tensor) -> tuple[Factor, str]:
 
     Args:
         systems: float64; overwritten where B = 1.
-        floor: (B,), what the smallest eigenvalue is raised to.
+        floor: (B,), what the smallest eigenvalue is raised to: what it would be without rounding.
 
     Raises:
         SolverError: an eigenvalue below −1e-4 of the largest: this is no kernel matrix.

@@ -239,7 +239,7 @@ def condition(
     if system is None:
         systems = scale * systems.to(torch.float64)
         systems.diagonal(dim1=1, dim2=2).add_(variances)
-        system, mended = factorise(systems, floor)
+        system, mended = factorise(systems, variances.amin(1))  # K being semi-definite, A is at least the noise
         said += mended
     return _posterior(form, scale, variances, values, system, said)
 

@@ -21,6 +21,9 @@ _LOG_2PI = math.log(2 * math.pi)
 _FAR = 1e-4
 #: Ratios noise / scale that are searched, in units of the mean prior variance.
 RATIOS = (1e-8, 1e4)
+#: The least of them in units of :attr:`Spectrum.clipped`: that is how far rounding moved eigenvalues, and weights
+#: A⁻¹y at less noise would be made of these.
+_ROUNDED = 10.0
 _GRID = 49
 
 
@@ -134,7 +137,7 @@ class Spectrum:
         For a given ratio r = noise / scale the best scale is in closed form: with A = K + r I, it is yᵀA⁻¹y / n under
         the marginal likelihood, and the mean of the squared leave-one-out errors over their variances at s = 1 under
         the other (R&W §5.4). The ratio is found on the log axis, by a grid and then Brent's method beside its best
-        point: deterministic, O(n²) a level.
+        point: deterministic, O(n²) a level. It does not go below ten times :attr:`clipped`, the rounding of K.
 
         Args:
             targets: (N, C), the mean function subtracted.
@@ -174,12 +177,12 @@ class Spectrum:
             best = min((float(r) for r in ratios), key=loss)
             said = f"The best of {len(ratios)} given ratios."
         else:
-            best, said = self._search(loss, unit)
+            best, said = self._search(loss, max(RATIOS[0] * unit, _ROUNDED * self.clipped), RATIOS[1] * unit)
         found = self._scale(values, turned, by, best) if scale is None else scale
         return self._at(values, found, best * found, by, said)
 
-    def _search(self, loss: Callable[[float], float], unit: float) -> tuple[float, str]:
-        low, high = math.log(RATIOS[0] * unit), math.log(RATIOS[1] * unit)
+    def _search(self, loss: Callable[[float], float], least: float, most: float) -> tuple[float, str]:
+        low, high = math.log(least), math.log(most)
         grid = [low + (high - low) * step / (_GRID - 1) for step in range(_GRID)]
         losses = [loss(math.exp(point)) for point in grid]
         at = losses.index(min(losses))
