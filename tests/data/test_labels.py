@@ -63,6 +63,14 @@ def test_the_labels_type_is_kept(values, label_type):
     assert read(values).label_type == label_type
 
 
+def test_decimal_commas_are_not_taken_for_names():
+    commas = [f"{value},{value}5" for value in range(30)]
+    with pytest.raises(DataError, match=r"decimal commas.*got '0,05'.*write 0\.05"):
+        read(commas)
+    assert read(commas, kind="multiclass").kind == "multiclass"
+    assert read(["0,2", "1,2"] * 15).classes == ("0,2", "1,2")  # few: pairs of names, say
+
+
 def test_named_labels_are_names():
     assert read([1, 0, 1], names=("zebra", "yak")).label_type == "str"
 

@@ -37,6 +37,7 @@ _TYPES: dict[Form, LabelType] = {"integer": "int", "real": "int", "flag": "bool"
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})")  # "007" is a code, not a number
 _REAL = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")  # a number as many countries write it
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)  # a number, though none that can be learnt: refused
 _GAPS = ("", "nan", "na", "n/a", "null", "none")  # in columns of numbers only: "none" can be a class
 
@@ -149,6 +150,13 @@ def _infer(reads: list[_Read], ids: Sequence[str]) -> Kind:
         return "multilabel"
     if read.form == "text" and any(SEPARATOR in value for value in present):
         return "multilabel"
+    if read.form == "text" and len(set(present)) > FEW and all(_COMMA.fullmatch(value) for value in present):
+        raise DataError(
+            f"the label column {read.name!r} has numbers with decimal commas",
+            expected="decimal points",
+            got=f"{present[0]!r}",
+            do=f"write {present[0].replace(',', '.')}, or say --kind multiclass if these are names",
+        )
     if read.form == "text" and len(set(present)) > FEW and 2 * sum(map(_not_finite, present)) < len(present):
         _refuse_first(read, ids, _not_finite, "a finite number, as in most of its rows")
     if read.form in ("integer", "real") and not read.names:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from regraft.data import Target
 from regraft.graft.evidence import data_findings, findings, score_findings
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import prediction_rows
@@ -152,6 +153,27 @@ def test_a_score_that_one_answer_reaches_is_a_warning(kind, metric, low, value, 
         (warning,) = found
         assert (warning.severity, warning.value, warning.low) == ("warning", value, low)
         assert warning.code == ("no-better-than-majority" if metric == "accuracy" else "no-better-than-constant")
+
+
+@pytest.mark.parametrize(
+    ("classes", "label_type", "codes"),
+    [
+        (("Rose", "rose", "tulip"), "str", ["classes-alike"]),
+        (("hot dog", "hot-dog"), "str", ["classes-alike"]),
+        (("NaN", "cat"), "str", ["class-reads-as-missing"]),
+        (("none", "some"), "str", []),
+        (("-1", "1"), "int", []),
+        (("-a", "a"), "str", []),
+    ],
+)
+def test_names_that_may_be_mistakes_are_told(classes, label_type, codes, monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (data_findings._names,))
+    target = Target("multiclass", classes, np.arange(len(classes)), label_type=label_type)
+    context = Context(None, 0, SimpleNamespace(task=SimpleNamespace(target=target)), None)
+    found = check(context)
+    assert [finding.code for finding in found] == codes
+    if "classes-alike" in codes:
+        assert f"{classes[0]!r} = {classes[1]!r}" in found[0].detail
 
 
 @pytest.mark.parametrize(("high", "value", "said"), [(0.15, 0.2, True), (0.25, 0.2, False), (0.05, 0.09, False)])

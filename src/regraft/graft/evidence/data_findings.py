@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -15,6 +16,7 @@ from regraft.record import Finding, counted
 __all__ = ["DATA_CHECKS"]
 
 _RARE = 5
+_MISSING = ("nan", "na", "n/a", "null", "unlabeled", "unlabelled")
 _IMBALANCE = 10.0
 
 
@@ -149,6 +151,35 @@ def _classes(context: Context) -> Iterator[Finding]:
         )
 
 
+def _names(context: Context) -> Iterator[Finding]:
+    """Classes whose names are one but for the way they are written, or say that there is no label."""
+    target = context.fit.task.target
+    if target.kind == "regression" or target.label_type != "str":
+        return
+    ways = defaultdict[str, list[str]](list)
+    for name in target.classes:
+        ways[re.sub(r"[\s_-]+", " ", name.casefold())].append(name)
+    if alike := [names for names in ways.values() if len(names) > 1]:
+        yield Finding(
+            "classes-alike",
+            f"{counted(len(alike), 'class name is', 'class names are')} written in more than one way.",
+            "warning",
+            len(alike),
+            "names",
+            detail="; ".join(" = ".join(map(repr, names)) for names in alike[:5]) + ("; …" if len(alike) > 5 else ""),
+            advice="Write one name for one class, or the head learns to tell spellings apart.",
+        )
+    if missing := [name for name in target.classes if name.casefold() in _MISSING]:
+        yield Finding(
+            "class-reads-as-missing",
+            f"The class {missing[0]!r} reads like a label that is not known.",
+            "warning",
+            len(missing),
+            "classes",
+            advice="Leave the cell empty where there is no label: then the row is left out, and no class is made of it.",
+        )
+
+
 def _one_valued(context: Context) -> Iterator[Finding]:
     """Labels that no row has, or that all rows have: nothing can be learnt of them."""
     target = context.fit.task.target
@@ -181,4 +212,4 @@ def _frames(context: Context) -> Iterator[Finding]:
         )
 
 
-DATA_CHECKS = (_repeated, _left_out, _shortened, _classes, _one_valued, _frames)
+DATA_CHECKS = (_repeated, _left_out, _shortened, _classes, _names, _one_valued, _frames)
