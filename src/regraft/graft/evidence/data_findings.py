@@ -176,7 +176,7 @@ def _names(context: Context) -> Iterator[Finding]:
             "warning",
             len(missing),
             "classes",
-            advice="Leave the cell empty where there is no label: then the row is left out, and no class is made of it.",
+            advice="Leave the cell empty where there is no label: then the row is left out, and no class made of it.",
         )
 
 
