@@ -129,6 +129,20 @@ def test_the_grid_shows_the_best_cell_of_each_size_and_fraction() -> None:
     assert [plain(tick.label) for tick in view.ticks] == ["1 %", "10 %", "20 %"]
 
 
+def test_a_choice_on_the_tuned_network_s_held_out_rows_says_so() -> None:
+    grid = [{**cell("512", fraction, 0.9), "standard_error": None} for fraction in (0.1, 0.2)]
+    record = with_figure("selection", grid=grid, tuned=True)
+    view = selection.selection(record)
+    assert "features of the tuned network" in view.lead
+    assert view.grid.label == "Accuracy, held-out rows"
+    assert not view.grid.banded
+    assert "over folds" not in render(record)
+    usual = selection.selection(samples.head2toe())
+    assert usual.grid.label == "Accuracy, inner folds"
+    assert usual.grid.banded
+    assert "band: ± one standard error over folds" in render(samples.head2toe())
+
+
 def test_small_fractions_are_not_rounded_away() -> None:
     labels = [plain(tick.label) for tick in selection.selection(samples.head2toe()).grid.ticks]
     assert labels == ["0.05 %", "", "0.2 %", "", "1 %", "", "5 %", "", "20 %"]

@@ -50,9 +50,13 @@ class Row:
 
 @dataclass(frozen=True)
 class Grid:
-    """The search: score and stored bytes over the fractions, a line for each target size; how the chosen one won."""
+    """The search: score and stored bytes over the fractions, a line for each target size; how the chosen one won.
+
+    ``banded`` where scores have standard errors: not of one set of held-out rows.
+    """
 
     label: str
+    banded: bool
     outcome: str
     paths: tuple[Path, ...]
     bytes_: tuple[Path, ...]
@@ -264,9 +268,11 @@ def _grid(cells: Sequence[Mapping[str, Any]], shown: Measure) -> Grid:
     lean = next((cell for cell in drawn if read.flag(cell.get("lean"))), None)
     top = max(sign * float(cell["score"]) for cell in cells)
     won = any(read.flag(cell.get("chosen")) and sign * float(cell["score"]) >= top for cell in cells)
+    banded = any(_error(cell) > 0 for cell in drawn)
     return Grid(
         outcome=_WON if won else _OUTDONE,
-        label=f"{shown.label}, inner folds",
+        label=f"{shown.label}, {'inner folds' if banded else 'held-out rows'}",
+        banded=banded,
         paths=tuple(_path(size, i, line, x, y, shown) for i, (size, line) in enumerate(lines.items())),
         bytes_=tuple(_bytes(size, i, line, x, z) for i, (size, line) in enumerate(lines.items())),
         ticks=tuple(Tick(x(f), _part(f) if f in named else "") for f in fractions),
