@@ -136,7 +136,7 @@ def test_a_choice_on_the_tuned_network_s_held_out_rows_says_so() -> None:
     assert "features of the tuned network" in view.lead
     assert view.grid.label == "Accuracy, held-out rows"
     assert not view.grid.banded
-    assert "over folds" not in render(record)
+    assert "error over folds" not in render(record)
     usual = selection.selection(samples.head2toe())
     assert usual.grid.label == "Accuracy, inner folds"
     assert usual.grid.banded
