@@ -20,7 +20,7 @@ from regraft.graft.posterior.kernel import Grafted, share
 from regraft.graft.posterior.regression import KernelFitter
 from regraft.graft.posterior_part import PosteriorPart
 from regraft.graft.stages.posterior import Posterior
-from regraft.heads import NINETY, Response
+from regraft.heads import NINETY, Response, Spectrum
 from regraft.linear import Dense, FeatureDesign
 from regraft.network import ArrayPreprocess, Network, from_module
 
@@ -93,6 +93,33 @@ def test_weights_and_error_bars_are_the_dense_posterior(outputs: int, mode: str)
     torch.testing.assert_close(own, variance, rtol=1e-5, atol=1e-6 * s * float(unit.max()))
     torch.testing.assert_close(part.spread(covariance), (own + noise * unit).sqrt(), rtol=1e-5, atol=1e-5)
     assert part.left_out < 1e-12
+
+
+def test_scale_and_noise_are_chosen_by_what_the_stage_says() -> None:
+    both, labels, _ = problem()
+    folds = torch.arange(24) % 3
+    gram = Grafted.of(both, labels, 1e-2, "ntk").own.at(0.7)
+    chosen = {}
+    for by in ("marginal", "loo"):
+        fitter = KernelFitter(both, labels, folds, 1e-2, "ntk", Posterior(by=by), 0)
+        chosen[by] = fitter.fitted(0.7).chosen
+        expected = Spectrum.of(gram).choose(labels.standard, by)
+        assert (chosen[by].scale, chosen[by].noise) == pytest.approx((expected.scale, expected.noise), rel=1e-6)
+        assert bool(torch.isfinite(fitter.spread(0.7)).all())
+    assert chosen["loo"].leave_one_out > chosen["marginal"].leave_one_out
+    assert chosen["marginal"].log_marginal > chosen["loo"].log_marginal
+    with pytest.raises(RecipeError, match="marginal, loo"):
+        Posterior(by="evidence")  # type: ignore[arg-type]
+
+
+def test_a_run_by_leave_one_out_says_so() -> None:
+    x, y = arrays(60, "regression")
+    known = with_gradients("tangent-gp", None, LAST)
+    stages = tuple(replace(s, by="loo") if isinstance(s, Posterior) else s for s in known.stages)
+    run = adapt(rows_of(x, y, tested=20), network(), method=replace(known, stages=stages))
+    (told,) = (finding for finding in run.record.findings if finding.code == "error-bars")
+    assert "by the density of rows left out" in told.detail
+    assert 0.6 < next(s.value for s in run.record.other_scores["test"] if s.metric == "coverage-90") <= 1
 
 
 def smooth(least: float) -> tuple[Network, Manifest, np.ndarray]:

@@ -34,6 +34,7 @@ __all__ = ["GaussianHead", "GaussianProblem"]
 
 #: ρ, the tangent kernel's share over the last layer's; the search goes on past an edge that is best.
 RATIOS = (10.0, 1.0, 1e-1, 1e-2)
+_CRITERIA = {"marginal": "marginal likelihood", "loo": "the density of rows left out one by one"}
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,8 +140,8 @@ class GaussianHead(Head):
             "info",
             noise[0] if alone else None,
             "target unit" if alone else "",
-            detail=f"Scale and noise by marginal likelihood. {chosen.message} {part.rank} directions of the posterior "
-            f"are kept; the others would narrow a variance by at most {100 * part.left_out:.1f} % of the prior's.",
+            detail=f"Scale and noise by {_CRITERIA[chosen.by]}. {chosen.message} {part.rank} directions of the "
+            f"posterior are kept; the others would narrow a variance by at most {100 * part.left_out:.1f} % of the prior's.",
         )
         yield from derivatives_read({name: value.numel() for name, value in self.fitted.parameters.items()}, self.path)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from scipy.sparse.linalg import eigsh
@@ -91,7 +92,7 @@ class KernelFitter(Fitter):
             grafted, labels, held = self._fold(fold)
             mean, spread = labels.unit
             for index, ratio in enumerate(strengths):
-                posterior, _ = _conditioned(grafted, labels, ratio)
+                posterior, _ = _conditioned(grafted, labels, ratio, self.stage.by)
                 out[index, held] = posterior.mean(grafted.cross.at(ratio)) * spread + mean
         return out, [None] * len(strengths)
 
@@ -109,7 +110,7 @@ class KernelFitter(Fitter):
         out = torch.full(self.labels.values.shape, torch.nan, dtype=torch.float64)
         for fold in torch.unique(self.folds[self.searched]).tolist():
             grafted, labels, held = self._fold(fold)
-            posterior, found = _conditioned(grafted, labels, ratio)
+            posterior, found = _conditioned(grafted, labels, ratio, self.stage.by)
             own = grafted.held.at(ratio).diagonal()
             variance = posterior.variance(grafted.cross.at(ratio), own) + found.noise
             out[held] = variance.sqrt() * labels.unit[1]
@@ -136,11 +137,11 @@ class KernelFitter(Fitter):
         spectrum = None
         if len(gram) <= 2 * _SEARCHED:
             spectrum = Spectrum.of(gram)
-            chosen = spectrum.choose(y)
+            chosen = spectrum.choose(y, self.stage.by)
         else:
             some = self.labels.take(self.searched)
             few = Grafted.of(self.both.take(self.searched), some, self.strength, self.prior)
-            chosen = Spectrum.of(few.own.at(ratio)).choose(some.standard)
+            chosen = Spectrum.of(few.own.at(ratio)).choose(some.standard, self.stage.by)
         posterior = condition(gram, y, chosen.noise, chosen.scale)
         rows = grafted.rows(ratio, chosen.scale)
         feature, intercept, deviations = grafted.deviations(ratio, chosen.scale)
@@ -184,10 +185,12 @@ class KernelFitter(Fitter):
         return values[:kept], vectors.view(-1, rows.outputs, kept), left_out
 
 
-def _conditioned(grafted: Grafted, labels: Labels, ratio: float) -> tuple[Conditioned, Hyperparameters]:
-    """The posterior at ρ, scale and noise of highest marginal likelihood."""
+def _conditioned(
+    grafted: Grafted, labels: Labels, ratio: float, by: Literal["marginal", "loo"]
+) -> tuple[Conditioned, Hyperparameters]:
+    """The posterior at ρ, with the best scale and noise."""
     gram = grafted.own.at(ratio)
-    found = Spectrum.of(gram).choose(labels.standard)
+    found = Spectrum.of(gram).choose(labels.standard, by)
     return condition(gram, labels.standard, found.noise, found.scale), found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from regraft.errors import RecipeError
 
@@ -18,10 +18,13 @@ class Posterior:
         rank: directions of the posterior's covariance that are kept at most; error bars are too wide by what the
             others explain, which the record says.
         megabytes: that they may take in the artifact (four bytes a number).
+        by: what scale and noise maximise: the ``marginal`` likelihood, or ``loo``, the predictive density of rows left
+            out one by one, which minds a wrong prior less (Rasmussen & Williams, 2006, Sections 5.4.1 and 5.4.2).
     """
 
     rank: int = 256
     megabytes: float = 32.0
+    by: Literal["marginal", "loo"] = "marginal"
 
     needs: ClassVar[tuple[str, ...]] = ("design",)
     yields: ClassVar[tuple[str, ...]] = ("posterior",)
@@ -33,6 +36,8 @@ class Posterior:
                 expected="a rank of at least 1 and megabytes above 0",
                 got=f"rank {self.rank}, {self.megabytes} MB",
             )
+        if self.by not in ("marginal", "loo"):
+            raise RecipeError(f"Posterior(by={self.by!r}) does not exist", expected="marginal, loo")
 
     def rank_for(self, parameters: int) -> int:
         """The rank that fits, for so many parameters."""
