@@ -141,7 +141,8 @@ class GaussianHead(Head):
             noise[0] if alone else None,
             "target unit" if alone else "",
             detail=f"Scale and noise by {_CRITERIA[chosen.by]}. {chosen.message} {part.rank} directions of the "
-            f"posterior are kept; the others would narrow a variance by at most {100 * part.left_out:.1f} % of the prior's.",
+            f"posterior are kept; the others would narrow a variance by at most {100 * part.left_out:.1f} % of the "
+            "prior's.",
         )
         yield from derivatives_read({name: value.numel() for name, value in self.fitted.parameters.items()}, self.path)
 
