@@ -80,6 +80,17 @@ def test_regression_metrics_equal_scikit_learn_far_from_zero() -> None:
     assert score("rmse", response, p) == pytest.approx(rmse, abs=1e-12)
 
 
+def test_r2_knows_targets_that_vary_by_a_billionth_of_themselves_from_equal_ones() -> None:
+    y = np.random.default_rng(0).normal(size=50)
+    p = y + 0.5
+    near = Response.of("regression", ["a"], 1e6 + 1e-3 * y)
+    expected = score("r2", Response.of("regression", ["a"], y), p[:, None])
+    assert score("r2", near, 1e6 + 1e-3 * p[:, None]) == pytest.approx(expected, abs=1e-5)
+    for same in (0.1, 1 / 3, 1e6 / 7, 1e-9):
+        with pytest.raises(DataError, match="undefined"):
+            score("r2", Response.of("regression", ["a"], np.full(50, same)), p[:, None])
+
+
 def test_a_weighting_equals_the_metric_on_repeated_rows(classes: tuple, labels: tuple) -> None:
     """Bootstrap counts are row weights; they must mean what copying the rows means."""
     for response, p, _ in (classes, labels):

@@ -311,7 +311,8 @@ def _r2(response: Response, values: Array, weights: Array) -> Array:
     moved = (truth - shift) * mask
     spread = weights @ moved**2 - total * (mean - shift) ** 2
     error = weights @ (mask * (truth - values) ** 2)
-    floor = 1e-12 * np.maximum((weights @ (mask * truth**2)), 1e-300)
+    # equal targets differ from their mean by rounding, 1e-16 of them; what differs by 1e-12 of itself is known
+    floor = 1e-24 * np.maximum((weights @ (mask * truth**2)), 1e-300)
     return _nanmean(np.where(spread > floor, 1 - error / spread, np.nan))
 
 

@@ -38,7 +38,7 @@ class Readout:
 
     Attributes:
         coefficients: block name → (d, C).
-        intercept: (C,).
+        intercept: (C,) float64: targets may lie far from zero.
         link: ``softmax``, ``sigmoid`` or ``identity``.
         temperature: T of the calibrated probabilities link(f / T).
         form: ``ridge`` or ``logistic``.

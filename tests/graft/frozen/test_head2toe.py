@@ -53,7 +53,7 @@ def test_what_was_chosen_and_what_it_costs_are_in_the_record(run, tmp_path):
     assert len(folds["depths"]) == len(folds["matrix"]) == 5
     assert folds["chance"] < folds["overlap"] <= 1
     own, probe, whole, tuned = run.record.figures["price"]["rows"]
-    head = 4 * 3 * (figure["kept"] + 1)
+    head = 4 * 3 * (figure["kept"] + 2)
     run.save(tmp_path)
     tensors = load_file(tmp_path / "model.safetensors")
     index = sum(value.nbytes for name, value in tensors.items() if name.startswith("kept."))

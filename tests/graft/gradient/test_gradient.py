@@ -154,6 +154,18 @@ def test_omega_is_a_copy() -> None:
     torch.testing.assert_close(design.apply(w), before)
 
 
+def test_omega_points_somewhere_however_strong_its_penalty() -> None:
+    """Zero is then as good to rounding, but derivatives through zero are none: the direction of w as λ → ∞ stays,
+    that of the data term's slope at zero."""
+    both, response = both_of(40)
+    weak = weight_of(solve_head(both, labels_of(response), 1e5))
+    strong = weight_of(solve_head(both, labels_of(response), 1e12))
+    assert strong.norm() > 0
+    torch.testing.assert_close(strong / strong.norm(), weak / weak.norm(), atol=1e-4, rtol=0)
+    cut = _Cut(both, labels_of(response), 1e12, Gradients(LAST), None)
+    assert torch.equal(cut.head, strong)
+
+
 def test_random_parts_are_taken_where_they_are_given() -> None:
     """θ₁, θ₂ or ω drawn anew, features still those of the pretrained network."""
     x, y = arrays(40, "multiclass")

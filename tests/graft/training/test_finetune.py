@@ -189,7 +189,7 @@ def test_it_is_ordinary_fine_tuning():
     tuned = finetune(adapted, manifest, replace(CONFIG, schedule=Schedule("constant")))
     plain = copy.deepcopy(adapted.network.module).requires_grad_(True).eval()
     plain.fc.weight.data = adapted.readout.coefficients["embedding"].T.clone().contiguous()
-    plain.fc.bias.data = adapted.readout.intercept.clone()
+    plain.fc.bias.data = adapted.readout.intercept.float()
     rows = ManifestRows.of(adapted.network, manifest)
     from regraft.graft.training.rows import order
 

@@ -40,7 +40,7 @@ def test_only_ascending_indices_are_packed(wrong):
 
 
 def test_stored_bytes_are_the_head_and_what_says_which_features():
-    assert stored_bytes(kept=10, outputs=3, width=17) == 4 * 3 * 11 + 3
-    assert stored_bytes(kept=10, outputs=3, width=1_000_000) == 4 * 3 * 11 + 20
+    assert stored_bytes(kept=10, outputs=3, width=17) == 4 * 3 * 12 + 3
+    assert stored_bytes(kept=10, outputs=3, width=1_000_000) == 4 * 3 * 12 + 20
     columns = {"a": torch.arange(0, 90, 9), "b": torch.tensor([5])}
     assert index_bytes(columns, {"a": 90, "b": 800, "c": 30}) == 12 + 2

@@ -100,8 +100,8 @@ def paper_stored_words(fraction: float, width: int, outputs: int) -> float:
 
 
 def head_bytes(features: int, outputs: int) -> int:
-    """4 C (d + 1): a linear head with its intercept in float32."""
-    return 4 * outputs * (features + 1)
+    """4 C (d + 2): a linear head in float32 with its intercept in float64."""
+    return 4 * outputs * (features + 2)
 
 
 def head_flops(rows: int, features: int, outputs: int, *, folds: int, solves: int = 1) -> float:

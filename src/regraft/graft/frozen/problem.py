@@ -185,7 +185,12 @@ class FeatureProblem(Problem):
         }
         if stage.penalty != "l2":
             return solve_sparse(self.design(view), task.response, penalty=stage.penalty, **shared)
-        return solve(self.design(view), task.response, forms=stage.forms, **shared)
+        return solve(self.design(view), task.response, forms=self._forms, **shared)
+
+    @property
+    def _forms(self) -> tuple[str, ...]:
+        """The candidates that fit the labels: numbers take least squares, whatever a recipe has for classes."""
+        return ("ridge",) if self.task.kind == "regression" else self.stage.forms
 
     def repeated(self, head: FeatureHead) -> FeatureHead:
         """What was chosen elsewhere, on these rows: scaling, form, penalty and temperature of the head, and where
@@ -227,7 +232,7 @@ class FeatureProblem(Problem):
             task.response,
             folds=fold_ids,
             metric=task.metric,
-            forms=self.stage.forms,
+            forms=self._forms,
             class_weight=task.class_weight,
             seed=task.seed,
             more={

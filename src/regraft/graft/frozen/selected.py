@@ -70,8 +70,8 @@ def selection_figure(
         "scorer": scorer,
         "kept": kept,
         "width": width,
-        "stored_bytes": 4 * outputs * (kept + 1) + index_bytes(selection.columns, widths),
-        "whole_bytes": 4 * outputs * (width + 1),
+        "stored_bytes": 4 * outputs * (kept + 2) + index_bytes(selection.columns, widths),
+        "whole_bytes": 4 * outputs * (width + 2),
         "layers": layers,
         "grid": [
             {

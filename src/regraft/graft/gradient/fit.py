@@ -32,6 +32,7 @@ __all__ = ["Both", "Labels", "Mode", "TangentFitter", "solve_head"]
 
 Mode = Literal["activation", "gradient", "full"]
 _HEAD_GAP, _SEARCH_GAP, _FINAL_GAP = 1e-8, 1e-2, 1e-4
+_NO_GAP = 1e-300  # that no step can come below
 _PROBES = 4
 
 
@@ -134,7 +135,14 @@ def head_problem(both: Both, labels: Labels, strength: float) -> ConvexProblem:
 
 def solve_head(both: Both, labels: Labels, strength: float) -> ConvexFit:
     """ω and its intercept."""
-    return minimise(head_problem(both, labels, strength), "newton", gap=_HEAD_GAP)
+    return solved_head(head_problem(both, labels, strength))
+
+
+def solved_head(problem: ConvexProblem) -> ConvexFit:
+    """The solution; under a penalty so strong that zero is within the gap one step towards it, for the derivatives go
+    through ω's direction, whatever its length."""
+    fit = minimise(problem, "newton", gap=_HEAD_GAP)
+    return fit if fit.status.iterations else minimise(problem, "newton", gap=_NO_GAP, iterations=1)
 
 
 def weight_of(fit: ConvexFit) -> Tensor:
@@ -164,7 +172,7 @@ class _Cut:
     ) -> None:
         self.both, self.labels, self.stage, self.held = both, labels, stage, held
         self.activation = head_problem(both, labels, strength)
-        self.start = minimise(self.activation, "newton", gap=_HEAD_GAP)
+        self.start = solved_head(self.activation)
         self.head = weight_of(self.start) if given is None else given
         self.design = both.design(self.head)
         self.head_penalty = strength * both.scale

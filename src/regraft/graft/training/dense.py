@@ -130,7 +130,7 @@ class _OnMaps(nn.Module):
         self.start, self.grid, self.name = start, grid_of(block), block.name
         self.neck = start.neck.copy().requires_grad_(True)
         self.weight = nn.Parameter(start.readout.coefficients[block.name].clone())
-        self.bias = nn.Parameter(start.readout.intercept.clone())
+        self.bias = nn.Parameter(start.readout.intercept.float())
 
     def forward(self, values: Tensor) -> Tensor:
         seen = self.neck(values.unflatten(1, (-1, *self.grid))).flatten(1)

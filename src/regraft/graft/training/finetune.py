@@ -85,18 +85,17 @@ def random_head(network: Network, wanted: Plan, task: Task, seed: int) -> Adapte
         torch.manual_seed(seed)
         layer = nn.Linear(block.channels if task.kind == "segmentation" else block.width, task.target.outputs)
     shift, spread = affine(task)
-    weight, bias = layer.weight.detach().T * spread, layer.bias.detach() * spread + shift
+    weight, bias = (layer.weight.detach().T * spread).float(), layer.bias.detach() * spread + shift
     readout = Readout(Blocks({block.name: weight.contiguous()}), bias, task.response.link, form="random")
     return Adapted(network, wanted, View("none"), readout, task.kind, task.target.classes)
 
 
 def affine(task: Task) -> tuple[Tensor, Tensor]:
-    """Shift and spread of regression targets, ``(C,)`` each; 0 and 1 for other kinds."""
+    """Shift and spread of regression targets, ``(C,)`` float64 each; 0 and 1 for other kinds."""
     if task.kind == "regression":
-        mean, spread = moments(task.response)
-        return mean.float(), spread.float()
-    outputs = task.target.outputs
-    return torch.zeros(outputs), torch.ones(outputs)
+        return moments(task.response)
+    zero = torch.zeros(task.target.outputs, dtype=torch.float64)
+    return zero, zero + 1
 
 
 def grafted(adapted: Adapted, task: Task, tuning: Tuning | None = None) -> Grafted:

@@ -73,16 +73,16 @@ class Grafted(nn.Module):
         self._freeze()
         self._slow_norms()
         outputs = len(adapted.classes)
-        self.register_buffer("shift", (torch.zeros(outputs) if shift is None else shift).float())
-        self.register_buffer("spread", (torch.ones(outputs) if spread is None else spread).float())
+        self.register_buffer("shift", (torch.zeros(outputs) if shift is None else shift).double())
+        self.register_buffer("spread", (torch.ones(outputs) if spread is None else spread).double())
         self.dense = adapted.kind == "segmentation"
         self.neck = None if adapted.neck is None else adapted.neck.copy().requires_grad_(True)
         self.standardised = shift is not None or spread is not None
         readout, device = adapted.readout, adapted.network.device
-        scale = (1.0 / readout.temperature) / self._tensor("spread").double()
+        scale = (1.0 / readout.temperature) / self._tensor("spread")
         weights = [readout.coefficients[block.name].double().cpu() * scale for block in adapted.plan.blocks]
         self.weights = nn.ParameterList([nn.Parameter(value.float()) for value in weights])
-        start = (readout.intercept.double().cpu() - self._tensor("shift").double()) * scale
+        start = (readout.intercept.double().cpu() - self._tensor("shift")) * scale
         self.intercept = nn.Parameter(start.float())
         self.to(device)
         self.channels_last = False
@@ -167,8 +167,8 @@ class Grafted(nn.Module):
         return positions(value, grid)
 
     def forward(self, batch: Any) -> Tensor:
-        """``(B, C)`` logits, or values in the targets' unit, of a preprocessed batch; maps ``(B, C, h, w)`` of logits
-        for segmentation."""
+        """``(B, C)`` logits, or float64 values in the targets' unit, of a preprocessed batch; maps
+        ``(B, C, h, w)`` of logits for segmentation."""
         out = self.intercept
         for values, weight in zip(self.features(batch), self.weights):
             out = out + values @ weight
@@ -192,7 +192,7 @@ class Grafted(nn.Module):
         network = own.with_params({name: value.detach().contiguous() for name, value in now.items()})
         spread = self._tensor("spread").cpu()
         names = [block.name for block in self.adapted.plan.blocks]
-        weights = Blocks({n: w.detach().cpu() * spread for n, w in zip(names, self.weights)})
+        weights = Blocks({n: (w.detach().cpu() * spread).float() for n, w in zip(names, self.weights)})
         intercept = self._tensor("shift").cpu() + self.intercept.detach().cpu() * spread
         readout = replace(
             self.adapted.readout, coefficients=weights, intercept=intercept, temperature=temperature, form="trained",

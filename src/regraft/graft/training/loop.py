@@ -261,7 +261,8 @@ class Training:
             labels = given.to(self.device)
             with self._precision():
                 outputs = self.module(inputs)
-            loss = self.objective.loss(outputs.float(), labels, self.config.label_smoothing)
+            wide = outputs if outputs.dtype == torch.float64 else outputs.float()
+            loss = self.objective.loss(wide, labels, self.config.label_smoothing)
             loss = loss * (self.objective.amount(given) / total)  # a mean over what is there, of the batch
             loss.backward()
             value += loss.item()

@@ -134,4 +134,6 @@ def _labels(target: Target, held: Tensor | list[Any]) -> Tensor:
             masks[row] = torch.from_numpy(mask[down[:, None], across[None, :]].astype(np.int16))
         return masks
     values = torch.from_numpy(np.array(target.values))
-    return values.long() if target.kind in ("binary", "multiclass") else values.float()
+    if target.kind in ("binary", "multiclass"):
+        return values.long()
+    return values.double() if target.kind == "regression" else values.float()  # numbers may lie far from zero

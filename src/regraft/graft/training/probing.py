@@ -119,7 +119,7 @@ def probing_heads(
     if max(taus) == 0:
         keep(0, module)
         return Heads(kept, {0: None})
-    targets = (labels - shift) / spread if task.kind == "regression" else labels
+    targets = ((labels - shift) / spread).float() if task.kind == "regression" else labels
     rows = FeatureRows(features.rows(slice(0, features.shape[0])).float(), targets)
     objective = Objective.of(task)
     if task.kind == "regression":
@@ -163,7 +163,7 @@ def _layers(start: Adapted, shift: Tensor, spread: Tensor) -> nn.Sequential:
 def _with(start: Adapted, module: nn.Sequential, shift: Tensor, spread: Tensor) -> Adapted:
     """``start`` with a copy of the layers as they are now."""
     last = module[-1]
-    weight = (last.weight.detach().T * spread).contiguous().clone()  # type: ignore[operator]
+    weight = (last.weight.detach().T * spread).float().contiguous().clone()  # type: ignore[operator]
     bias = last.bias.detach() * spread + shift  # type: ignore[operator]
     (block,) = start.plan.blocks
     readout = replace(start.readout, coefficients=Blocks({block.name: weight}), intercept=bias, form="probed")

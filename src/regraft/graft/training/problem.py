@@ -198,7 +198,7 @@ class TrainingProblem(Problem):
     def by_features(self, head: Adapted) -> Tensor:
         """What a head on the frozen backbone gives for these rows, by the features that are there."""
         design = head.view.design(self.frozen.matrices, self.task.target.outputs)
-        return (head.readout.logits(design) / head.readout.temperature).float()
+        return head.readout.logits(design) / head.readout.temperature
 
     def begun(self, head: Adapted) -> Tensor:
         """What a prepared head predicts of these rows, as it is scored; with a pass over them only where layers below

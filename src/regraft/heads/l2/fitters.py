@@ -144,7 +144,7 @@ class Eigen(Fitter):
         else:
             pieces = torch.split(lifted.to(dtype), list(self.design.widths.values()))
             blocks = Blocks({name: piece.contiguous() for name, piece in zip(self.design.widths, pieces)})
-        return blocks, intercept.to(dtype), status
+        return blocks, intercept.to(torch.float64), status
 
 
 def _adjoint(design: FeatureDesign, dual: Tensor) -> Blocks:
@@ -193,4 +193,4 @@ class _Streaming(Fitter):
             v, b = v * self.spread, b * self.spread + self.mean
         lifted, intercept = self.model.lift(v, b)
         dtype = self.model.dtype
-        return self.model.blocks(lifted.to(dtype)), intercept.to(dtype), _iterated(fit, tolerance_of(dtype))
+        return self.model.blocks(lifted.to(dtype)), intercept.to(torch.float64), _iterated(fit, tolerance_of(dtype))

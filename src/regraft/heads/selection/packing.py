@@ -50,11 +50,11 @@ def index_bytes(columns: Mapping[str, Tensor], widths: Mapping[str, int]) -> int
 
 
 def stored_bytes(kept: int, outputs: int, width: int) -> int:
-    """A head in float32 on the kept features, its intercept, and what says which of ``width`` they are.
+    """A head in float32 on the kept features, its intercept in float64, and what says which of ``width`` they are.
 
-    4 C (k + 1) + min(⌈d/8⌉, 2 k); by layers (:func:`pack`) it can be less, and more by gaps of 65,536 features.
+    4 C (k + 2) + min(⌈d/8⌉, 2 k); by layers (:func:`pack`) it can be less, and more by gaps of 65,536 features.
     """
-    return 4 * outputs * (kept + 1) + min(_bitmap_bytes(width), 2 * kept)
+    return 4 * outputs * (kept + 2) + min(_bitmap_bytes(width), 2 * kept)
 
 
 def _bitmap_bytes(width: int) -> int:

@@ -282,7 +282,7 @@ def _finish(
     columns = keep(named, cell.fraction)
     view = kept_design(design, columns)
     weights = (model.weights[0].T.cpu() * head.spread).to(view.dtype)
-    intercept = (model.intercepts[0].cpu() * head.spread + head.mean).to(view.dtype)
+    intercept = (model.intercepts[0].cpu() * head.spread + head.mean).to(torch.float64)
     blocks = Blocks(
         {name: piece.contiguous() for name, piece in zip(view.widths, torch.split(weights, list(view.widths.values())))}
     )

@@ -71,7 +71,7 @@ class GroupLassoFit:
         link: Any = {"squared": "identity"}.get(self.loss, self.loss)
         blocks = Blocks(dict(zip(design.widths, pieces)))
         form = f"{self.loss} {'group lasso' if self.penalty == 'l21' else 'lasso'}"
-        return Readout(blocks, self.intercept.to(design.dtype), link=link, form=form, strength=self.strength)
+        return Readout(blocks, self.intercept.to(torch.float64), link=link, form=form, strength=self.strength)
 
 
 @dataclass(frozen=True, eq=False)

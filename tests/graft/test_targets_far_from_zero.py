@@ -1,0 +1,56 @@
+"""Numbers such as days since an epoch lie far from zero and vary little: what is told of them does not depend on it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+import regraft
+from regraft.graft import load_artifact
+from regraft.network import ArrayPreprocess, from_module
+
+ROWS, SHIFT, UNIT = 120, 1e6, 1e-3
+RANDOM = np.random.default_rng(0)
+INPUTS = RANDOM.normal(size=(ROWS, 4)).astype(np.float32)
+TARGETS = np.sin(INPUTS[:, 0]) + INPUTS[:, 1] / 2 + RANDOM.normal(size=ROWS) / 10
+
+
+def network():
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 20), nn.LayerNorm(20), nn.GELU())
+    return from_module(body.eval(), ArrayPreprocess((4,)), name="small")
+
+
+@pytest.mark.parametrize(
+    ("method", "settings"),
+    [
+        ("probe", {}),
+        ("all-layers", {}),
+        ("head2toe", {}),
+        ("head2toe", {"solver": "exact"}),
+        ("gradient", {"theta2": ["*"]}),
+        ("tangent-gp", {"theta2": ["*"]}),
+        ("lp-ft", {"steps": 20}),
+        ("finetune", {"steps": 20}),
+        ("finetune-refit", {"steps": 20}),
+    ],
+    ids=lambda value: value if isinstance(value, str) else " ".join(map(str, value)),
+)
+def test_the_unit_of_the_targets_and_their_mean_change_no_score(tmp_path, method, settings):
+    """R²(a + b y) = R²(y), of the evaluation and of the artifact, where a is 10⁹ times what the targets vary by."""
+    told = {}
+    for shift, unit in ((0.0, 1.0), (SHIFT, UNIT)):
+        targets = shift + unit * TARGETS
+        run = regraft.adapt(
+            (INPUTS, targets), network(), method=method, kind="regression", folds=2, cache=tmp_path, **settings
+        )
+        run.save(tmp_path / "run")
+        values = load_artifact(tmp_path / "run", model=network()).predict_proba(INPUTS).probabilities[:, 0]
+        told[shift] = run.score.value, (values - shift) / unit
+    # 1e6 + 1e-3 y keeps y to 1e-7; a search may then choose between equals the other way
+    assert told[SHIFT][0] == pytest.approx(told[0.0][0], abs=0.02)
+    assert told[0.0][0] > 0.3
+    rest = TARGETS.var()
+    assert np.mean((told[SHIFT][1] - told[0.0][1]) ** 2) < 0.02 * rest
