@@ -89,6 +89,24 @@ def test_head_probing_and_instruments_are_said_apart(tmp_path, monkeypatch):
     assert "probing" not in said(tmp_path, METHODS["finetune"].altered(tau=0, steps=4))
 
 
+@pytest.mark.parametrize("method", ["finetune-refit", "finetune-refit-head2toe"])
+def test_the_head_after_training_is_said_apart(tmp_path, method):
+    """Its passes are those that a run takes more than `finetune`, and its bytes are at most what is said."""
+    recipes = [METHODS[name].altered(tau=0, steps=4, lr=1e-2) for name in ("finetune", method)]
+    found, options = ready(tmp_path, recipes[1])
+    record = estimate(found, options)
+    refit = next(cost for cost in record.costs if cost.stage == "refit")
+    assert refit.backbone_passes == pytest.approx(2 * 40 / 60)  # through the choice's network and the final one
+    assert refit.seconds > 0
+    runs = [
+        regraft.adapt(found.manifest, toy_network(), method=recipe, cache=tmp_path / recipe.name, folds=3)
+        for recipe in recipes
+    ]
+    passes = [sum(cost.backbone_passes for cost in run.record.costs) for run in runs]
+    assert passes[1] - passes[0] == pytest.approx(refit.backbone_passes)
+    assert _price(runs[1].record)[0]["stored_bytes"] <= record.artifact_bytes
+
+
 def test_an_epoch_of_probing_is_timed_for_every_kind_of_label(tmp_path):
     recipe = METHODS["finetune"].altered(tau=3, steps=2)
     prepared, options = ready(tmp_path, recipe)

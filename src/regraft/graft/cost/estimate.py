@@ -5,20 +5,22 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import datetime, timezone
 
 from safetensors.torch import save
 from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.features import DTYPES, Store, by_length, find, gathered, pool_batch
+from regraft.features import DTYPES, Store, by_length, find, gathered, plan, pool_batch
 from regraft.graft.cost import pace
-from regraft.graft.cost.counts import Workload, head_parts
+from regraft.graft.cost.counts import Workload, head_bytes, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
 from regraft.graft.cost.posterior import with_posterior_cost
 from regraft.graft.cost.pricing import head_shape, head_work, price_figure, workload
-from regraft.graft.cost.training import training_cost
+from regraft.graft.cost.training import finals, training_cost
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
+from regraft.graft.recipe import Recipe
 from regraft.graft.recording import task_of, versions
 from regraft.heads.selection.kept import kept_count
 from regraft.heads.selection.packing import stored_bytes
@@ -59,6 +61,12 @@ def estimate(ready: Prepared, options: Options) -> Record:
     stored = _most_bytes(ready, work.widths, outputs) + more
     if train:  # every tensor of the backbone is kept, whole
         stored += sum(t.numel() * t.element_size() for t in ready.network.module.state_dict().values())
+    if (refit := _refitted(ready)) is not None:
+        again = replace(workload(refit, options, flops_per_row, seconds_per_row), folds=2, solves=1 + finals(ready))
+        seen = again.solves * len(ready.fit)
+        seconds = seen * seconds_per_row + _solve_seconds(refit, again)
+        train += (Cost("refit", seconds, backbone_passes=seen / len(ready.manifest), flops=seen * flops_per_row),)
+        stored += _most_bytes(refit, again.widths, outputs)
     costs = (sweep, *(train or (solve,)))
     own = {
         "passes": sum(cost.backbone_passes for cost in costs),
@@ -83,10 +91,22 @@ def estimate(ready: Prepared, options: Options) -> Record:
     )
 
 
+def _refitted(ready: Prepared) -> Prepared | None:
+    """The head that a recipe solves after training, as a recipe of its own on the backbone as it comes: as many
+    features, but for the logits. It is chosen on one held-out part and repeated on each network that is kept, each of
+    which is at most the work of two folds."""
+    if ready.recipe.refit is None:
+        return None
+    features, solve, select = ready.recipe.refit
+    stages = (features, solve) if select is None else (features, select, solve)
+    recipe = Recipe("refit", "the head that is solved after training", stages)
+    return replace(ready, recipe=recipe, plan=plan(ready.network, [features.taps]))
+
+
 def _most_bytes(ready: Prepared, widths: dict[str, int], outputs: int) -> int:
     """Of the head on all features, or of the largest cell of the search."""
     if ready.recipe.select is None:
-        return 4 * outputs * (head_shape(ready)[1] + 1)
+        return head_bytes(head_shape(ready)[1], outputs)
     top = max((*ready.recipe.select.fractions, *ready.recipe.select.wider))
     return max(stored_bytes(kept_count(width, top), outputs, width) for width in widths.values())
 

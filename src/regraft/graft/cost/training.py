@@ -24,7 +24,7 @@ from regraft.graft.training.probing import FeatureRows, probing_config
 from regraft.graft.training.problem import planned
 from regraft.record import Cost
 
-__all__ = ["training_cost"]
+__all__ = ["finals", "training_cost"]
 
 _PROBED, _LOOKED_AT = 2_000, 12  # rows of timed epochs of head probing, and of dear instruments, at most
 
@@ -42,9 +42,8 @@ def training_cost(ready: Prepared, options: Options) -> tuple[Cost, ...]:
         return ()
     train, probe = training_stage(ready), ready.recipe.probe
     fit = ready.fit
-    twice = len(ready.manifest.rows_of("validation")) > 0 or ready.test is None
-    finals = 2 if twice else 1
-    steps = planned(probe, train, len(fit), twice=twice)
+    kept = finals(ready)
+    steps = planned(probe, train, len(fit), twice=kept > 1)
     size = min(train.config.batch_size, len(fit))
     part = fit.take(np.arange(size))
     task = Task(part.target, None, ready.metric, options.seed)  # type: ignore[arg-type]
@@ -67,14 +66,19 @@ def training_cost(ready: Prepared, options: Options) -> tuple[Cost, ...]:
     costs = [Cost("train", steps * seconds, backbone_passes=rows / len(ready.manifest), flops=rows * flops)]
     stored = probe is not None and not (probe.augmented or probe.aspp or train.tuning.anew)
     if probe is not None and stored and max(probe.candidates) > 0:
-        seconds = (1 + finals) * max(probe.candidates) * _probing_epoch(ready, task)
+        seconds = (1 + kept) * max(probe.candidates) * _probing_epoch(ready, task)
         costs.append(Cost("probing", seconds))
     if looking is not None:
         epochs = max(1, round(train.config.total(len(fit)) / train.config.batches(len(fit))))
         took, passed = looking.foreseen(epochs, len(fit))
-        passes = finals * passed / len(ready.manifest)
-        costs.append(Cost("instruments", finals * took, backbone_passes=passes, flops=finals * passed * flops // 3))
+        passes = kept * passed / len(ready.manifest)
+        costs.append(Cost("instruments", kept * took, backbone_passes=passes, flops=kept * passed * flops // 3))
     return tuple(costs)
+
+
+def finals(ready: Prepared) -> int:
+    """How many networks are trained to the end after the choice: one more where a part of the rows is scored first."""
+    return 2 if len(ready.manifest.rows_of("validation")) > 0 or ready.test is None else 1
 
 
 def _looking(module: Grafted, inputs: ManifestRows, options: Options) -> Instruments | None:
