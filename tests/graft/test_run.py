@@ -14,7 +14,7 @@ from tests.features.toy import toy_arrays, toy_manifest, toy_network
 import regraft
 from regraft.data import scan
 from regraft.errors import ArtifactError, DataError, MissingPathError, ModelError, RecipeError
-from regraft.features import Taps
+from regraft.features import Taps, plan, sweep
 from regraft.graft import Features, Recipe, Solve, load_artifact
 from regraft.linear import Blocks
 from regraft.record import Record
@@ -38,6 +38,25 @@ def test_a_run_has_an_honest_score_a_cost_and_pictures(run):
     assert np.trace(counts) / 90 == pytest.approx(run.score.value)
     assert sum(layer["share"] for layer in run.record.figures["layers"]) == pytest.approx(1.0)
     assert len(run.rows) == 91
+
+
+def test_what_a_session_shows_of_an_object_is_one_line(run, tmp_path):
+    """However many rows, layers and classes it has."""
+    manifest, network = toy_manifest(90), toy_network()
+    whole = plan(network, [Taps()])
+    store = sweep(network, manifest, whole, cache=tmp_path)
+    predicted = run.adapted.predict_proba(manifest)
+    assert repr(run) == f"Run(all-layers on toy: {run.score})"
+    assert repr(run.record) == f"Record(adapt done, all-layers: {run.score})"
+    assert repr(manifest) == f"Manifest('arrays', 90 {manifest.inputs.modality} rows: 90 train; {manifest.target!r})"
+    assert repr(manifest.target) == "Target(multiclass, 90 rows, C = 3)"
+    assert repr(whole) == f"Plan(blocks: {len(whole.blocks)}, features: {whole.width})"
+    assert (
+        repr(store) == f"Store(rows: 90, blocks: {len(whole.blocks)}, features: {whole.width}, bytes: {store.nbytes:,})"
+    )
+    assert repr(predicted) == "Prediction(multiclass, 90 rows, C = 3)"
+    for thing in (run.adapted, run.adapted.readout.coefficients, manifest.inputs, network, network.about):
+        assert len(repr(thing)) < 250, thing
 
 
 def test_a_second_run_reuses_the_pass_and_says_so():

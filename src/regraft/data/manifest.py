@@ -63,6 +63,9 @@ class Target:
     def __len__(self) -> int:
         return len(self.values)
 
+    def __repr__(self) -> str:
+        return f"Target({self.kind}, {len(self):,} rows, C = {len(self.classes):,})"
+
     def take(self, rows: Rows) -> Target:
         """The labels of the given rows, in the given order; the classes stay."""
         index = np.asarray(rows, dtype=np.int64)
@@ -151,6 +154,11 @@ class Manifest:
 
     def __len__(self) -> int:
         return len(self.ids)
+
+    def __repr__(self) -> str:
+        parts = ", ".join(f"{count:,} {part}" for part in PARTS if (count := self.split.count(part)))
+        labels = "no labels" if self.target is None else repr(self.target)
+        return f"Manifest({self.name!r}, {len(self):,} {self.inputs.modality} rows: {parts}; {labels})"
 
     def take(self, rows: Rows) -> Manifest:
         """The given rows, in the given order."""

@@ -45,6 +45,9 @@ class Source(ABC):
     modality: Modality
     encoded: bool = False  # content() is an encoded image file
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({len(self):,} rows)"
+
     @abstractmethod
     def __len__(self) -> int:
         """The number of rows."""

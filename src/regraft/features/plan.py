@@ -73,6 +73,9 @@ class Plan:
 
     blocks: tuple[Block, ...]
 
+    def __repr__(self) -> str:
+        return f"Plan(blocks: {len(self.blocks)}, features: {self.width:,})"
+
     @property
     def width(self) -> int:
         """Features per row over all blocks."""

@@ -312,6 +312,11 @@ class Store:
         )
         self._shards: dict[Path, tuple[Shard, ...]] = {}
 
+    def __repr__(self) -> str:
+        width = sum(block.width for block in self.blocks)
+        blocks, size = len(self.blocks), f"{self.nbytes:,}"
+        return f"Store(rows: {self.rows:,}, blocks: {blocks}, features: {width:,}, bytes: {size})"
+
     @property
     def pass_seconds(self) -> float:
         """Wall seconds that one pass over these rows took when it was made: the floor of this machine."""

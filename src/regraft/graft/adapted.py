@@ -107,6 +107,10 @@ class Adapted:
     posterior: PosteriorPart | None = None
     label_type: LabelType = "str"
 
+    def __repr__(self) -> str:
+        form = f"{self.readout.form} head".strip()
+        return f"Adapted({self.network.name!r}, {form} on {self.plan.width:,} features, {self.kind})"
+
     @property
     def changed(self) -> dict[str, Tensor]:
         """The parameters and buffers that differ from the source's, whole, by name."""

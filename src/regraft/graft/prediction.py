@@ -77,6 +77,10 @@ class Prediction:
     spread: np.ndarray | None = None
     label_type: LabelType = "str"
 
+    def __repr__(self) -> str:
+        bars = "" if self.spread is None else ", with error bars"
+        return f"Prediction({self.kind}, {len(self.ids):,} rows, C = {len(self.classes):,}{bars})"
+
     @property
     def labels(self) -> list[Any]:
         """Classes; lists of them (multilabel, probability above ½); numbers (regression); masks.

@@ -60,8 +60,9 @@ class Blocks(Mapping[str, Tensor]):
         return len(self._blocks)
 
     def __repr__(self) -> str:
-        inner = ", ".join(f"{name}: {tuple(block.shape)}" for name, block in self.items())
-        return f"Blocks({inner}, dtype={self.dtype})"
+        inner = ", ".join(f"{name}: {tuple(block.shape)}" for name, block in list(self.items())[:4])
+        more = f", … {len(self)} blocks" if len(self) > 4 else ""
+        return f"Blocks({inner}{more}, dtype={self.dtype})"
 
     def __eq__(self, other: object) -> bool:
         """Equal names in equal order, equal shapes and equal bits of every entry."""

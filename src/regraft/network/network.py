@@ -6,7 +6,7 @@ import contextlib
 import copy
 import fnmatch
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
 from typing import Any, Literal
@@ -46,7 +46,7 @@ class About:
 
     source: str
     licence: str = ""
-    classes: tuple[str, ...] = ()
+    classes: tuple[str, ...] = field(default=(), repr=False)
     revision: str = ""
     parameters: int = 0
 

@@ -104,6 +104,10 @@ class Record:
     paths: dict[str, str] = field(default_factory=dict)
     artifact_bytes: int = 0
 
+    def __repr__(self) -> str:
+        scored = "" if self.headline is None else f": {self.headline}"
+        return f"Record({self.verb} {self.status}, {self.method}{scored})"
+
     @property
     def headline(self) -> Score | None:
         """The score to quote: the test split's if there is one, else the validation score."""

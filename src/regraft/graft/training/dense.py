@@ -139,5 +139,7 @@ class _OnMaps(nn.Module):
     def result(self) -> Adapted:
         """The model with the weights as they are now."""
         weight, bias = (value.detach().clone() for value in (self.weight, self.bias))
-        readout = replace(self.start.readout, coefficients=Blocks({self.name: weight}), intercept=bias, form="probed")
+        readout = replace(
+            self.start.readout, coefficients=Blocks({self.name: weight}), intercept=bias.double(), form="probed"
+        )
         return replace(self.start, readout=readout, neck=self.neck.copy())

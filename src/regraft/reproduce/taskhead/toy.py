@@ -187,7 +187,7 @@ def probed_long(start: Adapted, features: Tensor, codes: Tensor, epochs: int, se
             weight -= rate * velocity
             bias -= rate * shift
     held = Blocks({block.name: torch.from_numpy(weight)})
-    readout = replace(start.readout, coefficients=held, intercept=torch.from_numpy(bias), form="probed")
+    readout = replace(start.readout, coefficients=held, intercept=torch.from_numpy(bias).double(), form="probed")
     return replace(start, readout=readout)
 
 
