@@ -9,6 +9,7 @@ from torch import nn
 
 import regraft
 from regraft.graft import load_artifact
+from regraft.graft.training.rows import place
 from regraft.network import ArrayPreprocess, from_module
 
 ROWS, SHIFT, UNIT = 120, 1e6, 1e-3
@@ -54,3 +55,12 @@ def test_the_unit_of_the_targets_and_their_mean_change_no_score(tmp_path, method
     assert told[0.0][0] > 0.3
     rest = TARGETS.var()
     assert np.mean((told[SHIFT][1] - told[0.0][1]) ** 2) < 0.02 * rest
+
+
+def test_a_device_without_float64_gets_float32(monkeypatch):
+    monkeypatch.setattr(torch.Tensor, "to", lambda value, device: value)  # there is no such device here
+    exact = torch.ones(2, dtype=torch.float64)
+    assert place(exact, "mps").dtype == torch.float32
+    assert place({"x": exact}, torch.device("mps"))["x"].dtype == torch.float32
+    assert place(exact, "cuda").dtype == torch.float64
+    assert place(torch.ones(2, dtype=torch.int64), "mps").dtype == torch.int64

@@ -16,6 +16,7 @@ from regraft.features import grid_of, maps, positions
 from regraft.files import canonical_json
 from regraft.graft.adapted import Adapted
 from regraft.graft.stages.config import Tuning
+from regraft.graft.training.rows import place
 from regraft.graft.view import View
 from regraft.linear import Blocks
 from regraft.network import Network
@@ -73,16 +74,16 @@ class Grafted(nn.Module):
         self._freeze()
         self._slow_norms()
         outputs = len(adapted.classes)
-        self.register_buffer("shift", (torch.zeros(outputs) if shift is None else shift).double())
-        self.register_buffer("spread", (torch.ones(outputs) if spread is None else spread).double())
+        self.shift = (torch.zeros(outputs) if shift is None else shift).double()  # float64, so not on the device
+        self.spread = (torch.ones(outputs) if spread is None else spread).double()
         self.dense = adapted.kind == "segmentation"
         self.neck = None if adapted.neck is None else adapted.neck.copy().requires_grad_(True)
         self.standardised = shift is not None or spread is not None
         readout, device = adapted.readout, adapted.network.device
-        scale = (1.0 / readout.temperature) / self._tensor("spread")
+        scale = (1.0 / readout.temperature) / self.spread
         weights = [readout.coefficients[block.name].double().cpu() * scale for block in adapted.plan.blocks]
         self.weights = nn.ParameterList([nn.Parameter(value.float()) for value in weights])
-        start = (readout.intercept.double().cpu() - self._tensor("shift")) * scale
+        start = (readout.intercept.double().cpu() - self.shift) * scale
         self.intercept = nn.Parameter(start.float())
         self.to(device)
         self.channels_last = False
@@ -90,9 +91,6 @@ class Grafted(nn.Module):
         for index, block in enumerate(adapted.plan.blocks):
             self._by_site.setdefault(block.site, []).append(index)
         self.train(False)
-
-    def _tensor(self, name: str) -> Tensor:
-        return self.get_buffer(name)
 
     def _freeze(self) -> None:
         for pattern in self.tuning.freeze:
@@ -174,7 +172,7 @@ class Grafted(nn.Module):
             out = out + values @ weight
         if self.dense:
             return maps(out, grid_of(self.adapted.plan.blocks[0]))
-        return self._tensor("shift") + self._tensor("spread") * out if self.standardised else out
+        return place(self.shift, out.device) + place(self.spread, out.device) * out if self.standardised else out
 
     def result(self, temperature: float = 1.0) -> Adapted:
         """The adapted model with the weights as they are now.
@@ -190,10 +188,9 @@ class Grafted(nn.Module):
         if set(now) != {*own.params, *own.buffers}:
             raise ModelError(f"{own.name} changed its tensors' names in training", do="fine-tune without that layer")
         network = own.with_params({name: value.detach().contiguous() for name, value in now.items()})
-        spread = self._tensor("spread").cpu()
         names = [block.name for block in self.adapted.plan.blocks]
-        weights = Blocks({n: (w.detach().cpu() * spread).float() for n, w in zip(names, self.weights)})
-        intercept = self._tensor("shift").cpu() + self.intercept.detach().cpu() * spread
+        weights = Blocks({n: (w.detach().cpu() * self.spread).float() for n, w in zip(names, self.weights)})
+        intercept = self.shift + self.intercept.detach().cpu() * self.spread
         readout = replace(
             self.adapted.readout, coefficients=weights, intercept=intercept, temperature=temperature, form="trained",
             strength=0.0,

@@ -258,7 +258,7 @@ class Training:
             if not len(part):  # a batch of fewer rows than processes
                 continue
             inputs = place(self.rows.inputs(part, epoch, self.config.seed), self.device)
-            labels = given.to(self.device)
+            labels = place(given, self.device)
             with self._precision():
                 outputs = self.module(inputs)
             wide = outputs if outputs.dtype == torch.float64 else outputs.float()

@@ -42,10 +42,11 @@ class Rows(Protocol):
 
 
 def place(batch: Any, device: str | torch.device) -> Any:
-    """A batch on a device."""
+    """A batch on a device; float64 as float32 where the device knows no other."""
     if isinstance(batch, Mapping):
         return {name: place(value, device) for name, value in batch.items()}
-    return batch.to(device)
+    narrow = batch.dtype == torch.float64 and torch.device(device).type == "mps"
+    return (batch.float() if narrow else batch).to(device)
 
 
 def parts(batch: Tensor, count: int) -> tuple[Tensor, ...]:
