@@ -11,14 +11,15 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.l2.fitters import Fitter, fitter
+from regraft.heads.drawn import grids_near
+from regraft.heads.l2.fitters import Fitter, fitter, streams
 from regraft.heads.metrics import METRICS, PROPER
 from regraft.heads.products import one_blas_thread
 from regraft.heads.readout import Readout, Solution
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import GRID, STEPS, Judge, Trial, candidates, choose, explore
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
-from regraft.linear import Design
+from regraft.linear import Design, FeatureDesign, Taken
 
 __all__ = ["FORMS", "check_folds", "check_forms", "check_sizes", "check_strengths", "check_training", "search", "solve"]
 
@@ -55,7 +56,8 @@ def solve(
 
     For min(N, d) ≤ 6,000 everything happens in one eigendecomposition (of N × N or d × d, the smaller):
     ridge paths and their folds are exact, logistic folds are solved together by batched L-BFGS. Beyond
-    that, L-BFGS streams the rows: one pass over the features a product, for all folds at once.
+    that, L-BFGS streams the rows: one pass over the features a product, for all folds at once. Forms and strengths are
+    then looked for on 3,000 drawn rows first, and on all rows from there (:mod:`regraft.heads.drawn`).
 
     Args:
         design: features of N rows, a :class:`regraft.linear.FeatureDesign`.
@@ -90,7 +92,22 @@ def solve(
     check_training(fold_of, weights)
     judge = Judge(metric, response, fold_of, rows > 0, calibrate)
     fit = fitter(design, response, weights, fold_of)
-    return search(fit, judge, wanted, grid, one_standard_error)
+    near = None
+    if grid is None and isinstance(design, FeatureDesign) and streams(design.n_rows, design.width):
+
+        def on(index: Tensor) -> list[Trial]:
+            held = {name: Taken(matrix, index) for name, matrix in design.matrices.items()}
+            few, parts = response.take(index), fold_of[index]
+            part = fitter(FeatureDesign(held, design.n_outputs), few, weights[index], parts)
+            return validate(part, Judge(metric, few, parts, rows[index] > 0, False), wanted)
+
+        near = grids_near(on, len(response), judge.sign)
+    if near is None:
+        return search(fit, judge, wanted, grid, one_standard_error)
+    trials: list[Trial] = []
+    for form, some in near.items():
+        trials += explore(partial(_run, fit, judge, form), None, judge.sign, some, steps=1)
+    return refitted(fit, judge, trials, choose(trials, judge.sign, one_standard_error))
 
 
 def search(

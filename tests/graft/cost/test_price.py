@@ -13,6 +13,7 @@ from regraft.graft.cost.counts import (
     gram_search_flops,
     head_bytes,
     head_flops,
+    head_parts,
     paper_flops,
     paper_search_flops,
     paper_stored_words,
@@ -146,3 +147,12 @@ def test_other_layers_are_not_priced_where_they_are_not_known():
 def test_an_unknown_pace_gives_no_seconds():
     rows = alternatives(Workload(100, 80, 2, 5, 1, 1e6, 0.0, 1000, 8, {"512": 90}))
     assert [row["seconds"] for row in rows] == [None] * 3
+
+
+def test_a_streamed_head_is_that_of_a_draw_and_its_passes_by_hand():
+    drawn = head_parts(3000, 13_000, 10, folds=5)
+    many = head_parts(10_000, 13_000, 10, folds=5, solves=2)
+    assert many["gram"] == 2 * drawn["gram"]
+    assert many["eigen"] == 2 * drawn["eigen"]
+    assert many["paths"] == pytest.approx(2 * (drawn["paths"] + 150 * 4 * 10_000 * 13_000 * 10 * 5))
+    assert head_parts(6000, 13_000, 10, folds=5)["eigen"] == 10 * 6000**3  # as many as are factorised

@@ -20,7 +20,6 @@ from regraft.graft.cost.pricing import head_shape, head_work, price_figure, work
 from regraft.graft.cost.training import finals, training_cost
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
-from regraft.graft.recipe import Recipe
 from regraft.graft.recording import task_of, versions
 from regraft.heads.selection.kept import kept_count
 from regraft.heads.selection.packing import stored_bytes
@@ -99,7 +98,7 @@ def _refitted(ready: Prepared) -> Prepared | None:
         return None
     features, solve, select = ready.recipe.refit
     stages = (features, solve) if select is None else (features, select, solve)
-    recipe = Recipe("refit", "the head that is solved after training", stages)
+    recipe = replace(ready.recipe, name="refit", stages=stages)
     return replace(ready, recipe=recipe, plan=plan(ready.network, [features.taps]))
 
 

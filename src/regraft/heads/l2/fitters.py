@@ -21,7 +21,7 @@ from regraft.heads.readout import Status
 from regraft.heads.response import Response
 from regraft.linear import Blocks, Cast, Design, FeatureDesign
 
-__all__ = ["EIGEN_LIMIT", "Eigen", "Fitter", "fitter", "ridge_targets"]
+__all__ = ["EIGEN_LIMIT", "Eigen", "Fitter", "fitter", "ridge_targets", "streams"]
 
 #: Largest min(N, d) that is factorised: 6,000³ costs about a minute on one core.
 EIGEN_LIMIT = 6000
@@ -45,6 +45,11 @@ class Fitter(ABC):
         """Coefficients, intercept and status of the fit on all rows."""
 
 
+def streams(rows: int, width: int) -> bool:
+    """Whether features of this shape are too many for an eigendecomposition."""
+    return min(rows, width) > EIGEN_LIMIT or (width <= rows and rows * width > ROTATED_LIMIT)
+
+
 def fitter(design: Design, response: Response, weights: Tensor, folds: Tensor) -> Fitter:
     """The fitter for a design's shape.
 
@@ -59,7 +64,7 @@ def fitter(design: Design, response: Response, weights: Tensor, folds: Tensor) -
         raise SolverError("the design has no column", do="choose at least one layer")
     design = _wide_enough(design)
     rows, width = design.n_rows, design.width
-    if min(rows, width) > EIGEN_LIMIT or (width <= rows and rows * width > ROTATED_LIMIT):
+    if streams(rows, width):
         return _Streaming(design, response, weights, folds)
     if rows < width:
         exact = design.dtype == torch.float64 or 2.0 * rows * rows * width <= _EXACT_GRAM
