@@ -8,12 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from tests.heads.problems import flat
 
-from regraft.data import Target, folds
+from regraft.data import Target, folds, holdout
+from regraft.graft import problem as problems
 from regraft.graft.evidence.score_findings import _undefined
 from regraft.graft.frozen.problem import INNER, FeatureProblem
 from regraft.graft.problem import Task
-from regraft.graft.protocol import OUTER, TEST, VALIDATION, evaluate
+from regraft.graft.protocol import HOLDOUT, OUTER, TEST, VALIDATION, evaluate
 from regraft.graft.stages.features import Solve
 from regraft.heads import score
 from regraft.linear import Dense
@@ -83,6 +85,41 @@ def test_outer_cross_validation_repeats_the_whole_choice_in_every_fold():
     assert found.validation.headline.protocol == OUTER
     assert len(found.validation.headline.per_fold) == 5
     assert not np.array_equal(outer, fit.task.fold_ids())
+
+
+def test_of_many_rows_a_held_out_fifth_scores_and_its_choices_are_taken_over(monkeypatch):
+    monkeypatch.setattr(problems, "MANY", 60)
+    fit = problem()
+    out = holdout(fit.task.target, None, 0.2, fit.task.seed + 1)
+    found = evaluate(fit, np.array([], dtype=int), None)
+    assert found.validation.headline.protocol == HOLDOUT
+    assert found.validation.rows.tolist() == np.flatnonzero(out).tolist()
+    part = fit.take(np.flatnonzero(~out)).solve()
+    expected = part.predict_proba(fit.take(np.flatnonzero(out)))
+    np.testing.assert_allclose(found.validation.probabilities, expected, atol=1e-12)
+    final, chosen = found.head.solution, part.solution
+    assert final.candidates == chosen.candidates  # nothing was chosen anew
+    assert final.readout.temperature == chosen.readout.temperature
+    again = replace(fit, stage=Solve((chosen.readout.form,), (chosen.readout.strength,))).solve().solution.readout
+    np.testing.assert_allclose(flat(final.readout.coefficients), flat(again.coefficients), atol=1e-5)
+
+
+def test_folds_that_are_asked_for_score_however_many_rows_there_are(monkeypatch):
+    monkeypatch.setattr(problems, "MANY", 60)
+    found = evaluate(judged(problem(), cross=True), np.array([], dtype=int), None)
+    assert found.validation.headline.protocol == OUTER
+    assert evaluate(problem(59), np.array([], dtype=int), None).validation.headline.protocol == OUTER
+
+
+def test_many_rows_without_signal_score_at_chance(monkeypatch):
+    """The held-out fifth has no part in any choice, nor in the fit that predicts it."""
+    monkeypatch.setattr(problems, "MANY", 60)
+    values = []
+    for seed in range(30):
+        fit = problem(width=40, signal=0.0, seed=seed)
+        values.append(evaluate(fit, np.array([], dtype=int), None).validation.headline.value)
+    mean, error = np.mean(values), np.std(values, ddof=1) / np.sqrt(len(values))
+    assert abs(mean - 1 / 3) < 3 * error + 0.03
 
 
 def test_labels_without_signal_score_at_chance():

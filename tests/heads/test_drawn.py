@@ -8,8 +8,8 @@ import torch
 from tests.heads.problems import classes_of, design_of, features, flat
 
 from regraft.errors import SolverError
-from regraft.heads import drawn, solve
-from regraft.heads.drawn import draw, grids_near
+from regraft.heads import drawn, solve, solve_best
+from regraft.heads.drawn import Start, begin, contenders, draw, enough_folds
 from regraft.heads.l2 import fitters
 from regraft.heads.search import GRID, Trial
 
@@ -38,7 +38,9 @@ def test_penalties_weaken_as_rows_grow(small):
     """At 1,000 rows of 100 a fit of the same penalised sum has a tenth of λ: two steps of the grid."""
     trials = [trial("ridge", 0.1, 0.8), trial("ridge", 0.01, 0.9), trial("logistic", 1.0, 0.89)]
     ratio = GRID[0] / GRID[1]
-    grids = grids_near(lambda index: trials, 1000, 1.0)
+    found = begin(lambda index: trials, 1000, 1.0)
+    grids = found.grids
+    assert (found.score, found.margin) == (0.9, 0.02)
     assert list(grids) == ["ridge", "logistic"]
     assert grids["ridge"] == pytest.approx([0.01, 0.01 / ratio, 0.01 / ratio**2])
     assert grids["ridge"][-1] <= 0.01 * 100 / 1000
@@ -47,16 +49,16 @@ def test_penalties_weaken_as_rows_grow(small):
 
 def test_a_form_that_is_clearly_worse_is_left_out(small):
     trials = [trial("ridge", 0.1, 0.9), trial("logistic", 0.1, 0.87)]
-    assert list(grids_near(lambda index: trials, 1000, 1.0)) == ["ridge"]
-    assert list(grids_near(lambda index: trials, 1000, -1.0)) == ["logistic"]  # less is better
+    assert list(begin(lambda index: trials, 1000, 1.0).grids) == ["ridge"]
+    assert list(begin(lambda index: trials, 1000, -1.0).grids) == ["logistic"]  # less is better
 
 
 def test_a_draw_that_says_nothing_leaves_the_whole_grid(small):
     def refused(index):
         raise SolverError("roc-auc is undefined on the rows that the folds hold out")
 
-    assert grids_near(refused, 1000, 1.0) is None
-    assert grids_near(lambda index: pytest.fail("too few rows for a draw"), 199, 1.0) is None
+    assert begin(refused, 1000, 1.0) is None
+    assert begin(lambda index: pytest.fail("too few rows for a draw"), 199, 1.0) is None
 
 
 @pytest.mark.parametrize("form", ["ridge", "logistic"])
@@ -84,3 +86,64 @@ def test_named_strengths_are_all_tried(small):
         metric="accuracy",
     )  # fmt: skip
     assert [c.strength for c in found.candidates] == [1.0, 1e-3]
+
+
+def start(score: float, margin: float = 0.02) -> Start:
+    return Start({"ridge": [0.1]}, score, margin)
+
+
+def test_designs_that_are_clearly_worse_are_left_out():
+    starts = {"a": start(0.90), "b": start(0.93), "c": start(0.92)}
+    assert contenders(starts, 1.0) == ["b", "c"]
+    assert contenders(starts, -1.0) == ["a", "c"]  # less is better
+    assert contenders({**starts, "d": None}, 1.0) == ["b", "c", "d"]  # the draw says nothing of it
+    assert contenders({"a": None, "b": None}, 1.0) == ["a", "b"]
+
+
+def test_as_few_folds_as_hold_enough_rows(monkeypatch):
+    monkeypatch.setattr(drawn, "ENOUGH", 20)
+    folds = torch.arange(60) % 6 - 1  # ten rows each, and ten that always train
+    assert enough_folds(folds, lambda index: True).unique().tolist() == [-1, 0, 1]
+    kept = enough_folds(folds, lambda index: 0 not in folds[index])  # where the first leaves the metric undefined
+    assert kept.unique().tolist() == [-1, 1, 2]
+    assert torch.equal(kept >= 1, (folds == 1) | (folds == 2))
+    assert torch.equal(enough_folds(folds, lambda index: False), folds)
+
+
+def test_one_fold_of_many_rows_chooses_and_the_final_head_is_of_all_rows(monkeypatch, small):
+    monkeypatch.setattr(drawn, "ENOUGH", 100)
+    x, codes = features(600, 60)
+    design, response, folds = design_of(x, 3, cuts=2), classes_of(codes), np.arange(600) % 5
+    found = solve(design, response, forms=["ridge"], folds=folds, metric="accuracy")
+    rows, probabilities = found.held_out()
+    assert rows.tolist() == np.flatnonzero(folds == 0).tolist()
+    assert bool(found.out_of_fold[folds != 0].isnan().all())
+    chosen = next(c for c in found.candidates if c.chosen)
+    right = probabilities.argmax(1).numpy() == codes[folds == 0]
+    assert chosen.score == pytest.approx(right.mean())
+    assert np.isnan(chosen.standard_error)
+    whole = solve(design, response, forms=["ridge"], strengths=[chosen.strength], folds=folds, metric="accuracy")
+    np.testing.assert_allclose(flat(found.readout.coefficients), flat(whole.readout.coefficients), atol=1e-4)
+    careful = solve(design, response, forms=["ridge"], folds=folds, metric="accuracy", one_standard_error=True)
+    assert not careful.out_of_fold.isnan().any()  # that rule needs the spread over folds
+
+
+def test_the_worse_of_two_scalings_takes_no_pass_over_all_rows(small):
+    x, codes = features(600, 60)
+    noise = np.random.default_rng(1).normal(size=(600, 60))
+    designs = {"noise": design_of(noise, 3), "signal": design_of(x, 3)}
+    found = solve_best(designs, classes_of(codes), folds=np.arange(600) % 5, metric="accuracy")
+    assert list(found) == ["signal"]
+    both = {"one": design_of(x, 3), "two": design_of(x, 3)}
+    assert list(solve_best(both, classes_of(codes), folds=np.arange(600) % 5, metric="accuracy")) == ["one", "two"]
+
+
+def test_undefined_folds_do_not_choose(monkeypatch, small):
+    """Fold 0 has rows of one class only, on which ROC-AUC is undefined: the next one chooses."""
+    monkeypatch.setattr(drawn, "ENOUGH", 100)
+    x, codes = features(600, 60, classes=2)
+    folds = np.arange(600) % 5
+    ordinary = np.flatnonzero((folds == 0) & (codes == 1))
+    folds[ordinary] = 1
+    found = solve(design_of(x, 2), classes_of(codes), forms=["ridge"], folds=folds, metric="roc-auc")
+    assert set(folds[found.held_out()[0].numpy()]) == {1}

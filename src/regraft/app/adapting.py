@@ -90,7 +90,7 @@ def adapt(
     limit: Limit = None,
     skip_bad: SkipBad = False,
     metric: Metric = None,
-    folds: Folds = 5,
+    folds: Folds = None,
     seed: Seed = 0,
     class_weight: ClassWeight = None,
     dtype: Dtype = "float32",

@@ -174,10 +174,11 @@ Limit = Annotated[
     ),
 ]
 Folds = Annotated[
-    int,
+    int | None,
     typer.Option(
         "--folds", metavar="K", min=2, rich_help_panel=_SCORE,
-        help="Cross-validation folds; methods that train choose how and score on held-out fifths instead.",
+        help="Cross-validation folds; 5 if absent, and from 10,000 rows on a held-out fifth scores. Methods that train "
+        "choose how and score on held-out fifths.",
     ),
 ]  # fmt: skip
 Seed = Annotated[

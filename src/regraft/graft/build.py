@@ -74,7 +74,8 @@ def _task(ready: Prepared, rows: Manifest, options: Options) -> Task:
     if rows.target is None:
         raise DataError(f"{rows.name} has no labels")
     weight = "balanced" if options.class_weight else None
-    return Task(rows.target, rows.groups, ready.metric, options.seed, options.folds, weight)  # type: ignore[arg-type]
+    cross = options.folds is not None
+    return Task(rows.target, rows.groups, ready.metric, options.seed, options.inner_folds, weight, cross)  # type: ignore[arg-type]
 
 
 def _frozen(ready: Prepared, rows: Manifest, store: Store, options: Options) -> FeatureProblem:

@@ -91,7 +91,7 @@ def prepare(
         if options.limit is not None:
             manifest = _limited(manifest, options.limit, options.seed)
         metric = choose_metric(options, manifest.target.kind)  # type: ignore[union-attr]
-        check_protocol(manifest, metric, options.folds, options.seed, dear=recipe.train is not None)
+        _check_protocol(manifest, metric, options, recipe)
     with ledger.stage("model"):
         network = model if isinstance(model, Network) else load(model, weights=options.weights)
         network = network.to(device)
@@ -118,10 +118,15 @@ def prepare(
     return Prepared(recipe, manifest, unlabelled, network, wanted, metric, origin)
 
 
+def _check_protocol(manifest: Manifest, metric: str, options: Options, recipe: Recipe) -> None:
+    dear, cross = recipe.train is not None, options.folds is not None
+    check_protocol(manifest, metric, options.inner_folds, options.seed, dear=dear, cross=cross)
+
+
 def _check_copies(manifest: Manifest, metric: str, options: Options, recipe: Recipe) -> None:
     """Refuse rows of which so many are copies that the others are too few to score."""
     try:
-        check_protocol(manifest, metric, options.folds, options.seed, dear=recipe.train is not None)
+        _check_protocol(manifest, metric, options, recipe)
     except DataError as error:
         distinct = len(set(manifest.groups or ()))
         raise DataError(
@@ -285,9 +290,7 @@ def swept(ready: Prepared, options: Options, ledger: Ledger, progress: Progress 
             # skip_bad the scan has looked at all of them.
             if not options.skip_bad:
                 checked(ready.manifest, progress=_stage(progress, "inspect"))
-            check_protocol(
-                ready.manifest, ready.metric, options.folds, options.seed, dear=ready.recipe.train is not None
-            )
+            _check_protocol(ready.manifest, ready.metric, options, ready.recipe)
             stores = _pass(ready, options, progress)
         extra["backbone_passes"] = sum(store.computed_rows for store in stores if store) / len(ready.manifest)
         extra["flops"] = sum(store.flops for store in stores if store)

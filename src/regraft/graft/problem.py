@@ -21,7 +21,10 @@ from regraft.heads import Response, Status
 from regraft.network import Network
 from regraft.record import Candidate, Finding
 
-__all__ = ["Head", "HeldOut", "Predicted", "Problem", "Task"]
+__all__ = ["MANY", "Head", "HeldOut", "Predicted", "Problem", "Task"]
+
+#: Rows of which a held-out fifth says enough: 2,000 of them put an accuracy of 90 % within 1.3 points.
+MANY = 10_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +36,7 @@ class Task:
         metric: what a head is chosen by.
         seed, folds: of the inner folds.
         class_weight: see :func:`regraft.heads.solve`.
+        cross: score by cross-validation, however many rows there are.
     """
 
     target: Target
@@ -41,9 +45,15 @@ class Task:
     seed: int = 0
     folds: int = 5
     class_weight: Literal["balanced"] | Mapping[str, float] | None = None
+    cross: bool = False
 
     def __len__(self) -> int:
         return len(self.target)
+
+    @property
+    def many(self) -> bool:
+        """Whether there are so many rows that a held-out fifth scores, where no part is named that does."""
+        return len(self) >= MANY and not self.cross
 
     @property
     def kind(self) -> Kind:
@@ -182,7 +192,7 @@ class Problem(ABC):
     def settled(self, head: Any) -> Problem:
         """The problem that takes over the choices of a head chosen on part of its rows, instead of choosing anew.
 
-        For dear problems; others give themselves, and choose anew.
+        For dear problems and heads on features of many rows; others give themselves, and choose anew.
         """
 
     def __len__(self) -> int:

@@ -8,10 +8,11 @@
 * With a test split but no validation split the validation score is the inner cross-validation of the
   chosen cell. It took part in the choice, so it is optimistic, and its protocol says so.
 
-Training a network is too dear to be repeated in every fold. A :attr:`Problem.dear` problem without a test or
-validation split holds one seeded, stratified fifth of the rows out, which no group crosses: everything is
-chosen and trained on the rest, which predicts it once. The final head takes the choices over and is trained on
-all rows; with a validation split it takes over the choices made on the training rows.
+Training a network is too dear to be repeated in every fold, and many rows (:data:`regraft.graft.problem.MANY`) need
+no repetition. A :attr:`Problem.dear` problem or one of many rows without a test or validation split holds one seeded,
+stratified fifth of the rows out, which no group crosses: everything is chosen and trained on the rest, which predicts
+it once. The final head takes the choices over (of methods that can) and is trained on all rows; with a validation
+split it takes over the choices made on the training rows.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from torch import Tensor
 
 from regraft.data import Manifest, Target, check_target, folds, holdout
 from regraft.errors import DataError
-from regraft.graft.problem import Head, Predicted, Problem, Task
+from regraft.graft.problem import MANY, Head, Predicted, Problem, Task
 from regraft.heads import WITH_SPREAD, Response, calibrated_range, measure, score
 from regraft.record import Score
 
@@ -97,7 +98,7 @@ def evaluate(
         test: the named test split's rows, if there is one.
         progress: called with (solves done, solves in all).
     """
-    alone = len(validation_rows) or (test is None and fit.dear)
+    alone = len(validation_rows) or (test is None and (fit.dear or fit.task.many))
     step = _Steps(progress, 1 + (1 if alone else 0 if test else fit.task.folds))
     if alone or test is None:
         fit = fit.sharing()  # several solves on parts of the same rows
@@ -117,7 +118,9 @@ def evaluate(
     return Evaluation(final, validation, scored_test)
 
 
-def check_protocol(manifest: Manifest, metric: str, count: int, seed: int, *, dear: bool = False) -> None:
+def check_protocol(
+    manifest: Manifest, metric: str, count: int, seed: int, *, dear: bool = False, cross: bool = False
+) -> None:
     """Refuse, before the pass, rows that :func:`evaluate` could not choose or score on.
 
     Every head of the protocol is solved on rows that are split once more for the choice: they must be at
@@ -129,6 +132,7 @@ def check_protocol(manifest: Manifest, metric: str, count: int, seed: int, *, de
         metric: what is chosen and headlined by.
         count, seed: folds of the inner and outer cross-validation, as in :class:`Task`.
         dear: the method holds a part out instead; see :attr:`Problem.dear`.
+        cross: others do not, however many rows there are.
 
     Raises:
         DataError: the rows are too few, lie in too few groups, or leave the metric undefined.
@@ -138,7 +142,10 @@ def check_protocol(manifest: Manifest, metric: str, count: int, seed: int, *, de
     labels = _Labels(manifest.name, metric, manifest.target, manifest.groups)  # type: ignore[arg-type]
     fit = labels.take(parts != "test")
     if not (parts != "train").any():
-        _check_holdout(fit, seed + 1, "scores", seed) if dear else _check_outer(fit, count, seed)
+        if dear or (len(fit.target) >= MANY and not cross):
+            _check_holdout(fit, seed + 1, "scores", seed if dear else None)
+        else:
+            _check_outer(fit, count, seed)
         return
     fit.check_solve("the labelled rows outside the test split", "add rows")
     trained = fit

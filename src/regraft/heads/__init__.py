@@ -48,7 +48,7 @@ from regraft.heads.selection.reference_scores import AdamScores, reference_score
 from regraft.heads.selection.relevance import relevance
 from regraft.heads.selection.scorer import Scorer
 from regraft.heads.selection.scorers import ByLayer, FirstGradient, Offset, RandomScores, Relevance, Stability, Variance
-from regraft.heads.solve import FORMS, solve
+from regraft.heads.solve import FORMS, refit, solve, solve_best
 from regraft.heads.sparse.path import GroupLassoFit, GroupLassoPath, group_lasso, lasso
 from regraft.heads.sparse.solve import solve_sparse
 
@@ -126,6 +126,7 @@ __all__ = [
     "rank_offset",
     "ranked",
     "reference_scores",
+    "refit",
     "relevance",
     "reliability",
     "scale_by_evidence",
@@ -134,6 +135,7 @@ __all__ = [
     "select_reference",
     "smaller_space",
     "solve",
+    "solve_best",
     "solve_sparse",
     "stability",
     "temperature",

@@ -1,9 +1,10 @@
-"""Where features of all rows must be streamed: form and penalty are looked for on a draw of the rows first."""
+"""Where features of all rows must be passed over: where to look is found on a draw of the rows first."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -11,11 +12,28 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.search import GRID, Trial, choose
 
-__all__ = ["DRAWN", "draw", "grids_near"]
+__all__ = ["DRAWN", "ENOUGH", "Start", "begin", "contenders", "draw", "enough_folds"]
 
 #: Rows of the draw: its Gram's eigendecomposition takes seconds.
 DRAWN = 3000
+#: Rows that choose among what a draw has left, at least: one fold of 10,000.
+ENOUGH = 2000
 RATIO = GRID[0] / GRID[1]
+
+
+@dataclass(frozen=True)
+class Start:
+    """Where to begin on all rows.
+
+    Attributes:
+        grids: strengths by form.
+        score: the best of the draw.
+        margin: its standard error.
+    """
+
+    grids: Mapping[str, Sequence[float]]
+    score: float
+    margin: float
 
 
 def draw(rows: int) -> Tensor:
@@ -23,7 +41,7 @@ def draw(rows: int) -> Tensor:
     return torch.randperm(rows, generator=torch.Generator().manual_seed(0))[:DRAWN].sort().values
 
 
-def grids_near(search: Callable[[Tensor], Sequence[Trial]], rows: int, sign: float) -> dict[str, list[float]] | None:
+def begin(search: Callable[[Tensor], Sequence[Trial]], rows: int, sign: float) -> Start | None:
     """The strengths to begin with on all rows, by form: from the draw's best to a penalty weaker by as many times as
     there are more rows, for the data term is a mean.
 
@@ -49,4 +67,39 @@ def grids_near(search: Callable[[Tensor], Sequence[Trial]], rows: int, sign: flo
         own = choose([trial for trial in trials if trial.form == form], sign)
         if sign * own.score >= sign * best.score - margin:
             grids[form] = [own.strength / RATIO**k for k in range(steps + 1)]
-    return grids
+    return Start(grids, best.score, margin)
+
+
+def contenders(starts: Mapping[str, Start | None], sign: float) -> list[str]:
+    """The designs that are not more than a standard error below the best one on the same drawn rows; those of which
+    the draw says nothing stay."""
+    known = [start for start in starts.values() if start is not None]
+    if not known:
+        return list(starts)
+    best = max(known, key=lambda start: sign * start.score)
+    floor = sign * best.score - best.margin
+    return [name for name, start in starts.items() if start is None or sign * start.score >= floor]
+
+
+def enough_folds(folds: Tensor, scores: Callable[[Tensor], bool]) -> Tensor:
+    """The folds, from the first on, that hold 2,000 rows; rows of the others are in every training part (-1).
+
+    So many rows tell penalties apart, and each fold less is a fit less of every cell.
+
+    Args:
+        folds: (N,), -1 for rows that no fold leaves out.
+        scores: whether the metric is defined on some rows: folds where it is not are passed by.
+
+    Returns:
+        All folds where too few rows lie in those that score.
+    """
+    chosen: list[int] = []
+    held = 0
+    for fold in torch.unique(folds[folds >= 0]).tolist():
+        member = folds == fold
+        if scores(member.nonzero().squeeze(1)):
+            chosen.append(fold)
+            held += int(member.sum())
+        if held >= ENOUGH:
+            return torch.where(torch.isin(folds, torch.tensor(chosen)), folds, -1)
+    return folds

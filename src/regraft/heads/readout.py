@@ -70,10 +70,15 @@ class Solution:
         status: how its final fit ended.
         candidates: every cell of the search with its score over the inner folds; one is chosen.
         out_of_fold: (N, C) float64 logits of the chosen cell, each row predicted by the fit that did not
-            see it; NaN for rows of fold -1, which no fold holds out. Not yet divided by the temperature.
+            see it; NaN for rows that no fold holds out. Not yet divided by the temperature.
     """
 
     readout: Readout
     status: Status
     candidates: tuple[Candidate, ...]
     out_of_fold: Tensor
+
+    def held_out(self) -> tuple[Tensor, Tensor]:
+        """The rows that a fold held out, ``(n,)``, and their probabilities (or values) ``(n, C)``."""
+        rows = (~self.out_of_fold.isnan()).all(1).nonzero().squeeze(1)
+        return rows, apply_link(self.readout.link, self.out_of_fold[rows] / self.readout.temperature)

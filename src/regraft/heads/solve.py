@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -10,23 +11,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.errors import SolverError
-from regraft.heads.drawn import grids_near
+from regraft.errors import DataError, SolverError
+from regraft.heads.drawn import Start, begin, contenders, enough_folds
 from regraft.heads.l2.fitters import Fitter, fitter, streams
-from regraft.heads.metrics import METRICS, PROPER
+from regraft.heads.metrics import METRICS, PROPER, higher_is_better, score
 from regraft.heads.products import one_blas_thread
-from regraft.heads.readout import Readout, Solution
+from regraft.heads.readout import Readout, Solution, Status
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import GRID, STEPS, Judge, Trial, candidates, choose, explore
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import Design, FeatureDesign, Taken
 
-__all__ = ["FORMS", "check_folds", "check_forms", "check_sizes", "check_strengths", "check_training", "search", "solve"]
+__all__ = [
+    "FORMS",
+    "check_folds",
+    "check_forms",
+    "check_sizes",
+    "check_strengths",
+    "check_training",
+    "refit",
+    "search",
+    "solve",
+    "solve_best",
+]
 
 FORMS: tuple[str, ...] = ("ridge", "logistic")
 
 
-@one_blas_thread()
 def solve(
     design: Design,
     response: Response,
@@ -56,8 +67,9 @@ def solve(
 
     For min(N, d) ≤ 6,000 everything happens in one eigendecomposition (of N × N or d × d, the smaller):
     ridge paths and their folds are exact, logistic folds are solved together by batched L-BFGS. Beyond
-    that, L-BFGS streams the rows: one pass over the features a product, for all folds at once. Forms and strengths are
-    then looked for on 3,000 drawn rows first, and on all rows from there (:mod:`regraft.heads.drawn`).
+    that, L-BFGS passes over the rows, a product with the features and one with their transpose an iteration. Forms
+    and strengths are then looked for on 3,000 drawn rows first, and from there on all rows, of which no more folds
+    are held out than have 2,000 rows (:mod:`regraft.heads.drawn`).
 
     Args:
         design: features of N rows, a :class:`regraft.linear.FeatureDesign`.
@@ -82,32 +94,134 @@ def solve(
             a design that is none of features.
         DataError: the metric does not fit the kind of labels.
     """
+    alone = {"": design}
+    return solve_best(
+        alone,
+        response,
+        forms=forms,
+        strengths=strengths,
+        folds=folds,
+        metric=metric,
+        class_weight=class_weight,
+        sample_weight=sample_weight,
+        one_standard_error=one_standard_error,
+        calibrate=calibrate,
+    )[""]
+
+
+@one_blas_thread()
+def solve_best(
+    designs: Mapping[str, Design],
+    response: Response,
+    *,
+    forms: Sequence[str] = FORMS,
+    strengths: Sequence[float] | None = None,
+    folds: Any,
+    metric: str,
+    class_weight: ClassWeight = None,
+    sample_weight: Any = None,
+    one_standard_error: bool = False,
+    calibrate: bool = True,
+) -> dict[str, Solution]:
+    """:func:`solve` on several designs of the same rows, such as scalings of the same features.
+
+    Returns:
+        A solution for each, but for those that a draw of the rows leaves out, where they are too many for an
+        eigendecomposition: designs that score more than a standard error below the best one there.
+
+    Raises:
+        SolverError, DataError: as :func:`solve`.
+    """
     require_learnable(response)
-    check_sizes(design, response, metric)
+    for design in designs.values():
+        check_sizes(design, response, metric)
     wanted = check_forms(forms, response)
     grid = None if strengths is None else check_strengths(strengths)
     fold_of = check_folds(folds, len(response))
     rows = sample_weights(response, sample_weight)
     weights = row_weights(response, class_weight, rows)
     check_training(fold_of, weights)
-    judge = Judge(metric, response, fold_of, rows > 0, calibrate)
-    fit = fitter(design, response, weights, fold_of)
-    near = None
-    if grid is None and isinstance(design, FeatureDesign) and streams(design.n_rows, design.width):
+    cut = _Cut(metric, response, fold_of, rows > 0, weights, wanted)
+    starts = {name: cut.start(design) if grid is None else None for name, design in designs.items()}
+    found = {}
+    for name in contenders(starts, cut.sign):
+        design, start = designs[name], starts[name]
+        if start is None:
+            fit, judge = fitter(design, response, weights, fold_of), cut.judge(fold_of, calibrate)
+            found[name] = search(fit, judge, wanted, grid, one_standard_error)
+            continue
+        few = (
+            fold_of if one_standard_error else enough_folds(fold_of, cut.scores)
+        )  # that rule goes by the folds' spread
+        fit, judge = fitter(design, response, weights, few), cut.judge(few, calibrate)
+        trials: list[Trial] = []
+        for form, some in start.grids.items():
+            trials += explore(partial(_run, fit, judge, form), None, judge.sign, some, steps=1)
+        found[name] = refitted(fit, judge, trials, choose(trials, judge.sign, one_standard_error))
+    return found
 
-        def on(index: Tensor) -> list[Trial]:
+
+@dataclass(frozen=True, eq=False)
+class _Cut:
+    """Labels, folds and weights, of all rows or of a draw."""
+
+    metric: str
+    response: Response
+    folds: Tensor
+    counted: Tensor
+    weights: Tensor
+    forms: Sequence[str]
+
+    @property
+    def sign(self) -> float:
+        return 1.0 if higher_is_better(self.metric) else -1.0
+
+    def judge(self, folds: Tensor, calibrate: bool) -> Judge:
+        return Judge(self.metric, self.response, folds, self.counted, calibrate)
+
+    def start(self, design: Design) -> Start | None:
+        """Where a draw of the rows says to begin, if they are so many that all of them must be passed over."""
+        if not (isinstance(design, FeatureDesign) and streams(design.n_rows, design.width)):
+            return None
+
+        def drawn(index: Tensor) -> list[Trial]:
             held = {name: Taken(matrix, index) for name, matrix in design.matrices.items()}
-            few, parts = response.take(index), fold_of[index]
-            part = fitter(FeatureDesign(held, design.n_outputs), few, weights[index], parts)
-            return validate(part, Judge(metric, few, parts, rows[index] > 0, False), wanted)
+            few = replace(
+                self,
+                response=self.response.take(index),
+                folds=self.folds[index],
+                counted=self.counted[index],
+                weights=self.weights[index],
+            )
+            fit = fitter(FeatureDesign(held, design.n_outputs), few.response, few.weights, few.folds)
+            return validate(fit, few.judge(few.folds, False), self.forms)
 
-        near = grids_near(on, len(response), judge.sign)
-    if near is None:
-        return search(fit, judge, wanted, grid, one_standard_error)
-    trials: list[Trial] = []
-    for form, some in near.items():
-        trials += explore(partial(_run, fit, judge, form), None, judge.sign, some, steps=1)
-    return refitted(fit, judge, trials, choose(trials, judge.sign, one_standard_error))
+        return begin(drawn, len(self.response), self.sign)
+
+    def scores(self, index: Tensor) -> bool:
+        """Whether the metric is defined on some rows: that hangs on no prediction."""
+        some = self.response.take(index[self.counted[index]])
+        try:
+            score(self.metric, some, torch.zeros(some.predicted_shape))
+        except DataError:
+            return False
+        return True
+
+
+@one_blas_thread()
+def refit(
+    design: Design, response: Response, *, form: str, strength: float, class_weight: ClassWeight = None
+) -> tuple[Readout, Status]:
+    """The head of one form and strength on all rows, as :func:`solve` ends with: for choices made elsewhere.
+
+    Raises:
+        SolverError: as :func:`solve`.
+    """
+    require_learnable(response)
+    weights = row_weights(response, class_weight, sample_weights(response, None))
+    none = torch.full((len(response),), -1)
+    coefficients, intercept, status = fitter(design, response, weights, none).refit(form, strength, None)
+    return Readout(coefficients, intercept, response.link, form=form, strength=strength), status
 
 
 def search(

@@ -211,9 +211,18 @@ def test_why_there_are_fewer_folds(kind, groups, test, detail, advice, monkeypat
     assert found.advice.startswith(advice)
 
 
+class Sized(SimpleNamespace):
+    def __init__(self, task, rows):
+        super().__init__(task=task, rows=rows)
+
+    def __len__(self):
+        return self.rows
+
+
 def of_folds(monkeypatch, kind, groups, test, used):
     monkeypatch.setattr(findings, "_CHECKS", (score_findings._folds,))
-    fit = SimpleNamespace(task=SimpleNamespace(folds=5, groups=groups, target=SimpleNamespace(kind=kind)))
+    task = SimpleNamespace(folds=5, groups=groups, target=SimpleNamespace(kind=kind))
+    fit = Sized(task, 20)
     scored = SimpleNamespace(fold=np.arange(20) % used if used else np.full(20, -1))
     return check(Context(None, 0, fit, SimpleNamespace(validation=scored, test=test)))
 

@@ -87,12 +87,15 @@ def test_rows_of_no_fold_are_in_every_fit_and_predicted_by_none():
     one = problem()
     out = np.arange(ROWS) % 5 == 0
     head = one.solve(np.where(out, 0, -1))
-    held = head.held_out().probabilities
-    assert torch.isnan(held[torch.from_numpy(~out)]).all()
+    held = head.held_out()
+    assert held.rows.tolist() == np.flatnonzero(out).tolist()
+    assert held.fold is None
+    assert "hold-out" in held.protocol
+    assert "optimistic" in held.protocol
     repeated = one.take(np.flatnonzero(~out)).repeated(head)
     expected = repeated.predict_proba(one.take(np.flatnonzero(out)))
     # the penalty's unit is taken over the rows at hand, so the two differ a little
-    assert (held[torch.from_numpy(out)].argmax(1) == expected.argmax(1)).float().mean() > 0.9
+    assert (held.probabilities.argmax(1) == expected.argmax(1)).float().mean() > 0.9
     garbled = replace(one.task.target, values=np.where(out, (one.task.target.values + 1) % 3, one.task.target.values))
     other = replace(one, task=replace(one.task, target=garbled))
     same = replace(other, scalings=(head.view.scaling,), stage=Solve((head.solution.readout.form,), (1e-2,)))

@@ -6,12 +6,13 @@ t steps of stochastic gradients on all features, ours is solved through Gram mat
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from regraft.heads import FRACTIONS
-from regraft.heads.drawn import DRAWN
+from regraft.heads.drawn import DRAWN, ENOUGH
 from regraft.heads.l2.fitters import streams
 from regraft.heads.selection.nested import NESTED_COLUMNS
 from regraft.heads.selection.panel import EXACT_COLUMNS, KERNEL_COLUMNS
@@ -38,7 +39,7 @@ _TRIANGLE = 1 / 2  # of X Xᵀ that a symmetric product computes
 _SAMPLED, _NESTED, _KERNEL = EXACT_COLUMNS, NESTED_COLUMNS, KERNEL_COLUMNS
 _EIGEN = 10  # n³ of an eigendecomposition, about
 _PATH_PRODUCTS = 40  # products with the factorised design that one cross-validated path takes, measured
-_STREAMED = 150  # pairs of products with streamed features of the few penalties near a draw's best, measured
+_STREAMED = 130  # pairs of products with all rows near a draw's best, measured; of two scalings often one is left
 
 
 def finetune_flops(forward: float, steps: int, batch: int) -> float:
@@ -125,11 +126,12 @@ def head_parts(rows: int, features: int, outputs: int, *, folds: int, solves: in
     """The terms of :func:`head_flops`: ``gram``, ``eigen`` and ``paths``, which run at different rates.
 
     Too many rows and features for an eigendecomposition: those of a draw of the rows (:mod:`regraft.heads.drawn`), and
-    150 pairs of products of 4 n d C in all with the features for each fold.
+    130 pairs of products of 4 n d C in all with the features for each fold that chooses.
     """
     if rows > 2 * DRAWN and streams(rows, features):
         parts = head_parts(DRAWN, features, outputs, folds=folds, solves=solves)
-        return {**parts, "paths": parts["paths"] + solves * _STREAMED * 4.0 * rows * features * outputs * folds}
+        held = min(folds, math.ceil(ENOUGH * folds / rows))
+        return {**parts, "paths": parts["paths"] + solves * _STREAMED * 4.0 * rows * features * outputs * held}
     rank = min(rows, features)
     parts = {
         "gram": 2.0 * rows * features * rank,

@@ -54,7 +54,7 @@ def with_gradient_cost(
     began = time.perf_counter()
     tangent.adjoint(tangent.apply(weights))
     product = (time.perf_counter() - began) / 2 / rows
-    n, fits = len(ready.manifest), solves * (_FITS * options.folds + 1)
+    n, fits = len(ready.manifest), solves * (_FITS * options.inner_folds + 1)
     passed = fits * _rows_of_a_fit(stage.solver, len(ready.fit))
     seconds = solve.seconds + n * row[0] + passed * product
     head = ready.manifest.target.outputs * tangent.n_outputs  # type: ignore[union-attr]

@@ -56,8 +56,8 @@ def with_posterior_cost(
     began = time.perf_counter()
     torch.linalg.eigh(matrix)
     eigen = (time.perf_counter() - began) * (m * outputs / _PROBE) ** 3
-    rows = solves * (_KERNELS * options.folds * m + (_KERNELS + 1) * n)
-    total = rows * seconds + solves * (_MIXTURES * options.folds + 1) * eigen
+    rows = solves * (_KERNELS * options.inner_folds * m + (_KERNELS + 1) * n)
+    total = rows * seconds + solves * (_MIXTURES * options.inner_folds + 1) * eigen
     rank = min(keep.rank_for(parameters), n * outputs)
     stored = 4 * parameters + 4 * rank * (parameters + outputs * ready.plan.width)
     passes = rows / max(1, len(ready.manifest))

@@ -20,6 +20,7 @@ from regraft.graft.cost.counts import (
 from regraft.graft.dense.problem import LIMIT
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
+from regraft.graft.problem import MANY
 from regraft.heads.selection.packing import index_bytes
 from regraft.record import Ledger
 
@@ -30,11 +31,13 @@ _CERTIFICATES = 2
 
 
 def solves(ready: Prepared, options: Options) -> int:
-    """How often the protocol chooses a head: once for a test split, once more for a validation split, or once more
-    for every outer fold where neither is named (see :mod:`regraft.graft.protocol`)."""
+    """How often the protocol solves for a head: once for a test split, once more for a validation split or for the
+    held-out fifth of many rows, or once more for every outer fold where none is (see :mod:`regraft.graft.protocol`)."""
     if len(ready.manifest.rows_of("validation")):
         return 2
-    return 1 if len(ready.manifest.rows_of("test")) else 1 + options.folds
+    if len(ready.manifest.rows_of("test")):
+        return 1
+    return 2 if options.folds is None and len(ready.fit) >= MANY else 1 + options.inner_folds
 
 
 def _widths(ready: Prepared) -> dict[str, int]:
@@ -51,7 +54,7 @@ def workload(ready: Prepared, options: Options, forward: float, row_seconds: flo
         rows=len(ready.manifest),
         solve_rows=len(ready.fit),
         outputs=ready.manifest.target.outputs,  # type: ignore[union-attr]
-        folds=options.folds,
+        folds=options.inner_folds,
         solves=solves(ready, options),
         forward=forward,
         row_seconds=row_seconds,

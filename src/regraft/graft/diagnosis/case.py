@@ -290,7 +290,7 @@ def _check_classes(ready: Prepared, adapted: Adapted, name: str) -> None:
 def _task(ready: Prepared, options: Options) -> Task:
     rows = ready.fit
     weight = "balanced" if options.class_weight else None
-    return Task(rows.target, rows.groups, ready.metric, options.seed, options.folds, weight)  # type: ignore[arg-type]
+    return Task(rows.target, rows.groups, ready.metric, options.seed, options.inner_folds, weight)  # type: ignore[arg-type]
 
 
 def _values(ready: Prepared, store: Store) -> dict[str, Tensor]:

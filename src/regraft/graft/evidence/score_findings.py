@@ -19,7 +19,7 @@ def _folds(context: Context) -> Iterator[Finding]:
     """Fewer folds than were asked for, which rare classes and few groups leave."""
     asked, fold = context.fit.task.folds, context.evaluation.validation.fold
     used = int(fold.max()) + 1
-    if 0 < used < asked:
+    if 0 < used < asked and len(fold) == len(context.fit):  # of many rows one fold may choose
         limits = ["groups"] if context.fit.task.groups is not None else []
         if context.fit.task.target.kind in ("binary", "multiclass"):
             limits.append("rows of one class")

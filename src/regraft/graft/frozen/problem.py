@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,18 +24,19 @@ from regraft.heads import (
     Status,
     higher_is_better,
     keep,
-    link,
+    refit,
     relevance,
-    solve,
+    solve_best,
     solve_sparse,
 )
-from regraft.linear import FeatureDesign, Matrix, Taken
+from regraft.linear import Design, FeatureDesign, Matrix, Taken
 from regraft.network import Network
 from regraft.record import Candidate, Finding
 
-__all__ = ["INNER", "FeatureHead", "FeatureProblem"]
+__all__ = ["INNER", "INNER_HOLDOUT", "FeatureHead", "FeatureProblem", "held_out"]
 
 INNER = "inner cross-validation (selection: optimistic)"
+INNER_HOLDOUT = "hold-out of a part (selection: optimistic)"
 _SHOWN_ROWS = 1000
 _KERNEL_ROWS = 6000  # two scalings in float64 then take 0.6 GB
 
@@ -73,10 +74,8 @@ class FeatureHead(Head):
         return self.solution.readout.predict_proba(problem.design(self.view))
 
     def held_out(self) -> HeldOut:
-        """Every row, by the inner fold that did not see it."""
-        readout = self.solution.readout
-        probabilities = link(readout.link, self.solution.out_of_fold / readout.temperature)
-        return HeldOut(np.arange(len(probabilities)), probabilities, self.fold_ids, INNER)
+        """The rows that chose, by the inner fold that did not see them."""
+        return held_out(self.solution, self.fold_ids)
 
     def adapted(self, task: Task, network: Network, plan: Plan) -> Adapted:
         """The frozen backbone with this head, computing only the blocks that it reads."""
@@ -111,6 +110,7 @@ class FeatureProblem(Problem):
         select: Head2Toe's search before the head is solved, if wanted.
         sizes: target size → names of its blocks, for the search.
         kernels: of the rows by scaling, where several folds will share them; see :meth:`sharing`.
+        settled_on: the head whose choices it takes over; see :meth:`settled`.
     """
 
     task: Task
@@ -120,6 +120,7 @@ class FeatureProblem(Problem):
     select: Select | None = None
     sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     kernels: Mapping[Scaling, Tensor] = field(default_factory=dict)
+    settled_on: FeatureHead | None = None
 
     @property
     def dear(self) -> bool:
@@ -127,8 +128,8 @@ class FeatureProblem(Problem):
         return False
 
     def settled(self, head: FeatureHead) -> FeatureProblem:
-        """Itself: choosing anew costs little."""
-        return self
+        """Of many rows the problem with the choices of a head on part of them; else itself: a choice costs little."""
+        return replace(self, settled_on=head) if self.task.many and self.stage.penalty == "l2" else self
 
     def design(self, view: View) -> FeatureDesign:
         """The features as a design matrix under one view."""
@@ -158,24 +159,28 @@ class FeatureProblem(Problem):
         return replace(self, task=self.task.take(rows), matrices=matrices, kernels=kernels)
 
     def solve(self, fold_ids: np.ndarray | None = None) -> FeatureHead:
-        """Choose scaling, form and strength by inner cross-validation and solve on all rows.
+        """Choose scaling, form and strength by inner cross-validation, unless they are settled, and solve on all rows.
 
         All scalings share the folds; of equal scores the one named first wins.
 
         Args:
             fold_ids: the folds, -1 for rows that no fold holds out; the task's own if ``None``.
         """
+        if self.settled_on is not None:
+            return self.repeated(self.settled_on)
         task, fold_ids = self.task, self.task.fold_ids() if fold_ids is None else fold_ids
         if self.select is not None:
             return self._selected(self.select, fold_ids)
-        heads = [FeatureHead(view, self._solution(view, fold_ids), fold_ids) for view in map(View, self.scalings)]
+        found = self._solutions([View(scaling) for scaling in self.scalings], fold_ids)
+        heads = [FeatureHead(view, solution, fold_ids) for view, solution in found]
         sign = 1 if higher_is_better(task.metric) else -1
         best = max(range(len(heads)), key=lambda i: sign * _chosen(heads[i]).score)
         tried = [_named(head, c, i == best) for i, head in enumerate(heads) for c in head.solution.candidates]
         return replace(heads[best], solution=replace(heads[best].solution, candidates=tuple(tried)))
 
-    def _solution(self, view: View, fold_ids: np.ndarray) -> Solution:
-        """The head on all features under one view, by the penalty of the stage."""
+    def _solutions(self, views: Sequence[View], fold_ids: np.ndarray) -> list[tuple[View, Solution]]:
+        """The heads on all features under some views, by the penalty of the stage; of very many rows those that a draw
+        of them leaves."""
         task, stage = self.task, self.stage
         shared: dict[str, Any] = {
             "strengths": stage.strengths,
@@ -184,8 +189,11 @@ class FeatureProblem(Problem):
             "class_weight": task.class_weight,
         }
         if stage.penalty != "l2":
-            return solve_sparse(self.design(view), task.response, penalty=stage.penalty, **shared)
-        return solve(self.design(view), task.response, forms=self._forms, **shared)
+            response = task.response
+            return [(v, solve_sparse(self.design(v), response, penalty=stage.penalty, **shared)) for v in views]
+        designs: dict[str, Design] = {view.scaling: self.design(view) for view in views}
+        found = solve_best(designs, task.response, forms=self._forms, **shared)
+        return [(view, found[view.scaling]) for view in views if view.scaling in found]
 
     @property
     def _forms(self) -> tuple[str, ...]:
@@ -195,7 +203,7 @@ class FeatureProblem(Problem):
     def repeated(self, head: FeatureHead) -> FeatureHead:
         """What was chosen elsewhere, on these rows: scaling, form, penalty and temperature of the head, and where
         features were chosen their size, fraction and the penalty of their scores; which features these are is found
-        anew.
+        anew. What was tried, and what was predicted of the rows that chose, stay those of the head given.
         """
         view, chosen, readout = head.view, head.selection, head.solution.readout
         if chosen is not None:
@@ -205,11 +213,12 @@ class FeatureProblem(Problem):
             scores = relevance(design, self.task.response, None, chosen.strength, class_weight=weight)
             columns = keep(scores, chosen.fraction)
             view, chosen = replace(view, columns=columns), replace(chosen, scores=scores, columns=columns)
-        only = replace(self, select=None, stage=Solve((readout.form,), (readout.strength,)))
-        halves = np.where(np.arange(len(self)) % 2, 0, -1)  # a solve wants folds, though there is nothing to choose
-        solution = only._solution(view, halves)
-        solution = replace(solution, readout=replace(solution.readout, temperature=readout.temperature))
-        return FeatureHead(view, solution, halves, chosen)
+        found, status = refit(
+            self.design(view), self.task.response,
+            form=readout.form, strength=readout.strength, class_weight=self.task.class_weight,
+        )  # fmt: skip
+        solution = replace(head.solution, readout=replace(found, temperature=readout.temperature), status=status)
+        return replace(head, view=view, solution=solution, selection=chosen)
 
     def _selected(self, stage: Select, fold_ids: np.ndarray) -> FeatureHead:
         """Search target sizes, fractions and penalties, other scalings at the best size; solve on what is kept."""
@@ -243,6 +252,15 @@ class FeatureProblem(Problem):
         )
         scaling = next(s for s in self.scalings if found.size in named[s].values())
         return FeatureHead(View(scaling, found.columns, found.normalised), found.solution, fold_ids, found, tuple(fits))
+
+
+def held_out(solution: Solution, fold_ids: np.ndarray) -> HeldOut:
+    """What a solution says of the rows that chose it; of very many rows these are one fold's."""
+    rows, probabilities = solution.held_out()
+    fold = fold_ids[rows.numpy()]
+    if len(np.unique(fold)) == 1:
+        return HeldOut(rows.numpy(), probabilities, None, INNER_HOLDOUT)
+    return HeldOut(rows.numpy(), probabilities, fold, INNER)
 
 
 def _chosen(head: FeatureHead) -> Candidate:

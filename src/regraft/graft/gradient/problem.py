@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regraft.features import Plan, Tangent
 from regraft.graft.adapted import Adapted
-from regraft.graft.frozen.problem import INNER
+from regraft.graft.frozen.problem import held_out
 from regraft.graft.gradient.fit import Both, Labels, TangentFitter
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.features import Solve
@@ -69,10 +69,8 @@ class GradientHead(Head):
         return link(readout.link, logits / readout.temperature)
 
     def held_out(self) -> HeldOut:
-        """Every row, by the inner fold that did not see it."""
-        readout = self.solution.readout
-        probabilities = link(readout.link, self.solution.out_of_fold / readout.temperature)
-        return HeldOut(np.arange(len(probabilities)), probabilities, self.fold_ids, INNER)
+        """The rows that chose, by the inner fold that did not see them."""
+        return held_out(self.solution, self.fold_ids)
 
     def adapted(self, task: Task, network: Network, plan: Plan) -> Adapted:
         """The frozen backbone with w₁ as its head and ω J w₂ beside it."""

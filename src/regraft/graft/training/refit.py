@@ -53,7 +53,7 @@ class Refit:
         """
         problem, _ = self._problem(with_own_head(twin), rows, task, work)
         head = problem.solve(np.where(out, 0, -1))
-        return head, head.held_out().probabilities[torch.from_numpy(out)]
+        return head, head.held_out().probabilities
 
     def final(
         self, tuned: Adapted, rows: ManifestRows, task: Task, chosen: FeatureHead, work: Work

@@ -1,4 +1,4 @@
-"""Features that are read row by row on every product: nothing larger than a chunk is held."""
+"""Features that are read on every product: kept in memory where they fit, else row by row."""
 
 from __future__ import annotations
 
@@ -6,12 +6,15 @@ import torch
 from torch import Tensor
 
 from regraft.heads.l2.model import LinearModel, check_finite
-from regraft.linear import Blocks, FeatureDesign
+from regraft.linear import Blocks, Dense, FeatureDesign
 
 __all__ = ["Streamed"]
 
-#: Rows whose principal axes make the preconditioner, and the most entries that they may have.
-_SAMPLE = 1500
+#: Most bytes of features that are kept in memory, so that they are scaled and converted once.
+HELD_BYTES = 2**32
+#: Rows whose principal axes make the preconditioner, the more the dearer a product, and the most entries of theirs.
+_SAMPLES = (1500, 3000)
+_SAMPLE_SHARE = 8
 _AXES_ENTRIES = 2**26
 
 
@@ -22,13 +25,16 @@ class Streamed(LinearModel):
     product is one pass. Centring needs no copy: X_c V = X V − 1 mean(X V), X_cᵀ R = Xᵀ (R − 1 mean(R)).
 
     Args:
-        design: N rows of features; 16-bit ones are to be wrapped in ``Cast``.
+        design: N rows of features; 16-bit ones are to be wrapped in ``Cast``. Those of at most 4 GiB are read once.
 
     Raises:
         SolverError: NaN or infinities.
     """
 
     def __init__(self, design: FeatureDesign) -> None:
+        self.widths = design.widths
+        if design.n_rows * design.width * design.dtype.itemsize <= HELD_BYTES:
+            design = FeatureDesign({"features": Dense(design.dense())}, design.n_outputs, device=design.device)
         self.design, self.rows, self.dtype = design, design.n_rows, design.dtype
         total = torch.zeros(design.width, dtype=torch.float64)
         squares = torch.zeros(design.width, dtype=torch.float64)
@@ -47,7 +53,9 @@ class Streamed(LinearModel):
 
     def _principal(self) -> tuple[Tensor, Tensor]:
         """Principal axes (p, q) and mean squares (q,) of a few evenly spaced rows, for the preconditioner."""
-        count = max(2, min(self.rows, _SAMPLE, _AXES_ENTRIES // max(1, self.width)))
+        least, most = _SAMPLES
+        wanted = min(most, max(least, self.rows // _SAMPLE_SHARE))
+        count = max(2, min(self.rows, wanted, _AXES_ENTRIES // max(1, self.width)))
         index = torch.linspace(0, self.rows - 1, count, dtype=torch.float64).round().long()
         sample = self.design.dense(index).to(torch.float64) - self.mean
         squares, vectors = torch.linalg.eigh(sample @ sample.T)
@@ -78,7 +86,8 @@ class Streamed(LinearModel):
         """V X_cᵀ."""
         problems, outputs, width = coefficients.shape
         design = self._wide(problems * outputs)
-        logits = design.apply(self.blocks(coefficients.reshape(problems * outputs, width).T))
+        pieces = coefficients.reshape(problems * outputs, width).T.split(list(design.widths.values()))
+        logits = design.apply(Blocks({name: piece.contiguous() for name, piece in zip(design.widths, pieces)}))
         return (logits - logits.mean(0)).T.reshape(problems, outputs, self.rows).contiguous()
 
     def adjoint(self, residuals: Tensor) -> Tensor:
@@ -90,9 +99,9 @@ class Streamed(LinearModel):
         return torch.cat(list(found.values())).T.reshape(problems, outputs, self.width).contiguous()
 
     def blocks(self, coefficients: Tensor) -> Blocks:
-        """(p, K) cut into the design's blocks."""
-        pieces = torch.split(coefficients, list(self.design.widths.values()))
-        return Blocks({name: piece.contiguous() for name, piece in zip(self.design.widths, pieces)})
+        """(p, K) cut into the blocks of the given design."""
+        pieces = torch.split(coefficients, list(self.widths.values()))
+        return Blocks({name: piece.contiguous() for name, piece in zip(self.widths, pieces)})
 
     def lift(self, coefficients: Tensor, intercept: Tensor) -> tuple[Tensor, Tensor]:
         """Coefficients (p, C) as they are, and the intercept for uncentred features."""
