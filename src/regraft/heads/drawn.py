@@ -12,7 +12,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.search import GRID, Trial, choose
 
-__all__ = ["DRAWN", "ENOUGH", "Start", "begin", "contenders", "draw", "enough_folds"]
+__all__ = ["DRAWN", "ENOUGH", "Start", "begin", "contenders", "draw", "enough_folds", "near"]
 
 #: Rows of the draw: its Gram's eigendecomposition takes seconds.
 DRAWN = 3000
@@ -42,11 +42,8 @@ def draw(rows: int) -> Tensor:
 
 
 def begin(search: Callable[[Tensor], Sequence[Trial]], rows: int, sign: float) -> Start | None:
-    """The strengths to begin with on all rows, by form: from the draw's best to a penalty weaker by as many times as
-    there are more rows, for the data term is a mean.
-
-    A form is left out that scores more than a standard error below the best one. ``None`` where the draw says nothing:
-    few rows in all, or too few labels among those drawn.
+    """Where a search on a draw says to begin on all rows; ``None`` where it says nothing: few rows in all, or too few
+    labels among those drawn.
 
     Args:
         search: every strength of every form on the given rows.
@@ -56,12 +53,24 @@ def begin(search: Callable[[Tensor], Sequence[Trial]], rows: int, sign: float) -
     if rows < 2 * DRAWN:
         return None
     try:
-        trials = search(draw(rows))
+        return near(search(draw(rows)), DRAWN, rows, sign)
     except SolverError:
         return None
+
+
+def near(trials: Sequence[Trial], drawn: int, rows: int, sign: float) -> Start:
+    """The strengths to begin with, by form: from the draw's best to a penalty weaker by as many times as there are more
+    rows, for the data term is a mean. A form is left out that scores more than a standard error below the best one.
+
+    Args:
+        trials: every strength of every form on the drawn rows.
+        drawn: how many these are.
+        rows: N.
+        sign: 1 where more is better, else −1.
+    """
     best = choose(trials, sign)
     margin = 0.0 if math.isnan(best.standard_error) else best.standard_error
-    steps = max(1, math.ceil(math.log(rows / DRAWN) / math.log(RATIO)))
+    steps = max(1, math.ceil(math.log(rows / drawn) / math.log(RATIO)))
     grids = {}
     for form in dict.fromkeys(trial.form for trial in trials):
         own = choose([trial for trial in trials if trial.form == form], sign)

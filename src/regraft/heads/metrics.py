@@ -68,6 +68,15 @@ def higher_is_better(metric: str) -> bool:
     return metric not in _LOWER
 
 
+def defined(metric: str, response: Response) -> bool:
+    """Whether a metric can be told on these rows: that hangs on their labels alone."""
+    try:
+        score(metric, response, np.zeros(response.predicted_shape))
+    except DataError:
+        return False
+    return True
+
+
 def score(metric: str, response: Response, probabilities: Any) -> float:
     """One metric on the rows that have labels.
 

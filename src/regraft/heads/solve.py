@@ -11,10 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.errors import DataError, SolverError
+from regraft.errors import SolverError
 from regraft.heads.drawn import Start, begin, contenders, enough_folds
 from regraft.heads.l2.fitters import Fitter, fitter, streams
-from regraft.heads.metrics import METRICS, PROPER, higher_is_better, score
+from regraft.heads.metrics import METRICS, PROPER, defined, higher_is_better
 from regraft.heads.products import one_blas_thread
 from regraft.heads.readout import Readout, Solution, Status
 from regraft.heads.response import Response, require_learnable
@@ -154,9 +154,7 @@ def solve_best(
             fold_of if one_standard_error else enough_folds(fold_of, cut.scores)
         )  # that rule goes by the folds' spread
         fit, judge = fitter(design, response, weights, few), cut.judge(few, calibrate)
-        trials: list[Trial] = []
-        for form, some in start.grids.items():
-            trials += explore(partial(_run, fit, judge, form), None, judge.sign, some, steps=1)
+        trials = validate_near(fit, judge, start)
         found[name] = refitted(fit, judge, trials, choose(trials, judge.sign, one_standard_error))
     return found
 
@@ -200,12 +198,7 @@ class _Cut:
 
     def scores(self, index: Tensor) -> bool:
         """Whether the metric is defined on some rows: that hangs on no prediction."""
-        some = self.response.take(index[self.counted[index]])
-        try:
-            score(self.metric, some, torch.zeros(some.predicted_shape))
-        except DataError:
-            return False
-        return True
+        return defined(self.metric, self.response.take(index[self.counted[index]]))
 
 
 @one_blas_thread()
@@ -261,6 +254,14 @@ def validate(
     for form in forms:
         each = partial(_run, fit, judge, form)
         trials += explore(each, strengths, judge.sign, default, steps=steps)
+    return trials
+
+
+def validate_near(fit: Fitter, judge: Judge, start: Start) -> list[Trial]:
+    """:func:`validate` from where a draw says to begin, on past an edge that scores best."""
+    trials: list[Trial] = []
+    for form, some in start.grids.items():
+        trials += explore(partial(_run, fit, judge, form), None, judge.sign, some, steps=1)
     return trials
 
 

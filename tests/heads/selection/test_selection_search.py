@@ -9,7 +9,9 @@ from tests.heads.problems import classes_of, flat, scale_of
 import regraft.heads.selection.cells as cells
 import regraft.heads.selection.head2toe as head2toe
 from regraft.errors import SolverError
-from regraft.heads import Response, keep, kept_design, relevance, score, select, solve
+from regraft.heads import Response, drawn, keep, kept_design, relevance, score, select, solve
+from regraft.heads.l2 import fitters
+from regraft.heads.search import GRID
 from regraft.heads.selection.fold_tasks import fold_tasks
 from regraft.linear import Cast, Dense, FeatureDesign, SignedRoot, UnitRows
 
@@ -522,6 +524,37 @@ def test_rows_beyond_the_limit_are_streamed(monkeypatch):
     agree = streamed.solution.out_of_fold.argmax(1) == gram.solution.out_of_fold.argmax(1)
     assert float(agree.float().mean()) > 0.98
     assert bool(torch.isfinite(streamed.solution.out_of_fold).all())
+
+
+@pytest.mark.parametrize("scorer", [None, "given"])
+def test_heads_of_many_rows_and_features_begin_where_the_drawn_rows_say(monkeypatch, scorer):
+    """Few of the penalties, one fold that chooses, and the head that the whole grid finds."""
+    x, codes = planted(n=600, d=400, noise=2.0)
+    folds = np.arange(600) % 4
+    ranks = None if scorer is None else Favourites(*range(50, 130))
+    arguments = {
+        "folds": folds, "metric": "nll", "fractions": (0.2,), "strengths": (1e-2,), "scorer": ranks, "forms": ("ridge",)
+    }  # fmt: skip
+    monkeypatch.setattr(head2toe, "GRAM_ROWS", 200)
+    whole = select({"512": design_of(x, 3)}, classes_of(codes), **arguments)
+    monkeypatch.setattr(fitters, "EIGEN_LIMIT", 40)
+    monkeypatch.setattr(head2toe, "DRAWN", 200)
+    monkeypatch.setattr(drawn, "ENOUGH", 100)
+    few = select({"512": design_of(x, 3)}, classes_of(codes), **arguments)
+    held = few.solution.held_out()[0]
+    assert held.tolist() == np.flatnonzero(folds == 0).tolist()
+    assert {k: v.tolist() for k, v in few.columns.items()} == {k: v.tolist() for k, v in whole.columns.items()}
+    assert len(few.solution.candidates) < len(whole.solution.candidates)
+    apart = np.log(few.solution.readout.strength / whole.solution.readout.strength)
+    assert abs(apart) < 1.01 * np.log(GRID[0] / GRID[1])
+    rows = folds == 0
+    ours, theirs = (found.solution.out_of_fold[rows].argmax(1) for found in (few, whole))
+    assert float((ours == theirs).float().mean()) > 0.95
+    mixed = codes.copy()
+    mixed[rows] = np.random.default_rng(0).permutation(codes[rows])  # their labels are not seen by what predicts them
+    other = select({"512": design_of(x, 3)}, classes_of(mixed), **arguments)
+    trial = next(c for c in other.solution.candidates if c.chosen)
+    assert trial.score > 1.0  # nats: no better than chance
 
 
 def test_drawn_rows_hold_every_class_in_proportion():

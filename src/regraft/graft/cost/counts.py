@@ -16,6 +16,8 @@ from regraft.heads.drawn import DRAWN, ENOUGH
 from regraft.heads.l2.fitters import streams
 from regraft.heads.selection.nested import NESTED_COLUMNS
 from regraft.heads.selection.panel import EXACT_COLUMNS, KERNEL_COLUMNS
+from regraft.heads.selection.relevance import GRAM_ROWS
+from regraft.heads.selection.tall_scores import sample_limit
 
 __all__ = [
     "FINETUNE_BATCH",
@@ -130,8 +132,7 @@ def head_parts(rows: int, features: int, outputs: int, *, folds: int, solves: in
     """
     if rows > 2 * DRAWN and streams(rows, features):
         parts = head_parts(DRAWN, features, outputs, folds=folds, solves=solves)
-        held = min(folds, math.ceil(ENOUGH * folds / rows))
-        return {**parts, "paths": parts["paths"] + solves * _STREAMED * 4.0 * rows * features * outputs * held}
+        return {**parts, "paths": parts["paths"] + solves * _streamed(rows, features, outputs, folds)}
     rank = min(rows, features)
     parts = {
         "gram": 2.0 * rows * features * rank,
@@ -165,12 +166,15 @@ def gram_search_flops(
 
     Args:
         widths: N of each target size; further scalings are tried at one size alone, as one more entry each.
-        rows, outputs: n (above 4,000 the cells are compared on 4,000 of them) and C.
+        rows, outputs: n (above 4,000 the cells are compared on 4,000 of them) and C. All rows then take, besides, for
+            each fold that chooses and for the last head: 2 n N C and the normal equations of m sampled columns
+            (n m², :mod:`regraft.heads.selection.tall_scores`) for the scores, and the terms of :func:`head_parts` for
+            the heads on what is kept.
         folds, strengths, fractions: of the grid; what is tried beyond it where an end of it wins, and what a final head
             on more than the largest fraction takes, is left out.
         solves: how often the protocol repeats it.
     """
-    n = min(rows, 4000)
+    n = min(rows, GRAM_ROWS)
     parts = {"score": 0.0, "fractions": 0.0}
     for place, width in enumerate(widths):
         tried = folds * (1 if place else strengths)
@@ -187,7 +191,26 @@ def gram_search_flops(
     parts["gram"] += _TRIANGLE * 2.0 * n**2 * (folds * min(kept, _KERNEL) + kept)
     parts["eigen"] = (folds + 1) * _EIGEN * float(n) ** 3
     parts["paths"] = (folds + 1) * _PATH_PRODUCTS * 4.0 * n**2 * outputs
+    if rows > n:
+        passed = streams(rows, int(kept))
+        held = _choosing(rows, folds) if passed else folds
+        sampled = min(max(widths), sample_limit(rows))
+        parts["score"] += (held + 1) * (_TRIANGLE * 2.0 * rows * sampled**2 + 2.0 * rows * max(widths) * outputs)
+        # passed over, the draw's heads are those counted above; else each fold's head is one of its own
+        again = {"paths": _streamed(rows, kept, outputs, folds)}
+        if not passed:
+            again = head_parts(rows, int(kept), outputs, folds=1, solves=folds + 1)
+        parts = {name: value + again.get(name, 0.0) for name, value in parts.items()}
     return {name: solves * value for name, value in parts.items()}
+
+
+def _choosing(rows: int, folds: int) -> int:
+    """How many folds choose among what a draw has left."""
+    return min(folds, math.ceil(ENOUGH * folds / rows))
+
+
+def _streamed(rows: int, features: float, outputs: int, folds: int) -> float:
+    return _STREAMED * 4.0 * rows * features * outputs * _choosing(rows, folds)
 
 
 @dataclass(frozen=True)

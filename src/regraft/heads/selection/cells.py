@@ -121,7 +121,7 @@ class Cells:
         if few is not None:
             designs = {key: _rows(design, few) for key, design in designs.items()}
             response, folds = response.take(few), folds[few]
-        self.few, self._designs, self._response = few, designs, response
+        self.few, self._designs, self.response, self.folds = few, designs, response, folds
         self._tasks, self._everything = (fold_tasks(response, some, class_weight) for some in (folds, None))
         # the heads are solved on rows in the order of the folds: a fold's rows are one slice
         self._order = torch.argsort(folds, stable=True)
@@ -152,7 +152,7 @@ class Cells:
         """The grid's cells of a design; (tasks, width) scores of every penalty are made once."""
         panel = self.panel(size)
         if any((size, strength) not in self.scores for strength in grid.strengths):
-            found = grid.scores(panel, self._tasks, self._response)
+            found = grid.scores(panel, self._tasks, self.response)
             self.scores |= {(size, strength): found[:, k] for k, strength in enumerate(grid.strengths)}
         scores = torch.stack([self.scores[size, strength] for strength in grid.strengths], 1)
         logits = _cells(panel, scores, grid, self._heads, self._folds, self._order)
@@ -163,7 +163,7 @@ class Cells:
     def of_all(self, cell: Cell, grid: Grid) -> Tensor:
         """(width,) scores of all rows at a cell."""
         alone = replace(grid, strengths=[cell.strength])
-        return alone.scores(self.panel(cell.size), self._everything, self._response)[0, 0]
+        return alone.scores(self.panel(cell.size), self._everything, self.response)[0, 0]
 
 
 def _cells(panel: Panel, scores: Tensor, grid: Grid, tasks: Sequence[FoldTask], folds: Tensor, order: Tensor) -> Tensor:

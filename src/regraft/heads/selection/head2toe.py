@@ -8,8 +8,8 @@ serves all fractions, so the search costs about as much as two products X Xᵀ.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.l2.fitters import fitter
+from regraft.heads.drawn import DRAWN, Start, enough_folds, near
+from regraft.heads.l2.fitters import fitter, streams
+from regraft.heads.metrics import defined
 from regraft.heads.products import one_blas_thread, one_torch_thread
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import Judge, Trial, choose
@@ -34,6 +36,7 @@ from regraft.heads.solve import (
     check_training,
     refitted,
     validate,
+    validate_near,
 )
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import FeatureDesign
@@ -204,16 +207,56 @@ class _Heads:
 
     def validated(self, cell: Cell) -> _Validated:
         """The forms and penalties of a cell's head, cross-validated."""
-        design, of_all = self.designs[cell.size], None
-        tasks = fold_tasks(self.response, self.folds, self.class_weight)
-        scores = list(self.cells.scores[cell.size, cell.strength])
-        if self.cells.few is not None and self.grid.scorer is None:
-            *scores, of_all = row_scores(design, [*tasks, self._everything], [cell.strength])[:, 0]
-        choices = [keep(_named(design, some), cell.fraction) for some in scores]
-        panel = self.cells.panel(cell.size) if self.cells.few is None else None
-        parts = fold_fitters(design, panel, choices, cell.normalised, tasks, self.response, self.folds)
-        trials = validate(Foldwise(self.folds, parts), self.judge, self.forms)
-        return _Validated(cell, tuple(choices), of_all, trials, choose(trials, self.judge.sign))
+        scores = self.cells.scores[cell.size, cell.strength]
+        if self.cells.few is None:
+            choices = self._choices(cell, scores)
+            tasks = fold_tasks(self.response, self.folds, self.class_weight)
+            fits = self._foldwise(cell, choices, tasks, self.folds)
+            trials = validate(fits, self.judge, self.forms)
+            return _Validated(cell, choices, None, trials, choose(trials, self.judge.sign))
+        return self._validated_on_all(cell, scores)
+
+    def _validated_on_all(self, cell: Cell, scores: Tensor) -> _Validated:
+        """The same of so many rows that cells were judged on a draw. Where they must be passed over the draw says where
+        to begin, and no more folds are held out than have rows enough (:mod:`regraft.heads.drawn`)."""
+        start = self._start(cell) if streams(len(self.response), cell.kept) else None
+        folds, judge, design, of_all = self.folds, self.judge, self.designs[cell.size], None
+        if start is not None:
+            metric, counted = self.judge.metric, self.response.present
+            folds = enough_folds(folds, lambda rows: defined(metric, self.response.take(rows[counted[rows]])))
+            judge = Judge(metric, self.response, folds, counted, calibrate=True)
+        tasks = fold_tasks(self.response, folds, self.class_weight)
+        if self.grid.scorer is None:
+            *found, of_all = row_scores(design, [*tasks, self._everything], [cell.strength])[:, 0]
+        else:
+            found = list(scores[torch.isin(torch.unique(self.folds[self.folds >= 0]), folds)])
+        choices = self._choices(cell, found)
+        fits = self._foldwise(cell, choices, tasks, folds)
+        trials = validate(fits, judge, self.forms) if start is None else validate_near(fits, judge, start)
+        return _Validated(cell, choices, of_all, trials, choose(trials, judge.sign))
+
+    def _start(self, cell: Cell) -> Start | None:
+        """What the drawn rows say of the forms and penalties of a cell's head."""
+        few, response, folds = self.cells.few, self.cells.response, self.cells.folds
+        if few is None or len(self.response) < 2 * DRAWN:
+            return None
+        judge = Judge(self.judge.metric, response, folds, response.present, calibrate=False)
+        part = replace(self, response=response, folds=folds, judge=judge)
+        choices = self._choices(cell, self.cells.scores[cell.size, cell.strength])
+        fits = part._foldwise(cell, choices, fold_tasks(response, folds, self.class_weight), folds)
+        return near(validate(fits, judge, self.forms), len(few), len(self.response), judge.sign)
+
+    def _choices(self, cell: Cell, scores: Iterable[Tensor]) -> tuple[dict[str, Tensor], ...]:
+        return tuple(keep(_named(self.designs[cell.size], some), cell.fraction) for some in scores)
+
+    def _foldwise(
+        self, cell: Cell, choices: Sequence[dict[str, Tensor]], tasks: Sequence[FoldTask], folds: Tensor
+    ) -> Foldwise:
+        """The fits of each fold on what it chose: by Gram matrices of the rows that judged cells, else on their own."""
+        design, panel = self.designs[cell.size], None
+        if len(self.response) == len(self.cells.response):
+            panel = self.cells.panel(cell.size)
+        return Foldwise(folds, fold_fitters(design, panel, choices, cell.normalised, tasks, self.response, folds))
 
     def selection(self, best: _Validated, lean: Cell) -> Selection:
         """The head of a validated cell, refitted on all rows with the features that all rows choose."""

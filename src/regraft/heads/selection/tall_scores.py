@@ -20,7 +20,7 @@ from regraft.heads.products import add_product, multiply
 from regraft.heads.selection.fold_tasks import FoldTask
 from regraft.linear import FeatureDesign, mirror
 
-__all__ = ["single_pattern", "tall_scores"]
+__all__ = ["sample_limit", "single_pattern", "tall_scores"]
 
 #: Entries of the sampled columns, and their number at most and at least.
 _SAMPLE_ENTRIES = 2**28
@@ -67,10 +67,15 @@ def tall_scores(design: FeatureDesign, tasks: Sequence[FoldTask], strengths: Seq
     return _norms(design, duals.flatten(0, 1)).view(len(tasks), len(strengths), design.width)
 
 
+def sample_limit(rows: int) -> int:
+    """How many columns are sampled at most."""
+    return min(_MOST, max(_LEAST, _SAMPLE_ENTRIES // max(1, rows)))
+
+
 def _sample(design: FeatureDesign) -> Tensor:
     """Xᵀ (m, N) of every s-th column of each layer, times the root of how many it stands for."""
     wide = torch.float64 if design.dtype == torch.float64 else torch.float32
-    limit = min(_MOST, max(_LEAST, _SAMPLE_ENTRIES // max(1, design.n_rows)))
+    limit = sample_limit(design.n_rows)
     stride = -(-design.width // limit)
     parts = []
     for name, width in design.widths.items():
