@@ -71,8 +71,8 @@ def test_it_finds_what_the_whole_grid_finds(monkeypatch, small, form):
     whole = solve(design, response, forms=[form], folds=folds, metric="nll")
     assert len(near.candidates) < len(whole.candidates) / 2
     best = {found: next(c for c in found.candidates if c.chosen) for found in (near, whole)}
-    # the two grids interleave: the optimum of either lies within a step of the other's
-    assert abs(np.log(best[near].strength / best[whole].strength)) <= np.log(GRID[0] / GRID[1]) * 1.001
+    # the two grids interleave, and a weaker penalty is tried only where it is clearly better
+    assert abs(np.log(best[near].strength / best[whole].strength)) <= 2 * np.log(GRID[0] / GRID[1])
     assert best[near].score <= best[whole].score + best[whole].standard_error
     again = solve(design, response, forms=[form], strengths=[best[near].strength], folds=folds, metric="nll")
     np.testing.assert_allclose(flat(near.readout.coefficients), flat(again.readout.coefficients), atol=1e-4)
@@ -90,6 +90,12 @@ def test_named_strengths_are_all_tried(small):
 
 def start(score: float, margin: float = 0.02) -> Start:
     return Start({"ridge": [0.1]}, score, margin)
+
+
+def test_a_clear_gain_is_a_quarter_of_the_standard_error_of_the_rows_that_score():
+    """Of 3,000 rows a share near a half has 0.0091; of 12,000 half of that."""
+    found = Start({}, 0.5, np.sqrt(0.25 / 3000), drawn=3000)
+    assert found.clear(12_000) == pytest.approx(np.sqrt(0.25 / 12_000) / 4)
 
 
 def test_designs_that_are_clearly_worse_are_left_out():

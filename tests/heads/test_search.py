@@ -11,7 +11,7 @@ from regraft.heads.search import STEPS, Trial, choose, explore
 GRID = (1.0, 1e-1, 1e-2, 1e-3)
 
 
-def explored(scores: dict[int, float], steps: int) -> tuple[list[list[int]], list[int]]:
+def explored(scores: dict[int, float], steps: int, gain: float = 0.0) -> tuple[list[list[int]], list[int]]:
     """The powers of ten that were asked for, call by call, and all that were tried; others score 0."""
     asked: list[list[int]] = []
 
@@ -23,7 +23,7 @@ def explored(scores: dict[int, float], steps: int) -> tuple[list[list[int]], lis
             for s, p in zip(strengths, powers)
         ]
 
-    trials = explore(run, None, 1.0, GRID, steps=steps)
+    trials = explore(run, None, 1.0, GRID, steps=steps, gain=gain)
     return asked, sorted(round(np.log10(trial.strength)) for trial in trials)
 
 
@@ -45,6 +45,18 @@ def test_an_edge_that_scores_best_is_passed_until_nothing_is_better(scores, step
     asked, tried = explored(scores, steps)
     assert asked == [[0, -1, -2, -3], *past]
     assert tried == sorted(power for powers in asked for power in powers)
+
+
+@pytest.mark.parametrize(
+    ("scores", "past"),
+    [
+        ({-3: 1.0, -2: 0.9, -4: 2.0, -5: 2.1}, []),  # the edge is hardly better than what is inside
+        ({-3: 1.0, -2: 0.7, -4: 1.3, -5: 1.4, -6: 9.0}, [[-4], [-5]]),
+        ({-3: 1.0, -4: 1.1, -5: 9.0}, [[-4]]),
+    ],
+)
+def test_small_gains_are_not_gone_after(scores, past) -> None:
+    assert explored(scores, 1, gain=0.2)[0] == [[0, -1, -2, -3], *past]
 
 
 @pytest.mark.parametrize("steps", [1, STEPS])

@@ -29,11 +29,17 @@ class Start:
         grids: strengths by form.
         score: the best of the draw.
         margin: its standard error.
+        drawn: the rows that it is of.
     """
 
     grids: Mapping[str, Sequence[float]]
     score: float
     margin: float
+    drawn: int = DRAWN
+
+    def clear(self, scored: int) -> float:
+        """A quarter of the standard error that a score of so many rows has: gains below are not worth a dearer fit."""
+        return self.margin * math.sqrt(self.drawn / scored) / 4
 
 
 def draw(rows: int) -> Tensor:
@@ -76,7 +82,7 @@ def near(trials: Sequence[Trial], drawn: int, rows: int, sign: float) -> Start:
         own = choose([trial for trial in trials if trial.form == form], sign)
         if sign * own.score >= sign * best.score - margin:
             grids[form] = [own.strength / RATIO**k for k in range(steps + 1)]
-    return Start(grids, best.score, margin)
+    return Start(grids, best.score, margin, drawn)
 
 
 def contenders(starts: Mapping[str, Start | None], sign: float) -> list[str]:

@@ -150,10 +150,12 @@ def explore(
     default: Sequence[float] = GRID,
     bounds: tuple[float, float] = (WEAKEST, STRONGEST),
     steps: int = STEPS,
+    gain: float = 0.0,
 ) -> list[Trial]:
     """All trials of one form: a given grid, or the default one, extended within bounds while its edge scores best.
 
-    It is extended by ``steps`` strengths at a time, nine in all at most, until none of these is better.
+    It is extended by ``steps`` strengths at a time, nine in all at most, until none of these is better by more than
+    ``gain``; with a gain the edge itself must be as much better than the others.
     """
     if strengths is not None:
         return run(sorted(strengths, reverse=True))
@@ -162,6 +164,9 @@ def explore(
     trials = run(grid)
     for _ in range(_MOST // steps):
         best = choose(trials, sign).strength
+        others = [sign * trial.score for trial in trials if trial.strength != best]
+        if gain > 0 and others and max(sign * trial.score for trial in trials) <= max(others) + gain:
+            break
         values = [trial.strength for trial in trials]
         if best == max(values):
             more = [best * ratio**k for k in range(1, steps + 1)]
@@ -175,7 +180,7 @@ def explore(
         found = run(more)
         before = max(sign * trial.score for trial in trials)
         trials = trials + found
-        if max(sign * trial.score for trial in found) <= before + _TIE:
+        if max(sign * trial.score for trial in found) <= before + max(gain, _TIE):
             break  # a plateau: its far end is no better
     return trials
 

@@ -258,10 +258,12 @@ def validate(
 
 
 def validate_near(fit: Fitter, judge: Judge, start: Start) -> list[Trial]:
-    """:func:`validate` from where a draw says to begin, on past an edge that scores best."""
+    """:func:`validate` from where a draw says to begin, and past an edge that scores clearly best: each weaker penalty
+    takes up to twice the products of the last one."""
     trials: list[Trial] = []
     for form, some in start.grids.items():
-        trials += explore(partial(_run, fit, judge, form), None, judge.sign, some, steps=1)
+        gain = start.clear(len(judge.kept))
+        trials += explore(partial(_run, fit, judge, form), None, judge.sign, some, steps=1, gain=gain)
     return trials
 
 
