@@ -192,14 +192,13 @@ def gram_search_flops(
     parts["eigen"] = (folds + 1) * _EIGEN * float(n) ** 3
     parts["paths"] = (folds + 1) * _PATH_PRODUCTS * 4.0 * n**2 * outputs
     if rows > n:
-        passed = streams(rows, int(kept))
-        held = _choosing(rows, folds) if passed else folds
+        held = _choosing(rows, folds) if rows >= 2 * DRAWN else folds
         sampled = min(max(widths), sample_limit(rows))
         parts["score"] += (held + 1) * (_TRIANGLE * 2.0 * rows * sampled**2 + 2.0 * rows * max(widths) * outputs)
         # passed over, the draw's heads are those counted above; else each fold's head is one of its own
         again = {"paths": _streamed(rows, kept, outputs, folds)}
-        if not passed:
-            again = head_parts(rows, int(kept), outputs, folds=1, solves=folds + 1)
+        if not streams(rows, int(kept)):
+            again = head_parts(rows, int(kept), outputs, folds=1, solves=held + 1)
         parts = {name: value + again.get(name, 0.0) for name, value in parts.items()}
     return {name: solves * value for name, value in parts.items()}
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.drawn import DRAWN, Start, enough_folds, near
-from regraft.heads.l2.fitters import fitter, streams
+from regraft.heads.l2.fitters import fitter
 from regraft.heads.metrics import defined
 from regraft.heads.products import one_blas_thread, one_torch_thread
 from regraft.heads.response import Response, require_learnable
@@ -217,9 +217,9 @@ class _Heads:
         return self._validated_on_all(cell, scores)
 
     def _validated_on_all(self, cell: Cell, scores: Tensor) -> _Validated:
-        """The same of so many rows that cells were judged on a draw. Where they must be passed over the draw says where
-        to begin, and no more folds are held out than have rows enough (:mod:`regraft.heads.drawn`)."""
-        start = self._start(cell) if streams(len(self.response), cell.kept) else None
+        """The same of so many rows that cells were judged on a draw. Of 6,000 and more the draw says where to begin,
+        and no more folds are held out than have rows enough (:mod:`regraft.heads.drawn`)."""
+        start = self._start(cell)
         folds, judge, design, of_all = self.folds, self.judge, self.designs[cell.size], None
         if start is not None:
             metric, counted = self.judge.metric, self.response.present
