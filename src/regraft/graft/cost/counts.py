@@ -192,7 +192,7 @@ def gram_search_flops(
     parts["eigen"] = (folds + 1) * _EIGEN * float(n) ** 3
     parts["paths"] = (folds + 1) * _PATH_PRODUCTS * 4.0 * n**2 * outputs
     if rows > n:
-        held = _choosing(rows, folds) if rows >= 2 * DRAWN else folds
+        held = _choosing(rows, folds)
         sampled = min(max(widths), sample_limit(rows))
         parts["score"] += (held + 1) * (_TRIANGLE * 2.0 * rows * sampled**2 + 2.0 * rows * max(widths) * outputs)
         # passed over, the draw's heads are those counted above; else each fold's head is one of its own

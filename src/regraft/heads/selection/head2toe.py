@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.drawn import DRAWN, Start, enough_folds, near
+from regraft.heads.drawn import enough_folds, near
 from regraft.heads.l2.fitters import fitter
 from regraft.heads.metrics import defined
 from regraft.heads.products import one_blas_thread, one_torch_thread
@@ -78,7 +78,8 @@ def select(
     Sets of more than 3,072 features are sampled (see :func:`regraft.heads.selection.nested.steps`), and above 65,536
     features so is the scores' Gram; the cross-validation of the chosen cell is over at most 16,384 of the kept columns,
     the final head over all of them. Above 4,000 rows the cells are compared on 4,000 of them, drawn with ``seed`` in
-    the classes' proportions; the chosen cell is scored, validated and fitted on all.
+    the classes' proportions; the chosen cell is scored, validated (from where the draw says to begin, by as few folds
+    as have 2,000 rows) and fitted on all.
 
     Args:
         designs: by key, as cells and the selection name it (the target size, say); features by layer, normally with
@@ -100,8 +101,8 @@ def select(
         every_strength: try every λ on every design; else on the first alone.
         wider: larger fractions, ascending: each is tried at the best cell's design and λ where the largest so far won.
         weaker: smaller λ, descending, of the ridge scores. They are judged by the final head, for the ridge head of
-            penalty λ that judges a cell flatters weak ones: its own penalty is then nearer the best. Not above 4,000
-            rows, nor with ``one_standard_error``.
+            penalty λ that judges a cell flatters weak ones: its own penalty is then nearer the best. Not with
+            ``one_standard_error``.
 
     Returns:
         The selection. Equal scores go to the fewest stored bytes, then to the stronger penalty.
@@ -129,8 +130,9 @@ def select(
     _compare(cells, list(known), later, grid)
     lean = cells.leanest
     heads = _Heads(cells, known, response, fold_of, judge, wanted, grid, class_weight)
-    best = heads.validated(lean) if one_standard_error else _weakened(heads, cells, grid, judge)
-    return heads.selection(best, lean)
+    judged = heads if few is None else heads.on_the_draw()
+    best = judged.validated(lean) if one_standard_error else _weakened(judged)
+    return heads.selection(best if few is None else heads.again(best), lean)
 
 
 def _known(
@@ -205,46 +207,37 @@ class _Heads:
     grid: Grid
     class_weight: ClassWeight
 
-    def validated(self, cell: Cell) -> _Validated:
-        """The forms and penalties of a cell's head, cross-validated."""
-        scores = self.cells.scores[cell.size, cell.strength]
-        if self.cells.few is None:
-            choices = self._choices(cell, scores)
-            tasks = fold_tasks(self.response, self.folds, self.class_weight)
-            fits = self._foldwise(cell, choices, tasks, self.folds)
-            trials = validate(fits, self.judge, self.forms)
-            return _Validated(cell, choices, None, trials, choose(trials, self.judge.sign))
-        return self._validated_on_all(cell, scores)
+    def on_the_draw(self) -> _Heads:
+        """Those of the rows that judged the cells."""
+        response = self.cells.response
+        judge = Judge(self.judge.metric, response, self.cells.folds, response.present, calibrate=True)
+        return replace(self, response=response, folds=self.cells.folds, judge=judge)
 
-    def _validated_on_all(self, cell: Cell, scores: Tensor) -> _Validated:
-        """The same of so many rows that cells were judged on a draw. Of 6,000 and more the draw says where to begin,
-        and no more folds are held out than have rows enough (:mod:`regraft.heads.drawn`)."""
-        start = self._start(cell)
-        folds, judge, design, of_all = self.folds, self.judge, self.designs[cell.size], None
-        if start is not None:
-            metric, counted = self.judge.metric, self.response.present
-            folds = enough_folds(folds, lambda rows: defined(metric, self.response.take(rows[counted[rows]])))
-            judge = Judge(metric, self.response, folds, counted, calibrate=True)
+    def validated(self, cell: Cell) -> _Validated:
+        """The forms and penalties of a cell's head, cross-validated on the rows that judged it."""
+        choices = self._choices(cell, self.cells.scores[cell.size, cell.strength])
+        tasks = fold_tasks(self.response, self.folds, self.class_weight)
+        fits = self._foldwise(cell, choices, tasks, self.folds)
+        trials = validate(fits, self.judge, self.forms)
+        return _Validated(cell, choices, None, trials, choose(trials, self.judge.sign))
+
+    def again(self, drawn: _Validated) -> _Validated:
+        """What a draw has chosen, on all rows: its trials say where to begin, and no more folds are held out than have
+        rows enough (:mod:`regraft.heads.drawn`)."""
+        cell, of_all = drawn.cell, None
+        start = near(drawn.trials, len(self.cells.response), len(self.response), self.judge.sign)
+        metric, counted = self.judge.metric, self.response.present
+        folds = enough_folds(self.folds, lambda rows: defined(metric, self.response.take(rows[counted[rows]])))
+        judge = Judge(metric, self.response, folds, counted, calibrate=True)
         tasks = fold_tasks(self.response, folds, self.class_weight)
         if self.grid.scorer is None:
-            *found, of_all = row_scores(design, [*tasks, self._everything], [cell.strength])[:, 0]
+            *found, of_all = row_scores(self.designs[cell.size], [*tasks, self._everything], [cell.strength])[:, 0]
         else:
+            scores = self.cells.scores[cell.size, cell.strength]
             found = list(scores[torch.isin(torch.unique(self.folds[self.folds >= 0]), folds)])
         choices = self._choices(cell, found)
-        fits = self._foldwise(cell, choices, tasks, folds)
-        trials = validate(fits, judge, self.forms) if start is None else validate_near(fits, judge, start)
+        trials = validate_near(self._foldwise(cell, choices, tasks, folds), judge, start)
         return _Validated(cell, choices, of_all, trials, choose(trials, judge.sign))
-
-    def _start(self, cell: Cell) -> Start | None:
-        """What the drawn rows say of the forms and penalties of a cell's head."""
-        few, response, folds = self.cells.few, self.cells.response, self.cells.folds
-        if few is None or len(self.response) < 2 * DRAWN:
-            return None
-        judge = Judge(self.judge.metric, response, folds, response.present, calibrate=False)
-        part = replace(self, response=response, folds=folds, judge=judge)
-        choices = self._choices(cell, self.cells.scores[cell.size, cell.strength])
-        fits = part._foldwise(cell, choices, fold_tasks(response, folds, self.class_weight), folds)
-        return near(validate(fits, judge, self.forms), len(few), len(self.response), judge.sign)
 
     def _choices(self, cell: Cell, scores: Iterable[Tensor]) -> tuple[dict[str, Tensor], ...]:
         return tuple(keep(_named(self.designs[cell.size], some), cell.fraction) for some in scores)
@@ -286,12 +279,13 @@ class _Heads:
         return fold_tasks(self.response, None, self.class_weight)[0]
 
 
-def _weakened(heads: _Heads, cells: Cells, grid: Grid, judge: Judge) -> _Validated:
+def _weakened(heads: _Heads) -> _Validated:
     """The best cell, validated; that of a weaker penalty where its head is better."""
+    cells, sign = heads.cells, heads.judge.sign
     best = heads.validated(cells.best)
-    for weak in grid.below(best.cell) if cells.few is None else ():
-        now = heads.validated(best_of(cells.judged(best.cell.size, weak), judge.sign))
-        if judge.sign * (now.chosen.score - best.chosen.score) <= TIE:
+    for weak in heads.grid.below(best.cell):
+        now = heads.validated(best_of(cells.judged(best.cell.size, weak), sign))
+        if sign * (now.chosen.score - best.chosen.score) <= TIE:
             break
         best = now
     return best
