@@ -19,6 +19,7 @@ from regraft.graft.prediction import Prediction
 from regraft.graft.protocol import Scored
 from regraft.heads import Response, score
 from regraft.heads.metrics import predictions
+from regraft.record import Candidate
 
 
 def table(kind, classes, values, probabilities):
@@ -188,6 +189,28 @@ def test_probabilities_are_called_wrong_where_chance_does_not_give_as_much(high,
     if said:
         assert found[0].value == value
         assert "off by 3 to 15 points" in found[0].detail
+
+
+@pytest.mark.parametrize(
+    ("chosen", "error", "varied", "said"),
+    [
+        (0, 0.1, "penalty", "widened as far as it goes"),
+        (2, 0.1, "penalty", "widened as far as it goes"),
+        (1, 0.1, "penalty", None),
+        (0, np.nan, "penalty", "a weaker one is tried only while"),
+        (2, np.nan, "penalty", None),  # where a draw of the rows said to begin
+        (2, np.nan, "learning rate", "widened as far as it goes"),
+    ],
+)
+def test_a_choice_at_the_end_of_its_grid_is_told(chosen, error, varied, said, monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (score_findings._fit,))
+    cells = tuple(Candidate("ridge", 10.0 ** (k - 3), 0.5, error, k == chosen) for k in range(3))
+    head = SimpleNamespace(status=SimpleNamespace(converged=True), candidates=cells, varied=("λ", varied))
+    main = SimpleNamespace(others=(), response=SimpleNamespace(codes=None), calibrated=None)
+    found = check(Context(None, 0, None, SimpleNamespace(head=head, main=main)))
+    assert [finding.code for finding in found] == ([] if said is None else ["strength-at-edge"])
+    if said is not None:
+        assert said in found[0].detail
 
 
 @pytest.mark.parametrize(("used", "said"), [(2, ["The rows are cut into 2 folds, not 5."]), (5, []), (0, [])])

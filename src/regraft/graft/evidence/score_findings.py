@@ -119,14 +119,18 @@ def _fit(context: Context) -> Iterator[Finding]:
     chosen = next((c for c in head.candidates if c.chosen), None)
     if chosen is not None:
         grid = sorted({c.strength for c in head.candidates if c.name == chosen.name})
-        if len(grid) > 1 and chosen.strength in (grid[0], grid[-1]):
+        # of many rows one fold has chosen, from the best penalty of a draw on
+        drawn = head.varied[1] == "penalty" and np.isnan(chosen.standard_error)
+        if len(grid) > 1 and chosen.strength in (grid[:1] if drawn else (grid[0], grid[-1])):
             yield Finding(
                 "strength-at-edge",
                 f"The best {head.varied[1]} ({head.varied[0]} = {chosen.strength:.3g}) is at the edge of the grid.",
                 "info",
                 chosen.strength,
                 "strength",
-                detail="The grid was widened as far as it goes; beyond it scores hardly change.",
+                detail="Of so many rows a weaker one is tried only while the last one has clearly gained."
+                if drawn
+                else "The grid was widened as far as it goes; beyond it scores hardly change.",
             )
     main = context.evaluation.main
     ece = next((s for s in main.others if s.metric == "ece"), None)
