@@ -11,7 +11,7 @@ from tests.features.toy import toy_arrays, toy_manifest, toy_network
 import regraft
 from regraft.data import Target, scan
 from regraft.errors import DataError, RecipeError
-from regraft.graft import preparation
+from regraft.graft import preparation, problem, protocol
 
 
 @pytest.fixture
@@ -107,6 +107,27 @@ def test_a_metric_that_nobody_chose_does_not_refuse():
     assert run.score.protocol == "test split"
     (finding,) = [f for f in run.record.findings if f.code == "metric-not-applicable"]
     assert finding.title == "roc-auc is not given for the test rows."
+
+
+@pytest.mark.parametrize("case", ["one group", "two groups", "one class in a manifest made by hand"])
+def test_many_rows_that_cannot_be_scored_are_refused_before_the_pass(no_pass, monkeypatch, case):
+    """In the sentences of few rows: more of them mend nothing."""
+    monkeypatch.setattr(protocol, "MANY", 30)
+    target, parts, options, message = REFUSED[case]
+    with pytest.raises(DataError, match=message):
+        regraft.adapt(rows(target, **parts), toy_network(), **options)
+
+
+def test_many_rows_are_scored_on_a_fifth_of_whole_groups(monkeypatch):
+    monkeypatch.setattr(protocol, "MANY", 30)
+    monkeypatch.setattr(problem, "MANY", 30)
+    manifest = rows(binary(TURNS), groups=[f"g{i // 3}" for i in range(30)])
+    run = regraft.adapt(manifest, toy_network())
+    assert run.score.protocol == "hold-out of a fifth"
+    assert run.score.rows % 3 == 0
+    assert 3 <= run.score.rows <= 9
+    assert "group" in run.score.interval
+    assert regraft.adapt(manifest, toy_network(), folds=5).score.protocol == "outer cross-validation"
 
 
 def test_three_groups_are_enough_and_each_is_a_fold():

@@ -142,9 +142,10 @@ def check_protocol(
     labels = _Labels(manifest.name, metric, manifest.target, manifest.groups)  # type: ignore[arg-type]
     fit = labels.take(parts != "test")
     if not (parts != "train").any():
-        if dear or (len(fit.target) >= MANY and not cross):
+        few_groups = fit.groups is not None and len(set(fit.groups)) < 3
+        if dear or (len(fit.target) >= MANY and not cross and not few_groups):
             _check_holdout(fit, seed + 1, "scores", seed if dear else None)
-        else:
+        else:  # which says what to do about groups that are too few for either
             _check_outer(fit, count, seed)
         return
     fit.check_solve("the labelled rows outside the test split", "add rows")
