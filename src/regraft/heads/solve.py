@@ -94,9 +94,8 @@ def solve(
             a design that is none of features.
         DataError: the metric does not fit the kind of labels.
     """
-    alone = {"": design}
     return solve_best(
-        alone,
+        {"": design},
         response,
         forms=forms,
         strengths=strengths,
@@ -150,9 +149,8 @@ def solve_best(
             fit, judge = fitter(design, response, weights, fold_of), cut.judge(fold_of, calibrate)
             found[name] = search(fit, judge, wanted, grid, one_standard_error)
             continue
-        few = (
-            fold_of if one_standard_error else enough_folds(fold_of, cut.scores)
-        )  # that rule goes by the folds' spread
+        # one standard error is that of the folds' spread: all of them choose
+        few = fold_of if one_standard_error else enough_folds(fold_of, cut.scores)
         fit, judge = fitter(design, response, weights, few), cut.judge(few, calibrate)
         trials = validate_near(fit, judge, start)
         found[name] = refitted(fit, judge, trials, choose(trials, judge.sign, one_standard_error))
