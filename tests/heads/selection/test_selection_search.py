@@ -315,23 +315,6 @@ def test_weaker_penalties_are_tried_in_turn_while_the_heads_are_better():
     assert set(went) == {1e-1, 1e-2, 1e-3}  # none is tried, one in vain, one is taken
 
 
-@pytest.mark.parametrize(("metric", "fraction", "tried"), [("nll", 0.4, {0.4, 0.9}), ("accuracy", 0.05, {0.4})])
-def test_many_rows_go_on_to_wider_fractions_at_a_weaker_penalty(monkeypatch, metric, fraction, tried):
-    """As long as the final head is better on the rows that were drawn: once it is, once it is tried in vain."""
-    x, codes = faint(0, n=240)
-    arguments = {
-        "folds": np.arange(240) // 3 % 4, "metric": metric, "fractions": (0.02, 0.05), "strengths": (1e-2,),
-        "weaker": (1e-3,), "forms": ("ridge",),
-    }  # fmt: skip
-    monkeypatch.setattr(head2toe, "GRAM_ROWS", 120)
-    found = select({"1": design_of(x, 3)}, classes_of(codes), wider=(0.4, 0.9), **arguments)
-    assert (found.strength, found.fraction) == (1e-3, fraction)
-    assert {cell.fraction for cell in found.table if cell.strength == 1e-3} == {0.02, 0.05} | tried
-    assert sum(cell.chosen for cell in found.table) == 1
-    narrow = select({"1": design_of(x, 3)}, classes_of(codes), **arguments)
-    assert narrow.fraction == 0.05
-
-
 def test_weaker_penalties_wait_for_the_weakest_to_win_and_are_the_ridge_scores_own(monkeypatch):
     x, codes = faint(0)
     good = {"folds": np.arange(120) // 3 % 4, "metric": "accuracy", "fractions": (0.05,), "strengths": (1e-2,)}

@@ -85,12 +85,6 @@ class Grid:
             for strength in (self.weaker if best.strength == min(self.whole) else ())
         ]
 
-    def past(self, best: Cell) -> list[Grid]:
-        """The wider fractions one by one, at a penalty weaker than the grid's; none where it is not at the edge."""
-        wider = [fraction for fraction in self.wider if fraction > best.fraction]
-        at_edge = best.fraction >= self.fractions[-1] and best.strength < min(self.whole)
-        return [replace(self, fractions=[f], strengths=[best.strength]) for f in (wider if at_edge else ())]
-
     def scores(self, panel: Panel, tasks: Sequence[FoldTask], response: Response) -> Tensor:
         """(tasks, strengths, width)."""
         if self.scorer is None:

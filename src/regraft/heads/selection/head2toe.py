@@ -280,18 +280,11 @@ class _Heads:
 
 
 def _weakened(heads: _Heads) -> _Validated:
-    """The best cell, validated; that of a weaker penalty where its head is better, and of rows so many that they were
-    drawn from, that of a wider fraction at that penalty: they are worth more features."""
-    best = heads.validated(heads.cells.best)
-    best = _better(heads, best, heads.grid.below(best.cell))
-    return best if heads.cells.few is None else _better(heads, best, heads.grid.past(best.cell))
-
-
-def _better(heads: _Heads, best: _Validated, grids: Sequence[Grid]) -> _Validated:
-    """The best cells of the grids in turn, as long as their heads are better."""
-    sign = heads.judge.sign
-    for grid in grids:
-        now = heads.validated(best_of(heads.cells.judged(best.cell.size, grid), sign))
+    """The best cell, validated; that of a weaker penalty where its head is better."""
+    cells, sign = heads.cells, heads.judge.sign
+    best = heads.validated(cells.best)
+    for weak in heads.grid.below(best.cell):
+        now = heads.validated(best_of(cells.judged(best.cell.size, weak), sign))
         if sign * (now.chosen.score - best.chosen.score) <= TIE:
             break
         best = now
