@@ -23,7 +23,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -37,8 +37,8 @@ from sklearn.preprocessing import StandardScaler
 
 from common import Row, note, parser, report, table
 from regraft.data import Manifest, joined, rendered, scan
-from regraft.features import plan, sweep
-from regraft.graft import METHODS, Options, adapt
+from regraft.features import Taps, plan, sweep
+from regraft.graft import METHODS, Features, Options, Select, Solve, adapt
 from regraft.network import Network, load
 from regraft.reproduce.sources import pack_network
 from regraft.reproduce.words import clustered_interval
@@ -52,6 +52,13 @@ ENCODER, TEXTS = "all-MiniLM-L6-v2", ("sst2", "subj")
 FROZEN = {name: recipe for name, recipe in METHODS.items() if recipe.train is None and recipe.posterior is None}
 FROZEN["head2toe-one-se"] = METHODS["head2toe"].frugal()
 DEFAULT = [name for name, recipe in FROZEN.items() if recipe.gradients is None]  # the others take minutes a pair
+# The authors' protocol and ours at the one target size where theirs can be run whole.
+FROZEN["head2toe-512"] = replace(
+    METHODS["head2toe"], stages=(Features(Taps(sizes=(512,)), ("unit", "root-unit")), Select(), Solve())
+)
+FROZEN["head2toe-512-reference"] = replace(
+    METHODS["head2toe"], stages=(Features(Taps(sizes=(512,)), ("unit",)), Select(solver="reference"), Solve())
+)
 LATER = "LoRA or bias tuning through peft: not run"
 
 

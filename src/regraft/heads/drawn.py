@@ -37,9 +37,13 @@ class Start:
     margin: float
     drawn: int = DRAWN
 
+    def error(self, scored: int) -> float:
+        """The standard error that a score of so many rows has."""
+        return self.margin * math.sqrt(self.drawn / scored)
+
     def clear(self, scored: int) -> float:
-        """A quarter of the standard error that a score of so many rows has: gains below are not worth a dearer fit."""
-        return self.margin * math.sqrt(self.drawn / scored) / 4
+        """A quarter of it: gains below are not worth a dearer fit."""
+        return self.error(scored) / 4
 
 
 def draw(rows: int) -> Tensor:

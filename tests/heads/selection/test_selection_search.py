@@ -556,6 +556,48 @@ def test_heads_of_many_rows_and_features_begin_where_the_drawn_rows_say(monkeypa
     assert trial.score > 1.0  # nats: no better than chance
 
 
+def crowd(shift, rows, seed=0):
+    """A few features that know the class fairly well, and all others each a little."""
+    x, codes = planted(n=rows, noise=2.0, seed=seed)
+    x[:, (50, 51, 52, 250)] -= 2.5 * np.eye(3)[codes][:, [0, 1, 2, 0]]
+    return x + shift * np.random.default_rng(1).normal(size=(3, x.shape[1]))[codes], codes
+
+
+def test_many_rows_are_worth_more_features_than_the_drawn_ones_show(monkeypatch):
+    """The best 4 of 400 features on a hundred rows; on all 2,000 half of them, and that is no accident of the folds."""
+    x, codes = crowd(0.08, 2000)
+    arguments = {
+        "folds": np.arange(2000) % 3, "metric": "accuracy", "fractions": (0.01, 0.1), "strengths": (1e-2,),
+        "forms": ("ridge",), "wider": (0.5, 1.0),
+    }  # fmt: skip
+    monkeypatch.setattr(head2toe, "GRAM_ROWS", 100)
+    lean = select({"512": design_of(x, 3)}, classes_of(codes), one_standard_error=True, **arguments)
+    found = select({"512": design_of(x, 3)}, classes_of(codes), **arguments)
+    assert (lean.fraction, found.fraction) == (0.01, 0.5)
+    assert [cell.fraction for cell in found.table if cell.chosen] == [0.5]
+    fresh, truth = crowd(0.08, 2000, seed=1)
+
+    def right(selection):
+        rows = kept_design(design_of(fresh, 3), selection.columns, selection.normalised)
+        return score("accuracy", classes_of(truth), selection.solution.readout.predict_proba(rows))
+
+    assert right(found) > right(lean) + 0.02
+
+
+def test_other_scalings_are_tried_on_all_rows_too(monkeypatch):
+    """What the draw never looked at wins where it is better there, and nothing changes where it is not."""
+    x, codes = planted(n=300, noise=2.0)
+    blind = np.random.default_rng(5).permutation(300)
+    designs = {"a": design_of(x[blind], 3), "b": design_of(x, 3)}
+    arguments = {"folds": np.arange(300) % 3, "metric": "accuracy", "fractions": (0.01,), "strengths": (1e-2,)}
+    monkeypatch.setattr(head2toe, "GRAM_ROWS", 150)
+    for first, other in (("a", "b"), ("b", "a")):
+        monkeypatch.setattr(head2toe, "_compare", lambda cells, _, __, grid, only=first: cells.judged(only, grid))
+        found = select({first: designs[first]}, classes_of(codes), more={first: {other: designs[other]}}, **arguments)
+        assert found.size == "b"
+        assert found.solution.held_out()[0].tolist() == list(range(300))
+
+
 def test_drawn_rows_hold_every_class_in_proportion():
     codes = np.array([0] * 900 + [1] * 99 + [2])
     rows = head2toe._draw(classes_of(codes), 100, seed=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -159,6 +159,22 @@ class Cells:
         cells = _judged(self._judge, size, grid, logits, panel.width)
         self.table += cells
         return cells
+
+    def above(self, cell: Cell, grid: Grid) -> Iterator[Cell]:
+        """The cells of its design and penalty at each fraction above its own, judged when asked for."""
+        for fraction in (*grid.fractions, *grid.wider):
+            if fraction > cell.fraction:
+                yield self._cell(cell.size, cell.strength, fraction, grid)
+
+    def at(self, size: str, cell: Cell, grid: Grid) -> Iterator[Cell]:
+        """The one cell of another design at its penalty and fraction."""
+        yield self._cell(size, cell.strength, cell.fraction, grid)
+
+    def _cell(self, size: str, strength: float, fraction: float, grid: Grid) -> Cell:
+        """The better one of both orders of the norms, judged unless it has been."""
+        known = [c for c in self.table if (c.size, c.strength, c.fraction) == (size, strength, fraction)]
+        alone = replace(grid, fractions=[fraction], strengths=[strength])
+        return best_of(known or self.judged(size, alone), self._judge.sign)
 
     def of_all(self, cell: Cell, grid: Grid) -> Tensor:
         """(width,) scores of all rows at a cell."""

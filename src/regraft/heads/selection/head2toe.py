@@ -8,8 +8,7 @@ serves all fractions, so the search costs about as much as two products X Xᵀ.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,27 +16,16 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.drawn import enough_folds, near
-from regraft.heads.l2.fitters import fitter
-from regraft.heads.metrics import defined
 from regraft.heads.products import one_blas_thread, one_torch_thread
 from regraft.heads.response import Response, require_learnable
-from regraft.heads.search import Judge, Trial, choose
+from regraft.heads.search import Judge
+from regraft.heads.selection.all_rows import again
 from regraft.heads.selection.cells import Cells, Grid, best_of
-from regraft.heads.selection.foldwise import Foldwise, fold_fitters, gathered
-from regraft.heads.selection.kept import FRACTIONS, TIE, Cell, Selection, keep, marked
-from regraft.heads.selection.relevance import GRAM_ROWS, FoldTask, check_rows, fold_tasks, row_scores
+from regraft.heads.selection.heads import Heads, Validated
+from regraft.heads.selection.kept import FRACTIONS, TIE, Selection
+from regraft.heads.selection.relevance import GRAM_ROWS, check_rows
 from regraft.heads.selection.scorer import Scorer
-from regraft.heads.solve import (
-    FORMS,
-    check_folds,
-    check_forms,
-    check_sizes,
-    check_training,
-    refitted,
-    validate,
-    validate_near,
-)
+from regraft.heads.solve import FORMS, check_folds, check_forms, check_sizes, check_training
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import FeatureDesign
 
@@ -129,10 +117,17 @@ def select(
     cells = Cells(known, response, fold_of, few, metric, class_weight)
     _compare(cells, list(known), later, grid)
     lean = cells.leanest
-    heads = _Heads(cells, known, response, fold_of, judge, wanted, grid, class_weight)
-    judged = heads if few is None else heads.on_the_draw()
+    heads = Heads(cells, known, response, fold_of, judge, wanted, grid, class_weight)
+    judged = heads if few is None else heads.on_the_draw().fewer()
     best = judged.validated(lean) if one_standard_error else _weakened(judged)
-    return heads.selection(best if few is None else heads.again(best), lean)
+    if few is not None:
+        best = again(heads, best, _kin(best.cell.size, later), widen=not one_standard_error)
+    return heads.selection(best, lean)
+
+
+def _kin(key: str, later: Mapping[str, Sequence[str]]) -> list[str]:
+    """A design's key and those of the same features scaled otherwise."""
+    return next(([own, *others] for own, others in later.items() if key in (own, *others)), [key])
 
 
 def _known(
@@ -182,104 +177,7 @@ def _compare(cells: Cells, keys: Sequence[str], later: Mapping[str, Sequence[str
             break
 
 
-@dataclass(frozen=True, eq=False)
-class _Validated:
-    """A cell, what each fold chose there without its rows, the scores of all rows where they are known already, its
-    heads, and the one of the best form and penalty."""
-
-    cell: Cell
-    choices: tuple[dict[str, Tensor], ...]
-    of_all: Tensor | None
-    trials: Sequence[Trial]
-    chosen: Trial
-
-
-@dataclass(frozen=True, eq=False)
-class _Heads:
-    """The heads of all rows on what cells keep."""
-
-    cells: Cells
-    designs: Mapping[str, FeatureDesign]
-    response: Response
-    folds: Tensor
-    judge: Judge
-    forms: Sequence[str]
-    grid: Grid
-    class_weight: ClassWeight
-
-    def on_the_draw(self) -> _Heads:
-        """Those of the rows that judged the cells."""
-        response = self.cells.response
-        judge = Judge(self.judge.metric, response, self.cells.folds, response.present, calibrate=True)
-        return replace(self, response=response, folds=self.cells.folds, judge=judge)
-
-    def validated(self, cell: Cell) -> _Validated:
-        """The forms and penalties of a cell's head, cross-validated on the rows that judged it."""
-        choices = self._choices(cell, self.cells.scores[cell.size, cell.strength])
-        tasks = fold_tasks(self.response, self.folds, self.class_weight)
-        fits = self._foldwise(cell, choices, tasks, self.folds)
-        trials = validate(fits, self.judge, self.forms)
-        return _Validated(cell, choices, None, trials, choose(trials, self.judge.sign))
-
-    def again(self, drawn: _Validated) -> _Validated:
-        """What a draw has chosen, on all rows: its trials say where to begin, and no more folds are held out than have
-        rows enough (:mod:`regraft.heads.drawn`)."""
-        cell, of_all = drawn.cell, None
-        start = near(drawn.trials, len(self.cells.response), len(self.response), self.judge.sign)
-        metric, counted = self.judge.metric, self.response.present
-        folds = enough_folds(self.folds, lambda rows: defined(metric, self.response.take(rows[counted[rows]])))
-        judge = Judge(metric, self.response, folds, counted, calibrate=True)
-        tasks = fold_tasks(self.response, folds, self.class_weight)
-        if self.grid.scorer is None:
-            *found, of_all = row_scores(self.designs[cell.size], [*tasks, self._everything], [cell.strength])[:, 0]
-        else:
-            scores = self.cells.scores[cell.size, cell.strength]
-            found = list(scores[torch.isin(torch.unique(self.folds[self.folds >= 0]), folds)])
-        choices = self._choices(cell, found)
-        trials = validate_near(self._foldwise(cell, choices, tasks, folds), judge, start)
-        return _Validated(cell, choices, of_all, trials, choose(trials, judge.sign))
-
-    def _choices(self, cell: Cell, scores: Iterable[Tensor]) -> tuple[dict[str, Tensor], ...]:
-        return tuple(keep(_named(self.designs[cell.size], some), cell.fraction) for some in scores)
-
-    def _foldwise(
-        self, cell: Cell, choices: Sequence[dict[str, Tensor]], tasks: Sequence[FoldTask], folds: Tensor
-    ) -> Foldwise:
-        """The fits of each fold on what it chose: by Gram matrices of the rows that judged cells, else on their own."""
-        design, panel = self.designs[cell.size], None
-        if len(self.response) == len(self.cells.response):
-            panel = self.cells.panel(cell.size)
-        return Foldwise(folds, fold_fitters(design, panel, choices, cell.normalised, tasks, self.response, folds))
-
-    def selection(self, best: _Validated, lean: Cell) -> Selection:
-        """The head of a validated cell, refitted on all rows with the features that all rows choose."""
-        cell, design, of_all = best.cell, self.designs[best.cell.size], best.of_all
-        if of_all is None:  # needed at the chosen cell alone
-            of_all = self.cells.of_all(cell, self.grid)
-        scores = _named(design, of_all)
-        columns = keep(scores, cell.fraction)
-        (kept,) = gathered(design, [columns], cell.normalised)
-        final = fitter(kept, self.response, self._everything.weights, self.folds)
-        solution = refitted(final, self.judge, best.trials, best.chosen)
-        return Selection(
-            cell.size,
-            cell.fraction,
-            cell.strength,
-            solution.readout.form,
-            cell.normalised,
-            columns,
-            scores,
-            solution,
-            marked(self.cells.table, cell, lean),
-            best.choices,
-        )
-
-    @property
-    def _everything(self) -> FoldTask:
-        return fold_tasks(self.response, None, self.class_weight)[0]
-
-
-def _weakened(heads: _Heads) -> _Validated:
+def _weakened(heads: Heads) -> Validated:
     """The best cell, validated; that of a weaker penalty where its head is better."""
     cells, sign = heads.cells, heads.judge.sign
     best = heads.validated(cells.best)
@@ -289,7 +187,3 @@ def _weakened(heads: _Heads) -> _Validated:
             break
         best = now
     return best
-
-
-def _named(design: FeatureDesign, scores: Tensor) -> dict[str, Tensor]:
-    return dict(zip(design.widths, torch.split(scores, list(design.widths.values()))))
