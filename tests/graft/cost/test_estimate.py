@@ -57,7 +57,14 @@ def test_a_second_scaling_is_counted_at_one_size(tmp_path):
     assert len(widths) == 3
     assert len(found.recipe.features.scalings) == 2
     expected = gram_search_flops(
-        [*widths, max(widths)], 40, work.outputs, folds=3, strengths=len(stage.grid), fractions=stage.fractions
+        [*widths, max(widths)],
+        40,
+        work.outputs,
+        folds=3,
+        strengths=len(stage.grid),
+        fractions=stage.fractions,
+        wider=(0.5, 1.0),
+        scalings=2,
     )
     assert head_work(found, work) == expected
 

@@ -123,14 +123,28 @@ def test_a_search_over_many_rows_compares_cells_on_some_and_solves_on_all():
     more = {name: many[name] - few[name] for name in few}
     assert more["score"] == pytest.approx(3 * (9000 * 100**2 + 2 * 9000 * 100 * 2))  # two folds choose
     heads = head_parts(9000, 20, 2, folds=1, solves=3)
-    assert {name: more[name] for name in heads} == pytest.approx(heads)
+    on_the_draw = {name: few[name] * 4 / 6 for name in ("eigen", "paths")}  # three folds of 4,000 rows hold 2,000
+    on_the_draw["gram"] = few["gram"] - 2 * 4000**2 * 20
+    assert {name: many[name] for name in heads} == pytest.approx({n: on_the_draw[n] + heads[n] for n in heads})
     assert more["fractions"] == 0
     few, many = (gram_search_flops([10**5], rows, 2, folds=5, fractions=(0.2,)) for rows in (4000, 50_000))
-    assert many["paths"] - few["paths"] == pytest.approx(130 * 4 * 50_000 * 20_000 * 2)  # one fold chooses
+    assert many["paths"] - few["paths"] * 4 / 6 == pytest.approx(130 * 4 * 50_000 * 20_000 * 2)  # one fold chooses
     sampled = 2**28 // 50_000
     scores = 2 * (50_000 * sampled**2 + 2 * 50_000 * 10**5 * 2)  # without that fold, and with all rows
     assert many["score"] - few["score"] == pytest.approx(scores)
-    assert many["eigen"] == few["eigen"]
+    assert many["eigen"] == pytest.approx(few["eigen"] * 4 / 6)
+
+
+def test_many_rows_try_another_scaling_and_a_wider_fraction():
+    """Two more heads of each fold that chooses, and the other scaling's scores."""
+    plain, more = (
+        gram_search_flops([100], 9000, 2, folds=5, fractions=(0.2,), **settings)
+        for settings in ({}, {"wider": (0.5, 1.0), "scalings": 2})
+    )
+    assert more["score"] - plain["score"] == pytest.approx(3 * (9000 * 100**2 + 2 * 9000 * 100 * 2))
+    heads = [head_parts(9000, kept, 2, folds=1, solves=2) for kept in (20, 50)]
+    for name in heads[0]:
+        assert more[name] - plain[name] == pytest.approx(sum(head[name] for head in heads))
 
 
 def test_a_head_by_hand():

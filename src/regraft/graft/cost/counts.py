@@ -150,6 +150,8 @@ def gram_search_flops(
     folds: int,
     strengths: int = 2,
     fractions: Sequence[float] = FRACTIONS,
+    wider: Sequence[float] = (),
+    scalings: int = 1,
     solves: int = 1,
 ) -> dict[str, float]:
     """Head2Toe's search by Gram matrices (:func:`regraft.heads.select`), by leading terms.
@@ -167,11 +169,13 @@ def gram_search_flops(
     Args:
         widths: N of each target size; further scalings are tried at one size alone, as one more entry each.
         rows, outputs: n (above 4,000 the cells are compared on 4,000 of them) and C. All rows then take, besides, for
-            each fold that chooses and for the last head: 2 n N C and the normal equations of m sampled columns
-            (n m², :mod:`regraft.heads.selection.tall_scores`) for the scores, and the terms of :func:`head_parts` for
-            the heads on what is kept.
-        folds, strengths, fractions: of the grid; what is tried beyond it where an end of it wins, and what a final head
-            on more than the largest fraction takes, is left out.
+            each fold that chooses and for the last head, and for each scaling: 2 n N C and the normal equations of m
+            sampled columns (n m², :mod:`regraft.heads.selection.tall_scores`) for the scores, and the terms of
+            :func:`head_parts` for the heads on what is kept; those once more for the first of ``wider``.
+        folds, strengths, fractions: of the grid; what else is tried beyond it where an end of it wins, and what a final
+            head on more than the largest fraction takes, is left out.
+        wider: fractions that all rows go on to.
+        scalings: entries of ``widths`` that are one size, scaled otherwise, and one.
         solves: how often the protocol repeats it.
     """
     n = min(rows, GRAM_ROWS)
@@ -187,19 +191,22 @@ def gram_search_flops(
             parts["fractions"] += tried * (_TRIANGLE * 2.0 * n**2 * columns + 2 * n**3 / 3)
             last = count
     kept = max(1.0, max(fractions) * max(widths))
+    judging = folds if rows <= n else _choosing(n, folds)
     parts["gram"] = n**3 / 3 + 2.0 * n * max(widths) * outputs
-    parts["gram"] += _TRIANGLE * 2.0 * n**2 * (folds * min(kept, _KERNEL) + kept)
-    parts["eigen"] = (folds + 1) * _EIGEN * float(n) ** 3
-    parts["paths"] = (folds + 1) * _PATH_PRODUCTS * 4.0 * n**2 * outputs
+    parts["gram"] += _TRIANGLE * 2.0 * n**2 * (judging * min(kept, _KERNEL) + kept)
+    parts["eigen"] = (judging + 1) * _EIGEN * float(n) ** 3
+    parts["paths"] = (judging + 1) * _PATH_PRODUCTS * 4.0 * n**2 * outputs
     if rows > n:
         held = _choosing(rows, folds)
         sampled = min(max(widths), sample_limit(rows))
-        parts["score"] += (held + 1) * (_TRIANGLE * 2.0 * rows * sampled**2 + 2.0 * rows * max(widths) * outputs)
-        # passed over, the draw's heads are those counted above; else each fold's head is one of its own
-        again = {"paths": _streamed(rows, kept, outputs, folds)}
-        if not streams(rows, int(kept)):
-            again = head_parts(rows, int(kept), outputs, folds=1, solves=held + 1)
-        parts = {name: value + again.get(name, 0.0) for name, value in parts.items()}
+        sweep = _TRIANGLE * 2.0 * rows * sampled**2 + 2.0 * rows * max(widths) * outputs
+        parts["score"] += scalings * (held + 1) * sweep
+        for place, count in enumerate([kept] * scalings + [max(widths) * fraction for fraction in wider[:1]]):
+            # passed over, the draw's heads are those counted above; else each fold's head is one of its own
+            again = {"paths": _streamed(rows, count, outputs, folds)}
+            if not streams(rows, int(count)):
+                again = head_parts(rows, int(count), outputs, folds=1, solves=held + (place == 0))
+            parts = {name: value + again.get(name, 0.0) for name, value in parts.items()}
     return {name: solves * value for name, value in parts.items()}
 
 

@@ -91,6 +91,8 @@ def head_work(ready: Prepared, work: Workload) -> dict[str, float]:
         folds=work.folds,
         strengths=len(stage.grid),
         fractions=stage.fractions,
+        wider=stage.wider,
+        scalings=len(ready.recipe.features.scalings),
         solves=work.solves,
     )
     if stage.solver == "exact":
