@@ -43,6 +43,7 @@ from regraft.heads.selection.chosen import (
 from regraft.heads.selection.head2toe import select
 from regraft.heads.selection.kept import FRACTIONS, WEAKER, WIDER, Cell, Selection, keep, kept_design
 from regraft.heads.selection.penalised_scorers import ExactGroupLasso, LayerGroups
+from regraft.heads.selection.ranks import RankCurve, RankScore, rank_curve
 from regraft.heads.selection.reference import ReferenceCell, select_reference
 from regraft.heads.selection.reference_scores import AdamScores, reference_scores
 from regraft.heads.selection.relevance import relevance
@@ -85,6 +86,8 @@ __all__ = [
     "Overlap",
     "Posterior",
     "RandomScores",
+    "RankCurve",
+    "RankScore",
     "Readout",
     "ReferenceCell",
     "Relevance",
@@ -123,6 +126,7 @@ __all__ = [
     "paired_difference",
     "paired_error",
     "predictions",
+    "rank_curve",
     "rank_offset",
     "ranked",
     "reference_scores",

@@ -80,6 +80,15 @@ def selection(layers: list[dict[str, Any]], seed: int = 3) -> dict[str, Any]:
         "grid": grid,
         "depth": 0.88,
         "depth_all": 0.5,
+        "ranks": {
+            "count": total,
+            "rows": 1000,
+            "ranks": [
+                {"offset": offset, "score": 0.9 - 0.04 * place, "standard_error": 0.01}
+                for place, offset in enumerate((0, total, 2 * total, 4 * total, 8 * total, width - total))
+            ],
+            "blind": {"offset": None, "score": 0.8, "standard_error": 0.01},
+        },
         "folds": {
             "jaccard": 0.6,
             "overlap": 0.75,

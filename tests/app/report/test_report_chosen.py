@@ -131,7 +131,7 @@ def test_the_grid_shows_the_best_cell_of_each_size_and_fraction() -> None:
 
 def test_a_choice_on_the_tuned_network_s_held_out_rows_says_so() -> None:
     grid = [{**cell("512", fraction, 0.9), "standard_error": None} for fraction in (0.1, 0.2)]
-    record = with_figure("selection", grid=grid, tuned=True)
+    record = with_figure("selection", grid=grid, tuned=True, ranks=None)
     view = selection.selection(record)
     assert "features of the tuned network" in view.lead
     assert view.grid.label == "Accuracy, held-out rows"
@@ -141,6 +141,47 @@ def test_a_choice_on_the_tuned_network_s_held_out_rows_says_so() -> None:
     assert usual.grid.label == "Accuracy, inner folds"
     assert usual.grid.banded
     assert "band: ± one standard error over folds" in render(samples.head2toe())
+
+
+CURVE = {
+    "count": 50,
+    "rows": 1000,
+    "ranks": [
+        {"offset": offset, "score": score, "standard_error": 0.02}
+        for offset, score in ((0, 0.9), (50, 0.8), (100, 0.7), (150, 0.4))
+    ],
+    "blind": {"score": 0.65, "standard_error": 0.01},
+}
+
+
+def test_what_the_ranking_is_worth_is_drawn_beside_a_blind_choice() -> None:
+    record = with_figure("selection", ranks=CURVE)
+    view = selection.selection(record).ranks
+    assert plain(view.lead) == (
+        "The 50 features that rank highest score 90.0 %, the next as many 80.0 %, the last 40.0 %, "
+        "and as many drawn blindly 65.0 %."
+    )
+    assert [plain(cell) for cell in view.table[0]] == ["1 to 50", "90.0 %", "2.0"]
+    assert [plain(cell) for cell in view.table[-1]] == ["as many drawn blindly", "65.0 %", "1.0"]
+    assert [tick.label for tick in view.graph.ticks] == ["1", "51", "101", "151"]
+    ranked, blind = view.graph.paths
+    heights = [float(point.split(",")[1]) for point in ranked.points.split()]
+    assert heights == sorted(heights)  # from the top down
+    assert len({point.split(",")[1] for point in blind.points.split()}) == 1
+    assert plain(ranked.dots[1].tip) == "51 to 100: 80.0 % ± 2.0"
+    assert plain(blind.dots[0].tip) == "as many drawn blindly: 65.0 % ± 1.0"
+    assert view.graph.label == "Accuracy, %"
+    assert "What the ranking is worth" in html(record)
+
+
+def test_two_sets_have_no_next_one_and_without_a_curve_there_is_none() -> None:
+    two = {**CURVE, "ranks": [CURVE["ranks"][0], CURVE["ranks"][-1]]}
+    lead = selection.selection(with_figure("selection", ranks=two)).ranks.lead
+    assert plain(lead).startswith("The 50 features that rank highest score 90.0 %, the last 40.0 %")
+    for nothing in (None, {}, {**CURVE, "ranks": CURVE["ranks"][:1]}, {**CURVE, "blind": None}):
+        record = with_figure("selection", ranks=nothing)
+        assert selection.selection(record).ranks is None
+        assert "What the ranking is worth" not in html(record)
 
 
 def test_small_fractions_are_not_rounded_away() -> None:

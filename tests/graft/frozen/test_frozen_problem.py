@@ -9,6 +9,8 @@ import pytest
 import torch
 
 from regraft.data import Target
+from regraft.errors import SolverError
+from regraft.graft.frozen import ranking
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.problem import Task
 from regraft.graft.stages.features import Select, Solve
@@ -80,6 +82,44 @@ def test_a_choice_repeated_on_other_rows_finds_their_features_and_no_other_penal
     assert again.selection.fraction == head.selection.fraction
     assert again.selection.table == head.selection.table
     assert again.solution.readout.strength == head.solution.readout.strength
+
+
+def test_the_chosen_features_are_the_first_of_their_ranks():
+    """The curve begins with the chosen cell's own score. Settled on other rows, it has folds of its own."""
+    one = problem(select=Select(fractions=(0.1,), extend=False))
+    head = one.solve()
+    found = head.ranks(one)
+    cell = next(cell for cell in head.selection.table if cell.chosen)
+    assert (found["count"], found["rows"]) == (cell.kept, ROWS)
+    assert found["ranks"][0]["score"] == pytest.approx(cell.score, abs=1e-9)
+    assert found["ranks"][0]["standard_error"] == pytest.approx(cell.standard_error, abs=1e-9)
+    assert found["ranks"][-1]["offset"] == sum(len(s) for s in head.selection.scores.values()) - cell.kept
+    part = one.take(np.arange(60)).solve()
+    settled = replace(one, settled_on=part)
+    assert settled.solve().ranks(settled)["rows"] == ROWS
+
+
+def test_no_ranks_of_most_features_nor_of_other_scores():
+    most = problem(select=Select(fractions=(0.8,), extend=False))
+    assert most.solve().ranks(most) is None
+    one = problem(select=Select(fractions=(0.1,), extend=False))
+    head = one.solve()
+    for other in (Select(score="variance"), Select(by="layer"), Select(solver="reference"), Select(solver="exact")):
+        assert head.ranks(replace(one, select=other)) is None
+
+
+def test_no_ranks_where_the_folds_say_nothing_or_the_network_was_tuned(monkeypatch):
+    one = problem(select=Select(fractions=(0.1,), extend=False))
+    head = one.solve(np.where(np.arange(ROWS) % 5 == 0, 0, -1))  # as after a training
+    assert head.ranks(one) is None
+    bare = problem()
+    assert bare.solve().ranks(bare) is None
+
+    def refuse(*_, **__):
+        raise SolverError("one class only")
+
+    monkeypatch.setattr(ranking, "rank_curve", refuse)
+    assert one.solve().ranks(one) is None
 
 
 def test_rows_of_no_fold_are_in_every_fit_and_predicted_by_none():

@@ -52,6 +52,8 @@ def test_what_was_chosen_and_what_it_costs_are_in_the_record(run, tmp_path):
     folds = figure["folds"]
     assert len(folds["depths"]) == len(folds["matrix"]) == 5
     assert folds["chance"] < folds["overlap"] <= 1
+    assert figure["ranks"]["count"] == figure["kept"]
+    assert figure["ranks"]["ranks"][0]["score"] > figure["ranks"]["ranks"][-1]["score"]
     own, probe, whole, tuned = run.record.figures["price"]["rows"]
     head = 4 * 3 * (figure["kept"] + 2)
     run.save(tmp_path)

@@ -10,6 +10,7 @@ from typing import Any
 from regraft.app.report import read, words
 from regraft.app.report.curves import LINES, Band, Dot, Path
 from regraft.app.report.measures import Measure, measure
+from regraft.app.report.ranks import Ranks, ranks
 from regraft.app.report.scale import Scale, Tick, linear_ticks, log_ticks, padded
 from regraft.app.report.scores import Bar
 from regraft.record import Record
@@ -91,6 +92,7 @@ class Selection:
     most: str
     used: int
     grid: Grid | None
+    ranks: Ranks | None
     firm: Firm | None
     reads: bool
     caption: str
@@ -119,6 +121,7 @@ def selection(record: Record) -> Selection | None:
         most=words.percent(most),
         used=sum(_at(row, "kept") > 0 for row in layers),
         grid=_grid(grid, shown) if grid else None,
+        ranks=ranks(read.mapping(figure.get("ranks")), shown),
         firm=_firm(figure),
         reads=any(row.reads for row in rows),
         caption=_caption(figure, any(row.score for row in rows)),

@@ -14,6 +14,7 @@ from regraft.features import Plan
 from regraft.graft.adapted import Adapted
 from regraft.graft.frozen.choosing import choose_features
 from regraft.graft.frozen.layers import layer_shares
+from regraft.graft.frozen.ranking import rank_figure, ranks_mean_something
 from regraft.graft.frozen.selected import selection_figure
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.features import Select, Solve
@@ -85,13 +86,30 @@ class FeatureHead(Head):
 
     def figures(self, problem: FeatureProblem, plan: Plan) -> dict[str, Any]:
         """``layers``, on at most 1,000 rows (see :func:`regraft.graft.frozen.layers.layer_shares`), and ``selection``
-        where features were chosen (see :func:`regraft.graft.frozen.selected.selection_figure`)."""
+        where features were chosen (see :func:`regraft.graft.frozen.selected.selection_figure`), with the curve of
+        their ``ranks`` on as many (:func:`regraft.graft.frozen.ranking.rank_figure`) or none."""
         some = problem.take(np.arange(min(len(problem), _SHOWN_ROWS)))
         found: dict[str, Any] = {"layers": layer_shares(self.solution.readout, some.design(self.view), plan.blocks)}
         if self.selection is not None and problem.select is not None:
             outputs = problem.task.target.outputs
             found["selection"] = selection_figure(self.selection, plan.blocks, outputs, problem.select, self.fits)
+            found["selection"]["ranks"] = self.ranks(problem)
         return found
+
+    def ranks(self, problem: FeatureProblem) -> dict[str, Any] | None:
+        """:func:`regraft.graft.frozen.ranking.rank_figure` on at most 1,000 of the rows; none of a tuned network's
+        features, which have seen the rows that would judge them: one fold alone was held out of the first training."""
+        selection, stage = self.selection, problem.select
+        if selection is None or stage is None or not ranks_mean_something(stage):
+            return None
+        fold_ids = problem.task.fold_ids() if problem.settled_on is not None else self.fold_ids
+        if len(np.unique(fold_ids[fold_ids >= 0])) < 2:
+            return None
+        rows = np.unique(np.linspace(0, len(problem) - 1, min(len(problem), _SHOWN_ROWS)).round().astype(int))
+        some = replace(problem.take(rows), settled_on=None)
+        blocks = {name: some.matrices[name] for name in selection.scores}
+        design = View(self.view.scaling).design(blocks, problem.task.target.outputs)
+        return rank_figure(selection, design, some.task, fold_ids[rows])
 
     def findings(self) -> Iterator[Finding]:
         """None: what was chosen is judged from its figure, in :mod:`regraft.graft.evidence.findings`."""
