@@ -145,6 +145,8 @@ def test_many_rows_try_another_scaling_and_a_wider_fraction():
     heads = [head_parts(9000, kept, 2, folds=1, solves=2) for kept in (20, 50)]
     for name in heads[0]:
         assert more[name] - plain[name] == pytest.approx(sum(head[name] for head in heads))
+    sizes = {"rows": 50_000, "outputs": 2, "folds": 5, "fractions": (0.2,)}  # half of 100,000 features do not fit
+    assert gram_search_flops([10**5], **sizes, wider=(0.5,)) == gram_search_flops([10**5], **sizes)
 
 
 def test_a_head_by_hand():

@@ -6,6 +6,7 @@ import torch
 from sklearn.linear_model import Ridge
 from tests.heads.problems import classes_of, flat, scale_of
 
+import regraft.heads.selection.all_rows as all_rows
 import regraft.heads.selection.cells as cells
 import regraft.heads.selection.head2toe as head2toe
 from regraft.errors import SolverError
@@ -575,6 +576,8 @@ def test_many_rows_are_worth_more_features_than_the_drawn_ones_show(monkeypatch)
     found = select({"512": design_of(x, 3)}, classes_of(codes), **arguments)
     assert (lean.fraction, found.fraction) == (0.01, 0.5)
     assert [cell.fraction for cell in found.table if cell.chosen] == [0.5]
+    monkeypatch.setattr(all_rows, "HELD_BYTES", 4 * 2000 * 3 * 199)  # half of the features does not fit
+    assert select({"512": design_of(x, 3)}, classes_of(codes), **arguments).fraction < 0.5
     fresh, truth = crowd(0.08, 2000, seed=1)
 
     def right(selection):

@@ -13,6 +13,7 @@ from typing import Any
 
 from regraft.heads import FRACTIONS
 from regraft.heads.drawn import DRAWN, ENOUGH
+from regraft.heads.held import HELD_BYTES
 from regraft.heads.l2.fitters import streams
 from regraft.heads.selection.nested import NESTED_COLUMNS
 from regraft.heads.selection.panel import EXACT_COLUMNS, KERNEL_COLUMNS
@@ -171,7 +172,8 @@ def gram_search_flops(
         rows, outputs: n (above 4,000 the cells are compared on 4,000 of them) and C. All rows then take, besides, for
             each fold that chooses and for the last head, and for each scaling: 2 n N C and the normal equations of m
             sampled columns (n m², :mod:`regraft.heads.selection.tall_scores`) for the scores, and the terms of
-            :func:`head_parts` for the heads on what is kept; those once more for the first of ``wider``.
+            :func:`head_parts` for the heads on what is kept; those once more for the first of ``wider`` where its
+            features fit into memory.
         folds, strengths, fractions: of the grid; what else is tried beyond it where an end of it wins, and what a final
             head on more than the largest fraction takes, is left out.
         wider: fractions that all rows go on to.
@@ -201,7 +203,9 @@ def gram_search_flops(
         sampled = min(max(widths), sample_limit(rows))
         sweep = _TRIANGLE * 2.0 * rows * sampled**2 + 2.0 * rows * max(widths) * outputs
         parts["score"] += scalings * (held + 1) * sweep
-        for place, count in enumerate([kept] * scalings + [max(widths) * fraction for fraction in wider[:1]]):
+        room = HELD_BYTES / (4 * rows * held)
+        further = [max(widths) * fraction for fraction in wider[:1] if max(widths) * fraction <= room]
+        for place, count in enumerate([kept] * scalings + further):
             # passed over, the draw's heads are those counted above; else each fold's head is one of its own
             again = {"paths": _streamed(rows, count, outputs, folds)}
             if not streams(rows, int(count)):

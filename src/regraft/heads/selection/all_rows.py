@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+import torch
 from torch import Tensor
 
 from regraft.heads.drawn import Start, near
+from regraft.heads.held import HELD_BYTES
 from regraft.heads.search import choose
 from regraft.heads.selection.heads import Heads, Validated
 from regraft.heads.selection.kept import Cell
@@ -22,7 +24,8 @@ def again(heads: Heads, drawn: Validated, kin: Sequence[str] = (), *, widen: boo
 
     More rows are worth more features, and other scalings of them. From the draw's cell on, each fraction above is
     tried as long as the head gains so much; then the same features scaled otherwise, at the fraction
-    that has won, and from there the fractions above again. Each head starts from the form and penalty of the one
+    that has won, and from there the fractions above again: none whose features do not fit into memory (4 GiB, of all
+    folds that are held out). Each head starts from the form and penalty of the one
     before, and no more folds are held out than have rows enough (:mod:`regraft.heads.drawn`).
 
     Args:
@@ -37,13 +40,15 @@ def again(heads: Heads, drawn: Validated, kin: Sequence[str] = (), *, widen: boo
     best = rows.validated(drawn.cell, start)
     if not widen:
         return best
-    best = rows.climbed(best, start, heads.cells.above(best.cell, heads.grid))
+    # each product of a wider head would otherwise read the features again
+    most = HELD_BYTES // (torch.float32.itemsize * len(heads.response) * len(rows.tasks))
+    best = rows.climbed(best, start, heads.cells.above(best.cell, heads.grid, most))
     for key in kin:
         if key == drawn.cell.size:
             continue
         other = rows.climbed(best, start, heads.cells.at(key, best.cell, heads.grid))
         if other is not best:
-            best = rows.climbed(other, start, heads.cells.above(other.cell, heads.grid))
+            best = rows.climbed(other, start, heads.cells.above(other.cell, heads.grid, most))
     return best
 
 

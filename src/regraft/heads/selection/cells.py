@@ -160,10 +160,12 @@ class Cells:
         self.table += cells
         return cells
 
-    def above(self, cell: Cell, grid: Grid) -> Iterator[Cell]:
-        """The cells of its design and penalty at each fraction above its own, judged when asked for."""
+    def above(self, cell: Cell, grid: Grid, most: int) -> Iterator[Cell]:
+        """The cells of its design and penalty at each fraction above its own that keeps no more than ``most`` features,
+        judged when asked for."""
+        width = self._designs[cell.size].width
         for fraction in (*grid.fractions, *grid.wider):
-            if fraction > cell.fraction:
+            if fraction > cell.fraction and kept_count(width, fraction) <= most:
                 yield self._cell(cell.size, cell.strength, fraction, grid)
 
     def at(self, size: str, cell: Cell, grid: Grid) -> Iterator[Cell]:
