@@ -69,6 +69,9 @@ def test_low_levels_need_every_fold():
     assert codes({"selection": low}) == ["low-level-target"]
     assert codes({"selection": {**low, "folds": {"depths": [0.3, 0.55]}}}) == []
     assert codes({"selection": {**low, "folds": None}}) == ["low-level-target"]
+    (over,), (alone,) = (list(guide({"selection": figure})) for figure in (low, {**low, "folds": None}))
+    assert (over.value, over.low, over.high) == (0.4, 0.3, 0.45)
+    assert (alone.value, alone.low, alone.high) == (0.4, None, None)  # one depth has no range
 
 
 def test_low_levels_that_noise_or_no_label_chose_say_nothing():

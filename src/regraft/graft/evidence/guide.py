@@ -113,14 +113,15 @@ def _low_level(figures: Mapping[str, Any]) -> Iterator[Finding]:
     depths = _depths(figures)
     if not depths or max(depths) >= _LOW:
         return
+    folds = len(depths) > 1
     yield Finding(
         "low-level-target",
         "The head draws on the lower half of the network.",
         "advice",
         depths[0],
         "of the depth",
-        min(depths),
-        max(depths),
+        min(depths) if folds else None,
+        max(depths) if folds else None,
         detail="Lower layers hold edges and textures, higher ones what the backbone was trained to name, which may "
         "not help here and may stand in the way.",
         advice="Try --method finetune --partial 1: it draws the topmost block anew and trains it with the head.",
