@@ -65,9 +65,11 @@ def select(
 
     Sets of more than 3,072 features are sampled (see :func:`regraft.heads.selection.nested.steps`), and above 65,536
     features so is the scores' Gram; the cross-validation of the chosen cell is over at most 16,384 of the kept columns,
-    the final head over all of them. Above 4,000 rows the cells are compared on 4,000 of them, drawn with ``seed`` in
-    the classes' proportions; the chosen cell is scored, validated (from where the draw says to begin, by as few folds
-    as have 2,000 rows) and fitted on all.
+    the final head over all of them. Above 4,000 rows the cells and the forms of their heads are compared on 4,000 of
+    them, drawn with ``seed`` in the classes' proportions. The chosen cell, and from there larger fractions and ``more``
+    designs of the same features (:func:`regraft.heads.selection.all_rows.again`; not with ``one_standard_error``), are
+    then scored on all rows and validated from where the draw says to begin. Heads are validated by as few folds as have
+    2,000 rows.
 
     Args:
         designs: by key, as cells and the selection name it (the target size, say); features by layer, normally with
