@@ -90,6 +90,7 @@ def test_offsets_double_and_end_with_the_last_features():
     assert offsets(100, 50) == [0, 50]
     assert offsets(100, 25) == [0, 25, 50, 75]
     assert offsets(101, 25) == [0, 25, 50, 76]
+    assert offsets(103, 20) == [0, 20, 40, 83]  # 80 to 99 would be the last ones again, nearly
     assert offsets(100, 51) == offsets(100, 0) == offsets(1, 1) == []
 
 

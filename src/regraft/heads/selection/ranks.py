@@ -51,11 +51,11 @@ class RankCurve:
 
 
 def offsets(width: int, count: int) -> list[int]:
-    """0, k, 2k, 4k, …, and d − k: where sets of k of d ranks begin; none where no two of them are apart."""
+    """0, k, 2k, 4k, …, and d − k: where sets of k of d ranks begin, all apart; none where no two of them are."""
     if not 1 <= count <= width // 2:
         return []
     found, step = [0], count
-    while step < width - count:
+    while step <= width - 2 * count:
         found.append(step)
         step *= 2
     return [*found, width - count]
