@@ -1,7 +1,5 @@
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from regraft.linear import (
     Cast,
@@ -11,7 +9,6 @@ from regraft.linear import (
     Scaled,
     ShapeError,
     SignedRoot,
-    Stacked,
     Taken,
     UnitRows,
     all_finite,
@@ -48,9 +45,8 @@ WRAPPED = {
     "kept-unit": (UnitRows(Kept(Dense(X), [1, 2])), torch.nn.functional.normalize(X[:, 1:3], dim=1)),
     "scaled": (Scaled(Scaled(Dense(X), 2.0), -3.0), -6.0 * X),
     "cast": (Cast(Dense(X), torch.float32), X.float()),
-    "stacked": (Stacked(Dense(X), Dense(X[:0]), Dense(2 * X[:2])), torch.cat([X, 2 * X[:2]])),
     "nested": (
-        UnitRows(Taken(Stacked(Dense(X), Dense(X)), torch.tensor([7, 1]))),
+        UnitRows(Taken(Dense(torch.cat([X, X])), torch.tensor([7, 1]))),
         torch.nn.functional.normalize(X[[1, 1]], dim=1),
     ),
 }
@@ -73,18 +69,6 @@ def test_rows_by_slice_and_by_index(name):
         rows = matrix.rows(index)
         assert rows.dtype == expected.dtype
         torch.testing.assert_close(rows, expected[index])
-
-
-@given(st.lists(st.integers(1, 4), min_size=1, max_size=4), st.data())
-@settings(max_examples=30, deadline=None)
-def test_stacked_equals_the_concatenation(heights, data):
-    parts = [normal(height, 2, seed=number) for number, height in enumerate(heights)]
-    whole, matrix = torch.cat(parts), Stacked(*map(Dense, parts))
-    low = data.draw(st.integers(0, len(whole)))
-    high = data.draw(st.integers(low, len(whole)))
-    assert torch.equal(matrix.rows(slice(low, high)), whole[low:high])
-    index = torch.tensor(data.draw(st.lists(st.integers(0, len(whole) - 1), max_size=6)), dtype=torch.long)
-    assert torch.equal(matrix.rows(index), whole[index])
 
 
 def test_unit_rows_keep_zero_rows_and_survive_extreme_rows():
@@ -148,9 +132,6 @@ def test_a_wrong_index_is_refused(index):
     [
         lambda: Dense(torch.ones(3)),
         lambda: Dense(torch.ones(3, 2, dtype=torch.int64)),
-        lambda: Stacked(),
-        lambda: Stacked(Dense(X), Dense(X[:, :2])),
-        lambda: Stacked(Dense(X), Dense(X.float())),
         lambda: Taken(Dense(X), torch.tensor([6])),
         lambda: Cast(Dense(X), torch.int32),
         lambda: Kept(Dense(X), torch.tensor([4])),

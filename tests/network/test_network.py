@@ -177,7 +177,6 @@ def test_a_module_at_two_paths_is_left_as_it_was() -> None:
     for name in ("0.weight", "2.weight", "3.weight"):  # whatever the tensor is called
         out = network({name: 2 * before["0.weight"]}, {}, x)
         torch.testing.assert_close(out, wanted[2](wanted[1](tanh)))
-    assert network.policy.forward_mode
     assert all(torch.equal(value, network.module.get_parameter(name)) for name, value in before.items())
     assert torch.equal(copy.deepcopy(network).forward(x), network.forward(x))
 
@@ -220,8 +219,6 @@ def test_operations_are_counted() -> None:
 def test_policy_allows_forward_mode_and_restores_the_settings(name: str, own: Zoo) -> None:
     network = own(name)
     before = torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled
-    assert network.policy.deterministic
-    assert network.policy.forward_mode
     assert network.policy.recurrent == (name == "recurrent")
     tangents = {key: torch.randn_like(value) for key, value in network.params.items()}
     batch = network.example(2)
@@ -236,29 +233,6 @@ def test_policy_allows_forward_mode_and_restores_the_settings(name: str, own: Zo
     inner = sum(float((gradient[key] * tangents[key]).sum()) for key in gradient)
     assert inner == pytest.approx(float(jvp.sum()), rel=1e-3, abs=1e-4)
     assert (torch.backends.mha.get_fastpath_enabled(), torch.backends.mkldnn.enabled) == before
-
-
-def test_policy_says_why_not() -> None:
-    class OneWay(torch.autograd.Function):
-        @staticmethod
-        def forward(ctx, x):
-            return x * 2
-
-        @staticmethod
-        def backward(ctx, gradient):
-            return gradient * 2
-
-    class Uses(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.layer = nn.Linear(3, 2)
-
-        def forward(self, x: Tensor) -> Tensor:
-            return OneWay.apply(self.layer(x))
-
-    policy = from_module(Uses(), ArrayPreprocess((3,))).policy
-    assert not policy.forward_mode
-    assert policy.note.startswith("forward-mode derivatives do not work here: ")
 
 
 def test_the_bundled_format_without_weights_is_reproducible(folders: Callable[[str], Path]) -> None:

@@ -122,8 +122,6 @@ def test_class_tokens_are_pooled_apart_or_alone(network: Network) -> None:
 
 
 def test_it_is_differentiable_forwards_and_twice(network: Network) -> None:
-    assert network.policy.deterministic
-    assert network.policy.forward_mode, network.policy.note
     module = _small().double().eval()
     batch = network.example(2).double()
     params = {name: value.detach().clone() for name, value in module.named_parameters()}

@@ -78,7 +78,7 @@ def test_a_table_has_a_number_for_every_task_and_seed(bench):
     table = bench.table(Arm("count", 1, _counting([])), "C")
     assert list(table) == list(toys.TASKS)
     assert table["left"] == [4.0, 14.0]
-    assert bench.tasks_of("structured") == ("left",)
+    assert bench.kind_of("left") == "structured"
 
 
 def test_features_are_those_of_the_network(bench):

@@ -22,7 +22,6 @@ __all__ = [
     "Matrix",
     "Scaled",
     "SignedRoot",
-    "Stacked",
     "Taken",
     "UnitRows",
     "columns_of",
@@ -264,43 +263,3 @@ class Cast:
     def rows(self, index: slice | Tensor) -> Tensor:
         """Return the converted rows."""
         return self.matrix.rows(index).to(self.dtype)
-
-
-class Stacked:
-    """Matrices of equal width, one below the other (training and validation parts, shards).
-
-    Args:
-        matrices: at least one; equal widths and dtypes.
-    """
-
-    def __init__(self, *matrices: Matrix) -> None:
-        if not matrices:
-            raise ShapeError("Stacked", expected="at least one matrix", got="none")
-        kinds = {(matrix.shape[1], matrix.dtype) for matrix in matrices}
-        if len(kinds) > 1:
-            got = [(matrix.shape, str(matrix.dtype)) for matrix in matrices]
-            raise ShapeError("Stacked", expected="equal widths and dtypes", got=str(got))
-        self.matrices = tuple(matrices)
-        heights = torch.tensor([0, *(matrix.shape[0] for matrix in matrices)])
-        self._starts = heights.cumsum(0)
-        self.shape = (int(self._starts[-1]), matrices[0].shape[1])
-        self.dtype, self.device = matrices[0].dtype, _device(matrices[0])
-
-    def rows(self, index: slice | Tensor) -> Tensor:
-        """Return rows counted through all the matrices."""
-        if isinstance(index, slice):
-            first, last, _ = index.indices(self.shape[0])
-            parts = []
-            for matrix, start, stop in zip(self.matrices, self._starts[:-1].tolist(), self._starts[1:].tolist()):
-                low, high = max(first, start), min(last, stop)
-                if low < high:
-                    parts.append(matrix.rows(slice(low - start, high - start)))
-            return torch.cat(parts) if parts else self.matrices[0].rows(slice(0, 0))
-        chosen = index.cpu()
-        owner = torch.searchsorted(self._starts, chosen, right=True) - 1
-        out = torch.empty((chosen.numel(), self.shape[1]), dtype=self.dtype, device=self.device)
-        for number, matrix in enumerate(self.matrices):
-            here = (owner == number).nonzero().squeeze(1)
-            if here.numel():
-                out[here.to(self.device)] = matrix.rows(chosen[here] - int(self._starts[number]))
-        return out

@@ -19,7 +19,7 @@ from regraft.errors import ModelError
 from regraft.network.blocks import find_blocks, prefix_tokens, top_layers
 from regraft.network.fingerprint import architecture, fingerprint
 from regraft.network.observe import OnValue, observe
-from regraft.network.policy import Policy, needs_slow_path, probe, slow_attention
+from regraft.network.policy import Policy, needs_slow_path, slow_attention
 from regraft.network.preprocess import Preprocess
 from regraft.network.reading import attention_mask, pool_tokens
 from regraft.network.site import Site, match_sites, near
@@ -218,9 +218,8 @@ class Network:
 
     @cached_property
     def policy(self) -> Policy:
-        """How the network may be differentiated, tried out on an example when first asked for."""
-        recurrent = any(isinstance(part, nn.RNNBase) for part in self.module.modules())
-        return probe(self, self.params, self.buffers, self.example(2), recurrent)
+        """Where the network may be differentiated."""
+        return Policy(any(isinstance(part, nn.RNNBase) for part in self.module.modules()))
 
     # ---------------------------------------------------------------------------- calling it
 

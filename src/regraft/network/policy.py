@@ -1,38 +1,29 @@
-"""How a network may be differentiated, found by trying."""
+"""How forward passes run where they are differentiated, or looked into."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import warnings
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-__all__ = ["Policy", "needs_slow_path", "probe", "slow_attention"]
-
-Function = Callable[[Mapping[str, Tensor], Mapping[str, Tensor], Any], Tensor]
+__all__ = ["Policy", "needs_slow_path", "slow_attention"]
 
 
 @dataclass(frozen=True)
 class Policy:
-    """What differentiation a network allows.
+    """Which kernels a network must leave alone to be differentiated twice and in forward mode.
 
     Attributes:
-        deterministic: two forward passes of one batch in eval mode agree bit for bit.
-        forward_mode: Jacobian-vector products work under :meth:`differentiable`.
-        note: why not, in one sentence; empty where all is well.
         recurrent: it holds recurrent layers, whose fused kernels have no forward-mode derivative.
     """
 
-    deterministic: bool
-    forward_mode: bool
-    note: str = ""
-    recurrent: bool = False
+    recurrent: bool
 
     @contextlib.contextmanager
     def differentiable(self) -> Iterator[None]:
@@ -103,24 +94,3 @@ def needs_slow_path(module: nn.Module) -> bool:
     """Whether the module holds one of the layers that :func:`slow_attention` is about."""
     kinds = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
     return any(isinstance(part, kinds) for part in module.modules())
-
-
-def probe(
-    function: Function, params: Mapping[str, Tensor], buffers: Mapping[str, Tensor], batch: Any, recurrent: bool
-) -> Policy:
-    """Try a network: the same batch twice, and one Jacobian-vector product in all its parameters.
-
-    Cost: about four forward passes of ``batch``.
-    """
-    with torch.no_grad():
-        same = torch.equal(function(params, buffers, batch), function(params, buffers, batch))
-    trial = Policy(same, True, "", recurrent)
-    note = "" if same else "two passes of one batch differ in the last bits"
-    tangents = {name: torch.ones_like(value) for name, value in params.items()}
-    try:
-        with trial.differentiable():
-            torch.func.jvp(lambda p: function(p, buffers, batch), (dict(params),), (tangents,))
-    except (RuntimeError, NotImplementedError, TypeError, ValueError) as error:
-        reason = str(error).splitlines()[0][:200]
-        return Policy(same, False, f"forward-mode derivatives do not work here: {reason}", recurrent)
-    return Policy(same, True, note, recurrent)

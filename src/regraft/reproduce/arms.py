@@ -157,10 +157,6 @@ class Bench:
         """``near``, ``characters`` or ``structured``."""
         return self._kinds[name]
 
-    def tasks_of(self, kind: str) -> tuple[str, ...]:
-        """The tasks of a kind, in order."""
-        return tuple(name for name in self.tasks if self.kind_of(name) == kind)
-
     def network(self, name: str, seed: int = 0) -> Network:
         """A network, loaded (or trained) once."""
         key = (name, seed)

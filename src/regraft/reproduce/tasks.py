@@ -32,7 +32,7 @@ from regraft.data.rendered import RenderedTask
 from regraft.errors import DataError
 from regraft.reproduce.packs import DATA
 
-__all__ = ["KINDS", "ROWS", "T6", "T12", "TEST_ROWS", "classes_of", "kind_of", "task", "tasks_of"]
+__all__ = ["KINDS", "ROWS", "T6", "T12", "TEST_ROWS", "classes_of", "kind_of", "task"]
 
 ROWS = 1000
 TEST_ROWS = 2000
@@ -74,11 +74,6 @@ def kind_of(name: str) -> str:
     if name not in KINDS:
         raise DataError(f"no task is called {name!r}", expected=", ".join(KINDS))
     return KINDS[name]
-
-
-def tasks_of(kind: str, names: tuple[str, ...] = T12) -> tuple[str, ...]:
-    """Those of ``names`` that are of a kind."""
-    return tuple(name for name in names if kind_of(name) == kind)
 
 
 @lru_cache(maxsize=8)

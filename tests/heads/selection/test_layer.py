@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from regraft.heads.selection.layer import Layer
-from regraft.linear import Cast, Dense, SignedRoot, Stacked, Taken, UnitRows, columns_of
+from regraft.linear import Cast, Dense, Kept, SignedRoot, Taken, UnitRows, columns_of
 
 X = torch.randn(9, 40, generator=torch.Generator().manual_seed(0))
 ZERO = X.clone()
@@ -27,7 +27,7 @@ MATRICES = {
     "cast": Cast(Dense(X.half()), torch.float32),
     "unit-taken": UnitRows(Taken(Dense(torch.cat([X, X])), torch.arange(17, -1, -2))),
     "unit-taken-root": UnitRows(Taken(SignedRoot(Dense(ZERO)), torch.arange(8, -1, -1))),
-    "unit-lazy": UnitRows(Stacked(Dense(X[:4]), Dense(X[4:]))),
+    "unit-lazy": UnitRows(Kept(Dense(X), torch.arange(40))),
 }
 
 

@@ -66,7 +66,7 @@ class Feasibility:
         distance: ``form / form_scratch``, the squared distance that weights move beside scratch (Theorem 2).
         least_eigenvalue, condition: λ_Q = λ_min(H_Q) and λ_max/λ_min; the rate of convergence is 1 − η λ_Q / 2
             (Theorem 3).
-        source_least_eigenvalue, source_condition: of H_P.
+        source_least_eigenvalue: of H_P.
         duplicates, source_duplicates: rows that are equal to an earlier one; each makes a matrix singular.
         jitter: what was added to both diagonals, of which every entry is ½.
     """
@@ -83,7 +83,6 @@ class Feasibility:
     least_eigenvalue: float
     condition: float
     source_least_eigenvalue: float
-    source_condition: float
     duplicates: int
     source_duplicates: int
     jitter: float
@@ -208,7 +207,6 @@ def feasibility(
         least_eigenvalue=float(whole.eigenvalues[0]),
         condition=float(whole.eigenvalues[-1] / whole.eigenvalues[0]),
         source_least_eigenvalue=float(source.eigenvalues[0]),
-        source_condition=float(source.eigenvalues[-1] / source.eigenvalues[0]),
         duplicates=whole.duplicates,
         source_duplicates=source.duplicates,
         jitter=jitter,

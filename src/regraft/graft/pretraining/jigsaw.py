@@ -17,7 +17,7 @@ from regraft.errors import RecipeError
 from regraft.graft.pretraining.pretext import Pretext
 from regraft.graft.stages.augment import uniforms
 
-__all__ = ["Jigsaw", "cut", "hamming", "permutations"]
+__all__ = ["Jigsaw", "cut", "permutations"]
 
 SMALLEST = 8  # pixels of a piece's side
 
@@ -44,12 +44,6 @@ def permutations(pieces: int, count: int) -> tuple[tuple[int, ...], ...]:
         chosen.append(int(nearest.argmax()))
         nearest = np.minimum(nearest, (every != every[chosen[-1]]).sum(1))
     return tuple(tuple(int(piece) for piece in every[index]) for index in chosen)
-
-
-def hamming(orders: tuple[tuple[int, ...], ...]) -> int:
-    """The smallest number of places in which two of the orders differ."""
-    table = np.array(orders)
-    return min(int((table[i] != table[j]).sum()) for i, j in itertools.combinations(range(len(table)), 2))
 
 
 def cut(images: Tensor, grid: int, side: int, offsets: Tensor) -> Tensor:

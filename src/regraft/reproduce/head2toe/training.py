@@ -28,7 +28,7 @@ from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import T6, T12, task
 from regraft.reproduce.words import at_least, greater, rank_correlation
 
-__all__ = ["FULL", "MEASURED", "affinities", "fig2", "fig3", "fig8", "table1_ft", "table1_vit", "table4"]
+__all__ = ["MEASURED", "affinities", "fig2", "fig3", "fig8", "table1_ft", "table1_vit", "table4"]
 
 ALL: dict[str, tuple[Arm, dict[str, Any]]] = {
     "All ℓ2": (ALL_L2, {}),
@@ -375,6 +375,3 @@ MEASURED: dict[str, Measured] = {
     ),
     "h2t-fig8l": (_run_fig8, {"": _same_order}, {"": _shuffled("affinity")}, {}),
 }
-
-FULL: tuple[str, ...] = tuple(row for row in MEASURED if row != "h2t-taylor")
-"""Rows that run in the paper's own setting at scale full, and need VTAB-1k there in place of the data pack."""

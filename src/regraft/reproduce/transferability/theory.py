@@ -21,7 +21,7 @@ import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
 
-from regraft.diagnose import Feasibility, feasibility, gram, transferred_labels, unit_rows
+from regraft.diagnose import Feasibility, feasibility, gram, unit_rows
 from regraft.files import atomic_path, canonical_json, digest, read_json, write_json
 from regraft.reproduce.transferability.wide import OFF, TwoLayer, descend, drawn
 
@@ -86,11 +86,6 @@ class Transfer:
     def target_gram(self) -> Tensor:
         """H_Q."""
         return gram(self.target_x)
-
-    @cached_property
-    def transferred(self) -> Tensor:
-        """y_{P→Q} ``(n,)``."""
-        return transferred_labels(self.source_x, self.source_y, self.target_x)
 
     def limits(self, mix: int) -> Feasibility:
         """What Theorems 1 and 2 say of a target."""
