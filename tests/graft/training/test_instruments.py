@@ -262,7 +262,7 @@ def test_what_does_not_apply_says_why():
 def test_an_early_stop_is_measured_with_the_weights_that_it_keeps():
     manifest = toy_manifest(30)
     adapted = start(normed(), manifest)
-    config = replace(CONFIG, steps=60, optimiser=Optimiser(lr=1.0, weight_decay=0.0), schedule=Schedule("constant"),
+    config = replace(CONFIG, steps=60, optimiser=Optimiser(lr=0.5, weight_decay=0.0), schedule=Schedule("constant"),
                      loop=Loop(patience=1))  # fmt: skip
     watch = Instruments()
     tuned = finetune(adapted, manifest, config, validation=manifest, watch=watch)

@@ -498,6 +498,29 @@ class Told:
         return next(self.scores)
 
 
+def test_validation_rows_that_get_no_numbers_stop_the_run_with_the_best_weights() -> None:
+    """The outputs of the second epoch's weights, which are numbers themselves, are none."""
+
+    class Fragile(nn.Sequential):
+        epochs = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x) * (math.inf if self.epochs == 1 and not self.training else 1.0)
+
+    module = Fragile(nn.Flatten(), nn.Linear(36, 3))
+    kept: dict[int, str] = {}
+
+    def count(epoch: int, _: nn.Module) -> None:
+        module.epochs = epoch
+        kept[epoch] = tensor_digest(module.state_dict())
+
+    with pytest.raises(DivergedError, match=r"an output is no longer finite at step 8 of 12.*\(epoch 1\)") as caught:
+        train(module, toy_rows(), CONFIG, validation=toy_rows(24), on_epoch=count)
+    outcome = caught.value.outcome
+    assert (outcome.status, outcome.best, len(outcome.history)) == ("diverged", 1, 1)
+    assert tensor_digest(module.state_dict()) == kept[1]
+
+
 @pytest.mark.parametrize(
     ("patience", "scores", "best", "ended"),
     [

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from tests.features.toy import toy_arrays, toy_manifest
+from tests.features.toy import toy_arrays, toy_manifest, toy_network
 from tests.graft.training.test_finetune import normed
 from tests.graft.training.test_training_problem import CONFIG, LAST, QUICK, problem, quick, relabelled, wide
 
@@ -126,8 +126,9 @@ def test_planned_steps_cover_probing_through_the_network(tmp_path):
 # ------------------------------------------------------------------------------------- early stopping
 
 
-def test_patience_stops_the_twin_and_the_final_training_where_it_was_best(tmp_path):
-    train = replace(QUICK, config=replace(CONFIG, steps=80, loop=Loop(patience=2)), lrs=(0.03,))
+@pytest.mark.parametrize("average", [None, 0.9])
+def test_patience_stops_the_twin_and_the_final_training_where_it_was_best(tmp_path, average):
+    train = replace(QUICK, config=replace(CONFIG, steps=80, loop=Loop(average=average, patience=2)), lrs=(0.03,))
     head = problem(relabelled(toy_manifest(60), np.arange(0, 60, 3)), tmp_path, train=train).solve()
     twin = head.judged[0]
     assert twin.outcome.status == "stopped"
@@ -141,6 +142,25 @@ def test_patience_stops_the_twin_and_the_final_training_where_it_was_best(tmp_pa
     assert head.last.outcome.status == "stopped"
     assert head.status.converged
     assert "stopped-early" in codes(head)
+
+
+@pytest.mark.parametrize("average", [None, 0.9])
+@pytest.mark.parametrize("stop", [None, 8])
+def test_what_is_judged_is_what_is_returned(tmp_path, average, stop):
+    """Outputs, score and loss on the held rows are those of the model, wherever the training ended."""
+    manifest = relabelled(toy_manifest(80, seed=3), np.arange(0, 80, 3))
+    config = replace(CONFIG, steps=400, loop=Loop(average=average, patience=None if stop else 3))
+    one = problem(manifest, tmp_path, train=replace(QUICK, config=config))
+    rest, held = one.take(np.arange(60)), one.take(np.arange(60, 80))
+    trial = rest.trial(rest.heads((-1,)).by_tau[-1], 0.1, -1, held.rows)
+    trial.stop = stop
+    model = trial.train(one.work)
+    assert trial.outcome.status == "stopped"
+    found = model.predict_proba(manifest.take(np.arange(60, 80))).probabilities
+    np.testing.assert_allclose(torch.softmax(trial.outputs.double(), 1), found, atol=1e-6)
+    truth = held.rows.labels
+    assert trial.value[0] == pytest.approx((found.argmax(1) == truth.numpy()).mean())
+    assert trial.value[1] == pytest.approx(-float(torch.nn.functional.cross_entropy(trial.outputs, truth)))
 
 
 def test_smoothing_of_the_labels_is_warned_of_where_it_opposes(tmp_path):
@@ -159,6 +179,37 @@ def test_a_tau_beyond_where_probing_diverged_is_said_in_a_sentence(tmp_path):
     head = problem(toy_manifest(60), tmp_path, probe=Probe(taus=(0, 50), lr=3e38)).solve()
     assert head.choice.tau == 0  # the heads from before are kept
     assert "probing-diverged" in codes(head)
+
+
+@pytest.mark.parametrize("target", ["classes", "numbers"])
+def test_a_candidate_whose_last_step_goes_too_far_has_diverged(tmp_path, target):
+    """One step at 1e18 leaves weights that are numbers and outputs that are none, which no loss has seen."""
+    x, y = toy_arrays(60)
+    manifest = scan((x, y if target == "classes" else x[:, 0].mean((1, 2)).astype(float)))
+    recipe = quick("lp-ft")
+    train = replace(recipe.train, config=replace(CONFIG, steps=5), lrs=(0.01, 1e18), widen=False)
+    recipe = replace(recipe, stages=(*recipe.stages[:-1], train))
+    run = regraft.adapt(manifest, toy_network(), method=recipe, cache=tmp_path, instruments="none")
+    finding = next(f for f in run.record.findings if f.code == "training-diverged")
+    assert "an output is no longer finite at step 1 of 1 (epoch 1" in finding.detail
+    gone = next(part for part in run.record.figures["training"]["runs"] if "1e+18" in part["name"])
+    assert (gone["status"], gone["score"]) == ("diverged", None)
+
+
+def test_a_final_training_whose_last_step_goes_too_far_gives_way_to_the_twin(tmp_path, monkeypatch):
+    train = Trial.train
+
+    def too_far(self, work):
+        if self.held is None:
+            self.config = replace(self.config, steps=1, optimiser=replace(self.config.optimiser, lr=1e25))
+        return train(self, work)
+
+    monkeypatch.setattr(Trial, "train", too_far)
+    manifest = relabelled(toy_manifest(60), np.arange(0, 60, 4))  # so that there is something to descend
+    head = problem(manifest, tmp_path, train=replace(QUICK, lrs=(0.03,))).solve()
+    finding = next(f for f in head.findings() if f.code == "final-training-diverged")
+    assert "an output is no longer finite" in finding.detail
+    assert np.isfinite(head.model.predict_proba(toy_manifest(60)).probabilities).all()
 
 
 @pytest.mark.parametrize("refit", [None, Refit(Features(LAST.taps, ("unit",)), Solve(("ridge",), (1e-1,)))])

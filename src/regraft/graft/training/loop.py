@@ -85,7 +85,7 @@ class Outcome:
 
 
 class DivergedError(RegraftError, ArithmeticError):
-    """The loss or a weight is no longer finite. ``outcome`` holds what was reached until then."""
+    """A loss, a weight or an output is no longer finite. ``outcome`` holds what was reached until then."""
 
     outcome: Outcome
 
@@ -125,7 +125,8 @@ def train(
         on_epoch: called with (0, module) before the first step and (epoch, module) after each epoch.
 
     Raises:
-        DivergedError: the loss or a weight became NaN or infinite; the best epoch's weights are kept.
+        DivergedError: a loss, a weight or an output of the validation rows became NaN or infinite; the best epoch's
+            weights are kept.
         RecipeError: the checkpoint there belongs to other settings, rows or initial weights.
         ArtifactError: the checkpoint there is damaged.
     """
@@ -237,7 +238,7 @@ class Training:
                 progress(self.step, self.total, loss)
         self.module.eval()
         if over:
-            self.module.load_state_dict(self._best())
+            self._go_back()
             return self.outcome("stopped", f"stopped after epoch {len(self.history)}: none was better than {self.best}")
         if self.step < self.total:
             self.save()
@@ -269,7 +270,7 @@ class Training:
             right += self.objective.right(outputs.detach(), labels) or 0.0
         value, right = self.team.sum(torch.tensor([value, right], dtype=torch.float64)).tolist()
         if not math.isfinite(value):
-            self._diverge(f"the loss became {value}", epoch)
+            self._diverge(f"the loss became {value}", self.step + 1)
         self.team.add_gradients(self.descent.parameters)
         if self.team.size > 1:
             self.team.agree(self._moving_statistics())
@@ -308,18 +309,51 @@ class Training:
             return contextlib.nullcontext()
         return torch.autocast(torch.device(self.device).type, torch.bfloat16)
 
-    def scored(self, rows: Rows) -> tuple[float, Tensor]:
-        """(score, outputs ``(N, C)``) of un-augmented rows by the weights that count now."""
+    def outputs(self, rows: Rows) -> Tensor:
+        """Outputs ``(N, C)`` of un-augmented rows by the weights that count now.
+
+        Raises:
+            DivergedError: one is NaN or infinite. The loss of a step tells of the steps before it, so this is where a
+                last step that went too far is seen.
+        """
         with self.average.inside(self.module) if self.average is not None else contextlib.nullcontext():
-            outputs = logits(self.module, rows, self.device)
-        return self.objective.score(outputs, rows.labels), outputs
+            found = logits(self.module, rows, self.device)
+        self._check_finite(all_finite(found), "an output")
+        return found
+
+    def scored(self, rows: Rows) -> tuple[float, Tensor]:
+        """(score, outputs) of un-augmented rows, as :meth:`outputs` gives them.
+
+        Raises:
+            DivergedError: one of them is NaN or infinite.
+        """
+        found = self.outputs(rows)
+        score = self.team.agreed(self.objective.score(found, rows.labels))
+        self._check_finite(math.isfinite(score), "the score")
+        return score, found
+
+    def judged(self, rows: Rows) -> tuple[tuple[float, float], Tensor]:
+        """((score, minus the loss), outputs) of un-augmented rows; larger is better, and of equal scores the lower
+        loss.
+
+        Raises:
+            DivergedError: one of them is NaN or infinite.
+        """
+        score, found = self.scored(rows)
+        loss = self.team.agreed(float(self.objective.loss(found, rows.labels)))
+        self._check_finite(math.isfinite(loss), "the loss")
+        return (score, -loss), found
+
+    def _check_finite(self, finite: bool, what: str) -> None:
+        """Stop where what was found after the last step is no number; all processes do what the first does."""
+        if not self.team.agreed(finite):
+            self._diverge(f"{what} is no longer finite", self.step)
 
     def _end_epoch(self, epoch: int) -> None:
         """Score the epoch, and keep its weights if it is the best so far."""
-        if not all(all_finite(v) for v in self.module.state_dict().values()):
-            self._diverge("a weight is no longer finite", epoch - 1)
+        self._check_finite(all(all_finite(v) for v in self.module.state_dict().values()), "a weight")
         loss, right, seen = self.sums
-        score = None if self.validation is None else self.team.agreed(self.scored(self.validation)[0])
+        score = None if self.validation is None else self.scored(self.validation)[0]
         self.history.append(Epoch(epoch, loss / seen, right / seen if self.objective.counts else None, score))
         self.sums = [0.0, 0.0, 0.0]
         value = -loss / seen if score is None else score
@@ -340,17 +374,25 @@ class Training:
         patience = self.config.loop.patience
         return patience is not None and len(self.history) - self.best >= patience
 
-    def _diverge(self, what: str, epoch: int) -> None:
-        """Stop with a sentence; the module gets the best epoch's weights back."""
-        kept = "no epoch had ended"
+    def _go_back(self) -> None:
+        """The best epoch's weights are those that count from now on."""
+        best = self._best()
+        self.module.load_state_dict(best)
+        if self.average is not None:
+            for name, value in best.items():
+                self.average.tensors[name].copy_(value)
+
+    def _diverge(self, what: str, step: int) -> None:
+        """Stop with a sentence about a step, counted from 1; the module gets the best epoch's weights back."""
+        kept = "no weights were kept" if self.history else "no epoch had ended"
         if self.best:
-            self.module.load_state_dict(self._best())
+            self._go_back()
             where = "" if self.folder is None else f" in {self.folder / BEST}"
             kept = f"the best weights (epoch {self.best}) are kept{where}"
         self.module.eval()
-        rate = self.config.optimiser.lr * self.config.schedule.scale(self.step, self.total)
+        rate = self.config.optimiser.lr * self.config.schedule.scale(step - 1, self.total)
         error = DivergedError(
-            f"training diverged: {what} at step {self.step + 1} of {self.total} (epoch {epoch + 1}, "
+            f"training diverged: {what} at step {step} of {self.total} (epoch {(step - 1) // self.per_epoch + 1}, "
             f"learning rate {rate:.3g}); {kept}",
             do=f"try a lower learning rate, such as {self.config.optimiser.lr / 10:.3g}, or more warm-up "
             "steps, and look for extreme input values",

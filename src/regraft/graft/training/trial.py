@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import Tensor
 
 from regraft.files import write_json
@@ -27,6 +28,8 @@ from regraft.graft.training.objective import Objective
 from regraft.record import Finding
 
 __all__ = ["Trial", "Work", "shorter"]
+
+_ENOUGH = 256  # rows that show whether a training ended in numbers
 
 
 def shorter(steps: int, share: float) -> int:
@@ -114,6 +117,8 @@ class Trial:
         share: of the whole length that this training has; see :meth:`shortened`.
         stop: the step after which a training ends whose twin was best there; ``None``: at its end.
         watch: what looks on.
+        value, outcome, outputs: what was found; see :meth:`train`.
+        said: how it diverged; empty if it did not.
         collapsed: it ended in naming one class for every row.
     """
 
@@ -160,14 +165,16 @@ class Trial:
     def train(self, work: Work) -> Adapted | None:
         """Train, judge, and give the model; ``None`` if it diverged, or is a short one that was judged before.
 
-        ``value`` becomes (score, minus the loss) on the held rows: of equal scores the lower loss is better.
+        ``value`` becomes (score, minus the loss) on the held rows: of equal scores the lower loss is better. Where
+        training diverged, by the outputs of these rows too (or of some of its own where none are held), ``said`` says
+        how, and ``value`` stays below any other.
         """
         if self.said:
             return None
         module = lay_out(grafted(self.head, self.task, self.tuning))
-        objective = Objective.of(self.task)
         judges = self.held if self.config.loop.patience is not None else None
-        run = training(module, self.rows, self.config, objective, judges, None)
+        looked_at = self.rows.take(torch.arange(min(len(self.rows), _ENOUGH))) if self.held is None else self.held
+        run = training(module, self.rows, self.config, Objective.of(self.task), judges, None)
         run.folder, run.watch = work.place(run.key), self.watch
         noted = run.folder / "judged.json"
         team = run.team
@@ -186,8 +193,13 @@ class Trial:
                 self.outcome = replace(self.outcome, status="stopped", message=f"stopped after {run.step} steps")
                 if run.average is not None:
                     module.load_state_dict(run.average.tensors)
+            work.rows += len(looked_at)
+            if self.held is None:
+                run.outputs(looked_at)  # refuses what is no number
+            else:
+                self.value, self.outputs = run.judged(self.held)
         except DivergedError as error:
-            self.said, self.outcome, self.value = error.what, error.outcome, (-math.inf, -math.inf)
+            self.said, self.outcome = error.what, error.outcome
             return None
         finally:
             rows = round((run.step - before) * len(self.rows) / run.per_epoch)
@@ -199,12 +211,8 @@ class Trial:
         if self.watch is not None and self.outcome.status != "paused":
             self.watch.finish(len(self.outcome.history))
             work.rows += self.watch.rows_passed
-        if self.held is not None:
-            score, self.outputs = run.scored(self.held)
-            self.value = (team.agreed(score), team.agreed(-float(objective.loss(self.outputs, self.held.labels))))
-            work.rows += len(self.held)
-            if team.first:
-                write_json(noted, {"value": self.value, "outcome": dataclasses.asdict(self.outcome)})
+        if self.held is not None and team.first:
+            write_json(noted, {"value": self.value, "outcome": dataclasses.asdict(self.outcome)})
         return module.result()
 
     def _recall(self, noted: Path) -> None:
