@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.features.toy import toy_manifest, toy_network
+from tests.features.toy import toy_arrays, toy_manifest, toy_network
 from torch import nn
 from torch.nn import functional
 
@@ -351,6 +351,14 @@ def test_labels_that_the_head_does_not_have_are_refused():
     other = replace(manifest, target=Target("multiclass", ("x", "y", "z"), manifest.target.values))
     with pytest.raises(DataError, match="the head does not fit the task"):
         finetune(adapted, other, CONFIG)
+    with pytest.raises(DataError, match="the head does not fit the validation rows; expected class 0, .*; got x, y, z"):
+        finetune(adapted, manifest, CONFIG, validation=other)
+    x, y = toy_arrays(30)
+    fewer = scan((x[y != "class 0"], y[y != "class 0"]))  # whose codes begin at another class
+    with pytest.raises(DataError, match="the head does not fit the validation rows"):
+        finetune(adapted, manifest, CONFIG, validation=fewer)
+    with pytest.raises(DataError, match="reads array inputs; got image inputs"):
+        finetune(adapted, manifest, CONFIG, validation=scan((np.zeros((30, 20, 16, 3), np.uint8), y)))
 
 
 # ------------------------------------------------------------------------------------------------- rows

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from regraft.data import Manifest
+from regraft.data import Manifest, Target
 from regraft.errors import DataError
 from regraft.features import Plan, Taps, plan
 from regraft.graft.adapted import Adapted, check_modality
@@ -125,7 +125,7 @@ def finetune(
             is kept), of all layers (scaled by ``none`` or ``unit``).
         manifest: the training rows; labels of ``adapted``'s classes, in its order.
         config: how; ``config.optimiser.layer_decay`` counts the backbone's blocks.
-        validation: rows scored after each epoch, for early stopping.
+        validation: rows scored after each epoch, for early stopping; labels as of ``manifest``.
         tuning: what moves.
         task: the metric, class weights and groups; the kind's default metric otherwise.
         rows: the manifest's rows, decoded already.
@@ -139,11 +139,10 @@ def finetune(
         DataError: inputs that the network does not read, or labels that the head does not have.
         RecipeError: settings that do not fit.
     """
-    if manifest.target is None or manifest.target.classes != adapted.classes:
-        got = None if manifest.target is None else ", ".join(manifest.target.classes[:8])
-        raise DataError("the head does not fit the task", expected=", ".join(adapted.classes[:8]), got=str(got))
-    check_modality(adapted.network, manifest)
-    task = task or Task(manifest.target, manifest.groups, default_metric(adapted.kind))
+    target = _fitting(adapted, manifest, "task")
+    if validation is not None:
+        _fitting(adapted, validation, "validation rows")
+    task = task or Task(target, manifest.groups, default_metric(adapted.kind))
     rows = rows or ManifestRows.of(adapted.network, manifest)
     held = None if validation is None else ManifestRows.of(adapted.network, validation)
     module = lay_out(grafted(adapted, task, tuning))
@@ -159,6 +158,21 @@ def finetune(
     passes = round((run.step - before) * len(rows) / run.per_epoch)
     flops = step_flops(module, rows) * passes
     return Tuned(module.result(), outcome, time.perf_counter() - began, flops, passes)
+
+
+def _fitting(adapted: Adapted, manifest: Manifest, what: str) -> Target:
+    """The labels of rows that the network reads and whose classes are those of the head, in its order: a code says
+    which output is right.
+
+    Raises:
+        DataError: they do not fit.
+    """
+    target = manifest.target
+    if target is None or target.classes != adapted.classes:
+        got = None if target is None else ", ".join(target.classes[:8])
+        raise DataError(f"the head does not fit the {what}", expected=", ".join(adapted.classes[:8]), got=str(got))
+    check_modality(adapted.network, manifest)
+    return target
 
 
 def training(
