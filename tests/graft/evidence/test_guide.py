@@ -57,6 +57,7 @@ WEAK = (0.2, 0.3, 0.38, 0.41, 0.43, 0.44, 0.445, 0.45, 0.45, 0.45)
         (trained((0.6, 0.95, 0.96, 0.97), smoothing=0.1), []),  # it is smoothed already
         (trained(smoothing=0.0, training=0.1), ["smoothing-opposes"]),
         (trained(smoothing=0.1, training=0.1), []),
+        (trained([], start=0.5, chosen=0, training=0.1), []),  # a head that was not probed
         (trained((0.95, 1.0)), ["energy-exhausted", "probing-fast"]),  # two phenomena, two pieces of advice
     ],
 )
@@ -98,7 +99,9 @@ def test_without_instruments_the_probing_says_where_training_began():
 def test_advice_names_what_to_type():
     said = {f.code: f for f in (*guide(trained(SLOW)), *guide(trained(WEAK)), *guide(solved(1.0)))}
     assert "--tau" in said["energy-exhausted"].advice
-    assert "--head mlp" in said["head-too-weak"].advice
+    assert "try a head with a hidden layer (--head mlp) and a long --tau" in said["head-too-weak"].advice
+    (solved_head,) = guide(solved(0.4))  # whose method takes neither
+    assert "try --method finetune with --head mlp and a long --tau" in solved_head.advice
     assert "--method finetune" in said["energy-exhausted"].advice
     assert next(iter(guide(trained(SLOW)))).value == 1.0
 

@@ -21,7 +21,7 @@ from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.problem import Task
 from regraft.graft.protocol import HOLDOUT, evaluate
 from regraft.graft.recipe import find_recipe
-from regraft.graft.stages.config import Optimiser, TrainConfig
+from regraft.graft.stages.config import Loop, Optimiser, TrainConfig
 from regraft.graft.training.finetune import finetune
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.problem import TrainingProblem, planned
@@ -285,6 +285,14 @@ def test_the_frozen_backbone_is_kept_where_training_does_no_better(tmp_path):
     frozen = problem(manifest, tmp_path).frozen.solve()
     expected = frozen.adapted(still_task(manifest), wide(), plan(wide(), [LAST.taps])).predict_proba(manifest)
     np.testing.assert_allclose(still.model.predict_proba(manifest).probabilities, expected.probabilities, atol=1e-9)
+
+
+def test_a_backbone_that_was_kept_is_not_said_to_have_been_stopped_early(tmp_path):
+    train = replace(QUICK, lrs=(0.5,), or_frozen=True, config=replace(CONFIG, steps=None, epochs=8, loop=Loop(patience=1)))
+    head = problem(toy_manifest(60), tmp_path, train=train).solve()
+    assert head.choice.frozen
+    assert head.choice.reached < 1
+    assert "stopped-early" not in [finding.code for finding in head.findings()]
 
 
 def still_task(manifest: Manifest) -> Task:

@@ -168,6 +168,9 @@ def test_smoothing_of_the_labels_is_warned_of_where_it_opposes(tmp_path):
         recipe = quick("finetune").altered(tau=1, lr=0.05, smoothing=probed, train_smoothing=trained)
         run = regraft.adapt(toy_manifest(60), wide(), method=recipe, cache=tmp_path)
         assert ("smoothing-opposes" in [f.code for f in run.record.findings]) is warned
+    for recipe in (quick("scratch"), quick("finetune").altered(tau=0)):  # no head is probed
+        run = regraft.adapt(toy_manifest(60), wide(), method=recipe.altered(train_smoothing=0.1), cache=tmp_path)
+        assert "smoothing-opposes" not in [f.code for f in run.record.findings]
 
 
 # ------------------------------------------------------------------------------------- what goes wrong

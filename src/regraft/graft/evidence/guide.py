@@ -62,6 +62,7 @@ def _weak(trained: Mapping[str, Any]) -> Iterator[Finding]:
     accuracy = _start(trained) if probing is None else _settled(probing["curve"])
     if accuracy is None or accuracy >= _WEAK:
         return
+    way = "--method finetune with --head mlp" if probing is None else "a head with a hidden layer (--head mlp)"
     yield Finding(
         "head-too-weak",
         f"The prepared head fits {100 * accuracy:.0f} % of the training rows.",
@@ -70,7 +71,7 @@ def _weak(trained: Mapping[str, Any]) -> Iterator[Finding]:
         "of the training rows",
         detail="A head that cannot fit the features leaves much energy however long it is probed, and the features are "
         "rewritten more than a head with a hidden layer would need.",
-        advice="If the features should be kept, try a head with a hidden layer (--head mlp) and a long --tau.",
+        advice=f"If the features should be kept, try {way} and a long --tau.",
     )
 
 
@@ -96,8 +97,8 @@ def _fast(trained: Mapping[str, Any]) -> Iterator[Finding]:
 
 def _opposed(trained: Mapping[str, Any]) -> Iterator[Finding]:
     probing, smoothing = trained.get("probing"), trained.get("smoothing") or 0.0
-    if probing is None or probing["smoothing"] >= smoothing:
-        return
+    if probing is None or probing["chosen"] == 0 or probing["smoothing"] >= smoothing:
+        return  # a head that was not probed is prepared for no labels
     yield Finding(
         "smoothing-opposes",
         "Labels are smoothed more in training than in head probing.",

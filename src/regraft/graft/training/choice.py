@@ -83,7 +83,7 @@ def notes(ranking: list[Trial], prepared: Heads, choice: Choice) -> Iterator[Fin
         "learning rate",
         detail=_among(ranking) + (" No training did better there than the frozen backbone." if choice.frozen else ""),
     )
-    if choice.reached < 1:
+    if choice.reached < 1 and not choice.frozen:
         yield Finding(
             "stopped-early",
             f"Training was stopped after {100 * choice.reached:.0f} % of its length.",
