@@ -91,6 +91,18 @@ def test_tau_is_chosen_at_the_best_rate_by_longer_trainings():
     assert len({trial.key for trial in found}) == len(found) == 7
 
 
+def test_a_candidate_stands_with_the_longest_of_its_trainings():
+    """At τ = 2 the rate was found by a fifth of the length; a tenth of it, which takes τ out, says less."""
+    found, log = searched(lambda lr, tau, share: share - abs(tau - 8) - abs(math.log10(lr / 0.01)), (0.03, 0.01, 0.003),
+                          (0, 1, 2, 4, 8))  # fmt: skip
+    assert (0.01, 2, TAU_RUNGS[0]) in log
+    assert (0.01, 2, TAU_RUNGS[1]) not in log
+    middle = next(trial for trial in found if trial.key == (0.01, 2))
+    assert (middle.share, middle.value[0]) == (LR_SHARE, LR_SHARE - 6)
+    for trial in found:
+        assert trial.share == max(share for lr, tau, share in log if (lr, tau) == trial.key)
+
+
 @pytest.mark.parametrize("rates", [(0.01,), (0.1, 0.01), (0.03, 0.01, 0.003)])
 @pytest.mark.parametrize("taus", [(0,), (0, 8), (0, 1, 2, 4, 8, 16, 32, 64, 128, 200)])
 @pytest.mark.parametrize("best", [0.01, 10.0])

@@ -40,9 +40,10 @@ def search(
     judged: dict[Key, Trial] = {}
 
     def judge(key: Key, share: float) -> tuple[float, float]:
-        judged[key] = trial(*key).shortened(share)
-        judged[key].train(work)
-        return judged[key].value
+        short = trial(*key).shortened(share)
+        short.train(work)
+        judged[key] = max(short, judged.get(key, short), key=lambda one: one.share)
+        return short.value
 
     middle = taus[len(taus) // 2]
     by_rate = _by_rate(list(rates), lambda lr: judge((lr, middle), LR_SHARE), widen)
