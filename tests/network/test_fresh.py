@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from regraft.network import ArrayPreprocess, from_module, reinitialised, settled
+from regraft.network import About, ArrayPreprocess, Network, from_module, reinitialised, settled
+from regraft.network.gcn import MoleculeGCN
 
 
 def _network():
@@ -32,6 +33,20 @@ def test_statistics_are_the_means_over_the_batches() -> None:
     assert all(torch.equal(value, network.params[name]) for name, value in found.params.items())
     assert not any(part.training for part in found.module.modules())
     assert found.module[1].momentum == 0.9
+
+
+def test_a_block_is_drawn_anew_with_its_normalisation() -> None:
+    module = MoleculeGCN(3, 8)
+    for norm in module.batch_norms:
+        norm.running_mean.fill_(3.0)
+        nn.init.constant_(norm.weight, 2.0)
+    network = Network("gcn", module, ArrayPreprocess((1,)), About("module"))
+    fresh = reinitialised(network, 0, network.blocks[-1:])
+    changed = {name for name, value in network.params.items() if not torch.equal(value, fresh.params[name])}
+    parts = ("linear.weight", "linear.bias", "edge_embedding1.weight", "edge_embedding2.weight")
+    assert changed == {*(f"gnns.2.{part}" for part in parts), "batch_norms.2.weight"}
+    means = [float(fresh.buffers[f"batch_norms.{number}.running_mean"].mean()) for number in range(3)]
+    assert means == [3.0, 3.0, 0.0]
 
 
 def test_a_network_without_statistics_is_itself() -> None:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
-__all__ = ["find_blocks", "prefix_tokens", "top_layers"]
+__all__ = ["find_blocks", "members", "prefix_tokens", "top_layers"]
 
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _WEIGHTED = (nn.Linear, nn.modules.conv._ConvNd, nn.MultiheadAttention)
@@ -43,6 +43,34 @@ def find_blocks(module: nn.Module) -> tuple[str, ...]:
 
 def _innermost(paths: list[str]) -> tuple[str, ...]:
     return tuple(path for path in paths if not any(other.startswith(path + ".") for other in paths))
+
+
+def members(module: nn.Module, path: str) -> tuple[str, ...]:
+    """Paths of the modules that make up a block: itself, and what stands beside its list under the same number.
+
+    Networks such as graph networks keep the parts of their layers in lists side by side (``gnns`` and ``batch_norms``)
+    and go along them together. A ``ModuleList`` of the same parent with as many elements, none of which is or holds a
+    block, belongs to the blocks of the list that was registered last before it.
+
+    Args:
+        module: the network.
+        path: of a block; of any other module it stands alone.
+    """
+    blocks = find_blocks(module)
+    above, _, number = path.rpartition(".")
+    if path not in blocks or not isinstance(module.get_submodule(above), nn.ModuleList):
+        return (path,)
+    outer, _, name = above.rpartition(".")
+    inside = f"{outer}." if outer else ""
+    found, nearest = [path], ""
+    for other, part in module.get_submodule(outer).named_children():
+        if not isinstance(part, nn.ModuleList):
+            continue
+        if any(block.startswith(f"{inside}{other}.") for block in blocks):
+            nearest = other
+        elif nearest == name and len(part) == len(module.get_submodule(above)):  # type: ignore[arg-type]
+            found.append(f"{inside}{other}.{number}")
+    return tuple(found)
 
 
 def top_layers(module: nn.Module, order: Sequence[str], head: str) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from regraft.errors import ModelError, RegraftError
+from regraft.network.blocks import members
 from regraft.network.load import load
 from regraft.network.network import Network
 
@@ -27,8 +28,8 @@ def reinitialised(network: Network, seed: int, parts: Sequence[str] | None = Non
     Args:
         network: stays as it is.
         seed: of the draws.
-        parts: paths of modules, such as the last of ``network.blocks``, with all that is inside them; everything
-            if ``None``.
+        parts: paths of modules, such as the last of ``network.blocks``, with all that is inside them and what makes up
+            a block with them (:func:`regraft.network.blocks.members`); everything if ``None``.
 
     Raises:
         ModelError: a path is none of this network's, or a module holds weights without saying how to draw them and
@@ -39,6 +40,8 @@ def reinitialised(network: Network, seed: int, parts: Sequence[str] | None = Non
     for path in parts or ():
         if path not in held:
             raise ModelError(f"{network.name} has no module {path!r}", do="choose among `network.blocks`")
+    if parts is not None:
+        parts = [member for path in parts for member in members(module, path)]
     bare: dict[str, nn.Module] = {}
     with torch.random.fork_rng(), torch.no_grad():
         torch.manual_seed(seed)

@@ -249,6 +249,51 @@ def test_frozen_patterns_and_layer_decay():
         Grafted(adapted, Tuning(freeze=("nothing.*",)))
 
 
+class Sides(nn.Module):
+    """The layers of :class:`Normed` in two lists side by side, convolutions and their normalisation."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 6, 3, padding=1)
+        self.convs = nn.ModuleList(Deep() for _ in range(2))
+        self.norms = nn.ModuleList(nn.BatchNorm2d(6) for _ in range(2))
+        self.fc = nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for conv, norm in zip(self.convs, self.norms):
+            x = norm(conv(x))
+        return self.fc(x.mean((2, 3)))
+
+
+class Deep(nn.Module):
+    """Two convolutions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Conv2d(6, 6, 3, padding=1), nn.Conv2d(6, 6, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).relu())
+
+
+def sides() -> Network:
+    torch.manual_seed(0)
+    return Network("sides", Sides(), ArrayPreprocess((3, 6, 6)), About("module"))
+
+
+def test_a_normalisation_beside_its_block_is_as_deep_and_as_new_as_the_block():
+    network = sides()
+    assert network.blocks == ("convs.0", "convs.1")
+    found = {name.rpartition(".")[0]: depth for name, depth in depths(network).items()}
+    assert found == {"stem": 0, "convs.0.first": 1, "convs.0.second": 1, "convs.1.first": 2, "convs.1.second": 2,
+                     "norms.0": 1, "norms.1": 2, "fc": 3}  # fmt: skip
+    adapted = start(network, toy_manifest(30))
+    assert Grafted(adapted).scales(0.5)["backbone.norms.0.weight"] == 0.25
+    module = Grafted(adapted, Tuning(norms="frozen", anew=network.blocks[-1:])).train()
+    assert [norm.training for norm in module.backbone.norms] == [False, True]
+
+
 def test_kept_columns_stay_kept(tmp_path):
     manifest = toy_manifest(30)
     adapted = replace(many_taps(normed(), "unit", True, True), classes=manifest.target.classes)
@@ -351,7 +396,9 @@ def test_labels_that_the_head_does_not_have_are_refused():
     other = replace(manifest, target=Target("multiclass", ("x", "y", "z"), manifest.target.values))
     with pytest.raises(DataError, match="the head does not fit the task"):
         finetune(adapted, other, CONFIG)
-    with pytest.raises(DataError, match="the head does not fit the validation rows; expected class 0, .*; got x, y, z"):
+    with pytest.raises(
+        DataError, match=r"the head does not fit the validation rows; expected class 0, .*; got x, y, z"
+    ):
         finetune(adapted, manifest, CONFIG, validation=other)
     x, y = toy_arrays(30)
     fewer = scan((x[y != "class 0"], y[y != "class 0"]))  # whose codes begin at another class

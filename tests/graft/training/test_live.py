@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.features.toy import toy_manifest
-from tests.graft.training.test_finetune import normed
+from tests.graft.training.test_finetune import normed, sides
 
 from regraft.data import scan
 from regraft.features import Taps, plan, sweep
@@ -92,6 +92,17 @@ def test_of_a_partial_backbone_the_new_blocks_move_with_the_head_and_nothing_els
     assert moved == {name for name in network.params if name.startswith("blocks.1.")}
     followed = {name for name, value in network.buffers.items() if not torch.equal(found.buffers[name], value)}
     assert followed == {name for name in network.buffers if name.startswith("blocks.1.")}
+
+
+def test_a_normalisation_beside_its_block_moves_with_it(tmp_path):
+    plain = sides()
+    network = reinitialised(plain, 0, plain.blocks[-1:])
+    found = live(tmp_path, anew=plain.blocks[-1:], network=network).by_tau[3].network
+    new = ("convs.1.", "norms.1.")
+    moved = {name for name, value in network.params.items() if not torch.equal(found.params[name], value)}
+    assert moved == {name for name in network.params if name.startswith(new)}
+    followed = {name for name, value in network.buffers.items() if not torch.equal(found.buffers[name], value)}
+    assert followed == {name for name in network.buffers if name.startswith(new)}
 
 
 def test_every_tau_is_that_of_a_run_of_its_own_and_an_interruption_changes_nothing(tmp_path):

@@ -288,7 +288,8 @@ def test_the_frozen_backbone_is_kept_where_training_does_no_better(tmp_path):
 
 
 def test_a_backbone_that_was_kept_is_not_said_to_have_been_stopped_early(tmp_path):
-    train = replace(QUICK, lrs=(0.5,), or_frozen=True, config=replace(CONFIG, steps=None, epochs=8, loop=Loop(patience=1)))
+    config = replace(CONFIG, steps=None, epochs=8, loop=Loop(patience=1))
+    train = replace(QUICK, config=config, lrs=(0.5,), or_frozen=True)
     head = problem(toy_manifest(60), tmp_path, train=train).solve()
     assert head.choice.frozen
     assert head.choice.reached < 1

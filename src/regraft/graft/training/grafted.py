@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import fnmatch
 from collections.abc import Mapping
 from dataclasses import asdict, replace
 from typing import Any
@@ -20,6 +19,7 @@ from regraft.graft.training.rows import place
 from regraft.graft.view import View
 from regraft.linear import Blocks
 from regraft.network import Network
+from regraft.network.blocks import members
 
 __all__ = ["Grafted"]
 
@@ -68,6 +68,7 @@ class Grafted(nn.Module):
             )
         self.adapted, self.tuning = adapted, tuning or Tuning()
         self.network = copy.deepcopy(adapted.network)
+        self.anew = tuple(part for path in self.tuning.anew for part in members(self.network.module, path))
         _ = self.network.sites  # its trace is made now, before anything trains
         self.backbone = self.network.module
         self.backbone.requires_grad_(True)
@@ -119,7 +120,7 @@ class Grafted(nn.Module):
 
     def _follows(self, path: str, norm: nn.Module) -> bool:
         """Whether a normalisation layer uses the batch's statistics, and its running ones follow."""
-        if any(path.startswith(f"{block}.") for block in self.tuning.anew):
+        if any(path == part or path.startswith(f"{part}.") for part in self.anew):
             return True
         own = list(norm.parameters(recurse=False))
         return self.tuning.norms == "trained" and (not own or any(value.requires_grad for value in own))
@@ -215,13 +216,14 @@ class Grafted(nn.Module):
 def depths(network: Network) -> dict[str, int]:
     """Which block each parameter belongs to: 0 before the first, 1 … n in them, n + 1 after the last."""
     found: dict[str, int] = {}
+    parts = [(part, i + 1) for i, block in enumerate(network.blocks) for part in members(network.module, block)]
     reached = 0
     for name in network.params:
-        inside = next((i for i, block in enumerate(network.blocks) if fnmatch.fnmatchcase(name, f"{block}.*")), None)
+        inside = next((depth for part, depth in parts if name.startswith(f"{part}.")), None)
         if inside is not None:
-            reached = inside + 1
+            reached = inside
         between = len(network.blocks) + 1 if reached == len(network.blocks) else reached
-        found[name] = between if inside is None else inside + 1
+        found[name] = between if inside is None else inside
     return found
 
 

@@ -44,7 +44,7 @@ def live_heads(
     if not stage.augmented:
         rows = replace(rows, augment=Augment())
     module = lay_out(grafted(start, task, Tuning(norms="frozen", anew=anew)))
-    _only(module, anew)
+    _only(module)
     kept = {0: start} if 0 in taus else {}
     longest = max(taus)
     if longest == 0:
@@ -80,11 +80,11 @@ def live_heads(
     return Heads(kept, {tau: scores.get(tau) for tau in kept}, said, curve)
 
 
-def _only(module: Grafted, anew: tuple[str, ...]) -> None:
+def _only(module: Grafted) -> None:
     """Let only the head and what belongs to it be trained."""
     free = set() if module.adapted.own_head is None else set(hidden_parameters(module.network))
     for name, parameter in module.backbone.named_parameters():
-        inside = any(name.startswith(f"{path}.") for path in anew)
+        inside = any(name.startswith(f"{path}.") for path in module.anew)
         parameter.requires_grad_(name in free or inside)
 
 
