@@ -9,15 +9,21 @@ from tests.heads.problems import classes_of, design_of, features, flat
 
 from regraft.errors import SolverError
 from regraft.heads import drawn, solve, solve_best
-from regraft.heads.drawn import Start, begin, contenders, draw, enough_folds
+from regraft.heads.drawn import Start, begin, contenders, draw, enough_folds, near, weaker
 from regraft.heads.l2 import fitters
-from regraft.heads.search import GRID, Trial
+from regraft.heads.search import GRID, WEAKEST, Judge, Trial
 
 NOTHING = torch.empty(0)
 
 
 def trial(form: str, strength: float, score: float, error: float = 0.02) -> Trial:
     return Trial(form, strength, score, error, 1.0, 1.0, NOTHING)
+
+
+def judge(metric: str = "accuracy", folds: int = 5) -> Judge:
+    """Of 100 rows; one fold leaves four fifths of them in every training set."""
+    fold_of = torch.arange(100) % 5 if folds == 5 else torch.where(torch.arange(100) % 5 == 0, 0, -1)
+    return Judge(metric, classes_of(np.arange(100) % 3), fold_of, torch.ones(100, dtype=torch.bool), calibrate=False)
 
 
 @pytest.fixture
@@ -38,7 +44,7 @@ def test_penalties_weaken_as_rows_grow(small):
     """At 1,000 rows of 100 a fit of the same penalised sum has a tenth of λ: two steps of the grid."""
     trials = [trial("ridge", 0.1, 0.8), trial("ridge", 0.01, 0.9), trial("logistic", 1.0, 0.89)]
     ratio = GRID[0] / GRID[1]
-    found = begin(lambda index: trials, 1000, 1.0)
+    found = begin(lambda index: (trials, judge()), 1000)
     grids = found.grids
     assert (found.score, found.margin) == (0.9, 0.02)
     assert list(grids) == ["ridge", "logistic"]
@@ -49,16 +55,16 @@ def test_penalties_weaken_as_rows_grow(small):
 
 def test_a_form_that_is_clearly_worse_is_left_out(small):
     trials = [trial("ridge", 0.1, 0.9), trial("logistic", 0.1, 0.87)]
-    assert list(begin(lambda index: trials, 1000, 1.0).grids) == ["ridge"]
-    assert list(begin(lambda index: trials, 1000, -1.0).grids) == ["logistic"]  # less is better
+    assert list(begin(lambda index: (trials, judge()), 1000).grids) == ["ridge"]
+    assert list(begin(lambda index: (trials, judge("nll")), 1000).grids) == ["logistic"]  # less is better
 
 
 def test_a_draw_that_says_nothing_leaves_the_whole_grid(small):
     def refused(index):
         raise SolverError("roc-auc is undefined on the rows that the folds hold out")
 
-    assert begin(refused, 1000, 1.0) is None
-    assert begin(lambda index: pytest.fail("too few rows for a draw"), 199, 1.0) is None
+    assert begin(refused, 1000) is None
+    assert begin(lambda index: pytest.fail("too few rows for a draw"), 199) is None
 
 
 @pytest.mark.parametrize("form", ["ridge", "logistic"])
@@ -88,13 +94,37 @@ def test_named_strengths_are_all_tried(small):
     assert [c.strength for c in found.candidates] == [1.0, 1e-3]
 
 
+def test_the_error_of_one_fold_is_that_of_its_rows():
+    """Of 20 rows, 15 of them right: √(p (1 − p) / n) is 0.097. With several folds it is the spread over them."""
+    one, several = judge(folds=1), judge()
+    logits = torch.nn.functional.one_hot(torch.arange(100) % 3, 3).double()
+    logits[torch.arange(100) % 20 == 0] = torch.tensor([0.0, 0.0, 9.0], dtype=torch.float64)
+    (trial_of_one,) = one.trials("ridge", [0.1], logits[None], [None])
+    wrong = 1 - trial_of_one.score
+    assert 0 < wrong < 0.3
+    assert np.isnan(trial_of_one.standard_error)
+    assert one.error(trial_of_one) == pytest.approx(np.sqrt(wrong * (1 - wrong) / 20), rel=0.2)
+    (trial_of_several,) = several.trials("ridge", [0.1], logits[None], [None])
+    assert several.error(trial_of_several) == trial_of_several.standard_error > 0
+    found = near([trial_of_one, trial("logistic", 0.1, trial_of_one.score - 0.01)], one, 100, 1000)
+    assert list(found.grids) == ["ridge", "logistic"]  # a hundredth is no difference on 20 rows
+    assert (found.margin, found.scored) == (one.error(trial_of_one), 20)
+    assert near([trial_of_several], several, 100, 1000).scored == 100
+
+
+def test_no_penalty_is_weaker_than_the_weakest():
+    ratio = GRID[0] / GRID[1]
+    assert weaker(1e-2, 2) == pytest.approx([1e-2, 1e-2 / ratio, 1e-2 / ratio**2])
+    assert weaker(WEAKEST, 3) == [WEAKEST]
+
+
 def start(score: float, margin: float = 0.02) -> Start:
-    return Start({"ridge": [0.1]}, score, margin)
+    return Start({"ridge": [0.1]}, score, margin, 100)
 
 
 def test_a_clear_gain_is_a_quarter_of_the_standard_error_of_the_rows_that_score():
     """Of 3,000 rows a share near a half has 0.0091; of 12,000 half of that."""
-    found = Start({}, 0.5, np.sqrt(0.25 / 3000), drawn=3000)
+    found = Start({}, 0.5, np.sqrt(0.25 / 3000), 3000)
     assert found.clear(12_000) == pytest.approx(np.sqrt(0.25 / 12_000) / 4)
 
 

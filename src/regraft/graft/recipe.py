@@ -98,8 +98,7 @@ class Recipe:
         """Refuse a choice of the tuned network's features that one fold of held-out rows cannot make, or that its final
         weights could not repeat."""
         self._check_strengths(solve)
-        other = (select.solver, select.score, select.by) != ("fast", "relevance", "feature")
-        if other or solve.penalty != "l2" or select.one_standard_error:
+        if not select.by_own_relevance or solve.penalty != "l2" or select.one_standard_error:
             raise RecipeError(
                 f"recipe {self.name!r}: features are chosen after a training by the fast search alone, on one fold",
                 expected="Select() with fractions and strengths at most, and Solve(penalty='l2')",

@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.search import GRID, Trial, choose
+from regraft.heads.search import GRID, WEAKEST, Judge, Trial, choose
 
-__all__ = ["DRAWN", "ENOUGH", "Start", "begin", "contenders", "draw", "enough_folds", "near"]
+__all__ = ["DRAWN", "ENOUGH", "Start", "begin", "contenders", "draw", "enough_folds", "near", "weaker"]
 
 #: Rows of the draw: its Gram's eigendecomposition takes seconds.
 DRAWN = 3000
@@ -29,17 +29,17 @@ class Start:
         grids: strengths by form.
         score: the best of the draw.
         margin: its standard error.
-        drawn: the rows that it is of.
+        scored: the rows that it is of.
     """
 
     grids: Mapping[str, Sequence[float]]
     score: float
     margin: float
-    drawn: int = DRAWN
+    scored: int
 
     def error(self, scored: int) -> float:
         """The standard error that a score of so many rows has."""
-        return self.margin * math.sqrt(self.drawn / scored)
+        return self.margin * math.sqrt(self.scored / scored)
 
     def clear(self, scored: int) -> float:
         """A quarter of it: gains below are not worth a dearer fit."""
@@ -51,42 +51,47 @@ def draw(rows: int) -> Tensor:
     return torch.randperm(rows, generator=torch.Generator().manual_seed(0))[:DRAWN].sort().values
 
 
-def begin(search: Callable[[Tensor], Sequence[Trial]], rows: int, sign: float) -> Start | None:
+def begin(search: Callable[[Tensor], tuple[Sequence[Trial], Judge]], rows: int) -> Start | None:
     """Where a search on a draw says to begin on all rows; ``None`` where it says nothing: few rows in all, or too few
     labels among those drawn.
 
     Args:
-        search: every strength of every form on the given rows.
+        search: every strength of every form on the given rows, and what judged them.
         rows: N.
-        sign: 1 where more is better, else −1.
     """
     if rows < 2 * DRAWN:
         return None
     try:
-        return near(search(draw(rows)), DRAWN, rows, sign)
+        return near(*search(draw(rows)), DRAWN, rows)
     except SolverError:
         return None
 
 
-def near(trials: Sequence[Trial], drawn: int, rows: int, sign: float) -> Start:
+def near(trials: Sequence[Trial], judge: Judge, drawn: int, rows: int) -> Start:
     """The strengths to begin with, by form: from the draw's best to a penalty weaker by as many times as there are more
     rows, for the data term is a mean. A form is left out that scores more than a standard error below the best one.
 
     Args:
         trials: every strength of every form on the drawn rows.
-        drawn: how many these are.
+        judge: of these.
+        drawn: how many rows are drawn.
         rows: N.
-        sign: 1 where more is better, else −1.
     """
-    best = choose(trials, sign)
-    margin = 0.0 if math.isnan(best.standard_error) else best.standard_error
+    sign, best = judge.sign, choose(trials, judge.sign)
+    margin = judge.error(best)
     steps = max(1, math.ceil(math.log(rows / drawn) / math.log(RATIO)))
     grids = {}
     for form in dict.fromkeys(trial.form for trial in trials):
         own = choose([trial for trial in trials if trial.form == form], sign)
         if sign * own.score >= sign * best.score - margin:
-            grids[form] = [own.strength / RATIO**k for k in range(steps + 1)]
-    return Start(grids, best.score, margin, drawn)
+            grids[form] = weaker(own.strength, steps)
+    return Start(grids, best.score, margin, len(judge.kept))
+
+
+def weaker(strength: float, steps: int) -> list[float]:
+    """A penalty and as many weaker ones, a step of the grid apart, none below the weakest that is ever tried."""
+    below = (strength / RATIO**k for k in range(1, steps + 1))
+    return [strength, *(value for value in below if value >= WEAKEST)]
 
 
 def contenders(starts: Mapping[str, Start | None], sign: float) -> list[str]:

@@ -26,6 +26,7 @@ STRONGEST, WEAKEST = 1e4, 1e-9
 STEPS = 3
 _MOST = 9  # strengths past an edge
 _TIE = 1e-12
+_RESAMPLES = 200
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,6 +107,16 @@ class Judge:
             )
         return out
 
+    def error(self, trial: Trial) -> float:
+        """The standard error of a trial's score: over folds; of one fold over resamples of its rows."""
+        if not math.isnan(trial.standard_error):
+            return trial.standard_error
+        rows = len(self.kept)
+        weights = np.random.default_rng(0).multinomial(rows, np.full(rows, 1 / rows), _RESAMPLES).astype(float)
+        predicted = link(self.response.link, trial.out_of_fold[self.kept] / trial.temperature).numpy()
+        values = resampled(self.metric, self.response, predicted, weights)
+        return float(np.nanstd(values, ddof=1)) if (~np.isnan(values)).sum() > 1 else math.inf
+
     def _scores(self, predicted: np.ndarray) -> np.ndarray:
         """Of each fold where the metric is defined, which depends on the labels alone; where none is, of all rows."""
         values = resampled(self.metric, self.response, predicted, self.tables)
@@ -160,7 +171,7 @@ def explore(
     if strengths is not None:
         return run(sorted(strengths, reverse=True))
     grid = list(default)
-    ratio = grid[0] / grid[1]
+    ratio = grid[0] / grid[1] if len(grid) > 1 else GRID[0] / GRID[1]
     trials = run(grid)
     for _ in range(_MOST // steps):
         best = choose(trials, sign).strength

@@ -180,7 +180,7 @@ class _Cut:
         if not (isinstance(design, FeatureDesign) and streams(design.n_rows, design.width)):
             return None
 
-        def drawn(index: Tensor) -> list[Trial]:
+        def drawn(index: Tensor) -> tuple[list[Trial], Judge]:
             held = {name: Taken(matrix, index) for name, matrix in design.matrices.items()}
             few = replace(
                 self,
@@ -190,9 +190,10 @@ class _Cut:
                 weights=self.weights[index],
             )
             fit = fitter(FeatureDesign(held, design.n_outputs), few.response, few.weights, few.folds)
-            return validate(fit, few.judge(few.folds, False), self.forms)
+            judge = few.judge(few.folds, False)
+            return validate(fit, judge, self.forms), judge
 
-        return begin(drawn, len(self.response), self.sign)
+        return begin(drawn, len(self.response))
 
     def scores(self, index: Tensor) -> bool:
         """Whether the metric is defined on some rows: that hangs on no prediction."""

@@ -10,9 +10,11 @@ import torch
 
 from regraft.data import Target
 from regraft.errors import SolverError
+from regraft.graft import problem as problems
 from regraft.graft.frozen import ranking
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.problem import Task
+from regraft.graft.protocol import evaluate
 from regraft.graft.stages.features import Select, Solve
 from regraft.linear import Dense
 
@@ -84,9 +86,10 @@ def test_a_choice_repeated_on_other_rows_finds_their_features_and_no_other_penal
     assert again.solution.readout.strength == head.solution.readout.strength
 
 
-def test_the_chosen_features_are_the_first_of_their_ranks():
+@pytest.mark.parametrize("metric", ["accuracy", "nll", "brier"])
+def test_the_chosen_features_are_the_first_of_their_ranks(metric):
     """The curve begins with the chosen cell's own score. Settled on other rows, it has folds of its own."""
-    one = problem(select=Select(fractions=(0.1,), extend=False))
+    one = problem(select=Select(fractions=(0.1,), extend=False), metric=metric)
     head = one.solve()
     found = head.ranks(one)
     cell = next(cell for cell in head.selection.table if cell.chosen)
@@ -95,8 +98,27 @@ def test_the_chosen_features_are_the_first_of_their_ranks():
     assert found["ranks"][0]["standard_error"] == pytest.approx(cell.standard_error, abs=1e-9)
     assert found["ranks"][-1]["offset"] == sum(len(s) for s in head.selection.scores.values()) - cell.kept
     part = one.take(np.arange(60)).solve()
-    settled = replace(one, settled_on=part)
-    assert settled.solve().ranks(settled)["rows"] == ROWS
+    assert replace(one, settled_on=part).solve().ranks(one)["rows"] == ROWS
+
+
+def test_of_many_rows_what_the_fifth_chose_is_shown_for_all_of_them(monkeypatch):
+    """As a run asks for it: of the problem that was given, which knows nothing of what was settled inside."""
+    monkeypatch.setattr(problems, "MANY", ROWS)
+    one = problem(select=Select(fractions=(0.1,), extend=False))
+    for named in (np.array([], dtype=int), np.arange(70, 90)):
+        head = evaluate(one, named, None).head
+        assert len(head.fold_ids) < ROWS
+        assert head.ranks(one)["rows"] == ROWS
+
+
+@pytest.mark.parametrize("stage", [{"score": "variance"}, {"score": "random"}, {"by": "layer"}])
+def test_features_that_were_ranked_in_another_way_are_chosen_anew(monkeypatch, stage):
+    """Only the fast solver's own relevance is repeated on all rows of many; else all rows choose."""
+    monkeypatch.setattr(problems, "MANY", ROWS)
+    one = problem(select=Select(fractions=(0.1,), extend=False, **stage))
+    kept = [head.view.columns for head in (evaluate(one, np.array([], dtype=int), None).head, one.solve())]
+    settled, anew = ({name: columns.tolist() for name, columns in found.items()} for found in kept)
+    assert settled == anew
 
 
 def test_no_ranks_of_most_features_nor_of_other_scores():

@@ -576,6 +576,7 @@ def test_many_rows_are_worth_more_features_than_the_drawn_ones_show(monkeypatch)
     found = select({"512": design_of(x, 3)}, classes_of(codes), **arguments)
     assert (lean.fraction, found.fraction) == (0.01, 0.5)
     assert [cell.fraction for cell in found.table if cell.chosen] == [0.5]
+    assert [cell.fraction for cell in found.table if cell.lean] == [0.5]  # all rows have told the draw's cell from it
     monkeypatch.setattr(all_rows, "HELD_BYTES", 4 * 2000 * 3 * 199)  # half of the features does not fit
     assert select({"512": design_of(x, 3)}, classes_of(codes), **arguments).fraction < 0.5
     fresh, truth = crowd(0.08, 2000, seed=1)
@@ -599,6 +600,34 @@ def test_other_scalings_are_tried_on_all_rows_too(monkeypatch):
         found = select({first: designs[first]}, classes_of(codes), more={first: {other: designs[other]}}, **arguments)
         assert found.size == "b"
         assert found.solution.held_out()[0].tolist() == list(range(300))
+
+
+def test_other_scalings_are_tried_where_the_features_fit_into_memory(monkeypatch):
+    x, codes = planted(n=300, noise=2.0)
+    designs, tried = {"a": design_of(x, 3), "b": design_of(2 * x, 3)}, []
+    validated = all_rows._Rows.validated
+    monkeypatch.setattr(
+        all_rows._Rows, "validated", lambda self, cell, start: tried.append(cell.size) or validated(self, cell, start)
+    )
+    monkeypatch.setattr(head2toe, "GRAM_ROWS", 150)
+    monkeypatch.setattr(head2toe, "_compare", lambda cells, _, __, grid: cells.judged("a", grid))
+    arguments = {"folds": np.arange(300) % 3, "metric": "accuracy", "fractions": (0.01,), "strengths": (1e-2,)}
+    for room, expected in ((2**32, {"a", "b"}), (1, {"a"})):
+        tried.clear()
+        monkeypatch.setattr(all_rows, "HELD_BYTES", room)
+        select({"a": designs["a"]}, classes_of(codes), more={"a": {"b": designs["b"]}}, **arguments)
+        assert set(tried) == expected
+
+
+def test_a_fold_that_the_draw_missed_is_in_every_training_set(monkeypatch):
+    monkeypatch.setattr(head2toe, "GRAM_ROWS", 60)
+    x, codes = planted(n=600)
+    folds = 1 + np.arange(600) % 2
+    missed = np.setdiff1d(np.arange(600), head2toe._draw(classes_of(codes), 60, 0).numpy())[:3]
+    folds[missed] = 0
+    arguments = {"folds": folds, "metric": "accuracy", "fractions": (0.01,), "strengths": (1e-2,)}
+    found = select({"512": design_of(x, 3)}, classes_of(codes), scorer=Favourites(7, 120, 300, 301), **arguments)
+    assert sorted(set(range(600)) - set(found.solution.held_out()[0].tolist())) == missed.tolist()
 
 
 def test_drawn_rows_hold_every_class_in_proportion():

@@ -14,7 +14,7 @@ from regraft.features import Plan
 from regraft.graft.adapted import Adapted
 from regraft.graft.frozen.choosing import choose_features
 from regraft.graft.frozen.layers import layer_shares
-from regraft.graft.frozen.ranking import rank_figure, ranks_mean_something
+from regraft.graft.frozen.ranking import rank_figure
 from regraft.graft.frozen.selected import selection_figure
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.features import Select, Solve
@@ -100,9 +100,10 @@ class FeatureHead(Head):
         """:func:`regraft.graft.frozen.ranking.rank_figure` on at most 1,000 of the rows; none of a tuned network's
         features, which have seen the rows that would judge them: one fold alone was held out of the first training."""
         selection, stage = self.selection, problem.select
-        if selection is None or stage is None or not ranks_mean_something(stage):
+        if selection is None or stage is None or not stage.by_own_relevance:
             return None
-        fold_ids = problem.task.fold_ids() if problem.settled_on is not None else self.fold_ids
+        # a head that took over what a part of the rows chose knows the folds of that part alone
+        fold_ids = self.fold_ids if len(self.fold_ids) == len(problem) else problem.task.fold_ids()
         if len(np.unique(fold_ids[fold_ids >= 0])) < 2:
             return None
         rows = np.unique(np.linspace(0, len(problem) - 1, min(len(problem), _SHOWN_ROWS)).round().astype(int))
@@ -146,8 +147,10 @@ class FeatureProblem(Problem):
         return False
 
     def settled(self, head: FeatureHead) -> FeatureProblem:
-        """Of many rows the problem with the choices of a head on part of them; else itself: a choice costs little."""
-        return replace(self, settled_on=head) if self.task.many and self.stage.penalty == "l2" else self
+        """Of many rows the problem with the choices of a head on part of them; else itself: a choice costs little, and
+        features that were ranked in another way than :meth:`repeated` ranks them are chosen anew."""
+        repeats = self.stage.penalty == "l2" and (self.select is None or self.select.by_own_relevance)
+        return replace(self, settled_on=head) if self.task.many and repeats else self
 
     def design(self, view: View) -> FeatureDesign:
         """The features as a design matrix under one view."""
@@ -220,8 +223,9 @@ class FeatureProblem(Problem):
 
     def repeated(self, head: FeatureHead) -> FeatureHead:
         """What was chosen elsewhere, on these rows: scaling, form, penalty and temperature of the head, and where
-        features were chosen their size, fraction and the penalty of their scores; which features these are is found
-        anew. What was tried, and what was predicted of the rows that chose, stay those of the head given.
+        features were chosen (by :attr:`Select.by_own_relevance`) their size, fraction and the penalty of their scores;
+        which features these are is found anew. What was tried, and what was predicted of the rows that chose, stay
+        those of the head given.
         """
         view, chosen, readout = head.view, head.selection, head.solution.readout
         if chosen is not None:

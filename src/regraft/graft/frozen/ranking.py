@@ -9,16 +9,10 @@ import numpy as np
 
 from regraft.errors import SolverError
 from regraft.graft.problem import Task
-from regraft.graft.stages.features import Select
 from regraft.heads import Selection, rank_curve
 from regraft.linear import FeatureDesign
 
-__all__ = ["rank_figure", "ranks_mean_something"]
-
-
-def ranks_mean_something(stage: Select) -> bool:
-    """Whether the search's own scores ranked feature by feature, which the curve does anew without each fold."""
-    return (stage.solver, stage.score, stage.by) == ("fast", "relevance", "feature")
+__all__ = ["rank_figure"]
 
 
 def rank_figure(selection: Selection, design: FeatureDesign, task: Task, fold_ids: np.ndarray) -> dict[str, Any] | None:

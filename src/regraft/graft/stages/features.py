@@ -128,8 +128,13 @@ class Select:
     @property
     def weaker(self) -> tuple[float, ...]:
         """The penalties that are tried where the weakest of the default ones wins."""
-        ridge = (self.strengths, self.solver, self.score, self.by) == (None, "fast", "relevance", "feature")
+        ridge = self.by_own_relevance and self.strengths is None
         return WEAKER if self.extend and ridge and not self.one_standard_error else ()
+
+    @property
+    def by_own_relevance(self) -> bool:
+        """Whether the fast solver's relevance ranks single features, which :func:`regraft.heads.relevance` repeats."""
+        return (self.solver, self.score, self.by) == ("fast", "relevance", "feature")
 
     @property
     def grid(self) -> tuple[float, ...]:

@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from regraft.heads.drawn import Start, near
+from regraft.heads.drawn import Start, near, weaker
 from regraft.heads.held import HELD_BYTES
-from regraft.heads.search import choose
+from regraft.heads.search import Judge, choose
 from regraft.heads.selection.heads import Heads, Validated
 from regraft.heads.selection.kept import Cell
 from regraft.heads.selection.relevance import FoldTask, fold_tasks, row_scores
@@ -19,7 +19,7 @@ from regraft.heads.solve import validate_near
 __all__ = ["again"]
 
 
-def again(heads: Heads, drawn: Validated, kin: Sequence[str] = (), *, widen: bool = True) -> Validated:
+def again(heads: Heads, drawn: Validated, judge: Judge, kin: Sequence[str] = (), *, widen: bool = True) -> Validated:
     """The cell that a draw has chosen, or a neighbour that is better on all rows by more than a standard error.
 
     More rows are worth more features, and other scalings of them. From the draw's cell on, each fraction above is
@@ -31,12 +31,13 @@ def again(heads: Heads, drawn: Validated, kin: Sequence[str] = (), *, widen: boo
     Args:
         heads: of all rows.
         drawn: validated on the draw.
+        judge: of the rows of the draw that its folds held out.
         kin: keys of the same features scaled otherwise.
         widen: whether neighbours are tried at all.
     """
     few = heads.fewer()
     rows = _Rows(few, fold_tasks(few.response, few.folds, few.class_weight), {})
-    start = near(drawn.trials, len(heads.cells.response), len(heads.response), heads.judge.sign)
+    start = near(drawn.trials, judge, len(heads.cells.response), len(heads.response))
     best = rows.validated(drawn.cell, start)
     if not widen:
         return best
@@ -44,7 +45,7 @@ def again(heads: Heads, drawn: Validated, kin: Sequence[str] = (), *, widen: boo
     most = HELD_BYTES // (torch.float32.itemsize * len(heads.response) * len(rows.tasks))
     best = rows.climbed(best, start, heads.cells.above(best.cell, heads.grid, most))
     for key in kin:
-        if key == drawn.cell.size:
+        if key == drawn.cell.size or best.cell.kept > most:
             continue
         other = rows.climbed(best, start, heads.cells.at(key, best.cell, heads.grid))
         if other is not best:
@@ -69,9 +70,9 @@ class _Rows:
 
     def climbed(self, best: Validated, start: Start, cells: Iterator[Cell]) -> Validated:
         """The cells in turn, as long as each is better than the last by more than a standard error."""
-        judge, rows = self.heads.judge, len(self.heads.response)
+        judge = self.heads.judge
         for cell in cells:
-            now = self.validated(cell, replace(start, grids=near(best.trials, rows, rows, judge.sign).grids))
+            now = self.validated(cell, replace(start, grids={best.chosen.form: weaker(best.chosen.strength, 1)}))
             if judge.sign * (now.chosen.score - best.chosen.score) <= start.error(len(judge.kept)):
                 break
             best = now

@@ -123,7 +123,10 @@ def select(
     judged = heads if few is None else heads.on_the_draw().fewer()
     best = judged.validated(lean) if one_standard_error else _weakened(judged)
     if few is not None:
-        best = again(heads, best, _kin(best.cell.size, later), widen=not one_standard_error)
+        drawn = best
+        best = again(heads, drawn, judged.judge, _kin(drawn.cell.size, later), widen=not one_standard_error)
+        # what was about as good on the draw, all rows have told from the best
+        lean = lean if best.cell is drawn.cell else best.cell
     return heads.selection(best, lean)
 
 

@@ -56,9 +56,11 @@ class Heads:
         return replace(self, response=response, folds=self.cells.folds, judge=judge)
 
     def fewer(self) -> Heads:
-        """The same where no more folds are held out than have rows enough (:mod:`regraft.heads.drawn`)."""
+        """The same where no more folds are held out than have rows enough (:mod:`regraft.heads.drawn`). A fold of which
+        the draw has no row, and so no scores without it, is in every training set."""
         metric, response, counted = self.judge.metric, self.response, self.response.present
-        folds = enough_folds(self.folds, lambda some: defined(metric, response.take(some[counted[some]])))
+        seen = torch.where(torch.isin(self.folds, self.cells.folds), self.folds, -1)
+        folds = enough_folds(seen, lambda some: defined(metric, response.take(some[counted[some]])))
         return replace(self, folds=folds, judge=Judge(metric, response, folds, counted, calibrate=True))
 
     def validated(self, cell: Cell) -> Validated:

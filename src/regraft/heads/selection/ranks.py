@@ -11,6 +11,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.l2.dual import dual_ridge, gram_scale
+from regraft.heads.metrics import PROPER
 from regraft.heads.products import one_blas_thread, one_torch_thread
 from regraft.heads.response import Response
 from regraft.heads.search import Judge, Trial
@@ -103,7 +104,7 @@ def rank_curve(
     if not starts:
         raise SolverError(f"{count} of {design.width} features", expected="at least 1 and at most half of them")
     fold_of, panel = check_folds(folds, len(response)), Panel(design)
-    judge = Judge(metric, response, fold_of, response.present, calibrate=False)
+    judge = Judge(metric, response, fold_of, response.present, calibrate=metric in PROPER)
     tasks = fold_tasks(response, fold_of, class_weight)
     scores = [_named(panel, found) for found in panel_scores(panel, tasks, [strength])[:, 0]]
     drawn = torch.rand(design.width, generator=torch.Generator().manual_seed(seed))

@@ -3,7 +3,10 @@
 A ridge head's coefficients are W = Xᵀ A with A = S (Y − f(X)) / (λ Σs): the residuals of its own predictions. The
 head that predicts is fitted to m columns, every s-th of each layer standing for its neighbours, by its m × m normal
 equations; its residuals score *every* column in one more pass. A penalty λ (in units of the mean squared norm) leaves
-at most 1/λ effective directions, so a few thousand columns are enough; with m = d the scores are exact.
+at most 1/λ effective directions, so a few thousand columns are enough for λ of 1e-3 and more, and with m = d the scores
+are exact. Far weaker penalties see directions that the sample does not have: on 8,000 synthetic features, 410 of them
+sampled, nine tenths of the best tenth were found at λ m = 0.4, seven tenths at 0.04, and half of them at 0.004, where
+heads on them did not predict measurably worse.
 """
 
 from __future__ import annotations
