@@ -20,6 +20,7 @@ from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.training import Reinitialise, Train
 from regraft.graft.team import Team
 from regraft.network import ImagePreprocess, Network, load, reinitialised
+from regraft.network.norms import lone_norms
 from regraft.record import Ledger
 
 __all__ = ["Prepared", "Progress", "prepare", "swept", "training_stage"]
@@ -201,6 +202,16 @@ def _check_training(network: Network, train: Train) -> None:
             got=f"--freeze {' '.join(train.tuning.freeze)}",
             do="freeze less, or use probe or all-layers, which train nothing of a backbone",
         )
+    train.config.optimiser.check_blocks(network.name, network.blocks)
+    if train.config.batch_size == 1 and train.tuning.norms == "trained":
+        example = network.example(1)
+        for path in sorted(lone_norms(network.module, example, network.forward)):
+            own = [f"{path}.{name}" for name, _ in network.module.get_submodule(path).named_parameters(recurse=False)]
+            if not own or not frozen.issuperset(own):
+                raise RecipeError(
+                    "a batch of one row is too small for BatchNorm by its own statistics", got=f"{path} in training",
+                    do="raise --train-batch, or freeze the statistics with --batchnorm frozen",
+                )  # fmt: skip
     if train.augment != Augment() and not isinstance(network.preprocess, ImagePreprocess):
         raise RecipeError(
             "only images can be augmented", got=f"{network.preprocess.modality} inputs", do="leave --augment out"

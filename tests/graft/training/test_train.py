@@ -207,6 +207,37 @@ def test_a_part_of_one_row_is_refused_where_its_statistics_would_normalise_it() 
     assert train(frozen, toy_rows(), config).status == "completed"
 
 
+def test_a_batch_of_one_row_is_refused_where_it_is_one_value_of_a_channel() -> None:
+    def module(norm: nn.Module) -> nn.Module:
+        return nn.Sequential(nn.Flatten(), nn.Linear(36, 6), norm, nn.Linear(6, 3))
+
+    ones = TrainConfig(steps=2, batch_size=1)
+    before = module(nn.BatchNorm1d(6))
+    weights = tensor_digest(before.state_dict())
+    with pytest.raises(RecipeError, match=r"a batch is too small for BatchNorm.*at least 2 rows a batch; got 1"):
+        train(before, toy_rows(), ones)
+    assert tensor_digest(before.state_dict()) == weights
+    for fine in (toy_module(), module(nn.LayerNorm(6))):  # a map has many values, other statistics are of one row
+        assert train(fine, toy_rows(), ones).status == "completed"
+    pooled = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.BatchNorm2d(1), nn.Flatten(), nn.Linear(1, 3))
+    with pytest.raises(RecipeError, match="too small for BatchNorm"):
+        train(pooled, toy_rows(), ones)
+    pairs = TrainConfig(epochs=2, batch_size=2, optimiser=Optimiser(lr=0.01))
+    outcome = train(module(nn.BatchNorm1d(6)), toy_rows(9), pairs)  # two, two, two and three
+    assert (outcome.status, outcome.steps) == ("completed", 8)
+
+
+def test_no_batch_of_one_row_is_left_over() -> None:
+    for size in range(1, 9):
+        for rows in range(2, 60):
+            config = TrainConfig(epochs=1, batch_size=size)
+            found = [len(batch) for batch in order(rows, 0, 0, config.batches(rows))]
+            assert sum(found) == rows
+            assert max(found) - min(found) <= 1
+            assert max(found) <= max(size, 3 if size == 2 and rows % 2 else 0)
+            assert min(found) >= min(size, 2)
+
+
 def test_schedules_have_their_closed_forms() -> None:
     cosine = Schedule("cosine", warmup=4)
     assert [cosine.scale(t, 24) for t in range(4)] == pytest.approx([0.2, 0.4, 0.6, 0.8])

@@ -17,7 +17,7 @@ from regraft.data import Target, scan
 from regraft.errors import ModelError, RecipeError
 from regraft.graft import Features, Probe, Recipe, Reinitialise, Solve, load_artifact
 from regraft.graft.problem import Task
-from regraft.graft.stages.config import Loop, Schedule, Tuning
+from regraft.graft.stages.config import Loop, Optimiser, Schedule, Tuning
 from regraft.graft.training.choice import lost
 from regraft.graft.training.finetune import finetune, grafted, start, step_flops
 from regraft.graft.training.grafted import Grafted
@@ -27,6 +27,7 @@ from regraft.graft.training.problem import planned
 from regraft.graft.training.refit import Refit
 from regraft.graft.training.trial import Trial
 from regraft.heads import Response, score
+from regraft.network import About, ArrayPreprocess, Network
 
 MLP = Probe(1, hidden=5)
 
@@ -323,9 +324,34 @@ def test_what_the_backbone_cannot_do_is_refused_before_the_pass(tmp_path):
     ):
         with pytest.raises(error, match=words):
             regraft.adapt(manifest, normed(), method=quick("finetune").altered(**settings), cache=tmp_path)
+    decay = quick("lp-ft").altered(optimiser=Optimiser(layer_decay=0.5))
+    with pytest.raises(RecipeError, match=r"wide has no blocks whose learning rates could differ.*got 0\.5"):
+        regraft.adapt(manifest, wide(), method=decay, cache=tmp_path)
+    with pytest.raises(RecipeError, match="wide has no blocks"):
+        finetune(start(wide(), manifest), manifest, decay.train.config)
+    assert regraft.graft.prepare(manifest, normed(), method=decay)
     assert not list(tmp_path.glob("*"))
     everything = Recipe("anew", "", (Reinitialise(2), LAST, Probe(0), QUICK))
     assert regraft.graft.prepare(manifest, normed(), method=everything).origin is not None
+
+
+def test_batches_of_one_row_are_refused_before_the_pass(tmp_path):
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
+    network = Network("table", module, ArrayPreprocess((6,)), About("module"))
+    x = np.random.default_rng(0).normal(size=(41, 6)).astype(np.float32)
+    call = {"method": quick("lp-ft").altered(lr=0.01, steps=10), "cache": tmp_path, "instruments": "none"}
+    with pytest.raises(RecipeError, match=r"one row is too small for BatchNorm.*--train-batch.*--batchnorm frozen"):
+        regraft.adapt((x, np.arange(41) % 3), network, train_batch=1, **call)
+    assert not list(tmp_path.glob("*"))
+    for settings in (
+        {"train_batch": 1, "batchnorm": "frozen"},
+        {"train_batch": 1, "freeze": "1.*"},
+        {"train_batch": 2},
+    ):
+        assert regraft.adapt((x, np.arange(41) % 3), network, **settings, **call).score.rows > 0
+    plan = regraft.graft.prepare(toy_manifest(30), wide(), method=quick("lp-ft").altered(train_batch=1))
+    assert plan.recipe.train.config.batch_size == 1  # its maps have many values of a channel
 
 
 def test_what_would_do_nothing_is_refused(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -33,6 +34,18 @@ class Optimiser:
     kind: Literal["sgd", "adamw"] = "sgd"
     clip: float | None = None
     layer_decay: float = 1.0
+
+    def check_blocks(self, name: str, blocks: Sequence[str]) -> None:
+        """Refuse rates by blocks for a network that has none.
+
+        Raises:
+            RecipeError: ``layer_decay`` would do nothing.
+        """
+        if self.layer_decay != 1 and not blocks:
+            raise RecipeError(
+                f"{name} has no blocks whose learning rates could differ",
+                expected="layer_decay=1", got=f"{self.layer_decay:g}", do="leave layer_decay out",
+            )  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -128,8 +141,13 @@ class TrainConfig:
                 raise RecipeError(f"{name} is out of range", expected=expected, got=repr(value))
 
     def batches(self, rows: int) -> int:
-        """Steps in one epoch over ``rows`` rows; batches differ by at most one row in size."""
-        return -(-rows // self.batch_size)
+        """Steps in one epoch over ``rows`` rows; batches differ by at most one row in size.
+
+        None is left with one row, which has no statistics to be normalised by, unless all are of one: of batches of
+        two, an odd number of rows makes one of three.
+        """
+        count = -(-rows // self.batch_size)
+        return max(1, rows // 2) if self.batch_size > 1 and rows // count == 1 else count
 
     def total(self, rows: int) -> int:
         """Steps in the whole run."""

@@ -179,6 +179,7 @@ def training(
     module: Grafted, rows: Rows, config: TrainConfig, objective: Objective, held: Rows | None, folder: Path | None
 ) -> Training:
     """A run on the device of the module's network, with the learning rates of its blocks."""
+    config.optimiser.check_blocks(module.network.name, module.network.blocks)
     scales = module.scales(config.optimiser.layer_decay)
     return Training(module, rows, config, objective, held, folder, scales, str(module.network.device))
 

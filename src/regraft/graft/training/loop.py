@@ -36,6 +36,7 @@ from regraft.graft.training.randomness import Randomness
 from regraft.graft.training.rows import ImageRows, Rows, order, parts, place
 from regraft.graft.training.watch import Watch
 from regraft.linear import all_finite
+from regraft.network.norms import lone_norms
 
 __all__ = [
     "Augment",
@@ -289,18 +290,21 @@ class Training:
         return [value for part in self.module.modules() if part.training for value in part.buffers(recurse=False)]
 
     def _check_parts(self) -> None:
-        """Refuse parts of one row where their statistics normalise them."""
+        """Refuse parts of one row where their statistics normalise them, and batches of one row where torch would."""
         count, smallest = self.config.loop.accumulate * self.team.size, len(self.rows) // self.per_epoch
-        if count == 1 or smallest // count >= 2:
+        if smallest // count >= 2:
             return
         was = self.module.training
-        norms = [part for part in self.module.train().modules() if isinstance(part, _BatchNorm)]
-        normed = any(part.training for part in norms)  # some modules keep theirs frozen
+        parts = self.module.train().named_modules()
+        norms = {path for path, part in parts if isinstance(part, _BatchNorm) and part.training}  # some keep theirs
         self.module.train(was)
-        if normed:
+        if count == 1 and norms:
+            norms &= lone_norms(self.module, place(self.rows.inputs(torch.arange(1)), self.device), self.module)
+        if norms:
+            what, parted = ("batch", "") if count == 1 else ("part of a batch", f" for {count} parts")
             raise RecipeError(
-                "a part of a batch is too small for BatchNorm by its own statistics",
-                expected=f"at least {2 * count} rows a batch for {count} parts", got=f"{smallest}",
+                f"a {what} is too small for BatchNorm by its own statistics",
+                expected=f"at least {2 * count} rows a batch{parted}", got=f"{smallest}",
                 do="raise the batch size, take fewer processes, or freeze the statistics with --batchnorm frozen",
             )  # fmt: skip
 

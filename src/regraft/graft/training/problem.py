@@ -45,7 +45,7 @@ from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.live import live_heads
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
-from regraft.graft.training.probing import Heads, probing_heads, starting_head
+from regraft.graft.training.probing import Heads, probing_config, probing_heads, starting_head
 from regraft.graft.training.refit import Refit
 from regraft.graft.training.search import search, searched_steps
 from regraft.graft.training.seen import probing_figure
@@ -76,7 +76,7 @@ def planned(probe: Probe | None, train: Train, rows: int, *, twice: bool) -> int
     steps = searched_steps(len(train.lrs), taus, whole, widen=train.widen) + (1 + finals) * whole
     if probe is None or not (probe.augmented or train.tuning.anew):
         return steps
-    return steps + (1 + finals) * max(probe.candidates) * -(-rows // probe.batch_size)
+    return steps + (1 + finals) * max(probe.candidates) * probing_config(probe, 1, 0).batches(rows)
 
 
 @dataclass(frozen=True, eq=False)
