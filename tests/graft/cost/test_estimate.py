@@ -84,6 +84,15 @@ def test_the_exact_solver_takes_its_paths_besides(tmp_path, still):
     assert seconds == pytest.approx(sum(parts.values()) + 3 * 10 + paths * 1000)
 
 
+def test_batches_of_one_row_are_priced(tmp_path):
+    (sweep, one, *_), (_, two, *_) = (
+        estimate(*ready(tmp_path, METHODS["lp-ft"].altered(steps=6, lr=0.01, train_batch=size))).costs
+        for size in (1, 2)
+    )
+    assert (sweep.stage, one.stage) == ("sweep", "train")
+    assert (2 * one.backbone_passes, 2 * one.flops) == (two.backbone_passes, two.flops)
+
+
 def test_head_probing_and_instruments_are_said_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "_probing_epoch", lambda *_: 2.0)
     recipe = METHODS["finetune"].altered(tau=50, steps=4)

@@ -14,12 +14,18 @@ from regraft.features import map_plan, maps, plan, positions, sweep, whole_image
 from regraft.graft import Options, adapt, load_artifact
 from regraft.graft.adapted import Adapted
 from regraft.graft.aspp import Aspp
+from regraft.graft.cost import training as training_cost
+from regraft.graft.cost.estimate import estimate
 from regraft.graft.dense.pixels import confusions, position_labels
 from regraft.graft.dense.problem import DenseProblem
+from regraft.graft.preparation import prepare
 from regraft.graft.problem import Task
 from regraft.graft.recipe import METHODS
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.features import Solve
+from regraft.graft.stages.training import Probe
+from regraft.graft.training import dense as dense_training
+from regraft.graft.training import probing
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
 from regraft.network import load
@@ -239,6 +245,41 @@ def test_training_moves_the_backbone_and_is_scored_on_pixels(folder, tmp_path):
     assert all(np.array_equal(a, b) for a, b in zip(again.predict(inputs), run.predict(inputs)))
     solved = adapt(str(folder), network(), method="lp-ft", ignore=IGNORE, cache=tmp_path / "cache", steps=4, lr=0.01)
     assert solved.score.value > 0.8
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ({}, (0.1, 16 * 13 * 16)),  # of ten images of 13 x 16 or so labelled positions
+        ({"lr": 0.003}, (0.003, 16 * 13 * 16)),
+        ({"lr": 0.003, "batch_size": 8}, (0.003, 8)),
+        ({"aspp": True}, (0.1, 16)),
+        ({"aspp": True, "lr": 0.003, "batch_size": 4}, (0.003, 4)),
+    ],
+)
+def test_heads_on_masks_are_probed_as_is_said(folder, tmp_path, monkeypatch, given, expected):
+    seen = []
+
+    def noting(own):
+        def train(module, rows, config, **more):
+            seen.append(config)
+            return own(module, rows, config, **more)
+
+        return train
+
+    for where in (dense_training, probing, training_cost):
+        monkeypatch.setattr(where, "train", noting(where.train))
+    recipe = METHODS["finetune"].altered(**SHORT)
+    stages = tuple(dataclasses.replace(s, **given) if isinstance(s, Probe) else s for s in recipe.stages)
+    recipe, options = dataclasses.replace(recipe, stages=stages), Options(cache=tmp_path, instruments="none")
+    adapt(str(folder), network(), method=recipe, ignore=IGNORE, options=options)
+    taken = len(seen)
+    assert taken >= 2  # for the choice and for the end
+    estimate(prepare(str(folder), network(), method=recipe, ignore=IGNORE, options=options), options)
+    assert len(seen) - taken == (0 if "aspp" in given else 1)  # probing under an aspp is not timed
+    for config in seen:
+        assert config.optimiser.lr == expected[0]
+        assert config.batch_size == pytest.approx(expected[1], rel=0.1 if expected[1] > 1000 else 0)
 
 
 def same(a, b) -> bool:

@@ -14,7 +14,7 @@ from regraft.errors import RecipeError
 from regraft.features import Taps, plan, sweep
 from regraft.graft.problem import Task
 from regraft.graft.stages.training import Probe
-from regraft.graft.training.probing import probing_heads
+from regraft.graft.training.probing import probing_config, probing_heads
 from regraft.heads import Response
 
 
@@ -102,3 +102,15 @@ def test_settings_out_of_range_are_said(wrong):
         Probe(**wrong)
     assert Probe(taus=(4, 0, 4)).candidates == (0, 4)
     assert Probe(tau=7).candidates == (7,)
+
+
+def test_what_is_not_given_is_filled_in_and_what_is_given_stays(setting):
+    config = probing_config(Probe(), 3, 1)
+    assert (config.optimiser.lr, config.batch_size, config.epochs) == (0.01, 64, 3)
+    assert probing_config(Probe(lr=0.3, batch_size=8), 3, 1).batch_size == 8
+    assert Probe().filled(0.1, 16) == Probe(lr=0.1, batch_size=16)
+    assert Probe(lr=1e-4).filled(0.1, 16) == Probe(lr=1e-4, batch_size=16)
+    assert torch.equal(*(
+        heads(setting, stage, (0, 2)).by_tau[2].readout.coefficients["embedding"]
+        for stage in (Probe(), Probe(lr=0.01, batch_size=64))
+    ))  # fmt: skip

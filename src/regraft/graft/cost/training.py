@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -13,7 +12,7 @@ from regraft.graft.cost.pricing import head_shape
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, training_stage
 from regraft.graft.problem import Task
-from regraft.graft.training.dense import IMAGES
+from regraft.graft.training.dense import RATE, positions_of
 from regraft.graft.training.finetune import grafted, lay_out, random_head, step_flops
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.instruments import Instruments
@@ -45,7 +44,7 @@ def training_cost(ready: Prepared, options: Options) -> tuple[Cost, ...]:
     kept = finals(ready)
     steps = planned(probe, train, len(fit), twice=kept > 1)
     size = min(train.config.batch_size, len(fit))
-    part = fit.take(np.arange(size))
+    part = fit.take(np.arange(max(2, size)))  # a training has two rows
     task = Task(part.target, None, ready.metric, options.seed)  # type: ignore[arg-type]
     last = [block.name for block in ready.plan.blocks if block.kind == "embedding"][-1:]
     plan = ready.plan.only(last or [ready.plan.blocks[-1].name])
@@ -101,7 +100,7 @@ def _probing_epoch(ready: Prepared, task: Task) -> float:
     drawn = torch.randn(count, width, generator=torch.Generator().manual_seed(0))
     if dense:
         labels, objective = torch.arange(count) % outputs, Objective("multiclass", "accuracy")
-        probe = replace(probe, batch_size=max(probe.batch_size, IMAGES * rows // len(ready.fit)))
+        probe = probe.filled(RATE, positions_of(rows, len(ready.fit)))
     else:
         values = torch.as_tensor(np.resize(task.target.values, (count, *task.target.values.shape[1:])))
         labels = values.float() if values.is_floating_point() else values

@@ -43,7 +43,8 @@ class Probe:
     Attributes:
         tau: epochs; ``auto`` chooses among ``taus`` by the score after training.
         taus: the candidates.
-        lr, batch_size: of the trajectory.
+        lr, batch_size: of the trajectory; ``None``: 0.01 and 64 rows. Of masks a batch is one of positions, and
+            ``None`` stands for 0.1 and the positions of 16 images; with ``aspp`` it is one of images, and 16 of them.
         hidden: units of a hidden layer of ReLUs under the head, which becomes part of the trained network; 0: none.
         augmented: probe on images augmented as in training, with the backbone run at every step, and not on the
             features of one pass.
@@ -57,8 +58,8 @@ class Probe:
 
     tau: int | Literal["auto"] = "auto"
     taus: tuple[int, ...] = TAUS
-    lr: float = 1e-2
-    batch_size: int = 64
+    lr: float | None = None
+    batch_size: int | None = None
     smoothing: float = 0.0
     hidden: int = 0
     augmented: bool = False
@@ -76,6 +77,14 @@ class Probe:
             raise RecipeError("the hidden layer is out of range", expected="0 units or more", got=repr(self.hidden))
         if not 0 <= self.smoothing < 1:
             raise RecipeError("the smoothing is out of range", expected="[0, 1)", got=repr(self.smoothing))
+
+    def filled(self, lr: float, batch_size: int) -> Probe:
+        """With these where none are given."""
+        return replace(
+            self,
+            lr=lr if self.lr is None else self.lr,
+            batch_size=batch_size if self.batch_size is None else self.batch_size,
+        )
 
     @property
     def candidates(self) -> tuple[int, ...]:

@@ -23,17 +23,23 @@ from regraft.graft.stages.training import Probe
 from regraft.graft.training.finetune import random_head
 from regraft.graft.training.loop import DivergedError, train
 from regraft.graft.training.objective import Objective
-from regraft.graft.training.probing import FeatureRows, Heads, probing_config, probing_heads
+from regraft.graft.training.probing import BATCH, FeatureRows, Heads, probing_config, probing_heads
 from regraft.graft.training.problem import TrainingProblem
 from regraft.heads import Response, temperature
 from regraft.linear import Blocks
 
-__all__ = ["DenseTraining"]
+__all__ = ["DenseTraining", "positions_of"]
 
 #: Images whose share of the positions makes a batch of head probing (Ren et al., ICLR 2023, segmentation).
 IMAGES = 16
-#: The least rate of head probing. The paper has 0.3; on a MobileNet's features 0.1 fitted better at every τ.
+#: The rate of head probing, where none is given. The paper has 0.3; on a MobileNet's features 0.1 fitted better at
+#: every τ.
 RATE = 0.1
+
+
+def positions_of(positions: int, images: int) -> int:
+    """How many of the positions of some images make a batch of head probing: the share of ``IMAGES``."""
+    return max(BATCH, IMAGES * positions // images)
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,18 +81,17 @@ class DenseTraining(TrainingProblem):
         return confusions(outputs, self.task.target)
 
     def prepared(self, taus: tuple[int, ...]) -> Heads:
-        """Heads probed on positions, ``IMAGES`` images' worth of them a batch."""
+        """Heads probed on positions, where nothing else is given ``IMAGES`` images' worth of them a batch."""
         probe = self.stages[0]
         if probe is None:
             return super().prepared(taus)
         if probe.aspp:
-            return self._around(replace(probe, batch_size=IMAGES, lr=max(probe.lr, RATE)), taus)
+            return self._around(probe.filled(RATE, IMAGES), taus)
         (block,), flat = self.plan.blocks, self.probed_on
         one = Plan((replace(block, width=block.channels),))
-        batch = max(probe.batch_size, IMAGES * len(flat) // len(self))
         labels = torch.from_numpy(flat.task.target.values)
         features = flat.matrices[block.name]
-        stage = replace(probe, batch_size=batch, lr=max(probe.lr, RATE))
+        stage = probe.filled(RATE, positions_of(len(flat), len(self)))
         found = probing_heads(self.network, one, features, labels, flat.task, stage, taus)
         return replace(found, by_tau={tau: self._everywhere(head) for tau, head in found.by_tau.items()})
 

@@ -25,6 +25,8 @@ from regraft.network.hidden import hidden_parameters, with_hidden
 
 __all__ = ["FeatureRows", "Heads", "probing_config", "probing_heads", "starting_head"]
 
+RATE, BATCH = 1e-2, 64  # of head probing, where none are given
+
 
 class FeatureRows:
     """Features ``(N, d)`` and labels in memory, as rows to train a head on."""
@@ -135,10 +137,11 @@ def probing_heads(
 
 
 def probing_config(stage: Probe, epochs: int, seed: int) -> TrainConfig:
-    """SGD with momentum 0.9 at a constant rate, without decay."""
+    """SGD with momentum 0.9 at a constant rate, without decay; as :class:`Probe` says where it gives none."""
+    lr, size = RATE if stage.lr is None else stage.lr, BATCH if stage.batch_size is None else stage.batch_size
     return TrainConfig(
-        epochs=epochs, batch_size=stage.batch_size, schedule=Schedule("constant"), label_smoothing=stage.smoothing,
-        optimiser=Optimiser(stage.lr, 0.9, 0.0, nesterov=False), seed=seed,
+        epochs=epochs, batch_size=size, schedule=Schedule("constant"), label_smoothing=stage.smoothing,
+        optimiser=Optimiser(lr, 0.9, 0.0, nesterov=False), seed=seed,
     )  # fmt: skip
 
 

@@ -112,8 +112,9 @@ def recipe(
         head: ``linear``, ``mlp`` (256 hidden) or ``aspp``.
         anew: modules whose weights were drawn anew and are probed with the head.
     """
+    size = None if network == "V1a" else PROBED  # segmentation's are the positions of 16 images, or 16 images
     probe = Probe(
-        tau, lr=_HEAD_RATES.get(network, 1e-2), batch_size=16 if head == "aspp" else PROBED, smoothing=smoothing,
+        tau, lr=_HEAD_RATES.get(network, 1e-2), batch_size=size, smoothing=smoothing,
         hidden=HIDDEN if head == "mlp" else 0, aspp=head == "aspp",
     )  # fmt: skip
     config = TrainConfig(
