@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -88,7 +87,7 @@ class Adapted:
         tangent: what derivatives of the backbone add to the logits; nothing if ``None``.
         own_head: (outputs, width) of the task's own last layer where ``network`` carries one in place of its source's;
             (outputs, width, units) where a hidden layer is under it.
-        posterior: the covariance of what it predicts; unknown if ``None``.
+        posterior: the error bars of what it predicts, and what derivatives add to it; unknown if ``None``.
         label_type: what predicted classes are given as.
         neck: of segmentation: what stands between the backbone's map and the head at each position; nothing if
             ``None``.
@@ -137,23 +136,21 @@ class Adapted:
         return self.predicted(batch)[0]
 
     def predicted(self, batch: Any) -> tuple[Tensor, Tensor | None]:
-        """:meth:`probabilities`, and the deviations of numbers about them ``(B, C)`` where a posterior is kept."""
-        values = pool_batch(self.network, self.plan.blocks, batch)
+        """:meth:`probabilities`, and the error bars ``(B, C)`` where a posterior is kept: deviations of numbers about
+        them, of the function behind class probabilities."""
+        values = {
+            name: value.float().cpu() for name, value in pool_batch(self.network, self.plan.blocks, batch).items()
+        }
+        matrices: dict[str, Matrix] = {block.name: Dense(values[block.name]) for block in self.plan.blocks}
+        logits = self.readout.logits(self.view.design(matrices, len(self.classes))).to(torch.float64)
         spread = None
         if self.posterior is not None:
-            features = torch.cat([values[block.name].float().cpu() for block in self.plan.blocks], dim=1)
-            spread = self.posterior.spread(self.posterior.of_batch(self.network, batch, features))
-        return self._mean(values, batch), spread
-
-    def _mean(self, values: Mapping[str, Tensor], batch: Any) -> Tensor:
-        matrices: dict[str, Matrix] = {
-            block.name: Dense(values[block.name].float().cpu()) for block in self.plan.blocks
-        }
-        design = self.view.design(matrices, len(self.classes))
-        if self.tangent is None:
-            return self.readout.predict_proba(design)
-        logits = self.readout.logits(design).to(torch.float64) + self.tangent.logits(self.network, batch)
-        return link(self.readout.link, logits / self.readout.temperature)
+            features = torch.cat([values[block.name] for block in self.plan.blocks], dim=1)
+            moved, spread = self.posterior.of_batch(self.network, batch, features)
+            logits = logits + moved
+        elif self.tangent is not None:
+            logits = logits + self.tangent.logits(self.network, batch)
+        return link(self.readout.link, logits / self.readout.temperature), spread
 
     def predict_proba(
         self,

@@ -41,9 +41,10 @@ from regraft.network import Network, load, preprocess_from_json, save
 __all__ = ["CONFIG", "FORMAT", "TENSORS", "kept_columns", "load_artifact", "save_artifact"]
 
 FORMAT = "regraft-artifact"
-VERSION = 5
-# the first had no trained backbones, the second no gradient features, the third no error bars, the fourth plain indices
-READABLE = (1, 2, 3, 4, 5)
+VERSION = 6
+# the first had no trained backbones, the second no gradient features, the third no error bars, the fourth plain
+# indices, the fifth error bars of another form
+READABLE = (1, 2, 3, 4, 5, 6)
 _CHANGED = "backbone."
 _KEPT, _PLAIN = "kept.", "columns."  # packed, and as indices
 _NECK = "neck."

@@ -108,7 +108,9 @@ def predict_over_crops(
                 variances[a:b] += spread**2
             if progress:
                 progress(crop * len(manifest) + b, crops * len(manifest))
-    bars = None if adapted.posterior is None else ((squares + variances) / crops).sqrt().numpy()
+    if adapted.kind == "regression":
+        variances += squares  # of the mixture of the crops' own
+    bars = None if adapted.posterior is None else (variances / crops).sqrt().numpy()
     return Prediction(
         manifest.ids, means.numpy(), adapted.kind, adapted.classes, spread=bars, label_type=adapted.label_type
     )

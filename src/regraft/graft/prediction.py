@@ -64,7 +64,8 @@ class Prediction:
         kind, classes: of the task.
         masks: of segmentation: ``(H, W)`` class indices of each image, of its own size.
         sure: of segmentation: ``(N,)``, the mean over pixels of the likeliest class's probability.
-        spread: of numbers: ``(N, C)``, the deviations of targets about them, where the head knows them.
+        spread: error bars ``(N, C)``, where the head knows them: of numbers the deviations of targets about them; of
+            classes that of the function behind their probabilities, in units of the scores' spread.
         label_type: what predicted classes are given as: what the labels came as.
     """
 
@@ -107,7 +108,7 @@ class Prediction:
         return self.probabilities.max(1)
 
     def table(self) -> list[dict[str, Any]]:
-        """One plain-JSON row per input: id, prediction, confidence, probability per class.
+        """One plain-JSON row per input: id, prediction, confidence, probability per class, with error bars ``std``.
 
         Of numbers: id and prediction, with error bars also the deviation of the target about it and the 90 % interval;
         of several numbers a row such columns for each, as ``prediction(NAME)``. Of segmentation: id, the name of its
@@ -122,6 +123,8 @@ class Prediction:
                 continue
             row: dict[str, Any] = {"id": name, "prediction": label, "confidence": float(self.confidence[i])}
             row |= {f"p({c})": float(p) for c, p in zip(self.classes, self.probabilities[i])}
+            if self.spread is not None:
+                row["std"] = float(self.spread[i].mean())
             rows.append(row)
         return rows
 

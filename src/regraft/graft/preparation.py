@@ -110,7 +110,7 @@ def prepare(
         if manifest.target.kind == "segmentation":  # type: ignore[union-attr]
             network, wanted = _dense(network, manifest, recipe)
         else:
-            _check_error_bars(recipe, manifest)
+            _check_error_bars(recipe, options)
             if recipe.probe is not None and recipe.probe.aspp:
                 raise RecipeError("an aspp head is one on masks", do="leave --head out, or use --head mlp")
             wanted = plan(network, [recipe.features.taps])
@@ -138,14 +138,13 @@ def _check_copies(manifest: Manifest, metric: str, options: Options, recipe: Rec
         ) from error
 
 
-def _check_error_bars(recipe: Recipe, manifest: Manifest) -> None:
-    """Refuse, before the pass, error bars of what is no number."""
-    kind = manifest.target.kind  # type: ignore[union-attr]
-    if recipe.posterior is not None and kind != "regression":
+def _check_error_bars(recipe: Recipe, options: Options) -> None:
+    """Refuse weights that a Gaussian process has no use for: its noise is the same for every row."""
+    if recipe.posterior is not None and options.class_weight is not None:
         raise RecipeError(
-            f"method {recipe.name!r} does not apply to {kind} labels: its error bars are of numbers",
-            expected="numbers as labels",
-            do="use --method gradient, the most probable model under the same prior, with calibrated probabilities",
+            f"method {recipe.name!r} weighs all rows alike",
+            got=f"--class-weight {options.class_weight}",
+            do="leave it out, or use --method gradient",
         )
 
 

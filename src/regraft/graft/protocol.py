@@ -325,7 +325,7 @@ def _scored(
             others.append(measured(name))
         except DataError as error:  # nobody asked for this one: a finding says why it is not there
             undefined.append((name, str(error)))
-    if spread is not None:
+    if spread is not None and task.target.kind == "regression":
         pairs = torch.stack([probabilities, spread], dim=1)
         others += [
             measure(name, response, pairs, groups=groups, seed=task.seed, protocol=protocol) for name in WITH_SPREAD

@@ -15,7 +15,7 @@ from regraft.record import Cost
 __all__ = ["with_posterior_cost"]
 
 _SEARCHED, _MIXTURES, _KERNELS, _PROBE = 1500, 5, 3, 256
-"""Outputs of rows that the choice is made on; mixtures that are tried; passes a fit; rows of the timed matrix."""
+"""Rows that the choice is made on; mixtures that are tried; passes a fit; rows of the timed matrix."""
 
 
 def with_posterior_cost(
@@ -23,8 +23,8 @@ def with_posterior_cost(
 ) -> tuple[Cost, int]:
     """The cost of solving, and bytes of the artifact, with those of the kernels and their eigenpairs.
 
-    For n rows of C outputs, m = min(n, 1500 / C) of them in the choice, K inner folds and S solves of the protocol:
-    S · (3 K m + 4 n) rows' derivatives, and S · (5 K + 1) eigendecompositions of m C numbers, at the pace of one batch
+    For n rows, m = min(n, 1500) of them in the choice, K inner folds and S solves of the protocol:
+    S · (3 K m + 4 n) rows' derivatives, and S · (5 K + 1) eigendecompositions of m numbers, at the pace of one batch
     and of one matrix of 256, timed now.
 
     Args:
@@ -41,12 +41,12 @@ def with_posterior_cost(
     if stage is None or keep is None:
         return solve, 0
     n, outputs = len(ready.fit), ready.manifest.target.outputs  # type: ignore[union-attr]
-    m = min(n, _SEARCHED // outputs)
+    m = min(n, _SEARCHED)
     seconds, parameters = 0.0, 0
     if stage.mode != "activation":
         few = ready.fit.take(range(min(options.batch_size, n)))
         tangent = Tangent(ready.network, stage.select, few, of="embedding", batch_size=options.batch_size, fast=False)
-        through = tangent.through(torch.eye(tangent.n_outputs)[:outputs])
+        through = tangent.through(torch.eye(tangent.n_outputs)[:1])
         ntk_within_rows(through)
         began = time.perf_counter()
         ntk_within_rows(through)
@@ -55,11 +55,11 @@ def with_posterior_cost(
     matrix = torch.eye(_PROBE, dtype=torch.float64) + 1 / _PROBE
     began = time.perf_counter()
     torch.linalg.eigh(matrix)
-    eigen = (time.perf_counter() - began) * (m * outputs / _PROBE) ** 3
+    eigen = (time.perf_counter() - began) * (m / _PROBE) ** 3
     rows = solves * (_KERNELS * options.inner_folds * m + (_KERNELS + 1) * n)
     total = rows * seconds + solves * (_MIXTURES * options.inner_folds + 1) * eigen
-    rank = min(keep.rank_for(parameters), n * outputs)
-    stored = 4 * parameters + 4 * rank * (parameters + outputs * ready.plan.width)
+    rank = min(keep.rank_for(parameters), n)
+    stored = 4 * outputs * parameters + 4 * (1 + rank) * (parameters + ready.plan.width)
     passes = rows / max(1, len(ready.manifest))
     cost = replace(solve, seconds=solve.seconds + total, backbone_passes=passes, flops=round(3 * rows * row[1]))
     return cost, stored

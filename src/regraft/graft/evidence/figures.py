@@ -185,7 +185,7 @@ def prediction_rows(evaluation: Evaluation, fit: Manifest, test: Manifest | None
 
 def _header(scored: Scored) -> list[str]:
     response = scored.response
-    if scored.spread is not None:
+    if scored.spread is not None and response.kind == "regression":
         several = [f" {name}" for name in response.classes] if response.n_outputs > 1 else [""]
         return [f"{what}{name}" for name in several for what in ("truth", "predicted", "std")]
     if response.kind == "regression" and response.n_outputs > 1:
@@ -206,7 +206,7 @@ def _line(scored: Scored, i: int) -> list[Any]:
         return ["" if code < 0 else classes[code], classes[int(row.argmax())], float(row.max())]
     truth = response.values[i].tolist()
     known = [True] * len(truth) if response.mask is None else response.mask[i].tolist()
-    if scored.spread is not None:
+    if scored.spread is not None and response.kind == "regression":
         every = zip(truth, known, row, scored.spread[i].tolist())
         return [cell for t, k, p, s in every for cell in (t if k else "", float(p), s)]
     if response.kind == "regression":

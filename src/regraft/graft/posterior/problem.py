@@ -1,4 +1,4 @@
-"""*Fast Adaptation with Linearized Neural Networks* as a problem of the protocol: regression with error bars."""
+"""*Fast Adaptation with Linearized Neural Networks* as a problem of the protocol: predictions with error bars."""
 
 from __future__ import annotations
 
@@ -14,19 +14,17 @@ from regraft.errors import DataError
 from regraft.features import Plan
 from regraft.graft.adapted import Adapted
 from regraft.graft.frozen.problem import INNER
-from regraft.graft.gradient.fit import Labels
 from regraft.graft.gradient.problem import GradientProblem, derivatives_read
+from regraft.graft.posterior.fit import Fitted, KernelFitter, squared
 from regraft.graft.posterior.kernel import share
-from regraft.graft.posterior.regression import Fitted, KernelFitter
 from regraft.graft.problem import Head, HeldOut, Predicted, Problem, Task
 from regraft.graft.stages.posterior import Posterior
-from regraft.graft.tangent_part import TangentPart
 from regraft.graft.view import View
-from regraft.heads import Solution, Status, solve
+from regraft.heads import Solution, Status, link, solve
 from regraft.heads.search import Judge
 from regraft.heads.solve import search
 from regraft.heads.weights import sample_weights
-from regraft.linear import Blocks, FeatureDesign
+from regraft.linear import FeatureDesign
 from regraft.network import Network
 from regraft.record import Candidate, Finding
 
@@ -45,9 +43,9 @@ class GaussianHead(Head):
         solution: the chosen mixture, with w₁ as its readout.
         fitted: the posterior on all rows.
         rows: those that took part in the choice.
-        deviations: (N, C) of the targets about their out-of-fold means; NaN of rows that took no part.
+        deviations: (N, C) error bars of these rows by the fit without their fold; NaN of rows that took no part.
         fold_ids: the inner folds.
-        outputs: names of the C numbers.
+        outputs: names of the C numbers or classes.
         path: how derivatives are computed, a sentence a part.
     """
 
@@ -72,84 +70,100 @@ class GaussianHead(Head):
         return self.fitted.status
 
     def predict_proba(self, problem: GaussianProblem) -> Tensor:
-        """Means of another problem's rows, ``(N, C)``."""
+        """Means or probabilities of another problem's rows, ``(N, C)``."""
         return self.predict(problem).probabilities
 
     def predict(self, problem: GaussianProblem) -> Predicted:
-        """Means of another problem's rows, and the deviations of targets about them: of the function and the noise."""
-        gradient, part = problem.gradient, self.fitted.part
+        """Means or probabilities of another problem's rows, and their error bars."""
+        gradient, part, readout = problem.gradient, self.fitted.part, self.solution.readout
         rows = slice(0, gradient.both.features.n_rows)
         features = torch.cat([m.rows(rows) for m in gradient.both.features.matrices.values()], dim=1)
         design = None
         if gradient.tangent is not None and part.head is not None:
             design = gradient.tangent.through(part.head).take(gradient.rows)
-        moved, covariance = part.read(features, design, self.fitted.parameters)
-        values = features.cpu().to(torch.float64) @ self._weights + self.solution.readout.intercept + moved
-        return Predicted(values, part.spread(covariance))
-
-    @property
-    def _weights(self) -> Tensor:
-        return torch.cat(list(self.solution.readout.coefficients.values())).cpu().to(torch.float64)
+        moved, spread = part.read(features, design)
+        weights = torch.cat(list(readout.coefficients.values())).cpu().to(torch.float64)
+        logits = features.cpu().to(torch.float64) @ weights + readout.intercept + moved
+        return Predicted(link(readout.link, logits / readout.temperature), spread)
 
     def held_out(self) -> HeldOut:
         """The rows that took part in the choice, by the inner fold that did not see them."""
-        rows = torch.as_tensor(self.rows)
-        return HeldOut(
-            self.rows, self.solution.out_of_fold[rows], self.fold_ids[self.rows], INNER, spread=self.deviations[rows]
-        )
-
-    def _tangent(self) -> TangentPart:
-        part = self.fitted.part
-        head = self.fitted.head.to(torch.float32) * part.unit[:, None]
-        return TangentPart(head, Blocks(self.fitted.parameters).to(torch.float32))
+        rows, readout = torch.as_tensor(self.rows), self.solution.readout
+        found = link(readout.link, self.solution.out_of_fold[rows] / readout.temperature)
+        return HeldOut(self.rows, found, self.fold_ids[self.rows], INNER, spread=self.deviations[rows])
 
     def adapted(self, task: Task, network: Network, plan: Plan) -> Adapted:
-        """The frozen backbone with the mean's weights, and the covariance of what it predicts."""
+        """The frozen backbone with the mean's weights, and the error bars of what it predicts."""
         readout = self.solution.readout
-        tangent = self._tangent() if self.fitted.parameters else None
-        return Adapted(
-            network, plan, View(), readout, task.kind, task.target.classes, tangent=tangent, posterior=self.fitted.part
-        )
+        return Adapted(network, plan, View(), readout, task.kind, task.target.classes, posterior=self.fitted.part)
 
     def figures(self, problem: GaussianProblem, plan: Plan) -> dict[str, Any]:
-        """``posterior``: scale, noise, the tangent's share of the prior, and what the error bars leave out."""
+        """``posterior``: scales, noises, the tangent's share of the prior, and what the error bars leave out; of
+        classes also how wide the error bars of the rows held out are: ``typical``, quantiles by name."""
         part, ratio = self.fitted.part, self.solution.readout.strength
-        return {
-            "posterior": {
-                "scale": self.fitted.chosen.scale,
-                "noise": self.fitted.chosen.noise,
-                "log_marginal": self.fitted.chosen.log_marginal,
-                "tangent_share": share(ratio) if self.fitted.parameters else 0.0,
-                "rank": part.rank,
-                "left_out": part.left_out,
-                "parameters": {name: value.numel() for name, value in self.fitted.parameters.items()},
-            }
+        found: dict[str, Any] = {
+            "scale": [each.scale for each in self.fitted.chosen],
+            "noise": [each.noise for each in self.fitted.chosen],
+            "log_marginal": sum(each.log_marginal for each in self.fitted.chosen),
+            "tangent_share": share(ratio) if part.weights else 0.0,
+            "rank": part.rank,
+            "left_out": part.left_out,
+            "parameters": {name: value[0].numel() for name, value in part.weights.items()},
         }
+        if not part.of_targets:
+            found["typical"] = self._typical
+        return {"posterior": found}
+
+    @property
+    def _typical(self) -> dict[str, float]:
+        seen = self.deviations[torch.as_tensor(self.rows), 0]
+        return {str(share): float(seen.quantile(share)) for share in (0.5, 0.9, 0.99)}
 
     def findings(self) -> Iterator[Finding]:
         """What the error bars rest on, and how derivatives are computed."""
         part, chosen = self.fitted.part, self.fitted.chosen
-        noise = (part.noise if part.noise is not None else part.unit).sqrt().tolist()
+        said = " ".join(dict.fromkeys(each.message for each in chosen))
+        detail = (
+            f"Scale and noise by {_CRITERIA[chosen[0].by]}. {said} {part.rank} directions of the posterior are kept; "
+            f"the others would narrow a variance by at most {100 * part.left_out:.1f} % of the prior's."
+        )
+        yield self._of_numbers(detail) if part.of_targets else self._of_classes(detail)
+        parameters = {name: value[0].numel() for name, value in part.weights.items()}
+        yield from derivatives_read(parameters, self.path)
+
+    def _of_numbers(self, detail: str) -> Finding:
+        part = self.fitted.part
+        noise = (part.noise.sqrt() * part.unit.to(part.noise)).tolist()
         alone = len(noise) == 1
         scatter = f"{noise[0]:.3g}" if alone else ", ".join(f"{n:.3g} ({o})" for n, o in zip(noise[:5], self.outputs))
         scatter += f" and {len(noise) - 5} more" if len(noise) > 5 else ""
-        yield Finding(
+        return Finding(
             "error-bars",
             f"Targets scatter by {scatter} about the function; error bars add what the function itself leaves "
             "open at each input.",
             "info",
             noise[0] if alone else None,
             "target unit" if alone else "",
-            detail=f"Scale and noise by {_CRITERIA[chosen.by]}. {chosen.message} {part.rank} directions of the "
-            f"posterior are kept; the others would narrow a variance by at most {100 * part.left_out:.1f} % of the "
-            "prior's.",
+            detail=detail,
         )
-        yield from derivatives_read({name: value.numel() for name, value in self.fitted.parameters.items()}, self.path)
+
+    def _of_classes(self, detail: str) -> Finding:
+        typical = self._typical
+        return Finding(
+            "error-bars",
+            "Of rows that the fit had not seen, the function behind the probabilities has a deviation above "
+            f"{typical['0.5']:.2g} at one in two and above {typical['0.99']:.2g} at one in a hundred: inputs with more "
+            "are unlike the task's rows, whatever their probabilities say.",
+            "info",
+            typical["0.99"],
+            "of the scores' spread",
+            detail=detail,
+        )
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianProblem(Problem):
-    """Rows with numbers as labels, their last layer's features and their place in a tangent.
+    """Labelled rows, their last layer's features and their place in a tangent.
 
     Attributes:
         gradient: the same rows as gradient features see them.
@@ -198,7 +212,7 @@ class GaussianProblem(Problem):
         if response.mask is not None and not bool(response.mask.all()):
             raise DataError(
                 "a Gaussian process over several outputs needs them all",
-                expected="a number in every column of every row",
+                expected="a label in every column of every row",
                 do="fill them in or leave these rows out, or use another --method",
             )
         both = gradient.both
@@ -213,8 +227,16 @@ class GaussianProblem(Problem):
         folds = torch.as_tensor(fold_ids).to(torch.int64)
         weights = sample_weights(response, None)[:, None]
         strength = next(c.strength for c in first.candidates if c.chosen)
-        labels = Labels.of(response, weights)
-        fitter = KernelFitter(both, labels, folds, strength, gradient.stage.prior, self.stage, task.seed)
+        fitter = KernelFitter(
+            both,
+            squared(response, weights),
+            folds,
+            strength,
+            gradient.stage.prior,
+            self.stage,
+            task.seed,
+            together=response.kind != "regression",
+        )
         counted = torch.zeros(len(response), dtype=torch.bool)
         counted[fitter.searched] = True
         judge = Judge(task.metric, response, folds, counted, True)
@@ -222,12 +244,11 @@ class GaussianProblem(Problem):
         found = search(fitter, judge, ["tangent-gp"], ratios, default=RATIOS)
         tried = (*(replace(c, chosen=False, name=f"head: {c.name}") for c in first.candidates), *found.candidates)
         ratio = found.readout.strength
-        rows = fitter.searched.numpy()
         path = () if gradient.tangent is None else gradient.tangent.tape.path
         return GaussianHead(
             replace(found, candidates=tried),
             fitter.fitted(ratio),
-            rows,
+            fitter.searched.numpy(),
             fitter.spread(ratio),
             fold_ids,
             task.target.classes,

@@ -1,4 +1,4 @@
-"""Error bars of numbers: the weights that are kept against dense posteriors, and what a run says of them."""
+"""Error bars: the weights that are kept against posteriors in function space, and what a run says of them."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from regraft.data import Manifest
 from regraft.errors import DataError, RecipeError
 from regraft.features import Tangent
 from regraft.graft import METHODS, adapt, load_artifact, with_gradients
-from regraft.graft.gradient.fit import Both, Labels
-from regraft.graft.posterior.kernel import Grafted, share
-from regraft.graft.posterior.regression import KernelFitter
+from regraft.graft.gradient.fit import Both, Labels, solve_head, weight_of
+from regraft.graft.posterior.fit import KernelFitter, Solved
+from regraft.graft.posterior.kernel import Grafted, combination, share
 from regraft.graft.posterior_part import PosteriorPart
 from regraft.graft.stages.posterior import Posterior
 from regraft.heads import NINETY, Response, Spectrum
@@ -37,79 +37,123 @@ def problem(rows: int = 24, outputs: int = 2, mode: str = "full") -> tuple[Both,
 
 def dense_prior(grafted: Grafted, ratio: float) -> torch.Tensor:
     """K from features and Jacobians written out."""
-    both, c = grafted.both, grafted.own.outputs
+    both = grafted.both
     x = both.features.matrices["embedding"].rows(slice(0, both.features.n_rows))
     x = (x - grafted.centre) / math.sqrt(grafted.unit)
-    wide = torch.kron(x @ x.T + 1, torch.eye(c, dtype=torch.float64)) * (1 - share(ratio))
     if both.tangent is None:
-        return wide
+        return x @ x.T
     rows = both.tangent.through(grafted.head).take(both.rows).rows(both.rows)
-    j = torch.cat([(block * grafted.prior[name]).flatten(2) for name, block in rows.items()], dim=2).flatten(0, 1)
-    return wide + share(ratio) * (j @ j.T) / grafted.tangent_unit
+    j = torch.cat([(block * grafted.prior[name]).flatten(2) for name, block in rows.items()], dim=2)[:, 0]
+    return (1 - share(ratio)) * (x @ x.T) + share(ratio) * (j @ j.T) / grafted.tangent_unit
 
 
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_the_prior_is_that_of_the_linearised_network(outputs: int) -> None:
     both, labels, _ = problem(outputs=outputs)
     grafted = Grafted.of(both, labels, 1e-2, "ntk")
-    eye = torch.eye(outputs, dtype=torch.float64)
-    torch.testing.assert_close(grafted.own.at(0.0), torch.kron(grafted.own.features, eye))
     for ratio in (0.3, 5.0):
         torch.testing.assert_close(grafted.own.at(ratio), dense_prior(grafted, ratio))
-    assert float(grafted.own.tangent.diagonal().mean()) == pytest.approx(1)  # type: ignore[union-attr]
+    own = grafted.own.tangent
+    assert own is not None
+    assert float(own.diagonal().mean() - own.mean()) == pytest.approx(1)
+    assert float(grafted.own.features.sum(1).abs().max()) < 1e-9  # features are centred
+    omega = weight_of(solve_head(both, labels, 1e-2))
+    assert grafted.head.shape == (1, omega.shape[1])
+    if outputs == 1:
+        assert torch.equal(grafted.head, omega)
+
+
+def test_the_kernel_of_many_outputs_is_on_average_the_mean_of_their_own() -> None:
+    """E[g gᵀ] = I: over draws of g the kernel through g ω is the ``shared`` form of all outputs."""
+    omega = torch.randn(4, 5, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    mixed = torch.cat([combination(omega, seed) for seed in range(2000)])
+    np.testing.assert_allclose(mixed.T @ mixed / 2000, omega.T @ omega / 4, atol=0.2)
+    assert torch.equal(combination(omega[:1]), omega[:1])
+    assert torch.equal(combination(omega), combination(omega))
 
 
 @pytest.mark.parametrize(("outputs", "mode"), [(1, "full"), (2, "full"), (2, "activation")])
-def test_weights_and_error_bars_are_the_dense_posterior(outputs: int, mode: str) -> None:
-    """With every direction kept: mean and covariance at new rows by plain inverses in function space."""
+@pytest.mark.parametrize("together", [True, False])
+def test_weights_and_error_bars_are_the_posterior_in_function_space(outputs: int, mode: str, together: bool) -> None:
+    """With every direction kept, at new rows; the posterior in function space has its own tests."""
     both, labels, _ = problem(outputs=outputs, mode=mode)
     whole, new = both, torch.arange(18, 24)
-    old = whole.take(torch.arange(18))
-    old_labels = labels.take(torch.arange(18))
+    old, old_labels = whole.take(torch.arange(18)), labels.take(torch.arange(18))
     ratio = 0.7 if mode == "full" else 0.0
-    fitter = KernelFitter(old, old_labels, torch.arange(18) % 3, 1e-2, "ntk", Posterior(), 0)
+    fitter = KernelFitter(old, old_labels, torch.arange(18) % 3, 1e-2, "ntk", Posterior(), 0, together)
     fitted = fitter.fitted(ratio)
     grafted = Grafted.of(old, old_labels, 1e-2, "ntk", whole.take(new))
-    s, noise = fitted.chosen.scale, fitted.chosen.noise
-    inverse = torch.linalg.inv(s * grafted.own.at(ratio) + noise * torch.eye(18 * outputs, dtype=torch.float64))
-    cross = s * grafted.cross.at(ratio)
+    solved = Solved.of(grafted.contrasts(ratio), old_labels.standard, "marginal", together)
+    assert [each.noise for each in fitted.chosen] == pytest.approx([each.noise for each in solved.chosen])
     mean, spread = old_labels.unit
-    expected = (cross @ inverse @ old_labels.standard.reshape(-1)).view(6, outputs) * spread + mean
-    explained = (cross @ inverse * cross).sum(1)
-    variance = (s * grafted.held.at(ratio).diagonal() - explained).view(6, outputs) * spread.square()
-
+    cross, own = grafted.cross.at(ratio), grafted.held.at(ratio).diagonal()
     x = whole.features.matrices["embedding"].rows(slice(18, 24)).to(torch.float64)
-    found = x @ fitted.features + fitted.intercept
-    part = fitted.part
-    design = None
+    part, design = fitted.part, None
     if mode == "full":
         assert whole.tangent is not None
-        design = whole.tangent.through(fitted.head * spread[:, None]).take(new)
-        found = found + design.apply({name: block.to(torch.float64) for name, block in fitted.parameters.items()})
-        design = whole.tangent.through(fitted.head).take(new)
-    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-6)
-    covariance = part.covariance(x, design)
-    own, unit = covariance.diagonal(dim1=1, dim2=2), spread.square()
-    torch.testing.assert_close(own, variance, rtol=1e-5, atol=1e-6 * s * float(unit.max()))
-    torch.testing.assert_close(part.spread(covariance), (own + noise * unit).sqrt(), rtol=1e-5, atol=1e-5)
-    assert part.left_out < 1e-12
+        design = whole.tangent.through(grafted.head).take(new)
+    moved, bars = part.read(x, design)
+    found = x @ fitted.features + fitted.intercept + moved
+    torch.testing.assert_close(found, solved.mean(cross) * spread + mean, rtol=1e-5, atol=1e-5)
+    variance = solved.variance(cross, own)
+    expected = variance.sqrt() if together else (variance + solved.noise).sqrt() * spread
+    torch.testing.assert_close(bars, expected, rtol=1e-4, atol=1e-4)
+    assert part.left_out < 1e-9
 
 
 def test_scale_and_noise_are_chosen_by_what_the_stage_says() -> None:
     both, labels, _ = problem()
     folds = torch.arange(24) % 3
-    gram = Grafted.of(both, labels, 1e-2, "ntk").own.at(0.7)
+    contrasts = Grafted.of(both, labels, 1e-2, "ntk").contrasts(0.7)
     chosen = {}
     for by in ("marginal", "loo"):
         fitter = KernelFitter(both, labels, folds, 1e-2, "ntk", Posterior(by=by), 0)
         chosen[by] = fitter.fitted(0.7).chosen
-        expected = Spectrum.of(gram).choose(labels.standard, by)
-        assert (chosen[by].scale, chosen[by].noise) == pytest.approx((expected.scale, expected.noise), rel=1e-6)
+        for column, found in enumerate(chosen[by]):
+            some = contrasts.of(labels.standard[:, column : column + 1])
+            expected = Spectrum.of(contrasts.gram).choose(some, by)
+            assert (found.scale, found.noise) == pytest.approx((expected.scale, expected.noise), rel=1e-6)
         assert bool(torch.isfinite(fitter.spread(0.7)).all())
-    assert chosen["loo"].leave_one_out > chosen["marginal"].leave_one_out
-    assert chosen["marginal"].log_marginal > chosen["loo"].log_marginal
+    assert chosen["loo"][0].leave_one_out >= chosen["marginal"][0].leave_one_out
+    assert chosen["marginal"][0].log_marginal >= chosen["loo"][0].log_marginal
     with pytest.raises(RecipeError, match="marginal, loo"):
         Posterior(by="evidence")  # type: ignore[arg-type]
+
+
+def test_each_number_has_its_own_noise() -> None:
+    """A column of noise beside a clean one neither widens the clean one's error bars nor narrows its own."""
+    x, _ = arrays(120, "regression")
+    features = Tangent(network(), LAST, torch.from_numpy(x), of="embedding").outputs.numpy()
+    rng = np.random.default_rng(0)
+    clean = features @ np.arange(1.0, 6.0)[:, None]
+    clean = clean / clean.std() + 0.05 * rng.normal(size=(120, 1))
+    y = np.hstack([clean, rng.normal(size=(120, 1))])
+    both = adapt(rows_of(x[:80], y[:80], tested=20), network(), method="tangent-gp", theta2=LAST).adapted
+    alone = adapt(rows_of(x[:80], y[:80, :1], tested=20), network(), method="tangent-gp", theta2=LAST).adapted
+    pair, single = both.predict_proba(x[80:]), alone.predict_proba(x[80:])
+    assert pair.spread[:, 0].mean() == pytest.approx(single.spread.mean(), rel=0.5)
+    assert pair.spread[:, 1].mean() > 5 * pair.spread[:, 0].mean()
+    errors = [np.abs(found.probabilities[:, 0] - y[80:, 0]).mean() for found in (pair, single)]
+    assert errors[0] < 2 * errors[1]
+
+
+@pytest.mark.parametrize("factor", [1e-24, 1.0, 1e20])
+def test_error_bars_follow_the_unit_of_the_targets(factor: float) -> None:
+    x, y = arrays(60, "regression")
+    known = adapt(rows_of(x, y[:, :1], tested=20), network(), method="tangent-gp", theta2=LAST).adapted
+    scaled = adapt(rows_of(x, factor * y[:, :1], tested=20), network(), method="tangent-gp", theta2=LAST).adapted
+    found, expected = (each.predict_proba(x[40:]).spread for each in (scaled, known))
+    np.testing.assert_allclose(found / factor, expected, rtol=1e-3)
+
+
+def test_rows_that_repeat_an_earlier_one_say_nothing_new() -> None:
+    both, labels, _ = problem(outputs=1)
+    twice = torch.arange(24).repeat_interleave(3)
+    many = KernelFitter(both.take(twice), labels.take(twice), twice % 3, 1e-2, "ntk", Posterior(), 0)
+    once = KernelFitter(both, labels, torch.arange(24) % 3, 1e-2, "ntk", Posterior(), 0)
+    assert int(many.new.sum()) == 24
+    torch.testing.assert_close(many.fitted(1.0).part.noise, once.fitted(1.0).part.noise)
+    torch.testing.assert_close(many.out_of_fold("", [1.0])[0][0][::3], once.out_of_fold("", [1.0])[0][0])
 
 
 def test_a_run_by_leave_one_out_says_so() -> None:
@@ -140,15 +184,16 @@ def dense_spread(network: Network, part: PosteriorPart, rows: np.ndarray, new: n
         blocks = tangent.through(part.head.double()).rows(torch.arange(len(x)))
         own = (tangent.outputs - part.centre.double()) * part.feature
         told = [(blocks[name] * part.deviations[name]).flatten(2)[:, 0] for name in part.deviations]
-        wide.append(torch.cat([own, torch.full((len(x), 1), part.intercept, dtype=torch.float64), *told], dim=1))
-    phi, other = wide
-    noise = float(part.noise[0].double() / part.unit[0].double().square())
+        wide.append(torch.cat([own, *told], dim=1))
+    phi, other = wide[0] - wide[0].mean(0), wide[1] - wide[0].mean(0)
+    scale, noise = float(part.scale[0]), float(part.noise[0])
     values, vectors = torch.linalg.eigh(phi.T @ phi)
-    variance = ((other @ vectors).square() * (noise / (values.clamp_min(0) + noise))).sum(1)
-    return ((variance + noise).sqrt() * part.unit[0]).numpy(), float(other.square().sum(1).mean()) / noise
+    left = scale * noise / (scale * values.clamp_min(0) + noise)
+    variance = ((other @ vectors).square() * left).sum(1) + noise / len(rows)
+    return ((variance + noise).sqrt() * part.unit[0]).numpy(), scale * float(wide[1].square().sum(1).mean()) / noise
 
 
-@pytest.mark.parametrize(("least", "widest"), [(8e-3, 1.01), (3e-3, 1.3), (0.0, 5.0)])
+@pytest.mark.parametrize(("least", "widest"), [(6e-3, 1.01), (3e-3, 1.3), (0.0, 5.0)])
 def test_error_bars_of_an_artifact_are_no_narrower_than_exact_ones(least: float, widest: float, tmp_path) -> None:
     """A variance is 1e-4 of its prior's and less: what rounding decides is widened, not narrowed."""
     body, manifest, x = smooth(least)
@@ -162,16 +207,9 @@ def test_error_bars_of_an_artifact_are_no_narrower_than_exact_ones(least: float,
     assert found.max() < widest
 
 
-def test_directions_of_older_artifacts_in_half_precision_are_read() -> None:
-    both, labels, _ = problem(outputs=1)
-    part = KernelFitter(both, labels, torch.arange(24) % 3, 1e-2, "ntk", Posterior(), 0).fitted(1.0).part
-    tensors = part.tensors()
-    older = {name: value.half() if name.startswith("direction.") else value for name, value in tensors.items()}
-    again = PosteriorPart.holding(part.to_json(), older)
-    assert {value.dtype for value in tensors.values()} == {torch.float32}
-    for name, value in part.directions.items():
-        assert again.directions[name].dtype == torch.float32
-        torch.testing.assert_close(again.directions[name], value, rtol=1e-3, atol=1e-6)
+def test_error_bars_of_an_older_form_are_refused_in_a_sentence() -> None:
+    with pytest.raises(DataError, match=r"of an older kind.*adapt again"):
+        PosteriorPart.holding({"feature": 1.0, "intercept": 1.0, "deviations": {}, "left_out": 0.0}, {})
 
 
 def test_fewer_directions_widen_error_bars_by_no_more_than_is_said() -> None:
@@ -180,16 +218,16 @@ def test_fewer_directions_widen_error_bars_by_no_more_than_is_said() -> None:
     exact = KernelFitter(both, labels, folds, 1e-2, "ntk", Posterior(), 0).fitted(1.0).part
     x = both.features.matrices["embedding"].rows(slice(0, 24))
     design = both.tangent.through(exact.head)  # type: ignore[union-attr, arg-type]
-    true = exact.covariance(x, design)[:, 0, 0]
-    prior = Grafted.of(both, labels, 1e-2, "ntk")
-    scale = KernelFitter(both, labels, folds, 1e-2, "ntk", Posterior(), 0).fitted(1.0).chosen.scale
+    true = exact.read(x, design)[1][:, 0].square()
+    own = Grafted.of(both, labels, 1e-2, "ntk").contrasts(1.0)
+    prior = own.within(own.kernel, own.kernel.diagonal()) * float(exact.scale)
     unit = float(exact.unit[0]) ** 2
     widths = []
     for rank in (1, 4, 8):
         part = KernelFitter(both, labels, folds, 1e-2, "ntk", Posterior(rank=rank), 0).fitted(1.0).part
-        found = part.covariance(x, design)[:, 0, 0]
+        found = part.read(x, design)[1][:, 0].square()
         assert bool((found >= true - 1e-5 * unit).all())
-        assert bool((found - true <= part.left_out * unit * scale * prior.own.at(1.0).diagonal() + 1e-5 * unit).all())
+        assert bool((found - true <= part.left_out * unit * prior + 1e-5 * unit).all())
         widths.append(float(found.mean()))
     assert widths == sorted(widths, reverse=True)
 
@@ -226,7 +264,8 @@ def test_findings_name_each_output_and_the_way_of_the_derivatives() -> None:
     x, y = arrays(60, "regression")
     run = adapt(rows_of(x, y, tested=20), network(), method="tangent-gp", theta2=LAST)
     found = {finding.code: finding for finding in run.record.findings}
-    noise = run.adapted.posterior.noise.sqrt().tolist()
+    part = run.adapted.posterior
+    noise = (part.noise.sqrt() * part.unit).tolist()
     assert f"Targets scatter by {noise[0]:.3g} (y0), {noise[1]:.3g} (y1) about" in found["error-bars"].title
     assert found["error-bars"].value is None
     tape = Tangent(network(), LAST, torch.from_numpy(x[:3]), of="embedding").tape
@@ -234,7 +273,9 @@ def test_findings_name_each_output_and_the_way_of_the_derivatives() -> None:
     assert found["gradient-features"].value == sum(run.record.figures["posterior"]["parameters"].values())
     run = adapt(rows_of(x, y[:, :1], tested=20), network(), method="tangent-gp", mode="activation")
     found = {finding.code: finding for finding in run.record.findings}
-    assert found["error-bars"].value == pytest.approx(float(run.adapted.posterior.noise.sqrt()))
+    assert found["error-bars"].value == pytest.approx(
+        float(run.adapted.posterior.noise.sqrt() * run.adapted.posterior.unit)
+    )
     assert "gradient-features" not in found
 
 
@@ -275,8 +316,11 @@ def test_degenerate_rows_give_numbers_or_a_sentence(kind: str) -> None:
 
 
 def test_what_has_no_error_bars_is_refused() -> None:
-    with pytest.raises(RecipeError, match="does not apply to multiclass labels"):
-        adapt(rows_of(*arrays(40, "multiclass"), tested=10), network(), method="tangent-gp", theta2=LAST)
+    with pytest.raises(RecipeError, match="weighs all rows alike"):
+        adapt(
+            rows_of(*arrays(40, "multiclass"), tested=10), network(), method="tangent-gp", theta2=LAST,
+            class_weight="balanced",
+        )  # fmt: skip
     with pytest.raises(RecipeError, match="features and gradients together"):
         with_gradients("tangent-gp", "gradient", None)
     with pytest.raises(RecipeError, match="keeps no direction"):
@@ -305,18 +349,27 @@ def test_many_rows_choose_on_some_and_keep_directions_by_lanczos(monkeypatch: py
     """The leading directions without a whole eigendecomposition; scale and noise from the rows that were drawn."""
     both, labels, _ = problem(rows=40, outputs=1)
     folds, stage = torch.arange(40) % 2, Posterior(rank=6)
-    monkeypatch.setattr("regraft.graft.posterior.regression._SEARCHED", 16)
+    monkeypatch.setattr("regraft.graft.posterior.fit._SEARCHED", 16)
     few = KernelFitter(both, labels, folds, 1e-2, "ntk", stage, 3)
     out = few.out_of_fold("", [1.0])[0][0]
     assert len(few.searched) == 16
     assert torch.equal(~out.isnan().any(1), torch.zeros(40, dtype=torch.bool).index_fill(0, few.searched, True))
     fitted = few.fitted(1.0)
     grafted = Grafted.of(both, labels, 1e-2, "ntk")
-    values = torch.linalg.eigvalsh(fitted.chosen.scale * grafted.own.at(1.0)).flip(0)
-    explained = values / (values + fitted.chosen.noise)
-    torch.testing.assert_close(fitted.part.shrink.double(), explained[:6], rtol=1e-5, atol=1e-6)
-    assert fitted.part.left_out == pytest.approx(float(explained[6]), rel=1e-5)
-    monkeypatch.setattr("regraft.graft.posterior.regression._MOST", 39)
+    scale, noise = fitted.chosen[0].scale, fitted.chosen[0].noise
+    values = torch.linalg.eigvalsh(grafted.contrasts(1.0).gram).flip(0)
+    torch.testing.assert_close(fitted.part.values, values[:6], rtol=1e-6, atol=1e-6)
+    assert fitted.part.left_out == pytest.approx(float(scale * values[6] / (scale * values[6] + noise)), rel=1e-5)
+    # the mean in weight space is still that of all rows at the drawn rows' scale and noise
+    y = labels.standard
+    dense = torch.linalg.inv(scale * grafted.own.at(1.0) + 1e6 + noise * torch.eye(40, dtype=torch.float64))
+    expected = (scale * grafted.own.at(1.0) + 1e6) @ dense @ y
+    x = both.features.matrices["embedding"].rows(slice(0, 40)).to(torch.float64)
+    moved, _ = fitted.part.read(x, both.tangent.through(fitted.part.head))  # type: ignore[union-attr, arg-type]
+    mean, spread = labels.unit
+    found = (x @ fitted.features + fitted.intercept + moved - mean) / spread
+    torch.testing.assert_close(found, expected, rtol=1e-3, atol=1e-3)
+    monkeypatch.setattr("regraft.graft.posterior.fit._MOST", 39)
     with pytest.raises(DataError, match="too many for an exact Gaussian process"):
         KernelFitter(both, labels, folds, 1e-2, "ntk", stage, 3)
 
@@ -326,3 +379,57 @@ def test_the_rank_keeps_the_megabytes() -> None:
     assert stage.rank_for(100) == 256
     assert 4 * 10_000 * stage.rank_for(10_000) <= 2**20 < 4 * 10_000 * (stage.rank_for(10_000) + 1)
     assert stage.rank_for(10**9) == 1
+
+
+def blobs(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Three classes that the inputs tell apart for most rows."""
+    rng = np.random.default_rng(seed)
+    codes = rng.integers(0, 3, rows)
+    x = rng.normal(size=(rows, 3, 6, 6)).astype(np.float32)
+    x[np.arange(rows), codes] += 0.7
+    return x, codes
+
+
+def test_classes_have_probabilities_and_error_bars(tmp_path) -> None:
+    x, codes = blobs(240)
+    run = adapt(rows_of(x, codes, tested=80), network(), method="tangent-gp", theta2=LAST)
+    assert run.record.scores["test"].value > 0.5 > 1 / 3
+    kinds = {score.metric for score in run.record.other_scores["test"]}
+    assert {"nll", "ece"} <= kinds
+    assert not kinds & {"coverage-90", "gaussian-nll"}
+    run.save(tmp_path / "run")
+    again = load_artifact(tmp_path / "run", model=network())
+    found = again.predict_proba(x[160:])
+    assert found.probabilities.sum(1) == pytest.approx(np.ones(80))
+    np.testing.assert_allclose(found.probabilities, run.adapted.predict_proba(x[160:]).probabilities, atol=1e-6)
+    assert [row["std"] for row in found.table()] == pytest.approx(found.spread.mean(1).tolist())
+    right = (found.probabilities.argmax(1) == codes[160:]).mean()
+    assert right == pytest.approx(run.record.scores["test"].value)
+
+
+def test_the_error_bars_of_classes_tell_inputs_that_are_unlike_the_rows() -> None:
+    """Of rows like those that were fitted to about one in a hundred lies above what the finding names, of others most."""
+    x, codes = blobs(400)
+    run = adapt(rows_of(x[:300], codes[:300], tested=60), network(), method="tangent-gp", theta2=LAST)
+    typical = run.record.figures["posterior"]["typical"]
+    (told,) = (finding for finding in run.record.findings if finding.code == "error-bars")
+    assert told.value == typical["0.99"] > typical["0.9"] > typical["0.5"]
+    like, unlike = (run.adapted.predict_proba(some).spread[:, 0] for some in (x[300:], 6 * x[300:]))
+    assert (like > typical["0.99"]).mean() < 0.1
+    assert (unlike > typical["0.99"]).mean() > 0.9
+
+
+def test_the_probabilities_of_classes_are_a_calibrated_ridge_heads() -> None:
+    """Without gradients: the mean is ridge regression on one-hot classes at penalty σ²/s, its softmax tempered."""
+    x, codes = blobs(150)
+    run = adapt(rows_of(x, codes, tested=50), network(), method="tangent-gp", mode="activation")
+    part, readout = run.adapted.posterior, run.adapted.readout
+    features = Tangent(network(), LAST, torch.from_numpy(x), of="embedding").outputs.double()
+    train, y = features[:100], torch.nn.functional.one_hot(torch.from_numpy(codes[:100]), 3).double()
+    centred = (train - train.mean(0)) * part.feature
+    penalty = float(part.noise[0] / part.scale[0])
+    eye = torch.eye(centred.shape[1], dtype=torch.float64)
+    weight = torch.linalg.solve(centred.T @ centred + penalty * eye, centred.T @ (y - y.mean(0)))
+    logits = y.mean(0) + (features[100:] - train.mean(0)) * part.feature @ weight
+    expected = (logits / readout.temperature).softmax(1)
+    np.testing.assert_allclose(run.adapted.predict_proba(x[100:]).probabilities, expected, atol=1e-4)

@@ -1,0 +1,318 @@
+"""The linearised network as a Gaussian process: chosen by folds, kernel by kernel, then solved on all rows.
+
+Numbers have a scale and a noise each; classes, whose one-hot targets are regressed on and whose means are calibrated
+like those of any ridge head, have one of each together. Rows that repeat an earlier one, inputs and labels alike, say
+nothing new and would make the noise look small: they are predicted, but nothing is fitted to them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Literal
+
+import torch
+from scipy.sparse.linalg import eigsh
+from torch import Tensor
+
+from regraft.errors import DataError
+from regraft.graft.gradient.fit import Both, Labels
+from regraft.graft.posterior.contrasts import Contrasts
+from regraft.graft.posterior.kernel import Grafted
+from regraft.graft.posterior_part import PosteriorPart, Rows
+from regraft.graft.stages.posterior import Posterior
+from regraft.graft.tangent_part import Prior
+from regraft.heads import Hyperparameters, Response, Spectrum, Status, condition
+from regraft.heads.l2.fitters import Fitter, Found, ridge_targets
+from regraft.linear import Blocks
+
+__all__ = ["Fitted", "KernelFitter", "Solved", "squared"]
+
+_SEARCHED = 1500
+"""Rows that the kernel's mixture, scale and noise are chosen on: an eigendecomposition costs N³."""
+_MOST = 25_000
+"""Rows that one factorisation is taken of."""
+_ROUNDED = 1e-12
+"""The share of the largest eigenvalue below which others are rounding, of a kernel in double precision."""
+
+
+def squared(response: Response, weights: Tensor) -> Labels:
+    """Any labels as numbers to be regressed on: classes one-hot, labels as ±1."""
+    return Labels("squared", ridge_targets(response), weights)
+
+
+@dataclass(frozen=True, eq=False)
+class Solved:
+    """The posterior given some rows, at one ρ, for targets in units of their spread.
+
+    Attributes:
+        contrasts: of the rows' kernel.
+        spectrum: of its gram.
+        chosen: scale and noise of each output, or one for all.
+        targets: (n, C).
+    """
+
+    contrasts: Contrasts
+    spectrum: Spectrum
+    chosen: tuple[Hyperparameters, ...]
+    targets: Tensor
+
+    @staticmethod
+    def of(contrasts: Contrasts, targets: Tensor, by: Literal["marginal", "loo"], together: bool) -> Solved:
+        """With the best scale and noise, of each output or of all ``together``."""
+        spectrum, turned = Spectrum.of(contrasts.gram), contrasts.of(targets)
+        parts = [turned] if together else turned.split(1, dim=1)
+        return Solved(contrasts, spectrum, tuple(spectrum.choose(part, by) for part in parts), targets)
+
+    def _each(self, values: Sequence[float]) -> Tensor:
+        return torch.tensor(values, dtype=torch.float64).expand(self.targets.shape[1])
+
+    @property
+    def scale(self) -> Tensor:
+        """s, (C,)."""
+        return self._each([each.scale for each in self.chosen])
+
+    @property
+    def noise(self) -> Tensor:
+        """σ², (C,)."""
+        return self._each([each.noise for each in self.chosen])
+
+    @cached_property
+    def weights(self) -> Tensor:
+        """s (s Qᵀ K Q + σ² I)⁻¹ Qᵀ y, (n − 1, C)."""
+        turned = self.spectrum.vectors.T @ self.contrasts.of(self.targets)
+        return self.spectrum.vectors @ (turned * self.scale / self._levels)
+
+    @property
+    def _levels(self) -> Tensor:
+        return self.spectrum.values[:, None] * self.scale + self.noise
+
+    def mean(self, cross: Tensor) -> Tensor:
+        """(M, C) of k(x, X) (M, n)."""
+        return self.targets.mean(0) + self.contrasts.across(cross) @ self.weights
+
+    def variance(self, cross: Tensor, own: Tensor) -> Tensor:
+        """Of the function, (M, C), of k(x, X) (M, n) and k(x, x) (M,)."""
+        seen = (self.contrasts.across(cross) @ self.spectrum.vectors).square()
+        explained = seen @ (self.scale.square() / self._levels)
+        left = self.contrasts.within(cross, own)[:, None] * self.scale - explained
+        return left.clamp_min(0) + self.noise / len(self.targets)
+
+
+@dataclass(frozen=True, eq=False)
+class Fitted:
+    """The posterior of the function, in weight space.
+
+    Attributes:
+        features: w₁ (D, C).
+        intercept: (C,).
+        part: w₂ and the error bars.
+        chosen: scale and noise of each output, or one for all.
+        status: how the system was solved.
+    """
+
+    features: Tensor
+    intercept: Tensor
+    part: PosteriorPart
+    chosen: tuple[Hyperparameters, ...]
+    status: Status
+
+
+class KernelFitter(Fitter):
+    """Fits without each fold, each with its own ω, scale and noise, and the fit on all rows.
+
+    Args:
+        both: all rows with all labels.
+        labels: theirs, as :func:`squared` makes them.
+        folds: (N,).
+        strength: of ω's penalty.
+        prior: of the parameters.
+        stage: what the posterior keeps.
+        seed: of the rows that the choice is made on, where there are many.
+        together: one scale and noise for all outputs, as for classes.
+    """
+
+    def __init__(
+        self,
+        both: Both,
+        labels: Labels,
+        folds: Tensor,
+        strength: float,
+        prior: Prior,
+        stage: Posterior,
+        seed: int,
+        together: bool = False,
+    ) -> None:
+        self.both, self.labels, self.folds, self.stage = both, labels, folds, stage
+        self.strength, self.prior, self.together = strength, prior, together
+        rows = len(folds)
+        if rows > _MOST:
+            raise DataError(
+                f"{rows} rows are too many for an exact Gaussian process",
+                expected=f"at most {_MOST:,}",
+                do="take fewer rows with --limit, or use --method gradient, whose model is of the same form",
+            )
+        order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
+        self.searched = order[:_SEARCHED].sort().values
+        self.new = _first_of_their_kind(both, labels)
+        self._folds: dict[int, tuple[Grafted, Labels, Tensor]] = {}
+        self._solved: dict[tuple[int, float], Solved] = {}
+        self._fitted: dict[float, Fitted] = {}
+
+    def out_of_fold(self, form: str, strengths: Sequence[float]) -> tuple[Tensor, list[Tensor | None]]:
+        """Means (M, N, C) in the targets' own unit; NaN where a row took no part in the choice."""
+        out = torch.full((len(strengths), *self.labels.values.shape), torch.nan, dtype=torch.float64)
+        for fold in torch.unique(self.folds[self.searched]).tolist():
+            grafted, labels, held = self._fold(fold)
+            mean, spread = labels.unit
+            for index, ratio in enumerate(strengths):
+                out[index, held] = self._without(fold, ratio).mean(grafted.cross.at(ratio)) * spread + mean
+        return out, [None] * len(strengths)
+
+    def _fold(self, fold: int) -> tuple[Grafted, Labels, Tensor]:
+        if fold not in self._folds:
+            inside = self.folds[self.searched] == fold
+            rows, held = self.searched[~inside & self.new[self.searched]], self.searched[inside]
+            labels = self.labels.take(rows)
+            grafted = Grafted.of(self.both.take(rows), labels, self.strength, self.prior, self.both.take(held))
+            self._folds[fold] = grafted, labels, held
+        return self._folds[fold]
+
+    def _without(self, fold: int, ratio: float) -> Solved:
+        if (fold, ratio) not in self._solved:
+            grafted, labels, _ = self._fold(fold)
+            found = Solved.of(grafted.contrasts(ratio), labels.standard, self.stage.by, self.together)
+            self._solved[fold, ratio] = found
+        return self._solved[fold, ratio]
+
+    def spread(self, ratio: float) -> Tensor:
+        """Deviations (N, C) at one mixture, NaN of rows that took no part: of targets about their out-of-fold means, in
+        their own unit; of the function alone, in units of the targets' spread, where the outputs go together."""
+        out = torch.full(self.labels.values.shape, torch.nan, dtype=torch.float64)
+        for fold in torch.unique(self.folds[self.searched]).tolist():
+            grafted, labels, held = self._fold(fold)
+            solved = self._without(fold, ratio)
+            variance = solved.variance(grafted.cross.at(ratio), grafted.held.at(ratio).diagonal())
+            own = variance.sqrt() if self.together else (variance + solved.noise).sqrt() * labels.unit[1]
+            out[held] = own
+        return out
+
+    def refit(self, form: str, strength: float, start: Tensor | None) -> Found:
+        """On all rows; coefficients in the targets' own unit."""
+        fitted = self.fitted(strength)
+        names = list(self.both.features.shapes)
+        sizes = [self.both.features.shapes[name][0] for name in names]
+        blocks = dict(zip(names, fitted.features.split(sizes)))
+        return Blocks(blocks).to(torch.float32), fitted.intercept, fitted.status
+
+    def fitted(self, ratio: float) -> Fitted:
+        """The posterior on all rows at one mixture."""
+        if ratio not in self._fitted:
+            self._fitted[ratio] = self._solve(ratio)
+        return self._fitted[ratio]
+
+    def _solve(self, ratio: float) -> Fitted:
+        rows = self.new.nonzero().squeeze(1)
+        labels = self.labels.take(rows)
+        grafted = Grafted.of(self.both.take(rows), labels, self.strength, self.prior)
+        contrasts, y = grafted.contrasts(ratio), labels.standard
+        if len(rows) <= 2 * _SEARCHED:
+            solved = Solved.of(contrasts, y, self.stage.by, self.together)
+            values, vectors = solved.spectrum.values.flip(0), solved.spectrum.vectors.flip(1)
+            dual, scale, noise, chosen = solved.weights, solved.scale, solved.noise, solved.chosen
+            status = Status(True, 0, 0.0, f"{len(rows)} rows, by an eigendecomposition.")
+        else:
+            few = self.searched[self.new[self.searched]]
+            some = self.labels.take(few)
+            small = Grafted.of(self.both.take(few), some, self.strength, self.prior).contrasts(ratio)
+            solved = Solved.of(small, some.standard, self.stage.by, self.together)
+            scale, noise, chosen = solved.scale, solved.noise, solved.chosen
+            gram = contrasts.gram
+            dual, status = _conditioned(gram, contrasts.of(y), chosen)
+            values, vectors = _largest(gram, min(self.stage.rank + 1, len(gram)))
+        wide = grafted.rows(ratio)
+        kept, left_out = self._kept(values, wide, scale, noise)
+        values, vectors = values[:kept], vectors[:, :kept] / values[:kept].sqrt()
+        # in one pass over the rows: the mean of all rows, the directions, and every output's coefficients
+        level = torch.full((len(rows), 1), 1 / len(rows), dtype=torch.float64)
+        turned = contrasts.back(torch.cat([vectors, dual], dim=1))
+        found = wide.adjoint(torch.cat([level, turned], dim=1))
+        feature, deviations = grafted.deviations(ratio)
+        mean, spread = labels.unit
+        w1 = found["features"][1 + kept :].T * feature * spread
+        about = (contrasts.kernel.mean(0) @ turned)[kept:]
+        bias = (y.mean(0) - about) * spread + mean - grafted.centre @ w1
+        column = spread.expand(y.shape[1])
+        part = PosteriorPart(
+            head=grafted.head.to(torch.float32) if deviations else None,
+            centre=grafted.centre.to(torch.float32),
+            feature=feature,
+            deviations=deviations,
+            directions={name: value[: 1 + kept].to(torch.float32) for name, value in found.items()},
+            offsets=(contrasts.kernel.mean(0) @ turned)[:kept],
+            values=values,
+            weights={
+                name: (found[name][1 + kept :] * value * _like(column, found[name])).to(torch.float32)
+                for name, value in deviations.items()
+            },
+            level=float(contrasts.kernel.mean()),
+            rows=len(rows),
+            unit=torch.ones_like(column) if self.together else column.clone(),
+            scale=scale.clone(),
+            noise=noise.clone(),
+            of_targets=not self.together,
+            left_out=left_out,
+        )
+        return Fitted(w1, bias, part, chosen, status)
+
+    def _kept(self, values: Tensor, rows: Rows, scale: Tensor, noise: Tensor) -> tuple[int, float]:
+        """How many of the largest eigenvalues are kept, and what share of the prior's variance the next one explains.
+
+        Eigenvalues that the rounding of the derivatives makes up are none: they would explain what no row shows.
+        """
+        numbers = sum(torch.Size(shape).numel() for shape in (rows.tangent.shapes if rows.tangent else {}).values())
+        rank = min(self.stage.rank_for(numbers), len(values))
+        rounded = max(_ROUNDED, torch.finfo(rows.tangent.dtype).eps if rows.tangent else 0.0)
+        kept = min(rank, int((values > rounded * float(values.max().clamp_min(1e-300))).sum()))
+        left_out = 0.0
+        if len(values) > kept:
+            next_one = values[kept].clamp_min(0) * scale
+            left_out = float((next_one / (next_one + noise).clamp_min(1e-300)).max())
+        return kept, left_out
+
+
+def _like(column: Tensor, block: Tensor) -> Tensor:
+    """(C,) as it multiplies (C, *shape)."""
+    return column.to(block).view(-1, *[1] * (block.ndim - 1))
+
+
+def _first_of_their_kind(both: Both, labels: Labels) -> Tensor:
+    """(N,) bool: rows that repeat no earlier one, features and labels alike."""
+    rows = slice(0, both.features.n_rows)
+    features = [matrix.rows(rows).cpu().numpy() for matrix in both.features.matrices.values()]
+    values, seen = labels.values.numpy(), set()
+    new = torch.zeros(len(values), dtype=torch.bool)
+    for row in range(len(values)):
+        key = b"".join(block[row].tobytes() for block in (*features, values))
+        new[row] = key not in seen
+        seen.add(key)
+    return new
+
+
+def _conditioned(gram: Tensor, targets: Tensor, chosen: Sequence[Hyperparameters]) -> tuple[Tensor, Status]:
+    """s (s K + σ² I)⁻¹ y, (n, C), and how it was solved."""
+    parts = [targets] if len(chosen) == 1 else targets.split(1, dim=1)
+    found = [condition(gram, part, each.noise, each.scale) for part, each in zip(parts, chosen)]
+    dual = torch.cat([each.scale * posterior.weights for posterior, each in zip(found, chosen)], dim=1)
+    worst = max((posterior.status for posterior in found), key=lambda status: (not status.converged, status.residual))
+    return dual, replace(worst)
+
+
+def _largest(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
+    """The largest eigenvalues, descending, and their vectors."""
+    if rank < len(gram) // 2:
+        values, vectors = eigsh(gram.numpy(), k=rank, which="LM", v0=gram.new_ones(len(gram)).numpy())
+        return torch.from_numpy(values.copy()).flip(0), torch.from_numpy(vectors.copy()).flip(1)
+    spectrum = Spectrum.of(gram)
+    return spectrum.values.flip(0)[:rank], spectrum.vectors.flip(1)[:, :rank]

@@ -1,0 +1,70 @@
+"""Kernels without a level of their own, against the textbook's posterior with a vague constant."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from regraft.graft.posterior.contrasts import Contrasts
+from regraft.graft.posterior.fit import Solved
+
+
+def kernel(rows: int, new: int = 5) -> torch.Tensor:
+    """Of rows and new ones, with a common part that is ten times as large as what tells them apart."""
+    x = torch.randn(rows + new, 9, generator=torch.Generator().manual_seed(rows), dtype=torch.float64)
+    return (x + 3) @ (x + 3).T
+
+
+@pytest.mark.parametrize("rows", [2, 3, 17])
+def test_contrasts_are_an_orthonormal_basis_of_what_sums_to_zero(rows: int) -> None:
+    contrasts = Contrasts(kernel(rows, 0))
+    basis = contrasts.back(torch.eye(rows - 1, dtype=torch.float64))
+    torch.testing.assert_close(basis.T @ basis, torch.eye(rows - 1, dtype=torch.float64))
+    torch.testing.assert_close(basis.sum(0), torch.zeros(rows - 1, dtype=torch.float64))
+    torch.testing.assert_close(contrasts.gram, basis.T @ contrasts.kernel @ basis)
+    values = torch.randn(rows, 2, dtype=torch.float64)
+    torch.testing.assert_close(contrasts.of(values), basis.T @ values)
+
+
+@pytest.mark.parametrize("rows", [2, 5, 30])
+@pytest.mark.parametrize("together", [True, False])
+def test_the_posterior_is_that_of_a_level_with_a_vague_prior(rows: int, together: bool) -> None:
+    whole = kernel(rows)
+    """Rasmussen & Williams (2006), Eqs. 2.41 and 2.42 with the basis function 1 and no prior on its coefficient."""
+    own, cross, held = whole[:rows, :rows], whole[rows:, :rows], whole[rows:, rows:].diagonal()
+    generator = torch.Generator().manual_seed(1)
+    targets = torch.randn(rows, 2, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 30.0]) + 5
+    solved = Solved.of(Contrasts(own), targets, "marginal", together)
+    assert len(solved.chosen) == (1 if together else 2)
+    mean, variance = solved.mean(cross), solved.variance(cross, held)
+    for column in range(2):
+        scale, noise = float(solved.scale[column]), float(solved.noise[column])
+        inverse = torch.linalg.inv(scale * own + noise * torch.eye(rows, dtype=torch.float64))
+        across, y, ones = scale * cross, targets[:, column], torch.ones(rows, dtype=torch.float64)
+        level = (ones @ inverse @ y) / (ones @ inverse @ ones)
+        expected = level + across @ inverse @ (y - level)
+        rest = 1 - across @ inverse @ ones
+        left = scale * held - ((across @ inverse) * across).sum(1) + rest.square() / (ones @ inverse @ ones)
+        torch.testing.assert_close(mean[:, column], expected, rtol=1e-5, atol=1e-5 * float(y.abs().max()))
+        torch.testing.assert_close(variance[:, column], left, rtol=1e-4, atol=1e-6 * scale * float(held.max()))
+
+
+def test_of_pure_noise_the_spread_is_the_unbiased_one() -> None:
+    """Restricted likelihood divides by n − 1; the level leaves σ²/n open beside it."""
+    targets = torch.tensor([[0.0], [1.0], [4.0]], dtype=torch.float64)
+    solved = Solved.of(Contrasts(torch.zeros(3, 3, dtype=torch.float64)), targets, "marginal", True)
+    assert float(solved.noise) == pytest.approx(float(targets.var()))
+    cross = torch.zeros(1, 3, dtype=torch.float64)
+    assert float(solved.mean(cross)) == pytest.approx(5 / 3)
+    assert float(solved.variance(cross, cross[:, 0])) == pytest.approx(float(targets.var()) / 3)
+
+
+def test_one_row_is_its_own_level() -> None:
+    solved = Solved.of(
+        Contrasts(torch.ones(1, 1, dtype=torch.float64)), torch.full((1, 1), 2.0).double(), "marginal", True
+    )
+    cross = torch.ones(1, 1, dtype=torch.float64)
+    assert float(solved.mean(cross)) == 2.0
+    assert math.isfinite(float(solved.variance(cross, cross[:, 0])))
