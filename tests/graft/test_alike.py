@@ -32,7 +32,7 @@ def test_copies_of_a_row_are_scored_by_the_fold_of_the_row(tmp_path):
     assert all(len(set(found)) == 1 for found in fold.values())
     (found,) = [f for f in done.record.findings if f.code == "rows-kept-together"]
     assert (found.severity, found.value) == ("info", 15)
-    assert done.score.interval == "bootstrap over groups"
+    assert done.score.interval == "wilson, by a bootstrap over 60 groups"
     assert "groups-across-splits" not in {f.code for f in done.record.findings}
 
 

@@ -1,5 +1,5 @@
-"""Scores with an interval: Wilson for accuracy and its mean over classes, else a seeded percentile bootstrap; NaN where
-neither can know."""
+"""Scores with an interval: Wilson for shares and their mean over classes, else a seeded bootstrap, of groups with as
+many degrees of freedom as there are groups; NaN where none can know."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from scipy.special import stdtrit
 
 from regraft.errors import DataError
 from regraft.heads.metrics import as_array, calibration_gaps, resampled, score
@@ -23,6 +24,7 @@ _TABLE = 4_000_000  # row weights held at once
 _NO_WIDTH = 1e-12
 _ENOUGH = 0.1  # of the resamples
 _UNBOUNDED = ("r2", "rmse", "nll", "gaussian-nll")
+_RANGE = {"r2": (-math.inf, 1.0), "gaussian-nll": (-math.inf, math.inf)}  # of others that exceed 1: at least 0
 _BY_CLASS = ("balanced-accuracy", "f1", "roc-auc", "map", "miou")
 
 
@@ -33,9 +35,13 @@ def wilson(hits: float, rows: int) -> tuple[float, float]:
     """
     if rows < 1:
         raise DataError("an interval needs rows", got="0 rows")
-    p, z2 = hits / rows, _Z * _Z / rows
+    return _wilson(hits / rows, rows, _Z)
+
+
+def _wilson(p: float, rows: float, z: float) -> tuple[float, float]:
+    z2 = z * z / rows
     middle = (p + z2 / 2) / (1 + z2)
-    half = _Z * math.sqrt(p * (1 - p) / rows + z2 / (4 * rows)) / (1 + z2)
+    half = z * math.sqrt(p * (1 - p) / rows + z2 / (4 * rows)) / (1 + z2)
     return max(0.0, middle - half), min(1.0, middle + half)
 
 
@@ -67,10 +73,19 @@ def measure(
 ) -> Score:
     """A metric with its 95 % interval.
 
-    Accuracy of independent rows gets the Wilson interval; every other metric the percentile
-    bootstrap over 1,000 resamples of rows; with ``groups``, whole groups are resampled, for rows of
+    Accuracy and ``coverage-90`` of independent rows get the Wilson interval; every other metric of theirs the
+    percentile bootstrap over 1,000 resamples of rows. With ``groups``, whole groups are resampled, for rows of
     one group are no independent evidence (groups of one row each are no groups). Resamples that leave the metric
     undefined are left out.
+
+    Percentiles of few groups are too narrow: resamples of G groups vary by (G − 1)/G of what they should, and what
+    few groups say of their own spread is uncertain. With the standard error
+
+        s = max(q₉₇.₅ − value, value − q₂.₅) / 1.96 · sqrt(G / (G − 1))
+
+    of the percentiles q of the resamples and Student's t for G − 1 degrees of freedom in the place of 1.96, a metric
+    that lies between 0 and 1 gets the Wilson interval of n = value (1 − value) / s² draws (shares of rows: of no more
+    than there are rows), and any other value ± t s, within what the metric can be.
 
     Balanced accuracy of independent rows of classes, a mean of proportions, gets at each end the wider of the bootstrap
     and :func:`mean_of_proportions`: five rows of a rare class that are all wrong do not show that all are, which the
@@ -105,12 +120,8 @@ def measure(
     value = score(metric, response, probabilities)
     there = response.present.numpy()
     rows = int(there.sum())
-    member = np.arange(rows)
-    if groups is not None:
-        _, member = np.unique(np.asarray(groups)[there], return_inverse=True)
-    units = int(member.max()) + 1
-    unit = "group" if groups is not None and (units < rows or rows == 1) else "row"
-    if metric == "accuracy" and unit == "row" and response.codes is not None:
+    member, units, unit = _units(groups, there)
+    if _is_share(metric, response) and unit == "row":
         low, high = wilson(value * rows, rows)
         return Score(metric, value, low, high, "wilson", rows, protocol=protocol)
     kept = response.take(there)
@@ -125,7 +136,7 @@ def measure(
             low, high, kind = _of_classes(value, kept, values, rng)
         else:
             draws = np.concatenate([resampled(metric, kept, values, table) for table in _resamples(member, rng)])
-            low, high, kind = _interval(value, draws[~np.isnan(draws)], _effective(metric, kept, member), unit)
+            low, high, kind = _interval(metric, value, kept, draws[~np.isnan(draws)], member, unit)
     return Score(metric, value, float(low), float(high), kind, rows, protocol=protocol)
 
 
@@ -142,9 +153,7 @@ def calibrated_range(
         response, probabilities, groups, seed: as in :func:`measure`.
     """
     there = response.present.numpy()
-    member = np.arange(int(there.sum()))
-    if groups is not None:
-        _, member = np.unique(np.asarray(groups)[there], return_inverse=True)
+    member, _, _ = _units(groups, there)
     return _calibrated(response.take(there), as_array(probabilities)[there], member, seed)
 
 
@@ -175,7 +184,8 @@ def paired_error(
     """The standard error of the difference between two predictions' scores on the same rows.
 
     It is the standard deviation of the difference over the bootstrap resamples of :func:`measure`, each drawn once for
-    both; NaN where fewer than two resamples define the metric.
+    both, times sqrt(n / (n − 1)) of n rows (groups), for resamples of n vary by (n − 1)/n of what they should; NaN
+    where fewer than two resamples define the metric, and of one row (group).
 
     Args:
         metric, response, groups, seed: as in :func:`measure`.
@@ -185,7 +195,8 @@ def paired_error(
         DataError: the metric does not fit the labels.
     """
     found = _paired_draws(metric, response, first, second, groups, seed)
-    return float(found.std(ddof=1)) if len(found) > 1 else math.nan
+    _, units, _ = _units(groups, response.present.numpy())
+    return float(found.std(ddof=1)) * math.sqrt(units / (units - 1)) if min(units, len(found)) > 1 else math.nan
 
 
 def paired_difference(
@@ -203,8 +214,10 @@ def paired_difference(
 
         (b − c) / (n + 2) ± 1.96 sqrt((p + q − (p − q)²) / (n + 2)),  p = (b + 1) / (n + 2), q = (c + 1) / (n + 2),
 
-    which keeps its width where the two never differ. Of other metrics, or groups of rows, the percentiles of the
-    resamples of :func:`measure`, each drawn once for both; NaN where fewer than two define the metric.
+    which keeps its width where the two never differ. Of other metrics the percentiles of the resamples of
+    :func:`measure`, each drawn once for both; of groups of rows the difference ± t s by the G groups, as there. Where
+    the resamples agree on a metric that lies between 0 and 1, the formula above of n rows (groups) of which the second
+    alone has as many right as it is better by. NaN where fewer than two resamples define the metric, and of one group.
 
     Args:
         metric, response, groups, seed: as in :func:`measure`.
@@ -214,19 +227,30 @@ def paired_difference(
         DataError: the metric does not fit the labels, or is undefined on them.
     """
     value = score(metric, response, second) - score(metric, response, first)
-    if metric == "accuracy" and response.codes is not None and (groups is None or len({*groups}) == len(response)):
-        there = response.present.numpy()
+    there = response.present.numpy()
+    _, units, unit = _units(groups, there)
+    if metric == "accuracy" and response.codes is not None and unit == "row":
         truth = response.codes.numpy()[there]
         right = [as_array(each)[there].argmax(1) == truth for each in (first, second)]
-        n = len(truth) + 2
-        p, q = (np.sum(right[1] & ~right[0]) + 1) / n, (np.sum(right[0] & ~right[1]) + 1) / n
-        half = _Z * math.sqrt((p + q - (p - q) ** 2) / n)
-        return value, max(-1.0, float(p - q) - half), min(1.0, float(p - q) + half)
+        return value, *_bonett_price(int(np.sum(right[1] & ~right[0])), int(np.sum(right[0] & ~right[1])), len(truth))
     found = _paired_draws(metric, response, first, second, groups, seed)
-    if len(found) < 2:
+    if len(found) < 2 or (unit == "group" and units < 2):
         return value, math.nan, math.nan
-    low, high = np.quantile(found, [0.025, 0.975])
-    return value, float(low), float(high)
+    bounded, (low, high) = _within_one(metric, response), np.quantile(found, [0.025, 0.975])
+    if bounded and high - low <= _NO_WIDTH:
+        return value, *_bonett_price(max(value, 0.0) * units, max(-value, 0.0) * units, units)
+    if unit == "row":
+        return value, float(low), float(high)
+    half, most = _students(units) * _error(value, found, units), 1.0 if bounded else math.inf
+    return value, max(-most, value - half), min(most, value + half)
+
+
+def _bonett_price(second: float, first: float, rows: int) -> tuple[float, float]:
+    """The interval of :func:`paired_difference`, of so many rows that one alone has right."""
+    n = rows + 2
+    p, q = (second + 1) / n, (first + 1) / n
+    half = _Z * math.sqrt((p + q - (p - q) ** 2) / n)
+    return max(-1.0, p - q - half), min(1.0, p - q + half)
 
 
 def _paired_draws(
@@ -240,7 +264,7 @@ def _paired_draws(
     """Differences of the resamples that define the metric."""
     there = response.present.numpy()
     kept, one, other = response.take(there), as_array(first)[there], as_array(second)[there]
-    member = np.arange(len(kept)) if groups is None else np.unique(np.asarray(groups)[there], return_inverse=True)[1]
+    member, _, _ = _units(groups, there)
     draws = [
         resampled(metric, kept, other, weights) - resampled(metric, kept, one, weights)
         for weights in _resamples(member, np.random.default_rng(seed))
@@ -249,18 +273,74 @@ def _paired_draws(
     return found[~np.isnan(found)]
 
 
-def _interval(value: float, draws: np.ndarray[Any, Any], effective: int, unit: str) -> tuple[float, float, str]:
-    """The percentile interval of the resamples, and what stands for it where it has no width."""
+def _interval(
+    metric: str, value: float, response: Response, draws: np.ndarray[Any, Any], member: np.ndarray[Any, Any], unit: str
+) -> tuple[float, float, str]:
+    """The interval that the resamples give, and what stands for it where it has no width."""
     if not len(draws):
         return math.nan, math.nan, "unknown: undefined in every resample"
-    # a percentile interval of a biased metric may miss the estimate: stretch it to hold it
-    low = min(float(np.quantile(draws, 0.025)), value)
-    high = max(float(np.quantile(draws, 0.975)), value)
+    low, high = _percentiles(value, draws)
     if high - low > _NO_WIDTH:
-        return low, high, f"bootstrap over {unit}s"
+        if unit == "group":
+            return _of_groups(metric, value, response, draws, int(member.max()) + 1)
+        return low, high, "bootstrap over rows"
+    effective = _effective(metric, response, member)
     if not effective:
         return math.nan, math.nan, "unknown: every resample agrees"
     return *wilson(value * effective, effective), f"wilson over {effective} {unit}s: every resample agrees"
+
+
+def _percentiles(value: float, draws: np.ndarray[Any, Any]) -> tuple[float, float]:
+    """The percentile interval of the resamples; that of a biased metric may miss the estimate: stretched to hold it."""
+    low, high = np.quantile(draws, [0.025, 0.975])
+    return min(float(low), value), max(float(high), value)
+
+
+def _of_groups(
+    metric: str, value: float, response: Response, draws: np.ndarray[Any, Any], units: int
+) -> tuple[float, float, str]:
+    """The interval of groups whose resamples differ, see :func:`measure`."""
+    error, t = _error(value, draws, units), _students(units)
+    how = f"by a bootstrap over {units} groups"
+    if _within_one(metric, response):
+        rows = max(value * (1 - value), _NO_WIDTH) / error**2
+        return *_wilson(value, min(rows, len(response)) if _is_share(metric, response) else rows, t), f"wilson, {how}"
+    least, most = _RANGE.get(metric, (0.0, math.inf))
+    return max(least, value - t * error), min(most, value + t * error), f"Student's t, {how}"
+
+
+def _error(value: float, draws: np.ndarray[Any, Any], units: int) -> float:
+    """The standard error by the longer side of the percentile interval, for so many rows or groups."""
+    low, high = _percentiles(value, draws)
+    return max(high - value, value - low) / _Z * math.sqrt(units / (units - 1))
+
+
+def _students(units: int) -> float:
+    """The 97.5 % point of Student's t that so many groups leave."""
+    return float(stdtrit(units - 1, 0.975))
+
+
+def _units(
+    groups: Sequence[Any] | np.ndarray[Any, Any] | None, there: np.ndarray[Any, Any]
+) -> tuple[np.ndarray[Any, Any], int, str]:
+    """Of the rows that are there: which independent unit each belongs to, how many there are, and whether it is a
+    ``row`` or a ``group``: groups of one row each are no groups."""
+    rows = int(there.sum())
+    if groups is None:
+        return np.arange(rows), rows, "row"
+    _, member = np.unique(np.asarray(groups)[there], return_inverse=True)
+    units = int(member.max()) + 1
+    return member, units, "group" if units < rows or rows == 1 else "row"
+
+
+def _is_share(metric: str, response: Response) -> bool:
+    """Whether the metric is the share of rows that something is true of."""
+    return metric == "coverage-90" or (metric == "accuracy" and response.codes is not None)
+
+
+def _within_one(metric: str, response: Response) -> bool:
+    """Whether the metric lies between 0 and 1: the Brier score of several classes reaches 2."""
+    return metric not in _UNBOUNDED and (metric != "brier" or response.kind != "multiclass")
 
 
 def _of_classes(
@@ -274,17 +354,17 @@ def _of_classes(
         for table in _resamples(np.arange(len(values)), rng)
     ]
     draws, whole = map(np.concatenate, zip(*found))
-    low, high, _ = _interval(value, draws[whole] if whole.mean() >= _ENOUGH else draws, 0, "row")
+    low, high = _percentiles(value, draws[whole] if whole.mean() >= _ENOUGH else draws)
     right = response.values.numpy()[np.arange(len(values)), values.argmax(1)]
     below, above = mean_of_proportions(right @ classes, classes.sum(0))
-    if math.isnan(low):  # the resamples agree
+    if high - low <= _NO_WIDTH:
         return below, above, "wilson of each class"
     return min(low, below), max(high, above), "wilson of each class and bootstrap over rows"
 
 
 def _effective(metric: str, response: Response, member: np.ndarray[Any, Any]) -> int:
     """How many independent draws the metric rests on, see :func:`measure`; 0 where it is not within 0 and 1."""
-    if metric in _UNBOUNDED or (metric == "brier" and response.kind == "multiclass"):  # the latter reaches 2
+    if not _within_one(metric, response):
         return 0
     units = int(member.max()) + 1
     if metric not in _BY_CLASS:

@@ -28,9 +28,10 @@ class Score:
             ``nll``, ``ece``, ``brier``.
         value: the point estimate.
         low, high: a 95 % interval.
-        interval: how it was made: ``wilson``, ``bootstrap over rows``, ``bootstrap over groups``, ``wilson over
-            N rows: every resample agrees``, ``wilson of each class``, ``wilson of each class and bootstrap over
-            rows``; or ``unknown: …`` and why, with ``low`` and ``high`` NaN.
+        interval: how it was made: ``wilson``, ``bootstrap over rows``, ``wilson, by a bootstrap over N groups``,
+            ``Student's t, by a bootstrap over N groups``, ``wilson over N rows: every resample agrees``, ``wilson of
+            each class``, ``wilson of each class and bootstrap over rows``; or ``unknown: …`` and why, with ``low`` and
+            ``high`` NaN.
         rows: how many rows it was measured on.
         per_fold: the same metric on each outer fold, where the score is a cross-validation.
         protocol: which rows: ``test split``, ``validation split``, ``outer cross-validation`` or

@@ -256,3 +256,25 @@ def test_labels_that_no_row_or_every_row_has_are_named(monkeypatch):
     target = SimpleNamespace(kind="multilabel", classes=("a", "b", "c", "d", "e"), values=values)
     (found,) = check(Context(None, 0, SimpleNamespace(task=SimpleNamespace(target=target)), None))
     assert (found.title, found.detail) == ("3 labels of 5 are the same in all labelled rows.", "b, c, e")
+
+
+@pytest.mark.parametrize(
+    ("groups", "part", "rows", "said"),
+    [
+        (list("aabbccdd"), "validation", 8, "Only 4 groups"),
+        (list("aaaaaaaa"), "validation", 8, "Only 1 group"),
+        (list("abcdefgh") * 2, "validation", 16, None),  # eight are enough
+        (list("abcd"), "validation", 4, None),  # groups of one row each are no groups
+        (None, "validation", 8, None),
+        (list("abcdefgh") * 2 + list("xxyy"), "test", 4, "Only 2 groups"),  # those of the rows that score
+    ],
+)
+def test_few_groups_that_score_are_told(groups, part, rows, said, monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (score_findings._few_groups,))
+    split = ["train"] * 16 + ["test"] * 4 if part == "test" else ["train"] * rows
+    manifest = SimpleNamespace(groups=groups, split=split)
+    response = SimpleNamespace(present=torch.ones(rows, dtype=torch.bool))
+    main = SimpleNamespace(part=part, rows=np.arange(rows), response=response)
+    found = check(Context(manifest, 0, None, SimpleNamespace(main=main)))
+    assert [f.title.partition(":")[0] for f in found] == ([] if said is None else [said])
+    assert all(f.code == "few-groups" and f.severity == "warning" for f in found)

@@ -12,6 +12,7 @@ from regraft.record import Finding, counted
 __all__ = ["SCORE_CHECKS", "no_better_than_constant"]
 
 _ENOUGH_ROWS = 5
+_ENOUGH_GROUPS = 8
 _POOR_ECE = 0.1
 
 
@@ -60,6 +61,27 @@ def _constant(context: Context) -> Iterator[Finding]:
         detail=detail,
         advice="Check the labels, try another backbone, or bring more rows.",
     )
+
+
+def _few_groups(context: Context) -> Iterator[Finding]:
+    """Groups so few that the interval is wide for want of them, and rests on what few say of their own spread."""
+    main, manifest = context.evaluation.main, context.manifest
+    if manifest.groups is None:
+        return
+    part = np.array([split == "test" for split in manifest.split]) == (main.part == "test")
+    groups = np.array(manifest.groups)[part][main.rows][main.response.present.numpy()]
+    count = len(set(groups))
+    if count < min(_ENOUGH_GROUPS, len(groups)):
+        yield Finding(
+            "few-groups",
+            f"Only {counted(count, 'group')}: the interval rests on no more than that.",
+            "warning",
+            count,
+            "groups",
+            detail=f"Rows of one group are alike, so that the {len(groups)} rows that score are {count} independent "
+            "observations" + (", whose own spread is hardly known." if count > 1 else "."),
+            advice="Bring rows of more groups: more rows of the same ones tell little.",
+        )
 
 
 def _one_class(context: Context) -> Iterator[Finding]:
@@ -182,4 +204,4 @@ def _never_right(context: Context) -> list[str]:
     ]
 
 
-SCORE_CHECKS = (_folds, _constant, _one_class, _fit, _undefined)
+SCORE_CHECKS = (_folds, _few_groups, _constant, _one_class, _fit, _undefined)
