@@ -228,8 +228,8 @@ def report(
 ) -> None:
     """Write a run's report again, from its record.
 
-    Of several runs on the same rows it also says by how much each is better than the others, and of Head2Toe runs how
-    far the features that they chose overlap.
+    Of several runs on the same rows it also says by how much each is better than the others (of runs on other rows why
+    it cannot), and of Head2Toe runs how far the features that they chose overlap.
     """
     from regraft.app.comparing import compared, paired, say_compared, say_paired
     from regraft.app.report import write
@@ -241,19 +241,18 @@ def report(
         check_folder(output.parent)
     records = [Record.load(run / "record.json") for run in runs]
     chosen, overlaps = compared(runs) if len(runs) > 1 else ([], {})
-    differences = paired(runs) if len(runs) > 1 else []
+    differences, apart = paired(runs) if len(runs) > 1 else ([], [])
     written = [write(record, output or run / "report.html") for run, record in zip(runs, records)]
     if as_json:
         paths = [{"run": str(run), "report": str(path)} for run, path in zip(runs, written)]
-        several = {"paths": paths, "chosen": overlaps, "paired": differences}
+        several = {"paths": paths, "chosen": overlaps, "paired": differences, "not_comparable": apart}
         found: dict[str, Any] = {"paths": paths[0]} if len(runs) == 1 else several
         show_json({"verb": "report", "status": "done", **found})
         return
     for path in written:
         say(str(path))
-    say_paired(differences)
-    if chosen or not differences:
-        say_compared(chosen, overlaps)
+    say_paired(differences, apart)
+    say_compared(chosen, overlaps)
 
 
 def demo(

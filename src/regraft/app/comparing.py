@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regraft.app.console import say
+from regraft.record import counted
 
 if TYPE_CHECKING:
     from regraft.graft.evidence.compared import Chosen
@@ -28,7 +29,9 @@ def compared(folders: Sequence[Path]) -> tuple[list[Chosen], dict[str, Any]]:
 
 
 def say_compared(runs: Sequence[Chosen], value: dict[str, Any]) -> None:
-    """Two matrices in per cent, with what they are; first which runs have no place in them."""
+    """Two matrices in per cent, with what they are; first which runs have no place in them. Nothing where none has."""
+    if not runs:
+        return
     if without := value.get("without"):
         say()
         say(f"{', '.join(without)}: no chosen features in the record, so no choice to compare")
@@ -48,18 +51,20 @@ def say_compared(runs: Sequence[Chosen], value: dict[str, Any]) -> None:
     _matrix("layers in common, % (of where the kept features lie)", value["layers"])
 
 
-def paired(folders: Sequence[Path]) -> list[dict[str, Any]]:
-    """Differences of scores between every two of the runs that were scored on the same rows, as plain JSON."""
+def paired(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """Differences of scores between every two of the runs that were scored on the same rows, and why there is none
+    between the others, both as plain JSON."""
     from dataclasses import asdict
 
-    from regraft.graft.evidence.paired import pairs, predictions_of
+    from regraft.graft.evidence.paired import Pair, pairs, predictions_of
 
-    found = [predictions_of(folder) for folder in folders]
-    return [asdict(pair) for pair in pairs([run for run in found if run is not None])]
+    found = list(pairs([predictions_of(folder) for folder in folders]))
+    same = [asdict(pair) for pair in found if isinstance(pair, Pair)]
+    return same, [asdict(pair) for pair in found if not isinstance(pair, Pair)]
 
 
-def say_paired(pairs: Sequence[dict[str, Any]]) -> None:
-    """A line for every two runs, the second less the first."""
+def say_paired(pairs: Sequence[dict[str, Any]], apart: Sequence[dict[str, Any]]) -> None:
+    """A line for every two runs, the second less the first, or why there is no difference."""
     if pairs:
         say()
         say("on the same rows, row by row:")
@@ -68,8 +73,12 @@ def say_paired(pairs: Sequence[dict[str, Any]]) -> None:
         interval = f"95 % interval {pair['low']:+.4f} to {pair['high']:+.4f}" if known else "interval unknown"
         say(
             f"{pair['second']} − {pair['first']}: {pair['metric']} {pair['difference']:+.4f}, {interval} "
-            f"({pair['rows']:,} rows)"
+            f"({counted(pair['rows'], 'row')})"
         )
+    if apart:
+        say()
+    for pair in apart:
+        say(f"{pair['second']} beside {pair['first']}: not comparable: {pair['why']}")
 
 
 def _matrix(title: str, rows: Sequence[Sequence[float | None]]) -> None:

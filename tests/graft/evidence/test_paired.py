@@ -10,8 +10,7 @@ from tests.features.toy import toy_arrays, toy_manifest, toy_network
 
 import regraft
 from regraft.app.cli import run as command
-from regraft.errors import ArtifactError
-from regraft.graft.evidence.paired import Predictions, pairs, predictions_of
+from regraft.graft.evidence.paired import Apart, Predictions, Unpaired, pairs, predictions_of
 from regraft.heads import Response, paired_difference
 
 
@@ -37,15 +36,28 @@ def test_numbers_are_compared_by_their_errors():
     assert (pair.difference, pair.low, pair.high) == pytest.approx((2, 2, 2))
 
 
-def test_runs_that_have_not_the_same_rows_are_not_compared():
-    base = said("one", list("aabb"), list("abab"))
-    others = [
-        said("rows", list("aabba"), list("ababa")),
-        said("labels", list("abbb"), list("abab")),
-        said("protocol", list("aabb"), list("abab"), protocol="outer cross-validation"),
-        said("metric", list("aabb"), list("abab"), metric="f1"),
-    ]
-    assert [list(pairs([base, other])) for other in others] == [[]] * 4
+@pytest.mark.parametrize(
+    ("other", "why"),
+    [
+        (
+            said("x", list("aabba"), list("ababa")),
+            "4 test rows beside 5 test rows, of which 4 are the same; score both",
+        ),
+        (said("x", list("abbb"), list("abab")), "1 of 4 test rows have another label; run both on the same labels"),
+        (
+            said("x", list("aabba"), list("ababa"), protocol="outer cross-validation"),
+            "4 test rows beside 5 cross-validated rows; name a test split so that both are scored on it",
+        ),
+        (said("x", list("aabb"), list("abab"), metric="f1"), "accuracy beside f1; run both with the same --metric"),
+        (said("x", list("1122"), list("1212"), "regression"), "multiclass labels beside regression ones; run both"),
+        (Unpaired("x", "x has masks"), "x has masks"),
+    ],
+)
+def test_runs_that_have_not_the_same_rows_are_not_compared_and_it_is_said_why(other, why):
+    (apart,) = pairs([said("one", list("aabb"), list("abab")), other])
+    assert isinstance(apart, Apart)
+    assert (apart.first, apart.second) == ("one", "x")
+    assert apart.why.startswith(why)
 
 
 def test_rows_of_a_group_are_drawn_together():
@@ -83,9 +95,15 @@ def test_saved_runs_are_compared_on_the_command_line(folders, capfd):
     at = lines.index("on the same rows, row by row:")
     assert lines[at + 1].startswith("all − probe: accuracy ")
     assert lines[at + 1].endswith("(60 rows)")
-    assert len(lines) == at + 2  # the run on fewer rows is in no pair
+    reason = "not comparable: 60 cross-validated rows beside 45 cross-validated rows, of which 45 are the same"
+    assert lines[at + 2] == ""
+    assert [line.partition(";")[0] for line in lines[at + 3 :]] == [
+        f"fewer beside {name}: {reason}" for name in ("probe", "all")
+    ]  # and not a word of chosen features, for none chose any
     assert command(["report", *(str(folders / name) for name in ("probe", "all")), "--json"]) == 0
-    (pair,) = json.loads(capfd.readouterr().out)["paired"]
+    told = json.loads(capfd.readouterr().out)
+    (pair,), apart = told["paired"], told["not_comparable"]
+    assert apart == []
     scores = {name: json.loads((folders / name / "record.json").read_text())["scores"] for name in ("probe", "all")}
     values = {name: score["validation"]["value"] for name, score in scores.items()}
     assert pair["difference"] == pytest.approx(values["all"] - values["probe"])
@@ -95,15 +113,23 @@ def test_groups_stand_in_the_predictions_and_labels_of_several_have_no_differenc
     found = predictions_of(folders / "grouped")
     assert set(found.groups.values()) == {f"patient {i}" for i in range(30)}
     assert predictions_of(folders / "probe").groups == {}
-    assert predictions_of(folders / "several") is None
+    assert (
+        predictions_of(folders / "several").why == "several has several labels a row, which are not compared row by row"
+    )
 
 
-def test_a_row_that_is_named_twice_is_refused(folders, tmp_path):
-    (tmp_path / "record.json").write_bytes((folders / "probe" / "record.json").read_bytes())
-    lines = (folders / "probe" / "predictions.csv").read_text().splitlines()
-    (tmp_path / "predictions.csv").write_text("\n".join([*lines, lines[1]]))
-    with pytest.raises(ArtifactError, match="names a row twice"):
-        predictions_of(tmp_path)
+def test_rows_that_are_named_twice_are_matched_in_their_order(folders, tmp_path):
+    found = []
+    for run in ("probe", "all"):
+        (there := tmp_path / run).mkdir()
+        (there / "record.json").write_bytes((folders / run / "record.json").read_bytes())
+        header, *lines = (folders / run / "predictions.csv").read_text().splitlines()
+        lines[1] = lines[0].split(",")[0] + "," + lines[1].partition(",")[2]  # the second row has the name of the first
+        (there / "predictions.csv").write_text("\n".join([header, *lines]))
+        found.append(predictions_of(there))
+    (pair,) = pairs(found)
+    (plain,) = pairs([predictions_of(folders / run) for run in ("probe", "all")])
+    assert (pair.rows, pair.difference, pair.low) == (60, plain.difference, plain.low)
 
 
 def test_the_interval_of_accuracies_is_bonett_and_price_s():

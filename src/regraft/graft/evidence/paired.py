@@ -1,8 +1,10 @@
-"""Saved runs that were scored on the same rows: by how much one is better than another, row by row."""
+"""Saved runs that were scored on the same rows: by how much one is better than another, row by row; of others why
+that cannot be said."""
 
 from __future__ import annotations
 
 import csv
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
@@ -12,15 +14,24 @@ from typing import Any
 import numpy as np
 
 from regraft.data import Kind
-from regraft.errors import ArtifactError
 from regraft.heads import Response, paired_difference
 from regraft.record import Record
 
-__all__ = ["Pair", "Predictions", "pairs", "predictions_of"]
+__all__ = ["Apart", "Pair", "Predictions", "Unpaired", "pairs", "predictions_of"]
 
 _BY_NAME = ("accuracy", "balanced-accuracy", "f1")
 """Metrics of classes that need no probability."""
 _BY_VALUE = ("rmse", "r2")
+_SCORED = {
+    "test split": "test rows",
+    "validation split": "validation rows",
+    "outer cross-validation": "cross-validated rows",
+    "hold-out of a fifth": "held-out rows",
+}
+_LABELS = {"multilabel": "several labels a row", "segmentation": "masks"}
+
+Row = tuple[str, int]
+"""A row's name, and how often it came before: a table may name a row twice, in whatever order both runs have it."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +49,17 @@ class Predictions:
     kind: str
     metric: str
     protocol: str
-    truth: dict[str, str]
-    predicted: dict[str, str]
-    groups: dict[str, str]
+    truth: dict[Row, str]
+    predicted: dict[Row, str]
+    groups: dict[Row, str]
+
+
+@dataclass(frozen=True)
+class Unpaired:
+    """A saved run that can be compared with none row by row, and why."""
+
+    run: str
+    why: str
 
 
 @dataclass(frozen=True)
@@ -62,38 +81,60 @@ class Pair:
     high: float
 
 
-def predictions_of(folder: str | Path) -> Predictions | None:
-    """What a saved run predicted; ``None`` without one label a row: labels of several, masks, several numbers.
+@dataclass(frozen=True)
+class Apart:
+    """Two runs that cannot be compared row by row, and why, with what to do about it."""
+
+    first: str
+    second: str
+    why: str
+
+
+def predictions_of(folder: str | Path) -> Predictions | Unpaired:
+    """What a saved run predicted, where it has one label a row: not several labels, masks or several numbers.
 
     Raises:
         MissingPathError, ArtifactError: there is no whole run in ``folder``.
     """
     folder = Path(folder)
     record, path = Record.load(folder / "record.json"), folder / "predictions.csv"
-    kind, headline = str(record.task["kind"]), record.headline
+    kind, headline, name = str(record.task.get("kind")), record.headline, folder.resolve().name
     fitting = {"binary": _BY_NAME, "multiclass": _BY_NAME, "regression": _BY_VALUE}.get(kind)
-    if fitting is None or headline is None or not path.is_file():
-        return None
+    if headline is None:
+        return Unpaired(name, f"{name} has no score")
+    if fitting is None:
+        return Unpaired(name, f"{name} has {_LABELS.get(kind, kind)}, which are not compared row by row")
+    if not path.is_file():
+        return Unpaired(name, f"{name} has no predictions.csv")
     part = next(name for name, score in record.scores.items() if score is headline)
     with path.open(newline="", encoding="utf-8") as stream:
         reader = csv.DictReader(stream)
         if not {"id", "part", "truth", "predicted"} <= {*(reader.fieldnames or ())}:
-            return None
+            return Unpaired(name, f"{name} predicts several numbers a row, which are not compared row by row")
         lines = [line for line in reader if line["part"] == part and line["truth"]]
-    ids = [line["id"] for line in lines]
-    if len(set(ids)) < len(ids):
-        raise ArtifactError(f"{path} names a row twice", do="run it again")
-    truth, predicted = ({line["id"]: line[name] for line in lines} for name in ("truth", "predicted"))
-    groups = {line["id"]: line["group"] for line in lines} if "group" in (reader.fieldnames or ()) else {}
+    seen = Counter[str]()
+    ids: list[Row] = []
+    for line in lines:
+        ids.append((line["id"], seen[line["id"]]))
+        seen[line["id"]] += 1
+    truth, predicted = (dict(zip(ids, [line[of] for line in lines])) for of in ("truth", "predicted"))
+    grouped = "group" in (reader.fieldnames or ())
+    groups = dict(zip(ids, [line["group"] for line in lines])) if grouped else {}
     metric = headline.metric if headline.metric in fitting else fitting[0]
-    return Predictions(folder.resolve().name, kind, metric, headline.protocol, truth, predicted, groups)
+    return Predictions(name, kind, metric, headline.protocol, truth, predicted, groups)
 
 
-def pairs(runs: Sequence[Predictions]) -> Iterator[Pair]:
-    """Every two runs of the same rows with the same labels, scored in the same way."""
+def pairs(runs: Sequence[Predictions | Unpaired]) -> Iterator[Pair | Apart]:
+    """Every two runs: by how much they differ where they have the same rows with the same labels, scored in the same
+    way, else why that cannot be said."""
     for first, second in combinations(runs, 2):
-        same = (first.kind, first.metric, first.protocol) == (second.kind, second.metric, second.protocol)
-        if same and first.truth == second.truth and len(first.truth) > 1:
+        if isinstance(first, Unpaired) or isinstance(second, Unpaired):
+            yield Apart(
+                first.run, second.run, "; ".join(run.why for run in (first, second) if isinstance(run, Unpaired))
+            )
+        elif why := _apart(first, second):
+            yield Apart(first.run, second.run, why)
+        else:
             ids = list(first.truth)
             response, one, other = _read(first, second, ids)
             groups = [first.groups[name] for name in ids] if first.groups else None
@@ -101,7 +142,24 @@ def pairs(runs: Sequence[Predictions]) -> Iterator[Pair]:
             yield Pair(first.run, second.run, first.metric, len(ids), *found)
 
 
-def _read(first: Predictions, second: Predictions, ids: Sequence[str]) -> tuple[Response, Any, Any]:
+def _apart(first: Predictions, second: Predictions) -> str:
+    """Why two runs cannot be compared row by row; nothing where they can."""
+    one, other = (f"{len(run.truth):,} {_SCORED.get(run.protocol, run.protocol)}" for run in (first, second))
+    if first.protocol != second.protocol:
+        return f"{one} beside {other}; name a test split so that both are scored on it"
+    if first.kind != second.kind:
+        return f"{first.kind} labels beside {second.kind} ones; run both with the same --label"
+    if first.metric != second.metric:
+        return f"{first.metric} beside {second.metric}; run both with the same --metric"
+    if first.truth.keys() != second.truth.keys():
+        shared = len(first.truth.keys() & second.truth.keys())
+        return f"{one} beside {other}, of which {shared:,} are the same; score both on the same rows"
+    if differ := sum(second.truth[row] != label for row, label in first.truth.items()):
+        return f"{differ:,} of {one} have another label; run both on the same labels"
+    return "" if len(first.truth) > 1 else f"{one}, too few to compare"
+
+
+def _read(first: Predictions, second: Predictions, ids: Sequence[Row]) -> tuple[Response, Any, Any]:
     """The labels, and what both say of them: numbers, or certainty of the class that is named."""
     said = [[run.predicted[name] for name in ids] for run in (first, second)]
     truth = [first.truth[name] for name in ids]
