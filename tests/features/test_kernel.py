@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regraft.errors import ModelError
 from regraft.features import NTK, Tangent, form_error, ntk, ntk_adjoints, ntk_project, ntk_within_rows
-from regraft.linear import Design, FeatureDesign, cg
+from regraft.linear import Blocks, Design, FeatureDesign, cg
 from regraft.network import Network
 
 
@@ -297,3 +297,54 @@ def test_a_form_that_is_none() -> None:
     for refused in (ntk, form_error):
         with pytest.raises(ModelError, match=r"expected full or per-output or shared; got 'outputs'"):
             refused(tangent, form="outputs")
+
+
+class Padded(nn.Module):
+    """Token numbers as an array, one of which stands for padding: its embedding counts in the output like any other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(7, 5, padding_idx=0), nn.Linear(5, 3)
+        nn.init.normal_(self.embed.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.embed(x.long().clamp(0, 6))).mean(1))
+
+
+@pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [3, 4, 0, 1, 2]])
+def test_the_embedding_of_padding_has_the_same_derivative_in_every_product(order: list[int]) -> None:
+    network = made(Padded(), (4,))
+    x = torch.tensor([[1, 2, 3, 4], [5, 6, 1, 2], [3, 3, 4, 5], [1, 0, 0, 0], [2, 3, 0, 0]])[order].double()
+    tangent = Tangent(network, ["embed.*"], x, dtype=torch.float64)
+    body = network.module.double()
+
+    def outputs(weight: Tensor) -> Tensor:
+        return body.head(torch.tanh(torch.nn.functional.embedding(x.long(), weight)).mean(1))
+
+    exact_rows = torch.func.jacrev(outputs)(body.embed.weight.detach()).flatten(2).flatten(0, 1)
+    torch.testing.assert_close(ntk(tangent), exact_rows @ exact_rows.T)
+    weights = Blocks({"embed.weight": torch.randn(7, 5, dtype=torch.float64)})
+    y = torch.randn(5, 3, dtype=torch.float64)
+    torch.testing.assert_close(tangent.apply(weights).flatten(), exact_rows @ weights.flatten())
+    torch.testing.assert_close(tangent.adjoint(y).flatten(), exact_rows.T @ y.flatten())
+
+
+class Branching(nn.Module):
+    """A weight that acts twice, the second time on some rows alone: no layer's rule holds for all rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.head = nn.Linear(4, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        again = torch.nn.functional.linear(x, self.first.weight) * (x[:, :1] > 1)
+        return self.head(torch.tanh(self.first(x)) + again)
+
+
+def test_rules_are_tried_on_rows_from_all_over() -> None:
+    """The first rows do not take the branch that the last ones do."""
+    network, x = made(Branching(), (4,)), torch.randn(9, 4, dtype=torch.float64)
+    x[:, 0] = torch.linspace(-3, 3, 9)
+    tangent = Tangent(network, "*", x, dtype=torch.float64)
+    j = exact(tangent, x).flatten(0, 1)
+    torch.testing.assert_close(ntk(tangent), j @ j.T)

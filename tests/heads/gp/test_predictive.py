@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from scipy.integrate import quad
+from scipy.special import expit
 from scipy.stats import norm
 from tests.heads.gp.problems import normal
 
@@ -18,12 +19,14 @@ def gaussians(rows: int, outputs: int, size: float) -> tuple[torch.Tensor, torch
     return 2 * normal(rows, outputs), root @ root.mT
 
 
-@pytest.mark.parametrize("size", [1e-3, 1.0, 4.0])
+@pytest.mark.parametrize("size", [1e-3, 1.0, 2.9, 3.1, 4.0, 10.0, 100.0])
 def test_sigmoid_is_the_integral(size: float) -> None:
     mean = torch.tensor([[-3.0], [0.0], [1.0], [8.0]], dtype=torch.float64)
     found = average(mean, torch.full((4, 1, 1), size**2, dtype=torch.float64), "sigmoid")
     for m, p in zip(mean[:, 0].tolist(), found[:, 0].tolist()):
-        expected, _ = quad(lambda f, m=m: norm.pdf(f, m, size) / (1 + np.exp(-f)), m - 12 * size, m + 12 * size)
+        ends = (m - 12 * size, m + 12 * size)
+        kinks = [point for point in (0, m) if ends[0] < point < ends[1]]
+        expected, _ = quad(lambda f, m=m: norm.pdf(f, m, size) * expit(f), *ends, points=kinks, limit=500)
         assert p == pytest.approx(expected, abs=2e-5)
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from regraft.errors import ModelError
@@ -395,6 +395,9 @@ def private_copy(network: Network, dtype: torch.dtype) -> Network:
     _ = made.sites  # seen in an example pass of the original dtype
     if not same:
         made.module.to(dtype)
+    for part in made.module.modules():
+        if isinstance(part, nn.Embedding):
+            part.padding_idx = None  # training leaves that row as it is; the output depends on it all the same
     if callable(choose := getattr(made.module, "set_attn_implementation", None)):
         choose("eager")  # the others leave out the mask, or not, by looking at the numbers of a batch
     return made

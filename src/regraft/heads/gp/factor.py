@@ -83,7 +83,8 @@ class Factor(System):
         return Factor(grown)
 
     def remove(self, entries: Tensor) -> Factor:
-        """The factor without the rows and columns ``entries``: O(n² m), or a new factorisation where m is large.
+        """The factor without the rows and columns ``entries``: O(n² m), nothing to do where they are the last; where m
+        is large a new factorisation of what follows the first of them.
 
         With the kept rows of L written (L_kept | U), U the removed columns, the matrix that is left is
         L_kept L_keptᵀ + U Uᵀ: an update of rank m of the block after the first removed entry (Golub & Van Loan,
@@ -95,10 +96,14 @@ class Factor(System):
         rows = self.lower[:, kept]
         first = int(gone[0]) if len(gone) else self.size
         trailing = self.size - first - len(gone)
-        if 4 * len(gone) > max(1, trailing):
-            lower, _ = torch.linalg.cholesky_ex(rows @ rows.mT)
-            return Factor(lower)
-        return Factor(updated(rows[:, :, kept].contiguous(), rows[:, :, gone], first))
+        left = rows[:, :, kept].contiguous()
+        if not trailing:
+            return Factor(left)
+        if 4 * len(gone) <= trailing:
+            return Factor(updated(left, rows[:, :, gone], first))
+        below = rows[:, first:, first:]
+        left[:, first:, first:] = torch.linalg.cholesky(below @ below.mT)
+        return Factor(left)
 
 
 def updated(lower: Tensor, update: Tensor, start: int = 0) -> Tensor:
