@@ -25,6 +25,26 @@ def test_flat_class_folders(tmp_path):
     assert scan(str(root)).fingerprint == m.fingerprint
 
 
+def test_class_folders_without_an_image_are_named(tmp_path):
+    root = tree(tmp_path / "flat", {"tulip": 2, "rose": 3})
+    for name in ("lily/deep", ".git", "__MACOSX", "notes"):
+        (root / name).mkdir(parents=True)
+    (root / "notes" / "a.txt").touch()
+    assert scan(root).empty == ("lily/", "notes/")
+    parted = tree(tmp_path / "parted", {"train/a": 2, "train/b": 2, "val/b": 1})
+    for name in ("train/c", "val/a", "val/d", "test/a", "docs"):  # of a there are images, and docs names no part
+        (parted / name).mkdir(parents=True)
+    m = scan(parted)
+    assert m.empty == m.take([0, 2]).empty == ("test/", "train/c/", "val/d/")
+    assert scan(tree(tmp_path / "full", {"a": 1, "b": 1})).empty == ()
+    alone = tree(tmp_path / "alone", {"a": 2})
+    (alone / "b").mkdir()
+    with pytest.raises(
+        DataError, match=r"a single class, 'a'; expected at least two class folders; got no image in b/"
+    ):
+        scan(alone)
+
+
 @pytest.mark.parametrize("word", ["val", "valid", "validation", "dev"])
 def test_part_folders(tmp_path, word):
     m = scan(tree(tmp_path, {"train/a": 2, "train/b": 2, f"{word}/a": 1, "test/b": 1}))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 
@@ -34,7 +35,7 @@ def find_images(root: Path) -> list[tuple[str, ...]]:
             children.clear()
             continue
         seen.add(real)
-        children[:] = sorted(name for name in children if not name.startswith(".") and name != "__MACOSX")
+        children[:] = sorted(filter(_looked_into, children))
         inner = Path(folder).relative_to(root).parts
         found += [
             (*inner, name) for name in files if not name.startswith(".") and name.lower().endswith(IMAGE_SUFFIXES)
@@ -101,16 +102,38 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool) -> Rows:
         )
     paths = [path for path in paths if len(path) >= depth + 2]
     classes = sorted({path[depth] for path in paths})
+    empty = _empty(root, {path[0] for path in paths} if in_parts else set(), classes)
     if len(classes) == 1:
         inner = sorted({path[depth + 1] for path in paths if len(path) > depth + 2})
         there = f" (the folders in it: {', '.join(inner[:4])})" if len(inner) > 1 else ""
         raise DataError(
             f"{root}{os.sep}: a single class, {classes[0]!r}{there}",
             expected="at least two class folders",
+            got=f"no image in {', '.join(empty[:5])}" if empty else "",
             do=f"use {root / classes[0]}{os.sep}" if there and not in_parts else "add images of another class",
         )
     split = [PART_NAMES[path[0].lower()] if in_parts else "train" for path in paths]
-    return _rows(root, paths, split, [path[depth] for path in paths])
+    rows = _rows(root, paths, split, [path[depth] for path in paths])
+    return replace(rows, empty=empty)
+
+
+def _empty(root: Path, parts: set[str], classes: Sequence[str]) -> list[str]:
+    """Folders without an image where a class or a part is expected, named from ``root`` on; no class that has images
+    in another part."""
+    if not parts:
+        return [f"{name}/" for name in _folders(root) if name not in classes]
+    named = [f"{name}/" for name in _folders(root) if name not in parts and name.lower() in PART_NAMES]
+    inner = [f"{part}/{name}/" for part in sorted(parts) for name in _folders(root / part) if name not in classes]
+    return named + inner
+
+
+def _folders(root: Path) -> list[str]:
+    """The names of the folders that images are looked for in."""
+    return sorted(path.name for path in root.iterdir() if _looked_into(path.name) and path.is_dir())
+
+
+def _looked_into(name: str) -> bool:
+    return not name.startswith(".") and name != "__MACOSX"
 
 
 def _rows(root: Path, paths: Sequence[tuple[str, ...]], split: Sequence[str], labels: Sequence[str]) -> Rows:

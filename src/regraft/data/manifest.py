@@ -123,6 +123,7 @@ class Manifest:
         split: ``train``, ``validation`` or ``test`` per row; rows that name no part are ``train``.
         groups: the group of each row (patient, molecule, film), or ``None``.
         skipped: rows that were left out because they cannot be used.
+        empty: folders that name a class or a part and hold no row, such as ``tulip/`` or ``test/``.
 
     Raises:
         DataError: the lengths differ.
@@ -136,6 +137,7 @@ class Manifest:
     split: tuple[str, ...]
     groups: tuple[str, ...] | None = None
     skipped: tuple[BadRow, ...] = ()
+    empty: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         rows = len(self.inputs)
@@ -274,4 +276,5 @@ def joined(parts: Mapping[str, Manifest], name: str = "") -> Manifest:
         split=tuple(part for part, m in parts.items() for _ in m.ids),
         groups=tuple(g for column in groups for g in column) if groups else None,
         skipped=tuple(bad for m in manifests for bad in m.skipped),
+        empty=tuple(folder for m in manifests for folder in m.empty),
     )

@@ -45,7 +45,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Rows:
-    """Inputs, ids, label columns, parts and groups of equal length."""
+    """Inputs, ids, label columns, parts and groups of equal length; and folders of classes or parts without a row."""
 
     inputs: Source
     ids: Sequence[str]
@@ -53,6 +53,7 @@ class Rows:
     split: Sequence[str]
     groups: Sequence[str] | None = None
     dense: Dense | None = None
+    empty: Sequence[str] = ()
 
 
 def part_of(value: Any, where: str) -> str:

@@ -102,6 +102,7 @@ def scan(
         target=target,
         split=tuple(rows.split),
         groups=None if rows.groups is None else tuple(rows.groups),
+        empty=tuple(rows.empty),
     )
     if bad:
         manifest = without(manifest, bad, skip_bad=skip_bad)

@@ -278,3 +278,18 @@ def test_few_groups_that_score_are_told(groups, part, rows, said, monkeypatch):
     found = check(Context(manifest, 0, None, SimpleNamespace(main=main)))
     assert [f.title.partition(":")[0] for f in found] == ([] if said is None else [said])
     assert all(f.code == "few-groups" and f.severity == "warning" for f in found)
+
+
+@pytest.mark.parametrize(
+    ("empty", "said"),
+    [
+        ((), []),
+        (("lily/",), ["1 folder of a class or a part holds no image: lily/."]),
+        (tuple("abcdef"), ["6 folders of a class or a part hold no image: a, b, c, d, e and 1 more."]),
+    ],
+)
+def test_folders_without_an_image_are_told(empty, said, monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (data_findings._left_out,))
+    found = check(Context(SimpleNamespace(skipped=(), empty=empty), 0, None, None))
+    assert [finding.title for finding in found] == said
+    assert all(finding.severity == "warning" for finding in found)

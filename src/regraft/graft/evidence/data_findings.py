@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from regraft.data import duplicates
+from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.graft.alike import contents
 from regraft.graft.evidence.context import Context
 from regraft.record import Finding, counted
@@ -92,6 +93,18 @@ def _left_out(context: Context) -> Iterator[Finding]:
             "rows",
             detail="; ".join(f"{row.where}: {row.reason}" for row in skipped[:5]),
             advice="Mend or remove them: a score without them says nothing about inputs like them.",
+        )
+    if empty := context.manifest.empty:
+        names = ", ".join(empty[:5]) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
+        yield Finding(
+            "empty-folders",
+            f"{counted(len(empty), 'folder', 'folders')} of a class or a part {'holds' if len(empty) == 1 else 'hold'} "
+            f"no image: {names}.",
+            "warning",
+            len(empty),
+            "folders",
+            detail=f"Looked for: {', '.join(IMAGE_SUFFIXES)}.",
+            advice="Add the images if some are missing (nothing was learnt of such a class), or remove the folder.",
         )
     if context.unlabelled:
         yield Finding(
