@@ -155,6 +155,28 @@ def test_dry_run_says_the_cost_and_writes_nothing(regraft, photos, tmp_path, mon
     assert "stored already" in regraft("adapt", photos, *MODEL, "--dry-run")[1]
 
 
+def test_a_dry_run_refuses_what_the_run_would_refuse(regraft, photos, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torn = folder(tmp_path / "torn")
+    (torn / "colour1/00.png").write_bytes(b"no picture")
+    lines = [f"{photos}/colour{k}/{i:02d}.png,{k}" for k in (0, 1) for i in (0, 1, 2)]
+    gone = table(tmp_path / "gone.csv", "path,label", [*lines, "nowhere.png,1"])
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/notes.txt").touch()
+    regraft("adapt", photos, *MODEL, "--method", "probe", "-o", tmp_path / "probe")
+    for data, more in (
+        (torn, ()),
+        (gone, ()),
+        (photos, ("-o", tmp_path / "full")),
+        (photos, ("-o", tmp_path / "probe")),
+        (photos, ("-o", tmp_path / "full/notes.txt/run")),
+    ):
+        found = [regraft("adapt", data, *MODEL, *more, *dry) for dry in (("--dry-run",), ())]
+        assert found[0] == found[1]
+        assert found[0][:2] == (2, "")
+    assert regraft("adapt", torn, *MODEL, "--dry-run", "--skip-bad")[0] == 0
+
+
 def test_a_run_without_output_is_named_after_data_model_and_method(regraft, photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, out, _ = regraft("adapt", photos, *MODEL, "--method", "probe")
@@ -373,8 +395,32 @@ def test_predict_names_all_bad_inputs_or_goes_on_without_them(regraft, adapted, 
     assert all(str(path) in err for path in bad)
     assert "--skip-bad" in err
     code, out, err = regraft("predict", adapted, good, *bad, "--skip-bad")
-    assert (code, err) == (0, "3 inputs were left out: not readable\n")
+    assert code == 0
+    reasons = ["the image is empty", "cannot identify image", "cannot be decoded"]
+    named = err.removeprefix("3 inputs were left out: ").removesuffix("\n").split("; ")
+    assert [line.partition(": ")[0] for line in named] == [str(path) for path in bad]
+    assert all(reason in line for reason, line in zip(reasons, named))
     assert [row["id"] for row in csv.DictReader(io.StringIO(out))] == [str(good)]
+
+    code, out, err = regraft("predict", adapted, good, *bad, *bad, "--skip-bad", "--json")
+    assert (code, err) == (0, "")
+    told = json.loads(out)
+    assert told["rows"] == len(told["predictions"]) == 1
+    assert [row["id"] for row in told["skipped"]] == [str(path) for path in bad * 2]
+    assert all(reason in row["reason"] for reason, row in zip(reasons * 2, told["skipped"]))
+    assert json.loads(regraft("predict", adapted, good, "--skip-bad", "--json")[1])["skipped"] == []
+    assert regraft("predict", adapted, good, *bad, *bad, "--skip-bad")[2].endswith("; and 1 more\n")
+
+
+def test_what_a_diagnosis_left_is_nothing_to_predict_with(regraft, photos, tmp_path):
+    checks = ("--check", "transfer", "--against", "none", "-o", tmp_path / "seen")
+    assert regraft("diagnose", photos, *MODEL, *checks)[0] == 0
+    code, _, err = regraft("predict", tmp_path / "seen", photos / "colour1/00.png")
+    assert code == 2
+    assert (
+        f"{tmp_path}/seen holds nothing to predict with; expected a run of adapt; got what diagnose left of photos"
+        in err
+    )
 
 
 def test_a_moved_backbone_is_named_and_a_wrong_one_refused(regraft, photos, tmp_path):

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from regraft.app.console import Bars, Grouped, command_line, say, show_json
-from regraft.app.folders import check_folder, check_predictions, check_run, slug, whole
+from regraft.app.folders import check_artifact, check_folder, check_predictions, check_run, slug, whole
 from regraft.app.options import (
     PASS,
     RESULT,
@@ -49,6 +49,10 @@ from regraft.app.training_options import with_training
 from regraft.errors import DataError, MissingPathError, RecipeError
 from regraft.record import counted
 
+if TYPE_CHECKING:
+    from regraft.data import Manifest
+    from regraft.network import Preprocess
+
 __all__ = ["register"]
 
 STAGES = {
@@ -59,6 +63,7 @@ STAGES = {
     "predict": "predicting",
 }
 _TABLES = (".csv", ".parquet", ".json")
+_NAMED = 5  # inputs that are named where more were left out
 
 
 def register(app: typer.Typer) -> None:
@@ -112,6 +117,7 @@ def adapt(
     """
     from regraft.graft import Options, estimate, joined, prepare, with_gradients
     from regraft.graft import adapt as run_adapt
+    from regraft.graft.preparation import check_pass
 
     recipe = with_gradients(method, mode, theta2).altered(**_settings(training or {}))
     options = Options(
@@ -122,11 +128,15 @@ def adapt(
     columns: dict[str, Any] = {
         "kind": kind, "label": one_or_many(label), "group": group, "input": input_column, "ignore": ignore
     }  # fmt: skip
+    check_folder(output or Path("runs"))
     if dry_run:
-        record = estimate(prepare(data, model, method=recipe, options=options, **columns), options)
+        with Bars(STAGES) as bars:
+            ready = prepare(data, model, method=recipe, options=options, progress=bars, **columns)
+            check_run(output, ready)
+            check_pass(ready, options, bars)
+        record = estimate(ready, options)
         show_json(summary(record)) if as_json else say_estimate(record)
         return
-    check_folder(output or Path("runs"))
     with joined(device) as team, Bars(STAGES, silent=not team.first) as bars:
         run = run_adapt(
             data, model, method=recipe, options=options, progress=bars, command=command_line(),
@@ -191,6 +201,7 @@ def predict(
         if output.suffix not in _TABLES:
             raise DataError(f"cannot write predictions as {output.name}", expected="a .csv, .parquet or .json file")
         check_predictions(output)
+    check_artifact(run)
     from regraft.data import scan
     from regraft.graft import load_artifact, pick_device, predict_over_crops
 
@@ -205,17 +216,40 @@ def predict(
             prediction = predict_over_crops(adapted, manifest, crops=crops, **how)
     if output is not None:
         prediction.save(output)
-    left_out = len(manifest) - len(prediction.ids)
-    if left_out and not as_json:
-        say(f"{counted(left_out, 'input was', 'inputs were')} left out: not readable", error=True)
+    skipped = _left_out(manifest, prediction.ids, adapted.network.preprocess)
+    if skipped and not as_json:
+        names = "; ".join(f"{row['id']}: {row['reason']}" for row in skipped[:_NAMED])
+        more = f"; and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
+        say(f"{counted(len(skipped), 'input was', 'inputs were')} left out: {names}{more}", error=True)
     if as_json:
         paths = {"run": str(run), "predictions": None if output is None else str(output)}
         done = {"verb": "predict", "status": "done", "rows": len(prediction.ids), "paths": paths}
-        show_json({**done, "predictions": prediction.table() if output is None else None})
+        show_json({**done, "predictions": prediction.table() if output is None else None, "skipped": skipped})
     elif output is None:
         say(prediction.csv().rstrip("\n"))
     else:
-        say(f"{len(prediction.ids)} predictions in {output}")
+        say(f"{counted(len(prediction.ids), 'prediction')} in {output}")
+
+
+def _left_out(manifest: Manifest, predicted: tuple[str, ...], preprocess: Preprocess) -> list[dict[str, str]]:
+    """Which inputs were not predicted, and why: ``predicted`` are the names of the others, in their order."""
+    from regraft.data import inspect
+
+    if len(predicted) == len(manifest):
+        return []
+    kept, lost = iter((*predicted, None)), list[int]()
+    name = next(kept)
+    for row, own in enumerate(manifest.ids):
+        if own == name:
+            name = next(kept)
+        else:
+            lost.append(row)
+    inputs = manifest.inputs.take(lost)
+    reasons = {row: bad.reason for row, bad in inspect(inputs)}
+    for row in range(len(lost)):
+        if row not in reasons:  # it can be read, and does not follow the grammar of what the backbone reads
+            reasons[row] = preprocess.fault(inputs.read(row))
+    return [{"id": manifest.ids[row], "reason": reasons[i]} for i, row in enumerate(lost)]
 
 
 def report(

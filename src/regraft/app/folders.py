@@ -19,7 +19,7 @@ from regraft.record import Record
 if TYPE_CHECKING:
     from regraft.graft.preparation import Prepared
 
-__all__ = ["check_folder", "check_predictions", "check_run", "check_verb", "slug", "whole"]
+__all__ = ["check_artifact", "check_folder", "check_predictions", "check_run", "check_verb", "slug", "whole"]
 
 
 _RUN = {"README.md", "config.json", "model.safetensors", "predictions.csv", "record.json", "report.html"}
@@ -65,6 +65,18 @@ def check_folder(folder: Path) -> None:
         tempfile.TemporaryFile(dir=there).close()
     except OSError as error:
         raise _cannot_write(folder, error.strerror or str(error)) from error
+
+
+def check_artifact(folder: Path) -> None:
+    """Refuse, as something to predict with, what a verb left that makes no model."""
+    there = _record_in(folder)
+    if there is not None and there.verb != "adapt":
+        raise ArtifactError(
+            f"{folder} holds nothing to predict with",
+            expected="a run of adapt",
+            got=f"what {there.verb} left of {there.data.get('name')}",
+            do="name the run folder of an adapted model, or make one with `regraft adapt`",
+        )
 
 
 def check_predictions(path: Path) -> None:

@@ -23,7 +23,7 @@ from regraft.network import ImagePreprocess, Network, load, reinitialised
 from regraft.network.norms import lone_norms
 from regraft.record import Ledger
 
-__all__ = ["Prepared", "Progress", "prepare", "swept", "training_stage"]
+__all__ = ["Prepared", "Progress", "check_pass", "prepare", "swept", "training_stage"]
 
 #: Images with masks in a batch of training (Ren et al., ICLR 2023, segmentation).
 DENSE_BATCH = 16
@@ -294,19 +294,30 @@ def swept(ready: Prepared, options: Options, ledger: Ledger, progress: Progress 
     Of several processes that train together the first makes the pass, and the others find what it stored.
     """
     with ledger.stage("sweep") as extra, Team.current().one_after_the_first():
-        stores = _stored(ready, options)
+        stores = check_pass(ready, options, progress)
         if not all(stores):
-            # What was swept before was readable then; only rows that are new are looked at before the pass. With
-            # skip_bad the scan has looked at all of them.
-            if not options.skip_bad:
-                checked(ready.manifest, progress=_stage(progress, "inspect"))
-            _check_protocol(ready.manifest, ready.metric, options, ready.recipe)
             stores = _pass(ready, options, progress)
         extra["backbone_passes"] = sum(store.computed_rows for store in stores if store) / len(ready.manifest)
         extra["flops"] = sum(store.flops for store in stores if store)
         extra["reused"] = all(store.reused for store in stores if store)
     fit, test = (*stores, None)[:2]
     return fit, test  # type: ignore[return-value]
+
+
+def check_pass(ready: Prepared, options: Options, progress: Progress | None) -> list[Store | None]:
+    """The stores that are complete; where one is not, what would make the pass in vain is refused.
+
+    Raises:
+        DataError: rows that cannot be read (all are named), or that are too few to score.
+    """
+    stores = _stored(ready, options)
+    if not all(stores):
+        # What was swept before was readable then; only rows that are new are looked at before the pass. With
+        # skip_bad the scan has looked at all of them.
+        if not options.skip_bad:
+            checked(ready.manifest, progress=_stage(progress, "inspect"))
+        _check_protocol(ready.manifest, ready.metric, options, ready.recipe)
+    return stores
 
 
 def _stored(ready: Prepared, options: Options) -> list[Store | None]:
