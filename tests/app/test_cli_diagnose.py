@@ -77,6 +77,14 @@ def test_a_training_is_looked_at_where_it_ended(regraft, photos, tmp_path):
     assert json.loads(out)["figures"]["deviation"]["subjects"][0]["total"] > 0
 
 
+def test_a_run_whose_head_is_no_last_layer_is_named_with_its_method(regraft, photos, tmp_path):
+    assert regraft("adapt", photos, *MODEL, "-o", tmp_path / "run")[0] == 0
+    code, _, err = regraft("diagnose", photos, "--run", tmp_path / "run", *FAST, "-o", tmp_path / "seen")
+    assert code == 2
+    assert f"the head of the run {tmp_path}/run (by all-layers) is not a last layer of its network" in err
+    assert "diagnose its backbone with --model" in err
+
+
 def test_backbones_in_order(regraft, photos, tmp_path):
     names = f"{MODEL[1]},regraft/fashion-resnet"
     code, out, err = regraft("rank", photos, "--models", names, "-o", tmp_path / "run")

@@ -28,6 +28,12 @@ def test_the_card_tells_frozen_heads_from_trained_ones(method, figures, said):
     assert "frozen" not in card or "frozen" in said
 
 
+def test_one_output_is_said_so():
+    one = {**FACTS, "task": {**FACTS["task"], "kind": "regression", "classes": ["y"]}}
+    for facts, said in ((FACTS, "A multiclass head with 2 outputs,"), (one, "A regression head with 1 output,")):
+        assert said in model_card(Record(verb="adapt", status="completed", method="probe", scores={}, **facts))
+
+
 def test_a_backbone_of_the_user_s_own_code_is_named_to_every_call():
     own = {**FACTS, "model": {**FACTS["model"], "source": "module", "path": "mynet:resnet"}}
     card = model_card(Record(verb="adapt", status="completed", method="probe", scores={}, **own))

@@ -78,7 +78,7 @@ def say_paired(pairs: Sequence[dict[str, Any]], apart: Sequence[dict[str, Any]])
     if apart:
         say()
     for pair in apart:
-        say(f"{pair['second']} beside {pair['first']}: not comparable: {pair['why']}")
+        say(f"{pair['first']} beside {pair['second']}: not comparable: {pair['why']}")
 
 
 def _matrix(title: str, rows: Sequence[Sequence[float | None]]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from regraft.record import Record, Score
+from regraft.record import Record, Score, counted
 
 __all__ = ["model_card"]
 
@@ -16,7 +16,7 @@ def model_card(record: Record) -> str:
     lines = [
         f"# {record.method} head on {model['name']}",
         "",
-        f"A {task['kind']} head with {len(task['classes'])} outputs, {_made(record)}.",
+        f"A {task['kind']} head with {counted(len(task['classes']), 'output')}, {_made(record)}.",
         "",
         "## Scores",
         "",

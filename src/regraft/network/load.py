@@ -111,9 +111,12 @@ def _bundled(name: str, module: nn.Module, preprocess: Preprocess, about: About,
 
 
 def _unknown(name: str) -> ModelError:
-    parent = Path(name).expanduser().parent
-    beside = [str(parent / p.name) for p in sorted(parent.iterdir()) if p.is_dir()] if parent.is_dir() else []
-    guess = near(name, beside)
+    path = Path(name).expanduser()
+    parent = path.parent
+    folders = [p for p in sorted(parent.iterdir()) if p.is_dir()] if parent.is_dir() else []
+    guess = near(path.name, [p.name for p in folders if (p / "config.json").is_file()])  # others hold no model
+    if guess and parent != Path():
+        guess += f" in {parent}"
     if name.startswith((".", "/", "~")):
         return ModelError(f"there is no model in {name}", got="no such folder", do=guess or "check the path")
     if not guess and "/" not in name:

@@ -246,6 +246,14 @@ def test_nothing_chosen_is_no_section() -> None:
         assert selection.selection(with_figure("selection", **broken)) is None
 
 
+def test_a_run_that_takes_more_than_fine_tuning_is_said_so() -> None:
+    record = samples.head2toe()
+    rows = [dict(row) for row in record.figures["price"]["rows"]]
+    rows[0]["stored_bytes"] = 18 * rows[-1]["stored_bytes"]
+    view = price.price(replace(record, figures={"price": {**record.figures["price"], "rows": rows}}))
+    assert "this run took 18.0 × the bytes and 1/" in plain(view.lead)
+
+
 def test_the_run_is_measured_and_the_others_are_counted() -> None:
     view = price.price(samples.head2toe())
     assert [(m.name, m.measured) for m in view.methods] == [

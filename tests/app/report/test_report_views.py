@@ -161,6 +161,14 @@ def test_many_classes_give_pairs_instead_of_a_map() -> None:
     np.fill_diagonal(counts, 0)
     assert view.pairs[0].count == counts.max()
     assert view.mistaken_pairs == (counts > 0).sum()
+    assert f"The 20 most confused pairs of 50 classes ({(counts > 0).sum()} pairs are ever" in render(
+        samples.many_classes()
+    )
+    one = np.eye(31, dtype=int)
+    one[0, 1] = 1
+    figure = {"classes": [f"c{i}" for i in range(31)], "counts": one.tolist()}
+    text = render(replace(samples.minimal(), figures={"confusion": figure}))
+    assert "The most confused pair of 31 classes (1 pair is ever confused; " in text
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_saved_runs_are_compared_on_the_command_line(folders, capfd):
     reason = "not comparable: 60 cross-validated rows beside 45 cross-validated rows, of which 45 are the same"
     assert lines[at + 2] == ""
     assert [line.partition(";")[0] for line in lines[at + 3 :]] == [
-        f"fewer beside {name}: {reason}" for name in ("probe", "all")
+        f"{name} beside fewer: {reason}" for name in ("probe", "all")
     ]  # and not a word of chosen features, for none chose any
     assert command(["report", *(str(folders / name) for name in ("probe", "all")), "--json"]) == 0
     told = json.loads(capfd.readouterr().out)

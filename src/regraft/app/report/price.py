@@ -88,8 +88,8 @@ def _method(row: Mapping[str, Any], most: float, record: Record) -> Method:
 
 
 def _ratio(value: float) -> str:
-    """``1/48`` or ``3.2 ×``."""
-    return f"1/{words.count(round(1 / value))}" if value < 0.67 else words.times(value)
+    """``1/48 of`` or ``3.2 ×``."""
+    return f"1/{words.count(round(1 / value))} of" if value < 0.67 else words.times(value)
 
 
 def _lead(rows: Sequence[Mapping[str, Any]]) -> str:
@@ -101,9 +101,9 @@ def _lead(rows: Sequence[Mapping[str, Any]]) -> str:
     work, all_work = (_number(row, "backbone_flops") + _number(row, "head_flops") for row in (own, tuned))
     parts = []
     if stored and all_stored:
-        parts.append(f"{_ratio(stored / all_stored)} of the bytes")
+        parts.append(f"{_ratio(stored / all_stored)} the bytes")
     if work and all_work and _number(own, "backbone_flops"):
-        parts.append(f"{_ratio(work / all_work)} of the arithmetic")
+        parts.append(f"{_ratio(work / all_work)} the arithmetic")
     return f"Fine-tuning all weights is the yardstick: this run took {' and '.join(parts)}." if parts else ""
 
 

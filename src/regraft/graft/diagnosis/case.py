@@ -254,13 +254,27 @@ def case_of_run(
     for name, folder, adapted in found:
         _check_classes(ready, adapted, name)
         check_modality(adapted.network, rows)
-        network = with_own_head(adapted)
+        network = _with_last_layer(adapted, folder)
         if moments is not None:
             network = network.with_head(*_last_layer(adapted.readout, moments), adapted.classes)
         subject = _subject(name, network, rows, scope, options, moments)
         subjects.append(replace(subject, start=_start(adapted, folder), rows=_trained_on(folder)))
     case = Case(tuple(subjects), None, len(ready.fit), None, scope.top, scope.points, options.seed)
     return Looked(case, ready)
+
+
+def _with_last_layer(adapted: Adapted, folder: Path) -> Network:
+    """The network of a run whose head is its last layer; others have none whose loss could be looked at."""
+    try:
+        return with_own_head(adapted)
+    except RecipeError as error:
+        method = ((read_json(folder / CONFIG) or {}).get("provenance") or {}).get("method", "")
+        raise RecipeError(
+            f"the head of the run {folder}{f' (by {method})' if method else ''} is not a last layer of its network",
+            expected="a run by lp-ft, finetune or scratch, whose head reads the embedding",
+            got=error.got,
+            do="diagnose its backbone with --model, or name such a run",
+        ) from error
 
 
 def _start(adapted: Adapted, folder: Path) -> Network | None:
