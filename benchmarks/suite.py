@@ -13,7 +13,8 @@ methods, goes on.
 
 One pass per pair and seed computes every tap that any method needs; its CPU seconds stand apart (`pass_cpu_s`), and a
 method's `cpu_s` is what it takes beyond the pass. Every frozen method needs that one pass and no more, but for
-`gradient` (``--methods gradient``), whose further passes through the topmost block count as its own.
+`gradient` and `tangent-gp` (``--methods gradient tangent-gp``), whose further passes through the topmost block count as
+their own.
 
     python benchmarks/suite.py [--quick] [--json [PATH]] [--pairs NAME …] [--trained [NAME …]] [--data FOLDER]
 """
@@ -49,7 +50,7 @@ SEEDS = (0, 1, 2)
 RENDERED_TEST_SEED = 1_000_000
 PICK = "sklearn-logistic"
 ENCODER, TEXTS = "all-MiniLM-L6-v2", ("sst2", "subj")
-FROZEN = {name: recipe for name, recipe in METHODS.items() if recipe.train is None and recipe.posterior is None}
+FROZEN = {name: recipe for name, recipe in METHODS.items() if recipe.train is None}
 FROZEN["head2toe-one-se"] = METHODS["head2toe"].frugal()
 DEFAULT = [name for name, recipe in FROZEN.items() if recipe.gradients is None]  # the others take minutes a pair
 # The authors' protocol and ours at the one target size where theirs can be run whole.

@@ -75,7 +75,7 @@ Method = Annotated[
         metavar="NAME",
         rich_help_panel=_BACKBONE,
         help="all-layers, probe (the last layer alone), head2toe (few features of all layers), gradient (the last "
-        "layer and derivatives of the topmost block), or tangent-gp (the same for numbers, with error bars). Methods "
+        "layer and derivatives of the topmost block), or tangent-gp (the same with error bars). Methods "
         "that train the backbone: finetune, lp-ft, scratch, head2toe-ft, head2toe-ft-plus, finetune-refit, "
         "finetune-refit-head2toe.",
     ),

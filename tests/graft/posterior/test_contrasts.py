@@ -38,7 +38,7 @@ def test_the_posterior_is_that_of_a_level_with_a_vague_prior(rows: int, together
     targets = torch.randn(rows, 2, generator=generator, dtype=torch.float64) * torch.tensor([1.0, 30.0]) + 5
     solved = Solved.of(Contrasts(own), targets, "marginal", together)
     assert len(solved.chosen) == (1 if together else 2)
-    mean, variance = solved.mean(cross), solved.variance(cross, held)
+    mean, variance = solved.mean(cross), solved.variance(cross, held, rows)
     for column in range(2):
         scale, noise = float(solved.scale[column]), float(solved.noise[column])
         inverse = torch.linalg.inv(scale * own + noise * torch.eye(rows, dtype=torch.float64))
@@ -58,7 +58,7 @@ def test_of_pure_noise_the_spread_is_the_unbiased_one() -> None:
     assert float(solved.noise) == pytest.approx(float(targets.var()))
     cross = torch.zeros(1, 3, dtype=torch.float64)
     assert float(solved.mean(cross)) == pytest.approx(5 / 3)
-    assert float(solved.variance(cross, cross[:, 0])) == pytest.approx(float(targets.var()) / 3)
+    assert float(solved.variance(cross, cross[:, 0], 3)) == pytest.approx(float(targets.var()) / 3)
 
 
 def test_one_row_is_its_own_level() -> None:
@@ -67,4 +67,4 @@ def test_one_row_is_its_own_level() -> None:
     )
     cross = torch.ones(1, 1, dtype=torch.float64)
     assert float(solved.mean(cross)) == 2.0
-    assert math.isfinite(float(solved.variance(cross, cross[:, 0])))
+    assert math.isfinite(float(solved.variance(cross, cross[:, 0], 3)))

@@ -95,7 +95,7 @@ def test_weights_and_error_bars_are_the_posterior_in_function_space(outputs: int
     moved, bars = part.read(x, design)
     found = x @ fitted.features + fitted.intercept + moved
     torch.testing.assert_close(found, solved.mean(cross) * spread + mean, rtol=1e-5, atol=1e-5)
-    variance = solved.variance(cross, own)
+    variance = solved.variance(cross, own, 18)
     expected = variance.sqrt() if together else (variance + solved.noise).sqrt() * spread
     torch.testing.assert_close(bars, expected, rtol=1e-4, atol=1e-4)
     assert part.left_out < 1e-9
@@ -408,7 +408,7 @@ def test_classes_have_probabilities_and_error_bars(tmp_path) -> None:
 
 
 def test_the_error_bars_of_classes_tell_inputs_that_are_unlike_the_rows() -> None:
-    """Of rows like those that were fitted to about one in a hundred lies above what the finding names, of others most."""
+    """Of rows like those that were fitted to few lie above what the finding names, of others most."""
     x, codes = blobs(400)
     run = adapt(rows_of(x[:300], codes[:300], tested=60), network(), method="tangent-gp", theta2=LAST)
     typical = run.record.figures["posterior"]["typical"]

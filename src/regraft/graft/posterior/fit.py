@@ -92,10 +92,12 @@ class Solved:
         """(M, C) of k(x, X) (M, n)."""
         return self.targets.mean(0) + self.contrasts.across(cross) @ self.weights
 
-    def variance(self, cross: Tensor, own: Tensor) -> Tensor:
-        """Of the function, (M, C), of k(x, X) (M, n) and k(x, x) (M,)."""
-        seen = (self.contrasts.across(cross) @ self.spectrum.vectors).square()
-        explained = seen @ (self.scale.square() / self._levels)
+    def variance(self, cross: Tensor, own: Tensor, rank: int) -> Tensor:
+        """Of the function, (M, C), of k(x, X) (M, n) and k(x, x) (M,), by the largest eigenpairs alone, as an artifact
+        that keeps so many directions says it."""
+        kept = slice(max(0, len(self.spectrum.values) - rank), None)
+        seen = (self.contrasts.across(cross) @ self.spectrum.vectors[:, kept]).square()
+        explained = seen @ (self.scale.square() / self._levels[kept])
         left = self.contrasts.within(cross, own)[:, None] * self.scale - explained
         return left.clamp_min(0) + self.noise / len(self.targets)
 
@@ -193,7 +195,9 @@ class KernelFitter(Fitter):
         for fold in torch.unique(self.folds[self.searched]).tolist():
             grafted, labels, held = self._fold(fold)
             solved = self._without(fold, ratio)
-            variance = solved.variance(grafted.cross.at(ratio), grafted.held.at(ratio).diagonal())
+            values = solved.spectrum.values.flip(0)
+            rank, _ = self._kept(values, grafted.rows(ratio), solved.scale, solved.noise)
+            variance = solved.variance(grafted.cross.at(ratio), grafted.held.at(ratio).diagonal(), rank)
             own = variance.sqrt() if self.together else (variance + solved.noise).sqrt() * labels.unit[1]
             out[held] = own
         return out
