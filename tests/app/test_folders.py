@@ -43,7 +43,8 @@ def test_a_run_on_other_data_of_another_backbone_or_by_another_method_is_refused
         assert f"got probe on photos: {words}. To mend it: choose another place with --output" in err
     assert contents(run) == before
     assert regraft("demo", "-o", run)[0] == 2
-    assert regraft("adapt", photos, *MODEL, "--method", "lp-ft", "-o", run, "--dry-run")[0] == 0
+    assert "another method" in regraft("adapt", photos, *MODEL, "--method", "lp-ft", "-o", run, "--dry-run")[2]
+    assert regraft("adapt", photos, *MODEL, "--method", "lp-ft", "-o", tmp_path / "new", "--dry-run")[0] == 0
 
 
 def test_data_of_one_name_do_not_replace_each_other_without_an_output_either(regraft, photos, tmp_path, monkeypatch):
