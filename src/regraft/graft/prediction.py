@@ -100,11 +100,14 @@ class Prediction:
 
     @property
     def confidence(self) -> np.ndarray:
-        """Probability of the most likely class per row; NaN-free; all ones for regression."""
+        """Per row the probability of the most likely class, of several labels that of what is said of the least sure
+        one; NaN-free; all ones for regression."""
         if self.kind == "regression":
             return np.ones(len(self.probabilities))
         if self.sure is not None:
             return self.sure
+        if self.kind == "multilabel":
+            return np.maximum(self.probabilities, 1 - self.probabilities).min(1)
         return self.probabilities.max(1)
 
     def table(self) -> list[dict[str, Any]]:

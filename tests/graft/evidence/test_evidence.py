@@ -35,31 +35,42 @@ def table(kind, classes, values, probabilities):
 def test_every_regression_output_has_its_columns_and_a_missing_truth_is_empty():
     lines = table("regression", ("mass", "age"), [[0.5, np.nan], [0.0, 2.0]], [[1.0, 3.0], [4.0, 5.0]])
     assert lines == [
-        ["id", "part", "fold", "truth mass", "predicted mass", "truth age", "predicted age", "confidence"],
-        ["row 0", "validation", 0, 0.5, 1.0, "", 3.0, ""],
-        ["row 1", "validation", 0, 0.0, 4.0, 2.0, 5.0, ""],
+        ["id", "part", "fold", "truth mass", "predicted mass", "truth age", "predicted age"],
+        ["row 0", "validation", 0, 0.5, 1.0, "", 3.0],
+        ["row 1", "validation", 0, 0.0, 4.0, 2.0, 5.0],
     ]
 
 
 def test_one_regression_output_keeps_plain_columns():
     assert table("regression", ("y",), [[0.5]], [[1.0]]) == [
-        ["id", "part", "fold", "truth", "predicted", "confidence"],
-        ["row 0", "validation", 0, 0.5, 1.0, ""],
+        ["id", "part", "fold", "truth", "predicted"],
+        ["row 0", "validation", 0, 0.5, 1.0],
     ]
 
 
 def test_multilabel_truth_is_what_is_known_and_the_rest_is_named_unknown():
     lines = table("multilabel", ("a", "b", "c"), [[1, np.nan, np.nan], [1, 0, 1]], [[0.9, 0.8, 0.1], [0.2, 0.1, 0.3]])
-    assert lines == [
-        ["id", "part", "fold", "truth", "predicted", "confidence", "unknown"],
-        ["row 0", "validation", 0, "a", "a|b", 0.9, "b|c"],
-        ["row 1", "validation", 0, "a|c", "", 0.3, ""],
+    assert lines == [  # as sure as of the least sure label, that it holds or that it does not
+        ["id", "part", "fold", "truth", "predicted", "confidence", "unknown", "p(a)", "p(b)", "p(c)"],
+        ["row 0", "validation", 0, "a", "a|b", 0.8, "b|c", 0.9, 0.8, 0.1],
+        ["row 1", "validation", 0, "a|c", "", 0.7, "", 0.2, 0.1, 0.3],
     ]
+    sure = Prediction(("row 0", "row 1"), np.array([line[7:] for line in lines[1:]]), "multilabel", ("a", "b", "c"))
+    assert sure.confidence.tolist() == [line[5] for line in lines[1:]]
 
 
 def test_a_row_without_a_class_has_no_truth():
     lines = table("binary", ("a", "b"), [-1, 1], [[0.9, 0.1], [0.2, 0.8]])
-    assert [line[3:] for line in lines[1:]] == [["", "a", 0.9], ["b", "b", 0.8]]
+    assert lines[0][3:] == ["truth", "predicted", "confidence", "p(a)", "p(b)"]
+    assert [line[3:] for line in lines[1:]] == [["", "a", 0.9, 0.9, 0.1], ["b", "b", 0.8, 0.2, 0.8]]
+
+
+def test_every_score_can_be_computed_again_from_the_rows():
+    probabilities = [[0.7, 0.3], [0.4, 0.6], [0.2, 0.8]]
+    lines = table("binary", ("a", "b"), [0, 0, 1], probabilities)
+    shown = np.array([[float(cell) for cell in line[6:]] for line in lines[1:]])
+    response = Response.of("binary", ("a", "b"), np.array([0, 0, 1]))
+    assert score("nll", response, shown) == score("nll", response, np.array(probabilities))
 
 
 @pytest.mark.parametrize("probability", [0.5, np.nextafter(0.5, 1)])

@@ -225,7 +225,7 @@ def test_a_test_split_is_predicted_the_same_by_the_problem_and_from_raw_inputs(m
     run = regraft.adapt(manifest, toy_network(), method=recipe, folds=2)
     assert run.score.protocol == "test split"
     test = manifest.take(manifest.rows_of("test"))
-    confidence = [float(row[-1]) for row in run.rows[1:] if row[1] == "test"]
+    confidence = [float(row[5]) for row in run.rows[1:] if row[1] == "test"]
     np.testing.assert_allclose(run.predict_proba(test).confidence, confidence, rtol=1e-5)
     assert (run.adapted.tangent is None) == (mode == "activation")
     solve = next(cost for cost in run.record.costs if cost.stage == "solve")

@@ -167,9 +167,10 @@ def prediction_rows(evaluation: Evaluation, fit: Manifest, test: Manifest | None
     Columns: id, part, outer fold, truth, predicted, confidence. A truth that is not known is an empty cell.
     Images with masks have the commonest class and predicted class of their labelled pixels, and the share of these
     that is right in place of a confidence.
-    Several regression outputs give a pair ``truth NAME``, ``predicted NAME`` each; with error bars there are columns
-    ``std`` or ``std NAME`` in place of the confidence. Multilabel rows list the
-    labels known to hold, and in a column ``unknown`` those of which nothing is known. Where rows have groups, ``group``
+    Classes and labels have a column ``p(NAME)`` each, so that any score can be computed again, and with error bars
+    ``std``. Several regression outputs give a pair ``truth NAME``, ``predicted NAME`` each, with error bars ``std`` or
+    ``std NAME`` beside it. Multilabel rows list the labels known to hold, and in a column ``unknown`` those of which
+    nothing is known; their confidence is that of the least sure of their labels. Where rows have groups, ``group``
     comes last.
     """
     grouped = fit.groups is not None
@@ -188,11 +189,13 @@ def _header(scored: Scored) -> list[str]:
     if scored.spread is not None and response.kind == "regression":
         several = [f" {name}" for name in response.classes] if response.n_outputs > 1 else [""]
         return [f"{what}{name}" for name in several for what in ("truth", "predicted", "std")]
-    if response.kind == "regression" and response.n_outputs > 1:
-        return [f"{what} {name}" for name in response.classes for what in ("truth", "predicted")] + ["confidence"]
+    if response.kind == "regression":
+        several = [f" {name}" for name in response.classes] if response.n_outputs > 1 else [""]
+        return [f"{what}{name}" for name in several for what in ("truth", "predicted")]
     if response.kind == "segmentation":
         return ["truth", "predicted", "pixel accuracy"]
-    return ["truth", "predicted", "confidence"] + (["unknown"] if response.kind == "multilabel" else [])
+    unknown, bars = ["unknown"] * (response.kind == "multilabel"), ["std"] * (scored.spread is not None)
+    return ["truth", "predicted", "confidence", *unknown, *(f"p({name})" for name in response.classes), *bars]
 
 
 def _line(scored: Scored, i: int) -> list[Any]:
@@ -201,19 +204,23 @@ def _line(scored: Scored, i: int) -> list[Any]:
     if response.kind == "segmentation":
         right = float(np.trace(row) / row.sum()) if row.sum() else ""
         return [classes[int(row.sum(1).argmax())], classes[int(row.sum(0).argmax())], right]
+    bars = [] if scored.spread is None else [float(scored.spread[i].mean())]
     if response.codes is not None:
         code = int(response.codes[i])
-        return ["" if code < 0 else classes[code], classes[int(row.argmax())], float(row.max())]
+        named = ["" if code < 0 else classes[code], classes[int(row.argmax())]]
+        return [*named, float(row.max()), *row.tolist(), *bars]
     truth = response.values[i].tolist()
     known = [True] * len(truth) if response.mask is None else response.mask[i].tolist()
     if scored.spread is not None and response.kind == "regression":
         every = zip(truth, known, row, scored.spread[i].tolist())
         return [cell for t, k, p, s in every for cell in (t if k else "", float(p), s)]
     if response.kind == "regression":
-        return [cell for t, k, p in zip(truth, known, row) for cell in (t if k else "", float(p))] + [""]
+        return [cell for t, k, p in zip(truth, known, row) for cell in (t if k else "", float(p))]
     return [
         "|".join(c for c, t, k in zip(classes, truth, known) if k and t > 0.5),
         "|".join(predicted_names(classes, row)),
-        float(row.max()),
+        float(np.maximum(row, 1 - row).min()),
         "|".join(c for c, k in zip(classes, known) if not k),
+        *row.tolist(),
+        *bars,
     ]
