@@ -186,6 +186,31 @@ def test_an_odd_matrix_is_left_out(figure) -> None:
     assert classes.confusion(replace(samples.minimal(), figures={"confusion": figure})) is None
 
 
+def test_several_labels_and_numbers_have_a_line_each() -> None:
+    labels = [
+        {"name": "scratch", "rows": 40, "positives": 0.25, "average_precision": 0.8, "roc_auc": 0.9},
+        {"name": "dent", "rows": 31, "positives": 0.0, "average_precision": None, "roc_auc": None},
+        {"name": "rust", "rows": 40, "positives": 0.5, "average_precision": 0.6, "roc_auc": 0.7},
+    ]
+    view = classes.per_class(replace(samples.minimal(), figures={"classes": labels}))
+    assert view is not None
+    assert (view.what, view.columns) == ("label", ("Rows", "Positives", "Average precision", "ROC AUC"))
+    assert "Average precision runs from 60" in view.lead
+    assert [cell.text for cell in view.rows[1].cells][2:] == ["", ""]  # shown as a dash
+    numbers = [
+        {"name": "mass", "rows": 9, "r2": 0.5, "rmse": 12.3},
+        {"name": "age", "rows": 9, "r2": -0.1, "rmse": 0.4},
+    ]
+    view = classes.per_class(replace(samples.minimal(), figures={"classes": numbers}))
+    assert view is not None
+    assert (view.what, view.columns) == ("number", ("Rows", "R²", "RMSE"))
+    assert view.lead == "R² runs from −0.100 (age) to 0.500 (mass)."
+    assert [cell.text for cell in view.rows[0].cells] == ["9", "0.500", "12.3"]
+    assert view.rows[0].cells[2].width is None
+    shown = page(replace(samples.minimal(), figures={"classes": numbers}))
+    assert "Numbers" in [section.title for section in shown.sections]
+
+
 def test_reliability_speaks_of_the_mean_gap() -> None:
     bins = [
         {"low": 0.0, "high": 0.5, "confidence": 0.4, "accuracy": 0.5, "count": 10},

@@ -8,12 +8,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from sklearn.metrics import average_precision_score, r2_score, roc_auc_score
 
 from regraft.data import Target
 from regraft.graft.evidence import data_findings, findings, score_findings
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import prediction_rows
 from regraft.graft.evidence.findings import check
+from regraft.graft.evidence.outputs import by_output
 from regraft.graft.evidence.score_findings import no_better_than_constant
 from regraft.graft.prediction import Prediction
 from regraft.graft.protocol import Scored
@@ -57,6 +59,38 @@ def test_multilabel_truth_is_what_is_known_and_the_rest_is_named_unknown():
     ]
     sure = Prediction(("row 0", "row 1"), np.array([line[7:] for line in lines[1:]]), "multilabel", ("a", "b", "c"))
     assert sure.confidence.tolist() == [line[5] for line in lines[1:]]
+
+
+def of_outputs(kind, classes, values, probabilities):
+    response = Response.of(kind, classes, np.asarray(values))
+    rows = np.arange(len(response))
+    return by_output(Scored("test", rows, rows, torch.tensor(probabilities, dtype=torch.float64), response, None, ()))
+
+
+def test_each_label_is_scored_on_the_rows_that_have_it():
+    """Against scikit-learn; a label of one class alone has a share of positives and no more."""
+    rng = np.random.default_rng(0)
+    values, probabilities = rng.integers(0, 2, (40, 3)).astype(float), rng.random((40, 3))
+    values[:10, 1], values[:, 2] = np.nan, 0
+    first, second, third = of_outputs("multilabel", ("a", "b", "c"), values, probabilities)
+    assert (first["name"], first["rows"], second["rows"]) == ("a", 40, 30)
+    for cell, column, rows in ((first, 0, slice(None)), (second, 1, slice(10, None))):
+        truth, said = values[rows, column], probabilities[rows, column]
+        assert cell["positives"] == truth.mean()
+        assert cell["average_precision"] == pytest.approx(average_precision_score(truth, said))
+        assert cell["roc_auc"] == pytest.approx(roc_auc_score(truth, said))
+    assert (third["positives"], third["roc_auc"]) == (0, None)
+
+
+def test_each_number_is_scored_in_its_own_unit_and_one_alone_is_the_runs():
+    rng = np.random.default_rng(0)
+    values = rng.normal(size=(30, 2)) * [1.0, 100.0]
+    predicted = values + rng.normal(size=(30, 2)) * [0.5, 10.0]
+    for j, cell in enumerate(of_outputs("regression", ("mass", "age"), values, predicted)):
+        assert cell["r2"] == pytest.approx(r2_score(values[:, j], predicted[:, j]))
+        assert cell["rmse"] == pytest.approx(np.sqrt(np.square(values[:, j] - predicted[:, j]).mean()))
+    assert of_outputs("regression", ("mass",), values[:, :1], predicted[:, :1]) == []
+    assert of_outputs("binary", ("a", "b"), [0, 1], [[0.9, 0.1], [0.2, 0.8]]) == []
 
 
 def test_a_row_without_a_class_has_no_truth():

@@ -81,8 +81,9 @@ class ClassRow:
 
 @dataclass(frozen=True)
 class PerClass:
-    """The section: columns and rows."""
+    """The section: what a row is about, columns and rows."""
 
+    what: str
     lead: str
     columns: tuple[str, ...]
     rows: tuple[ClassRow, ...]
@@ -163,13 +164,19 @@ def _lead(pairs: tuple[Pair, ...], total: int, unit: str) -> str:
 
 
 _COLUMNS = (
+    ("positives", "Positives"),
     ("iou", "IoU"),
     ("recall", "Recall"),
     ("precision", "Precision"),
     ("f1", "F1"),
     ("average_precision", "Average precision"),
     ("roc_auc", "ROC AUC"),
+    ("r2", "R²"),
+    ("rmse", "RMSE"),
 )
+_KINDS = (("rmse", "number"), ("positives", "label"))
+_PLAIN = ("r2", "rmse")  # numbers that are no shares
+_LEADS = (("recall", "Recall"), ("average_precision", "Average precision"), ("r2", "R²"))
 
 
 def per_class(record: Record) -> PerClass | None:
@@ -181,6 +188,7 @@ def per_class(record: Record) -> PerClass | None:
         return None
     rows = tuple(_class_row(row, columns, has_rows) for row in found)
     return PerClass(
+        what=next((what for key, what in _KINDS if any(key in row for row in found)), "class"),
         lead=_class_lead(found),
         columns=(
             *(("Pixels" if any("iou" in r for r in found) else "Rows",) if has_rows else ()),
@@ -197,14 +205,19 @@ def _class_row(row: Mapping[str, Any], columns: list[tuple[str, str]], has_rows:
         cells.append(Value(words.count(n), n))
     for key, _ in columns:
         value = read.number(row.get(key))
-        width = None if value is None else round(100 * min(max(value, 0.0), 1.0), 3)
-        cells.append(Value(words.percent(value), value, width))
+        width = None if value is None or key == "rmse" else round(100 * min(max(value, 0.0), 1.0), 3)
+        cells.append(Value(_text(key, value), value, width))
     return ClassRow(read.text(row.get("name")), tuple(cells))
 
 
 def _class_lead(rows: list[Mapping[str, Any]]) -> str:
-    known = [(n, read.text(r.get("name"))) for r in rows if (n := read.number(r.get("recall"))) is not None]
-    if len(known) < 2:
-        return ""
-    low, high = min(known), max(known)
-    return f"Recall runs from {words.percent(low[0])} ({low[1]}) to {words.percent(high[0])} ({high[1]})."
+    for key, label in _LEADS:
+        known = [(n, read.text(r.get("name"))) for r in rows if (n := read.number(r.get(key))) is not None]
+        if len(known) > 1:
+            low, high = min(known), max(known)
+            return f"{label} runs from {_text(key, low[0])} ({low[1]}) to {_text(key, high[0])} ({high[1]})."
+    return ""
+
+
+def _text(key: str, value: float | None) -> str:
+    return words.decimal(value) if key in _PLAIN else words.percent(value)

@@ -56,12 +56,13 @@ class Page:
 
 def page(record: Record) -> Page:
     """Decide what the page shows."""
+    each = classes.per_class(record)
     parts: tuple[tuple[str, str, object], ...] = (
         ("ranking", "Which backbone?", ranking(record)),
         ("scores", "Scores", scores.scores(record)),
         ("cost", "Cost", cost.costs(record)),
         ("confusion", "Confusion", classes.confusion(record)),
-        ("classes", "Classes", classes.per_class(record)),
+        ("classes", {"number": "Numbers", "label": "Labels"}.get(each.what if each else "", "Classes"), each),
         ("overlays", "Masks", overlays.overlays(record)),
         ("reliability", "Reliability", curves.reliability(record)),
         ("training", "Training", training.training(record)),

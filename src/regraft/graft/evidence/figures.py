@@ -13,6 +13,7 @@ from PIL import Image
 from regraft.data import Manifest, Source
 from regraft.errors import RegraftError
 from regraft.features import Plan
+from regraft.graft.evidence.outputs import by_output
 from regraft.graft.prediction import predicted_names
 from regraft.graft.problem import Problem
 from regraft.graft.protocol import Evaluation, Scored
@@ -52,6 +53,8 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, plan: P
     }
     if kind == "regression":
         found["scatter"] = _scatter(main)
+    if outputs := by_output(main):
+        found["classes"] = outputs
     if kind in ("binary", "multiclass"):
         counts = _confusion(main)
         found["confusion"] = {
