@@ -195,7 +195,7 @@ def test_several_labels_and_numbers_have_a_line_each() -> None:
     view = classes.per_class(replace(samples.minimal(), figures={"classes": labels}))
     assert view is not None
     assert (view.what, view.columns) == ("label", ("Rows", "Positives", "Average precision", "ROC AUC"))
-    assert "Average precision runs from 60" in view.lead
+    assert view.lead == "Average precision runs from 0.600 (rust) to 0.800 (scratch)."
     assert [cell.text for cell in view.rows[1].cells][2:] == ["", ""]  # shown as a dash
     numbers = [
         {"name": "mass", "rows": 9, "r2": 0.5, "rmse": 12.3},

@@ -175,7 +175,7 @@ _COLUMNS = (
     ("rmse", "RMSE"),
 )
 _KINDS = (("rmse", "number"), ("positives", "label"))
-_PLAIN = ("r2", "rmse")  # numbers that are no shares
+_PLAIN = ("average_precision", "roc_auc", "r2", "rmse")  # numbers that are no shares
 _LEADS = (("recall", "Recall"), ("average_precision", "Average precision"), ("r2", "R²"))
 
 
