@@ -20,7 +20,7 @@ from regraft.files import canonical_json, digest
 from regraft.graft.pretraining.pretext import Pretext
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import TrainConfig
-from regraft.graft.training.loop import Outcome
+from regraft.graft.training.outcome import Outcome
 from regraft.network import load
 from regraft.network.loaders.bundled import Stored
 from regraft.record import Ledger, Record, Score, counted

@@ -13,9 +13,9 @@ from regraft.graft.stages.training import Probe
 from regraft.graft.training.checkpoint import read, write
 from regraft.graft.training.finetune import grafted, lay_out, step_flops, training
 from regraft.graft.training.grafted import Grafted
-from regraft.graft.training.loop import DivergedError
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
+from regraft.graft.training.outcome import DivergedError
 from regraft.graft.training.probing import Heads, probing_config
 from regraft.graft.training.trial import Work
 from regraft.network.hidden import hidden_parameters

@@ -15,15 +15,14 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from regraft.errors import DataError, RecipeError, RegraftError
+from regraft.errors import DataError, RecipeError
 from regraft.files import canonical_json, digest
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, TrainConfig
@@ -31,6 +30,7 @@ from regraft.graft.team import Team
 from regraft.graft.training.checkpoint import read, tensor_digest, write
 from regraft.graft.training.descent import Average, Descent
 from regraft.graft.training.objective import Criterion, Objective
+from regraft.graft.training.outcome import DivergedError, Epoch, Outcome, Status
 from regraft.graft.training.outputs import logits
 from regraft.graft.training.randomness import Randomness
 from regraft.graft.training.rows import ImageRows, Rows, order, parts, place
@@ -56,39 +56,8 @@ __all__ = [
 
 Progress = Callable[[int, int, float], None]
 OnEpoch = Callable[[int, nn.Module], None]
-Status = Literal["completed", "stopped", "paused", "diverged"]
 CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """One epoch: training loss and accuracy as the weights moved (augmented rows; ``None`` where rows have no one
-    class), then the validation score (larger is better)."""
-
-    epoch: int
-    loss: float
-    train_score: float | None = None
-    validation_score: float | None = None
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """How a run ended. ``best`` is the epoch kept as the best one (0: none yet), by validation score or,
-    without validation rows, by training loss. ``resumed`` is the step that the run went on from."""
-
-    status: Status
-    message: str
-    history: tuple[Epoch, ...]
-    steps: int
-    resumed: int = 0
-    best: int = 0
-
-
-class DivergedError(RegraftError, ArithmeticError):
-    """A loss, a weight or an output is no longer finite. ``outcome`` holds what was reached until then."""
-
-    outcome: Outcome
 
 
 def train(

@@ -22,9 +22,9 @@ from regraft.graft.stages.config import TrainConfig, Tuning
 from regraft.graft.team import Team
 from regraft.graft.training.finetune import grafted, lay_out, step_flops, training
 from regraft.graft.training.instruments import Instruments
-from regraft.graft.training.loop import DivergedError, Epoch, Outcome
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
+from regraft.graft.training.outcome import DivergedError, Epoch, Outcome
 from regraft.record import Finding
 
 __all__ = ["Trial", "Work", "shorter"]

@@ -30,8 +30,8 @@ from regraft.graft.stages.config import Tuning
 from regraft.graft.training.checkpoint import write
 from regraft.graft.training.finetune import finetune, start
 from regraft.graft.training.grafted import Grafted
-from regraft.graft.training.loop import DivergedError
 from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.graft.training.outcome import DivergedError
 from regraft.reproduce.arms import Arm, Bench, Place
 from regraft.reproduce.tuning import Cell, Regime, accuracy, following, ranked, try_cells
 

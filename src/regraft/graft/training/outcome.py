@@ -1,0 +1,42 @@
+"""What a training came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from regraft.errors import RegraftError
+
+__all__ = ["DivergedError", "Epoch", "Outcome", "Status"]
+
+Status = Literal["completed", "stopped", "paused", "diverged"]
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """One epoch: training loss and accuracy as the weights moved (augmented rows; ``None`` where rows have no one
+    class), then the validation score (larger is better)."""
+
+    epoch: int
+    loss: float
+    train_score: float | None = None
+    validation_score: float | None = None
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """How a run ended. ``best`` is the epoch kept as the best one (0: none yet), by validation score or,
+    without validation rows, by training loss. ``resumed`` is the step that the run went on from."""
+
+    status: Status
+    message: str
+    history: tuple[Epoch, ...]
+    steps: int
+    resumed: int = 0
+    best: int = 0
+
+
+class DivergedError(RegraftError, ArithmeticError):
+    """A loss, a weight or an output is no longer finite. ``outcome`` holds what was reached until then."""
+
+    outcome: Outcome
