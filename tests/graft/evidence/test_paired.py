@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 
 import numpy as np
@@ -109,13 +110,44 @@ def test_saved_runs_are_compared_on_the_command_line(folders, capfd):
     assert pair["difference"] == pytest.approx(values["all"] - values["probe"])
 
 
-def test_groups_stand_in_the_predictions_and_labels_of_several_have_no_difference(folders):
+def test_groups_stand_in_the_predictions(folders):
     found = predictions_of(folders / "grouped")
     assert set(found.groups.values()) == {f"patient {i}" for i in range(30)}
     assert predictions_of(folders / "probe").groups == {}
-    assert (
-        predictions_of(folders / "several").why == "several has several labels a row, which are not compared row by row"
-    )
+
+
+@pytest.mark.parametrize(("kind", "metric"), [("binary", "roc-auc"), ("multilabel", "map"), ("multilabel", "roc-auc")])
+def test_saved_runs_are_compared_by_their_own_headline(kind, metric, tmp_path):
+    """From the probabilities in their files; rows whose label is not known are in neither score."""
+    x, _ = toy_arrays(60)
+    labels = np.where(np.arange(60) % 3 > 0, "yes", "no")
+    if kind == "multilabel":
+        labels = np.eye(3)[np.arange(60) % 3]
+        labels[:, 2] = np.arange(60) % 2
+        labels[5, 0] = np.nan
+    runs = []
+    for method in ("probe", "all-layers"):
+        run = regraft.adapt((x, labels), toy_network(), method=method, metric=metric, cache=tmp_path / "c", folds=3)
+        run.save(tmp_path / method)
+        runs.append((run.score.value, predictions_of(tmp_path / method)))
+    (pair,) = pairs([found for _, found in runs])
+    assert pair.metric == metric
+    assert pair.difference == pytest.approx(runs[1][0] - runs[0][0], abs=1e-9)
+    assert pair.low <= pair.difference <= pair.high
+
+
+def test_files_without_probabilities_are_compared_by_names(folders, tmp_path):
+    """As earlier versions wrote them."""
+    with (folders / "probe" / "predictions.csv").open(newline="") as stream:
+        lines = [line[:6] for line in csv.reader(stream)]
+    (tmp_path / "older").mkdir()
+    (tmp_path / "older" / "record.json").write_bytes((folders / "probe" / "record.json").read_bytes())
+    with (tmp_path / "older" / "predictions.csv").open("w", newline="") as stream:
+        csv.writer(stream).writerows(lines)
+    found = predictions_of(tmp_path / "older")
+    assert (found.classes, found.metric) == ((), "accuracy")
+    (pair,) = pairs([found, found])
+    assert pair.difference == 0
 
 
 def test_rows_that_are_named_twice_are_matched_in_their_order(folders, tmp_path):

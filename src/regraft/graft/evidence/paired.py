@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from regraft.record import Record
 __all__ = ["Apart", "Pair", "Predictions", "Unpaired", "pairs", "predictions_of"]
 
 _BY_NAME = ("accuracy", "balanced-accuracy", "f1")
-"""Metrics of classes that need no probability."""
+"""Metrics of classes that need no probability, for runs whose files have none."""
 _BY_VALUE = ("rmse", "r2")
 _SCORED = {
     "test split": "test rows",
@@ -28,7 +28,7 @@ _SCORED = {
     "outer cross-validation": "cross-validated rows",
     "hold-out of a fifth": "held-out rows",
 }
-_LABELS = {"multilabel": "several labels a row", "segmentation": "masks"}
+_WITH_PROBABILITIES = ("binary", "multiclass", "multilabel")
 
 Row = tuple[str, int]
 """A row's name, and how often it came before: a table may name a row twice, in whatever order both runs have it."""
@@ -40,9 +40,11 @@ class Predictions:
 
     Attributes:
         run: name of its folder.
-        metric: its headline's, where names or values are enough for it; else ``accuracy`` or ``rmse``.
+        metric: its headline's; ``accuracy`` or ``rmse`` where the file does not tell what that one needs.
         protocol: which rows these are.
-        truth: by row; what was predicted stands in ``predicted``, and in ``groups`` what may not be parted.
+        truth: by row; what was predicted stands in ``predicted``, in ``groups`` what may not be parted, and in
+            ``unknown`` which of several labels are not known.
+        classes: whose probabilities stand in ``said``; none where the file has none.
     """
 
     run: str
@@ -52,6 +54,9 @@ class Predictions:
     truth: dict[Row, str]
     predicted: dict[Row, str]
     groups: dict[Row, str]
+    unknown: dict[Row, str] = field(default_factory=dict)
+    classes: tuple[str, ...] = ()
+    said: dict[Row, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -91,7 +96,7 @@ class Apart:
 
 
 def predictions_of(folder: str | Path) -> Predictions | Unpaired:
-    """What a saved run predicted, where it has one label a row: not several labels, masks or several numbers.
+    """What a saved run predicted of each row: not masks or several numbers.
 
     Raises:
         MissingPathError, ArtifactError: there is no whole run in ``folder``.
@@ -99,11 +104,11 @@ def predictions_of(folder: str | Path) -> Predictions | Unpaired:
     folder = Path(folder)
     record, path = Record.load(folder / "record.json"), folder / "predictions.csv"
     kind, headline, name = str(record.task.get("kind")), record.headline, folder.resolve().name
-    fitting = {"binary": _BY_NAME, "multiclass": _BY_NAME, "regression": _BY_VALUE}.get(kind)
+    fitting = {"binary": _BY_NAME, "multiclass": _BY_NAME, "regression": _BY_VALUE}.get(kind, ())
     if headline is None:
         return Unpaired(name, f"{name} has no score")
-    if fitting is None:
-        return Unpaired(name, f"{name} has {_LABELS.get(kind, kind)}, which are not compared row by row")
+    if kind == "segmentation":
+        return Unpaired(name, f"{name} has masks, which are not compared row by row")
     if not path.is_file():
         return Unpaired(name, f"{name} has no predictions.csv")
     part = next(name for name, score in record.scores.items() if score is headline)
@@ -111,17 +116,25 @@ def predictions_of(folder: str | Path) -> Predictions | Unpaired:
         reader = csv.DictReader(stream)
         if not {"id", "part", "truth", "predicted"} <= {*(reader.fieldnames or ())}:
             return Unpaired(name, f"{name} predicts several numbers a row, which are not compared row by row")
-        lines = [line for line in reader if line["part"] == part and line["truth"]]
+        lines = [line for line in reader if line["part"] == part and (line["truth"] or kind == "multilabel")]
+    columns = reader.fieldnames or ()
+    classes = tuple(name[2:-1] for name in columns if name.startswith("p(")) if kind in _WITH_PROBABILITIES else ()
+    if kind == "multilabel" and (not classes or any("|" in label for label in classes)):
+        return Unpaired(
+            name, f"{name} has several labels a row and no probabilities, which are not compared row by row"
+        )
     seen = Counter[str]()
     ids: list[Row] = []
     for line in lines:
         ids.append((line["id"], seen[line["id"]]))
         seen[line["id"]] += 1
     truth, predicted = (dict(zip(ids, [line[of] for line in lines])) for of in ("truth", "predicted"))
-    grouped = "group" in (reader.fieldnames or ())
-    groups = dict(zip(ids, [line["group"] for line in lines])) if grouped else {}
-    metric = headline.metric if headline.metric in fitting else fitting[0]
-    return Predictions(name, kind, metric, headline.protocol, truth, predicted, groups)
+    groups, unknown = (
+        dict(zip(ids, [line[of] for line in lines])) if of in columns else {} for of in ("group", "unknown")
+    )
+    said = dict(zip(ids, [tuple(float(line[f"p({label})"]) for label in classes) for line in lines])) if classes else {}
+    metric = headline.metric if classes or headline.metric in fitting else fitting[0]
+    return Predictions(name, kind, metric, headline.protocol, truth, predicted, groups, unknown, classes, said)
 
 
 def pairs(runs: Sequence[Predictions | Unpaired]) -> Iterator[Pair | Apart]:
@@ -154,13 +167,21 @@ def _apart(first: Predictions, second: Predictions) -> str:
     if first.truth.keys() != second.truth.keys():
         shared = len(first.truth.keys() & second.truth.keys())
         return f"{one} beside {other}, of which {shared:,} are the same; score both on the same rows"
-    if differ := sum(second.truth[row] != label for row, label in first.truth.items()):
+    if first.classes != second.classes:
+        return f"{len(first.classes)} classes beside {len(second.classes)} others; run both on the same labels"
+    if differ := sum(
+        (second.truth[row], second.unknown.get(row)) != (label, first.unknown.get(row))
+        for row, label in first.truth.items()
+    ):
         return f"{differ:,} of {one} have another label; run both on the same labels"
     return "" if len(first.truth) > 1 else f"{one}, too few to compare"
 
 
 def _read(first: Predictions, second: Predictions, ids: Sequence[Row]) -> tuple[Response, Any, Any]:
-    """The labels, and what both say of them: numbers, or certainty of the class that is named."""
+    """The labels, and what both say of them: numbers, probabilities, or else certainty of the class that is named."""
+    if first.classes:
+        one, other = (np.array([run.said[name] for name in ids]) for run in (first, second))
+        return _labels(first, ids), one, other
     said = [[run.predicted[name] for name in ids] for run in (first, second)]
     truth = [first.truth[name] for name in ids]
     if first.kind == "regression":
@@ -171,3 +192,16 @@ def _read(first: Predictions, second: Predictions, ids: Sequence[Row]) -> tuple[
     one, other = (np.eye(len(classes))[[code[name] for name in each]] for each in said)
     kind: Kind = "binary" if len(classes) == 2 else "multiclass"
     return Response.of(kind, classes, np.array([code[name] for name in truth])), one, other
+
+
+def _labels(run: Predictions, ids: Sequence[Row]) -> Response:
+    """The classes of rows, or which labels they have, NaN where that is not known."""
+    if run.kind != "multilabel":
+        code = {name: index for index, name in enumerate(run.classes)}
+        kind: Kind = "binary" if run.kind == "binary" else "multiclass"
+        return Response.of(kind, run.classes, np.array([code[run.truth[name]] for name in ids]))
+    values = np.zeros((len(ids), len(run.classes)))
+    for row, name in enumerate(ids):
+        held, unknown = run.truth[name].split("|"), run.unknown[name].split("|")
+        values[row] = [np.nan if label in unknown else float(label in held) for label in run.classes]
+    return Response.of("multilabel", run.classes, values)
