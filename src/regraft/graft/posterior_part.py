@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -137,7 +138,7 @@ class PosteriorPart:
             variance = variance + self.noise
         return moved, variance.sqrt() * self.unit.to(variance)
 
-    @property
+    @cached_property
     def _with_weights(self) -> Mapping[str, Tensor]:
         """The directions, and after them w₂ of each output, whitened: of the tangent alone."""
         if not self.weights:

@@ -6,7 +6,7 @@ from __future__ import annotations
 import csv
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,9 @@ class Unpaired:
     why: str
 
 
+_Run = Predictions | Unpaired
+
+
 @dataclass(frozen=True)
 class Pair:
     """The second run's score less the first one's.
@@ -120,9 +123,7 @@ def predictions_of(folder: str | Path) -> Predictions | Unpaired:
     columns = reader.fieldnames or ()
     classes = tuple(name[2:-1] for name in columns if name.startswith("p(")) if kind in _WITH_PROBABILITIES else ()
     if kind == "multilabel" and (not classes or any("|" in label for label in classes)):
-        return Unpaired(
-            name, f"{name} has several labels a row and no probabilities, which are not compared row by row"
-        )
+        return Unpaired(name, f"{name} has several labels a row that its predictions.csv does not tell apart")
     seen = Counter[str]()
     ids: list[Row] = []
     for line in lines:
@@ -140,7 +141,7 @@ def predictions_of(folder: str | Path) -> Predictions | Unpaired:
 def pairs(runs: Sequence[Predictions | Unpaired]) -> Iterator[Pair | Apart]:
     """Every two runs: by how much they differ where they have the same rows with the same labels, scored in the same
     way, else why that cannot be said."""
-    for first, second in combinations(runs, 2):
+    for first, second in (_alike(*two) for two in combinations(runs, 2)):
         if isinstance(first, Unpaired) or isinstance(second, Unpaired):
             yield Apart(
                 first.run, second.run, "; ".join(run.why for run in (first, second) if isinstance(run, Unpaired))
@@ -153,6 +154,17 @@ def pairs(runs: Sequence[Predictions | Unpaired]) -> Iterator[Pair | Apart]:
             groups = [first.groups[name] for name in ids] if first.groups else None
             found = paired_difference(first.metric, response, one, other, groups)
             yield Pair(first.run, second.run, first.metric, len(ids), *found)
+
+
+def _alike(first: _Run, second: _Run) -> tuple[_Run, _Run]:
+    """Both by names where the file of one has no probabilities, as earlier versions wrote it."""
+    if isinstance(first, Unpaired) or isinstance(second, Unpaired) or bool(first.classes) == bool(second.classes):
+        return first, second
+    one, other = (
+        replace(run, classes=(), said={}, metric=run.metric if run.metric in _BY_NAME else _BY_NAME[0])
+        for run in (first, second)
+    )
+    return one, other
 
 
 def _apart(first: Predictions, second: Predictions) -> str:

@@ -8,7 +8,7 @@ nothing new and would make the noise look small: they are predicted, but nothing
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
@@ -245,8 +245,8 @@ class KernelFitter(Fitter):
         feature, deviations = grafted.deviations(ratio)
         mean, spread = labels.unit
         w1 = found["features"][1 + kept :].T * feature * spread
-        about = (contrasts.kernel.mean(0) @ turned)[kept:]
-        bias = (y.mean(0) - about) * spread + mean - grafted.centre @ w1
+        middle = contrasts.kernel.mean(0) @ turned  # of the rows' mean along each
+        bias = (y.mean(0) - middle[kept:]) * spread + mean - grafted.centre @ w1
         column = spread.expand(y.shape[1])
         part = PosteriorPart(
             head=grafted.head.to(torch.float32) if deviations else None,
@@ -254,7 +254,7 @@ class KernelFitter(Fitter):
             feature=feature,
             deviations=deviations,
             directions={name: value[: 1 + kept].to(torch.float32) for name, value in found.items()},
-            offsets=(contrasts.kernel.mean(0) @ turned)[:kept],
+            offsets=middle[:kept],
             values=values,
             weights={
                 name: (found[name][1 + kept :] * value * _like(column, found[name])).to(torch.float32)
@@ -310,7 +310,7 @@ def _conditioned(gram: Tensor, targets: Tensor, chosen: Sequence[Hyperparameters
     found = [condition(gram, part, each.noise, each.scale) for part, each in zip(parts, chosen)]
     dual = torch.cat([each.scale * posterior.weights for posterior, each in zip(found, chosen)], dim=1)
     worst = max((posterior.status for posterior in found), key=lambda status: (not status.converged, status.residual))
-    return dual, replace(worst)
+    return dual, worst
 
 
 def _largest(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
