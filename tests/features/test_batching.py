@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from tests.features.toy import toy_manifest, toy_network
 from tests.network.texts import SENTENCES, make_bert, make_tokenizer
 from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.data import Manifest, Texts, scan
-from regraft.features import Taps, by_length, plan, pool_batch, sweep
-from regraft.network import Network, load
+from regraft.data import FileImages, Manifest, Source, Texts, scan
+from regraft.errors import DataError
+from regraft.features import Taps, by_length, gathered, plan, pool_batch, sweep
+from regraft.network import ImagePreprocess, Network, Preprocess, load
 
 SWEEP = sys.modules["regraft.features.sweep"]  # the name in the package is the function
 ALL = Taps(("activation", "block", "embedding"), (16, None))
@@ -111,3 +113,23 @@ def test_an_interrupted_pass_over_texts_goes_on_behind_the_last_window(
     fresh = sweep(bert, texts, wanted, cache=tmp_path / "b", batch_size=4).matrices()
     for name, matrix in resumed.matrices().items():
         assert torch.equal(matrix.rows(slice(None)), fresh[name].rows(slice(None)))
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_what_a_worker_stumbles_over_is_said_in_one_sentence(tmp_path: Path, workers: int) -> None:
+    def message(preprocess: Preprocess, source: Source) -> str:
+        with pytest.raises(DataError) as caught:
+            list(gathered(preprocess, source, [range(len(source))], workers))
+        return str(caught.value)
+
+    (tmp_path / "torn.jpg").write_bytes(b"no image")
+    said = message(ImagePreprocess(8, (8, 8)), FileImages([tmp_path / "torn.jpg"]))
+    assert said == (
+        f"{tmp_path}/torn.jpg cannot be decoded; got not an image that Pillow can read (cannot identify image). "
+        "To mend it: mend or remove it, or pass --skip-bad."
+    )
+    Image.fromarray(np.zeros((4, 6, 3), np.uint8)).save(tmp_path / "a.png")
+    Image.fromarray(np.zeros((6, 4, 3), np.uint8)).save(tmp_path / "b.png")
+    said = message(ImagePreprocess(None, None), FileImages([tmp_path / "a.png", tmp_path / "b.png"]))
+    assert said.startswith("the rows of a batch differ in shape; expected one shape; got (3, 4, 6) and (3, 6, 4).")
+    assert "\n" not in said

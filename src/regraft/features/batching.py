@@ -11,7 +11,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from regraft.data import Source
-from regraft.errors import DataError
+from regraft.errors import DataError, RegraftError
 from regraft.network import Preprocess
 
 __all__ = ["batches", "by_length", "gathered"]
@@ -32,11 +32,23 @@ class _Decoded(Dataset):
         try:
             return self.preprocess(self.source.read(row))
         except (OSError, ValueError, SyntaxError) as error:
+            where = self.source.where(row)
             raise DataError(
-                f"{self.source.where(row)} cannot be decoded",
-                got=str(error),
+                f"{where} cannot be decoded",
+                got=str(error).removeprefix(f"{where}: ").partition(" To mend it: ")[0],
                 do="mend or remove it, or pass --skip-bad",
             ) from None
+
+    def __getitems__(self, rows: Sequence[int]) -> Any:
+        """A batch; or the error in its place, for one that is raised in a worker comes out as a stack trace."""
+        try:
+            return self.preprocess.collate([self[row] for row in rows])
+        except RegraftError as error:
+            return error
+
+
+def _as_it_is(batch: Any) -> Any:
+    return batch
 
 
 def by_length(preprocess: Preprocess, source: Source, rows: Sequence[int], size: int) -> list[list[int]]:
@@ -79,7 +91,7 @@ def gathered(
         workers: decoding processes; ``None`` chooses from the measured time of one row.
 
     Raises:
-        DataError: a row cannot be decoded.
+        DataError: a row cannot be decoded, or rows differ in shape.
     """
     if not rows:
         return
@@ -88,11 +100,14 @@ def gathered(
     loader = DataLoader(
         dataset,
         batch_sampler=[list(some) for some in rows],
-        collate_fn=preprocess.collate,
+        collate_fn=_as_it_is,
         num_workers=count,
         prefetch_factor=4 if count else None,
     )
-    yield from loader
+    for batch in loader:
+        if isinstance(batch, RegraftError):
+            raise batch
+        yield batch
 
 
 def _workers(dataset: _Decoded, rows: Sequence[Sequence[int]]) -> int:
