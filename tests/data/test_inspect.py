@@ -31,6 +31,8 @@ def broken() -> dict[str, bytes]:
     jpeg, png = encoded(0, "JPEG", (64, 64)), encoded(0, "PNG", (64, 64))
     deep = io.BytesIO()
     Image.fromarray(np.ones((2, 2), dtype=np.float32)).save(deep, "TIFF")
+    wide = io.BytesIO()
+    Image.fromarray(np.full((2, 2), 70_000, dtype=np.int32)).save(wide, "TIFF")
     flipped = bytearray(png)
     flipped[len(png) // 2] ^= 0xFF
     return {
@@ -44,6 +46,7 @@ def broken() -> dict[str, bytes]:
         "gif cut": encoded(0, "GIF", (64, 64))[:200],
         "bmp cut": encoded(0, "BMP", (64, 64))[:3000],
         "float": deep.getvalue(),
+        "beyond 16 bits": wide.getvalue(),
         "no pixels": b"P6 0 0 255\n",
     }
 

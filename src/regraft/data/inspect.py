@@ -12,7 +12,7 @@ import numpy as np
 from regraft.data.checks import check_target
 from regraft.data.hashing import thread_count
 from regraft.data.manifest import BadRow, Manifest
-from regraft.data.pixels import DECODER_ERRORS, open_image, reason_of, unreadable_mode
+from regraft.data.pixels import DECODER_ERRORS, open_image, reason_of, to_rgb, unreadable_mode
 from regraft.data.source import Source
 from regraft.errors import DataError, RegraftError
 
@@ -164,7 +164,7 @@ def _inspect_image(content: bytes, where: str) -> BadRow | None:
             image.draft(image.mode, (max(1, image.width // 8), max(1, image.height // 8)))
             image.load()
         else:
-            image.load()
+            to_rgb(image)  # decodes, and refuses integers that have no 8 bits
     except DECODER_ERRORS as error:
         return BadRow(where, f"cannot be decoded ({reason_of(error)})", redo)
     return None
