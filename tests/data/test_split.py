@@ -196,6 +196,13 @@ def test_repeated_rows_are_found_inside_and_across_parts():
     assert found["crossing_groups"] == []
 
 
+def test_missing_labels_contradict_none():
+    m = doubled(["a", "a", "b", "b", "c", "c"], ["train"] * 6, [0] * 6)
+    gap = np.nan
+    labels = multilabel([[1, gap], [1, gap], [1, gap], [gap, 0], [1, 0], [gap, 1]])
+    assert duplicates(dataclasses.replace(m, target=labels))["conflicting"] == [[4, 5]]
+
+
 def test_groups_that_hold_repeats_together_and_groups_that_cross_parts():
     m = doubled(["a", "a", "b"], ["train", "train", "test"], [0, 0, 1], ("p", "p", "q"))
     assert duplicates(m)["ungrouped"] == 0

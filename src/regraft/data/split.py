@@ -105,7 +105,7 @@ def duplicates(manifest: Manifest) -> dict[str, Any]:
 
     Returns:
         ``within``: ``{part: [[row, …], …]}``, sets of equal rows inside each part; ``across``: ``[[row, …], …]``, sets
-        that stand in more than one part (a leak); ``conflicting``: sets whose labels differ;
+        that stand in more than one part (a leak); ``conflicting``: sets whose labels differ, missing ones aside;
         ``rows_within``, ``rows_across``: how many rows repeat an earlier row of their part, and how many rows of
         validation and test also stand in training; ``ungrouped``: how many sets are not held together by
         groups (all, where there are none); ``crossing_groups``: groups with rows in several parts. Row
@@ -150,7 +150,8 @@ def _crossing(manifest: Manifest) -> list[str]:
 def _differ(target: Target, rows: Sequence[int]) -> bool:
     if target.masks is not None:
         return len({target.masks.content(row) for row in rows}) > 1
-    return len(np.unique(target.values[list(rows)].reshape(len(rows), -1), axis=0)) > 1
+    values = target.values[list(rows)]
+    return bool((np.fmin.reduce(values) < np.fmax.reduce(values)).any())  # both pass over missing labels
 
 
 def _is_classes(target: Target) -> bool:
