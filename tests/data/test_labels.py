@@ -105,6 +105,15 @@ def test_several_columns_are_multilabel_or_several_outputs():
     np.testing.assert_array_equal(target.values, [[1, 0.5], [0, 2], [np.nan, 1]])
 
 
+def test_gaps_inside_lists_are_no_labels_and_lists_do_not_nest():
+    assert read([["a", None], ["b", ""], ["a"]]).classes == ("a", "b")
+    target = read([[3, None], [float("nan")], [5, 3]])
+    assert (target.classes, target.label_type) == (("3", "5"), "int")
+    np.testing.assert_array_equal(target.values, [[1, 0], [0, 0], [1, 1]])
+    with pytest.raises(DataError, match=r"expected names or numbers in every list; got \[\['a'\], 'b'\] in row 1"):
+        read([["a"], [["a"], "b"]])
+
+
 def test_lists_of_labels_fill_zero_one_columns():
     target = read(["a|b", " b ", None, "c | a"])
     np.testing.assert_array_equal(target.values, [[1, 1, 0], [0, 1, 0], [np.nan] * 3, [1, 0, 1]])

@@ -127,7 +127,7 @@ def _read_text(column: Column, values: list[str | None]) -> _Read:
 
 
 def _plain(value: Any) -> Any:
-    """Python scalars and lists; NaN and blank texts are gaps."""
+    """Python scalars and lists; NaN and blank texts are gaps, of which lists hold none."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, str):
@@ -135,7 +135,9 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and np.isnan(value):
         return None
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
+        return [item for entry in value if (item := _plain(entry)) is not None]
+    if type(value).__name__ in ("NAType", "NaTType"):  # the gaps of pandas, which need not be installed
+        return None
     if value is None or isinstance(value, bool | int | float):
         return value
     return str(value)
@@ -243,6 +245,7 @@ def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
     An empty list is a row to which no label applies (all 0); a row of 0/1 flags is told apart by its class names'
     number and its values only where names are given, so lists are always read as *which labels apply*.
     """
+    _refuse_first(read, ids, _nests, "names or numbers in every list")
     lists: list[list[Any] | None] = []
     for value in read.values:
         if isinstance(value, str):
@@ -269,6 +272,10 @@ def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
                 raise DataError(f"row {ids[row]}: label {item!r} has no name", expected=", ".join(names[:9]))
             values[row, column] = 1.0
     return Target("multilabel", tuple(names), values, label_type=label_type)
+
+
+def _nests(value: Any) -> bool:
+    return isinstance(value, list) and any(isinstance(item, list) for item in value)
 
 
 def _regression(reads: list[_Read], ids: Sequence[str]) -> Target:
