@@ -69,6 +69,9 @@ def test_what_is_no_map_is_refused(tmp_path):
     (tmp_path / "b.csv").write_text("longitude,latitude,value\n1,2,three")
     with pytest.raises(DataError, match="no numbers"):
         read_map(tmp_path / "b.csv")
+    (tmp_path / "b.csv").write_text("longitude,latitude,value\n1,2,2020-01-01")
+    with pytest.raises(DataError, match="no numbers"):
+        read_map(tmp_path / "b.csv")
     (tmp_path / "c.csv").write_text("")
     with pytest.raises(DataError, match="cannot be read as a table"):
         read_map(tmp_path / "c.csv")

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 from PIL import Image, UnidentifiedImageError
-from pyarrow import ArrowInvalid, csv
+from pyarrow import ArrowException, ArrowInvalid, csv
 
 from regraft.errors import DataError, MissingPathError
 
@@ -83,6 +83,6 @@ def _table(path: Path) -> tuple[np.ndarray, np.ndarray]:
         )
     try:
         numbers = [table[name].cast("float64").to_numpy() for name in _COLUMNS]
-    except ArrowInvalid as error:
+    except ArrowException as error:
         raise DataError(f"the columns {', '.join(_COLUMNS)} of {path} are no numbers", got=str(error)) from error
     return np.stack(numbers[:2], axis=1), numbers[2]
