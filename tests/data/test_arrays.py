@@ -7,6 +7,7 @@ import numpy as np
 import pandas
 import pyarrow as pa
 import pytest
+import torch
 from PIL import Image
 
 from regraft.data import Arrays, FileImages, FileTexts, Pictures, PixelImages, Texts, inspect, scan
@@ -100,6 +101,21 @@ def test_text_files_are_read_and_other_files_refused(tmp_path):
     assert isinstance(unlabelled(["I read a.txt", "it was fine"]).inputs, Texts)
 
 
+def test_the_gaps_of_pandas_are_missing_labels():
+    for dtype, given in (("string", ["a", None, "b", "a"]), ("boolean", [True, None, False, True])):
+        with pytest.raises(DataError, match="1 of 4 rows have no label: row 1"):
+            scan((X[:4], pandas.Series(given, dtype=dtype)))
+
+
+def test_a_text_in_the_place_of_a_path():
+    text = "a very long review " * 100
+    with pytest.raises(MissingPathError, match=r"…: no such file or folder\. To mend it: give texts in a list"):
+        scan(text, labelled=False)
+    with pytest.raises(MissingPathError, match="no such file or folder"):
+        scan("a\0b", labelled=False)
+    assert scan([text], labelled=False).inputs.read(0) == text
+
+
 def test_a_manifest_is_returned_as_it_is():
     m = scan((X, Y))
     assert scan(m) is m
@@ -117,6 +133,10 @@ def test_a_manifest_is_returned_as_it_is():
         ((X[:1], np.array([0.5])), r"1 training row; expected at least 2\. To mend"),
         ((X, np.full(8, np.nan)), "no label at all"),
         (([[1.0], [1.0, 2.0]], [0, 1]), "rows of one shape"),
+        ((torch.ones(8, 3, requires_grad=True), Y), "the inputs; expected an array .*detach"),
+        ((torch.ones(8, 3, dtype=torch.bfloat16), Y), "the inputs; expected an array .*BFloat16"),
+        ((X, torch.ones(8, requires_grad=True)), "labels; expected an array .*detach"),
+        ((X[:2], [np.zeros(2), np.zeros(3)]), "labels; expected an array with rows of one shape"),
         ((X[:0], Y[:0]), "no rows"),
         ((X, None), "no label column"),
         (3.5, "data of type float has no labels"),
@@ -168,3 +188,13 @@ def test_npz_that_is_none(tmp_path):
     (tmp_path / "d.npz").write_bytes(b"nonsense")
     with pytest.raises(DataError, match=r"not an \.npz file"):
         scan(tmp_path / "d.npz")
+    np.savez_compressed(tmp_path / "c.npz", X=np.random.default_rng(0).random((1000, 3)), y=np.arange(1000) % 2)
+    content = bytearray((tmp_path / "c.npz").read_bytes())
+    content[200:260] = b"\xff" * 60
+    (tmp_path / "c.npz").write_bytes(content)
+    with pytest.raises(DataError, match=r"not an \.npz file"):
+        scan(tmp_path / "c.npz")
+    with open(tmp_path / "x.npz", "wb") as stream:
+        np.save(stream, X)
+    with pytest.raises(DataError, match="one array without labels"):
+        scan(tmp_path / "x.npz")

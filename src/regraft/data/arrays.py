@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,17 +42,24 @@ def input_source(inputs: Any, name: str) -> Source:
         return _strings(inputs, name)
     if isinstance(inputs, Sequence) and inputs and all(isinstance(item, Image.Image) for item in inputs):
         return Pictures(inputs)
-    try:
-        array = np.asarray(inputs)
-    except ValueError as error:  # rows of different lengths
-        raise DataError(
-            "the inputs", expected="rows of one shape", got=str(error), do="give every row the same shape"
-        ) from error
+    array = _array(inputs, "the inputs")
     if array.dtype.kind == "U" or (array.dtype == object and all(isinstance(item, str | Path) for item in array.flat)):
         return _strings(array.reshape(-1).tolist(), name)
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         return PixelImages(array, name)
     return Arrays(array, name)
+
+
+def _array(values: Any, what: str) -> np.ndarray:
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError, RuntimeError) as error:  # rows of different lengths; tensors elsewhere or with grad
+        raise DataError(
+            what,
+            expected="an array with rows of one shape",
+            got=str(error),
+            do="give every row the same shape, and tensors as numpy arrays",
+        ) from error
 
 
 def one_or_many(inputs: Any) -> Any:
@@ -94,7 +100,7 @@ def array_rows(parts: Sequence[Any], wish: Wish, name: str = "") -> Rows:
     columns = _columns(parts[1], wish, len(inputs)) if wish.labelled and parts[1] is not None else []
     groups = None
     if len(parts) == 3 and parts[2] is not None:
-        groups = [str(value) for value in np.asarray(parts[2]).reshape(-1).tolist()]
+        groups = [str(value) for value in _array(parts[2], "groups").reshape(-1).tolist()]
         _same_length("groups", len(groups), len(inputs))
     return Rows(inputs, ids, columns, ["train"] * len(inputs), groups)
 
@@ -105,7 +111,7 @@ def _columns(labels: Any, wish: Wish, rows: int) -> list[Column]:
         if ragged and len({len(item) if isinstance(item, list | tuple) else -1 for item in labels}) > 1:
             _same_length("labels", len(labels), rows)
             return [Column("y", list(labels))]
-    array = np.asarray(labels)
+    array = _array(labels, "labels")
     if array.ndim == 0 or array.ndim > 2:
         raise DataError(
             "labels",
@@ -137,16 +143,15 @@ def npz_rows(path: Path, wish: Wish) -> Rows:
         DataError: not an ``.npz`` file, arrays of Python objects (never unpickled), or no such array.
     """
     try:
-        with np.load(path, allow_pickle=False) as file:
-            if isinstance(file, np.ndarray):
-                raise DataError(f"{path}: one array without labels", expected="an .npz file with X and y")
-            arrays = {key: file[key] for key in file.files}
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile) as error:
-        if isinstance(error, DataError):
-            raise
+        with open(path, "rb") as stream:
+            file = np.load(stream, allow_pickle=False)
+            arrays = {} if isinstance(file, np.ndarray) else {key: file[key] for key in file.files}
+    except Exception as error:  # of a torn file numpy's own kinds, zipfile's, zlib's or tokenize's
         raise DataError(
             f"{path}: not an .npz file of plain arrays ({error})", do="save it with numpy.savez, strings as dtype 'U'"
         ) from error
+    if isinstance(file, np.ndarray):
+        raise DataError(f"{path}: one array without labels", expected="an .npz file with X and y")
     found = []
     for part, ends in _ENDS.items():
         x = _key(arrays, (wish.input,) if wish.input else _X, ends)

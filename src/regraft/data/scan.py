@@ -30,6 +30,8 @@ from regraft.errors import DataError, MissingPathError
 
 __all__ = ["scan"]
 
+_LONGEST = 255  # characters of a file's name; what is longer is a text
+
 
 def scan(
     data: Any,
@@ -137,6 +139,10 @@ def _read(data: Any, wish: Wish, skip_bad: bool) -> tuple[str, Rows]:
 
 def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str, Rows]:
     suffix = path.suffix.lower()
+    if not os.path.exists(path):  # False, where Path.exists fails: of a name that is too long or holds a NUL
+        if hub.looks_like_id(typed) and not path.parent.exists() and suffix not in (*TABLE_SUFFIXES, *IMAGE_SUFFIXES):
+            return typed, read_pieces(hub.pieces(hub.fetch(typed), typed), wish)
+        raise _missing(path)
     name = path.stem if suffix in DATA_SUFFIXES else path.resolve().name
     if path.is_dir():
         if parts := part_files(path):
@@ -149,10 +155,6 @@ def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str,
         if has_masks(path):
             return name, mask_rows(path, labelled=wish.labelled)
         return name, folder_rows(path, labelled=wish.labelled, skip_bad=skip_bad)
-    if not path.exists():
-        if hub.looks_like_id(typed) and not path.parent.exists() and suffix not in (*TABLE_SUFFIXES, *IMAGE_SUFFIXES):
-            return typed, read_pieces(hub.pieces(hub.fetch(typed), typed), wish)
-        raise _missing(path)
     if suffix in TABLE_SUFFIXES:
         return name, read_pieces([read_table(path)], wish)
     if suffix == ".npz":
@@ -167,7 +169,9 @@ def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str,
 
 
 def _missing(path: Path) -> MissingPathError:
-    siblings = [item.name for item in path.parent.iterdir()] if path.parent.is_dir() else []
+    if any(len(part) > _LONGEST for part in path.parts):
+        return MissingPathError(f"{str(path)[:80]}…: no such file or folder", do="give texts in a list")
+    siblings = [item.name for item in path.parent.iterdir()] if os.path.isdir(path.parent) else []
     close = difflib.get_close_matches(path.name, siblings, n=3)
     return MissingPathError(
         f"{path}: no such file or folder", do=f"perhaps {' or '.join(close)} was meant" if close else "check the path"
