@@ -66,6 +66,13 @@ def test_faults_are_named_row_by_row():
     left = scan(wrong, skip_bad=True)
     assert len(left) == 2
     assert [bad.where for bad in left.skipped] == ["table row 1 (mask)"]
+    sink = io.BytesIO()
+    Image.fromarray(np.array([[1, -1]], dtype=np.int32)).save(sink, "TIFF")
+    cells = [encoded([[0, 1]]), sink.getvalue(), encoded([[1, 1]])]
+    signed = wrong.set_column(1, "mask", pa.array(cells, pa.binary()))
+    with pytest.raises(DataError, match=r"row 1 \(mask\): the value -1 is none of the 2 classes"):
+        scan(signed)
+    assert scan(signed, ignore=-1).target.values.tolist() == [[1, 1], [0, 1], [0, 2]]
     other = table([[[0, 1]], [[0, 1]], [[1, 1]]])
     small = other.set_column(1, "mask", table([[[0, 1]], [[0, 1, 1]], [[1, 1]]])["mask"])
     with pytest.raises(DataError, match=r"row 1 \(mask\): the mask has 3×1 pixels, its image 2×1"):

@@ -108,9 +108,6 @@ def dense_target(dense: Dense, inputs: Source, ignore: int | None = None) -> tup
         dense: masks, and what the file says of them.
         inputs: the images, whose sizes the masks must have.
         ignore: the value that says "not labelled"; found by the rules above if ``None``.
-
-    Raises:
-        DataError: the ignored value is that of a class which is no void one by name, among fewer than two classes.
     """
     seen = thread_map(lambda row: _look(dense.masks, inputs, row), len(dense.masks))
     void = _void(dense, ignore)
@@ -125,7 +122,7 @@ def dense_target(dense: Dense, inputs: Source, ignore: int | None = None) -> tup
     for row, one in enumerate(seen):
         fault = one.fault
         known = one.values != void
-        inside = known & (one.values < len(classes))
+        inside = known & (one.values >= 0) & (one.values < len(classes))
         counts[row, one.values[inside]] = one.counts[inside]
         if (beyond := one.values[known & ~inside]).size:
             fault = f"the value {int(beyond[0])} is none of the {len(classes)} classes (0 to {len(classes) - 1})"
