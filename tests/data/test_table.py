@@ -195,10 +195,26 @@ def test_files_that_are_no_tables(tmp_path):
     with pytest.raises(DataError, match="not a parquet file"):
         scan(tmp_path / "a.parquet")
     (tmp_path / "a.csv").write_bytes("text,label\ncafé,x\n".encode("latin-1"))
-    with pytest.raises(DataError, match="not UTF-8"):
+    with pytest.raises(DataError, match=r"not UTF-8 \(byte 14\)"):
+        scan(tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_bytes(b"text,label\n" + b"one,x\n" * 10_000 + b"\xe9,y\n")
+    with pytest.raises(DataError, match=r"not UTF-8 \(byte 60011\)"):
         scan(tmp_path / "a.csv")
     with pytest.raises(DataError, match="data of this form is not read"):
         scan(write(tmp_path / "notes.md", "hello"))
+
+
+def test_a_cell_may_hold_a_whole_document(tmp_path):
+    limit, text = csv.field_size_limit(), "word " * 50_000
+    m = scan(write(tmp_path / "a.csv", f"text,label\n{text},x\nshort,y\n"))
+    assert m.inputs.read(0) == text
+    assert csv.field_size_limit() == limit
+
+
+def test_whole_numbers_of_any_size_are_inputs():
+    big = [2**60 + 1, 1, None, 3]
+    m = scan(pa.table({"a": pa.array(big, pa.int64()), "b": [1.0, 2.0, 3.0, 4.0], "label": ["x", "y", "x", "y"]}))
+    np.testing.assert_array_equal(m.inputs.values, np.array([[2.0**60, 1], [1, 2], [np.nan, 3], [3, 4]], np.float32))
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.ndjson", "A.JSONL"])

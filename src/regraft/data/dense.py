@@ -19,7 +19,7 @@ from regraft.data.inspect import thread_map
 from regraft.data.manifest import BadRow, Target
 from regraft.data.pixels import open_image
 from regraft.data.rows import PART_NAMES, Dense, Rows
-from regraft.data.source import FileImages, Masks, Source
+from regraft.data.source import FileImages, Masks, Source, file_text
 from regraft.errors import DataError, RegraftError
 
 __all__ = ["CLASS_NAMES", "dense_target", "has_masks", "image_size", "mask_rows"]
@@ -45,7 +45,7 @@ def mask_rows(root: Path, *, labelled: bool) -> Rows:
         labelled: False: the images alone.
 
     Raises:
-        DataError: no image, images without a mask, or two masks of one name.
+        DataError: no image, images without a mask, two masks of one name, or names that are not UTF-8.
     """
     images: dict[tuple[str, ...], Path] = {}
     masks: dict[tuple[str, ...], Path] = {}
@@ -75,8 +75,8 @@ def mask_rows(root: Path, *, labelled: bool) -> Rows:
         )
     names: tuple[str, ...] = ()
     if (root / CLASS_NAMES).is_file():
-        names = tuple((root / CLASS_NAMES).read_text(encoding="utf-8-sig").split("\n"))
-        names = tuple(name.strip() for name in names if name.strip())
+        lines = file_text(root / CLASS_NAMES).split("\n")
+        names = tuple(line.strip() for line in lines if line.strip())
     return Rows(source, ids, [], split, dense=Dense(Masks(FileImages(masks[key] for key in keys)), names))
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from regraft.data.pixels import DECODER_ERRORS, reason_of, to_rgb
-from regraft.data.source import Modality, Source, array_content, file_content
+from regraft.data.source import Modality, Source, array_content, file_text
 from regraft.errors import DataError
 
 __all__ = ["FileTexts", "Pictures"]
@@ -76,10 +76,7 @@ class FileTexts(Source):
         return len(self.paths)
 
     def read(self, row: int) -> str:
-        try:
-            return file_content(self.paths[row]).decode("utf-8-sig").strip()
-        except UnicodeDecodeError as error:
-            raise DataError(f"{self.paths[row]}: not UTF-8 (byte {error.start})", do="save it as UTF-8") from error
+        return file_text(self.paths[row]).strip()
 
     def content(self, row: int) -> bytes:
         return self.read(row).encode()

@@ -32,7 +32,7 @@ __all__ = [
     "Source",
     "Texts",
     "array_content",
-    "file_content",
+    "file_text",
 ]
 
 Modality = Literal["image", "text", "array"]
@@ -117,6 +117,18 @@ def file_content(path: str) -> bytes:
         raise DataError(
             f"{path}: cannot be read ({error.strerror or error})", do="check that it is a readable file"
         ) from error
+
+
+def file_text(path: str | Path) -> str:
+    """The text of a UTF-8 file, without a byte order mark.
+
+    Raises:
+        MissingPathError, DataError: it is not there, cannot be read or is not UTF-8.
+    """
+    try:
+        return file_content(os.fspath(path)).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{path}: not UTF-8 (byte {error.start})", do="save it as UTF-8") from error
 
 
 class EncodedImages(Source):

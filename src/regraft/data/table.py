@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import difflib
 import fnmatch
+import io
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,7 +21,7 @@ import pyarrow.parquet as pq
 from regraft.data.labels import Column
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Dense, Rows, Wish, part_of
-from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts
+from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts, file_text
 from regraft.errors import DataError
 
 __all__ = ["DATA_SUFFIXES", "JSON_LINES", "TABLE_SUFFIXES", "Piece", "near", "read_csv", "read_pieces", "read_table"]
@@ -100,32 +101,34 @@ def read_csv(path: Path) -> pa.Table:
     Raises:
         DataError: not UTF-8, no header, a column named twice, or a line with too many or too few cells.
     """
+    text = file_text(path)
+    stream = io.StringIO(text, newline="")
+    first = stream.readline()
+    stream.seek(0)
+    comma = ";" if ";" in first and "," not in first else ","
+    delimiter = "\t" if path.suffix.lower() in (".tsv", ".tab") else comma
+    limit = csv.field_size_limit(max(len(text), csv.field_size_limit()))  # a cell may hold a whole document
     try:
-        with open(path, encoding="utf-8-sig", newline="") as stream:
-            first = stream.readline()
-            stream.seek(0)
-            comma = ";" if ";" in first and "," not in first else ","
-            delimiter = "\t" if path.suffix.lower() in (".tsv", ".tab") else comma
-            reader = csv.reader(stream, delimiter=delimiter, strict=True)
-            header = [name.strip() for name in next(reader, [])]
-            if not any(header):
-                raise DataError(f"{path}: no header", expected="a first line such as path,label", do="name the columns")
-            if twice := sorted({name for name in header if header.count(name) > 1}):
-                raise DataError(f"{path}: the column {twice[0]!r} is there twice", do="rename one")
-            cells = []
-            for line in reader:
-                if line and len(line) != len(header):
-                    raise DataError(
-                        f"{path} line {reader.line_num}: {len(line)} cells",
-                        expected=f"{len(header)} as in the header",
-                        do='put cells that hold the separator in "quotes"',
-                    )
-                if line:
-                    cells.append(line)
-    except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 (byte {error.start})", do="save it as UTF-8") from error
+        reader = csv.reader(stream, delimiter=delimiter, strict=True)
+        header = [name.strip() for name in next(reader, [])]
+        if not any(header):
+            raise DataError(f"{path}: no header", expected="a first line such as path,label", do="name the columns")
+        if twice := sorted({name for name in header if header.count(name) > 1}):
+            raise DataError(f"{path}: the column {twice[0]!r} is there twice", do="rename one")
+        cells = []
+        for line in reader:
+            if line and len(line) != len(header):
+                raise DataError(
+                    f"{path} line {reader.line_num}: {len(line)} cells",
+                    expected=f"{len(header)} as in the header",
+                    do='put cells that hold the separator in "quotes"',
+                )
+            if line:
+                cells.append(line)
     except csv.Error as error:
         raise DataError(f"{path}: cannot be parsed ({error})", do="check its quotes") from error
+    finally:
+        csv.field_size_limit(limit)
     columns = list(zip(*cells)) if cells else [() for _ in header]
     return pa.table({name: pa.array(column, pa.string()) for name, column in zip(header, columns)})
 
@@ -334,7 +337,7 @@ def _numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
     if _textual(column.type):
         trimmed = pc.utf8_trim_whitespace(column)
         column = pc.if_else(pc.equal(trimmed, ""), None, trimmed)
-    return column.cast(pa.float64())
+    return column.cast(pa.float64(), safe=False)  # whole numbers beyond 2^53 are rounded, as float32 does anyway
 
 
 def _are_paths(values: Sequence[str], name: str) -> bool:
