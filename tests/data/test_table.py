@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from regraft.data import EncodedImages, FileImages, scan
+from regraft.data import EncodedImages, FileImages, duplicates, scan
 from regraft.data.table import read_csv
 from regraft.errors import DataError
 
@@ -263,6 +263,16 @@ def test_label_columns_by_wildcard(tmp_path):
 def test_rows_without_a_group_are_groups_of_their_own(tmp_path):
     m = scan(write(tmp_path / "a.csv", "text,label,g\na,x,1\nb,y,\nc,x,\nd,y,1\n"), group="g")
     assert len(set(m.groups)) == 3
+    numbers, labels, gap = np.eye(6), [0, 1] * 3, float("nan")
+    for groups in (["1", None, "", "2", "2", "2"], np.array([1, gap, gap, 2, 2, 2])):
+        assert scan((numbers, labels, groups)).groups == ("1", "(no group) row 1", "(no group) row 2", "2", "2", "2")
+    parts = {"X": numbers, "y": labels, "group": [1, gap, 2, 3, 4, 5], "X_test": numbers, "y_test": labels}
+    np.savez(tmp_path / "a.npz", **parts, group_test=[6, gap, 7, 8, 9, 1])  # no row without a group in both parts
+    assert duplicates(scan(tmp_path / "a.npz"))["crossing_groups"] == ["1"]
+    for part, kind in (("train", pa.int64()), ("test", pa.float64())):
+        columns = {"a": numbers[:4, 0], "b": numbers[:4, 1], "label": labels[:4], "g": pa.array([1, 2, 3, 4], kind)}
+        parquet(tmp_path / "parts" / f"{part}.parquet", columns)
+    assert duplicates(scan(tmp_path / "parts", group="g"))["crossing_groups"] == ["1", "2", "3", "4"]
 
 
 cells = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0\r\n"), max_size=8)

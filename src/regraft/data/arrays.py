@@ -100,7 +100,7 @@ def array_rows(parts: Sequence[Any], wish: Wish, name: str = "") -> Rows:
     columns = _columns(parts[1], wish, len(inputs)) if wish.labelled and parts[1] is not None else []
     groups = None
     if len(parts) == 3 and parts[2] is not None:
-        groups = [str(value) for value in _array(parts[2], "groups").reshape(-1).tolist()]
+        groups = _array(parts[2], "groups").reshape(-1).tolist()
         _same_length("groups", len(groups), len(inputs))
     return Rows(inputs, ids, columns, ["train"] * len(inputs), groups)
 

@@ -24,7 +24,7 @@ import numpy as np
 from regraft.data.manifest import Kind, LabelType, Target
 from regraft.errors import DataError
 
-__all__ = ["KINDS", "Column", "read_target"]
+__all__ = ["KINDS", "Column", "plain", "read_target"]
 
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression", "segmentation")
 FEW = 20  # whole numbers with at most this many values are classes
@@ -95,7 +95,7 @@ def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]
 
 
 def _read(column: Column) -> _Read:
-    values = [_plain(value) for value in column.values]
+    values = [plain(value) for value in column.values]
     present = [value for value in values if value is not None]
     form: Form
     if not present:
@@ -126,8 +126,8 @@ def _read_text(column: Column, values: list[str | None]) -> _Read:
     return _Read(column.name, form, values, column.names)
 
 
-def _plain(value: Any) -> Any:
-    """Python scalars and lists; NaN and blank texts are gaps, of which lists hold none."""
+def plain(value: Any) -> Any:
+    """A cell as a Python scalar or list; NaN and blank texts are gaps, of which lists hold none."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, str):
@@ -135,7 +135,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float) and np.isnan(value):
         return None
     if isinstance(value, list | tuple):
-        return [item for entry in value if (item := _plain(entry)) is not None]
+        return [item for entry in value if (item := plain(entry)) is not None]
     if type(value).__name__ in ("NAType", "NaTType"):  # the gaps of pandas, which need not be installed
         return None
     if value is None or isinstance(value, bool | int | float):

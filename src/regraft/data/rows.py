@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from regraft.data.labels import Column
+from regraft.data.labels import Column, plain
 from regraft.data.source import Source
 from regraft.errors import DataError
 
-__all__ = ["PART_NAMES", "Dense", "Rows", "Wish", "part_of"]
+__all__ = ["PART_NAMES", "Dense", "Rows", "Wish", "group_names", "part_of"]
 
 PART_NAMES = {
     "train": "train",
@@ -51,9 +51,18 @@ class Rows:
     ids: Sequence[str]
     columns: Sequence[Column]
     split: Sequence[str]
-    groups: Sequence[str] | None = None
+    groups: Sequence[Any] | None = None  # as they stand in the file
     dense: Dense | None = None
     empty: Sequence[str] = ()
+
+
+def group_names(values: Sequence[Any], ids: Sequence[str]) -> tuple[str, ...]:
+    """The groups as texts, whole numbers without a point; a row without a group is a group of its own."""
+    names = []
+    for value, row in zip(map(plain, values), ids):
+        whole = int(value) if isinstance(value, float) and value.is_integer() else value
+        names.append(f"(no group) {row}" if value is None else str(whole))
+    return tuple(names)
 
 
 def part_of(value: Any, where: str) -> str:

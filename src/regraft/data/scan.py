@@ -23,7 +23,7 @@ from regraft.data.labels import KINDS, read_target
 from regraft.data.loose import FileTexts
 from regraft.data.manifest import NO_LABEL, BadRow, Kind, Manifest, Target
 from regraft.data.pixels import IMAGE_SUFFIXES
-from regraft.data.rows import Rows, Wish
+from regraft.data.rows import Rows, Wish, group_names
 from regraft.data.source import FileImages
 from regraft.data.table import DATA_SUFFIXES, TABLE_SUFFIXES, Piece, read_pieces, read_table
 from regraft.errors import DataError, MissingPathError
@@ -103,7 +103,7 @@ def scan(
         hashes=hash_rows(rows.inputs, ids),
         target=target,
         split=tuple(rows.split),
-        groups=None if rows.groups is None else tuple(rows.groups),
+        groups=None if rows.groups is None else group_names(rows.groups, ids),
         empty=tuple(rows.empty),
     )
     if bad:

@@ -183,11 +183,7 @@ def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
     split = [piece.part or "train"] * len(ids)
     if choice.split:
         split = [part_of(v, f"{piece.name}, {i}") for v, i in zip(table[choice.split].to_pylist(), ids)]
-    groups = None
-    if choice.group:
-        values = table[choice.group].to_pylist()
-        # a row without a group is a group of its own
-        groups = [f"(no group) {i}" if v is None or v == "" else str(v) for v, i in zip(values, ids)]
+    groups = _values(table[choice.group]) if choice.group else None
     dense, columns = None, []
     if len(choice.labels) == 1 and _encoded(table.schema.field(choice.labels[0]).type):
         dense = _dense(piece, choice.labels[0])
