@@ -402,6 +402,16 @@ def test_networks_that_cannot_be_used(module: nn.Module, message: str) -> None:
         _ = from_module(module, ArrayPreprocess((4,))).sites
 
 
+@pytest.mark.parametrize("error", [ValueError, AssertionError])
+def test_a_module_that_refuses_its_input_in_a_way_of_its_own(error: type[Exception]) -> None:
+    class Strict(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            raise error("size 4 is not 7")
+
+    with pytest.raises(ModelError, match=rf"does not run on an example .*; got {error.__name__}: size 4 is not 7\."):
+        _ = from_module(Strict(), ArrayPreprocess((4,))).sites
+
+
 def test_outputs_that_are_no_tensors() -> None:
     class Word(nn.Module):
         def forward(self, x: Tensor) -> str:

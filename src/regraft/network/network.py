@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.errors import ModelError
+from regraft.errors import ModelError, RegraftError
 from regraft.network.blocks import find_blocks, prefix_tokens, top_layers
 from regraft.network.fingerprint import architecture, fingerprint
 from regraft.network.observe import OnValue, observe
@@ -172,7 +172,9 @@ class Network:
             pool = self.traits.pool or ("mean" if self.preprocess.ragged else None)
             found = trace(self.module, lambda: self._raw(batch), _ROWS, prefix, self.traits.pooler, pool)
             self._check_rows(found, batch)
-        except (RuntimeError, TypeError, IndexError, AttributeError, KeyError) as error:
+        except RegraftError:
+            raise
+        except Exception as error:  # what a module raises of a size that is none of its own is its own affair
             raise ModelError(
                 f"{self.name} does not run on an example of its own preprocessing",
                 got=f"{type(error).__name__}: {_first_line(error)}",
