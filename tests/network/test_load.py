@@ -16,9 +16,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 from tests.network.zoo import build
+from torch import nn
 
-from regraft.errors import MissingDependencyError, MissingPathError, ModelError
-from regraft.network import ArrayPreprocess, ImagePreprocess, load, preprocess_from_json, save
+from regraft.errors import ArtifactError, MissingDependencyError, MissingPathError, ModelError
+from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network, load, preprocess_from_json, save
 
 Folders = Callable[[str], Path]
 
@@ -172,6 +173,65 @@ def test_weights_that_do_not_fit(package: str, tmp_path: Path) -> None:
         load(f"{package}:plain", weights=str(tmp_path / "none.safetensors"))
     with pytest.raises(ModelError, match="weights belong to package"):
         load("./folder", weights=str(path))
+
+
+class Tied(nn.Module):
+    """Two layers of one weight, and a buffer that is no part of the state."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+        self.register_buffer("factor", torch.full((4,), 2.0), persistent=False)
+        self.preprocess = ArrayPreprocess((4,))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x) * self.factor)
+
+
+def test_what_is_saved_of_an_own_module_is_loaded_again(tmp_path: Path) -> None:
+    name = f"{__name__}:Tied"
+    network = load(name, random=3)
+    save(network, tmp_path)
+    weights = str(tmp_path / "model.safetensors")
+    assert load(name).fingerprint != network.fingerprint
+    assert load(name, weights=weights).fingerprint == network.fingerprint
+    assert load(name, weights=weights, random=5).fingerprint == load(name, random=5).fingerprint
+    left = {key: value for key, value in network.params.items() if key != "first.weight"}
+    save_file(left, weights)
+    with pytest.raises(ModelError, match=r"2 missing \(first\.weight\)"):
+        load(name, weights=weights)
+
+
+def _as_timm(name: str, architecture: str, head: bool, seed: int | None) -> Network:
+    """What timm's loader gives: an architecture with its own switch for the head."""
+    torch.manual_seed(0 if seed is None else seed)
+    module = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3) if head else nn.Identity())
+    return Network(name, module, ArrayPreprocess((4,)), About("timm"))
+
+
+@pytest.mark.parametrize("head", [True, False])
+def test_a_saved_architecture_of_a_library(head: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("regraft.network.loaders.timm.load", _as_timm)
+    network = load("timm/toy", head=head)
+    save(network.with_params({name: value + 1 for name, value in network.params.items()}), tmp_path)
+    again = load(str(tmp_path))
+    assert again.has_logits == head
+    assert all(bool((again.params[name] == value + 1).all()) for name, value in network.params.items())
+    without = load(str(tmp_path), head=False)
+    assert not without.has_logits
+    assert torch.equal(without.params["0.weight"], again.params["0.weight"])
+    drawn = load(str(tmp_path), random=3)
+    assert drawn.fingerprint == load("timm/toy", head=head, random=3).fingerprint != again.fingerprint
+    save_file({"0.weight": torch.zeros(6, 4)}, tmp_path / "model.safetensors")
+    with pytest.raises(ModelError, match=r"not those of timm/toy; got 1 missing, such as 0\.bias"):
+        load(str(tmp_path))
+    (tmp_path / "model.safetensors").write_bytes(b"torn")
+    with pytest.raises(ArtifactError, match=r"model\.safetensors cannot be read"):
+        load(str(tmp_path))
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(ArtifactError, match=r"model\.safetensors cannot be read"):
+        load(str(tmp_path))
 
 
 def test_a_folder_whose_weights_do_not_fit(folders: Folders, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from regraft.errors import ModelError
 from regraft.network.loaders import bundled, timm, torchvision, transformers, weights
@@ -93,11 +93,23 @@ def _folder(name: str, folder: Path, head: bool, seed: int | None) -> Network:
             got="a file" if folder.is_file() else "a folder without config.json",
         )
     if weights.is_folder(folder):
-        architecture, tensors = weights.read(folder)
-        return _dispatch(architecture, None, None, head, seed or 0, allow_code=False).with_params(tensors)
+        return _with_weights(name, *weights.read(folder), seed)
     if bundled.is_folder(folder):
         return _bundled(name, *bundled.load_folder(folder), seed)
     return transformers.load(str(folder), None, head, seed)
+
+
+def _with_weights(name: str, architecture: str, tensors: Mapping[str, Tensor], seed: int | None) -> Network:
+    """The architecture with a folder's tensors, which say whether it was saved with its head."""
+    for head in (True, False):
+        network = load(architecture, head=head, random=seed or 0, allow_code=False)
+        saved = network.module.state_dict().keys() - tensors.keys()
+        lacking = [key for key in (*network.params, *network.buffers) if key in saved]
+        if not lacking:
+            return network.with_params(tensors) if seed is None else network
+    raise ModelError(
+        f"the weights in {name} are not those of {architecture}", got=f"{len(lacking)} missing, such as {lacking[0]}"
+    )
 
 
 def _bundled(name: str, module: nn.Module, preprocess: Preprocess, about: About, seed: int | None) -> Network:

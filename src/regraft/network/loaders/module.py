@@ -49,7 +49,7 @@ def load(path: str, weights: str | None, seed: int | None) -> Network:
 
     The callable returns a module or ``(module, preprocess)``; a module may also carry its preprocessing as
     the attribute ``preprocess``. It runs under a fixed seed, so that layers without weights in the file are
-    the same in every process.
+    the same in every process. With ``seed`` they keep what was drawn under it, whatever the file holds.
 
     Raises:
         ModelError: the import fails, the call gives no module, the weights do not fit, or the
@@ -68,7 +68,8 @@ def load(path: str, weights: str | None, seed: int | None) -> Network:
         raise ModelError(f"{path}() gives no module", expected="a torch.nn.Module", got=type(module).__name__)
     sidecar: Mapping[str, Any] = {}
     if weights is not None:
-        read_weights(module, Path(weights), path)
+        if seed is None:
+            read_weights(module, Path(weights), path)
         sidecar = _sidecar(Path(weights))
     preprocess = preprocess or getattr(module, "preprocess", None) or _preprocess(module, sidecar)
     if not isinstance(preprocess, Preprocess):
@@ -106,7 +107,8 @@ def _import(path: str) -> Any:
 def read_weights(module: nn.Module, path: Path, name: str) -> None:
     """Load a safetensors file strictly: every tensor fits, none is missing, none is left over.
 
-    BatchNorm's ``num_batches_tracked`` may be missing, for it plays no part in eval mode.
+    BatchNorm's ``num_batches_tracked`` may be missing, for it plays no part in eval mode, and so may all names but one
+    of a tensor that has several. Buffers that the module does not save may be there; they stay as its code made them.
 
     Raises:
         MissingPathError, ModelError: the file is absent, no safetensors, or does not fit.
@@ -119,9 +121,11 @@ def read_weights(module: nn.Module, path: Path, name: str) -> None:
         raise ModelError(
             f"{path} is no safetensors file", got=str(error), do="save weights with safetensors.torch.save_file"
         ) from error
-    own = module.state_dict()
-    missing = [key for key in own if key not in tensors and not key.endswith("num_batches_tracked")]
-    extra = [key for key in tensors if key not in own]
+    own = module.state_dict(keep_vars=True)
+    given = {id(own[key]) for key in tensors if key in own}
+    missing = [key for key in own if id(own[key]) not in given and not key.endswith("num_batches_tracked")]
+    unsaved = {key for key, _ in module.named_buffers() if key not in own}
+    extra = [key for key in tensors if key not in own and key not in unsaved]
     shapes = [key for key in own if key in tensors and own[key].shape != tensors[key].shape]
     if missing or extra or shapes:
         wrong = [f"{len(keys)} {what} ({keys[0]})" for keys, what in (

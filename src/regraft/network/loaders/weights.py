@@ -7,7 +7,7 @@ from pathlib import Path
 import safetensors.torch
 from torch import Tensor
 
-from regraft.errors import ModelError
+from regraft.errors import ArtifactError, ModelError
 from regraft.files import read_json, write_bytes, write_json
 from regraft.network.network import Network
 
@@ -37,6 +37,7 @@ def read(folder: Path) -> tuple[str, dict[str, Tensor]]:
 
     Raises:
         ModelError: the architecture is code of the user's, which is only ever run on their word.
+        ArtifactError: the tensors are not there, or torn.
     """
     config: dict[str, str] = read_json(folder / "config.json") or {}
     name = str(config.get("name", ""))
@@ -45,4 +46,8 @@ def read(folder: Path) -> tuple[str, dict[str, Tensor]]:
             f"the architecture of {folder} is your own {name}, and loading runs no code",
             do=f"name it yourself: --model {name} --weights {folder / 'model.safetensors'}",
         )
-    return name, safetensors.torch.load_file(folder / "model.safetensors")
+    file = folder / "model.safetensors"
+    try:
+        return name, safetensors.torch.load_file(file)
+    except (safetensors.SafetensorError, OSError) as error:
+        raise ArtifactError(f"{file} cannot be read", got=str(error), do="copy the whole folder again") from error
