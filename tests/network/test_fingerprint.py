@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import subprocess
 import sys
+import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from tests.features.toy import toy_manifest
@@ -29,6 +32,16 @@ class Holds(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.fc(x)
+
+
+@dataclasses.dataclass
+class Settings:
+    scale: float
+
+
+@dataclasses.dataclass(slots=True)
+class Slots:
+    scale: float
 
 
 class Power:
@@ -78,6 +91,25 @@ VALUES: dict[str, Callable[[], Any]] = {
     "a method": lambda: Power(2.0).__call__,
     "another method": lambda: Power(3.0).__call__,
     "a function that calls itself": lambda: recursive(),
+    "numbers by name": lambda: {"scale": 1.0},
+    "other numbers by name": lambda: {"scale": 2.0},
+    "a function and a number": lambda: {"act": torch.relu, "scale": 1.0},
+    "a function and another number": lambda: {"act": torch.relu, "scale": 2.0},
+    "a set": lambda: {"a", "b", "c"},
+    "another set": lambda: {"a", "b", "d"},
+    "a settings object": lambda: Settings(1.0),
+    "another settings object": lambda: Settings(2.0),
+    "settings in slots": lambda: Slots(1.0),
+    "other settings in slots": lambda: Slots(2.0),
+    "a namespace": lambda: types.SimpleNamespace(scale=1.0),
+    "another namespace": lambda: types.SimpleNamespace(scale=2.0),
+    "a tensor": lambda: torch.ones(3),
+    "another tensor": lambda: torch.zeros(3),
+    "an empty tensor": lambda: torch.zeros(0),
+    "an array": lambda: np.ones(3),
+    "another array": lambda: np.zeros(3),
+    "a dtype": lambda: torch.float16,
+    "another dtype": lambda: torch.bfloat16,
 }
 
 

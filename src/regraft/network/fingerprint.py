@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import argparse
 import functools
 import hashlib
 import inspect
 import sys
+import types
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from regraft.files import canonical_json
+from regraft.files import canonical_json, digest
 
 __all__ = ["architecture", "fingerprint"]
 
 # Code of these is known by its name: a network must keep its fingerprint when they are upgraded.
 _LIBRARIES = frozenset(("torch", "transformers", "timm", "torchvision", "regraft", "numpy", *sys.stdlib_module_names))
 _PLAIN = (bool, int, float, str, type(None))
+_SPACES = (argparse.Namespace, types.SimpleNamespace)
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
@@ -29,7 +33,8 @@ def architecture(module: nn.Module, config: Mapping[str, Any] | None = None) -> 
     The settings are what the module prints of itself, and either ``config`` (a published architecture
     configuration) or, without one, every plain attribute of every module (numbers of heads, strides,
     switches) and every attribute that can be called, so that two networks with the same weights and another
-    forward pass differ. Classes and functions that belong to no library count with their source text.
+    forward pass differ. Classes and functions that belong to no library count with their source text, and modules of
+    such classes with their public mappings, sets, tensors, arrays and settings objects as well.
     """
     lines = []
     for path, part in module.named_modules():
@@ -42,15 +47,17 @@ def architecture(module: nn.Module, config: Mapping[str, Any] | None = None) -> 
 
 def _plain(module: nn.Module) -> dict[str, Any]:
     settings: dict[str, str] = {}
+    own = _is_own(type(module))
     for name, value in vars(module).items():
         if name in _OF_EVERY_MODULE:
             continue
-        if not name.startswith("_") and _is_plain(value):
+        public = not name.startswith("_")
+        if public and _is_plain(value):
             settings[name] = repr(value)
             continue
         try:
-            text = _called(value)
-        except (RecursionError, ValueError):  # they hold each other, or a variable is not set yet
+            text = _bound(value) if own and public else _called(value)
+        except (RuntimeError, ValueError):  # they hold each other, a tensor has no values, a variable is not set yet
             text = type(value).__qualname__
         if text:
             settings[name] = text
@@ -88,8 +95,25 @@ def _bound(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "[" + ",".join(_bound(entry) for entry in value) + "]"
     if isinstance(value, Mapping):
-        return "{" + ",".join(f"{key!r}:{_bound(entry)}" for key, entry in value.items()) + "}"
-    return repr(value) if isinstance(value, _PLAIN) else _called(value) or type(value).__qualname__
+        return "{" + ",".join(f"{_bound(key)}:{_bound(entry)}" for key, entry in value.items()) + "}"
+    if isinstance(value, set | frozenset):
+        return "{" + ",".join(sorted(map(_bound, value))) + "}"
+    if isinstance(value, Tensor):
+        return f"{value.dtype}{tuple(value.shape)}{digest(bytes(_content(value)))}"
+    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+        return f"{value.dtype}{value.shape}{digest(value.tobytes())}"
+    if isinstance(value, (*_PLAIN, torch.dtype, torch.device)):
+        return repr(value)
+    return _called(value) or type(value).__qualname__ + (_bound(held) if (held := _held(value)) else "")
+
+
+def _held(value: Any) -> dict[str, Any]:
+    """The attributes of an object that is there to hold settings: of a class that belongs to no library, or a
+    namespace."""
+    if not (_is_own(type(value)) or isinstance(value, _SPACES)):
+        return {}
+    slots = {name: getattr(value, name, None) for name in getattr(value, "__slots__", ())}
+    return {**getattr(value, "__dict__", {}), **slots}
 
 
 def _is_own(code: Any) -> bool:
@@ -140,8 +164,12 @@ def fingerprint(tensors: Mapping[str, Tensor], architecture: str, preprocess: Ma
         raw = text.encode()
         sha.update(len(raw).to_bytes(8, "little") + raw)
     for name in sorted(tensors):
-        tensor = tensors[name].detach().cpu().contiguous()
+        tensor = tensors[name]
         sha.update(f"{name}\0{tensor.dtype}\0{tuple(tensor.shape)}\0".encode())
-        if tensor.numel():
-            sha.update(tensor.reshape(-1).view(torch.uint8).numpy().data)
+        sha.update(_content(tensor))
     return sha.hexdigest()
+
+
+def _content(tensor: Tensor) -> memoryview:
+    """The bytes of a tensor's values, in order."""
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
