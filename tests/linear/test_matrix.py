@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 import torch
 
@@ -109,6 +110,8 @@ def test_kept_columns_read_a_wide_matrix_a_few_rows_at_a_time(monkeypatch):
     ("index", "expected"),
     [
         (slice(1, None, 2), [1, 3]),
+        (slice(3, 1), []),
+        (slice(None, None, -2), [4, 2, 0]),
         ([0, -1], [0, 4]),
         ([True, False, False, True, False], [0, 3]),
         (torch.tensor([2, 2], dtype=torch.int32), [2, 2]),
@@ -121,7 +124,7 @@ def test_an_index_may_be_said_in_many_ways(index, expected):
     assert found.tolist() == expected
 
 
-@pytest.mark.parametrize("index", [[5], [-6], [0.5], [True], [[0, 1]]])
+@pytest.mark.parametrize("index", [[5], [-6], [0.5], [True], np.zeros(0, dtype=bool), [[0, 1]]])
 def test_a_wrong_index_is_refused(index):
     with pytest.raises(ShapeError):
         as_index(index, 5)

@@ -31,16 +31,17 @@ def as_index(index: Index, n_rows: int) -> Tensor:
         ShapeError: a mask of another length, an entry out of range, or no integer at all.
     """
     if isinstance(index, slice):
-        return torch.arange(*index.indices(n_rows))
+        # torch's arange refuses a stop before the start
+        return torch.from_numpy(np.arange(*index.indices(n_rows), dtype=np.int64))
     found = index.detach().cpu() if isinstance(index, Tensor) else torch.as_tensor(np.asarray(index))
     if found.ndim != 1:
         raise ShapeError("a row index", expected="one dimension", got=f"shape {tuple(found.shape)}")
-    if found.numel() == 0:
-        return torch.empty(0, dtype=torch.long)
     if found.dtype == torch.bool:
         if found.numel() != n_rows:
             raise ShapeError("a row mask", expected=f"{n_rows} entries", got=f"{found.numel()}")
         return found.nonzero().squeeze(1)
+    if found.numel() == 0:
+        return torch.empty(0, dtype=torch.long)
     if found.is_floating_point() or found.is_complex():
         raise ShapeError("a row index", expected="integers, a mask or a slice", got=str(found.dtype))
     found = found.long()
