@@ -43,6 +43,18 @@ def test_columns_are_solved_side_by_side_and_a_zero_column_stays_zero():
     assert nothing.iterations == 0
 
 
+@pytest.mark.parametrize(("dtype", "size"), [(torch.float32, 100), (torch.float64, 700)])
+def test_the_size_of_the_numbers_does_not_matter(dtype, size):
+    operator = DenseOperator(positive(12, ridge=9.0, dtype=dtype), (PSD,))
+    rhs, start = normal(12, 3, seed=1, dtype=dtype), normal(12, 3, seed=2, dtype=dtype)
+    plain = cg(operator, rhs, start=start, tol=1e-5)
+    sizes = torch.tensor([2.0**-size, 1.0, 2.0**size], dtype=dtype)
+    other = cg(operator, rhs * sizes, start=start * sizes, tol=1e-5)
+    assert plain.converged
+    assert torch.equal(other.solution, plain.solution * sizes)
+    assert (other.residual, other.iterations) == (plain.residual, plain.iterations)
+
+
 @given(st.integers(1, 8), st.integers(1, 3), st.integers(0, 5))
 @settings(max_examples=30, deadline=None)
 def test_cg_solves_every_size(size, columns, seed):

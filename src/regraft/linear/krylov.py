@@ -134,7 +134,9 @@ def cg(
             (An indefinite, singular or slow system is no error: the Outcome says so.)
     """
     columns = _checked(operator, rhs, tol, preconditioner)
-    first = torch.zeros_like(columns) if start is None else start.reshape(columns.shape).clone()
+    scale = _scale(columns)
+    columns = columns / scale
+    first = torch.zeros_like(columns) if start is None else start.reshape(columns.shape) / scale
     norms = torch.linalg.vector_norm(columns, dim=0)
     run = _Run(
         operator,
@@ -160,7 +162,15 @@ def cg(
         solution = run.best
     worst = float(relative.max()) if relative.numel() else 0.0
     message = _message(run, worst)
-    return Outcome(solution.reshape(rhs.shape), worst <= tol, run.iterations, worst, message)
+    return Outcome((solution * scale).reshape(rhs.shape), worst <= tol, run.iterations, worst, message)
+
+
+def _scale(columns: Tensor) -> Tensor:
+    """A power of two near each column's largest entry: without it squares stay in range, and no bit changes."""
+    if not columns.shape[0]:
+        return columns.new_ones(columns.shape[1])
+    largest = columns.abs().amax(dim=0)
+    return torch.where(largest > 0, largest / (2 * torch.frexp(largest).mantissa), 1.0)
 
 
 def _checked(operator: Operator, rhs: Tensor, tol: float, preconditioner: Operator | None) -> Tensor:
