@@ -16,7 +16,7 @@ from regraft.data.pixels import DECODER_ERRORS, open_image, reason_of, to_rgb, u
 from regraft.data.source import Source
 from regraft.errors import DataError, RegraftError
 
-__all__ = ["BadRow", "checked", "drop", "inspect", "thread_map", "without"]
+__all__ = ["checked", "drop", "inspect", "thread_map", "without"]
 
 Result = TypeVar("Result")
 _SPAN = 64

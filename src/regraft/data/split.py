@@ -48,10 +48,6 @@ def folds(target: Target, groups: Sequence[str] | np.ndarray | None, k: int, see
     k = min(k, rows)
     codes = _group_codes(groups, rows)
     if codes is not None:
-        if codes.max() == 0:
-            raise DataError(
-                "all rows are in one group", expected="at least 2 groups", do="choose another --group column"
-            )
         k = min(k, int(codes.max()) + 1)
     if _is_classes(target):
         counts = np.bincount(target.values + 1)
@@ -91,10 +87,6 @@ def holdout(target: Target, groups: Sequence[str] | np.ndarray | None, fraction:
     codes = _group_codes(groups, rows)
     rng = np.random.default_rng(seed)
     if codes is not None or target.kind == "multilabel":
-        if codes is not None and codes.max() == 0:
-            raise DataError(
-                "all rows are in one group", expected="at least 2 groups", do="choose another --group column"
-            )
         place = _iterative(_indicators(target), codes, np.array([1.0 - fraction, fraction]), rng)
         return place == 1
     return _systematic(_strata(target, rng), _is_classes(target), fraction, rng)
@@ -165,7 +157,10 @@ def _group_codes(groups: Sequence[str] | np.ndarray | None, rows: int) -> np.nda
     if len(groups) != rows:
         raise DataError("groups and labels differ in length", expected=f"{rows}", got=f"{len(groups)}")
     number: dict[Any, int] = {}
-    return np.array([number.setdefault(group, len(number)) for group in groups], dtype=np.int64)
+    codes = np.array([number.setdefault(group, len(number)) for group in groups], dtype=np.int64)
+    if len(number) == 1:
+        raise DataError("all rows are in one group", expected="at least 2 groups", do="choose another --group column")
+    return codes
 
 
 def _strata(target: Target, rng: np.random.Generator) -> np.ndarray:

@@ -10,7 +10,6 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -183,12 +182,12 @@ def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
     split = [piece.part or "train"] * len(ids)
     if choice.split:
         split = [part_of(v, f"{piece.name}, {i}") for v, i in zip(table[choice.split].to_pylist(), ids)]
-    groups = _values(table[choice.group]) if choice.group else None
+    groups = table[choice.group].to_pylist() if choice.group else None
     dense, columns = None, []
     if len(choice.labels) == 1 and _encoded(table.schema.field(choice.labels[0]).type):
         dense = _dense(piece, choice.labels[0])
     else:
-        columns = [Column(name, _values(table[name]), _class_names(table, name)) for name in choice.labels]
+        columns = [Column(name, table[name].to_pylist(), _class_names(table, name)) for name in choice.labels]
     return Rows(inputs=inputs, ids=ids, columns=columns, split=split, groups=groups, dense=dense)
 
 
@@ -263,7 +262,7 @@ def _guess(names: Sequence[str], wanted: Sequence[str], taken: Sequence[str]) ->
 
 def _numeric(column: pa.ChunkedArray) -> bool:
     kind = column.type
-    if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
+    if _numeric_type(kind):
         return True
     if not _textual(kind):
         return False
@@ -281,11 +280,6 @@ def _encoded(kind: pa.DataType) -> bool:
     if pa.types.is_struct(kind):
         return any(kind.field(i).name == "bytes" for i in range(kind.num_fields))
     return pa.types.is_binary(kind) or pa.types.is_large_binary(kind)
-
-
-def _values(column: pa.ChunkedArray) -> list[Any]:
-    values: list[Any] = column.to_pylist()
-    return values
 
 
 def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[str]]:
