@@ -85,7 +85,7 @@ class Pooling:
             return value.flatten(1).clone()
         (rows, columns), (height, width) = self.windows, self.size
         if width < _WIDE or not value.is_contiguous():
-            return functional.avg_pool2d(value, self.size)[:, :, :rows, :columns].flatten(1)
+            return functional.avg_pool2d(value, self.size).flatten(1)
         inside = value[:, :, : rows * height, : columns * width]
         return inside.reshape(*value.shape[:2], rows, height, columns, width).mean((3, 5)).flatten(1)
 

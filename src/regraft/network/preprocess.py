@@ -15,9 +15,10 @@ from torch import Tensor
 
 from regraft.errors import DataError, ModelError
 
-__all__ = ["ArrayPreprocess", "ImagePreprocess", "Preprocess"]
+__all__ = ["FILTERS", "ArrayPreprocess", "ImagePreprocess", "Preprocess"]
 
 Modality = Literal["image", "text", "array"]
+FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # PIL's numbers
 IMAGENET_MEAN, IMAGENET_STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 

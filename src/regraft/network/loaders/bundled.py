@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from regraft.errors import ArtifactError, MissingPathError, ModelError
-from regraft.files import file_digest, write_bytes, write_json
+from regraft.files import file_digest, read_json, write_bytes, write_json
 from regraft.network.architectures import build
 from regraft.network.molecule import MoleculePreprocess
 from regraft.network.network import About
@@ -70,10 +70,7 @@ def _folder(name: str) -> Iterator[Path]:
 
 def is_folder(path: Path) -> bool:
     """Whether ``path`` is a folder of this format."""
-    try:
-        config = json.loads((Path(path) / "config.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
+    config = read_json(Path(path) / "config.json")
     return isinstance(config, dict) and config.get("format") == FORMAT
 
 

@@ -9,12 +9,10 @@ import torch
 
 from regraft.errors import MissingDependencyError, ModelError
 from regraft.network.network import About, Network
-from regraft.network.preprocess import ImagePreprocess
+from regraft.network.preprocess import FILTERS, ImagePreprocess
 from regraft.network.site import near
 
 __all__ = ["load"]
-
-_FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
 
 
 def _timm() -> Any:
@@ -70,7 +68,7 @@ def preprocess(data: dict[str, Any]) -> ImagePreprocess:
     if mode not in ("center", "squash") or (mode == "center" and height != width):
         raise ModelError(f"timm's crop mode {mode!r} for {height} x {width} is not supported")
     resize: int | tuple[int, int] = large if mode == "squash" else large[0]
-    filter_ = _FILTERS[data.get("interpolation") or "bilinear"]
+    filter_ = FILTERS[data.get("interpolation") or "bilinear"]
     mean, std = tuple(map(float, data["mean"])), tuple(map(float, data["std"]))
     return ImagePreprocess(resize, (height, width), filter_, mean, std, channels=channels, rounding="even")
 

@@ -9,12 +9,10 @@ import torch
 
 from regraft.errors import MissingDependencyError, ModelError
 from regraft.network.network import About, Network
-from regraft.network.preprocess import ImagePreprocess
+from regraft.network.preprocess import FILTERS, ImagePreprocess
 from regraft.network.site import near
 
 __all__ = ["load"]
-
-_FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}
 
 
 def _models() -> Any:
@@ -62,7 +60,7 @@ def preprocess(transforms: Any) -> ImagePreprocess:
     try:
         (resize,), (crop,) = transforms.resize_size, transforms.crop_size
         mean, std = tuple(map(float, transforms.mean)), tuple(map(float, transforms.std))
-        filter_ = _FILTERS[transforms.interpolation.value]
+        filter_ = FILTERS[transforms.interpolation.value]
     except (AttributeError, TypeError, ValueError, KeyError) as error:
         raise ModelError("these torchvision transforms are no classification preset", got=repr(transforms)) from error
     return ImagePreprocess(int(resize), (int(crop), int(crop)), filter_, mean, std, rounding="even")
