@@ -241,6 +241,19 @@ def test_wider_fractions_are_left_alone_where_fewer_features_win_and_must_be_wid
         select({"1": design_of(x, 3)}, classes_of(codes), wider=(0.1,), **arguments)
 
 
+def test_wider_fractions_are_tried_where_all_others_keep_the_same_few_features():
+    """Four columns, each needed for a class of its own: a fifth of them is one, as is a thousandth."""
+    generator = np.random.default_rng(0)
+    codes = np.arange(90) % 4
+    x = generator.normal(size=(90, 4)) + 4 * np.eye(4)[codes]
+    arguments = {"folds": np.arange(90) // 4 % 5, "metric": "accuracy", "fractions": (0.001, 0.2)}
+    found = select({"4": design_of(x, 4)}, classes_of(codes), wider=(0.5, 1.0), **arguments)
+    assert found.fraction == 1.0
+    assert sum(len(index) for index in found.columns.values()) == 4
+    (lean,) = [cell for cell in found.table if cell.lean]
+    assert lean.kept > 1
+
+
 def test_the_first_wider_fraction_that_does_not_win_is_the_last(monkeypatch):
     x, codes = planted(noise=2.0)
     arguments = {"folds": np.arange(90) % 5, "metric": "accuracy", "fractions": (0.05, 0.2)}

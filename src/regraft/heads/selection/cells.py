@@ -221,10 +221,11 @@ def _judged(judge: Judge, size: str, grid: Grid, logits: Tensor, width: int) -> 
 
 
 def best_of(table: Sequence[Cell], sign: float) -> Cell:
-    """Best score, then fewest bytes, then stronger penalty, then norms recomputed."""
+    """Best score, then fewest bytes, then stronger penalty, then norms recomputed; of fractions that keep the very same
+    features the largest, past which wider ones go on."""
     top = max(sign * cell.score for cell in table)
     tied = (cell for cell in table if sign * cell.score >= top - TIE)
-    return min(tied, key=lambda cell: (cell.stored_bytes, -cell.strength, not cell.normalised))
+    return min(tied, key=lambda cell: (cell.stored_bytes, -cell.strength, not cell.normalised, -cell.fraction))
 
 
 def _rows(design: FeatureDesign, index: Tensor) -> FeatureDesign:

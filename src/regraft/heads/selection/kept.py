@@ -97,7 +97,7 @@ def leanest(table: Sequence[Cell], sign: float) -> Cell:
 
     return min(
         (cell for cell in table if near(cell)),
-        key=lambda cell: (cell.stored_bytes, -sign * cell.score, -cell.strength, not cell.normalised),
+        key=lambda cell: (cell.stored_bytes, -sign * cell.score, -cell.strength, not cell.normalised, -cell.fraction),
     )
 
 

@@ -256,7 +256,7 @@ def _judged(judge: Judge, size: str, design: FeatureDesign, grid: _Grid, logits:
 def _choose(table: Sequence[ReferenceCell], sign: float) -> ReferenceCell:
     top = max(sign * cell.score for cell in table)
     tied = [cell for cell in table if sign * cell.score >= top - TIE]
-    return min(tied, key=lambda cell: (cell.stored_bytes, -cell.strength, cell.steps, cell.rate))
+    return min(tied, key=lambda cell: (cell.stored_bytes, -cell.strength, cell.steps, cell.rate, -cell.fraction))
 
 
 def _finish(
