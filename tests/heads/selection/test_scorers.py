@@ -289,6 +289,21 @@ def test_layer_groups_put_the_layer_that_knows_first():
             assert set(torch.topk(found[task, level], 100).indices.tolist()) == set(range(100, 200))
 
 
+@pytest.mark.parametrize("scorer", [ExactGroupLasso(), LayerGroups()])
+def test_numbers_labelled_in_one_fold_alone_have_no_say_without_it(scorer):
+    x, _ = planted(noise=0.5)
+    folds = torch.arange(90) % 3
+    values = x[:, :2].copy()
+    both = scores_of(scorer, planted_design(x, 2), Response.of("regression", ["a", "b"], values), folds)
+    values[folds.numpy() == 1, 1] = np.nan
+    values[folds.numpy() == 2, 1] = np.nan
+    found = scores_of(scorer, planted_design(x, 2), Response.of("regression", ["a", "b"], values), folds)
+    assert bool(torch.isfinite(found).all())
+    one = scores_of(scorer, planted_design(x, 1), Response.of("regression", ["a"], values[:, 0]), folds)
+    torch.testing.assert_close(found[0], one[0])
+    assert not torch.allclose(both[0], one[0])
+
+
 def test_layers_enter_by_their_gradient_over_the_root_of_their_size():
     """Just below λ_max the order is that of ‖X_lᵀR‖_F / √d_l, R the first residual: being large is no merit."""
     rng = np.random.default_rng(0)

@@ -233,6 +233,22 @@ def test_class_weights_balance_and_missing_labels_are_left_out():
     np.testing.assert_allclose(whole_rows.readout.intercept.numpy(), fewer.readout.intercept.numpy(), atol=1e-6)
 
 
+@pytest.mark.parametrize("kind", ["multilabel", "regression"])
+def test_a_column_labelled_in_one_fold_alone_is_undecided_there(kind):
+    x, codes = features(60, 10, 2)
+    folds = np.arange(60) % 4
+    values = np.stack([codes, (x[:, 0] > 2)], 1).astype(float)
+    values[folds != 1, 1] = np.nan
+    found = solve_sparse(
+        design_of(x, 2), Response.of(kind, ["a", "b"], values), penalty="l21", strengths=[0.1], folds=folds,
+        metric="nll" if kind == "multilabel" else "rmse",
+    )  # fmt: skip
+    assert bool((found.out_of_fold[folds == 1, 1] == 0).all())
+    assert bool((found.out_of_fold[folds == 1, 0] != 0).all())
+    assert bool(torch.isfinite(found.out_of_fold).all())
+    assert bool((torch.cat(list(found.readout.coefficients.values())).abs().sum(0) > 0).all())
+
+
 def test_single_precision_is_close_and_the_same_bytes_twice():
     x, codes = features(60, 200, 3)
     folds = np.arange(60) % 3

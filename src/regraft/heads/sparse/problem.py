@@ -43,15 +43,16 @@ def data_term(response: Response, loss: Loss, weights: Tensor) -> tuple[DataTerm
         weights: (n, 1) or (n, C).
 
     Returns:
-        The term; (C,) bool, which outputs vary (all, for a squared loss); the one label of each of the others; and the
-        mean that was taken from the targets of each output that varies (zero but for a squared loss).
+        The term; (C,) bool, which outputs vary (of a squared loss all that have a label); the one label of each of the
+        others (−∞ without any); and the mean that was taken from the targets of each output that varies (zero but for a
+        squared loss).
 
     Raises:
         SolverError: no output varies.
     """
     targets = ridge_targets(response) if loss == "squared" else response.values
     low, high = _range(targets, weights)
-    varied = high > low if loss != "squared" else torch.ones_like(high, dtype=torch.bool)
+    varied = high > low if loss != "squared" else high >= low
     if int(varied.sum()) < (2 if loss == "softmax" else 1):
         raise SolverError(
             "the labels hold one class only",
@@ -78,7 +79,12 @@ def only_class(response: Response, weights: Tensor) -> Tensor | None:
     if bool((high > low).any()):
         return None
     unseen = 0.0 if response.codes is None else -NEVER
-    return torch.where(high > 0.5, NEVER, torch.where(low < 0.5, -NEVER, unseen)).to(torch.float64)
+    return _one_sided(high, unseen)
+
+
+def _one_sided(label: Tensor, unseen: float) -> Tensor:
+    """Logits of outputs whose one label is given: always there, or never; ``unseen`` of those without any (−∞)."""
+    return torch.where(label.isinf(), unseen, torch.where(label > 0.5, NEVER, -NEVER)).to(torch.float64)
 
 
 def _range(targets: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
@@ -265,7 +271,7 @@ class SparseProblem:
         if self.loss == "softmax":
             intercept[~self.varied] = float(level.min()) - NEVER
         elif self.loss == "sigmoid":
-            intercept[~self.varied] = torch.where(self.sides > 0.5, NEVER, -NEVER).to(torch.float64)
+            intercept[~self.varied] = _one_sided(self.sides, 0.0)
         status = Status(done, spent, relative, message)
         return GroupLassoFit(
             strength,
