@@ -452,5 +452,8 @@ def test_bad_input_is_refused_in_a_sentence(monkeypatch) -> None:
         class_weight="balanced",
     )
     refused("undefined", response=Response.of("regression", list("abc"), np.ones((60, 3))), metric="r2")
+    partly = np.where((folds == 0)[:, None] | (np.arange(3) != 1), x[:, :3], np.nan)
+    settings = {"metric": "rmse", "sample_weight": (folds != 0).astype(float)}
+    refused("has a label in column 1", response=Response.of("regression", list("abc"), partly), **settings)
     monkeypatch.setattr(fitters, "EIGEN_LIMIT", 2)
     refused("NaN", x=spoilt)

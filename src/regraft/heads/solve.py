@@ -322,7 +322,14 @@ def check_folds(folds: Any, rows: int) -> Tensor:
 
 
 def check_training(folds: Tensor, weights: Tensor) -> None:
-    """Refuse a fold without which no weighted row is left."""
+    """Refuse a column whose labels all weigh nothing, and a fold without which no weighted row is left."""
+    unseen = (~(weights > 0).any(0)).nonzero()
+    if len(unseen):
+        raise SolverError(
+            f"no row of positive weight has a label in column {int(unseen[0])}",
+            expected="at least one in each column",
+            do="give such a row a positive weight, or leave the column out",
+        )
     for fold in torch.unique(folds[folds >= 0]).tolist():
         if not bool((weights[folds != fold] > 0).any()):
             raise SolverError(
