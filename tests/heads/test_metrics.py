@@ -3,6 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import sklearn.metrics as sk
+import torch
 from scipy.stats import norm
 
 from regraft.errors import DataError
@@ -178,6 +179,13 @@ def test_not_a_number_is_refused() -> None:
     response = Response.of("binary", ["a", "b"], np.array([0, 1]))
     with pytest.raises(DataError, match="NaN"):
         score("accuracy", response, np.full((2, 2), np.nan))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
+def test_predictions_may_be_in_any_precision(dtype) -> None:
+    response = Response.of("binary", ["a", "b"], [0, 1])
+    predicted = torch.tensor([[0.75, 0.25], [0.5, 0.5]], dtype=dtype)
+    assert score("nll", response, predicted) == pytest.approx(-(np.log(0.75) + np.log(0.5)) / 2, rel=1e-12)
 
 
 def test_directions_and_defaults() -> None:

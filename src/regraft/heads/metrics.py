@@ -202,7 +202,7 @@ def _check(metric: str, response: Response, probabilities: Any) -> None:
 def as_array(values: Any) -> Array:
     """float64 numbers of a tensor, wherever it is and whether or not it is differentiated, or of what numpy reads."""
     if isinstance(values, torch.Tensor):
-        values = values.detach().cpu().numpy()
+        values = values.detach().to(device="cpu", dtype=torch.float64).numpy()  # numpy has no bfloat16
     return np.asarray(values, dtype=np.float64)
 
 
