@@ -68,6 +68,13 @@ def test_labels_without_information_are_refused(response: Response, words: str) 
         require_learnable(response)
 
 
+@pytest.mark.parametrize("kind", ["multiclass", "multilabel", "regression"])
+@pytest.mark.parametrize("values", [["a", "b"], [0, None], [0j, 1]])
+def test_labels_that_are_no_numbers_are_refused_in_a_sentence(kind, values) -> None:
+    with pytest.raises(DataError, match=rf"{kind} labels are of type .*; expected numbers"):
+        Response.of(kind, ["a", "b"], values)
+
+
 def test_bare_labels_are_refused_in_a_sentence() -> None:
     x, labels = np.eye(4), np.array([0, 1, 0, 1])
     search = {"folds": labels, "metric": "accuracy"}

@@ -56,7 +56,14 @@ class Response:
         names = tuple(str(name) for name in classes)
         if kind not in KINDS:
             raise DataError(f"the kind of the labels is {kind!r}", expected=", ".join(KINDS))
-        array = torch.from_numpy(np.array(values))
+        given = np.array(values)
+        if given.dtype.kind not in "buif":
+            raise DataError(
+                f"{kind} labels are of type {given.dtype}",
+                expected="numbers: class indices (0 for the first of the classes), 0 and 1, or targets",
+                do="look names up in the classes, and write -1 (a class) or NaN for a missing label",
+            )
+        array = torch.from_numpy(given)
         if kind in ("binary", "multiclass"):
             return _classes(kind, names, array)
         if kind == "segmentation":
@@ -138,7 +145,7 @@ def require_learnable(response: Response) -> None:
 
 
 def _classes(kind: Kind, names: tuple[str, ...], codes: Tensor) -> Response:
-    if codes.ndim != 1 or codes.is_floating_point() or codes.is_complex():
+    if codes.ndim != 1 or codes.is_floating_point():
         raise DataError(
             f"{kind} labels have shape {tuple(codes.shape)} and type {codes.dtype}",
             expected="one integer class index a row",
