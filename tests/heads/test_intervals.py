@@ -292,6 +292,16 @@ def test_the_calibration_error_has_no_interval_but_says_what_chance_gives() -> N
     assert one.interval == "unknown: one row"
 
 
+def test_one_row_says_nothing_of_the_spread_of_a_difference() -> None:
+    one = np.array([0])
+    value, low, high = paired_difference("nll", binary(one), np.array([[0.6, 0.4]]), np.array([[0.7, 0.3]]))
+    assert value == pytest.approx(np.log(0.6 / 0.7))
+    assert np.isnan([low, high]).all()
+    _, low, high = paired_difference("brier", binary(one), np.array([[0.6, 0.4]]), np.array([[0.7, 0.3]]))
+    assert low < -0.9
+    assert high > 0.9
+
+
 def test_copies_of_a_row_in_its_group_tell_nothing_of_a_difference() -> None:
     """Rows four times each, grouped by row: the error is that of the rows once; ungrouped it would be half of it."""
     random = np.random.default_rng(1)

@@ -217,7 +217,8 @@ def paired_difference(
     which keeps its width where the two never differ. Of other metrics the percentiles of the resamples of
     :func:`measure`, each drawn once for both; of groups of rows the difference ± t s by the G groups, as there. Where
     the resamples agree on a metric that lies between 0 and 1, the formula above of n rows (groups) of which the second
-    alone has as many right as it is better by. NaN where fewer than two resamples define the metric, and of one group.
+    alone has as many right as it is better by. NaN where fewer than two resamples define the metric, of one group, and
+    of an unbounded metric on one row.
 
     Args:
         metric, response, groups, seed: as in :func:`measure`.
@@ -234,9 +235,10 @@ def paired_difference(
         right = [as_array(each)[there].argmax(1) == truth for each in (first, second)]
         return value, *_bonett_price(int(np.sum(right[1] & ~right[0])), int(np.sum(right[0] & ~right[1])), len(truth))
     found = _paired_draws(metric, response, first, second, groups, seed)
-    if len(found) < 2 or (unit == "group" and units < 2):
+    bounded = _within_one(metric, response)
+    if len(found) < 2 or (units < 2 and (unit == "group" or not bounded)):
         return value, math.nan, math.nan
-    bounded, (low, high) = _within_one(metric, response), np.quantile(found, [0.025, 0.975])
+    low, high = np.quantile(found, [0.025, 0.975])
     if bounded and high - low <= _NO_WIDTH:
         return value, *_bonett_price(max(value, 0.0) * units, max(-value, 0.0) * units, units)
     if unit == "row":
