@@ -16,6 +16,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from regraft import GraftClassifier, GraftRegressor
 from regraft.errors import DataError, MissingPathError, RecipeError
+from regraft.graft import Features, Posterior, Probe, Recipe, Reinitialise, Solve
 
 
 @parametrize_with_checks([GraftClassifier(folds=2), GraftRegressor(folds=2)])
@@ -124,3 +125,12 @@ def test_methods_that_do_more_than_solve_a_head_are_refused(method):
     X, y = load_digits(return_X_y=True)
     with pytest.raises(RecipeError, match=f"GraftClassifier does not carry out '{method}'"):
         GraftClassifier(method=method).fit(X[:60], y[:60])
+
+
+@pytest.mark.parametrize(
+    "stages", [(Reinitialise(), Features(), Solve()), (Features(), Probe()), (Features(), Posterior(), Solve())]
+)
+def test_a_recipe_of_which_a_stage_would_be_passed_over_is_refused(stages):
+    X, y = load_digits(return_X_y=True)
+    with pytest.raises(RecipeError, match="GraftClassifier does not carry out 'mine'"):
+        GraftClassifier(method=Recipe("mine", "of my own", stages)).fit(X[:60], y[:60])

@@ -23,7 +23,7 @@ from regraft.features import Plan, by_size, plan, sweep
 from regraft.graft.adapted import check_modality, readable
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.problem import Task
-from regraft.graft.recipe import Recipe, find_recipe
+from regraft.graft.recipe import Features, Recipe, Select, Solve, find_recipe
 from regraft.linear import Dense, Matrix
 from regraft.network import Network, load
 
@@ -54,7 +54,7 @@ class _Graft(BaseEstimator):
             RecipeError: a method that does more than solve a head on features of a frozen backbone.
         """
         recipe = find_recipe(self.method)
-        if recipe.train is not None or recipe.gradients is not None or recipe.refit is not None:
+        if not all(isinstance(stage, Features | Select | Solve) for stage in recipe.stages):
             raise RecipeError(
                 f"{type(self).__name__} does not carry out {recipe.name!r}",
                 expected="probe, all-layers, head2toe, or a recipe of Features, Select and Solve",
