@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
-from sklearn.linear_model import LogisticRegressionCV, RidgeCV
+from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -134,3 +134,15 @@ def test_a_recipe_of_which_a_stage_would_be_passed_over_is_refused(stages):
     X, y = load_digits(return_X_y=True)
     with pytest.raises(RecipeError, match="GraftClassifier does not carry out 'mine'"):
         GraftClassifier(method=Recipe("mine", "of my own", stages)).fit(X[:60], y[:60])
+
+
+def test_weights_of_labels_that_are_not_there_are_refused_as_in_scikit_learn():
+    X, y = load_digits(n_class=3, return_X_y=True)
+    names = np.array(["zero", "one", "two"])[y]
+    with pytest.raises(DataError, match=r"class_weight names 'won'; expected labels of y, such as 'one', 'two'"):
+        GraftClassifier(class_weight={"won": 5.0}).fit(X[:90], names[:90])
+    with pytest.raises(ValueError, match="class_weight"):
+        LogisticRegression(class_weight={"won": 5.0}).fit(X[:90], names[:90])
+    whole = {"zero": 1.0, "one": 1.0, "two": 1.0, "three": 2.0}  # a fold may lack a class
+    plain, weighted = (GraftClassifier(class_weight=w, random_state=0).fit(X[:90], names[:90]) for w in (None, whole))
+    np.testing.assert_allclose(plain.predict_proba(X[90:]), weighted.predict_proba(X[90:]))

@@ -171,9 +171,20 @@ class GraftClassifier(ClassifierMixin, _Graft):
         return self
 
     def _weights(self, names: tuple[str, ...]) -> Any:
-        """Weights by label, as scikit-learn has them, by the target's class names."""
+        """Weights by label, as scikit-learn has them, by the target's class names.
+
+        Raises:
+            DataError: a label that y does not hold, while one that it holds is not named: a slip of the pen.
+        """
         if not isinstance(self.class_weight, Mapping):
             return self.class_weight
+        labels = self.classes_.tolist()
+        unknown = [label for label in self.class_weight if label not in labels]
+        if unknown and any(label not in self.class_weight for label in labels):
+            raise DataError(
+                f"class_weight names {unknown[0]!r}",
+                expected=f"labels of y, such as {', '.join(map(repr, labels[:5]))}",
+            )
         return {name: self.class_weight.get(label, 1.0) for name, label in zip(names, self.classes_)}
 
     def predict_proba(self, X: Any) -> np.ndarray:
