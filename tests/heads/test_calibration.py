@@ -59,6 +59,7 @@ def test_extremes_stay_within_bounds() -> None:
     assert 1e-3 <= temperature(right, response) < 0.05  # the likelihood is 1 to rounding from there on
     assert temperature(-right, response) == pytest.approx(1e3)
     assert temperature(torch.zeros(4, 2), response) == 1.0
+    assert temperature(torch.full((4, 2), 0.5), response) == 1.0  # of a ridge head without features
     assert temperature(torch.zeros(4, 1), Response.of("regression", ["y"], np.arange(4.0))) == 1.0
     with pytest.raises(DataError, match="NaN"):
         temperature(right * torch.nan, response)

@@ -76,7 +76,8 @@ def temperatures(logits: Tensor, response: Response) -> Tensor:
         log_beta = following
         if bool(done):
             break
-    flat = step.square().sum((1, 2)) == 0
+    moves = step if loss.separable else step - step[:, :1]  # what all classes share says nothing of them
+    flat = moves.square().sum((1, 2)) == 0
     return torch.where(flat, torch.ones_like(log_beta), (-log_beta).exp())
 
 
