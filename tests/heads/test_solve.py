@@ -426,6 +426,12 @@ def test_bad_input_is_refused_in_a_sentence(monkeypatch) -> None:
     spoilt[3, 2] = np.nan
     refused("NaN", x=spoilt)
     refused("NaN", x=np.tile(spoilt, (1, 20)))
+    for size in (1e100, 1e200):
+        refused("too large to be squared", x=x * size)
+    refused("too large to be squared", x=np.tile(x * 1e100, (1, 20)))
+    numbers = Response.of("regression", list("abc"), x[:, :3])
+    plain, large = (solve(design_of(x * s, 3), numbers, folds=folds, metric="r2") for s in (1.0, 1e100))
+    torch.testing.assert_close(plain.out_of_fold, large.out_of_fold)
     refused("one class only", response=classes_of(np.zeros(60, dtype=int), 3))
     refused("rows", response=classes_of(codes[:50], 3))
     refused("outputs", response=classes_of(codes, 4))

@@ -134,8 +134,15 @@ class Basis(LinearModel):
         return cls(z, squares, vectors, mean, dual=False)
 
     def to(self, dtype: torch.dtype) -> Basis:
-        """The same basis with Z in another dtype."""
-        return self if dtype == self.dtype else Basis(self.z.to(dtype), self.squares, self.back, self.shift, self.dual)
+        """The same basis with Z in another dtype.
+
+        Raises:
+            SolverError: the dtype cannot hold the squares of the features.
+        """
+        if dtype == self.dtype:
+            return self
+        _check_squares(self.scale, dtype)
+        return Basis(self.z.to(dtype), self.squares, self.back, self.shift, self.dual)
 
     def forward(self, coefficients: Tensor) -> Tensor:
         """V Zᵀ."""
@@ -170,8 +177,19 @@ def check_finite(values: Tensor, what: str = "the features") -> None:
         )
 
 
+def _check_squares(size: float, dtype: torch.dtype) -> None:
+    """Refuse features whose squares, or penalties in their unit, leave the range of a dtype."""
+    if not size <= 1e-4 * torch.finfo(dtype).max:
+        raise SolverError(
+            "the features are too large to be squared",
+            expected=f"numbers whose squares stay in the range of {dtype}",
+            do="look for placeholders of missing values, or divide the features by a power of ten",
+        )
+
+
 def _eigen(matrix: Tensor, precision: torch.dtype, size: int) -> tuple[Tensor, Tensor]:
     """Eigenpairs above the noise of ``precision``, largest first."""
+    _check_squares(float(matrix.diagonal().max()), torch.float64)
     squares, vectors = eigen(matrix)
     floor = float(squares.clamp_min(0).max()) * torch.finfo(precision).eps * (size if precision == torch.float64 else 4)
     kept = int((squares > max(floor, 1e-300)).sum())
