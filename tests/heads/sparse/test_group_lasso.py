@@ -433,3 +433,9 @@ def test_dual_points_are_feasible_and_never_above_the_minimum(loss):
         assert term.dual(v, shrink) <= best * (1 + 1e-10)
         centred = logits + term.recentre(logits)
         assert float(term.residual(term.predict(centred)).sum(1).abs().max()) < 1e-9
+
+
+def test_an_array_may_be_read_backwards():
+    x, codes = features(40, 12, 3)
+    forwards, backwards = (group_lasso(a, classes_of(codes[::-1]), strengths=2)[1] for a in (x[::-1].copy(), x[::-1]))
+    assert torch.equal(forwards.values, backwards.values)

@@ -117,7 +117,8 @@ def as_features(design: FeatureDesign | Tensor | np.ndarray, response: Response)
     if not isinstance(design, FeatureDesign):
         if not isinstance(design, Tensor | np.ndarray) or design.ndim != 2:
             raise SolverError(f"features are a {type(design).__name__}", expected="a FeatureDesign or an (N, d) array")
-        tensor = torch.as_tensor(design)
+        # torch takes no array that is read backwards
+        tensor = design if isinstance(design, Tensor) else torch.from_numpy(np.ascontiguousarray(design))
         design = FeatureDesign(
             {"features": Dense(tensor if tensor.is_floating_point() else tensor.double())}, response.n_outputs
         )
