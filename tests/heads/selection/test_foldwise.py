@@ -2,10 +2,14 @@
 
 import pytest
 import torch
+from tests.heads.problems import classes_of, design_of, features
 
+from regraft.heads.l2.model import Basis
 from regraft.heads.selection import foldwise
-from regraft.heads.selection.foldwise import gathered
+from regraft.heads.selection.fold_tasks import fold_tasks
+from regraft.heads.selection.foldwise import Foldwise, fold_fitters, gathered
 from regraft.heads.selection.kept import kept_design
+from regraft.heads.selection.panel import Panel
 from regraft.linear import Dense, FeatureDesign, Matrix, SignedRoot, Taken, UnitRows
 
 ROWS = 23
@@ -43,3 +47,17 @@ def test_sixteen_bits_are_held_in_float32_where_that_fits(monkeypatch):
         for found in gathered(whole, CHOICES, False):
             assert found.dtype == dtype
             assert all(isinstance(matrix, Dense) for matrix in found.matrices.values()) == in_memory
+
+
+@pytest.mark.parametrize(("width", "grams"), [(12, 0), (200, 4)])
+def test_a_gram_of_the_rows_is_made_only_where_more_columns_are_chosen(width, grams, monkeypatch):
+    x, codes = features(60, 200, 3)
+    made, whole = [], Basis.of_gram.__func__
+    monkeypatch.setattr(Basis, "of_gram", classmethod(lambda cls, *a: made.append(len(a[0])) or whole(cls, *a)))
+    folds, design, response = torch.arange(60) % 4, design_of(x, 3), classes_of(codes)
+    tasks, choices = fold_tasks(response, folds), [{"layer0": torch.arange(width)}] * 4
+    fits = Foldwise(folds, fold_fitters(design, Panel(design), choices, True, tasks, response, folds))
+    found, _ = fits.out_of_fold("ridge", [0.1, 1e-3])
+    assert made == [60] * grams
+    alone = Foldwise(folds, fold_fitters(design, None, choices, True, tasks, response, folds))
+    torch.testing.assert_close(found, alone.out_of_fold("ridge", [0.1, 1e-3])[0])

@@ -65,7 +65,8 @@ def fold_fitters(
 
     Args:
         design: all features.
-        panel: the same, for Gram matrices of all folds in one pass; None to give each fold its own solver.
+        panel: the same, for Gram matrices of all folds in one pass where more columns than rows are chosen; None to
+            give each fold its own solver.
         choices: block → kept indices, by rising fold.
         normalise: as in :func:`kept_design`.
         tasks: weights without each fold.
@@ -73,11 +74,9 @@ def fold_fitters(
         folds: (N,).
     """
     alone = [torch.where(folds == label, 0, -1) for label in torch.unique(folds[folds >= 0]).tolist()]
-    if panel is None:
-        return [
-            fitter(kept, response, task.weights, fold)
-            for kept, task, fold in zip(gathered(design, choices, normalise), tasks, alone)
-        ]
+    if panel is None or max(sum(map(len, choice.values())) for choice in choices) <= panel.n_rows:
+        found = gathered(design if panel is None else panel.features(), choices, normalise)
+        return [fitter(kept, response, task.weights, fold) for kept, task, fold in zip(found, tasks, alone)]
     out: list[Fitter] = []
     for gram, task, fold in zip(panel.kernels(choices, normalise), tasks, alone):
         basis = Basis.of_gram(gram, panel.dtype)

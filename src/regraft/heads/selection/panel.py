@@ -80,6 +80,12 @@ class Panel:
             values, scale = layer.stored(buffer)
             yield name, start, values if scale is None else layer.scaled(buffer)
 
+    def features(self) -> FeatureDesign:
+        """The design as it is read from here: from memory where it is held."""
+        if not self.held:
+            return self.design
+        return FeatureDesign({name: Dense(x) for name, _, x in self.layers()}, self.design.n_outputs)
+
     def _read(self) -> Iterator[tuple[str, int, Layer]]:
         start = 0
         for name, width in self.widths.items():

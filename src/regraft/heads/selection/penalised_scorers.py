@@ -22,7 +22,7 @@ from regraft.heads.sparse.path import check_loss
 from regraft.heads.sparse.penalty import PENALTIES
 from regraft.heads.sparse.problem import data_term, only_class
 from regraft.heads.sparse.solve import SparsePath
-from regraft.linear import Dense, FeatureDesign, mirror
+from regraft.linear import mirror
 
 __all__ = ["ExactGroupLasso", "LayerGroups"]
 
@@ -61,7 +61,7 @@ class ExactGroupLasso:
     ) -> Tensor:
         """(tasks, strengths, width)."""
         check_pairs(self.shares, strengths)
-        design = held_design(panel)
+        design = panel.features()
         out = torch.zeros(len(tasks), len(strengths), panel.width, dtype=torch.float64)
         for index, task in enumerate(tasks):
             if only_class(response, task.weights) is not None:
@@ -168,14 +168,6 @@ def own_norms(x: Tensor, duals: Tensor) -> Tensor:
     flat = duals.permute(2, 0, 1, 3).reshape(rows, -1).to(duals.dtype)
     found = x.T.to(duals.dtype) @ flat
     return torch.linalg.vector_norm(found.view(-1, tasks, strengths, outputs).double(), dim=3).permute(1, 2, 0)
-
-
-def held_design(panel: Panel) -> FeatureDesign:
-    """The panel's features: those in memory where it holds them, else as they are read."""
-    if not panel.held:
-        return panel.design
-    matrices = {name: Dense(x) for name, _, x in panel.layers()}
-    return FeatureDesign(matrices, panel.design.n_outputs)
 
 
 def check_shares(shares: Sequence[float]) -> None:
