@@ -38,7 +38,7 @@ class Trial:
         score: mean of the metric over the folds where it is defined (over all rows where it is in none).
         standard_error: of that mean over folds, s/√k.
         fold_scores: of each of those folds.
-        loss: negative log-likelihood at the calibrated temperature (regression: mean squared error).
+        loss: negative log-likelihood at the calibrated temperature (regression: root mean squared error).
         temperature: T, fitted on the out-of-fold logits.
         out_of_fold: (N, C) logits.
         centre: where a refit may begin.

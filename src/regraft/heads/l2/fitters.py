@@ -21,7 +21,7 @@ from regraft.heads.readout import Status
 from regraft.heads.response import Response
 from regraft.linear import Blocks, Cast, Design, FeatureDesign
 
-__all__ = ["EIGEN_LIMIT", "Eigen", "Fitter", "fitter", "ridge_targets", "streams"]
+__all__ = ["EIGEN_LIMIT", "Eigen", "Fitter", "fitter", "ridge_targets", "streams", "wide_enough"]
 
 #: Largest min(N, d) that is factorised: 6,000³ costs about a minute on one core.
 EIGEN_LIMIT = 6000
@@ -62,7 +62,7 @@ def fitter(design: Design, response: Response, weights: Tensor, folds: Tensor) -
         )
     if design.width == 0:
         raise SolverError("the design has no column", do="choose at least one layer")
-    design = _wide_enough(design)
+    design = wide_enough(design)
     rows, width = design.n_rows, design.width
     if streams(rows, width):
         return _Streaming(design, response, weights, folds)
@@ -75,7 +75,7 @@ def fitter(design: Design, response: Response, weights: Tensor, folds: Tensor) -
     return Eigen(design, basis, response, weights, folds)
 
 
-def _wide_enough(design: FeatureDesign) -> FeatureDesign:
+def wide_enough(design: FeatureDesign) -> FeatureDesign:
     """16-bit features are computed with in float32."""
     if design.dtype in (torch.float32, torch.float64):
         return design

@@ -20,6 +20,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from regraft.heads.l2.dual import weight_patterns
 from regraft.heads.l2.model import Basis
 
 __all__ = ["ridge_fit", "ridge_path"]
@@ -45,7 +46,7 @@ def ridge_path(basis: Basis, targets: Tensor, weights: Tensor, folds: Tensor, pe
         fold -1, and the mean of nothing, 0, where the other folds hold no target of that column.
     """
     out = torch.full((len(penalties), *targets.shape), torch.nan, dtype=torch.float64)
-    for columns, rows in _patterns(weights, targets.shape[1]):
+    for columns, rows in weight_patterns(weights, targets.shape[1]):
         view = _View.of(basis, rows)
         part = targets[:, columns]
         for fold in torch.unique(folds[folds >= 0]).tolist():
@@ -61,7 +62,7 @@ def ridge_fit(basis: Basis, targets: Tensor, weights: Tensor, penalty: float) ->
     coefficients = torch.zeros(basis.width, targets.shape[1], dtype=torch.float64)
     intercept = torch.zeros(targets.shape[1], dtype=torch.float64)
     worst = 0.0
-    for columns, rows in _patterns(weights, targets.shape[1]):
+    for columns, rows in weight_patterns(weights, targets.shape[1]):
         view = _View.of(basis, rows)
         part = targets[:, columns]
         mean = rows @ part / rows.sum()
@@ -95,14 +96,6 @@ class _View:
         moved = z - centre
         squares, turn = torch.linalg.eigh(moved.T @ (weights[:, None] * moved))
         return cls(moved @ turn, squares.clamp_min(0), weights, centre, turn)
-
-
-def _patterns(weights: Tensor, outputs: int) -> list[tuple[Tensor, Tensor]]:
-    """Columns that share their row weights, with those weights."""
-    if weights.shape[1] == 1:
-        return [(torch.arange(outputs), weights[:, 0])]
-    unique, which = torch.unique(weights, dim=1, return_inverse=True)
-    return [((which == u).nonzero().squeeze(1), unique[:, u].contiguous()) for u in range(unique.shape[1])]
 
 
 def _without(view: _View, targets: Tensor, member: Tensor, penalties: Sequence[float]) -> list[Tensor]:

@@ -5,13 +5,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from regraft.heads.held import HELD_BYTES
 from regraft.heads.l2.model import LinearModel, check_finite
 from regraft.linear import Blocks, Dense, FeatureDesign
 
 __all__ = ["Streamed"]
 
-#: Most bytes of features that are kept in memory, so that they are scaled and converted once.
-HELD_BYTES = 2**32
 #: Rows whose principal axes make the preconditioner, the more the dearer a product, and the most entries of theirs.
 _SAMPLES = (1500, 3000)
 _SAMPLE_SHARE = 8
