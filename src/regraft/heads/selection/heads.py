@@ -15,7 +15,7 @@ from regraft.heads.response import Response
 from regraft.heads.search import Judge, Trial, choose
 from regraft.heads.selection.cells import Cells, Grid
 from regraft.heads.selection.foldwise import Foldwise, fold_fitters, gathered
-from regraft.heads.selection.kept import Cell, Selection, keep, marked
+from regraft.heads.selection.kept import Cell, Selection, by_name, keep, marked
 from regraft.heads.selection.relevance import FoldTask, fold_tasks
 from regraft.heads.solve import refitted, validate
 from regraft.heads.weights import ClassWeight
@@ -77,7 +77,8 @@ class Heads:
 
     def choices(self, cell: Cell, scores: Iterable[Tensor]) -> tuple[dict[str, Tensor], ...]:
         """What the cell keeps by each of the scores."""
-        return tuple(keep(_named(self.designs[cell.size], some), cell.fraction) for some in scores)
+        widths = self.designs[cell.size].widths
+        return tuple(keep(by_name(some, widths), cell.fraction) for some in scores)
 
     def foldwise(self, cell: Cell, choices: Sequence[dict[str, Tensor]], tasks: Sequence[FoldTask]) -> Foldwise:
         """The fits of each fold on what it chose: by Gram matrices of the rows that judged cells, else on their own."""
@@ -92,7 +93,7 @@ class Heads:
         cell, design, of_all = best.cell, self.designs[best.cell.size], best.of_all
         if of_all is None:  # needed at the chosen cell alone
             of_all = self.cells.of_all(cell, self.grid)
-        scores = _named(design, of_all)
+        scores = by_name(of_all, design.widths)
         columns = keep(scores, cell.fraction)
         (kept,) = gathered(design, [columns], cell.normalised)
         final = fitter(kept, self.response, self.everything.weights, self.folds)
@@ -114,7 +115,3 @@ class Heads:
     def everything(self) -> FoldTask:
         """The fit that leaves no row out."""
         return fold_tasks(self.response, None, self.class_weight)[0]
-
-
-def _named(design: FeatureDesign, scores: Tensor) -> dict[str, Tensor]:
-    return dict(zip(design.widths, torch.split(scores, list(design.widths.values()))))

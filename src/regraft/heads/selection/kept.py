@@ -26,6 +26,8 @@ __all__ = [
     "WIDER",
     "Cell",
     "Selection",
+    "by_block",
+    "by_name",
     "keep",
     "kept_count",
     "kept_design",
@@ -197,6 +199,11 @@ def by_block(indices: Tensor, widths: Mapping[str, int]) -> dict[str, Tensor]:
         for name, start, low, high in zip(widths, edges.tolist(), cuts, cuts[1:])
         if low < high
     }
+
+
+def by_name(scores: Tensor, widths: Mapping[str, int]) -> dict[str, Tensor]:
+    """(…, width) scores through all blocks, cut into those of each: (…, d_l)."""
+    return dict(zip(widths, torch.split(scores, list(widths.values()), dim=-1)))
 
 
 def kept_design(design: FeatureDesign, columns: Mapping[str, Tensor], normalise: bool = True) -> FeatureDesign:

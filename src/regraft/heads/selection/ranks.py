@@ -16,6 +16,7 @@ from regraft.heads.products import one_blas_thread, one_torch_thread
 from regraft.heads.response import Response
 from regraft.heads.search import Judge, Trial
 from regraft.heads.selection.chosen import ranked
+from regraft.heads.selection.kept import by_name
 from regraft.heads.selection.nested import NESTED_COLUMNS
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import FoldTask, check_rows, fold_tasks, panel_scores
@@ -106,9 +107,9 @@ def rank_curve(
     fold_of, panel = check_folds(folds, len(response)), Panel(design)
     judge = Judge(metric, response, fold_of, response.present, calibrate=metric in PROPER)
     tasks = fold_tasks(response, fold_of, class_weight)
-    scores = [_named(panel, found) for found in panel_scores(panel, tasks, [strength])[:, 0]]
+    scores = [by_name(found, panel.widths) for found in panel_scores(panel, tasks, [strength])[:, 0]]
     drawn = torch.rand(design.width, generator=torch.Generator().manual_seed(seed))
-    blind = [ranked(_named(panel, drawn), count)] * len(tasks)
+    blind = [ranked(by_name(drawn, panel.widths), count)] * len(tasks)
     sets = [(None, blind), *((start, [ranked(found, count, start) for found in scores]) for start in starts)]
     grade = _Grade(panel, judge, tasks, fold_of, strength, normalised)
     first, *others = (RankScore(o, t.score, t.standard_error) for o, t in ((o, grade.of(c)) for o, c in sets))
@@ -134,7 +135,3 @@ class _Grade:
             out[member] = (gram[member] @ a).to(torch.float64) + b
         (trial,) = self.judge.trials("ridge", [self.strength], out[None], [None])
         return trial
-
-
-def _named(panel: Panel, scores: Tensor) -> dict[str, Tensor]:
-    return dict(zip(panel.widths, torch.split(scores, list(panel.widths.values()))))

@@ -26,6 +26,7 @@ from regraft.heads.selection.kept import (
     Cell,
     Selection,
     by_block,
+    by_name,
     keep,
     kept_count,
     kept_design,
@@ -196,8 +197,7 @@ def _kept(rows: Tensor, columns: Sequence[Tensor], widths: Sequence[int]) -> Ten
 
 def _columns(scores: Tensor, widths: Mapping[str, int], fraction: float) -> Tensor:
     """Ascending indices through all layers of the kept features."""
-    named = dict(zip(widths, torch.split(scores, list(widths.values()))))
-    chosen = keep(named, fraction)
+    chosen = keep(by_name(scores, widths), fraction)
     starts = dict(zip(widths, torch.tensor([0, *widths.values()]).cumsum(0).tolist()))
     return torch.cat([index + starts[name] for name, index in chosen.items()])
 
@@ -278,7 +278,7 @@ def _finish(
     kept = _kept(rows, [index], list(design.widths.values()))
     head = Part(kept, response, task, (seed, place))
     model = head.train(cell.steps, [cell.rate], [0.0], None)
-    named = dict(zip(design.widths, torch.split(scores, list(design.widths.values()))))
+    named = by_name(scores, design.widths)
     columns = keep(named, cell.fraction)
     view = kept_design(design, columns)
     weights = (model.weights[0].T.cpu() * head.spread).to(view.dtype)

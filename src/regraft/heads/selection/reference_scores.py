@@ -13,6 +13,7 @@ from regraft.errors import SolverError
 from regraft.heads.l2.model import check_finite
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.selection.adam import Trained, Training
+from regraft.heads.selection.kept import by_name
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import FoldTask, check_rows, fold_tasks
 from regraft.heads.solve import check_folds, check_training
@@ -98,8 +99,7 @@ def reference_scores(
         check_training(fold_of, row_weights(response, class_weight, sample_weights(response, None)))
     tasks = fold_tasks(response, fold_of, class_weight)
     found = AdamScores(steps, rate, (strength,), seed)(Panel(design), tasks, response, [strength])[:, 0]
-    pieces = torch.split(found, list(design.widths.values()), dim=1)
-    return {name: piece if folds is not None else piece[0] for name, piece in zip(design.widths, pieces)}
+    return by_name(found if folds is not None else found[0], design.widths)
 
 
 class Part:

@@ -14,17 +14,19 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.l2.dual import dual_ridge, gram_scale
+from regraft.heads.l2.fitters import wide_enough
 from regraft.heads.l2.lbfgs import Problem, minimise
 from regraft.heads.l2.streamed import Streamed
 from regraft.heads.losses import LOSSES
 from regraft.heads.products import one_blas_thread
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.selection.fold_tasks import FoldTask, fold_tasks
+from regraft.heads.selection.kept import by_name
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.tall_scores import single_pattern, tall_scores
 from regraft.heads.solve import check_folds, check_strengths, check_training
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
-from regraft.linear import Cast, FeatureDesign
+from regraft.linear import FeatureDesign
 
 __all__ = ["GRAM_ROWS", "FoldTask", "fold_tasks", "panel_scores", "relevance", "row_scores", "streamed_scores"]
 
@@ -82,8 +84,7 @@ def relevance(
         found = panel_scores(Panel(design), tasks, [strength])[:, 0]
     else:
         found = row_scores(design, tasks, [strength])[:, 0]
-    pieces = torch.split(found, list(design.widths.values()), dim=1)
-    return {name: piece if folds is not None else piece[0] for name, piece in zip(design.widths, pieces)}
+    return by_name(found if folds is not None else found[0], design.widths)
 
 
 def check_rows(design: FeatureDesign, response: Response) -> None:
@@ -113,9 +114,7 @@ def row_scores(design: FeatureDesign, tasks: Sequence[FoldTask], strengths: Sequ
 
 def streamed_scores(design: FeatureDesign, tasks: Sequence[FoldTask], strengths: Sequence[float]) -> Tensor:
     """(tasks, strengths, width) scores by L-BFGS on the coefficients, strongest penalty first as given."""
-    if design.dtype not in (torch.float32, torch.float64):
-        matrices = {name: Cast(matrix, torch.float32) for name, matrix in design.matrices.items()}
-        design = FeatureDesign(matrices, design.n_outputs, device=design.device)
+    design = wide_enough(design)
     model, loss = Streamed(design), LOSSES["squared"]
     outputs = design.n_outputs
     out = torch.zeros(len(tasks), len(strengths), design.width, dtype=design.dtype)
