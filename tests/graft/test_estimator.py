@@ -118,6 +118,8 @@ def test_mistakes_are_named(pictures):
         GraftClassifier("regraft/fashion-resnet").fit(paths[:4], labels[:3])
     with pytest.raises(MissingPathError, match="not-there"):
         GraftClassifier("regraft/fashion-resnet").fit([*paths[:4], "not-there.png"], [*labels[:4], "red"])
+    with pytest.raises(DataError, match="y holds NaN"):
+        GraftRegressor("regraft/fashion-resnet").fit(paths[:6], [1.0, 2.0, np.nan, 3.0, 4.0, 5.0])
 
 
 @pytest.mark.parametrize("method", ["finetune", "lp-ft", "scratch", "head2toe-ft", "finetune-refit", "gradient"])

@@ -69,9 +69,12 @@ class _Graft(BaseEstimator):
             return X, y
         if len(X) != len(y):
             raise DataError("X and y differ in length", expected=f"{len(X)} labels", got=f"{len(y)}")
+        y = column_or_1d(y)
+        if numeric and not np.isfinite(np.asarray(y, dtype=np.float64)).all():
+            raise DataError("y holds NaN or infinity", expected="a finite number a row", do="leave such rows out")
         self.network_: Network = self.model if isinstance(self.model, Network) else load(self.model)
         self.plan_: Plan = plan(self.network_, [self._recipe().features.taps])
-        return X, column_or_1d(y)
+        return X, y
 
     def _solve(self, X: Any, target: Target, metric: str, class_weight: Any = None) -> None:
         recipe = self._recipe()
