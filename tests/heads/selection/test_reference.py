@@ -267,7 +267,14 @@ def test_what_does_not_fit_is_refused():
     x, codes = planted()
     good = {"folds": np.arange(90) % 3, "metric": "accuracy"}
     response = classes_of(codes)
-    for wrong in ({"steps": ()}, {"steps": (0,)}, {"rates": (0.0,)}, {"strengths": ()}, {"fractions": (2.0,)}):
+    for wrong in (
+        {"steps": ()},
+        {"steps": (0,)},
+        {"steps": (20.0,)},
+        {"rates": (0.0,)},
+        {"strengths": ()},
+        {"fractions": (2.0,)},
+    ):
         with pytest.raises(SolverError):
             select_reference({"a": design_of(x, 3)}, response, **good, **wrong)
     with pytest.raises(SolverError, match="no design"):

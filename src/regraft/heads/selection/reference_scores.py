@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from numbers import Integral
 from typing import Any, ClassVar
 
 import torch
@@ -147,7 +148,7 @@ def check_grid(steps: Sequence[int], rates: Sequence[float], strengths: Sequence
     Raises:
         SolverError: they are.
     """
-    if not steps or any(isinstance(s, bool) or int(s) != s or s < 1 for s in steps):
+    if not steps or any(isinstance(s, bool) or not isinstance(s, Integral) or s < 1 for s in steps):
         raise SolverError("the steps of Adam", expected="whole numbers, at least 1", got=repr(list(steps)))
     for what, values in (("the rates of Adam", rates), ("the strengths of the group lasso", strengths)):
         if not values or not all(0 < value < float("inf") for value in values):
