@@ -236,6 +236,7 @@ def test_training_moves_the_backbone_and_is_scored_on_pixels(folder, tmp_path):
     figure = run.record.figures["training"]
     assert [one["role"] for one in figure["runs"]] == ["final", "twin"]
     assert [one["tau"] for one in figure["probing"]["taus"]] == [4]
+    assert figure["probing"]["stronger"] == "aspp"
     energy = next(f for f in run.record.findings if f.code == "initial-energy")
     assert energy.severity == "not-applicable"
     assert "a label at every pixel" in energy.detail
@@ -313,6 +314,7 @@ def test_pixels_without_a_label_train_nothing(folder, tmp_path):
 def test_a_head_that_looks_around(folder, tmp_path):
     run = tuned(folder, tmp_path / "cache", head="aspp", tau=12, steps=20)
     assert run.score.value > 0.8
+    assert run.record.figures["training"]["probing"]["stronger"] is None
     run.save(tmp_path / "run")
     again = load_artifact(tmp_path / "run", model=network())
     assert again.neck.to_json() == {"channels": 24, "width": 32, "rates": [3, 6, 9]}

@@ -103,6 +103,12 @@ def test_advice_names_what_to_type():
     (solved_head,) = guide(solved(0.4))  # whose method takes neither
     assert "try --method finetune with --head mlp and a long --tau" in solved_head.advice
     assert "--method finetune" in said["energy-exhausted"].advice
+    masks, layered = trained(WEAK), trained(WEAK)
+    masks["training"]["probing"]["stronger"], layered["training"]["probing"]["stronger"] = "aspp", None
+    (on_masks,) = guide(masks)
+    assert "look around each position (--head aspp)" in on_masks.advice
+    assert "mlp" not in on_masks.advice
+    assert codes(layered) == []  # there is no stronger head to try
     assert next(iter(guide(trained(SLOW)))).value == 1.0
 
 

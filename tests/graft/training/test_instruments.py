@@ -321,6 +321,7 @@ def test_probing_is_in_the_record_with_the_energy_it_leaves(runs):
     assert probing["taus"][1]["energy"] < probing["taus"][0]["energy"]
     assert len(probing["curve"]) == 4
     assert probing["chosen"] in (0, 4)
+    assert probing["stronger"] == "mlp"
 
 
 def test_the_passes_of_instruments_are_counted(runs):

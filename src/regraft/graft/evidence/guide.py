@@ -20,6 +20,7 @@ _MOST, _FAST = 0.9, 4  # "HP-train-acc converges to 90%+ very fast": the paper's
 _WEAK = 0.5
 _LONG, _SETTLED = 8, 0.05  # epochs of probing before it may be called settled: its second half gains less than this
 _LOW = 0.5  # of the depth
+_LAYERS = {"mlp": "a hidden layer", "aspp": "layers that look around each position"}
 
 
 def guide(figures: Mapping[str, Any], *, guesses: bool = False) -> Iterator[Finding]:
@@ -60,9 +61,11 @@ def _exhausted(trained: Mapping[str, Any]) -> Iterator[Finding]:
 def _weak(trained: Mapping[str, Any]) -> Iterator[Finding]:
     probing = trained.get("probing")
     accuracy = _start(trained) if probing is None else _settled(probing["curve"])
-    if accuracy is None or accuracy >= _WEAK:
+    stronger = "mlp" if probing is None else probing.get("stronger", "mlp")
+    if accuracy is None or accuracy >= _WEAK or stronger is None:
         return
-    way = "--method finetune with --head mlp" if probing is None else "a head with a hidden layer (--head mlp)"
+    layers = _LAYERS[stronger]
+    way = "--method finetune with --head mlp" if probing is None else f"a head with {layers} (--head {stronger})"
     yield Finding(
         "head-too-weak",
         f"The prepared head fits {100 * accuracy:.0f} % of the training rows.",
@@ -70,7 +73,7 @@ def _weak(trained: Mapping[str, Any]) -> Iterator[Finding]:
         accuracy,
         "of the training rows",
         detail="A head that cannot fit the features leaves much energy however long it is probed, and the features are "
-        "rewritten more than a head with a hidden layer would need.",
+        f"rewritten more than a head with {layers} would need.",
         advice=f"If the features should be kept, try {way} and a long --tau.",
     )
 

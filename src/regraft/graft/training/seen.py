@@ -29,14 +29,19 @@ def probing_figure(
     Returns:
         ``taus``: for each τ the ``accuracy`` on the probed rows and the average ``energy`` that training would begin
         with; ``None`` where rows have no one class, or layers below a head were probed with it; ``curve``: the
-        accuracy of each epoch as the head moved; ``chosen``; ``smoothing``.
+        accuracy of each epoch as the head moved; ``chosen``; ``smoothing``; ``stronger``: the head that could fit
+        more, ``None`` where this one has layers under it already.
     """
-    rows = []
+    rows, stronger = [], "mlp"
     for tau, head in sorted(prepared.by_tau.items()):
+        stronger = "aspp" if head.kind == "segmentation" else "mlp"
         found = _energy(frozen, head) if head.network is network and head.neck is None else None
         accuracy = prepared.accuracy.get(tau) if found is None else found.right
         rows.append({"tau": tau, "accuracy": accuracy, "energy": None if found is None else found.mean})
-    return {"taus": rows, "curve": list(prepared.curve), "chosen": chosen, "smoothing": probe.smoothing}
+    return {
+        "taus": rows, "curve": list(prepared.curve), "chosen": chosen, "smoothing": probe.smoothing,
+        "stronger": None if probe.hidden or probe.aspp else stronger,
+    }  # fmt: skip
 
 
 def _energy(frozen: FeatureProblem, head: Adapted) -> Energy:
