@@ -363,6 +363,14 @@ def test_divergence_says_so():
         finetune(start(normed(), manifest), manifest, config)
 
 
+def test_a_last_step_that_goes_too_far_is_seen_without_validation_rows():
+    """Its loss is of the weights before it, and the weights after it are numbers still; what they give is none."""
+    manifest = toy_manifest(30)
+    config = TrainConfig(steps=1, batch_size=30, optimiser=Optimiser(1e30, weight_decay=0.0))
+    with pytest.raises(DivergedError, match="an output is no longer finite at step 1 of 1"):
+        finetune(start(normed(), manifest), manifest, config)
+
+
 # ------------------------------------------------------------------------------------------- other kinds
 
 

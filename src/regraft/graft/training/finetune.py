@@ -41,10 +41,13 @@ __all__ = [
     "grafted",
     "lay_out",
     "random_head",
+    "sample",
     "start",
     "step_flops",
     "training",
 ]
+
+_ENOUGH = 256  # rows that show whether a training ended in numbers
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,7 +138,7 @@ def finetune(
         watch: what looks on; it changes nothing, and says afterwards what it saw.
 
     Raises:
-        DivergedError: the loss or a weight became NaN or infinite.
+        DivergedError: the loss, a weight or an output became NaN or infinite.
         DataError: inputs that the network does not read, or labels that the head does not have.
         RecipeError: settings that do not fit.
     """
@@ -153,6 +156,8 @@ def finetune(
     run.open()
     began, before = time.perf_counter(), run.step
     outcome = run.advance(progress=progress, on_epoch=on_epoch)
+    if held is None:
+        run.outputs(sample(rows))  # refuses what is no number
     if watch is not None:
         watch.finish(len(outcome.history))
     passes = round((run.step - before) * len(rows) / run.per_epoch)
@@ -173,6 +178,11 @@ def _fitting(adapted: Adapted, manifest: Manifest, what: str) -> Target:
         raise DataError(f"the head does not fit the {what}", expected=", ".join(adapted.classes[:8]), got=str(got))
     check_modality(adapted.network, manifest)
     return target
+
+
+def sample(rows: ManifestRows) -> ManifestRows:
+    """The first of some rows, enough to see whether a training ended in numbers."""
+    return rows.take(torch.arange(min(len(rows), _ENOUGH)))
 
 
 def training(

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from regraft.files import write_json
@@ -20,7 +19,7 @@ from regraft.graft.options import Level
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning
 from regraft.graft.team import Team
-from regraft.graft.training.finetune import grafted, lay_out, step_flops, training
+from regraft.graft.training.finetune import grafted, lay_out, sample, step_flops, training
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
@@ -28,8 +27,6 @@ from regraft.graft.training.outcome import DivergedError, Epoch, Outcome
 from regraft.record import Finding
 
 __all__ = ["Trial", "Work", "shorter"]
-
-_ENOUGH = 256  # rows that show whether a training ended in numbers
 
 
 def shorter(steps: int, share: float) -> int:
@@ -173,7 +170,7 @@ class Trial:
             return None
         module = lay_out(grafted(self.head, self.task, self.tuning))
         judges = self.held if self.config.loop.patience is not None else None
-        looked_at = self.rows.take(torch.arange(min(len(self.rows), _ENOUGH))) if self.held is None else self.held
+        looked_at = sample(self.rows) if self.held is None else self.held
         run = training(module, self.rows, self.config, Objective.of(self.task), judges, None)
         run.folder, run.watch = work.place(run.key), self.watch
         noted = run.folder / "judged.json"
