@@ -414,6 +414,9 @@ def test_labels_that_the_head_does_not_have_are_refused():
         finetune(adapted, manifest, CONFIG, validation=fewer)
     with pytest.raises(DataError, match="reads array inputs; got image inputs"):
         finetune(adapted, manifest, CONFIG, validation=scan((np.zeros((30, 20, 16, 3), np.uint8), y)))
+    gaps = replace(manifest, target=replace(manifest.target, values=np.where(np.arange(30) < 2, -1, 0)))
+    with pytest.raises(DataError, match=r"a class for every row; got 2 rows without one.*out of the task"):
+        finetune(adapted, gaps, CONFIG)
 
 
 # ------------------------------------------------------------------------------------------------- rows

@@ -33,6 +33,7 @@ from regraft.heads import Readout, default_metric
 from regraft.linear import Blocks
 from regraft.network import Network
 from regraft.network.flops import counting
+from regraft.record import counted
 
 __all__ = [
     "Tuned",
@@ -176,6 +177,12 @@ def _fitting(adapted: Adapted, manifest: Manifest, what: str) -> Target:
     if target is None or target.classes != adapted.classes:
         got = None if target is None else ", ".join(target.classes[:8])
         raise DataError(f"the head does not fit the {what}", expected=", ".join(adapted.classes[:8]), got=str(got))
+    lacking = int((~target.present).sum())
+    if lacking and target.kind in ("binary", "multiclass"):
+        raise DataError(
+            "labels are missing", expected="a class for every row", got=f"{counted(lacking, 'row')} without one",
+            do=f"leave such rows out of the {what}",
+        )  # fmt: skip
     check_modality(adapted.network, manifest)
     return target
 
