@@ -356,6 +356,21 @@ def test_it_resumes_bit_for_bit(tmp_path):
     assert torch.equal(found.adapted.readout.intercept, expected.readout.intercept)
 
 
+def test_a_checkpoint_of_a_head_that_reads_otherwise_is_refused(tmp_path):
+    """The same weights, but rows brought to unit norm, or other columns kept."""
+    manifest, adapted = toy_manifest(30), start(normed(), toy_manifest(30))
+    (block,) = adapted.plan.blocks
+    halved = replace(adapted.readout, coefficients=Blocks({block.name: adapted.readout.coefficients[block.name][:3]}))
+    kept = [View("none", {block.name: torch.tensor(columns)}) for columns in ([0, 1, 2], [0, 1, 3])]
+    for name, one, other in (
+        ("scaling", adapted, replace(adapted, view=View("unit"))),
+        ("columns", *(replace(adapted, view=view, readout=halved) for view in kept)),
+    ):
+        finetune(one, manifest, CONFIG, checkpoint=tmp_path / name)
+        with pytest.raises(RecipeError, match="belongs to another run"):
+            finetune(other, manifest, CONFIG, checkpoint=tmp_path / name)
+
+
 def test_divergence_says_so():
     manifest = toy_manifest(30)
     config = replace(CONFIG, optimiser=Optimiser(lr=1e6))

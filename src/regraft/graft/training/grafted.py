@@ -15,6 +15,7 @@ from regraft.features import grid_of, maps, positions
 from regraft.files import canonical_json
 from regraft.graft.adapted import Adapted
 from regraft.graft.stages.config import Tuning
+from regraft.graft.training.checkpoint import tensor_digest
 from regraft.graft.training.rows import place
 from regraft.graft.view import View
 from regraft.linear import Blocks
@@ -127,8 +128,12 @@ class Grafted(nn.Module):
 
     @property
     def identity(self) -> str:
-        """What decides a training beside weights, rows and its configuration."""
-        return canonical_json(asdict(self.tuning))
+        """What decides a training beside weights, rows and its configuration: what moves, what the head reads of which
+        network."""
+        adapted, view = self.adapted, self.adapted.view
+        kept = None if view.columns is None else tensor_digest(view.columns)
+        read = [adapted.network.fingerprint, adapted.plan.to_json(), view.scaling, kept, view.renormalised]
+        return canonical_json([asdict(self.tuning), *read])
 
     def laid_out(self) -> Grafted:
         """The module with its convolutions' weights and its image batches channels last, which changes no result but
