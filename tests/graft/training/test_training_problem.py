@@ -258,6 +258,25 @@ def test_an_interrupted_run_goes_on_to_the_same_bytes(tmp_path):
     assert "training-resumed" not in [finding.code for finding in fresh.record.findings]
 
 
+def test_a_run_that_goes_on_with_other_held_rows_is_judged_by_those(tmp_path):
+    manifest = toy_manifest(60)
+    here = problem(manifest, tmp_path)
+    (head,) = here.heads((-1,)).by_tau.values()
+    rest, held = here.take(np.arange(40)), here.take(np.arange(40, 60)).rows
+    inputs = ManifestRows.of(here.network, replace(manifest, hashes=manifest.hashes[::-1]))
+    inputs.held.reverse()  # the same labels, of other inputs
+    others = inputs.take(np.arange(40, 60))
+
+    def judged(rows: ManifestRows, folder) -> tuple[float, float]:
+        short = rest.trial(head, 0.03, -1, rows).shortened(0.5)
+        short.train(Work(folder))
+        return short.value
+
+    first, again = judged(held, tmp_path / "a"), judged(held, tmp_path / "a")
+    assert first == again
+    assert judged(others, tmp_path / "a") == judged(others, tmp_path / "b") != first
+
+
 def test_planned_steps_are_those_that_are_taken(tmp_path):
     # gentle rates: after steep ones a whole training may have to be made again, which is not planned
     for probe, rates in ((None, (0.01,)), (None, (0.01, 0.003)), (Probe(taus=(0, 2, 4, 8)), (0.03, 0.01, 0.003))):

@@ -173,9 +173,8 @@ class Trial:
         looked_at = sample(self.rows) if self.held is None else self.held
         run = training(module, self.rows, self.config, Objective.of(self.task), judges, None)
         run.folder, run.watch = work.place(run.key), self.watch
-        noted = run.folder / "judged.json"
-        team = run.team
-        if self.held is not None and self.share < 1 and team.agreed(noted.is_file()):
+        noted, team = self._noted(run.folder), run.team
+        if noted is not None and team.agreed(noted.is_file()):
             self._recall(noted)
             work.earlier.setdefault(run.folder, 0 if self.outcome is None else self.outcome.steps)
             return None
@@ -208,9 +207,14 @@ class Trial:
         if self.watch is not None and self.outcome.status != "paused":
             self.watch.finish(len(self.outcome.history))
             work.rows += self.watch.rows_passed
-        if self.held is not None and team.first:
+        if noted is not None and team.first:
             write_json(noted, {"value": self.value, "outcome": dataclasses.asdict(self.outcome)})
         return module.result()
+
+    def _noted(self, folder: Path) -> Path | None:
+        """Where it is written how a short training was judged, and by which rows, for a run that is cut and goes on."""
+        short = self.held is not None and self.share < 1
+        return folder / f"judged-{self.held.key[:24]}.json" if short else None  # type: ignore[union-attr]
 
     def _recall(self, noted: Path) -> None:
         """What was found where an interrupted run judged."""
