@@ -277,6 +277,22 @@ def test_a_run_that_goes_on_with_other_held_rows_is_judged_by_those(tmp_path):
     assert judged(others, tmp_path / "a") == judged(others, tmp_path / "b") != first
 
 
+def test_a_training_that_is_to_stop_earlier_does_not_go_on_from_behind_its_end(tmp_path):
+    """As where a run was cut in its final training, and is begun again with another patience."""
+    here = problem(toy_manifest(60), tmp_path)
+    (head,) = here.heads((-1,)).by_tau.values()
+
+    def stopped(step: int, folder):
+        trial = here.trial(head, 0.03, -1, None)
+        trial.stop = step
+        return trial.train(Work(folder)).network.fingerprint, trial.outcome
+
+    stopped(12, tmp_path / "a")
+    found, outcome = stopped(6, tmp_path / "a")
+    assert (outcome.status, outcome.steps) == ("stopped", 6)
+    assert found == stopped(6, tmp_path / "b")[0]
+
+
 def test_planned_steps_are_those_that_are_taken(tmp_path):
     # gentle rates: after steep ones a whole training may have to be made again, which is not planned
     for probe, rates in ((None, (0.01,)), (None, (0.01, 0.003)), (Probe(taus=(0, 2, 4, 8)), (0.03, 0.01, 0.003))):

@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor
 
-from regraft.files import write_json
+from regraft.files import digest, write_json
 from regraft.graft.adapted import Adapted
 from regraft.graft.options import Level
 from regraft.graft.problem import Task
@@ -172,7 +172,8 @@ class Trial:
         judges = self.held if self.config.loop.patience is not None else None
         looked_at = sample(self.rows) if self.held is None else self.held
         run = training(module, self.rows, self.config, Objective.of(self.task), judges, None)
-        run.folder, run.watch = work.place(run.key), self.watch
+        early = self.stop not in (None, run.total)  # a place of its own, or it could go on from behind its end
+        run.folder, run.watch = work.place(digest(run.key, str(self.stop)) if early else run.key), self.watch
         noted, team = self._noted(run.folder), run.team
         if noted is not None and team.agreed(noted.is_file()):
             self._recall(noted)
