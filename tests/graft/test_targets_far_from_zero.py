@@ -57,6 +57,16 @@ def test_the_unit_of_the_targets_and_their_mean_change_no_score(tmp_path, method
     assert np.mean((told[SHIFT][1] - told[0.0][1]) ** 2) < 0.02 * rest
 
 
+def test_the_energy_that_training_begins_with_is_that_of_the_gaps(tmp_path):
+    """‖y − f‖ is the same wherever y lies; of values near 1e8 float32 keeps no digit behind the point."""
+    found = []
+    for shift in (0.0, 1e8):
+        data = (INPUTS, shift + TARGETS)
+        run = regraft.adapt(data, network(), method="finetune", kind="regression", cache=tmp_path, tau=0, steps=2)
+        found.append(run.record.figures["training"]["instruments"]["energy"]["mean"])
+    assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
 def test_a_device_without_float64_gets_float32(monkeypatch):
     monkeypatch.setattr(torch.Tensor, "to", lambda value, device: value)  # there is no such device here
     exact = torch.ones(2, dtype=torch.float64)

@@ -231,13 +231,13 @@ class Instruments:
 
     @torch.no_grad()
     def _passed(self, places: Tensor, function: Callable[[Any], Tensor]) -> Tensor:
-        """A function of the module's on some rows, in eval mode, float32 on the processor."""
+        """A function of the module's on some rows, in eval mode, on the processor."""
         module, rows = self._there()
         was_training = module.training
         module.eval()
         try:
             device = str(module.network.device)
-            parts = [function(place(rows.inputs(part), device)).float().cpu() for part in places.split(_BATCH)]
+            parts = [function(place(rows.inputs(part), device)).cpu() for part in places.split(_BATCH)]
         finally:
             module.train(was_training)
         self.rows_passed += len(places)
