@@ -172,3 +172,7 @@ def test_what_cannot_be_pretrained_is_said(stripes: Path, tmp_path: Path) -> Non
     )
     with pytest.raises(DataError, match="one class a row; got multilabel labels"):
         pretrain(dataclasses.replace(manifest, target=target), output=tmp_path / "run")
+    with pytest.raises(DataError, match="nothing to train on; expected a train part; got the parts test"):
+        pretrain(manifest.part("test"), output=tmp_path / "run")
+    with pytest.raises(DataError, match="can be held out to judge by; expected classes of more than one image"):
+        pretrain(manifest.take([0, 1]), output=tmp_path / "run")

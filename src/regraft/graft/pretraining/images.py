@@ -25,15 +25,24 @@ def pictures(data: Any, labelled: bool, seed: int) -> Manifest:
     """The rows to train and to judge on; a tenth of the training rows is held out where all are training rows.
 
     Raises:
-        DataError: the data are no images, or ``labelled`` and they have not one class each.
+        DataError: the data are no images, none is one to train on or can be held out, or ``labelled`` and they have
+            not one class each.
     """
     manifest = _labelled(scan(data)) if labelled else scan(data, labelled=False)
     if manifest.inputs.modality != "image":
         raise DataError(f"{manifest.name} cannot be trained on", expected="images", got=manifest.inputs.modality)
+    if "train" not in manifest.split:
+        got = f"the parts {', '.join(sorted(set(manifest.split)))}"
+        raise DataError(f"{manifest.name} has nothing to train on", expected="a train part", got=got)
     if set(manifest.split) != {"train"}:
         return manifest
     strata = manifest.target if labelled and manifest.target is not None else _alike(len(manifest))
     held = holdout(strata, manifest.groups, HELD_OUT, seed)
+    if not held.any():
+        raise DataError(
+            f"no image of {manifest.name} can be held out to judge by", expected="classes of more than one image",
+            do="add images, or name a test part",
+        )  # fmt: skip
     return dataclasses.replace(manifest, split=tuple("validation" if out else "train" for out in held))
 
 
