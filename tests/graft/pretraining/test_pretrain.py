@@ -93,6 +93,15 @@ def test_the_pixels_trained_on_equal_the_preprocessing_bit_for_bit(stripes: Path
     assert torch.equal(parts["test"].inputs(torch.arange(len(test))), expected)
 
 
+@pytest.mark.parametrize("resume", [True, False])
+def test_a_run_of_another_verb_is_not_written_over(stripes: Path, tmp_path: Path, resume: bool) -> None:
+    adapted = Record("adapt", "done", "probe", {}, {}, {}, {})
+    adapted.save(tmp_path / "run" / "record.json")
+    with pytest.raises(RecipeError, match="holds another run; expected a new folder; got a run of adapt"):
+        pretrain(stripes, output=tmp_path / "run", resume=resume, **SMALL)
+    assert Record.load(tmp_path / "run" / "record.json") == adapted
+
+
 @pytest.mark.parametrize("stop", [1, 2])
 def test_an_interrupted_run_ends_with_the_same_bytes(stripes: Path, tmp_path: Path, stop: int) -> None:
     settings = {**SMALL, "config": TrainConfig(epochs=2, batch_size=20), "keep_checkpoints": True}

@@ -226,9 +226,14 @@ def _finished(output: Path, key: str, resume: bool, keep_checkpoints: bool) -> R
     """The Record of the same run, if it was finished; what is in the way is removed or refused.
 
     Raises:
-        RecipeError: the folder holds a finished backbone of other settings or rows.
+        RecipeError: the folder holds a finished backbone of other settings or rows, or a run of another verb.
     """
     path = output / "record.json"
+    if path.is_file() and (verb := Record.load(path).verb) != "pretrain":
+        raise RecipeError(
+            f"{output} holds another run", expected="a new folder", got=f"a run of {verb}",
+            do="give another output folder",
+        )  # fmt: skip
     if not resume or not is_folder(output):
         path.unlink(missing_ok=True)
         if not resume:
