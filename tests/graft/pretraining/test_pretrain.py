@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from regraft.data import scan
 from regraft.errors import ArtifactError, DataError, RecipeError
@@ -81,6 +82,30 @@ def test_statistics_and_pixels_are_those_of_the_preprocessing(stripes: Path, tmp
     # normalised by their own statistics, kept to 4 decimals
     torch.testing.assert_close(rows.mean((0, 2, 3)), torch.zeros(3, dtype=torch.float64), atol=5e-4, rtol=0)
     torch.testing.assert_close(rows.std((0, 2, 3)), torch.ones(3, dtype=torch.float64), atol=5e-4, rtol=0)
+
+
+class Widest(TorchDispatchMode):
+    """Notes how many numbers the largest tensor of floating-point numbers has."""
+
+    most = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):  # type: ignore[no-untyped-def]
+        found = func(*args, **(kwargs or {}))
+        if isinstance(found, torch.Tensor) and found.is_floating_point():
+            self.most = max(self.most, found.numel())
+        return found
+
+
+def test_statistics_are_taken_of_the_pixels_as_bytes(stripes: Path) -> None:
+    from regraft.graft.pretraining.images import decode
+
+    manifest = scan(stripes)
+    with Widest() as widest:
+        preprocess, parts = decode(manifest, 10, Augment(), True)
+    pixels = parts["train"].pixels.double() / 255
+    assert preprocess.mean == tuple(round(v, 4) for v in pixels.mean((0, 2, 3)).tolist())
+    assert preprocess.std == tuple(round(v, 4) for v in pixels.std((0, 2, 3), correction=0).tolist())
+    assert widest.most < pixels.numel() / 4
 
 
 def test_the_pixels_trained_on_equal_the_preprocessing_bit_for_bit(stripes: Path) -> None:
