@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -175,11 +176,13 @@ class Objective:
 
 def moments(response: Response) -> tuple[Tensor, Tensor]:
     """Means and standard deviations (1 where a column is constant) of the targets that are there, ``(C,)`` each."""
-    mask = torch.ones_like(response.values) if response.mask is None else response.mask.to(response.values)
-    count = mask.sum(0).clamp_min(1)
-    mean = (response.values * mask).sum(0) / count
-    spread = ((response.values - mean).square() * mask).sum(0).div(count).sqrt()
-    return mean, torch.where(spread > 0, spread, torch.ones_like(spread))
+    there = torch.ones_like(response.values, dtype=torch.bool) if response.mask is None else response.mask
+    count = there.sum(0).clamp_min(1)
+    mean = (response.values * there).sum(0) / count
+    spread = ((response.values - mean).square() * there).sum(0).div(count).sqrt()
+    # a mean of equal numbers is rounded, and its distance from them is no spread
+    low, high = response.values.where(there, math.inf).amin(0), response.values.where(there, -math.inf).amax(0)
+    return mean, torch.where((spread > 0) & (high > low), spread, torch.ones_like(spread))
 
 
 def _weights(response: Response, task: Task) -> Tensor:
