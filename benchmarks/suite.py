@@ -60,7 +60,7 @@ FROZEN["head2toe-512"] = replace(
 FROZEN["head2toe-512-reference"] = replace(
     METHODS["head2toe"], stages=(Features(Taps(sizes=(512,)), ("unit",)), Select(solver="reference"), Solve())
 )
-LATER = "LoRA or bias tuning through peft: not run"
+LATER = "LoRA through peft: not run"
 
 
 @dataclass(frozen=True)

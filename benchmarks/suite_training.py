@@ -1,7 +1,9 @@
 """The suite's arms that train the backbone: chosen on a fifth of the 1,000 rows, trained on all of them, resumable.
 
 `finetune`, `finetune-refit` and `finetune-refit-head2toe` are one training with three ends, so the others go on from
-the checkpoints of the first and their CPU seconds are those of the first and what the refit adds.
+the checkpoints of the first and their CPU seconds are those of the first and what the refit adds. `bitfit` is
+`finetune` with every weight frozen but those of the head, so that biases move alone (Ben Zaken et al., ACL 2022); the
+running statistics of BatchNorm follow as in `finetune`.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ from regraft.record import Ledger
 
 __all__ = ["TRAINED", "Measured", "Trained", "remembered"]
 
+_RECIPES = {name: METHODS[name] for name in ("finetune", "finetune-refit", "finetune-refit-head2toe", "lp-ft")}
+_RECIPES["bitfit"] = METHODS["finetune"].altered(freeze="*weight")
 #: In the order in which they are run.
-TRAINED = ("finetune", "finetune-refit", "finetune-refit-head2toe", "lp-ft")
+TRAINED = tuple(_RECIPES)
 _SHARES = dict.fromkeys(("finetune-refit", "finetune-refit-head2toe"), "finetune")
 _EVERY = 20  # steps between two notes of the CPU seconds
 
@@ -84,7 +88,7 @@ class Trained:
 
     def recipe(self, method: str) -> Recipe:
         """The method with the lengths of head probing."""
-        recipe = METHODS[method]
+        recipe = _RECIPES[method]
         stages = tuple(
             replace(stage, taus=tuple(self.taus)) if isinstance(stage, Probe) and self.taus else stage
             for stage in recipe.stages
@@ -97,7 +101,7 @@ class Trained:
         for method in sorted(methods, key=TRAINED.index):
             first = _SHARES.get(method)
             shared = found[first].cpu_s if first in found else 0.0
-            grid = "-".join(str(tau) for tau in self.taus if METHODS[method].probe)
+            grid = "-".join(str(tau) for tau in self.taus if _RECIPES[method].probe)
             name = f"{method}{f'-taus-{grid}' if grid else ''}{'-after' if shared else ''}"
             found[method] = remembered(
                 self.folder / f"{name}.json",
