@@ -65,7 +65,8 @@ def predict_over_crops(
     Each image is resized so that its shorter side is 8/7 of the crop's, or as much more as the preprocessing's own
     resize gives, and cut at random places (Mu, Liang & Li 2020, Table 4: ten crops). Costs as many passes as crops.
     Where the model knows the deviations s_k of targets about its values m_k, those of the crops' equal mixture are
-    kept: s² = mean of s_k² + variance of m_k.
+    kept: s² = mean of s_k² + variance of m_k; of classes, whose s_k are of the function behind the probabilities,
+    s² = mean of s_k².
 
     Args:
         adapted: a model that reads images.
