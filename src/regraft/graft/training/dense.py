@@ -35,6 +35,7 @@ IMAGES = 16
 #: The rate of head probing, where none is given. The paper has 0.3; on a MobileNet's features 0.1 fitted better at
 #: every τ.
 RATE = 0.1
+_BATCH = 32  # images of a pass
 
 
 def positions_of(positions: int, images: int) -> int:
@@ -57,12 +58,12 @@ class DenseTraining(TrainingProblem):
         """The labelled positions of the frozen maps."""
         return self.frozen.flat()[0]
 
-    def predicted(self, model: Adapted, batch_size: int = 32) -> Tensor:
+    def predicted(self, model: Adapted) -> Tensor:
         """Pixels of these images by class and the class that a model predicts, ``(N, C, C)``."""
         self.work.rows += len(self.rows)
         found = [
             confusions(model.logit_maps(self.rows.inputs(part)), self.task.target.take(part))
-            for part in torch.arange(len(self.rows)).split(batch_size)
+            for part in torch.arange(len(self.rows)).split(_BATCH)
         ]
         return torch.cat(found)
 

@@ -75,9 +75,7 @@ def live_heads(
         if run.team.first:
             write(file, module.state_dict(), {"tau": tau})
         kept[tau] = _probed(module)
-    scores = {epoch.epoch: epoch.train_score for epoch in run.history}
-    curve = tuple(score for score in scores.values() if score is not None)
-    return Heads(kept, {tau: scores.get(tau) for tau in kept}, said, curve)
+    return Heads.along(kept, run.history, said)
 
 
 def _only(module: Grafted) -> None:

@@ -19,6 +19,7 @@ from regraft.graft.stages.training import Probe
 from regraft.graft.training.finetune import affine, random_head
 from regraft.graft.training.loop import DivergedError, train
 from regraft.graft.training.objective import Objective
+from regraft.graft.training.outcome import Epoch
 from regraft.linear import Blocks, Matrix
 from regraft.network import Network
 from regraft.network.hidden import hidden_parameters, with_hidden
@@ -69,6 +70,13 @@ class Heads:
     diverged: str = ""
     curve: tuple[float, ...] = ()
     shown: Mapping[str, Any] = field(default_factory=dict)
+
+    @staticmethod
+    def along(by_tau: dict[int, Adapted], history: Sequence[Epoch], diverged: str) -> Heads:
+        """With what a trajectory's epochs say of them."""
+        scores = {epoch.epoch: epoch.train_score for epoch in history}
+        curve = tuple(score for score in scores.values() if score is not None)
+        return Heads(by_tau, {tau: scores.get(tau) for tau in by_tau}, diverged, curve)
 
 
 def starting_head(network: Network, wanted: Plan, task: Task, hidden: int, seed: int) -> Adapted:
@@ -131,9 +139,7 @@ def probing_heads(
                               on_epoch=keep), ""  # fmt: skip
     except DivergedError as error:
         outcome, said = error.outcome, error.what
-    scores = {epoch.epoch: epoch.train_score for epoch in outcome.history}
-    curve = tuple(score for score in scores.values() if score is not None)
-    return Heads(kept, {tau: scores.get(tau) for tau in kept}, said, curve)
+    return Heads.along(kept, outcome.history, said)
 
 
 def probing_config(stage: Probe, epochs: int, seed: int) -> TrainConfig:

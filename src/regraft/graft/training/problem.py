@@ -58,7 +58,7 @@ from regraft.record import Candidate, Finding
 __all__ = ["FRACTION", "TrainedHead", "TrainingProblem", "planned"]
 
 FRACTION = 0.2
-_ENOUGH = 256  # rows that show whether a training collapsed
+_BATCH, _ENOUGH = 64, 256  # rows of a pass; rows that show whether a training collapsed
 HOLDOUT = "hold-out of a fifth (selection: optimistic)"
 
 
@@ -184,9 +184,9 @@ class TrainingProblem(Problem):
         """The problem with the choices of a head trained on part of the rows."""
         return replace(self, settled_on=head)
 
-    def predicted(self, model: Adapted, batch_size: int = 64) -> Tensor:
+    def predicted(self, model: Adapted) -> Tensor:
         """Probabilities (or values) of these rows by a model for raw inputs, ``(N, C)``."""
-        parts = torch.arange(len(self.rows)).split(batch_size)
+        parts = torch.arange(len(self.rows)).split(_BATCH)
         self.work.rows += len(self.rows)
         return torch.cat([model.probabilities(self.rows.inputs(part)) for part in parts])
 

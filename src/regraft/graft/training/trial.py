@@ -214,8 +214,7 @@ class Trial:
 
     def _noted(self, folder: Path) -> Path | None:
         """Where it is written how a short training was judged, and by which rows, for a run that is cut and goes on."""
-        short = self.held is not None and self.share < 1
-        return folder / f"judged-{self.held.key[:24]}.json" if short else None  # type: ignore[union-attr]
+        return None if self.held is None or self.share == 1 else folder / f"judged-{self.held.key[:24]}.json"
 
     def _recall(self, noted: Path) -> None:
         """What was found where an interrupted run judged."""
