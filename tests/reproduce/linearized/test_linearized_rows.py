@@ -332,6 +332,11 @@ def test_the_checks_of_shifted_inputs():
     }  # fmt: skip
     arms = {arm: {name: series(level)["all"] for name in shifted.SETS} for arm, level in levels.items()}
     must_fail_when_disturbed(ROW["ntk-fig7a"], Result(arms, {"n": [10, 50, 200, 1000]}, SEEDS))
+    # the last layer alone gains where the NTK loses: no half of anything
+    arms["NTK"] = {name: series([1.4, 1.3, 1.2, 1.1])["all"] for name in shifted.SETS}
+    judged = ROW["ntk-fig7a"].judge(Result(arms, {"n": [10, 50, 200, 1000]}, SEEDS))
+    assert not judged.verdicts[1].outcome.holds
+    assert "the NTK gains nothing on power-plant" in judged.verdicts[1].outcome.sentence
 
 
 # -------------------------------------------------------------------------------- Jacobians and angles

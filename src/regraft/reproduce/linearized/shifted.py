@@ -223,8 +223,12 @@ def _stagnates(result: Result) -> Outcome:
     outcomes = []
     for name in result.arms["NTK"]:
         none, kernel, layer = (result.arm(arm, [name])[0][:, last] for arm in ("no retraining", "NTK", "last layer"))
-        share = (none - layer).mean() / (none - kernel).mean()
-        outcomes.append(bound(np.array([share]), at_most=0.5, what=f"last layer's gain over NTK's on {name}"))
+        gain = (none - kernel).mean()
+        if gain > 0:
+            share = (none - layer).mean() / gain
+            outcomes.append(bound(np.array([share]), at_most=0.5, what=f"last layer's gain over NTK's on {name}"))
+        else:  # the ratio would change its sign, and a last layer that alone gains would pass
+            outcomes.append(Outcome.unmeasurable("mean ≤ 0.5", f"the NTK gains nothing on {name}", -1))
     return all_of(outcomes)
 
 
