@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,6 +14,7 @@ from regraft.errors import DataError, RegraftError
 from regraft.reproduce import words
 from regraft.reproduce.gates import GATES, Gate, convex
 from regraft.reproduce.harness import load_result, reproduce, result_path
+from regraft.reproduce.packs import missing
 from regraft.reproduce.registry import ROWS
 from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Clause, Row
@@ -106,6 +108,20 @@ def test_numbers_are_written_and_judged_anew(tmp_path):
     assert _go(page, tmp_path, ["other"]).counts["pass"] == 0
 
 
+def test_numbers_are_kept_where_a_check_fails_on_them(tmp_path):
+    def broken(result):
+        raise KeyError("kinds")
+
+    row = _measured(_row("good"), 80)
+    page = (row.measured_by(row.run, {"a": broken}, {"a": swap("ours", "theirs")}), _measured(_row("other"), 80))
+    with pytest.raises(KeyError):
+        _go(page, tmp_path, ["good"])
+    result, _ = load_result(result_path(tmp_path, page[0], "mini"))
+    assert result.arm("ours").tolist() == [[80, 81, 79]]
+    # nor do stored numbers that a check does not know stop the rows beside them
+    assert _go(page, tmp_path, ["other"]).counts == {"pass": 1, "fail": 0, "fragile-fail": 0, "not run": 1}
+
+
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"schema": 1}', '{"schema": 99, "result": {}}'])
 def test_a_torn_file_counts_as_not_run(tmp_path, content):
     page = (_measured(_row("good"), 80), _measured(_row("other"), 80))
@@ -177,7 +193,22 @@ def test_sources_are_not_trained_for_rows_that_cannot_run(tmp_path):
     gates = {"S4-sup": _gate("S4-sup", 50.0, trains=True), "V1a": _gate("V1a", 50.0)}
     assert [gate.name for gate in _go(page, tmp_path, gates=gates).gates] == ["V1a"]
     page = (_measured(page[0], 80),)
-    assert [gate.name for gate in _go(page, tmp_path, gates=gates).gates] == ["S4-sup", "V1a"]
+    assert [gate.name for gate in _go(page, tmp_path, gates=gates).gates] == ["V1a"]  # its data are absent
+    for path in missing(page[0].needs, tmp_path):
+        (tmp_path / path).mkdir(parents=True)
+    assert [gate.name for gate in _go(page, tmp_path, gates=gates, data=tmp_path).gates] == ["S4-sup", "V1a"]
+
+
+def test_a_gate_that_cannot_be_measured_closes_its_own_rows_alone(tmp_path):
+    def torn(context):
+        raise DataError("cannot read test.parquet")
+
+    (tmp_path / "weights" / "mobilenet_v1_0.25_128").mkdir(parents=True)
+    page = (_measured(_row("behind", needs=("V1a",)), 80), _measured(_row("free"), 80))
+    gates = {"V1a": Gate("V1a", "50 ± 1", {"top-1": (49, 51)}, measure=torn)}
+    report = _go(page, tmp_path, gates=gates, data=tmp_path)
+    assert [row.judgement.status for row in report.rows] == ["not run", "pass"]
+    assert "cannot read test.parquet" in report.rows[0].judgement.reason
 
 
 def test_a_users_mistake_inside_a_row_leaves_it_not_run(tmp_path):
@@ -199,9 +230,15 @@ def test_diverged_numbers_fail(tmp_path):
 
 def test_progress_and_unknown_rows(tmp_path):
     seen: list[tuple[str, int, int]] = []
-    page = (_row("one"), _row("two"))
+    two = _measured(_row("two"), 80)
+
+    def run(context):
+        context.progress(3, 5)
+        return two.run(context)
+
+    page = (_row("one"), replace(two, run=run))
     _go(page, tmp_path, progress=lambda *args: seen.append(args))
-    assert seen == [("one", 0, 2), ("two", 1, 2), ("done", 2, 2)]
+    assert seen == [("rows", 0, 2), ("rows", 1, 2), ("two", 3, 5), ("rows", 2, 2)]
     with pytest.raises(RegraftError, match="two"):
         _go(page, tmp_path, ["tow"])
 
