@@ -108,5 +108,14 @@ def test_missing_names_the_paths_once(tmp_path):
     assert missing((), tmp_path) == ()
 
 
+@pytest.mark.parametrize(
+    ("name", "packs"),
+    [("tr-fig7abd", {"flowers5"}), ("tr-fig7c", {"flowers5"}), ("tr-fig4", {"mnist", "usps", "tiny_imagenet"})],
+)
+def test_rows_name_the_targets_that_their_page_leaves_out(name, packs, tmp_path):
+    row = next(row for row in ROWS if row.id == name)
+    assert {DATA[pack] for pack in packs} <= set(missing(row.needs, tmp_path))
+
+
 def test_the_pack_has_all_that_rows_need(data_pack):
     assert {path for row in ROWS for path in missing(row.needs, data_pack)} == set()

@@ -106,7 +106,7 @@ _PAGE: tuple[Row, ...] = (
         paper_figure="no figures",
         mini="S4 from F, C, scratch × 3 targets × 3 seeds",
         method="distances between weights",
-        needs=("S4-sup", "fashion_mnist", "cifar10_jpeg75"),
+        needs=("S4-sup", "fashion_mnist", "cifar10_jpeg75", "mnist", "usps", "tiny_imagenet"),
         clauses=(
             Clause("a", "silhouette of the two pretrained groups ≥ 0.5 (true distances; t-SNE only drawn)"),
             Clause("b", "same source, other target nearer than same target, scratch, in all pairs"),
@@ -163,7 +163,7 @@ _PAGE: tuple[Row, ...] = (
         paper_figure="no figures",
         mini="R56",
         method="gradient scales by layer",
-        needs=("R56",),
+        needs=("R56", "flowers5"),
         clauses=(
             Clause(
                 "",
@@ -180,7 +180,7 @@ _PAGE: tuple[Row, ...] = (
         paper_figure="no figures",
         mini="R20, all convolutions",
         method="projections on gradient directions",
-        needs=("R20",),
+        needs=("R20", "flowers5"),
         clauses=(
             Clause("a", "top-decile projection/‖W‖ smaller pretrained", fragile=True),
             Clause("b", "ρ(index, projection) ≥ 0.5", fragile=True),
