@@ -229,7 +229,7 @@ def share(
         points = np.asarray(baseline, dtype=np.float64)
         if array.ndim != 2 or points.shape != array.shape:
             raise ValueError(f"share() needs (tasks, seeds) twice, got {array.shape} and {points.shape}")
-        array = array[points.mean(axis=1) <= ceiling]
+        array = array[~(points.mean(axis=1) > ceiling)]  # one that is not finite is not known to have no room
     if array.size == 0:
         return Outcome.unmeasurable(needed, "nothing left to count (every baseline is at the ceiling)", 1)
     count, total = int(array.sum()), int(array.size)

@@ -240,6 +240,15 @@ def test_a_clause_about_several_arms_looks_at_each(name, arm, letter, make):
     assert not next(v.outcome.holds for v in verdicts if v.clause.letter == letter)
 
 
+def test_a_task_at_the_ceiling_leaves_the_counts_of_shares(make):
+    result = fig6(make)
+    full = {arm: {task: (np.asarray(row) * 0 + (98.5 if arm == "feature" else 99.0) if task in T12[:4] else row)
+                  for task, row in table.items()} for arm, table in result.arms.items()}  # fmt: skip
+    verdict = BY_ID["h2t-fig6-10"].judge(Result(full, result.axes, SEEDS)).verdicts[1]
+    assert "(8/8)" in verdict.outcome.sentence
+    assert verdict.outcome.holds
+
+
 # ------------------------------------------------------------------------------------------- toys
 
 

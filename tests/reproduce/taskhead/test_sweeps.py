@@ -259,6 +259,13 @@ def test_a_clause_about_several_arms_looks_at_each(name, arm, letter):
     assert not next(v.outcome.holds for v in verdicts if v.clause.letter == letter)
 
 
+def test_a_setting_at_the_ceiling_leaves_the_counts_of_shares():
+    result = table1(Maker())
+    easy = {arm: {**table, NAMES[0]: [98.9 if arm == "HPτ*" else 99.0] * 5} for arm, table in result.arms.items()}
+    verdict = BY_ID["th-table1"].judge(Result(easy, {}, SEEDS)).verdicts[1]
+    assert "(5/5)" in verdict.outcome.sentence
+
+
 def test_smoothing_is_judged_where_the_head_fits():
     """No setting whose head reaches 90 %: nothing to judge, and no pass."""
     result = table1_ls(Maker())

@@ -76,6 +76,9 @@ def test_what_fails_is_seen():
 
     assert held("tr-table1", **{"fixed train error": six([0.1, 0.1, 0.1, 0.1, 0.1, 3.0])}) == [False, True, True]
     assert held("tr-table2", **{"scratch error": six((40, 60, 5, 10, 50, 60))}) == [False, True, True]
+    # a task on which random weights leave no room leaves the counts
+    easy = {"FT error": six((12, 35, 1.9, 8, 45, 55)), "scratch error": six((40, 60, 1.0, 10, 50, 60))}
+    assert held("tr-table2", **easy)[0] is True
     straight = {task: [np.linspace(0.1, 1, 20).tolist()] * 3 for task in KINDS}
     assert held("tr-fig2", **{"fixed course": straight}) == [True, False, True]
     wavy = {task: [[1.0, 0.9] * 10] * 3 for task in KINDS}

@@ -171,8 +171,11 @@ def _features_win(result: Result) -> Outcome:
 
 
 def _on_most_tasks(result: Result) -> Outcome:
-    feature, mean, group = (_over_counts(result, arm).mean(1) for arm in ("feature", "mean", "group"))
-    return share((feature > mean) & (feature > group), 0.7, what="tasks on which feature-wise is better than both")
+    feature, mean, group = (
+        _over_counts(result, arm).mean(axis=1, keepdims=True) for arm in ("feature", "mean", "group")
+    )
+    layers = np.maximum(mean, group)
+    return share(feature > layers, 0.7, baseline=layers, what="tasks on which feature-wise is better than both")
 
 
 def _few_beat_all(result: Result) -> Outcome:

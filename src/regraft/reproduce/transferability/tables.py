@@ -165,8 +165,9 @@ def _proportional(result: Result) -> Outcome:
 
 def _lower(what: str) -> Callable[[Result], Outcome]:
     def check(result: Result) -> Outcome:
-        tuned, scratch = (result.arm(f"{name} {what}").mean(axis=1) for name in ("FT", "scratch"))
-        return share(tuned < scratch, 1.0, what=f"tasks on which FT has the lower {what}")
+        tuned, scratch = (result.arm(f"{name} {what}").mean(axis=1, keepdims=True) for name in ("FT", "scratch"))
+        accuracy = 100 - result.arm("scratch error").mean(axis=1, keepdims=True)
+        return share(tuned < scratch, 1.0, baseline=accuracy, what=f"tasks on which FT has the lower {what}")
 
     return check
 
