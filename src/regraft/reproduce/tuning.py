@@ -1,7 +1,7 @@
 """How the page's arms train: a small grid of rates and lengths, chosen on held-out rows.
 
 Rates and lengths are chosen on 80 % of the training rows by the score on the other 20 % (stratified, whole groups),
-then the chosen run is made anew on all of them.
+then the chosen run is made anew on all of them. A best rate at the edge of the grid widens it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,9 @@ __all__ = [
     "Cell",
     "Regime",
     "accuracy",
+    "beyond",
     "chosen",
+    "explored",
     "following",
     "fresh",
     "ranked",
@@ -45,6 +47,8 @@ __all__ = [
 
 HELD_OUT = 0.2
 _NORMS = nn.modules.batchnorm._BatchNorm
+_STEP = 10**0.5  # from the edge of the rates to the next one
+_WIDEST = 5  # rates at most
 _MOMENTUM = 0.1  # of running statistics; some published networks carry one that forgets them at every step
 
 
@@ -155,8 +159,8 @@ def trained(begin: Adapted, manifest: Manifest, rows: ManifestRows, regime: Regi
 
 def try_cells(
     begin: Adapted, manifest: Manifest, rows: ManifestRows, regime: Regime, cells: Sequence[Cell], seed: int
-) -> tuple[dict[Cell, float], np.ndarray]:
-    """The held-out accuracy of each cell; minus infinity where training diverged. And the held-out rows."""
+) -> dict[Cell, float]:
+    """The held-out accuracy of each cell; minus infinity where training diverged."""
     kept, held = split(manifest, seed)
     inner, outer = manifest.take(kept), manifest.take(held)
     found: dict[Cell, float] = {}
@@ -165,12 +169,33 @@ def try_cells(
             found[cell] = accuracy(trained(begin, inner, rows.take(kept), regime, cell, seed), outer)
         except DivergedError:
             found[cell] = -math.inf
-    return found, held
+    return found
 
 
 def ranked(found: Mapping[Cell, float]) -> list[Cell]:
     """Cells by their held-out accuracy; of equal ones the shorter run, then the lower rate."""
     return sorted(found, key=lambda cell: (-found[cell], cell.steps, cell.rate))
+
+
+def beyond(found: Mapping[Cell, float]) -> float | None:
+    """The next rate where the best one is the lowest or the highest that was tried."""
+    rates = sorted({cell.rate for cell in found})
+    best = ranked(found)[0].rate
+    if len(rates) >= _WIDEST or best not in (rates[0], rates[-1]):
+        return None
+    return float(f"{best / _STEP if best == rates[0] else best * _STEP:.2g}")
+
+
+def explored(
+    begin: Adapted, manifest: Manifest, rows: ManifestRows, regime: Regime, cells: Sequence[Cell], seed: int
+) -> dict[Cell, float]:
+    """The held-out accuracy of each cell, and of the same lengths at rates beyond while the best is at the edge."""
+    found, lengths = {}, sorted({cell.steps for cell in cells})
+    while cells:
+        found |= try_cells(begin, manifest, rows, regime, cells, seed)
+        wider = beyond(found)
+        cells = () if wider is None else [Cell(wider, steps) for steps in lengths]
+    return found
 
 
 def train_best(

@@ -129,13 +129,13 @@ def test_fine_tuning_leaves_what_lies_below(bench, monkeypatch):
     finetune = tuning.finetune
     monkeypatch.setattr(tuning, "finetune", watched)
     value = bench.measure(TUNED, "C", "left", 0, count=2)
-    assert set(value["inner"]) == {"0.05 x 2", "0.05 x 4", "0.01 x 2", "0.01 x 4"}
+    assert {"0.05 x 2", "0.05 x 4", "0.01 x 2", "0.01 x 4"} < set(value["inner"])  # the best of two is at an edge
     assert "freeze" not in value["regime"]
     for before, after in seen:
         moved = {name for name in before.params if not torch.equal(before.params[name], after.params[name])}
         assert moved
         assert {name.split(".")[1] for name in moved} <= {"2", "3"}
-    assert len(seen) == 5
+    assert len(seen) == len(value["inner"]) + 1
 
 
 def test_fine_tuning_begins_at_the_solved_head(bench, monkeypatch):
@@ -143,9 +143,9 @@ def test_fine_tuning_begins_at_the_solved_head(bench, monkeypatch):
 
     def first(begin, manifest, rows, regime, cells, seed):
         begun.append(begin)
-        return {cells[0]: 1.0}, np.zeros(0)
+        return {cells[0]: 1.0}
 
-    monkeypatch.setattr(models, "try_cells", first)
+    monkeypatch.setattr(models, "explored", first)
     bench.measure(TUNED, "C", "left", 0, count=1)
     whole = bench.rows("left", 0).part("train")
     kept, _ = tuning.split(whole, 0)

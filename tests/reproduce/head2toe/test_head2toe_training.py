@@ -170,7 +170,7 @@ def bench(tmp_path_factory):
 
 def test_from_scratch_takes_the_rate_that_held_out_rows_chose(bench):
     chosen = bench.measure(SCRATCH_RATE, "C", "leaf", 0)
-    assert list(chosen["inner"]) == ["0.1 x 6", "0.02 x 6"]
+    assert list(chosen["inner"])[:2] == ["0.1 x 6", "0.02 x 6"]
     assert chosen["score"] == max(chosen["inner"].values())
     for seed in (0, 1):
         value = bench.measure(SCRATCH, "C", "leaf", seed)
@@ -192,11 +192,29 @@ def test_random_weights_are_drawn_by_the_seed_and_follow_the_batches(bench):
 
 def test_fine_tuning_tries_two_rates_and_two_lengths_on_held_out_rows(bench):
     value = bench.measure(FT, "C", "right", 0)
-    assert list(value["inner"]) == ["0.05 x 4", "0.05 x 8", "0.01 x 4", "0.01 x 8"]
+    assert list(value["inner"])[:4] == ["0.05 x 4", "0.05 x 8", "0.01 x 4", "0.01 x 8"]
     name = f"{value['rate']:g} x {value['steps']}"
     assert value["inner"][name] == max(value["inner"].values())
     like = {"rate": value["rate"], "steps": value["steps"]}
     assert bench.measure(FT, "C", "right", 0, like=like)["accuracy"] == value["accuracy"]
+
+
+@pytest.mark.parametrize(("peak", "best", "tried"), [(0.02, 0.01, 3), (0.1, 0.16, 4), (9.0, 1.6, 5), (1e-6, 3.2e-4, 5)])
+def test_a_best_rate_at_the_edge_widens_the_grid(bench, monkeypatch, tmp_path, peak, best, tried):
+    def scores(begin, manifest, rows, regime, cells, seed):
+        return {cell: -abs(math.log(cell.rate / peak)) for cell in cells}
+
+    monkeypatch.setattr(tuning, "try_cells", scores)
+    monkeypatch.setattr(trained, "train_best", lambda begin, m, r, g, found, s: (begin, tuning.ranked(found)[0]))
+    fresh = toys.bench(tmp_path)
+    for arm in (FT, H2T_FT):
+        value = fresh.measure(arm, "C", "right", 0)
+        assert (value["rate"], value["steps"], len(value["inner"])) == (best, 4, 2 * tried)
+
+
+def test_training_anew_takes_a_rate_beyond_the_grid(bench, monkeypatch, tmp_path):
+    monkeypatch.setattr(tuning, "try_cells", lambda b, m, r, g, cells, s: {cell: cell.rate for cell in cells})
+    assert toys.bench(tmp_path).measure(SCRATCH, "C", "leaf", 0)["rate"] == 3.2
 
 
 def test_equal_scores_take_the_shorter_run_and_the_lower_rate():
@@ -226,7 +244,7 @@ def test_a_diverging_cell_is_passed_over(bench, monkeypatch):
     monkeypatch.setattr(tuning, "accuracy", lambda adapted, rows: 50.0)
     begin = trained.start(bench.network("C"), manifest, seed=0)
     rows = trained.ManifestRows.of(bench.network("C"), manifest, workers=0)
-    found, _ = tuning.try_cells(begin, manifest, rows, FAST, FAST.cells, 0)
+    found = tuning.try_cells(begin, manifest, rows, FAST, FAST.cells, 0)
     assert [score for cell, score in found.items() if cell.rate > 0.02] == [-math.inf, -math.inf]
     _, cell = tuning.train_best(begin, manifest, rows, FAST, {Cell(0.05, 4): 9.0, Cell(0.01, 4): 8.0}, 0)
     assert cell == Cell(0.01, 4)

@@ -68,7 +68,7 @@ def test_a_best_rate_at_the_edge_widens_the_grid(tmp_path, monkeypatch, peak, be
 
     def scores(begin, manifest, rows, regime, cells, seed):
         seen.extend((cell, seed) for cell in cells)
-        return {cell: -abs(math.log(cell.rate / peak)) for cell in cells}, None
+        return {cell: -abs(math.log(cell.rate / peak)) for cell in cells}
 
     monkeypatch.setattr(module, "try_cells", scores)
     search = Search(Regime(rates=(0.003, 0.01, 0.03), lengths=(4,)), (0, 1))

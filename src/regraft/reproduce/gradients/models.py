@@ -35,7 +35,7 @@ from regraft.reproduce.packs import DATA
 from regraft.reproduce.row import Context
 from regraft.reproduce.sources import PRETEXTS, pack_network, pretext_source
 from regraft.reproduce.tasks import KINDS, TEST_ROWS, task
-from regraft.reproduce.tuning import FINETUNE, accuracy, chosen, following, split, train_best, try_cells
+from regraft.reproduce.tuning import FINETUNE, accuracy, chosen, explored, following, split, train_best
 
 __all__ = [
     "ACTIVATION",
@@ -229,7 +229,7 @@ def _tuned(bench: Bench, place: Place, count: int, crops: int = 1) -> dict[str, 
     kept, _ = split(manifest, place.seed)
     rows = ManifestRows.of(sample.network, manifest, workers=0)
     inner = _followed(_adapted(problem.take(kept).solve(), sample))
-    found, _ = try_cells(inner, manifest, rows, regime, regime.cells, place.seed)
+    found = explored(inner, manifest, rows, regime, regime.cells, place.seed)
     whole = _followed(_adapted(problem.solve(), sample))
     adapted, cell = train_best(whole, manifest, rows, regime, found, place.seed)
     said: Mapping[str, Any] = chosen(cell, found, regime)
@@ -241,5 +241,5 @@ def _followed(adapted: Adapted) -> Adapted:
     return replace(adapted, network=following(adapted.network))
 
 
-TUNED = Arm("gradients-finetuning", 1, _tuned)
+TUNED = Arm("gradients-finetuning", 2, _tuned)
 """Fine-tuning of the ``count`` topmost layers and the head: ``accuracy``, and the chosen ``rate`` and ``steps``."""

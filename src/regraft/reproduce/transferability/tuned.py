@@ -33,13 +33,12 @@ from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.outcome import DivergedError
 from regraft.reproduce.arms import Arm, Bench, Place
-from regraft.reproduce.tuning import Cell, Regime, accuracy, following, ranked, try_cells
+from regraft.reproduce.tuning import Cell, Regime, accuracy, beyond, following, ranked, try_cells
 
 __all__ = ["CHOICE", "HELD_OUT", "PROTOCOL", "TUNED", "Search", "choice", "joint_choice", "tuned", "weights_of"]
 
 PROTOCOL = 0.01  # the paper's rate
-_STEP = 10**0.5  # from one rate of the grid to the next
-_WIDEST = 5  # rates at most
+_STEP = 10**0.5  # to the next lower rate, where one diverges
 
 
 @dataclass(frozen=True)
@@ -130,27 +129,18 @@ def _search(bench: Bench, place: Place, regime: Mapping[str, Any], seeds: list[i
             network = following(bench.network(place.network, seed))
             manifest = bench.rows(place.task, seed).part("train")
             rows = ManifestRows.of(network, manifest, workers=0)
-            scores, _ = try_cells(start(network, manifest, seed=seed), manifest, rows, how, open_cells, seed)
+            scores = try_cells(start(network, manifest, seed=seed), manifest, rows, how, open_cells, seed)
             for cell, score in scores.items():
                 found[cell].append(score)
         return {cell: float(np.mean(scores)) for cell, scores in found.items()}
 
     means = fill()
-    while (wider := _beyond(means)) is not None:
+    while (wider := beyond(means)) is not None:
         found |= {Cell(wider, steps): [] for steps in how.lengths}
         means = fill()
     best = ranked(means)[0]
     inner = {f"{c.rate:.4g} x {c.steps}": score if math.isfinite(score) else None for c, score in means.items()}
     return {"rate": best.rate, "steps": best.steps, "inner": inner}
-
-
-def _beyond(means: Mapping[Cell, float]) -> float | None:
-    """The next rate where the best one is the lowest or the highest that was tried."""
-    rates = sorted({cell.rate for cell in means})
-    best = ranked(means)[0].rate
-    if len(rates) >= _WIDEST or best not in (rates[0], rates[-1]):
-        return None
-    return float(f"{best / _STEP if best == rates[0] else best * _STEP:.2g}")
 
 
 CHOICE = Arm("tr-choice", 1, _search)
@@ -170,7 +160,7 @@ def _held_out(
     manifest = bench.rows(place.task, place.seed).part("train")
     rows, one = ManifestRows.of(network, manifest, workers=0), Cell(float(cell["rate"]), int(cell["steps"]))
     begin = start(network, manifest, seed=place.seed)
-    score = try_cells(begin, manifest, rows, Regime(**regime), [one], place.seed)[0][one]
+    score = try_cells(begin, manifest, rows, Regime(**regime), [one], place.seed)[one]
     return {"score": score if math.isfinite(score) else None}
 
 
@@ -196,7 +186,7 @@ def joint_choice(
                 for seed in search.seeds
             ]
             found[cell] = -math.inf if None in scores else float(np.mean(scores))
-        wider = _beyond(found)
+        wider = beyond(found)
         wanted = [] if wider is None else [Cell(wider, steps) for steps in search.regime.lengths]
     inner = {f"{c.rate:.4g} x {c.steps}": score if math.isfinite(score) else None for c, score in found.items()}
     return ranked(found)[0], inner
