@@ -16,6 +16,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import os
 import statistics
 import sys
 import time
@@ -28,7 +29,7 @@ from regraft.files import write_json
 from regraft.reproduce.environment import environment
 
 ROOT = Path(__file__).resolve().parents[1]
-PACK = ROOT.parent / "shared" / "data"
+PACK = Path(os.environ.get("REGRAFT_DATA") or "data")
 COLUMNS = ("case", "ours_s", "peer", "peer_s", "ratio", "floor_s", "times_floor", "error")
 
 
@@ -167,7 +168,7 @@ def parser(description: str) -> argparse.ArgumentParser:
         metavar="PATH",
         help="write JSON to PATH (to stdout without one, table to stderr)",
     )
-    options.add_argument("--data", type=Path, default=PACK, help="the data pack (default: %(default)s)")
+    options.add_argument("--data", type=Path, default=PACK, help="the data pack (REGRAFT_DATA, else ./data)")
     return options
 
 

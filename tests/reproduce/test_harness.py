@@ -9,7 +9,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
+from regraft.app import research
 from regraft.errors import DataError, RegraftError
 from regraft.reproduce import words
 from regraft.reproduce.gates import GATES, Gate, convex
@@ -151,6 +154,25 @@ def test_a_missing_pack_is_not_run_and_runs_nothing(tmp_path):
     assert not any(tmp_path.rglob("*.json"))
     (tmp_path / "images" / "flowers5").mkdir(parents=True)
     assert _go(page, tmp_path, data=tmp_path).counts["pass"] == 1
+
+
+def test_the_pack_is_looked_for_where_the_environment_says(tmp_path, monkeypatch):
+    app = typer.Typer()
+    research.register(app)
+
+    def said(*options):
+        done = CliRunner().invoke(
+            app, ["reproduce", "gf-table1", "--no-gates", "--json", "-o", str(tmp_path), *options]
+        )
+        (row,) = json.loads(done.stdout)["rows"]
+        assert "name its folder with --data or REGRAFT_DATA" in row["reason"]
+        return row["reason"]
+
+    monkeypatch.delenv("REGRAFT_DATA", raising=False)
+    assert "not in data;" in said()
+    monkeypatch.setenv("REGRAFT_DATA", str(tmp_path / "mine"))
+    assert f"not in {tmp_path / 'mine'};" in said()
+    assert "not in elsewhere;" in said("--data", "elsewhere")
 
 
 def test_a_missing_pack_leaves_earlier_numbers_alone(tmp_path):

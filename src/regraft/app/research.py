@@ -13,6 +13,7 @@ from regraft.record import Record
 
 __all__ = ["register"]
 
+PACK = "REGRAFT_DATA"
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on stdout.")]
 
 pretrain = typer.Typer(help="Train a backbone that the loaders read.", no_args_is_help=True)
@@ -127,9 +128,14 @@ def _tell(record: Record, output: Path) -> None:
 
 
 def reproduce(
-    rows: Annotated[list[str] | None, typer.Argument(help="Rows by id; all if absent.")] = None,
+    rows: Annotated[
+        list[str] | None, typer.Argument(help="Rows by id, papers (003), gates; all rows if absent.")
+    ] = None,
     scale: Annotated[Literal["mini", "full"], typer.Option("--scale", help="mini or full.")] = "mini",
-    data: Annotated[Path, typer.Option("--data", help="The data pack.")] = Path("../shared/data"),
+    data: Annotated[
+        Path,
+        typer.Option("--data", metavar="FOLDER", envvar=PACK, help=f"The data pack; {PACK} or ./data if absent."),
+    ] = Path("data"),
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of result files.")] = Path("papers"),
     gates: Annotated[bool, typer.Option("--gates/--no-gates", help="Check the gates first.")] = True,
     as_json: Json = False,

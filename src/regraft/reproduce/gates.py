@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from regraft.network import reinitialised
-from regraft.reproduce.packs import DATA, WEIGHTS
+from regraft.reproduce.packs import DATA, WEIGHTS, absence
 from regraft.reproduce.probe import probed
 from regraft.reproduce.result import GateReport
 from regraft.reproduce.sources import pretext_source, source_accuracy, top1
@@ -65,7 +65,7 @@ class Gate:
         if self.measure is None:
             return GateReport(self.name, "not run", self.needed, {}, f"needs {self.method}")
         if absent:
-            return GateReport(self.name, "not run", self.needed, {}, f"data pack absent: {', '.join(absent)}")
+            return GateReport(self.name, "not run", self.needed, {}, absence(absent, context.data))
         return self.judge(self.measure(context))
 
     def judge(self, figures: Mapping[str, float]) -> GateReport:

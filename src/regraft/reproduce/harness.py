@@ -15,7 +15,7 @@ from regraft.features import cache_root
 from regraft.files import write_json
 from regraft.reproduce.environment import environment
 from regraft.reproduce.gates import GATES, Gate, GateContext
-from regraft.reproduce.packs import missing
+from regraft.reproduce.packs import absence, missing
 from regraft.reproduce.registry import ROWS, choose
 from regraft.reproduce.report import Report, RowReport
 from regraft.reproduce.result import GateReport, Result
@@ -105,7 +105,7 @@ def _one(row: Row, context: Context, output: Path, tried: Mapping[str, GateRepor
         return RowReport(row, Judgement("not run", reason=f"needs {row.method}"))
     needs = row.needs_at(context.scale)
     if absent := missing(needs, context.data):
-        return RowReport(row, Judgement("not run", reason=f"data pack absent: {', '.join(absent)}"))
+        return RowReport(row, Judgement("not run", reason=absence(absent, context.data)))
     closed = [tried[name] for name in needs if name in tried and tried[name].status != "pass"]
     if closed:
         reason = "; ".join(f"gate {gate.name} {gate.status}: {gate.message}" for gate in closed)

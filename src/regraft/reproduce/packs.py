@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["DATA", "T6", "T12", "TRAINED", "WEIGHTS", "missing"]
+__all__ = ["DATA", "T6", "T12", "TRAINED", "WEIGHTS", "absence", "missing"]
 
 WEIGHTS: dict[str, str] = {
     "V1a": "weights/mobilenet_v1_0.25_128",
@@ -17,18 +17,6 @@ WEIGHTS: dict[str, str] = {
     "GCN": "weights/gcn_chem_supervised",
 }
 """Networks that come with the data pack."""
-
-TRAINED: tuple[str, ...] = (
-    "S4-sup",
-    "S4-rot",
-    "S4-jig",
-    "S4-vae",
-    "S4-bigan",
-    "LeNet",
-    "MLP4",
-    "TViT",
-)
-"""Networks that the harness trains once per seed and keeps."""
 
 DATA: dict[str, str] = {
     "flowers5": "images/flowers5",
@@ -59,7 +47,7 @@ T12: tuple[str, ...] = (
 )
 """The packs behind the six and the twelve tasks; the remaining tasks are drawn, or ship with scikit-learn."""
 
-_SOURCE_DATA: dict[str, tuple[str, ...]] = {
+TRAINED: dict[str, tuple[str, ...]] = {
     "S4-sup": ("fashion_mnist", "mnist", "cifar10_jpeg75"),
     "S4-rot": ("tiny_imagenet",),
     "S4-jig": ("tiny_imagenet",),
@@ -69,12 +57,18 @@ _SOURCE_DATA: dict[str, tuple[str, ...]] = {
     "MLP4": ("mnist",),
     "TViT": ("tiny_imagenet",),
 }
+"""Networks that the harness trains once per seed and keeps, and the data sets that they are trained on."""
 
 
 def missing(needs: Sequence[str], data: Path) -> tuple[str, ...]:
     """The parts of the data pack (paths below ``data``) that ``needs`` name and that are not there."""
     wanted: list[str] = []
     for need in needs:
-        sets = _SOURCE_DATA.get(need, (need,))
+        sets = TRAINED.get(need, (need,))
         wanted += [{**WEIGHTS, **DATA}[name] for name in sets]
     return tuple(path for path in dict.fromkeys(wanted) if not (data / path).exists())
+
+
+def absence(paths: Sequence[str], data: Path) -> str:
+    """What is said of parts of the data pack that are not there."""
+    return f"data pack absent: {', '.join(paths)} not in {data}; name its folder with --data or REGRAFT_DATA"
