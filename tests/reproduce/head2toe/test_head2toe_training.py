@@ -12,7 +12,7 @@ import torch
 from tests.reproduce import toys
 
 from regraft.data import holdout
-from regraft.errors import MissingPathError
+from regraft.errors import MissingPathError, RecipeError
 from regraft.graft.training.loop import DivergedError
 from regraft.reproduce import ROWS, full, tuning
 from regraft.reproduce.arms import Bench, Place
@@ -316,6 +316,8 @@ def test_full_scale_asks_for_vtab_in_a_sentence(tmp_path, monkeypatch):
     for name in set(MEASURED) - {"h2t-taylor"}:
         with pytest.raises(MissingPathError, match=r"VTAB folder absent: .*vtab-1k; expected VTAB-1k"):
             MEASURED[name][0](context)
+    with pytest.raises(RecipeError, match="paper 003 itself is not written"):  # its S4 must not be called the paper's
+        MEASURED["h2t-taylor"][0](context)
     monkeypatch.setenv("REGRAFT_VTAB", str(tmp_path / "elsewhere"))
     with pytest.raises(MissingPathError, match="elsewhere"):
         bench_of(context)

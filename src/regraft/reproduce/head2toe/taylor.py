@@ -34,6 +34,7 @@ from regraft.heads import Response, solve
 from regraft.linear import Dense, FeatureDesign
 from regraft.network import Network
 from regraft.reproduce.arms import seeds_gate
+from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome
 from regraft.reproduce.packs import DATA
 from regraft.reproduce.result import Result, swap
@@ -237,6 +238,7 @@ def _points(outputs: Tensor, labels: Tensor) -> float:
 
 def run(context: Context) -> Result:
     """Both parts for every seed; the seed draws the perceptron, the source and the target's rows."""
+    mini_only(context, "003")
     identities = [identity_errors(seed) for seed in context.seeds]
     found: list[Found] = []
     more = scan(context.data / DATA["fashion_mnist"]).part("train")

@@ -303,6 +303,4 @@ _PAGE: tuple[Row, ...] = (
 )
 
 # At scale full no gate is tried for them: they say that their setting is not written.
-ROWS: tuple[Row, ...] = tuple(
-    replace(row.measured_by(*MEASURED[row.id]), full_needs=()) if row.id in MEASURED else row for row in _PAGE
-)
+ROWS: tuple[Row, ...] = tuple(replace(row.measured_by(*MEASURED[row.id]), full_needs=()) for row in _PAGE)
