@@ -13,7 +13,7 @@ from regraft.reproduce import ROWS
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
 from regraft.reproduce.testing import must_fail_when_disturbed
-from regraft.reproduce.transferability import theory_rows
+from regraft.reproduce.transferability import theory, theory_rows
 from regraft.reproduce.transferability.theory import Plan
 
 ROW = {row.id: row for row in ROWS if row.paper == "002"}
@@ -147,6 +147,15 @@ def test_the_rows_run_and_are_the_pages(tmp_path, monkeypatch):
         assert "runs of gradient descent" in found.notes["trained"]
     with pytest.raises(RecipeError, match="not written"):
         theory_rows.run_lemmas(replace(context, scale="full"))
+
+
+def test_weights_that_the_cache_was_cleared_of_are_trained_again(tmp_path):
+    plan = Plan(rows=12, plain=30, early=10, strides=20, mixes=2)
+    first = theory.Trained(0, 20, plan, tmp_path).fine_tuned(0)
+    for path in [*tmp_path.glob("*.npy"), *tmp_path.glob("*target*")]:
+        path.unlink()
+    again = theory.Trained(0, 20, plan, tmp_path).fine_tuned(0)
+    assert {**again, "cpu_seconds": 0} == {**first, "cpu_seconds": 0}
 
 
 def test_the_page_is_what_is_run():

@@ -173,8 +173,10 @@ class Trained:
         return found
 
     def _source(self) -> TwoLayer:
-        """W(P)."""
+        """W(P); trained again where the cache was cleared of it."""
         _ = self.pretrained
+        if not self._path("source", "npy").is_file():
+            self._pretrain()
         weights = np.load(self._path("source", "npy"), allow_pickle=False)
         return TwoLayer(torch.from_numpy(weights), self.origin.signs)
 
