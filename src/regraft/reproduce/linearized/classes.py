@@ -32,6 +32,7 @@ from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured
 from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Context
+from regraft.reproduce.sources import source_folder
 from regraft.reproduce.tasks import KINDS, task
 from regraft.reproduce.words import about, at_least, bound, greater
 
@@ -89,7 +90,7 @@ def inferred(
 def digits_network(rows: Manifest, seed: int, context: Context) -> Network:
     """An S4 trained on digits at 32 px, kept in the cache."""
     config = TrainConfig(epochs=EPOCHS, schedule=Schedule(warmup=20), seed=seed)
-    folder = context.cache / "sources" / f"S4-sup-digits-{EPOCHS}-{seed}"
+    folder = source_folder(context.cache, f"S4-sup-digits-{seed}", config)
     pretrain(rows, output=folder, arch="s4", size=32, config=config)
     return load(str(folder))
 

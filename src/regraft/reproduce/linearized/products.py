@@ -38,13 +38,15 @@ _READ = {"MLP": "mnist", "S4": "fashion_mnist", "R20": "cifar10_jpeg75"}
 
 def networks(context: Context) -> dict[str, Network]:
     """MLP4 and S4 as their sources are trained, with the first seed; R20 as it is in the data pack."""
-    seed = context.seeds[0]
-    folders = {name: context.data / DATA[rows] for name, rows in _READ.items()}
     return {
-        "MLP": perceptron(folders["MLP"], seed, context.cache)[0],
-        "S4": supervised_source(folders["S4"], seed, context.cache)[0],
+        "MLP": perceptron(context.data / DATA[_READ["MLP"]], context.seeds[0], context.cache)[0],
+        "S4": _trained_s4(context),
         "R20": pack_network("R20", context.data),
     }
+
+
+def _trained_s4(context: Context) -> Network:
+    return supervised_source(context.data / DATA[_READ["S4"]], context.seeds[0], context.cache)[0]
 
 
 @lru_cache(maxsize=4)
@@ -123,7 +125,7 @@ def _first_order(result: Result) -> Outcome:
 def timed(context: Context) -> dict[str, Network]:
     """R20, R56 and V1a of the data pack, and the trained S4."""
     packed = {name: pack_network(name, context.data) for name in ("R20", "R56", "V1a")}
-    return {**packed, "S4": networks(context)["S4"]}
+    return {**packed, "S4": _trained_s4(context)}
 
 
 def double_backward(network: Network, batch: Tensor) -> Callable[[Tensor], Tensor]:
