@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -14,6 +15,10 @@ from regraft.features import Taps, entries
 from regraft.network import Network
 from regraft.reproduce import arms
 from regraft.reproduce.arms import Arm, Bench, Place, seeds_gate, unit
+from regraft.reproduce.head2toe import layers, trained
+from regraft.reproduce.pieces import Tables
+from regraft.reproduce.row import Context
+from regraft.reproduce.transferability import tuned
 
 
 @pytest.fixture
@@ -64,6 +69,35 @@ def test_the_key_holds_all_that_decides_the_value(bench, tmp_path):
     assert len(list((tmp_path / "reproduce/arms/count").glob("*.json"))) == 8
 
 
+def test_an_arm_is_measured_anew_where_something_else_that_it_reads_changed(tmp_path):
+    calls, level = [], [0]
+
+    def rows(name, data, seed):
+        made = toys.rows(name, data, seed)
+        return made if name != "right" else made.take(range(60 + level[0]))
+
+    arm = Arm("count", 1, _counting(calls), lambda bench, place, how: [bench.rows(how["beside"], 0).fingerprint])
+    for level[0] in (30, 30, 20):
+        context = Context(Path("nowhere"), tmp_path)
+        fresh = Bench(context, tasks=toys.TASKS, backbones=toys.BACKBONES, rows=rows, kinds=toys.KINDS)
+        fresh.measure(arm, "C", "leaf", 0, beside="right")
+    assert len(calls) == 2
+
+
+@pytest.mark.parametrize(
+    ("arm", "how", "other"),
+    [
+        (layers.CROSS, {"chosen_on": ["leaf", "right"]}, ("rows", "right", 0)),
+        (layers.SECOND, {"other": "D"}, ("network", "D", 0)),
+        (trained.SCRATCH, {}, ("rows", "leaf", 0)),
+        (tuned.CHOICE, {"seeds": [0, 1]}, ("rows", "leaf", 1)),
+    ],
+)
+def test_arms_say_what_else_they_read(bench, arm, how, other):
+    kind, name, seed = other
+    assert getattr(bench, kind)(name, seed).fingerprint in arm.reads(bench, Place("C", "leaf", 0), how)
+
+
 def test_an_arm_that_was_killed_is_measured_again(bench, tmp_path):
     def dies(bench, place):
         raise KeyboardInterrupt
@@ -75,7 +109,7 @@ def test_an_arm_that_was_killed_is_measured_again(bench, tmp_path):
 
 
 def test_a_table_has_a_number_for_every_task_and_seed(bench):
-    table = bench.table(Arm("count", 1, _counting([])), "C")
+    table = Tables(bench)(Arm("count", 1, _counting([])), "C")
     assert list(table) == list(toys.TASKS)
     assert table["left"] == [4.0, 14.0]
     assert bench.kind_of("left") == "structured"

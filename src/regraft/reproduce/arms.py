@@ -2,7 +2,7 @@
 
 An :class:`Arm` is a function with a name and a version; a :class:`Bench` knows the networks, the tasks, the seeds
 and the cache, and measures an arm once. Its value lies under a key of everything that decides it: the arm's name,
-version and parameters, the network's fingerprint, the rows' fingerprints and the seed. So rows share features and
+version and parameters, the fingerprints of the network, the rows and what else it reads, and the seed. So rows share features and
 arms, a run that was killed goes on where it stopped, and one row can be run alone.
 
 Features come from one sweep a (network, rows) over the union of the taps and sizes that the rows share; whatever
@@ -120,11 +120,13 @@ class Arm:
         name: its folder in the cache.
         version: raised whenever the function may give other values.
         compute: (bench, place, **parameters) → JSON values by name; accuracies in percentage points.
+        reads: (bench, place, parameters) → fingerprints of what it reads beside the network and rows of its place.
     """
 
     name: str
     version: int
     compute: Compute = field(repr=False)
+    reads: Callable[[Bench, Place, Mapping[str, Any]], Sequence[str]] = field(default=lambda *_: (), repr=False)
 
 
 class Bench:
@@ -206,19 +208,8 @@ class Bench:
             canonical_json([place.seed, FOLDS, shape.width, list(shape.sizes), _STORED]),
             network.fingerprint,
             rows.fingerprint,
+            *arm.reads(self, place, parameters),
         )[:24]
-
-    def table(
-        self, arm: Arm, network: str, what: str = "accuracy", *, tasks: Sequence[str] = (), **parameters: Any
-    ) -> dict[str, list[Any]]:
-        """One entry of the arm's value for every task and seed: what :class:`Result` calls an arm."""
-        out: dict[str, list[Any]] = {}
-        names = tuple(tasks) or self.tasks
-        for number, name in enumerate(names):
-            out[name] = [self.measure(arm, network, name, seed, **parameters)[what] for seed in self.seeds]
-            if self.context.progress:
-                self.context.progress(number + 1, len(names))
-        return out
 
 
 class Sample:

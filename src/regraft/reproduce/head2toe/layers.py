@@ -204,8 +204,12 @@ def _cross(bench: Bench, place: Place, chosen_on: Sequence[str]) -> dict[str, An
 
 
 ONE_LAYER = Arm("one-layer", 1, _one_layer)
-SECOND = Arm("second-network", 1, _second)
+SECOND = Arm(
+    "second-network", 1, _second, lambda bench, place, how: (bench.network(how["other"], place.seed).fingerprint,)
+)
 WHOLE_LAYERS = Arm("whole-layers", 1, _whole_layers)
 OFFSET_CURVE = Arm("offsets", 1, _offsets)
 CHOICE = Arm("choice", 1, _choice)
-CROSS = Arm("cross", 1, _cross)
+CROSS = Arm(
+    "cross", 1, _cross, lambda bench, place, how: [bench.rows(t, place.seed).fingerprint for t in how["chosen_on"]]
+)

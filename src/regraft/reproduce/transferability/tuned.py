@@ -143,7 +143,13 @@ def _search(bench: Bench, place: Place, regime: Mapping[str, Any], seeds: list[i
     return {"rate": best.rate, "steps": best.steps, "inner": inner}
 
 
-CHOICE = Arm("tr-choice", 1, _search)
+def _of_seeds(bench: Bench, place: Place, parameters: Mapping[str, Any]) -> list[str]:
+    others = [seed for seed in parameters["seeds"] if seed != place.seed]
+    read = [(bench.network(place.network, seed), bench.rows(place.task, seed)) for seed in others]
+    return [part.fingerprint for pair in read for part in pair]
+
+
+CHOICE = Arm("tr-choice", 1, _search, _of_seeds)
 """``rate`` and ``steps`` of a network on a task, and ``inner``, the held-out accuracy of every cell."""
 
 
