@@ -2,8 +2,8 @@
 
 An :class:`Arm` is a function with a name and a version; a :class:`Bench` knows the networks, the tasks, the seeds
 and the cache, and measures an arm once. Its value lies under a key of everything that decides it: the arm's name,
-version and parameters, the fingerprints of the network, the rows and what else it reads, and the seed. So rows share features and
-arms, a run that was killed goes on where it stopped, and one row can be run alone.
+version and parameters, the fingerprints of the network, the rows and what else it reads, and the seed. So rows share
+features and arms, a run that was killed goes on where it stopped, and one row can be run alone.
 
 Features come from one sweep a (network, rows) over the union of the taps and sizes that the rows share; whatever
 is wider than :data:`WIDE` features goes to a part of the cache that is kept below :data:`QUOTA_BYTES`, for it is

@@ -15,7 +15,7 @@ from regraft.network import reinitialised
 from regraft.reproduce.packs import DATA, WEIGHTS, absence
 from regraft.reproduce.probe import probed
 from regraft.reproduce.result import GateReport
-from regraft.reproduce.sources import pretext_source, source_accuracy, top1
+from regraft.reproduce.sources import pretext_source, supervised_source, top1
 from regraft.reproduce.tasks import task
 
 __all__ = ["CONVEX_TOLERANCE", "GATES", "Gate", "GateContext", "convex"]
@@ -132,7 +132,7 @@ _SOURCES: dict[str, tuple[str, float]] = {
 def _supervised_gate() -> Gate:
     def measure(context: GateContext) -> dict[str, float]:
         return {
-            f"{letter} seed {seed}": 100 * source_accuracy(context.data / DATA[data], seed, context.cache)
+            f"{letter} seed {seed}": 100 * supervised_source(context.data / DATA[data], seed, context.cache)[1].value
             for letter, (data, _) in _SOURCES.items()
             for seed in context.seeds
         }

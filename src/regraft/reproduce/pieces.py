@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from regraft.heads import Status
-from regraft.reproduce.arms import Arm, Bench, seeds_gate
+from regraft.reproduce.arms import SEEDS, Arm, Bench, seeds_gate
 from regraft.reproduce.gates import CONVEX_TOLERANCE, convex
 from regraft.reproduce.outcome import Outcome
 from regraft.reproduce.result import Disturbance, GateReport, Result
@@ -68,9 +68,9 @@ class Tables:
         """One entry of the value."""
         return {name: [v[what] for v in row] for name, row in self.values(arm, network, tasks, **parameters).items()}
 
-    def gates(self, row: str) -> tuple[GateReport, ...]:
-        """Whether every seed was run and every solve converged, where there are any."""
-        return (*seeds_gate(self.bench.seeds), *([convex(row, self.states)] if self.states else []))
+    def gates(self, row: str, seeds: int = SEEDS) -> tuple[GateReport, ...]:
+        """Whether all of the row's ``seeds`` were run and every solve converged, where there are any."""
+        return (*seeds_gate(self.bench.seeds, seeds), *([convex(row, self.states)] if self.states else []))
 
     def kinds(self) -> dict[str, str]:
         """The kind of every task, for the notes."""

@@ -30,7 +30,6 @@ __all__ = [
     "pack_network",
     "perceptron",
     "pretext_source",
-    "source_accuracy",
     "source_folder",
     "supervised_source",
     "top1",
@@ -121,9 +120,7 @@ def top1(name: str, data: Path, rows: str, cache: Path) -> float:
     return float((values.argmax(1).numpy() - offset == labels).mean())
 
 
-def supervised_source(
-    rows: Path, seed: int, cache: Path, progress: Callable[[int, int, float], None] | None = None
-) -> tuple[Network, Score]:
+def supervised_source(rows: Path, seed: int, cache: Path) -> tuple[Network, Score]:
     """An S4 trained on the labelled images of ``rows`` at 32 px, once per seed: the network and its test score.
 
     It is trained by :func:`regraft.graft.pretraining.pretrain.pretrain` with its default recipe, kept in the cache, and
@@ -131,7 +128,7 @@ def supervised_source(
     """
     config = TrainConfig(epochs=EPOCHS, schedule=Schedule(warmup=20), seed=seed)
     folder = source_folder(cache, f"S4-sup-{rows.name}-{seed}", config)
-    record = pretrain(rows, output=folder, arch="s4", size=32, config=config, progress=progress)
+    record = pretrain(rows, output=folder, arch="s4", size=32, config=config)
     return load(str(folder)), _score(record, folder)
 
 
@@ -172,11 +169,6 @@ def _score(record: Record, folder: Path) -> Score:
     if record.headline is None:
         raise ModelError(f"the source in {folder} has no score", do="delete that folder to train it again")
     return record.headline
-
-
-def source_accuracy(rows: Path, seed: int, cache: Path) -> float:
-    """The test accuracy of :func:`supervised_source`."""
-    return supervised_source(rows, seed, cache)[1].value
 
 
 def vision_transformer(

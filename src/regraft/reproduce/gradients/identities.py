@@ -35,7 +35,19 @@ from regraft.reproduce.row import Check, Context
 from regraft.reproduce.sources import pack_network
 from regraft.reproduce.words import bound, slope, within
 
-__all__ = ["CHECKS", "DISTURB", "NETWORKS", "STEPS", "direction", "errors", "exact", "networks", "run", "smooth"]
+__all__ = [
+    "CHECKS",
+    "DISTURB",
+    "NETWORKS",
+    "STEPS",
+    "direction",
+    "errors",
+    "exact",
+    "networks",
+    "relative",
+    "run",
+    "smooth",
+]
 
 ROWS, CLASSES = 4, 5
 STEPS = (1e-2, 3e-3, 1e-3, 3e-4, 1e-4)  # r, where w₂ is as long as θ₂, tensor by tensor
@@ -128,7 +140,8 @@ class _Logits:
         return image, back
 
 
-def _relative(found: Tensor, expected: Tensor) -> float:
+def relative(found: Tensor, expected: Tensor) -> float:
+    """The largest difference over the largest expected number."""
     return float((found - expected).abs().max() / expected.abs().max())
 
 
@@ -172,14 +185,14 @@ def errors(network: Network, select: Sequence[str], seed: int) -> dict[str, floa
     remainder, change = _remainders(smooth(network), names, batch, head, weights)
     value = whole.moved(weights, 0.0)
     return {
-        "jvp": _relative(found, image),
-        "adjoint": _relative(pulled.flatten(), torch.cat([back[name].flatten() for name in pulled])),
-        "without a tensor": _relative(design.apply(less), image),
+        "jvp": relative(found, image),
+        "adjoint": relative(pulled.flatten(), torch.cat([back[name].flatten() for name in pulled])),
+        "without a tensor": relative(design.apply(less), image),
         "remainder": remainder,
         "change": change,
         "remainder with ReLU": _remainders(network, names, batch, head, weights)[0],
-        "still": _relative(_full(tangent, head, {name: torch.zeros_like(w) for name, w in weights.items()}), value),
-        "moved": _relative(_full(tangent, head, weights), value),
+        "still": relative(_full(tangent, head, {name: torch.zeros_like(w) for name, w in weights.items()}), value),
+        "moved": relative(_full(tangent, head, weights), value),
         **_folding(network, batch),
     }
 
@@ -212,8 +225,8 @@ def _folding(network: Network, batch: Tensor) -> dict[str, float]:
         return {}
     with torch.no_grad():
         expected = network.forward(batch)
-        folded = _relative(fold(network).network.forward(batch), expected)
-        return {"folded": folded, "no statistics": _relative(network.with_params(fresh).forward(batch), expected)}
+        folded = relative(fold(network).network.forward(batch), expected)
+        return {"folded": folded, "no statistics": relative(network.with_params(fresh).forward(batch), expected)}
 
 
 # ------------------------------------------------------------------------------------------- the row

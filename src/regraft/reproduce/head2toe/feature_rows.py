@@ -25,6 +25,7 @@ from regraft.reproduce.pieces import (
     Table,
     Tables,
     average,
+    networks,
     of_kind,
     reverse_tasks,
     still,
@@ -126,7 +127,7 @@ def fig7_more(bench: Bench, networks: Sequence[str] = ("V1a", "TViT"), sizes: Se
 
 def _more_layers(result: Result) -> Outcome:
     found = []
-    for name in _networks(result):
+    for name in networks(result, "1"):
         for k, size in enumerate(result.axis("T")):
             for more, fewer in (("1", "1/4"), ("1/4", "1/16")):
                 a, b = (result.arm(f"{name} {part}")[..., k] for part in (more, fewer))
@@ -134,13 +135,9 @@ def _more_layers(result: Result) -> Outcome:
     return all_of(found)
 
 
-def _networks(result: Result) -> list[str]:
-    return list(dict.fromkeys(arm.rpartition(" ")[0] for arm in result.arms))
-
-
 def _two_groups(result: Result) -> Outcome:
     order = np.argsort(result.axis("T"))
-    name = _networks(result)[0]
+    name = networks(result, "1")[0]
     whole = result.arm(f"{name} 1")[..., order]
     rise = whole[..., -1] - whole[..., 0]
     tasks = list(result.arms[f"{name} 1"])
@@ -229,12 +226,12 @@ def _run_more(context: Context) -> Result:
 
 def _few_layers_instead(result: Result) -> Result:
     """On the first network all layers exchange their numbers with a sixteenth of them."""
-    name = _networks(result)[0]
+    name = networks(result, "1")[0]
     return swap(f"{name} 1", f"{name} 1/16")(result)
 
 
 def _still(result: Result) -> Result:
-    return still(f"{_networks(result)[0]} 1")(result)
+    return still(f"{networks(result, '1')[0]} 1")(result)
 
 
 MEASURED: dict[str, Measured] = {

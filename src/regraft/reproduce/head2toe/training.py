@@ -15,15 +15,15 @@ from typing import Any
 import numpy as np
 
 from regraft.data import Manifest
-from regraft.reproduce.arms import Arm, Bench, seeds_gate
+from regraft.reproduce.arms import Arm, Bench
 from regraft.reproduce.full import bench_of, names_of
 from regraft.reproduce.head2toe import taylor
 from regraft.reproduce.head2toe.frozen import ALL_L2, H2T, LINEAR
 from regraft.reproduce.head2toe.trained import FT, H2T_FT, SCRATCH
 from regraft.reproduce.head2toe.variants import SPARSE
 from regraft.reproduce.outcome import Outcome, all_of
-from regraft.reproduce.pieces import Measured, Table, Tables, mirror, pooled
-from regraft.reproduce.result import Disturbance, GateReport, Result, shuffle_tasks, swap
+from regraft.reproduce.pieces import Measured, Table, Tables, everywhere, mirror, networks
+from regraft.reproduce.result import Disturbance, Result, shuffle_tasks, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import T6, T12, task
 from regraft.reproduce.words import at_least, greater, rank_correlation
@@ -53,21 +53,6 @@ def affinities(table: Tables, network: str, tasks: Sequence[str] = ()) -> dict[s
 
 def _few(context: Context) -> Context:
     return replace(context, seeds=tuple(context.seeds)[:FEW])
-
-
-def _gates(table: Tables, row: str, seeds: int) -> tuple[GateReport, ...]:
-    """As :meth:`Tables.gates`, for rows of another number of seeds."""
-    return (*seeds_gate(table.bench.seeds, seeds), *table.gates(row)[-1:])
-
-
-def _networks(result: Result, arm: str) -> tuple[str, ...]:
-    """The networks that an arm was measured on, in order."""
-    return tuple(name.removesuffix(f" {arm}") for name in result.arms if name.endswith(f" {arm}"))
-
-
-def _all(result: Result, arm: str) -> np.ndarray:
-    """The arm of all networks, one after the other: (networks · tasks, seeds)."""
-    return pooled(result, arm, _networks(result, arm))
 
 
 def _regimes(bench: Bench, network: str, names: Sequence[str]) -> dict[str, Any]:
@@ -104,33 +89,24 @@ def table1_ft(bench: Bench, networks: Sequence[str] = NETWORKS) -> Result:
         "training": _regimes(bench, networks[0], ("FT", "H2T-FT", "Scratch")),
         "FT+ took H2T-FT": {name: table(H2T_FT, name, "tuned") for name in networks},
     }
-    return Result(arms, {}, bench.seeds, _gates(table, "h2t-table1-ft", FEW), notes)
+    return Result(arms, {}, bench.seeds, table.gates("h2t-table1-ft", FEW), notes)
 
 
 def _h2t_near_ft(result: Result) -> Outcome:
-    return at_least(_all(result, "H2T"), _all(result, "FT"), 1, names=("H2T", "FT"))
+    return at_least(everywhere(result, "H2T"), everywhere(result, "FT"), 1, names=("H2T", "FT"))
 
 
 def _ft_over_scratch(result: Result) -> Outcome:
-    return greater(_all(result, "FT"), _all(result, "Scratch"), 5, names=("FT", "Scratch"))
+    return greater(everywhere(result, "FT"), everywhere(result, "Scratch"), 5, names=("FT", "Scratch"))
 
 
 def _plus_keeps_the_best(result: Result) -> Outcome:
-    best = _better(_all(result, "H2T"), _all(result, "H2T-FT"))
-    return at_least(_all(result, "FT+"), best, 0.5, names=("FT+", "the better of H2T and H2T-FT by task"))
+    best = _better(everywhere(result, "H2T"), everywhere(result, "H2T-FT"))
+    return at_least(everywhere(result, "FT+"), best, 0.5, names=("FT+", "the better of H2T and H2T-FT by task"))
 
 
 def _plus_over_h2t(result: Result) -> Outcome:
-    return greater(_all(result, "FT+"), _all(result, "H2T"), names=("FT+", "H2T"))
-
-
-def _exchanged(arm: str, other: str) -> Disturbance:
-    """On every network the two arms exchange their numbers."""
-
-    def disturb(result: Result) -> Result:
-        return mirror([(f"{name} {arm}", f"{name} {other}") for name in _networks(result, arm)])(result)
-
-    return disturb
+    return greater(everywhere(result, "FT+"), everywhere(result, "H2T"), names=("FT+", "H2T"))
 
 
 # ------------------------------------------------------------------------------------------- tokens
@@ -182,14 +158,14 @@ def _gain_falls(result: Result) -> Outcome:
                 result.arm(f"{name} affinity"), result.arm(f"{name} H2T−Linear"), -0.5, side="<=",
                 names=(f"{name} affinity", "H2T − Linear"),
             )
-            for name in _networks(result, "affinity")
+            for name in networks(result, "affinity")
         ]
     )  # fmt: skip
 
 
 def _gain_over_ft_falls(result: Result) -> Outcome:
     tasks = list(result.arms["H2T−FT"])
-    near = result.arm(f"{_networks(result, 'FT')[0]} affinity", tasks)
+    near = result.arm(f"{networks(result, 'FT')[0]} affinity", tasks)
     return rank_correlation(near, result.arm("H2T−FT"), 0, side="<=", names=("affinity", "H2T − FT"))
 
 
@@ -204,7 +180,7 @@ def fig3(bench: Bench, networks: Sequence[str] = NETWORKS) -> Result:
             f"{name} Scratch": table(SCRATCH, name),
         }
     notes = {"pixels": PIXELS, "training": _regimes(bench, networks[0], ("FT", "Scratch"))}
-    return Result(arms, {}, bench.seeds, _gates(table, "h2t-fig3", FEW), notes)
+    return Result(arms, {}, bench.seeds, table.gates("h2t-fig3", FEW), notes)
 
 
 def _halves(result: Result, network: str) -> tuple[list[str], list[str]]:
@@ -218,7 +194,7 @@ def _halves(result: Result, network: str) -> tuple[list[str], list[str]]:
 
 def _ft_wins_far(result: Result) -> Outcome:
     outcomes = []
-    for name in _networks(result, "FT"):
+    for name in networks(result, "FT"):
         gain = {}
         for side, tasks in zip(("low", "high"), _halves(result, name)):
             gain[side] = (result.arm(f"{name} FT", tasks) - result.arm(f"{name} Linear", tasks)).mean(0)
@@ -230,7 +206,7 @@ def _ft_wins_far(result: Result) -> Outcome:
 
 def _ft_over_scratch_far(result: Result) -> Outcome:
     outcomes = []
-    for name in _networks(result, "FT"):
+    for name in networks(result, "FT"):
         low, _ = _halves(result, name)
         left, right = result.arm(f"{name} FT", low), result.arm(f"{name} Scratch", low)
         outcomes.append(greater(left, right, names=(f"{name} FT at low affinity", "Scratch")))
@@ -272,13 +248,10 @@ def table4(bench: Bench, network: str = "V1a") -> Result:
         rest = [bench.measure(FT, network, name, seed, like=like)["accuracy"] for seed in bench.seeds[1:]]
         tuned[name] = [first["accuracy"], *rest]
     arms["FT"] = tuned
-    spread = {name: float(_spread_of(values).mean()) for name, values in arms.items()}
-    notes = {"mean standard deviation": spread, "pixels": PIXELS, "training": _regimes(bench, network, ("FT",))}
-    return Result(arms, {}, bench.seeds, table.gates("h2t-table4"), notes)
-
-
-def _spread_of(table: Table) -> np.ndarray:
-    return np.std(np.array([list(values) for values in table.values()], dtype=np.float64), axis=1, ddof=1)
+    notes = {"pixels": PIXELS, "training": _regimes(bench, network, ("FT",))}
+    found = Result(arms, {}, bench.seeds, table.gates("h2t-table4"), notes)
+    spread = {name: float(_spread(found, name).mean()) for name in arms}
+    return replace(found, notes={"mean standard deviation": spread, **notes})
 
 
 def _spread(result: Result, arm: str) -> np.ndarray:
@@ -299,7 +272,7 @@ def _shuffled(arm: str) -> Disturbance:
     """On the first network the arm's numbers are dealt out to other tasks."""
 
     def disturb(result: Result) -> Result:
-        return shuffle_tasks(f"{_networks(result, arm)[0]} {arm}")(result)
+        return shuffle_tasks(f"{networks(result, arm)[0]} {arm}")(result)
 
     return disturb
 
@@ -329,11 +302,8 @@ def _run_fig2(context: Context) -> Result:
 
 
 def _run_fig8(context: Context) -> Result:
-    return fig8(bench_of(context, T12), names_of(context, ("V1a", "V1b", "R56", *(("TViT",) * _full(context)))))
-
-
-def _full(context: Context) -> bool:
-    return context.scale == "full"
+    more = ("TViT",) if context.scale == "full" else ()
+    return fig8(bench_of(context, T12), names_of(context, ("V1a", "V1b", "R56", *more)))
 
 
 MEASURED: dict[str, Measured] = {
@@ -341,10 +311,10 @@ MEASURED: dict[str, Measured] = {
         _run_table1_ft,
         {"a": _h2t_near_ft, "b": _ft_over_scratch, "c": _plus_keeps_the_best, "d": _plus_over_h2t},
         {
-            "a": _exchanged("H2T", "Scratch"),
-            "b": _exchanged("FT", "Scratch"),
-            "c": _exchanged("FT+", "Scratch"),
-            "d": _exchanged("FT+", "H2T"),
+            "a": mirror([("H2T", "Scratch")]),
+            "b": mirror([("FT", "Scratch")]),
+            "c": mirror([("FT+", "Scratch")]),
+            "d": mirror([("FT+", "H2T")]),
         },
         {"a": 2.2, "d": 2.2},
     ),
@@ -363,7 +333,7 @@ MEASURED: dict[str, Measured] = {
     "h2t-fig3": (
         _run_fig3,
         {"a": _ft_wins_far, "b": _ft_over_scratch_far},
-        {"a": _exchanged("FT", "Linear"), "b": _exchanged("FT", "Scratch")},
+        {"a": mirror([("FT", "Linear")]), "b": mirror([("FT", "Scratch")])},
         {},
     ),
     "h2t-taylor": (taylor.run, taylor.CHECKS, taylor.DISTURB, {}),

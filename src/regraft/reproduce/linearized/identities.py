@@ -15,7 +15,7 @@ from regraft.linear import Blocks, Design
 from regraft.network import ArrayPreprocess, Network, from_module
 from regraft.network.resnet import s4
 from regraft.reproduce.arms import seeds_gate
-from regraft.reproduce.gradients.identities import direction, exact, smooth
+from regraft.reproduce.gradients.identities import direction, exact, relative, smooth
 from regraft.reproduce.linearized.networks import perceptron
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured
@@ -32,10 +32,6 @@ SIZES = {"1-40-40-1, n 100": ((1, 40, 40, 1), 100), "1-64-64-1, n 500": ((1, 64,
          "2-30-30-2, n 150": ((2, 30, 30, 2), 150)}  # fmt: skip
 NOISE = 0.1
 _EXACT = Iteration(rank=16, tol=1e-12)
-
-
-def _relative(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).abs().max() / expected.abs().max())
 
 
 # ---------------------------------------------------------------------------------------------- Eq. 1
@@ -85,8 +81,8 @@ def linearisation(network: Network, seed: int) -> dict[str, float | list[float]]
     return {
         "corrected": [float((c - r * moved).norm()) for c, r in zip(changes, STEPS)],
         "printed": [float((c + r * moved).norm()) for c, r in zip(changes, STEPS)],
-        "covariance": _relative(other_covariance, covariance),
-        "mean": _relative(other_mean, mean),
+        "covariance": relative(other_covariance, covariance),
+        "mean": relative(other_mean, mean),
     }
 
 
@@ -166,10 +162,10 @@ def posteriors(network: Network, rows: int, seed: int) -> dict[str, float]:
     cross, covariance = ntk(test, train), weights.covariance(test)
     third = printed(_written(train), _written(test), NOISE)
     return {
-        "mean": _relative(function.mean(cross), weights.mean(test)),
-        "covariance": _relative(function.covariance(cross, ntk(test)), covariance),
-        "printed": _relative(third, NOISE * covariance),
-        "printed as it is": _relative(third, covariance),
+        "mean": relative(function.mean(cross), weights.mean(test)),
+        "covariance": relative(function.covariance(cross, ntk(test)), covariance),
+        "printed": relative(third, NOISE * covariance),
+        "printed as it is": relative(third, covariance),
     }
 
 

@@ -20,6 +20,7 @@ from regraft.features import Tangent, ntk
 from regraft.heads import condition
 from regraft.network import Network
 from regraft.reproduce.arms import seeds_gate
+from regraft.reproduce.gradients.identities import relative
 from regraft.reproduce.linearized.comparators import RBF, Prediction, deep_kernel, last_layer, predicted
 from regraft.reproduce.linearized.identities import printed
 from regraft.reproduce.linearized.networks import Descent, perceptron, trained
@@ -117,8 +118,8 @@ def adapted(tasks: Stream) -> dict[str, list[float]]:
         row = {
             "before": _error(before, tasks.targets[test]),
             "after": _error(mean, tasks.targets[test]),
-            "apart": max(_apart(mean, dense_mean), _apart(covariance, dense)),
-            "apart, as printed": _apart(covariance, printed(jacobian, new, tasks.noise)),
+            "apart": max(relative(mean, dense_mean), relative(covariance, dense)),
+            "apart, as printed": relative(covariance, printed(jacobian, new, tasks.noise)),
             "changed": _changed(weights, network),
             "changed by descent": _changed(weights, step),
         }
@@ -141,10 +142,6 @@ def _jacobian(network: Network, inputs: Tensor) -> Tensor:
 
 def _error(found: Tensor, targets: Tensor) -> float:
     return float((found - targets).square().mean())
-
-
-def _apart(found: Tensor, expected: Tensor) -> float:
-    return float((found - expected).abs().max() / expected.abs().max())
 
 
 def _changed(before: dict[str, Tensor], network: Network) -> float:

@@ -29,7 +29,7 @@ from regraft.graft.stages.config import Loop, Optimiser, TrainConfig, Tuning
 from regraft.graft.stages.training import Probe, Train
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.network import Network, load, reinitialised
-from regraft.reproduce.arms import Arm, Backbone, Bench, Place
+from regraft.reproduce.arms import Arm, Backbone, Bench, Place, points
 from regraft.reproduce.full import mini_only
 from regraft.reproduce.packs import DATA, WEIGHTS
 from regraft.reproduce.row import Context
@@ -139,7 +139,7 @@ def _adapted(bench: Bench, place: Place, tau: int, depth: int = 0, **how: Any) -
     found: dict[str, Any] = {"accuracy": _points(scores["test"]), "validation": _points(scores["validation"])}
     begun = training["instruments"]["energy"]
     found |= {
-        "probed": None if begun["accuracy"] is None else _percent(begun["accuracy"]), "energy": begun["mean"],
+        "probed": None if begun["accuracy"] is None else points(begun["accuracy"]), "energy": begun["mean"],
         "trainings": [trial["name"] for trial in training["runs"]],
     }  # fmt: skip
     if "relu4" in {site.name for site in network.sites}:
@@ -152,11 +152,7 @@ def _adapted(bench: Bench, place: Place, tau: int, depth: int = 0, **how: Any) -
 def _points(score: Any) -> float:
     if score is None:
         raise DataError("a run has no score")
-    return _percent(score.value)
-
-
-def _percent(share: float) -> float:
-    return 100.0 * float(share)
+    return points(score.value)
 
 
 def _embedded(network: Network, rows: ManifestRows) -> Tensor:

@@ -18,7 +18,7 @@ from regraft.reproduce.arms import Arm, Bench, Place, seeds_gate
 from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured
-from regraft.reproduce.result import Result, relabel
+from regraft.reproduce.result import Result, relabel, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.transferability.beginnings import beginning, bench_of_twins, twin
 from regraft.reproduce.words import bound, greater, share
@@ -106,8 +106,7 @@ def _rising(result: Result) -> Outcome:
 
 _KINDS = ("pretrained", "random")
 _TWINS = relabel({f"{a} {word}": f"{b} {word}" for word in ("slope", "lowest") for a, b in (_KINDS, _KINDS[::-1])})
-_TOPS = relabel({"pretrained top": "random top", "random top": "pretrained top"})
-_INDEX = relabel({"pretrained rho": "pretrained unrelated", "pretrained unrelated": "pretrained rho"})
+_TOPS, _INDEX = swap("pretrained top", "random top"), swap("pretrained rho", "pretrained unrelated")
 
 MEASURED: dict[str, Measured] = {
     "tr-fig7abd": (run_scale, {"": _smaller}, {"": _TWINS}, {}),

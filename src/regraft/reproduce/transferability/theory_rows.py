@@ -203,11 +203,11 @@ def _says_which(result: Result) -> Outcome:
     return share(said == was, 0.9, what="targets where the form says whether transfer or scratch moves less")
 
 
-def _reversed(name: str) -> Disturbance:
-    """Deal an arm's numbers out along its last axis in the opposite order."""
+def _reversed(name: str, axis: int) -> Disturbance:
+    """Deal an arm's numbers out along an axis (1: widths, 2: targets) in the opposite order."""
 
     def disturb(result: Result) -> Result:
-        values = np.flip(result.one(name), -1).tolist()
+        values = np.flip(result.one(name), axis).tolist()
         return replace(result, arms={**result.arms, name: {"all": values}})
 
     return disturb
@@ -339,16 +339,6 @@ def _proportional(result: Result) -> Outcome:
     return bound(1 - left / total, at_least=0.95, what="R² of flips = c R")
 
 
-def _dealt_out(name: str) -> Disturbance:
-    """Give each width the numbers of the opposite one."""
-
-    def disturb(result: Result) -> Result:
-        values = np.flip(result.one(name), 1).tolist()
-        return replace(result, arms={**result.arms, name: {"all": values}})
-
-    return disturb
-
-
 MEASURED: dict[str, Measured] = {
     "tr-thm1": (run_lipschitz, {"": _small_and_falling}, {"": exchange("m", 0, 2)}, {}),
     "tr-thm2": (
@@ -356,7 +346,7 @@ MEASURED: dict[str, Measured] = {
         {"a": _tight, "b": _ordered, "c": _says_which},
         {
             "a": relabel({"form": "form from scratch"}),
-            "b": _reversed("form"),
+            "b": _reversed("form", 2),
             "c": swap("form", "form from scratch"),
         },
         {},
@@ -369,7 +359,7 @@ MEASURED: dict[str, Measured] = {
             "a": exchange("m", 0, 2),
             "b": exchange("m", 0, 2),
             "c": swap("λmin(H)", "λ0/2"),
-            "d": _dealt_out("moved"),
+            "d": _reversed("moved", 1),
         },
         {},
     ),
