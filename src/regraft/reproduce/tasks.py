@@ -20,6 +20,8 @@ the same for all seeds (those of digits excepted); where there are more than 2,0
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
@@ -32,7 +34,7 @@ from regraft.data.rendered import RenderedTask
 from regraft.errors import DataError
 from regraft.reproduce.packs import DATA
 
-__all__ = ["KINDS", "ROWS", "T6", "T12", "TEST_ROWS", "classes_of", "kind_of", "task"]
+__all__ = ["KINDS", "ROWS", "T6", "T12", "TEST_ROWS", "classes_of", "kind_of", "some_classes", "task"]
 
 ROWS = 1000
 TEST_ROWS = 2000
@@ -77,29 +79,32 @@ def kind_of(name: str) -> str:
 
 
 @lru_cache(maxsize=8)
-def task(name: str, data: Path, seed: int) -> Manifest:
+def task(name: str, data: Path, seed: int, rows: int = ROWS) -> Manifest:
     """The rows of a task: part ``train`` drawn with ``seed``, part ``test``.
 
     Args:
         name: a key of :data:`KINDS`.
         data: the data pack's folder.
         seed: of the training rows.
+        rows: training rows, or all where there are fewer; digits have no other number than the page's.
 
     Raises:
-        DataError: no such task.
+        DataError: no such task, or no such number of rows of it.
         MissingPathError: the pack does not hold its data.
     """
     kind_of(name)
     if name in _RENDERED:
         parts = {
-            "train": rendered(_RENDERED[name], ROWS, seed),
+            "train": rendered(_RENDERED[name], rows, seed),
             "test": _rendered_test(name),
         }
         return joined(parts, name)
     if name == "digits":
+        if rows != ROWS:
+            raise DataError("digits have no other number of rows", expected=str(ROWS), got=str(rows))
         return _digits(seed)
     whole = _whole(name, data)
-    return joined({"train": whole.part("train").limit(ROWS, seed), "test": whole.part("test")}, name)
+    return joined({"train": whole.part("train").limit(rows, seed), "test": whole.part("test")}, name)
 
 
 @lru_cache(maxsize=8)
@@ -130,20 +135,28 @@ def classes_of(manifest: Manifest, count: int) -> Manifest:
     Raises:
         DataError: no labels.
     """
-    target = manifest.target
-    if target is None:
+    names = _labels(manifest).classes
+    return some_classes(manifest, [names.index(name) for name in sorted(names)[:count]])
+
+
+def some_classes(manifest: Manifest, codes: Sequence[int]) -> Manifest:
+    """The rows of some classes, which are counted anew in the order of ``codes``.
+
+    Raises:
+        DataError: no labels.
+    """
+    target = _labels(manifest)
+    rows = np.flatnonzero(np.isin(target.values, list(codes)))
+    number = {code: place for place, code in enumerate(codes)}
+    values = np.array([number[int(value)] for value in target.values[rows]], dtype=np.int64)
+    names = tuple(target.classes[code] for code in codes)
+    return replace(manifest.take(rows), target=Target("multiclass", names, values))
+
+
+def _labels(manifest: Manifest) -> Target:
+    if manifest.target is None:
         raise DataError(f"{manifest.name} has no labels")
-    names = sorted(target.classes)[:count]
-    number = {target.classes.index(name): code for code, name in enumerate(names)}
-    rows = np.flatnonzero(np.isin(target.values, list(number)))
-    codes = np.array([number[int(value)] for value in target.values[rows]], dtype=np.int64)
-    return _relabelled(manifest.take(rows), Target("multiclass", tuple(names), codes))
-
-
-def _relabelled(manifest: Manifest, target: Target) -> Manifest:
-    return Manifest(
-        manifest.name, manifest.inputs, manifest.ids, manifest.hashes, target, manifest.split, manifest.groups
-    )
+    return manifest.target
 
 
 def _crops(frames: Manifest) -> Manifest:
@@ -204,7 +217,7 @@ def _present(frames: Manifest) -> Manifest:
     share = seen[frames.rows_of("train")].mean(axis=0)
     kept = np.flatnonzero((share >= 0.05) & (share <= 0.95))
     target = Target("multilabel", tuple(frames.target.classes[code] for code in kept), seen[:, kept])
-    return _relabelled(frames, target)
+    return replace(frames, target=target)
 
 
 def _digits(seed: int) -> Manifest:

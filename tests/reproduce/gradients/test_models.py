@@ -23,11 +23,11 @@ from regraft.reproduce.gradients.models import (
     TUNED,
     bench_of,
     drawn,
-    labelled,
     source_name,
     top,
 )
 from regraft.reproduce.row import Context
+from regraft.reproduce.tasks import task
 from regraft.reproduce.tuning import Regime
 
 FAST = Regime(rates=(0.05, 0.01), lengths=(2, 4), norms="trained")
@@ -167,7 +167,7 @@ def test_the_bench_names_every_source_and_takes_more_labels(data_pack, tmp_path)
     usual = bench_of(Context(data_pack, tmp_path), ("cifar10",)).rows("cifar10", 1)
     assert usual.part("test").hashes == rows.part("test").hashes
     with pytest.raises(DataError, match="no other number"):
-        labelled("flowers5", data_pack, 0, 10)
+        task("digits", data_pack, 0, 10)
 
 
 def test_mobilenets_see_their_own_crop(data_pack, tmp_path):

@@ -15,8 +15,9 @@ from regraft.graft.stages.config import Schedule, TrainConfig
 from regraft.graft.training.checkpoint import read
 from regraft.graft.training.finetune import start
 from regraft.network import ImagePreprocess
+from regraft.reproduce.tasks import some_classes
 from regraft.reproduce.transferability import tuned as module
-from regraft.reproduce.transferability.sources import Source, blank, by_colour, some_classes, upside_down
+from regraft.reproduce.transferability.sources import Source, blank, by_colour, upside_down
 from regraft.reproduce.transferability.tuned import CHOICE, TUNED, Search, choice, tuned
 from regraft.reproduce.tuning import Cell, Regime
 

@@ -14,11 +14,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.data import Manifest, joined, scan
 from regraft.errors import DataError
 from regraft.features import Plan, Tangent
 from regraft.graft.adapted import Adapted
@@ -34,7 +32,7 @@ from regraft.reproduce.full import mini_only
 from regraft.reproduce.packs import DATA
 from regraft.reproduce.row import Context
 from regraft.reproduce.sources import PRETEXTS, pack_network, pretext_source
-from regraft.reproduce.tasks import KINDS, TEST_ROWS, task
+from regraft.reproduce.tasks import KINDS, task
 from regraft.reproduce.tuning import FINETUNE, accuracy, chosen, explored, following, split, train_best
 
 __all__ = [
@@ -45,14 +43,12 @@ __all__ = [
     "activation_model",
     "bench_of",
     "drawn",
-    "labelled",
     "source_name",
     "top",
 ]
 
 RANDOM = ("theta1", "theta2", "omega")
 _SETS = {"F": "fashion_mnist", "M": "mnist", "C": "cifar10_jpeg75", "T": "tiny_imagenet"}
-_TASKS = {"fashion": "F", "mnist": "M", "cifar10": "C"}
 S4_WIDTH, S4_LAYERS = 256, 4
 
 
@@ -78,21 +74,6 @@ def _own_view(name: str) -> Backbone:
     return replace(BACKBONES[name], load=lambda data, cache, seed: pack_network(name, data))
 
 
-def labelled(name: str, data: Path, seed: int, rows: int) -> Manifest:
-    """A task of the page with another number of training rows, drawn by the seed and balanced by class.
-
-    Raises:
-        DataError: a task that is none of the packs' own.
-    """
-    if name not in _TASKS:
-        raise DataError(f"{name} has no other number of rows", expected=", ".join(_TASKS))
-    whole = scan(data / DATA[_SETS[_TASKS[name]]])
-    test = whole.rows_of("test")
-    if len(test) > TEST_ROWS:  # the page's test rows
-        test = np.sort(np.random.default_rng(0).permutation(test)[:TEST_ROWS])
-    return joined({"train": whole.part("train").limit(rows, seed), "test": whole.take(test)}, name)
-
-
 def bench_of(context: Context, tasks: Sequence[str], rows: int | None = None) -> Bench:
     """The page's tasks, or those of its sets with ``rows`` labels, and the networks of this paper.
 
@@ -106,7 +87,7 @@ def bench_of(context: Context, tasks: Sequence[str], rows: int | None = None) ->
         context,
         tasks=tasks,
         backbones=backbones,
-        rows=task if rows is None else partial(labelled, rows=rows),
+        rows=task if rows is None else partial(task, rows=rows),
         kinds=KINDS,
     )
 

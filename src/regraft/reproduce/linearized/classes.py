@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -27,7 +28,6 @@ from regraft.linear import Design
 from regraft.network import Network, load
 from regraft.reproduce.arms import Arm, Bench, Place, seeds_gate
 from regraft.reproduce.full import mini_only
-from regraft.reproduce.gradients.models import labelled
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured
 from regraft.reproduce.result import Result, swap
@@ -232,7 +232,7 @@ def bench_of(context: Context) -> Bench:
     return Bench(
         replace(context, seeds=tuple(context.seeds[:SEEDS])),
         tasks=("cifar10",),
-        rows=lambda name, data, seed: labelled(name, data, seed, ROWS),
+        rows=partial(task, rows=ROWS),
         kinds=KINDS,
     )
 

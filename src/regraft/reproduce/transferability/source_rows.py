@@ -29,7 +29,8 @@ from regraft.reproduce.probe import probed
 from regraft.reproduce.result import Result, relabel, shuffle_axis, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.sources import pack_network, supervised_source
-from regraft.reproduce.transferability.sources import S4, blank, by_colour, some_classes, target
+from regraft.reproduce.tasks import some_classes
+from regraft.reproduce.transferability.sources import S4, blank, by_colour, target
 from regraft.reproduce.transferability.tuned import CHOICE, TUNED, Search, choice
 from regraft.reproduce.tuning import Regime
 from regraft.reproduce.words import about, greater, peak, series_correlation

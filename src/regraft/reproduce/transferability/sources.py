@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -13,7 +13,6 @@ import torch
 
 from regraft.data import Manifest, PixelImages, Target, scan
 from regraft.data.hashing import hash_rows
-from regraft.errors import DataError
 from regraft.graft.pretraining.pretrain import pretrain
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig
@@ -21,7 +20,7 @@ from regraft.network import About, Network, load
 from regraft.network.architectures import build
 from regraft.reproduce.packs import DATA
 from regraft.reproduce.sources import EPOCHS, source_folder
-from regraft.reproduce.tasks import task
+from regraft.reproduce.tasks import some_classes, task
 
 __all__ = [
     "COLOURS",
@@ -31,7 +30,6 @@ __all__ = [
     "Source",
     "blank",
     "by_colour",
-    "some_classes",
     "target",
     "upside_down",
 ]
@@ -122,20 +120,6 @@ def upside_down(manifest: Manifest) -> Manifest:
     return replace(manifest, name=inputs.name, inputs=inputs, hashes=hash_rows(inputs, manifest.ids))
 
 
-def some_classes(manifest: Manifest, codes: Sequence[int]) -> Manifest:
-    """The rows of some classes, which are counted anew in the order of ``codes``.
-
-    Raises:
-        DataError: no labels.
-    """
-    target = _labels(manifest)
-    rows = np.flatnonzero(np.isin(target.values, list(codes)))
-    number = {code: place for place, code in enumerate(codes)}
-    values = np.array([number[int(value)] for value in target.values[rows]], dtype=np.int64)
-    names = tuple(target.classes[code] for code in codes)
-    return replace(manifest.take(rows), target=Target("multiclass", names, values))
-
-
 def by_colour(manifest: Manifest, bins: int = COLOURS) -> Manifest:
     """The pictures labelled by the hue of their upper half's mean colour.
 
@@ -155,9 +139,3 @@ def _hue(picture: np.ndarray) -> float:
     red, green, blue = picture[: len(picture) // 2, :, :3].reshape(-1, 3).mean(axis=0)
     angle = np.arctan2(np.sqrt(3.0) * (green - blue), 2.0 * red - green - blue)
     return float(angle / (2 * np.pi) % 1.0)
-
-
-def _labels(manifest: Manifest) -> Target:
-    if manifest.target is None:
-        raise DataError(f"{manifest.name} has no labels")
-    return manifest.target
