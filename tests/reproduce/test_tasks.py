@@ -21,11 +21,10 @@ def test_the_twelve_and_the_six():
 
 
 def test_rendered_rows_change_with_the_seed_and_the_test_does_not(tmp_path, monkeypatch):
-    monkeypatch.setattr(tasks, "ROWS", 32)
     monkeypatch.setattr(tasks, "TEST_ROWS", 48)
     tasks._rendered_test.cache_clear()
     tasks.task.cache_clear()
-    first, second = (task("pos-x", tmp_path, seed) for seed in (0, 1))
+    first, second = (task("pos-x", tmp_path, seed, 32) for seed in (0, 1))
     assert [len(first.part(part)) for part in ("train", "test")] == [32, 48]
     assert first.part("test").hashes == second.part("test").hashes
     assert first.part("train").hashes != second.part("train").hashes

@@ -4,22 +4,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
 from regraft.heads import Status
 from regraft.reproduce.arms import SEEDS, Arm, Bench, seeds_gate
 from regraft.reproduce.gates import CONVEX_TOLERANCE, convex
-from regraft.reproduce.outcome import Outcome
 from regraft.reproduce.result import Disturbance, GateReport, Result
-from regraft.reproduce.row import Context
+from regraft.reproduce.row import Check, Context
+from regraft.reproduce.words import greater
 
 __all__ = [
     "Measured",
     "Table",
     "Tables",
+    "above",
     "average",
+    "by_seed",
     "everywhere",
     "flatten",
     "mirror",
@@ -29,10 +31,11 @@ __all__ = [
     "reverse_axis",
     "reverse_tasks",
     "still",
+    "without_tasks",
 ]
 
 Table = Mapping[str, Sequence[Any]]
-Check = Callable[[Result], Outcome]
+Found = TypeVar("Found")
 Measured = tuple[Callable[[Context], Result], Mapping[str, Check], Mapping[str, Disturbance], Mapping[str, float]]
 
 
@@ -75,6 +78,26 @@ class Tables:
     def kinds(self) -> dict[str, str]:
         """The kind of every task, for the notes."""
         return {task: self.bench.kind_of(task) for task in self.bench.tasks}
+
+
+def by_seed(context: Context, measure: Callable[[int], Found]) -> list[Found]:
+    """What is measured with every seed of a row, in order."""
+    found = []
+    for number, seed in enumerate(context.seeds):
+        found.append(measure(seed))
+        if context.progress:
+            context.progress(number + 1, len(context.seeds))
+    return found
+
+
+def without_tasks(found: Sequence[Mapping[str, Any]]) -> dict[str, Table]:
+    """The arms of a row without tasks, from the entries of every seed."""
+    return {arm: {"all": [each[arm] for each in found]} for arm in found[0]}
+
+
+def above(a: str, b: str, margin: float = 0.0) -> Check:
+    """A > B (+m) for two arms of a result."""
+    return lambda result: greater(result.arm(a), result.arm(b), margin, names=(a, b))
 
 
 def of_kind(result: Result, arm: str, kind: str) -> np.ndarray:

@@ -94,7 +94,7 @@ def test_long_probing_takes_the_steps_of_head_probing(monkeypatch):
     small, manifest = network(), rows().part("train")
     held = ManifestRows.of(small, manifest, workers=0)
     wanted = plan(small, [Taps(("embedding",), (None,))])
-    features = toy._features(small, wanted, held)
+    features = toy.pooled(small, wanted, held)
     task = Task(manifest.target, None, "accuracy", seed=3)
     probe = Probe(lr=toy.RATE, batch_size=16)
     heads = probing_heads(small, wanted, Dense(features), held.labels, task, probe, [0, 40]).by_tau

@@ -8,7 +8,7 @@ from itertools import product
 from regraft.reproduce.arms import Bench
 from regraft.reproduce.gradients.models import ACTIVATION, LINEAR_MODEL, RANDOM, TUNED, bench_of, source_name
 from regraft.reproduce.outcome import Outcome, all_of
-from regraft.reproduce.pieces import Measured, Table, Tables
+from regraft.reproduce.pieces import Measured, Table, Tables, above
 from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.words import about, at_least, bound, greater
@@ -116,10 +116,6 @@ def _near_tuning(result: Result) -> Outcome:
     return bound(left, at_least=-1, at_most=4, what="FT − full, top")
 
 
-def _tuning_wins_deep(result: Result) -> Outcome:
-    return greater(result.arm("FT top 3"), result.arm(arm_name("full", "top 3")), names=("FT top 3", "full top 3"))
-
-
 # ------------------------------------------------------------------------------------------- Table 2
 
 _BLOCKS = ("top", "top 2")  # the last block, the last two
@@ -215,7 +211,7 @@ MEASURED: dict[str, Measured] = {
     ),
     "gf-table1-depth": (
         _run_table1_depth,
-        {"a": _top_suffices, "b": _near_tuning, "c": _tuning_wins_deep},
+        {"a": _top_suffices, "b": _near_tuning, "c": above("FT top 3", arm_name("full", "top 3"))},
         {
             "a": swap(_FULL, "activation"),
             "b": swap("FT top", "activation"),

@@ -16,6 +16,7 @@ from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import (
     Measured,
     Tables,
+    above,
     average,
     everywhere,
     mirror,
@@ -136,10 +137,6 @@ def _before_activation(result: Result) -> Outcome:
     )
 
 
-def _input(result: Result) -> Outcome:
-    return greater(result.arm("original"), result.arm("with input"), names=("original", "with input"))
-
-
 def _only_cls(result: Result) -> Outcome:
     return greater(result.arm("tokens original"), result.arm("tokens only CLS"), 1, names=("original", "only CLS"))
 
@@ -210,7 +207,7 @@ MEASURED: dict[str, Measured] = {
     ),
     "h2t-table6-7": (
         lambda context: table67(bench_of(context), *names_of(context, ("V1a", "TViT"))),
-        {"a": _before_activation, "b": _input, "c": _only_cls, "d": _with_cls},
+        {"a": _before_activation, "b": above("original", "with input"), "c": _only_cls, "d": _with_cls},
         {
             "a": swap("original", "pre-activation"),
             "b": swap("original", "with input"),

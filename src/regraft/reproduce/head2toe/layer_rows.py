@@ -21,6 +21,7 @@ from regraft.reproduce.pieces import (
     Measured,
     Table,
     Tables,
+    above,
     average,
     flatten,
     of_kind,
@@ -141,10 +142,6 @@ def fig4_oracle(bench: Bench, network: str = "R56", other: str = "R20") -> Resul
     return Result(arms, {}, bench.seeds, table.gates("h2t-fig4-oracle"), notes)
 
 
-def _above(a: str, b: str) -> Any:
-    return lambda result: greater(result.arm(a), result.arm(b), names=(a, b))
-
-
 # ------------------------------------------------------------------------------------- features or layers
 
 
@@ -207,7 +204,7 @@ MEASURED: dict[str, Measured] = {
     ),
     "h2t-fig4-oracle": (
         _run_oracle,
-        {"a": _above("Control", "Linear"), "b": _above("Oracle", "Control")},
+        {"a": above("Control", "Linear"), "b": above("Oracle", "Control")},
         {"a": swap("Control", "Linear"), "b": swap("Oracle", "Control")},
         {},
     ),

@@ -37,6 +37,7 @@ from regraft.reproduce.arms import seeds_gate
 from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome
 from regraft.reproduce.packs import DATA
+from regraft.reproduce.pieces import by_seed
 from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Check, Context
 from regraft.reproduce.sources import supervised_source
@@ -240,13 +241,13 @@ def run(context: Context) -> Result:
     """Both parts for every seed; the seed draws the perceptron, the source and the target's rows."""
     mini_only(context, "003")
     identities = [identity_errors(seed) for seed in context.seeds]
-    found: list[Found] = []
     more = scan(context.data / DATA["fashion_mnist"]).part("train")
-    for number, seed in enumerate(context.seeds):
+
+    def of(seed: int) -> Found:
         network, _ = supervised_source(context.data / DATA[SOURCE], seed, context.cache)
-        found.append(gently(network, task(TARGET, context.data, seed), more, seed))
-        if context.progress:
-            context.progress(number + 1, len(context.seeds))
+        return gently(network, task(TARGET, context.data, seed), more, seed)
+
+    found = by_seed(context, of)
     arms = {
         "identity error": {"all": [e["identity"] for e in identities]},
         "identity error without a layer": {"all": [e["without a layer"] for e in identities]},

@@ -22,7 +22,7 @@ from regraft.reproduce.head2toe.frozen import ALL_L2, H2T, LINEAR
 from regraft.reproduce.head2toe.trained import FT, H2T_FT, SCRATCH
 from regraft.reproduce.head2toe.variants import SPARSE
 from regraft.reproduce.outcome import Outcome, all_of
-from regraft.reproduce.pieces import Measured, Table, Tables, everywhere, mirror, networks
+from regraft.reproduce.pieces import Measured, Table, Tables, above, everywhere, mirror, networks
 from regraft.reproduce.result import Disturbance, Result, shuffle_tasks, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import T6, T12, task
@@ -123,10 +123,6 @@ def table1_vit(bench: Bench, network: str = "TViT") -> Result:
         "pooling": "1-D over all tokens, the class token pooled like the rest",
     }
     return Result(arms, {}, bench.seeds, table.gates("h2t-table1-vit"), notes)
-
-
-def _over_linear(result: Result) -> Outcome:
-    return greater(result.arm("H2T"), result.arm("Linear"), 3, names=("H2T", "Linear"))
 
 
 def _over_all(result: Result) -> Outcome:
@@ -320,7 +316,7 @@ MEASURED: dict[str, Measured] = {
     ),
     "h2t-table1-vit": (
         lambda context: table1_vit(bench_of(context, T12), names_of(context, ("TViT",))[0]),
-        {"a": _over_linear, "b": _over_all},
+        {"a": above("H2T", "Linear", 3), "b": _over_all},
         {"a": swap("H2T", "Linear"), "b": swap("H2T", "All ℓ2")},
         {"b": 0.6},
     ),

@@ -2,8 +2,7 @@
 
 MNIST1 and MNIST2 are halves of the pack's mnist, FMNIST as many rows of fashion_mnist; the last layer of its networks
 is refitted on MNIST1, so that classes have the same meaning. Every Jacobian is that of all weights on 500 test pictures
-of mnist: sim(A, B) = ‖J_A J_Bᵀ‖_F² / (‖J_A J_Aᵀ‖_F ‖J_B J_Bᵀ‖_F), as :func:`regraft.diagnose.jacobian_similarity` has
-it, with the products taken a layer at a time.
+of mnist: sim(A, B) = ‖J_A J_Bᵀ‖_F² / (‖J_A J_Aᵀ‖_F ‖J_B J_Bᵀ‖_F) (:func:`regraft.diagnose.jacobian_similarity`).
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regraft.data import scan
+from regraft.diagnose import jacobian_similarities
 from regraft.errors import DataError
 from regraft.features import Tangent, ntk
 from regraft.linear import Design
@@ -54,17 +54,10 @@ def pictures_of(folder: Path, part: str) -> tuple[Tensor, Tensor]:
 
 def similarities(designs: Mapping[str, Sequence[Design]]) -> dict[str, list[list[float]]]:
     """Of every network of one source with every one of another, by pair of sources: the first's by the second's."""
-    norms = {name: [float(ntk(each).norm()) for each in group] for name, group in designs.items()}
-    return {
-        f"{a}-{b}": [
-            [
-                float(ntk(one, other).double().square().sum()) / (norms[a][i] * norms[b][j])
-                for j, other in enumerate(designs[b])
-            ]
-            for i, one in enumerate(designs[a])
-        ]
-        for a, b in PAIRS
-    }
+    table = jacobian_similarities([each for group in designs.values() for each in group])
+    owner = [name for name, group in designs.items() for _ in group]
+    at = {name: torch.tensor([own == name for own in owner]) for name in designs}
+    return {f"{a}-{b}": table[at[a]][:, at[b]].tolist() for a, b in PAIRS}
 
 
 def run(context: Context) -> Result:

@@ -27,7 +27,7 @@ from regraft.reproduce.linearized.comparators import predicted
 from regraft.reproduce.linearized.networks import Descent, lenet, trained
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.packs import DATA
-from regraft.reproduce.pieces import Measured, reverse_axis
+from regraft.reproduce.pieces import Measured, by_seed, reverse_axis, without_tasks
 from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.words import bound, series_correlation
@@ -110,8 +110,8 @@ def run(context: Context) -> Result:
     folder = context.data / DATA["mnist"]
     pictures, classes = pictures_of(folder, "train")
     low, high = torch.nonzero(classes < 5)[:, 0], torch.nonzero(classes >= 5)[:, 0]
-    found = []
-    for number, seed in enumerate(context.seeds):
+
+    def of(seed: int) -> dict[str, list[float]]:
         rng = np.random.default_rng(seed)
         chosen = high[torch.from_numpy(rng.permutation(len(high))[: max(SIZES) + TEST])]
         angles = [rng.uniform(0, SPAN, len(rows)) for rows in (low, chosen)]
@@ -122,10 +122,9 @@ def run(context: Context) -> Result:
         )
         split = max(SIZES)
         points, test = (target[0][:split], target[1][:split]), (target[0][split:], target[1][split:])
-        found.append(errors(source, points, test, seed))
-        if context.progress:
-            context.progress(number + 1, len(context.seeds))
-    arms = {arm: {"all": [each[arm] for each in found]} for arm in found[0]}
+        return errors(source, points, test, seed)
+
+    arms = without_tasks(by_seed(context, of))
     return Result(arms, {"n": list(SIZES)}, context.seeds, seeds_gate(context.seeds))
 
 

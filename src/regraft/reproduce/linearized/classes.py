@@ -29,7 +29,7 @@ from regraft.network import Network, load
 from regraft.reproduce.arms import Arm, Bench, Place, seeds_gate
 from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
-from regraft.reproduce.pieces import Measured
+from regraft.reproduce.pieces import Measured, by_seed, without_tasks
 from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.sources import source_folder
@@ -152,13 +152,12 @@ def generalised(rows: Manifest, network: Network, seed: int) -> dict[str, float]
 def run_digits(context: Context) -> Result:
     """Every seed: its digits, its S4."""
     mini_only(context, "001")
-    found = []
-    for number, seed in enumerate(context.seeds):
+
+    def of(seed: int) -> dict[str, float]:
         rows = task("digits", context.data, seed)
-        found.append(generalised(rows, digits_network(rows, seed, context), seed))
-        if context.progress:
-            context.progress(number + 1, len(context.seeds))
-    arms = {arm: {"all": [each[arm] for each in found]} for arm in found[0]}
+        return generalised(rows, digits_network(rows, seed, context), seed)
+
+    arms = without_tasks(by_seed(context, of))
     notes = {"rows": [TRAIN, TEST], "linearised": list(LAYERS), "network": f"S4, {EPOCHS} epochs of 1,000 digits"}
     return Result(arms, {}, context.seeds, seeds_gate(context.seeds), notes)
 

@@ -27,7 +27,7 @@ from regraft.reproduce.gradients.models import (
 )
 from regraft.reproduce.linearized.classes import figures
 from regraft.reproduce.outcome import Outcome, all_of
-from regraft.reproduce.pieces import Measured, Tables
+from regraft.reproduce.pieces import Measured, Tables, above
 from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.words import at_least, greater
@@ -88,14 +88,6 @@ def _above(result: Result) -> Outcome:
     )
 
 
-def _deeper(result: Result) -> Outcome:
-    return greater(result.arm("NTK all"), result.arm("NTK top"), names=("NTK all", "NTK top"))
-
-
-def _tuning(result: Result) -> Outcome:
-    return greater(result.arm("FT all"), result.arm("NTK all"), names=("FT all", "NTK all"))
-
-
 def _most_probable(result: Result) -> Outcome:
     return at_least(result.arm("NTK all"), result.arm("NTK all, VI"), 0.3, names=("NTK all, MAP", "VI"))
 
@@ -103,7 +95,7 @@ def _most_probable(result: Result) -> Outcome:
 MEASURED: dict[str, Measured] = {
     "ntk-table1": (
         run,
-        {"a": _above, "b": _deeper, "c": _tuning, "d": _most_probable},
+        {"a": _above, "b": above("NTK all", "NTK top"), "c": above("FT all", "NTK all"), "d": _most_probable},
         {
             "a": swap("NTK top", "activation"),
             "b": swap("NTK all", "NTK top"),

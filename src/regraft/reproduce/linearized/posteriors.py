@@ -21,7 +21,7 @@ from regraft.reproduce.arms import seeds_gate
 from regraft.reproduce.linearized.networks import Descent, perceptron, trained
 from regraft.reproduce.linearized.sinusoids import LEAST_NOISE
 from regraft.reproduce.outcome import Outcome, all_of
-from regraft.reproduce.pieces import Measured, reverse_axis
+from regraft.reproduce.pieces import Measured, by_seed, reverse_axis, without_tasks
 from regraft.reproduce.result import Disturbance, Result, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.words import bound, greater, share, spearman
@@ -87,12 +87,7 @@ def by_width(seed: int, widths: Sequence[int] = WIDTHS, how: Descent = RELU) -> 
 
 def run_widths(context: Context) -> Result:
     """Every seed, which draws data and weights."""
-    found = []
-    for number, seed in enumerate(context.seeds):
-        found.append(by_width(seed))
-        if context.progress:
-            context.progress(number + 1, len(context.seeds))
-    arms = {arm: {"all": [each[arm] for each in found]} for arm in found[0]}
+    arms = without_tasks(by_seed(context, by_width))
     return Result(arms, {"width": list(WIDTHS)}, context.seeds, seeds_gate(context.seeds))
 
 

@@ -21,11 +21,11 @@ from regraft.heads import condition
 from regraft.network import Network
 from regraft.reproduce.arms import seeds_gate
 from regraft.reproduce.gradients.identities import relative
-from regraft.reproduce.linearized.comparators import RBF, Prediction, deep_kernel, last_layer, predicted
+from regraft.reproduce.linearized.comparators import RBF, deep_kernel, last_layer, predicted
 from regraft.reproduce.linearized.identities import printed
 from regraft.reproduce.linearized.networks import Descent, perceptron, trained
 from regraft.reproduce.outcome import Outcome
-from regraft.reproduce.pieces import Measured
+from regraft.reproduce.pieces import Measured, by_seed
 from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Check, Context
 from regraft.reproduce.words import bound, greater, share
@@ -158,16 +158,9 @@ def _by_task(found: list[dict[str, list[float]]]) -> dict[str, dict[str, list[fl
 
 def run_stream(context: Context) -> Result:
     """Every seed's stream."""
-    found = []
-    for number, seed in enumerate(context.seeds):
-        found.append(adapted(stream(seed)))
-        if context.progress:
-            context.progress(number + 1, len(context.seeds))
-    return Result(_by_task(found), {}, context.seeds, seeds_gate(context.seeds), {"noise": _noises(context)})
-
-
-def _noises(context: Context) -> list[float]:
-    return [stream(seed).noise for seed in context.seeds]
+    found = by_seed(context, lambda seed: adapted(stream(seed)))
+    notes = {"noise": [stream(seed).noise for seed in context.seeds]}
+    return Result(_by_task(found), {}, context.seeds, seeds_gate(context.seeds), notes)
 
 
 def _unchanged(result: Result) -> Outcome:
@@ -215,27 +208,17 @@ def compared(tasks: Stream) -> tuple[dict[str, list[float]], dict[str, Any]]:
         deep = deep_kernel(
             tasks.network, tasks.source, tasks.inputs, tasks.train, tasks.test, tasks.targets[tasks.train]
         )
-        found["deep kernel"] = [_of(each, tasks, test) for each, test in zip(deep, tasks.test)]
+        found["deep kernel"] = [each.error(tasks.targets[test]) for each, test in zip(deep, tasks.test)]
     except MissingDependencyError as error:
         notes["deep kernel"] = str(error)
     return found, notes
 
 
-def _of(prediction: Prediction, tasks: Stream, test: Tensor) -> float:
-    return prediction.error(tasks.targets[test])
-
-
 def run_compared(context: Context) -> Result:
     """Every seed's targets."""
-    found, notes = [], []
-    for number, seed in enumerate(context.seeds):
-        row, said = compared(stream(seed))
-        found.append(row)
-        notes.append(said)
-        if context.progress:
-            context.progress(number + 1, len(context.seeds))
-    by_seed = {name: [each[name] for each in notes] for name in notes[0]}
-    return Result(_by_task(found), {}, context.seeds, seeds_gate(context.seeds), by_seed)
+    found = by_seed(context, lambda seed: compared(stream(seed)))
+    notes = {name: [said[name] for _, said in found] for name in found[0][1]}
+    return Result(_by_task([row for row, _ in found]), {}, context.seeds, seeds_gate(context.seeds), notes)
 
 
 def _ratio(rival: str, most: float) -> Check:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from regraft.diagnose import Kernel, feature_kernel
 from regraft.errors import DataError
-from regraft.features import Taps, plan, pool_batch
+from regraft.features import Taps, plan
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig, Tuning
 from regraft.graft.stages.training import TAUS, Probe
@@ -133,9 +133,7 @@ def _kernels(bench: Bench, place: Place, random: bool, tau: int, logs: int = LOG
         network = reinitialised(network, place.seed)
     rows = ManifestRows.of(network, manifest, workers=0)
     wanted = plan(network, [Taps(("embedding",), (None,))])
-    (block,) = wanted.blocks
-    spans = torch.arange(len(rows)).split(250)
-    features = torch.cat([pool_batch(network, [block], rows.inputs(part))[block.name] for part in spans])
+    features = settings.pooled(network, wanted, rows)
     task = Task(manifest.target, None, "accuracy", seed=place.seed)
     probe = Probe(lr=1e-2, batch_size=128)
     head = probing_heads(network, wanted, Dense(features), rows.labels, task, probe, [tau]).by_tau[tau]

@@ -23,7 +23,7 @@ from regraft.data import Manifest, joined, scan
 from regraft.data.split import holdout
 from regraft.diagnose import drift
 from regraft.errors import DataError
-from regraft.features import Taps, plan, pool_batch
+from regraft.features import Plan, Taps, plan, pool_batch
 from regraft.graft import METHODS, Options, Recipe, adapt
 from regraft.graft.stages.config import Loop, Optimiser, TrainConfig, Tuning
 from regraft.graft.stages.training import Probe, Train
@@ -36,7 +36,7 @@ from regraft.reproduce.row import Context
 from regraft.reproduce.sources import pack_network, pretext_source, supervised_source
 from regraft.reproduce.tasks import KINDS, task
 
-__all__ = ["ADAPTED", "LONGEST", "SOURCES", "STRONG", "WEAK", "bench_of", "recipe", "rows_of"]
+__all__ = ["ADAPTED", "LONGEST", "SOURCES", "STRONG", "WEAK", "bench_of", "pooled", "recipe", "rows_of"]
 
 STRONG, WEAK = "S4-sup-C", "S4-sup-F"
 LONGEST = 200
@@ -157,7 +157,12 @@ def _points(score: Any) -> float:
 
 def _embedded(network: Network, rows: ManifestRows) -> Tensor:
     """S4's own embedding, the mean of its last map, also where a hidden layer was put under the head."""
-    (block,) = plan(network, [Taps(("relu4",), (256,))]).blocks
+    return pooled(network, plan(network, [Taps(("relu4",), (256,))]), rows)
+
+
+def pooled(network: Network, wanted: Plan, rows: ManifestRows) -> Tensor:
+    """The features of the plan's one block on all rows, (N, width)."""
+    (block,) = wanted.blocks
     spans = torch.arange(len(rows)).split(250)
     return torch.cat([pool_batch(network, [block], rows.inputs(part))[block.name] for part in spans])
 

@@ -24,7 +24,7 @@ from regraft.data import Manifest, PixelImages, joined, scan
 from regraft.data.hashing import hash_rows
 from regraft.diagnose import drift, energy
 from regraft.errors import DataError
-from regraft.features import Plan, Taps, plan, pool_batch
+from regraft.features import Taps, plan
 from regraft.graft.adapted import Adapted
 from regraft.graft.evidence.exchange import head_exchange
 from regraft.graft.problem import Task
@@ -42,6 +42,7 @@ from regraft.reproduce.full import mini_only
 from regraft.reproduce.packs import DATA
 from regraft.reproduce.row import Context
 from regraft.reproduce.sources import perceptron
+from regraft.reproduce.taskhead.settings import pooled
 from regraft.reproduce.tasks import classes_of
 
 __all__ = [
@@ -202,7 +203,7 @@ def _toy(bench: Bench, place: Place, sweep: Sequence[int] = SWEEP, powers: Seque
         raise DataError(f"{manifest.name} has no labels")
     rows = ManifestRows.of(network, manifest, workers=0)
     wanted = plan(network, [Taps(("embedding",), (None,))])
-    before = _features(network, wanted, rows)
+    before = pooled(network, wanted, rows)
     task = Task(manifest.target, None, "accuracy", seed=place.seed)
     probe = Probe(lr=RATE, batch_size=BATCH)
     taus = sorted({0, *sweep, *powers})
@@ -221,12 +222,6 @@ def _toy(bench: Bench, place: Place, sweep: Sequence[int] = SWEEP, powers: Seque
         "sweep": list(sweep),
         "exchange": (100 * head_exchange(models, held)).tolist(),
     }
-
-
-def _features(network: Network, wanted: Plan, rows: ManifestRows) -> Tensor:
-    (block,) = wanted.blocks
-    spans = torch.arange(len(rows)).split(512)
-    return torch.cat([pool_batch(network, wanted.blocks, rows.inputs(part))[block.name] for part in spans])
 
 
 def _start(head: Adapted, features: Tensor, task: Task) -> dict[str, float]:
@@ -254,7 +249,7 @@ def _tune(
     watch = Instruments("cheap", task.seed)
     found = finetune(head, manifest, config, task=task, rows=rows, on_epoch=note, watch=watch)
     network = found.adapted.network
-    moved = drift(before, _features(network, head.plan, rows))
+    moved = drift(before, pooled(network, head.plan, rows))
     probes = rows.inputs(torch.arange(0, len(rows), max(1, len(rows) // PROBES))[:PROBES])
     kernels = [float(kernel_norms(each, probes).max()) for each in (head.network, network)]
     last = found.outcome.history[-1]

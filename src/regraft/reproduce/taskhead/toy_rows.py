@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
 
 from regraft.reproduce.arms import Bench, seeds_gate
 from regraft.reproduce.outcome import Outcome, all_of
-from regraft.reproduce.pieces import Measured, reverse_axis
+from regraft.reproduce.pieces import Measured, by_seed, reverse_axis
 from regraft.reproduce.result import Result, relabel, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.taskhead.toy import BATCH, EPOCHS, LONG, MOMENTUM, POWERS, RATE, STEPS, SWEEP, TOY, bench_of
@@ -24,16 +25,6 @@ RECIPE = {
     "target": "digits 0-2, 3 x 500 rows, turned by up to 45 degrees, zoomed 1 to 1.5 times",
     "probing and fine-tuning": f"SGD {RATE:g}, momentum {MOMENTUM:g}, batches of {BATCH}, constant; {EPOCHS} epochs",
 }
-
-
-def _found(bench: Bench) -> list[dict[str, Any]]:
-    """What every seed gives, measured once for all rows."""
-    out = []
-    for number, seed in enumerate(bench.seeds):
-        out.append(bench.measure(TOY, "MLP4", "toy", seed))
-        if bench.context.progress:
-            bench.context.progress(number + 1, len(bench.seeds))
-    return out
 
 
 def series(found: Sequence[Mapping[str, Any]], part: str, what: str, taus: Sequence[int]) -> dict[str, list[Any]]:
@@ -50,7 +41,7 @@ def prop1(bench: Bench) -> Result:
     T is the number of steps and γ the rate over 1 − momentum, which is what a gradient moves the weights by in all; C₁
     the largest ``‖κ(j, n)‖_F`` among 30 rows before and after training, C₂ the largest ``‖v‖₂`` of any epoch.
     """
-    found = _found(bench)
+    found = by_seed(bench.context, partial(bench.measure, TOY, "MLP4", "toy"))
     rate = RATE / (1 - MOMENTUM)
     arms = {
         "AIE": series(found, "heads", "energy", SWEEP),
@@ -84,7 +75,7 @@ def _energy_drives(result: Result) -> Outcome:
 
 def fig2(bench: Bench) -> Result:
     """Energy by τ up to 1,024; the head's gradient over the first ten steps of fine-tuning."""
-    found = _found(bench)
+    found = by_seed(bench.context, partial(bench.measure, TOY, "MLP4", "toy"))
     arms: dict[str, dict[str, list[Any]]] = {
         "p₀[y]": series(found, "heads", "truth", POWERS),
         "AIE": series(found, "heads", "energy", POWERS),
@@ -121,7 +112,7 @@ def _turns(result: Result) -> Outcome:
 
 def swapped(bench: Bench) -> Result:
     """Validation accuracy of every head on every backbone, seven τ; rows are heads, columns backbones."""
-    found = _found(bench)
+    found = by_seed(bench.context, partial(bench.measure, TOY, "MLP4", "toy"))
     kept = [SWEEP.index(tau) for tau in SWAPPED]
     tables = [np.asarray(each["exchange"])[np.ix_(kept, kept)].tolist() for each in found]
     notes = {**RECIPE, "validation": "the test part's rows of digits 0-2, distorted once"}

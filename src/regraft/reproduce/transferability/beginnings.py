@@ -5,7 +5,7 @@ Rows, heads and random weights are drawn by the seed, so that a network and its 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -18,12 +18,12 @@ from regraft.diagnose import Objective
 from regraft.diagnose.objective import Statistics
 from regraft.errors import DataError
 from regraft.network import Network, settled
-from regraft.reproduce.arms import BACKBONES, Backbone, Bench, Place
+from regraft.reproduce.arms import BACKBONES, Bench, Place
 from regraft.reproduce.row import Context
 from regraft.reproduce.transferability.sources import target
 from regraft.reproduce.tuning import fresh
 
-__all__ = ["beginning", "bench_of_twins", "drawn", "twin"]
+__all__ = ["beginning", "bench_of_twins", "drawn", "random_weights", "twin"]
 
 
 def twin(name: str) -> str:
@@ -31,16 +31,16 @@ def twin(name: str) -> str:
     return f"random {name}"
 
 
-def _random(name: str) -> Backbone:
-    def load(data: Path, cache: Path, seed: int) -> Network:
-        return fresh(BACKBONES[name].load(data, cache, seed), seed)
-
-    return replace(BACKBONES[name], load=load)
+def random_weights(name: str) -> Callable[[Path, Path, int], Network]:
+    """Loads a network of the page with random weights, drawn by the seed."""
+    return lambda data, cache, seed: fresh(BACKBONES[name].load(data, cache, seed), seed)
 
 
 def bench_of_twins(context: Context, names: Sequence[str], tasks: Sequence[str]) -> Bench:
     """The bench of networks of the page, each with its :func:`twin`."""
-    backbones = {name: BACKBONES[name] for name in names} | {twin(name): _random(name) for name in names}
+    backbones = {name: BACKBONES[name] for name in names} | {
+        twin(name): replace(BACKBONES[name], load=random_weights(name)) for name in names
+    }
     return Bench(context, tasks=tuple(tasks), backbones=backbones, rows=target)
 
 

@@ -21,7 +21,7 @@ from regraft.reproduce.arms import Backbone, Bench, seeds_gate
 from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.packs import DATA
-from regraft.reproduce.pieces import Measured
+from regraft.reproduce.pieces import Measured, above
 from regraft.reproduce.result import Result, relabel, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.transferability.sources import LENET, blank, target, upside_down
@@ -93,13 +93,6 @@ def _moved(layers: Mapping[str, float], layer: str) -> float:
     return layers[{"ψ1": "conv1", "ψ2": "conv2"}[layer]]
 
 
-def _better(a: str, b: str) -> Any:
-    def check(result: Result) -> Outcome:
-        return greater(result.one(a), result.one(b), names=(a, b))
-
-    return check
-
-
 def _no_better(result: Result) -> Outcome:
     return about(result.one("F"), result.one("scratch"), 2.0, names=("F", "scratch"))
 
@@ -117,9 +110,9 @@ MEASURED: dict[str, Measured] = {
     "tr-fig8a": (
         run,
         {
-            "a": _better("M", "scratch"),
-            "b": _better("M", "flipped M"),
-            "c": _better("flipped M", "F"),
+            "a": above("M", "scratch"),
+            "b": above("M", "flipped M"),
+            "c": above("flipped M", "F"),
             "d": _no_better,
             "e": _moves,
         },

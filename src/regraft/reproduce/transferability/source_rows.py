@@ -24,7 +24,7 @@ from regraft.reproduce.arms import Arm, Backbone, Bench, Place, points, seeds_ga
 from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.packs import DATA
-from regraft.reproduce.pieces import Measured, still
+from regraft.reproduce.pieces import Measured, above, still
 from regraft.reproduce.probe import probed
 from regraft.reproduce.result import Result, relabel, shuffle_axis, swap
 from regraft.reproduce.row import Context
@@ -118,13 +118,6 @@ def run_labels(context: Context) -> Result:
     return Result(arms, {}, bench.seeds, seeds_gate(bench.seeds), notes)
 
 
-def _better(a: str, b: str) -> Callable[[Result], Outcome]:
-    def check(result: Result) -> Outcome:
-        return greater(result.one(a), result.one(b), names=(a, b))
-
-    return check
-
-
 def _no_better(result: Result) -> Outcome:
     return about(result.one("colour"), result.one("scratch"), 2.0, names=("colour", "scratch"))
 
@@ -208,7 +201,7 @@ def _source_rises(result: Result) -> Outcome:
 MEASURED: dict[str, Measured] = {
     "tr-fig8b": (
         run_labels,
-        {"a": _better("class", "scratch"), "b": _better("class", "colour"), "c": _no_better},
+        {"a": above("class", "scratch"), "b": above("class", "colour"), "c": _no_better},
         {"a": swap("class", "scratch"), "b": swap("class", "colour"), "c": relabel({"colour": "class"})},
         {},
     ),

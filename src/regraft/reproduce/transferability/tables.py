@@ -11,12 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from regraft.network import Network
 from regraft.reproduce.arms import BACKBONES, Arm, Backbone, Bench, seeds_gate
 from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
@@ -24,10 +22,11 @@ from regraft.reproduce.pieces import Measured, average, flatten, of_kind, revers
 from regraft.reproduce.result import Result, relabel, shuffle_axis, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import T6
+from regraft.reproduce.transferability.beginnings import random_weights
 from regraft.reproduce.transferability.head import FIXED, FIXED_HELD_OUT
 from regraft.reproduce.transferability.source_rows import FALLS
 from regraft.reproduce.transferability.tuned import HELD_OUT, TUNED, Search, joint_choice
-from regraft.reproduce.tuning import Cell, Regime, fresh
+from regraft.reproduce.tuning import Cell, Regime
 from regraft.reproduce.words import bound, greater, rank_correlation, share
 
 __all__ = ["CHOSEN_ON", "MEASURED", "SEARCHES", "SETTINGS"]
@@ -49,12 +48,8 @@ SETTINGS: Mapping[str, tuple[str, Arm, Arm]] = {
 """Network, the arm that trains, the arm that chooses."""
 
 
-def _random(data: Path, cache: Path, seed: int) -> Network:
-    return fresh(BACKBONES["V1a"].load(data, cache, seed), seed)
-
-
 def _bench(context: Context) -> Bench:
-    backbones = {"V1a": BACKBONES["V1a"], "random V1a": Backbone(_random, 256, (64,))}
+    backbones = {"V1a": BACKBONES["V1a"], "random V1a": Backbone(random_weights("V1a"), 256, (64,))}
     return Bench(replace(context, seeds=context.seeds[:SEEDS]), tasks=T6, backbones=backbones)
 
 

@@ -30,10 +30,11 @@ from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured
 from regraft.reproduce.result import Result, relabel
 from regraft.reproduce.row import Context
+from regraft.reproduce.transferability.beginnings import random_weights
 from regraft.reproduce.transferability.source_rows import FALLS, Load, bench_of, random_s4, s4_from
 from regraft.reproduce.transferability.sources import target
 from regraft.reproduce.transferability.tuned import CHOICE, PROTOCOL, TUNED, Search, choice, tuned
-from regraft.reproduce.tuning import Cell, Regime, following, fresh
+from regraft.reproduce.tuning import Cell, Regime, following
 from regraft.reproduce.words import bound, share
 
 __all__ = ["MEASURED", "RUN", "SOURCES", "TARGETS", "epochs_to"]
@@ -154,10 +155,6 @@ SPEED: Mapping[str, Search] = {
 ON = ("flowers5", "tiny20")
 
 
-def _random_mobilenet(data: Path, cache: Path, seed: int) -> Network:
-    return fresh(BACKBONES["V1a"].load(data, cache, seed), seed)
-
-
 def epochs_to(scores: list[float], part: float = SHARE) -> float:
     """Epochs until the training accuracy is a part of its last value, between two epochs by a straight line from 0."""
     level = part * scores[-1]
@@ -174,7 +171,7 @@ def run_speed(context: Context) -> Result:
     mini_only(context, "002")
     backbones = {
         "V1a": BACKBONES["V1a"],
-        "random V1a": Backbone(_random_mobilenet, 256, (64,)),
+        "random V1a": Backbone(random_weights("V1a"), 256, (64,)),
         "S4": Backbone(s4_from("cifar10_jpeg75"), 256, (256,)),
         "random S4": Backbone(random_s4("cifar10_jpeg75"), 256, (256,)),
     }
