@@ -190,7 +190,8 @@ def explored(
     begin: Adapted, manifest: Manifest, rows: ManifestRows, regime: Regime, cells: Sequence[Cell], seed: int
 ) -> dict[Cell, float]:
     """The held-out accuracy of each cell, and of the same lengths at rates beyond while the best is at the edge."""
-    found, lengths = {}, sorted({cell.steps for cell in cells})
+    found: dict[Cell, float] = {}
+    lengths = sorted({cell.steps for cell in cells})
     while cells:
         found |= try_cells(begin, manifest, rows, regime, cells, seed)
         wider = beyond(found)
