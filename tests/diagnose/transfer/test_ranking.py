@@ -104,3 +104,13 @@ def test_refuses_what_has_no_rank_correlation() -> None:
             weighted_kendall(scores=scores_, truth=truth)
     with pytest.raises(TypeError):
         weighted_kendall(good, good)  # type: ignore[misc]
+
+
+def test_few_groups_bear_out_no_difference_that_rows_would(rows) -> None:
+    made = rows(n=90)
+    estimates = _estimates(made, {"clean": made.x, "blurred": _noisy(made.x, 0.5)})
+    groups = np.arange(90) % 3
+    of_rows, of_groups = (rank_models(estimates, labels=made.y, groups=g).differences[0] for g in (None, groups))
+    assert of_groups.high - of_groups.value == pytest.approx(of_groups.value - of_groups.low)
+    assert of_groups.low < of_rows.low
+    assert not of_groups.real

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from regraft.diagnose import SCORES, Estimate, NotApplicable, scores
+from regraft.diagnose.transfer.estimate import Resamples
+from regraft.diagnose.transfer.labels import Labels
 from regraft.diagnose.transfer.scores import spoken
 from regraft.errors import DataError
 
@@ -175,3 +177,34 @@ def test_intervals_hold_the_expectation(n: int, d: int) -> None:
     covered = ((table[:, :, 1] <= truth) & (truth <= table[:, :, 2])).mean(0)
     for name, share in zip(names, covered):
         assert share >= 0.86, (name, share)  # 95 % less three deviations of a share of 120, and 3 % of bias
+
+
+@pytest.mark.parametrize("groups", [3, 6])
+def test_intervals_of_few_groups_hold_the_truth(groups: int) -> None:
+    held, draws = 0, 200
+    for seed in range(draws):
+        rng = np.random.default_rng(seed)
+        member = np.repeat(np.arange(groups), 10)
+        each = rng.normal(size=groups)[member] + 0.3 * rng.normal(size=len(member))
+        resamples = Resamples.of(Labels.of(rng.integers(0, 2, len(member))), member, count=300, seed=seed)
+        value = each.mean()
+        spread = resamples.spread(torch.from_numpy((each - value) / len(each)))
+        low, high = resamples.interval(value, spread.numpy())
+        held += low <= 0 <= high
+    # of 200 intervals that hold the truth 95 times in 100, fewer than 181 do so once in a hundred
+    assert held >= 181
+
+
+def test_groups_of_one_row_each_are_rows(rows) -> None:
+    made = rows()
+    alone, grouped = (Resamples.of(made.labels, groups) for groups in (None, np.arange(60)))
+    assert grouped.stretch == alone.stretch == 1
+    assert torch.equal(grouped.deviations, alone.deviations)
+
+
+def test_classes_of_one_group_each_vary(rows) -> None:
+    made = rows(c=2, apart=0.3)
+    found = scores(features=made.x, labels=made.y, groups=[f"patient {code}" for code in made.y], names=("logme",))
+    assert isinstance(found[0], Estimate)
+    assert found[0].error > 0
+    assert found[0].low < found[0].value < found[0].high

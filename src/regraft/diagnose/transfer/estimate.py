@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import ndtri, stdtrit
 from torch import Tensor
 
 from regraft.diagnose.transfer.labels import Labels
@@ -26,6 +27,7 @@ from regraft.errors import DataError
 __all__ = ["Estimate", "NotApplicable", "Resamples", "estimated"]
 
 LEVEL = 0.95
+TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,7 +37,7 @@ class Estimate:
     Attributes:
         name: of the score, such as ``logme``.
         value: the score.
-        low, high: its 95 % percentile interval.
+        low, high: its 95 % interval, see :meth:`Resamples.interval`.
         error: its standard error.
         higher_is_better: the sign; True of every score here.
         meaning: a sentence on what the number says and between which bounds it lies.
@@ -73,16 +75,20 @@ class Resamples:
 
     Attributes:
         deviations: ``(B, N)`` float64.
+        stretch: by how much Student's 97.5 % point for G − 1 degrees of freedom exceeds the normal distribution's, of G
+            groups; 1 of rows.
     """
 
     deviations: Tensor
+    stretch: float = 1.0
 
     @staticmethod
     def of(labels: Labels, groups: Sequence[Any] | None = None, *, count: int = 1000, seed: int = 0) -> Resamples:
         """Draw rows with replacement within each class, or whole groups.
 
         A stratum of n units has its deviations multiplied by √(n / (n − 1)), without which the bootstrap of few units
-        is too sure of itself. Groups are drawn within classes where each lies in one class; else from all.
+        is too sure of itself. All are one stratum where a group holds several classes, and where a class is one unit
+        alone: drawn within its class it would never vary.
 
         Args:
             labels: of the N rows.
@@ -100,20 +106,33 @@ class Resamples:
         units = int(member.max()) + 1
         first = np.full(units, -1)
         first[member[::-1]] = strata[::-1]
-        if (first[member] != strata).any():  # a group of several classes
+        if (first[member] != strata).any() or (np.bincount(first) == 1).any():
             first[:] = 0
         rng = np.random.default_rng(seed)
         drawn = np.zeros((count, units))
         for stratum in np.unique(first):
             own = np.flatnonzero(first == stratum)
             n = len(own)
-            scale = (n / (n - 1)) ** 0.5 if n > 1 else 0.0
-            drawn[:, own] = scale * (rng.multinomial(n, np.full(n, 1 / n), size=count) - 1.0)
-        return Resamples(torch.from_numpy(drawn[:, member]))
+            drawn[:, own] = (n / (n - 1)) ** 0.5 * (rng.multinomial(n, np.full(n, 1 / n), size=count) - 1.0)
+        stretch = 1.0 if units == labels.rows else float(stdtrit(units - 1, TAILS[1]) / ndtri(TAILS[1]))
+        return Resamples(torch.from_numpy(drawn[:, member]), stretch)
 
     def spread(self, influence: Tensor) -> Tensor:
         """Deviations of the score in each resample: ``(B,)`` of an influence ``(N,)``, ``(B, M)`` of ``(N, M)``."""
         return torch.from_numpy(self.deviations.numpy() @ influence.numpy())
+
+    def interval(self, value: float, spread: np.ndarray[Any, Any]) -> tuple[float, float]:
+        """95 % interval of a value by its deviations in the resamples, ``(B,)``.
+
+        Of rows the percentiles. Of groups the value ± the longer side of these times :attr:`stretch`: percentiles of
+        few groups are too narrow, for they take what the groups say of their own spread for certain.
+        """
+        low, high = (float(q) for q in np.quantile(spread, TAILS))
+        if self.stretch > 1:
+            high = self.stretch * max(high, -low)
+            low = -high
+        # rounding apart, a percentile interval of a centred spread holds the value
+        return min(value + low, value), max(value + high, value)
 
 
 def group_codes(groups: Sequence[Any] | None, rows: int) -> np.ndarray[Any, Any]:
@@ -152,15 +171,13 @@ def estimated(
         within: what the score cannot leave, nor its interval.
     """
     spread = resamples.spread(influence)
-    tail = (1 - LEVEL) / 2
-    low, high = (value + float(q) for q in np.quantile(spread.numpy(), (tail, 1 - tail)))
+    low, high = resamples.interval(value, spread.numpy())
     seconds = time.process_time() - began + shared
-    # rounding apart, a percentile interval of a centred spread holds the value
     return Estimate(
         name,
         value,
-        max(min(low, value), within[0]),
-        min(max(high, value), within[1]),
+        max(low, within[0]),
+        min(high, within[1]),
         float(spread.std()),
         True,
         meaning,

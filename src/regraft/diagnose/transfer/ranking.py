@@ -11,13 +11,11 @@ import numpy as np
 import torch
 from scipy.stats import rankdata, weightedtau
 
-from regraft.diagnose.transfer.estimate import LEVEL, Estimate, Resamples
+from regraft.diagnose.transfer.estimate import TAILS, Estimate, Resamples
 from regraft.diagnose.transfer.labels import Labels
 from regraft.errors import DataError
 
 __all__ = ["Agreement", "Difference", "Place", "Ranking", "rank_models", "weighted_kendall"]
-
-_TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)
 
 
 @dataclass(frozen=True)
@@ -97,7 +95,8 @@ def rank_models(
     """Order backbones by one score of each on the same rows, with a paired bootstrap over these rows.
 
     Every resample draws one set of rows for all backbones, so what makes a row hard for all of them cancels in the
-    differences. Intervals hold for each pair alone: of many pairs that do not differ, one in twenty will seem to.
+    differences; few groups of rows widen all intervals (:meth:`regraft.diagnose.transfer.estimate.Resamples.interval`).
+    Intervals hold for each pair alone: of many pairs that do not differ, one in twenty will seem to.
     Values that agree to twelve digits are ties. O(resamples · N · backbones).
 
     Args:
@@ -126,8 +125,8 @@ def rank_models(
     values = np.array([each.value for each in found])
     sign = 1.0 if found[0].higher_is_better else -1.0
     ranks = _ranks(sign * values[None])[0]
-    every = _ranks(sign * (values + spread))
-    lows, highs = np.quantile(every, _TAILS, axis=0)
+    every = _ranks(sign * (values + draws.stretch * spread))
+    lows, highs = np.quantile(every, TAILS, axis=0)
     order = sorted(range(len(names)), key=lambda k: ranks[k])
     places = tuple(
         Place(
@@ -139,10 +138,10 @@ def rank_models(
     differences = []
     for a, b in combinations(order, 2):
         value = sign * float(values[a] - values[b])
-        low, high = (value + float(q) for q in np.quantile(sign * (spread[:, a] - spread[:, b]), _TAILS))
+        low, high = draws.interval(value, sign * (spread[:, a] - spread[:, b]))
         if ranks[a] == ranks[b]:  # a tie up to rounding is none that the rows could bear out
             low, high = min(low, 0.0), max(high, 0.0)
-        differences.append(Difference(names[a], names[b], value, min(low, value), max(high, value)))
+        differences.append(Difference(names[a], names[b], value, low, high))
     return Ranking(kinds[0], places, tuple(differences))
 
 
@@ -203,7 +202,7 @@ def weighted_kendall(*, scores: Any, truth: Any, resamples: int = 1000, seed: in
         picks = rng.integers(models, size=(resamples, models))
         draws = np.array([_tau(first[0, pick], second[0, pick]) for pick in picks])
         draws = draws[~np.isnan(draws)]
-    low, high = np.clip(np.quantile(draws, _TAILS), -1, 1) if len(draws) else (-1.0, 1.0)
+    low, high = np.clip(np.quantile(draws, TAILS), -1, 1) if len(draws) else (-1.0, 1.0)
     value = float(each.mean())
     return Agreement(value, min(float(low), value), max(float(high), value), tuple(each.tolist()))
 
