@@ -4,8 +4,8 @@ For every network and task one sweep of up to 1,000 training and 1,000 test rows
 The truth is the test accuracy of a linear head on the embedding, its form and penalty chosen by five folds of the
 training rows. Every score is computed from the training rows alone. A task's *rank correlation* is the weighted
 Kendall τ (Vigna, 2015; as in LogME) of a score with the truth over the networks; a row of the table has its mean over
-tasks, with a 95 % interval over resampled tasks. ``times_sweep`` is the CPU-seconds of a score, with the decomposition
-that it needs, over those of the sweep of the same training rows: the median over networks and tasks.
+tasks, with a 95 % interval by Student's t. ``times_sweep`` is the CPU-seconds of a score, with the decomposition that
+it needs, over those of the sweep of the same training rows: the median over networks and tasks.
 """
 
 from __future__ import annotations

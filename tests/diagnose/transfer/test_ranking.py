@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from scipy.stats import weightedtau
+from scipy.stats import t, weightedtau
 
 from regraft.diagnose import Estimate, rank_models, scores, weighted_kendall
 from regraft.errors import DataError
@@ -76,10 +76,12 @@ def test_agreement_is_scipys(rows) -> None:
     rng = np.random.default_rng(0)
     truth, guess = rng.normal(size=(5, 7)), rng.normal(size=(5, 7))
     found = weighted_kendall(scores=guess, truth=truth)
-    each = [weightedtau(t, g).statistic for t, g in zip(truth, guess)]  # LogME's order of arguments
+    each = [weightedtau(true, score).statistic for true, score in zip(truth, guess)]  # LogME's order of arguments
     assert found.each == pytest.approx(each)
     assert found.value == pytest.approx(np.mean(each))
     assert -1 <= found.low <= found.value <= found.high <= 1
+    low, high = t(4, np.mean(each), np.std(each, ddof=1) / 5**0.5).interval(0.95)
+    assert (found.low, found.high) == pytest.approx((low, high))
 
 
 def test_agreement_of_equal_and_opposite_orders() -> None:

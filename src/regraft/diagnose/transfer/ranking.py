@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import stdtrit
 from scipy.stats import rankdata, weightedtau
 
 from regraft.diagnose.transfer.estimate import TAILS, Estimate, Resamples
@@ -158,7 +159,7 @@ class Agreement:
 
     Attributes:
         value: weighted Kendall τ, −1 to 1; of several tasks the mean.
-        low, high: its 95 % bootstrap interval, over tasks, or of one task over its models.
+        low, high: its 95 % interval, by Student's t over tasks, or of one task by a bootstrap over its models.
         each: τ of every task.
     """
 
@@ -177,7 +178,7 @@ def weighted_kendall(*, scores: Any, truth: Any, resamples: int = 1000, seed: in
     Args:
         scores: ``(M,)`` of M models on one task, or ``(T, M)`` on T tasks; larger is better.
         truth: of the same shape: accuracies.
-        resamples: bootstrap samples of tasks, or of the models of a single task.
+        resamples: bootstrap samples of the models of a single task.
         seed: of these.
 
     Raises:
@@ -193,17 +194,15 @@ def weighted_kendall(*, scores: Any, truth: Any, resamples: int = 1000, seed: in
     each = np.array([_tau(x, y) for x, y in zip(first, second)])
     if np.isnan(each).any():
         raise DataError("a rank correlation", expected="scores and truths that differ", got="a task where all tie")
-    rng = np.random.default_rng(seed)
     tasks, models = first.shape
-    if tasks > 1:
-        drawn = rng.multinomial(tasks, np.full(tasks, 1 / tasks), size=resamples) - 1.0
-        draws = each.mean() + (tasks / (tasks - 1)) ** 0.5 * (drawn @ each) / tasks
-    else:
-        picks = rng.integers(models, size=(resamples, models))
-        draws = np.array([_tau(first[0, pick], second[0, pick]) for pick in picks])
-        draws = draws[~np.isnan(draws)]
-    low, high = np.clip(np.quantile(draws, TAILS), -1, 1) if len(draws) else (-1.0, 1.0)
     value = float(each.mean())
+    if tasks > 1:
+        half = float(stdtrit(tasks - 1, TAILS[1])) * float(each.std(ddof=1)) / tasks**0.5
+        return Agreement(value, max(-1.0, value - half), min(1.0, value + half), tuple(each.tolist()))
+    picks = np.random.default_rng(seed).integers(models, size=(resamples, models))
+    draws = np.array([_tau(first[0, pick], second[0, pick]) for pick in picks])
+    draws = draws[~np.isnan(draws)]
+    low, high = np.quantile(draws, TAILS) if len(draws) else (-1.0, 1.0)
     return Agreement(value, min(float(low), value), max(float(high), value), tuple(each.tolist()))
 
 
