@@ -64,7 +64,18 @@ def test_groups_widen_the_interval():
 def test_it_stays_between_minus_one_and_one():
     labels = np.arange(40) % 2
     found = affinity(linear=labels, scratch=1 - labels, labels=labels)
-    assert (found.value, found.low, found.high) == (1.0, 1.0, 1.0)
+    assert (found.value, found.high) == (1.0, 1.0)
+
+
+def test_rows_that_agree_within_each_class_are_no_certainty():
+    labels = np.repeat([0, 1], 10)
+    found = affinity(linear=labels, scratch=np.zeros(20, int), labels=labels)
+    assert found.value == 0.5
+    assert found.low < 0.3
+    assert found.high > 0.65
+    same = affinity(linear=labels, scratch=labels, labels=labels)
+    assert same.low < -0.05
+    assert same.high == -same.low
 
 
 @pytest.mark.parametrize("name", ["linear", "scratch"])

@@ -8,10 +8,12 @@ import torch
 from sklearn.linear_model import Ridge
 from sklearn.neighbors import KNeighborsClassifier
 
+from regraft.diagnose import Estimate, scores
 from regraft.diagnose.transfer.decomposition import Decomposition
 from regraft.diagnose.transfer.labels import Labels
 from regraft.diagnose.transfer.loo import left_out, loo_accuracy, loo_r2, neighbour_accuracy
 from regraft.errors import DataError
+from regraft.heads import wilson
 
 
 def _refitted(x: np.ndarray, y: np.ndarray, strength: float, groups: np.ndarray) -> np.ndarray:
@@ -106,3 +108,22 @@ def test_refuses_what_does_not_fit(rows) -> None:
         neighbour_accuracy(*made.parts, neighbours=20)
     with pytest.raises(DataError, match="groups of rows"):
         left_out(made.decomposition, made.labels, ["a"] * 20)
+
+
+def test_few_rows_without_an_error_do_not_exclude_errors() -> None:
+    y = np.repeat([0, 1], 6)
+    x = torch.from_numpy(20.0 * y[:, None] + np.random.default_rng(0).normal(size=(12, 3)))
+    for groups, units in ((None, 12), (np.arange(12) // 3, 4)):
+        for found in scores(features=x, labels=y, groups=groups, names=("loo-accuracy",)):
+            assert isinstance(found, Estimate)
+            assert found.value == found.high == 1
+            assert found.low == pytest.approx(wilson(units, units)[0])
+
+
+def test_a_guess_that_is_right_on_one_class_alone_is_no_certainty() -> None:
+    y = np.repeat([0, 1], [15, 5])
+    x = torch.from_numpy(np.random.default_rng(0).normal(size=(20, 3)))
+    (found,) = scores(features=x, labels=y, names=("loo-accuracy",))
+    assert isinstance(found, Estimate)
+    assert found.value == 0.75  # the share of the first class
+    assert (found.low, found.high) == pytest.approx(wilson(15, 20))

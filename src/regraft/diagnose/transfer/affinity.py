@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import torch
 from regraft.diagnose.transfer.estimate import Estimate, Resamples, estimated
 from regraft.diagnose.transfer.labels import Labels
 from regraft.errors import DataError
+from regraft.heads import Response, paired_difference
 
 __all__ = ["affinity"]
 
@@ -21,8 +23,8 @@ def affinity(*, linear: Any, scratch: Any, labels: Any, groups: Sequence[Any] | 
 
     Evci et al. (2022), "Head2Toe", Section 2, after Section 3 of Adler et al. (2020). From −1 to 1; above 0 the
     frozen features do better than what the rows alone can teach the architecture, below 0 the task lies far from what
-    they were pretrained for. The interval resamples the scored rows, for both alike; it knows nothing of how much
-    another seed of the training would change.
+    they were pretrained for. The interval is that of :func:`regraft.heads.paired_difference`, over the scored rows; it
+    knows nothing of how much another seed of the training would change.
 
     Args:
         linear: ``(N,)`` codes that the linear head predicts.
@@ -42,14 +44,18 @@ def affinity(*, linear: Any, scratch: Any, labels: Any, groups: Sequence[Any] | 
         if np.shape(predicted) != truth.shape:
             expected, got = f"{len(truth)} codes, one a label", f"shape {np.shape(predicted)}"
             raise DataError(f"the predictions of {name}", expected=expected, got=got)
-    gain = torch.from_numpy((np.asarray(linear) == truth).astype(np.float64) - (np.asarray(scratch) == truth))
+    right = [(np.asarray(predicted) == truth).astype(np.float64) for predicted in (scratch, linear)]
+    gain = torch.from_numpy(right[1] - right[0])
     value = float(gain.mean())
-    return estimated(
+    found = estimated(
         "affinity",
         value,
         (gain - value) / len(gain),
         Resamples.of(known, groups, seed=seed),
         "Accuracy of a linear head on the frozen features less that of training from random weights: from −1 to 1.",
         began,
-        within=(-1.0, 1.0),
     )
+    every = Response.of("binary", ("wrong", "right"), np.ones(len(gain), dtype=np.int64))
+    first, second = (np.stack([1 - each, each], 1) for each in right)
+    _, low, high = paired_difference("accuracy", every, first, second, groups, seed)
+    return replace(found, low=low, high=high)

@@ -75,12 +75,18 @@ class Resamples:
 
     Attributes:
         deviations: ``(B, N)`` float64.
-        stretch: by how much Student's 97.5 % point for G − 1 degrees of freedom exceeds the normal distribution's, of G
-            groups; 1 of rows.
+        units: how many rows, or groups of rows, are drawn.
     """
 
     deviations: Tensor
-    stretch: float = 1.0
+    units: int
+
+    @property
+    def stretch(self) -> float:
+        """Student's 97.5 % point for G − 1 degrees of freedom over the normal one, of G groups; 1 of rows."""
+        if self.units == self.deviations.shape[1]:
+            return 1.0
+        return float(stdtrit(self.units - 1, TAILS[1]) / ndtri(TAILS[1]))
 
     @staticmethod
     def of(labels: Labels, groups: Sequence[Any] | None = None, *, count: int = 1000, seed: int = 0) -> Resamples:
@@ -114,8 +120,7 @@ class Resamples:
             own = np.flatnonzero(first == stratum)
             n = len(own)
             drawn[:, own] = (n / (n - 1)) ** 0.5 * (rng.multinomial(n, np.full(n, 1 / n), size=count) - 1.0)
-        stretch = 1.0 if units == labels.rows else float(stdtrit(units - 1, TAILS[1]) / ndtri(TAILS[1]))
-        return Resamples(torch.from_numpy(drawn[:, member]), stretch)
+        return Resamples(torch.from_numpy(drawn[:, member]), units)
 
     def spread(self, influence: Tensor) -> Tensor:
         """Deviations of the score in each resample: ``(B,)`` of an influence ``(N,)``, ``(B, M)`` of ``(N, M)``."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from regraft.diagnose.transfer.decomposition import Decomposition
 from regraft.diagnose.transfer.estimate import Estimate, Resamples, estimated, group_codes
 from regraft.diagnose.transfer.labels import Labels
 from regraft.errors import DataError
+from regraft.heads.intervals import wilson
 from regraft.heads.products import one_blas_thread
 
 __all__ = ["STRENGTHS", "LeftOut", "left_out", "loo_accuracy", "loo_r2", "neighbour_accuracy"]
@@ -22,6 +23,7 @@ __all__ = ["STRENGTHS", "LeftOut", "left_out", "loo_accuracy", "loo_r2", "neighb
 STRENGTHS: tuple[float, ...] = tuple(10.0 ** (-k / 2) for k in range(13))
 """Ridge penalties in units of the features' total scatter, from 1 to 1e-6."""
 _BLOCK = 2048
+_NO_WIDTH = 1e-12
 _PAIRS, _PAIRED_ROWS = 2e8, 4000
 
 
@@ -243,7 +245,15 @@ def _soft(margins: Tensor, scale: float) -> Tensor:
 def _mean(
     name: str, hits: Tensor, lent: Tensor | None, resamples: Resamples, meaning: str, began: float, shared: float
 ) -> Estimate:
-    """A share of hits; ``lent`` are the hits of others that are owed to a row, ``(N,)``."""
+    """A share of hits; ``lent`` are the hits of others that are owed to a row, ``(N,)``.
+
+    Where every resample has as many hits, Wilson's interval of as many rows (groups) stands in, unless it is the
+    narrower one: twelve rows without an error do not exclude errors.
+    """
     value, rows = float(hits.mean()), len(hits)
     influence = (hits - value + (0.0 if lent is None else lent)) / rows
-    return estimated(name, value, influence, resamples, meaning, began, shared, within=(0.0, 1.0))
+    found = estimated(name, value, influence, resamples, meaning, began, shared, within=(0.0, 1.0))
+    if float(resamples.spread((hits - value) / rows).abs().max()) > _NO_WIDTH:
+        return found
+    low, high = wilson(value * resamples.units, resamples.units)
+    return replace(found, low=min(low, found.low), high=max(high, found.high))
