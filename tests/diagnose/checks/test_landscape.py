@@ -1,0 +1,39 @@
+"""What the check of landscapes says of a network at a minimum."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from regraft.diagnose import plane, random_directions
+from regraft.diagnose.checks.check import Case, Subject
+from regraft.diagnose.checks.landscape import LANDSCAPE
+from regraft.network import ArrayPreprocess, from_module
+
+
+def _subject(fitted: bool) -> Subject:
+    """A network that a product of two signs, or its opposite, was fitted to."""
+    torch.manual_seed(0)
+    x = torch.randn(64, 6)
+    y = (x[:, 0] * x[:, 1] > 0).long()
+    module = nn.Sequential(nn.Linear(6, 64), nn.GELU(), nn.Linear(64, 2))
+    optimiser = torch.optim.Adam(module.parameters(), 1e-2)
+    for _ in range(600):
+        optimiser.zero_grad()
+        nn.functional.cross_entropy(module(x), y).backward()
+        optimiser.step()
+    network = from_module(module.eval(), ArrayPreprocess((6,)))
+    return Subject("trained", network, [x], y if fitted else 1 - y, "softmax", batch_size=64)
+
+
+@pytest.mark.parametrize("fitted", [True, False])
+def test_no_random_step_lowers_the_loss_where_it_has_a_minimum(fitted: bool) -> None:
+    subject = _subject(fitted)
+    outcome = LANDSCAPE.run(Case((subject,), None, 64), lambda done, total: None)
+    (drawn,) = outcome.figure["subjects"]
+    assert not drawn["exact"]
+    exact = plane(subject.objective, random_directions(subject.objective)).summary()
+    assert (exact.least_rise > -0.05 * exact.centre) == fitted
+    assert (not outcome.findings) == fitted
+    assert drawn["least"] >= -drawn["centre"]
