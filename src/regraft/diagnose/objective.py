@@ -55,7 +55,6 @@ class Objective:
     Attributes:
         source: f as it was given.
         network: a private copy of f in ``dtype``.
-        source: f as it was given.
         point: θ, the selected parameters by name.
         outputs_width: C.
 

@@ -35,6 +35,9 @@ def test_orders_by_the_score_and_knows_which_differences_are_real(rows) -> None:
     assert all(d.low <= d.value <= d.high for d in found.differences)
     assert found.between("bad", "good").value == -found.between("good", "bad").value
     assert found.between("bad", "good").high == -found.between("good", "bad").low
+    assert found.between("bad", "good").real
+    assert found.between("good", "bad").real
+    assert not found.between("good", "as good").real
     last = found.places[2]
     assert (last.rank_low, last.rank_high) == (3, 3)
 

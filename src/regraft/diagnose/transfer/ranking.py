@@ -57,7 +57,7 @@ class Difference:
     @property
     def real(self) -> bool:
         """The interval does not hold 0."""
-        return self.low > 0
+        return self.low > 0 or self.high < 0
 
 
 @dataclass(frozen=True)

@@ -48,15 +48,14 @@ class Course:
         best, first, last = order.places[0].name, names[0], names[-1]
         rank_low = next(place.rank_low for place in order.places if place.name == last)
         gain = order.between(last, first)
-        real = gain.low > 0 or gain.high < 0
         title = f"Transfer {'rises' if gain.value > 0 else 'falls'} from {first} to {last}"
-        title += "" if real else ", but the rows do not bear it out"
+        title += "" if gain.real else ", but the rows do not bear it out"
         said = [Finding("pretraining-gain", title, "info", gain.value, "", gain.low, gain.high)]
         if best == last:
             return (*said, Finding("pretraining-peak", f"Transfer is best at the end, {last}", "info"))
         fall = order.between(best, last)
         over = (fall.value, "", fall.low, fall.high)
-        if fall.low > 0 and rank_low > 1:
+        if fall.real and rank_low > 1:
             title, advice = f"Transfer is best at {best} and falls until {last}", f"Take {best}, or pretrain no longer."
             return (*said, Finding("pretraining-peak", title, "advice", *over, advice=advice))
         title = f"Transfer is best at {best}, but the rows do not tell it from the end, {last}"
