@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import torch
+
 from regraft.diagnose.checks.check import Case, Check, Labelled, Outcome, Tick
 from regraft.diagnose.transfer.estimate import Estimate
 from regraft.diagnose.transfer.scores import SCORES, scores
@@ -14,8 +16,14 @@ __all__ = ["TRANSFER", "main_score", "scored"]
 
 
 def scored(labelled: Labelled, *, names: tuple[str, ...] = SCORES, seed: int = 0) -> tuple[Any, ...]:
-    """Every score of some features, or why there is none: see :func:`regraft.diagnose.scores`."""
+    """Every score of some features, or why there is none: see :func:`regraft.diagnose.scores`.
+
+    Several columns of numbers are taken in their standard deviations: else the one with the largest unit decides.
+    """
     labels, there = labelled.known
+    if labelled.response.kind == "regression" and labels.shape[1] > 1 and len(labels):
+        spread = labels.std(0, correction=0)
+        labels = labels / torch.where(spread > 0, spread, 1.0)
     source = None if labelled.source is None else labelled.source[there].numpy()
     features = labelled.features[there].numpy()
     return scores(

@@ -1,0 +1,26 @@
+"""Scores of the features of a case."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from regraft.diagnose import Estimate
+from regraft.diagnose.checks.check import Labelled
+from regraft.diagnose.checks.transfer import scored
+from regraft.heads import Response
+
+
+def test_columns_of_numbers_count_alike_whatever_their_units() -> None:
+    rng = np.random.default_rng(0)
+    features = rng.normal(size=(200, 5))
+    columns = np.stack([features[:, 0] + 0.1 * rng.normal(size=200), rng.normal(size=200)], 1)
+    found = []
+    for units in ([1.0, 1.0], [1.0, 1000.0]):
+        response = Response.of("regression", ("fits", "noise"), columns * units)
+        (score,) = scored(Labelled(torch.from_numpy(features), response), names=("loo-r2",))
+        assert isinstance(score, Estimate)
+        found.append(score.value)
+    assert found[1] == pytest.approx(found[0])
+    assert found[0] == pytest.approx(0.5, abs=0.05)  # the mean of a column that is explained and one that is not
