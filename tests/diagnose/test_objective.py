@@ -110,6 +110,9 @@ def test_batch_statistics_are_those_of_each_batch(x: torch.Tensor, codes: torch.
 
 def test_mistakes_are_named(x: torch.Tensor, codes: torch.Tensor) -> None:
     network = _network(_module())
+    with pytest.raises(DataError, match=r"whole codes.*float32"):
+        Objective(network, x, codes + 0.5)
+    assert Objective(network, x, codes.double()).value() == Objective(network, x, codes).value()
     with pytest.raises(DataError, match="codes from 0 to 2"):
         Objective(network, x, codes + 1)
     with pytest.raises(DataError, match="targets"):

@@ -228,9 +228,10 @@ def _targets(targets: Tensor, outputs: Tensor, loss: str) -> Tensor:
     targets = targets.to(outputs.device)
     if loss == "softmax" and targets.ndim == 1:
         codes = targets.long()
-        if len(codes) != rows or int(codes.min()) < 0 or int(codes.max()) >= width:
-            low, high = (int(codes.min()), int(codes.max())) if len(codes) else (0, -1)
-            expected, got = f"({rows},) codes from 0 to {width - 1}", f"{tuple(codes.shape)} from {low} to {high}"
+        if len(codes) != rows or int(codes.min()) < 0 or int(codes.max()) >= width or bool((codes != targets).any()):
+            low, high = (float(targets.min()), float(targets.max())) if len(codes) else (0, -1)
+            expected = f"({rows},) whole codes from 0 to {width - 1}"
+            got = f"{tuple(codes.shape)} of {targets.dtype} from {low:g} to {high:g}"
             raise DataError("the targets of an objective", expected=expected, got=got)
         return functional.one_hot(codes, width).to(outputs.dtype)
     if tuple(targets.shape) != (rows, width):
