@@ -19,7 +19,8 @@ def _run(case: Case, tick: Tick) -> Outcome:
     found = [_of(subject, subject.rows or case.rows) for subject in moved]
     tick(1, 1)
     plain = [_plain(subject, part) for subject, part in zip(moved, found)]
-    return Outcome(tuple(_findings(moved, found)), {"rows": moved[0].rows or case.rows, "subjects": plain})
+    whose = "" if moved[0] is case.subjects[0] else f" of {moved[0].name}"
+    return Outcome(tuple(_findings(moved, found, whose)), {"rows": moved[0].rows or case.rows, "subjects": plain})
 
 
 def _of(subject: Subject, rows: int) -> Deviation:
@@ -36,12 +37,12 @@ def _plain(subject: Subject, found: Deviation) -> dict[str, Any]:
     return {"name": subject.name, "total": found.total, "relative": found.relative, "layers": layers}
 
 
-def _findings(moved: list[Subject], found: list[Deviation]) -> list[Finding]:
+def _findings(moved: list[Subject], found: list[Deviation], whose: str) -> list[Finding]:
     first = found[0]
     values = first.values
     most = max(values, key=lambda name: values[name])
     detail = f"{100 * first.relative:.3g} % of the weights' norm; most in {most}."
-    title = f"Training moved the weights by {first.total:.3g}"
+    title = f"Training moved the weights{whose} by {first.total:.3g}"
     if len(found) > 1:
         title += f", {moved[1].name} by {found[1].total:.3g}"
         detail += " In the paper smaller deviations go with smaller errors (rank correlation 0.7 to 0.8): no ordering."

@@ -1,0 +1,32 @@
+"""What the check of deviation says of trainings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import nn
+
+from regraft.diagnose.checks.check import Case, Subject
+from regraft.diagnose.checks.deviation import DEVIATION
+from regraft.network import ArrayPreprocess, Network, from_module
+
+
+@pytest.fixture
+def subject() -> Callable[[str, Network | None], Subject]:
+    torch.manual_seed(0)
+    network = from_module(nn.Linear(4, 3), ArrayPreprocess((4,)))
+
+    def made(name: str, start: Network | None) -> Subject:
+        return Subject(name, network, torch.zeros(5, 4), torch.zeros(5, dtype=torch.long), "softmax", start=start)
+
+    return made
+
+
+def test_it_says_whose_weights_moved(subject) -> None:
+    start = from_module(nn.Linear(4, 3), ArrayPreprocess((4,)))
+    for own, said in ((start, "the weights by"), (None, "the weights of other by")):
+        subjects = (subject("trained", own), subject("other", start))
+        (finding,) = DEVIATION.run(Case(subjects, None, 5), lambda done, total: None).findings
+        assert said in finding.title
