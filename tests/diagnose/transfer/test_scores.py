@@ -36,6 +36,24 @@ def test_every_score_is_there_in_order_with_an_interval_around_it(rows) -> None:
         assert each.meaning.endswith(".")
 
 
+@pytest.mark.parametrize(
+    "held",
+    [lambda x: x.flip(1).numpy()[:, ::-1], lambda x: x.tolist(), lambda x: x.clone().requires_grad_(True)],
+)
+def test_features_may_be_held_in_any_way(rows, held) -> None:
+    made, names = rows(), ("logme", "loo-r2", "neighbour-accuracy")
+    plain = scores(features=made.x, labels=made.y, names=names)
+    for one, other in zip(plain, scores(features=held(made.x), labels=torch.from_numpy(made.y), names=names)):
+        assert other.value == pytest.approx(one.value, rel=1e-12)  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("held", [lambda y: y.bfloat16(), lambda y: y.clone().requires_grad_(True)])
+def test_numbers_may_be_held_in_any_tensor(rows, held) -> None:
+    made = rows()
+    (found,) = scores(features=made.x, labels=held(made.x[:, 0]), names=("loo-r2",))
+    assert found.value > 0.99  # type: ignore[union-attr]
+
+
 def test_the_same_seed_gives_the_same_bytes(rows) -> None:
     made = rows()
     one, two, other = (scores(features=made.x, labels=made.y, source=_source(60), seed=s) for s in (3, 3, 4))

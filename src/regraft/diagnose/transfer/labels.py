@@ -11,7 +11,7 @@ from torch import Tensor
 
 from regraft.errors import DataError
 
-__all__ = ["FEWEST", "Labels", "checked_features"]
+__all__ = ["FEWEST", "Labels", "as_tensor", "checked_features"]
 
 FEWEST = 5
 """Rows below which no score is computed."""
@@ -40,6 +40,9 @@ class Labels:
         Raises:
             DataError: fewer than :data:`FEWEST` rows, one class, numbers that do not vary, NaN, or another shape.
         """
+        if isinstance(labels, Tensor):
+            labels = labels.detach().cpu()
+            labels = labels.double() if labels.is_floating_point() else labels
         array = np.asarray(labels)
         if array.dtype.kind in "biu":
             if array.ndim != 1:
@@ -91,13 +94,18 @@ def _enough(rows: int) -> None:
         raise DataError("a score needs rows", expected=f"at least {FEWEST}", got=f"{rows}", do="label more rows")
 
 
+def as_tensor(values: Any) -> Tensor:
+    """A tensor of what may be an array with strides that tensors cannot have, or a list (of float64)."""
+    return (values if isinstance(values, Tensor) else torch.as_tensor(np.ascontiguousarray(values))).detach()
+
+
 def checked_features(features: Any, rows: int) -> Tensor:
     """``(N, D)`` float64.
 
     Raises:
         DataError: another shape, NaN or infinity, or features that are the same in every row.
     """
-    found = torch.as_tensor(features).detach()
+    found = as_tensor(features)
     if found.ndim != 2 or not found.is_floating_point() or found.shape[1] == 0:
         got = f"shape {tuple(found.shape)} of {found.dtype}"
         raise DataError("features", expected="(N, D) floats", got=got, do="look at the order of the arguments")

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regraft.diagnose.transfer.estimate import Estimate, Resamples, estimated
-from regraft.diagnose.transfer.labels import Labels
+from regraft.diagnose.transfer.labels import Labels, as_tensor
 from regraft.errors import DataError
 
 __all__ = ["checked_source", "leep", "nce"]
@@ -24,7 +24,7 @@ def checked_source(source: Any, rows: int) -> Tensor:
     Raises:
         DataError: another shape, NaN, a number below 0, or rows that do not sum to 1 within 1e-3 (logits do not).
     """
-    found = torch.as_tensor(source).detach()
+    found = as_tensor(source)
     if found.ndim != 2 or not found.is_floating_point() or len(found) != rows or found.shape[1] < 2:
         expected = f"({rows}, S) probabilities of S ≥ 2 source classes"
         got = f"shape {tuple(found.shape)} of {found.dtype}"
