@@ -83,8 +83,9 @@ class Deviation:
         return {name: value / theirs[name] for name, value in self.values.items() if theirs[name] > 0}
 
     def _check(self, other: Deviation) -> None:
-        if list(self.values) != list(other.values):
-            odd = next(iter(set(self.values) ^ set(other.values)), "another order")
+        own, theirs = self.values, other.values
+        if list(own) != list(theirs):
+            odd = next((name for name in {**own, **theirs} if name not in own or name not in theirs), "another order")
             raise DataError("deviations of other layers", expected="two of the same layers", got=odd)
 
 

@@ -57,8 +57,7 @@ class Prefix:
         self.replay = Replay(objective.source, self.names, objective.dtype)
         if objective.batchnorm == "batch":
             use_batches(self.replay.network.module)
-        _, few = _few(objective)
-        self.replay.record(few)
+        self.replay.record(_three(objective))
         if not self.replay.calls:
             raise Unfit("the moving weights reach every module, so that nothing can be kept")
         paths = [path for path, _ in self.replay.calls]
@@ -121,8 +120,8 @@ class Layer:
 
     def _prepared(self) -> tuple[int, Form, bool]:
         """The slot of z, where it keeps its rows, and whether points can share a pass."""
-        replay, (rows, few) = self.replay, _few(self.objective)
-        rowwise = self.objective.batchnorm == "running" and rows == 3 and not replay.probe(few)
+        replay, few = self.replay, _three(self.objective)
+        rowwise = self.objective.batchnorm == "running" and not replay.probe(few)
         _, recorded = replay.record(few)
         calls = [(place, start) for place, (_, start) in replay.calls.items() if place[0] == self.path]
         if len(calls) != 1 or len(replay.calls[calls[0][0]][0].places) != 1:
@@ -210,11 +209,11 @@ class Layer:
             return shares.double().sum(1).cpu()
 
 
-def _few(objective: Objective) -> tuple[int, Any]:
-    """(how many, the batch of) the first three rows, repeated where there are fewer."""
+def _three(objective: Objective) -> Any:
+    """A batch of the first three rows, repeated where there are fewer."""
     _, stop, batch = next(objective.batches())
     index = [row % stop for row in range(3)]
-    return 3, pytree.tree_map(lambda v: v[index] if isinstance(v, Tensor) else v, batch)
+    return pytree.tree_map(lambda v: v[index] if isinstance(v, Tensor) else v, batch)
 
 
 def _fresh(replay: Replay, recorded: Sequence[Tensor]) -> list[Tensor]:

@@ -36,7 +36,7 @@ def h_score(decomposition: Decomposition, labels: Labels, resamples: Resamples) 
             got=f"rank {len(decomposition.s)} on {decomposition.rows} rows, where it is {most} whatever the labels are",
             do="take h-score-shrunk",
         )
-    value, influence = _between(decomposition, labels, 0.0, "the H-score")
+    value, influence = _between(decomposition, labels, 0.0)
     meaning = f"Variance between classes over variance, summed over directions: from 0 to {most}."
     return estimated("h-score", value, influence, resamples, meaning, began, decomposition.seconds)
 
@@ -58,7 +58,7 @@ def shrunk_h_score(decomposition: Decomposition, labels: Labels, resamples: Resa
         value, influence = 0.0, torch.zeros(labels.rows, dtype=torch.float64)
     else:
         ridge = labels.rows * alpha * sigma / (1 - alpha)
-        value, influence = _between(decomposition, labels, ridge, "the H-score")
+        value, influence = _between(decomposition, labels, ridge)
     meaning = (
         f"Variance between classes over variance, summed over directions, covariances shrunk by {alpha:.2g}: from 0 to "
         f"{labels.outputs - 1}."
@@ -81,7 +81,7 @@ def shrinkage(decomposition: Decomposition) -> tuple[float, float]:
     return (min(1.0, near / far) if far > 1e-12 * square else 1.0), sigma
 
 
-def _between(decomposition: Decomposition, labels: Labels, ridge: float, name: str) -> tuple[float, Tensor]:
+def _between(decomposition: Decomposition, labels: Labels, ridge: float) -> tuple[float, Tensor]:
     """tr(A⁻¹ S_b) and what it owes to each row; A = S + λI, S the scatter, S_b = Σ_c n_c d_c d_cᵀ, d_c = μ_c − μ.
 
     With G_ic = (x_i − μ)ᵀ A⁻¹ d_c, which are fitted values of class indicators, and g_c = d_cᵀ A⁻¹ d_c, the mean of
@@ -91,7 +91,7 @@ def _between(decomposition: Decomposition, labels: Labels, ridge: float, name: s
 
         H − γℓ + γ_c(ℓ − 2G_ic + g_c) + γ/(1 − γℓ) (Σ_k n_k G_ik² − γℓ² + γ_c(ℓ − G_ic)²).
     """
-    codes, counts, rows = labels.classes(name), labels.counts, labels.rows
+    codes, counts, rows = labels.classes("the H-score"), labels.counts, labels.rows
     indicators = labels.values / counts
     fitted = indicators - indicators.mean(0) - decomposition.residuals(ridge, indicators)
     inner = (labels.values * fitted).sum(0) / counts
