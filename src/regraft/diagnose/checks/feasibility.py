@@ -23,6 +23,8 @@ def _run(case: Case, tick: Tick) -> Outcome:
     if case.origin is None:
         raise DataError("no source task is known", do="name rows with the same labels with --source")
     (source_x, source_y), (target_x, target_y) = _rows(case.origin, case.seed), _rows(case.labelled, case.seed)
+    if target_y.is_floating_point():  # what both tasks share of a mean is learnt by an intercept, not from the source
+        source_y, target_y = source_y - target_y.mean(0), target_y - target_y.mean(0)
     found = feasibility(source_x, source_y, target_x, target_y, seed=case.seed)
     tick(1, 1)
     figure = {
