@@ -348,3 +348,25 @@ def test_rules_are_tried_on_rows_from_all_over() -> None:
     tangent = Tangent(network, "*", x, dtype=torch.float64)
     j = exact(tangent, x).flatten(0, 1)
     torch.testing.assert_close(ntk(tangent), j @ j.T)
+
+
+class Positioned(nn.Module):
+    """A linear layer on a table that has no rows, as of relative positions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.positions, self.head = nn.Linear(4, 6), nn.Linear(3, 6), nn.Linear(6, 2)
+        self.register_buffer("table", torch.randn(1, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.first(x) + self.positions(self.table)))
+
+
+def test_a_tangent_of_one_row_serves_many() -> None:
+    """Beside one row the table looks like that row's own input."""
+    network, x = made(Positioned(), (4,)), torch.randn(5, 4, dtype=torch.float64)
+    many = Tangent(network, "*", x[:1], dtype=torch.float64).on(x)
+    j = exact(many, x).flatten(0, 1)
+    torch.testing.assert_close(ntk(many), j @ j.T)
+    blocks = (j @ j.T).view(5, 2, 5, 2)[range(5), :, range(5)]
+    torch.testing.assert_close(ntk_within_rows(many), blocks)

@@ -130,6 +130,9 @@ class Tape:
 
     def _checked(self, few: Any) -> tuple[Layer, ...]:
         """The layers whose rules give what plain differentiation gives; one more for everything else."""
+        alone = _length(few) == 1
+        if alone:  # beside one row a value that has no rows, such as a table of positions, looks like that row's own
+            few = _mapped(few, lambda value: torch.cat([value, value]))
         outputs = self._forward(few)[0].shape[1]
         probe = torch.randn((1, outputs), generator=torch.Generator().manual_seed(0)).to(self.like)
         wanted = self._one_by_one(few, probe, self.names)
@@ -143,7 +146,7 @@ class Tape:
         covered = {name for layer in good for name in layer.names.values()}
         rest = [name for name in self.names if name not in covered]
         first = [name for name in rest if self._params[name].ndim > 1 and len(self._params[name]) == 1]
-        if first and _length(few) > 1 and self._agree(self._tiled, few, probe, wanted, first, limit):
+        if first and not alone and self._agree(self._tiled, few, probe, wanted, first, limit):
             good.append(self._unruled(first, "tiled"))
             rest = [name for name in rest if name not in first]
         if rest:
