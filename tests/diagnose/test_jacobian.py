@@ -41,6 +41,13 @@ def test_it_is_the_printed_formula_over_parameters_and_over_rows() -> None:
     assert found == pytest.approx(printed(one, wide), rel=1e-12)
 
 
+def test_the_order_of_blocks_is_no_matter() -> None:
+    one, other = random(5, 3), random(5, 4, seed=1)
+    there = FeatureDesign({"a": Dense(one), "b": Dense(other)}, 1)
+    back = FeatureDesign({"b": Dense(other), "a": Dense(one)}, 1)
+    assert jacobian_similarity(there, back) == pytest.approx(1, rel=1e-12)
+
+
 def test_closed_forms() -> None:
     one = random(4, 9)
     for over in ("parameters", "rows"):

@@ -6,7 +6,7 @@ Section 4 ("Transferability of Jacobian Features", Fig. 5).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -153,7 +153,7 @@ def jacobian_spectrum(design: Design) -> JacobianSpectrum:
     else:
         size = design.n_coefficients
         gram = torch.zeros(size, size, dtype=torch.float64)
-        for rows in _chunks(design):
+        for rows in _chunks(design, design.shapes):
             gram += (rows.T @ rows).double().cpu()
     if not bool(torch.isfinite(gram).all()) or not bool(gram.any()):
         raise SolverError("the spectrum of a Jacobian", expected="a finite one that is not zero", got="zero or NaN")
@@ -173,11 +173,11 @@ def _cross(first: Design, second: Design) -> Tensor:
         for index in torch.arange(first.n_rows).split(max(1, _BYTES // numbers)):
             total += ntk(first.take(index), second).double().square().sum().cpu()
         return total
-    for left in _chunks(first, held=_HELD):
+    for left in _chunks(first, first.shapes, held=_HELD):
         if first is second:
             total += _squares(left, left)
             start += len(left) // first.n_outputs
-        for right in _chunks(second, start):
+        for right in _chunks(second, first.shapes, start):
             total += _squares(left, right) * (2 if first is second else 1)
     return total
 
@@ -189,7 +189,7 @@ def _layered(first: Design, second: Design) -> bool:
         found = ntk(one, other)
     except (RegraftError, RuntimeError):
         return False
-    left, right = next(_chunks(one)), next(_chunks(other))
+    left, right = (next(_chunks(design, first.shapes)) for design in (one, other))
     size = torch.linalg.norm(left) * torch.linalg.norm(right)
     return bool(torch.linalg.norm(found - left @ right.T) <= _AGREE.get(first.dtype, 1e-2) * size)
 
@@ -198,12 +198,13 @@ def _squares(left: Tensor, right: Tensor) -> Tensor:
     return (left @ right.T).double().square().sum().cpu()
 
 
-def _chunks(design: Design, start: int = 0, held: int = 1) -> Iterator[Tensor]:
-    """J from row ``start`` on, written out some rows at a time: ``(n·C, P)``."""
+def _chunks(design: Design, names: Iterable[str], start: int = 0, held: int = 1) -> Iterator[Tensor]:
+    """J from row ``start`` on, written out some rows at a time, its blocks in the order of names: ``(n·C, P)``."""
     numbers = design.n_outputs * design.n_coefficients * design.dtype.itemsize
     for index in torch.arange(start, design.n_rows).split(max(1, held * _BYTES // numbers)):
         if len(index):
-            yield torch.cat([block.flatten(2) for block in design.rows(index).values()], dim=2).flatten(0, 1)
+            blocks = design.rows(index)
+            yield torch.cat([blocks[name].flatten(2) for name in names], dim=2).flatten(0, 1)
 
 
 def _check(designs: Sequence[Design], over: str) -> None:
