@@ -116,12 +116,14 @@ class Form:
 
     def diagonal(self, values: Tensor, rows: int) -> Tensor:
         """The kernel's diagonal as (B, n); (N,) shared, (C, N) per output, (N·C,), (N, C) or (N, C, C) full."""
-        count = self.systems * self.size(rows)
-        if self.kind == "full" and tuple(values.shape) == (rows, self.outputs, self.outputs):
+        given, shape = tuple(values.shape), (self.systems, self.size(rows))
+        if self.kind == "full" and given == (rows, self.outputs, self.outputs):
             values = values.diagonal(dim1=1, dim2=2)
-        if values.numel() != count:
-            expected = f"{count} numbers, the kernel's diagonal in the form {self.kind!r}"
-            raise SolverError("the prior variances", expected=expected, got=str(tuple(values.shape)))
+        elif self.kind == "per-output" and self.outputs > 1 and given != shape:  # (N, C) has as many numbers
+            raise SolverError("the prior variances", expected=f"(C, N) = {shape}", got=str(given))
+        if values.numel() != shape[0] * shape[1]:
+            expected = f"{shape[0] * shape[1]} numbers, the kernel's diagonal in the form {self.kind!r}"
+            raise SolverError("the prior variances", expected=expected, got=str(given))
         return finite(values, "the prior variances").reshape(self.systems, -1)
 
     def entries(self, rows: Tensor) -> Tensor:
