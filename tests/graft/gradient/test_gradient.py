@@ -248,6 +248,19 @@ def test_numbers_are_predicted_alike_in_every_unit() -> None:
     assert many.score.value == pytest.approx(one.score.value, abs=1e-3)
 
 
+def test_a_training_part_whose_targets_are_all_alike_predicts_them() -> None:
+    """No derivative goes through its zero head; in the choice it counts like any other."""
+    x, _ = arrays(40, "regression")
+    y = np.zeros(40)
+    y[[3, 31]] = 1.5, 2.5
+    run = regraft.adapt(rows_of(x, y, "regression"), network(), method="gradient", theta2=LAST)
+    assert run.record.figures["gradient"]["parameters"]
+    problem = both_of(20)[0]
+    told = Labels("squared", torch.full((20, 3), 7.0, dtype=torch.float64), torch.ones(20, 1, dtype=torch.float64))
+    cut = _Cut(problem, told, 1e-2, Gradients(LAST), held=problem.take(torch.arange(4)))
+    assert torch.equal(cut.out(1.0), torch.zeros(4, 3, dtype=torch.float64))
+
+
 def test_the_same_seed_gives_the_same_bytes(tmp_path) -> None:
     x, y = arrays(30, "multiclass")
     for name in ("a", "b"):

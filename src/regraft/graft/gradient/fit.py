@@ -174,16 +174,23 @@ class _Cut:
         self.activation = head_problem(both, labels, strength)
         self.start = solved_head(self.activation)
         self.head = weight_of(self.start) if given is None else given
-        self.design = both.design(self.head)
+        self.alike = given is None and not bool(self.head.any())  # all its targets: no derivative goes through ω = 0
         self.head_penalty = strength * both.scale
-        shapes = {name.removeprefix(PREFIX): shape for name, shape in self.design.shapes.items()}
-        own = {name.removeprefix(PREFIX): name for name in self.design.shapes if name.startswith(PREFIX)}
-        prior = prior_deviations({name: shapes[name] for name in own}, stage.prior)
-        self.deviations = {own[name]: value for name, value in prior.items()}
-        self.unit = self._unit()
         self.last: tuple[float, Blocks] | None = None
 
-    def _unit(self) -> float:
+    @cached_property
+    def design(self) -> Design:
+        """Φ."""
+        return self.both.design(self.head)
+
+    @cached_property
+    def deviations(self) -> dict[str, float]:
+        """The prior's, of every block of gradients."""
+        shapes = {n.removeprefix(PREFIX): shape for n, shape in self.design.shapes.items() if n.startswith(PREFIX)}
+        return {PREFIX + name: value for name, value in prior_deviations(shapes, self.stage.prior).items()}
+
+    @cached_property
+    def unit(self) -> float:
         """t₂ = (1/NC) ‖Φ D^½‖_F² of the gradients, the unit of λ₂, by seeded random probes (Hutchinson, 1990)."""
         part = self.both.tangent.through(self.head).take(self.both.rows)  # type: ignore[union-attr]
         generator = torch.Generator().manual_seed(0)
@@ -237,6 +244,9 @@ class _Cut:
         """Logits (M, C) of the held rows at λ₂ = strength · t₂, for the search."""
         if self.held is None:
             raise RecipeError("no rows are held out", expected="a training part of the cross-validation")
+        if self.alike:
+            logits = self.held.features.apply(self.start.coefficients)
+            return logits.to(device="cpu", dtype=torch.float64) + self.start.intercept
         if self.pathwise:
             found = self.path.solve(strength * self.unit, _SEARCH_GAP)
             if found.status.converged:
