@@ -382,3 +382,12 @@ def test_the_topmost_block_is_the_default() -> None:
     network = residual()
     tangent = Tangent(network, None, network.example(2))
     assert tangent.names == network.select("layer1.1.*")
+
+
+def test_rows_from_inference_mode_are_rows() -> None:
+    network = residual()
+    with torch.inference_mode():
+        batch = network.example(3)
+    y = torch.randn(3, 4)
+    wanted = Tangent(network, "layer1.1.*", batch.clone()).adjoint(y)
+    assert Tangent(network, "layer1.1.*", batch).adjoint(y) == wanted

@@ -87,6 +87,17 @@ def test_a_pass_is_made_once_for_each_network_and_no_tangent_where_forward_mode_
     assert torch.equal(part.logits(network, batch), first)
 
 
+@pytest.mark.parametrize("forward", [True, False])
+def test_inference_mode_changes_nothing(forward, monkeypatch) -> None:
+    network, select, batch = made("convolutions")
+    part, _ = part_of(network, select, batch)
+    wanted = part.logits(network, batch)
+    if not forward:
+        monkeypatch.setattr(TangentPart, "_pushed", lambda *_: None)
+    with torch.inference_mode():
+        torch.testing.assert_close(part.logits(network, batch.clone()), wanted)
+
+
 def test_a_network_left_in_training_mode_is_refused() -> None:
     network, select, batch = made("convolutions")
     part, _ = part_of(network, select, batch)

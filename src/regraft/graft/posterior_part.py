@@ -154,10 +154,11 @@ class PosteriorPart:
         """:meth:`read` for a preprocessed batch with its last layer's features (B, D)."""
         if self.head is None:
             return self.read(features, None)
-        batch = network.place(batch)
-        if network not in self._looked:
-            self._looked[network] = Tangent(network, list(self.deviations), batch, of="embedding", fast=False)
-        return self.read(features, self._looked[network].on(batch).through(self.head))
+        with torch.inference_mode(False):  # in which there would be no derivatives
+            batch = network.place(batch)
+            if network not in self._looked:
+                self._looked[network] = Tangent(network, list(self.deviations), batch, of="embedding", fast=False)
+            return self.read(features, self._looked[network].on(batch).through(self.head))
 
     def tensors(self) -> dict[str, Tensor]:
         """For the artifact: everything that is a tensor; directions in single precision, for a variance is a small

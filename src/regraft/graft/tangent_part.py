@@ -46,9 +46,10 @@ class TangentPart:
         found = None if loud else self._pushed(_body(network), batch)
         if found is not None:
             return (found @ self.head.to(found).T).cpu()
-        tangent = Tangent(network, list(self.coefficients), batch, of="embedding", fast=False)
-        weights = self.coefficients.to(device=tangent.device, dtype=tangent.dtype)
-        return tangent.through(self.head).apply(weights).cpu()
+        with torch.inference_mode(False):  # in which there would be no derivatives
+            tangent = Tangent(network, list(self.coefficients), batch, of="embedding", fast=False)
+            weights = self.coefficients.to(device=tangent.device, dtype=tangent.dtype)
+            return tangent.through(self.head).apply(weights).cpu()
 
     def _pushed(self, body: Network, batch: Any) -> Tensor | None:
         """J_θ₂ f w₂, (B, D), by one forward-mode pass; ``None`` where the network has none."""

@@ -289,6 +289,16 @@ def test_error_bars_of_many_batches_look_at_the_network_once(monkeypatch) -> Non
     np.testing.assert_allclose(few, many, rtol=1e-4)
 
 
+def test_error_bars_are_there_in_inference_mode() -> None:
+    x, y = arrays(60, "regression")
+    adapted = adapt(rows_of(x, y, tested=20), network(), method="tangent-gp", theta2=LAST).adapted
+    wanted = adapted.predict_proba(x[:7])
+    with torch.inference_mode():
+        found = adapted.predict_proba(x[:7])
+    np.testing.assert_array_equal(found.spread, wanted.spread)
+    np.testing.assert_array_equal(found.probabilities, wanted.probabilities)
+
+
 def test_error_bars_grow_away_from_the_rows() -> None:
     x, _ = arrays(60, "regression")
     features = Tangent(network(), LAST, torch.from_numpy(x), of="embedding").outputs.numpy()

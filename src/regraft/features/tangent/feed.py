@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.utils import _pytree as pytree
 
 from regraft.data import Manifest
 from regraft.errors import DataError
@@ -32,7 +33,7 @@ class Feed:
         self.manifest = inputs if isinstance(inputs, Manifest) else None
         self.batch: Any = None
         if self.manifest is None:
-            self.batch = _joined(inputs)
+            self.batch = _tracked(_joined(inputs))
         elif self.preprocess.ragged and len(self.manifest):
             # Token ids are small, and rows that are padded alike have prefixes that fit together.
             items = [self.preprocess(self.manifest.inputs.read(row)) for row in range(len(self.manifest))]
@@ -75,6 +76,12 @@ def _length(batch: Any) -> int:
             got=", ".join(type(value).__name__ for value in values) or "none",
         )
     return lengths.pop()
+
+
+def _tracked(batch: Any) -> Any:
+    """The batch in tensors that autograd can follow: those of inference mode are copied."""
+    with torch.inference_mode(False):
+        return pytree.tree_map(lambda v: v.clone() if isinstance(v, Tensor) and v.is_inference() else v, batch)
 
 
 def _joined(inputs: Any) -> Any:
