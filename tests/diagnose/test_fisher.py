@@ -300,3 +300,5 @@ def test_errors_of_products_that_do_not_exist_are_refused() -> None:
         product_error(one, DenseOperator(torch.eye(2)))
     with pytest.raises(SolverError, match="not zero"):
         product_error(one, DenseOperator(torch.zeros(3, 3)))
+    with pytest.raises(SolverError, match=r"probes.*at least one; got 0"):
+        product_error(one, one, probes=0)

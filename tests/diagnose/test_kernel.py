@@ -114,3 +114,10 @@ def test_a_few_directions_see_the_whole_kernel_from_two_sides() -> None:
     np.testing.assert_allclose(left @ left.T, np.eye(2), atol=1e-6)
     expected = torch.einsum("ri,nimj,sj->nrms", left, whole, right)
     np.testing.assert_allclose(few.numpy(), expected.numpy(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("directions", [0, -1])
+def test_no_directions_are_refused_in_a_sentence(directions: int) -> None:
+    network = made(Perceptron(), 0)
+    with pytest.raises(DataError, match=f"directions of a kernel; expected at least one.*got {directions}"):
+        feature_kernel(network, network.example(2), directions=directions)

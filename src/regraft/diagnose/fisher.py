@@ -298,7 +298,9 @@ def product_error(approximate: Operator, exact: Operator, *, probes: int = 8, se
     Raises:
         SolverError: other shapes, no probes, or a product A v that is zero.
     """
-    if approximate.shape != exact.shape or probes < 1:
+    if probes < 1:
+        raise SolverError("the probes of a product's error", expected="at least one", got=str(probes))
+    if approximate.shape != exact.shape:
         raise SolverError(
             "the error of a product", expected=f"two operators of {exact.shape}", got=str(approximate.shape)
         )

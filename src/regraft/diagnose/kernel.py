@@ -69,19 +69,21 @@ def feature_kernel(network: Network, batch: Any, *, directions: int | None = 16,
 
     Raises:
         ModelError: the network cannot be differentiated, or gives its logits by no single linear layer.
+        DataError: less than one direction.
     """
+    if directions is not None and directions < 1:
+        raise DataError("the directions of a kernel", expected="at least one, or None for all", got=str(directions))
     width = next(site.shape[0] for site in network.sites if site.name == "embedding")
-    whole = directions is None or directions >= width
+    count = width if directions is None else min(directions, width)
     below = [name for name in network.params if not (network.head and name.startswith(f"{network.head}."))]
     # A Tangent's own fast ways pay where many products are taken; here each derivative is written out once.
     tangent = Tangent(network, below, batch, of="embedding", fast=False, batch_size=_BATCH)
-    if whole:
-        count, values = width, ntk(tangent)
+    if count == width:
+        values = ntk(tangent)
     else:
-        count = int(directions or 0)
         values = ntk(*(tangent.through(_directions(width, count, seed, side)) for side in (0, 1)))
     shape = (tangent.n_rows, count) * 2
-    return Kernel(values.cpu().double().view(shape), 1.0 if whole else width / count)
+    return Kernel(values.cpu().double().view(shape), width / count)
 
 
 def _directions(width: int, count: int, seed: int, side: int) -> Tensor:
