@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regraft.errors import ModelError
 from regraft.features import NTK, Tangent, form_error, ntk, ntk_adjoints, ntk_project, ntk_within_rows
+from regraft.features.tangent.tape import Tape
 from regraft.linear import Blocks, Design, FeatureDesign, cg
 from regraft.network import Network
 
@@ -199,6 +200,39 @@ def test_many_directions_at_once(name: str) -> None:
     found = ntk_project(tangent, back, prior=prior)
     torch.testing.assert_close(found.along, j @ flat.T)
     torch.testing.assert_close(found.within, j @ j.mT)
+
+
+def test_the_operator_takes_many_vectors_in_one_pass_over_the_rows() -> None:
+    network = NETWORKS["residual"]()
+    batch = network.example(5).double()
+    whole = Tangent(network, "*", batch, dtype=torch.float64, batch_size=2)
+    seen = Tangent(network, "layer1.*", batch, of="embedding", dtype=torch.float64)
+    for design in (whole, whole.take([3, 0, 3]), seen.through(network.params["fc.weight"].double()).take([4, 1])):
+        rows, dense = design.operator(), design.rows(range(design.n_rows))
+        j = torch.cat([block.flatten(2) for block in dense.values()], 2).flatten(0, 1)
+        for count in (2, 2 * design.n_outputs + 1):
+            before = (whole.passed_rows, seen.passed_rows)
+            v = torch.randn(design.n_coefficients, count, dtype=torch.float64)
+            torch.testing.assert_close(rows.apply(v), j @ v)
+            torch.testing.assert_close(rows.adjoint(j @ v), j.T @ (j @ v))
+            passed = whole.passed_rows + seen.passed_rows - sum(before)
+            assert passed == (0 if count == 2 else 2 * design.n_rows)
+
+
+def test_few_derivatives_are_written_out_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    network = NETWORKS["residual"]()
+    tangent = Tangent(network, "*", network.example(5).double(), dtype=torch.float64)
+    wanted, vectors = ntk_within_rows(tangent), torch.randn(5, tangent.n_outputs, 2, dtype=torch.float64)
+    back = ntk_adjoints(tangent, vectors)
+    sizes: list[int] = []
+    read = Tape.read
+    monkeypatch.setattr(
+        Tape, "read", lambda self, batch, *rest: (sizes.append(len(batch)), read(self, batch, *rest))[1]
+    )
+    monkeypatch.setattr("regraft.features.tangent.rowwise._BYTES", 2 * 8 * tangent.n_outputs * tangent.n_coefficients)
+    torch.testing.assert_close(ntk_within_rows(tangent), wanted)
+    torch.testing.assert_close(ntk_adjoints(tangent, vectors).flatten(), back.flatten())
+    assert sizes == [2, 2, 1] * 2
 
 
 def test_rows_of_a_manifest_and_float32() -> None:

@@ -11,9 +11,11 @@ from scipy.optimize import minimize
 from tests.heads.gp.problems import normal
 
 from regraft.errors import SolverError
-from regraft.heads import Descent, condition_design, laplace, variational
+from regraft.features import Tangent
+from regraft.heads import Descent, condition_design, laplace, link, variational
 from regraft.heads.gp.variational import _Problem, divergence
 from regraft.linear import Blocks, Dense, FeatureDesign
+from regraft.network import ArrayPreprocess, from_module
 
 LONG = Descent(steps=1000, batch=40, draws=8, lr=0.02, average=0.6)
 
@@ -64,6 +66,41 @@ def test_the_bound_is_unbiased_and_as_near_as_it_says() -> None:
         scatter = found[:, 0].std(ddof=1)
         assert abs(found[:, 0].mean() - exact) < 4 * scatter / math.sqrt(200)
         assert math.sqrt((found[:, 1] ** 2).mean()) == pytest.approx(scatter, rel=0.2)
+
+
+@pytest.mark.parametrize("family", ["softmax", "sigmoid"])
+def test_draws_and_probes_are_multiplied_together_as_one_by_one(family, monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = normal(12, 4), torch.nn.functional.one_hot(torch.arange(12) % 3).double()
+    design = FeatureDesign({"a": Dense(x[:, :3]), "b": Dense(x[:, 3:])}, 3)
+    short = Descent(steps=5, batch=4, judged=10)
+
+    def found() -> list[torch.Tensor]:
+        fit = variational(design, y, family, prior={"a": 0.3}, base=0.1 * y, descent=short)
+        chance, draws = fit.probabilities(design, y, draws=7), [each.flatten() for each in fit.draw(7)]
+        alone = [link(family, y + x @ each.view(4, 3)) for each in draws]
+        torch.testing.assert_close(chance, sum(alone) / 7)
+        torch.testing.assert_close(fit.sample(design, 7), torch.stack([x @ each.view(4, 3) for each in draws]))
+        bound = torch.tensor([fit.bound, fit.error], dtype=torch.float64)
+        return [fit.coefficients.flatten(), fit.deviations.flatten(), bound, chance]
+
+    together = found()
+    monkeypatch.setattr("regraft.heads.gp.variational._BYTES", 1)
+    for many, few in zip(together, found()):
+        torch.testing.assert_close(many, few)
+
+
+def test_a_tangent_is_read_by_rows_for_many_draws() -> None:
+    torch.manual_seed(0)
+    body = torch.nn.Sequential(torch.nn.Linear(4, 5), torch.nn.Tanh(), torch.nn.Linear(5, 2))
+    network = from_module(body, ArrayPreprocess((4,)), name="small")
+    tangent = Tangent(network, "2.*", torch.randn(6, 4, dtype=torch.float64), dtype=torch.float64)
+    y = torch.nn.functional.one_hot(torch.arange(6) % 2).double()
+    fit = variational(tangent, y, descent=Descent(steps=2, judged=2))
+    before = tangent.passed_rows
+    chance = fit.probabilities(tangent, draws=20)
+    assert tangent.passed_rows == before + 6
+    alone = [torch.softmax(tangent.apply(each), 1) for each in fit.draw(20)]
+    torch.testing.assert_close(chance, sum(alone) / 20)
 
 
 def test_the_average_is_over_the_last_steps_alone() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import cached_property
+from math import prod
 from typing import final
 
 import torch
@@ -14,13 +15,16 @@ from regraft.features.tangent.design import Part, Tangent, Through
 from regraft.features.tangent.kernel import Form, Outer, Side, check_form, kernel_between, outer_layers
 from regraft.features.tangent.rowwise import Projected, adjoints, jacobian, project
 from regraft.linear import Blocks, Design, Operator, Tag
-from regraft.linear.design import deviations_of, gram_of, rows_of
+from regraft.linear.design import deviations_of, gram_of, operator_of, rows_of
 from regraft.linear.operator import dense, diagonal
 
 __all__ = ["NTK", "form_error", "ntk", "ntk_adjoints", "ntk_project", "ntk_within_rows"]
 
 Progress = Callable[[int, int], None]
 MEMORY = 2**31
+_HELD = 2**28  # bytes of coefficients of the products that are taken together
+_PRODUCTS = 2
+"""So many products cost what the derivatives of one output do: about two, of a ResNet-20 and 64 rows."""
 
 
 def ntk(
@@ -117,9 +121,10 @@ def _side(rows: Design, index: Tensor | None = None, vectors: Tensor | None = No
 class NTK(Operator):
     """K = J D Jᵀ, ``(N·C, N·C)`` over row-major outputs, without writing it out.
 
-    Products are one adjoint and one apply of the tangent; of networks whose chosen layers are all linear with one
-    position a row they are matrix products with the layers' inputs A and gradients G, kept after the first:
-    (K v)_ic = Σ_ℓ g_ic · (s_W² W_ℓ a_i + s_b² b_ℓ) with W_ℓ = Σ_jd v_jd g_jd a_jᵀ and b_ℓ = Σ_jd v_jd g_jd.
+    Products are an adjoint and an apply of the tangent, of many vectors at once those of its operator; of networks
+    whose chosen layers are all linear with one position a row they are matrix products with the layers' inputs A and
+    gradients G, kept after the first: (K v)_ic = Σ_ℓ g_ic · (s_W² W_ℓ a_i + s_b² b_ℓ) with W_ℓ = Σ_jd v_jd g_jd a_jᵀ
+    and b_ℓ = Σ_jd v_jd g_jd.
     ``dense()`` and ``diagonal()`` go layer by layer, as :func:`ntk` does.
     """
 
@@ -134,15 +139,18 @@ class NTK(Operator):
         return outer_layers(_side(self.rows), self.prior)
 
     def _apply(self, vectors: Tensor) -> Tensor:
-        return torch.stack([self._product(column) for column in vectors.T], dim=1)
+        some = max(1, _HELD // (self.rows.n_coefficients * self.dtype.itemsize))
+        return torch.cat([self._products(part) for part in vectors.split(some, dim=1)], dim=1)
 
-    def _product(self, column: Tensor) -> Tensor:
-        outputs = column.reshape(self.rows.n_rows, self.rows.n_outputs)
+    def _products(self, vectors: Tensor) -> Tensor:
         if self.outers is not None:
-            return torch.stack([layer.times(outputs) for layer in self.outers]).sum(0).reshape(-1)
-        back = self.rows.adjoint(outputs)
-        scaled = Blocks({name: block * self.prior[name] ** 2 for name, block in back.items()})
-        return self.rows.apply(scaled).reshape(-1)
+            columns = vectors.T.reshape(-1, self.rows.n_rows, self.rows.n_outputs)
+            return torch.stack([sum(layer.times(v) for layer in self.outers).reshape(-1) for v in columns], dim=1)
+        flat = self.rows.operator()
+        squares = [
+            vectors.new_full((prod(shape), 1), self.prior[name] ** 2) for name, shape in self.rows.shapes.items()
+        ]
+        return flat.apply(torch.cat(squares) * flat.adjoint(vectors))
 
     def _adjoint(self, vectors: Tensor) -> Tensor:
         return self._apply(vectors)
@@ -156,6 +164,42 @@ def _(operator: NTK) -> Tensor:
 @diagonal.register
 def _(operator: NTK) -> Tensor:
     return ntk_within_rows(operator.rows, prior=operator.prior).diagonal(dim1=1, dim2=2).reshape(-1)
+
+
+@final
+class _Directions(Operator):
+    """Φ between flat vectors, ``(N·C, P)``: many at once from the derivatives of rows, few in a product each."""
+
+    def __init__(self, rows: Design) -> None:
+        super().__init__((rows.n_rows * rows.n_outputs, rows.n_coefficients), rows.dtype, device=rows.device)
+        self.rows, self.few = rows, operator_of.dispatch(Design)(rows)
+        self.ones = dict.fromkeys(rows.shapes, 1.0)
+
+    def _side_for(self, count: int) -> Side | None:
+        """The rows, where their derivatives cost less than so many products."""
+        if count <= _PRODUCTS * self.rows.n_outputs:
+            return None
+        side = _side(self.rows)
+        return side if all(layer.found in ("rule", "tiled") for layer in side.tape.layers) else None
+
+    def _apply(self, vectors: Tensor) -> Tensor:
+        if (side := self._side_for(vectors.shape[1])) is None:
+            return self.few.apply(vectors)
+        parts = vectors.T.split([prod(shape) for shape in self.rows.shapes.values()], dim=1)
+        return project(side, self.ones, dict(zip(self.rows.shapes, parts))).along.flatten(0, 1)
+
+    def _adjoint(self, vectors: Tensor) -> Tensor:
+        if (side := self._side_for(vectors.shape[1])) is None:
+            return self.few.adjoint(vectors)
+        found = adjoints(side, self.ones, vectors.unflatten(0, (self.rows.n_rows, self.rows.n_outputs)))
+        return torch.cat([found[name].flatten(1) for name in self.rows.shapes], dim=1).T
+
+
+@operator_of.register(Tangent)
+@operator_of.register(Part)
+@operator_of.register(Through)
+def _(design: Design) -> Operator:
+    return _Directions(design)
 
 
 @rows_of.register(Tangent)

@@ -1,12 +1,12 @@
 """What is needed of a Jacobian row by row: covariances within rows, and products with several directions at once.
 
-The rows are read once, a batch at a time; of each batch one layer's derivatives are written out at a time.
+The rows are read once, a batch at a time, or as many of its rows as have derivatives that may be written out at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -15,6 +15,8 @@ from regraft.features.tangent.kernel import Side
 from regraft.features.tangent.tape import Layer
 
 __all__ = ["Projected", "adjoints", "jacobian", "project"]
+
+_BYTES = 2**28  # of derivatives at once
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,7 +75,8 @@ def adjoints(side: Side, prior: Mapping[str, float], vectors: Tensor) -> dict[st
 def _blocks(side: Side, prior: Mapping[str, float]) -> Iterator[tuple[int, int, Layer, Tensor]]:
     """(start, stop, layer, derivatives ``(B, C, p)`` times the prior) of every batch and layer."""
     layers = side.tape.layers
-    for start, stop, batch in side.batches():
+    row = side.outputs * sum(layer.size for layer in layers) * side.tape.like.itemsize
+    for start, stop, batch in replace(side, batch_size=max(1, min(side.batch_size, _BYTES // row))).batches():
         held = {layer: side.tape.like.new_empty((stop - start, side.outputs, layer.size)) for layer in layers}
         for seen in side.tape.read(batch, side.vectors, layers):
             parts = [value.flatten(1) * prior[seen.layer.names[inner]] for inner, value in seen.rows.items()]

@@ -82,8 +82,8 @@ class CoefficientPosterior:
 
     def sample(self, new: Design, n: int, seed: int = 0) -> Tensor:
         """Joint draws of f* without the mean function, (n, M, C)."""
-        drawn = [new.apply(each) for each in self.draw(n, seed)]
-        return torch.stack(drawn).detach().to(device="cpu", dtype=torch.float64)
+        drawn = new.operator().apply(torch.stack([each.flatten() for each in self.draw(n, seed)], 1))
+        return drawn.T.reshape(n, new.n_rows, new.n_outputs).detach().to(device="cpu", dtype=torch.float64)
 
     def draw(self, n: int, seed: int = 0) -> list[Blocks]:
         """Draws of w: w̄ + D^½ S⁻¹ (Ψᵀ Σ^(-½) ε + ε'), whose covariance is D^½ S⁻¹ (S) S⁻¹ D^½.

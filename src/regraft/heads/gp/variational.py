@@ -15,6 +15,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import islice
+from math import prod
 from typing import Literal
 
 import torch
@@ -25,6 +28,7 @@ from regraft.heads.calibration import link
 from regraft.heads.gp.forms import columns, finite
 from regraft.heads.readout import Status
 from regraft.linear import Blocks, Design
+from regraft.linear.design import deviations_of
 
 __all__ = ["Descent", "Variational", "variational"]
 
@@ -32,6 +36,7 @@ Family = Literal["softmax", "sigmoid", "gaussian"]
 _PROBES = 32
 _LOOKS = 20
 _CURVATURE_FLOOR = 1e-12
+_BYTES = 2**28  # of vectors of coefficients that are multiplied together
 
 
 @dataclass(frozen=True)
@@ -104,17 +109,22 @@ class Variational:
 
     def sample(self, new: Design, n: int, seed: int = 0) -> Tensor:
         """Joint draws of f* without the mean function, (n, M, C)."""
-        drawn = [new.apply(each).detach().to(device="cpu", dtype=torch.float64) for each in self.draw(n, seed)]
-        return torch.stack(drawn)
+        return torch.cat(list(self._drawn(new, n, seed)))
+
+    def _drawn(self, new: Design, n: int, seed: int) -> Iterator[Tensor]:
+        """The same, as many at a time as are multiplied together."""
+        draws, flat = self.draw(n, seed), new.operator()
+        while some := [each.flatten() for each in islice(draws, _together(flat.shape[1]))]:
+            found = flat.apply(torch.stack(some, 1)).detach().to(device="cpu", dtype=torch.float64)
+            yield found.T.reshape(-1, new.n_rows, new.n_outputs)
 
     def probabilities(self, new: Design, mean: Tensor | None = None, draws: int = 128, seed: int = 0) -> Tensor:
-        """Class probabilities (M, C), the average of link(mean + Φ* w) over draws of w; one product a draw."""
+        """Class probabilities (M, C), the average of link(mean + Φ* w) over draws of w."""
         if self.family == "gaussian":
             raise SolverError("a Gaussian likelihood has no classes", do="use mean and sample")
         total = torch.zeros(new.n_rows, new.n_outputs, dtype=torch.float64)
-        for each in self.draw(draws, seed):
-            logits = new.apply(each).detach().to(device="cpu", dtype=torch.float64)
-            total += link(self.family, logits if mean is None else logits + mean)
+        for logits in self._drawn(new, draws, seed):
+            total += link(self.family, logits if mean is None else logits + mean).sum(0)
         return total / draws
 
 
@@ -174,7 +184,10 @@ def _halves(history: tuple[tuple[int, float], ...]) -> tuple[tuple[tuple[int, fl
 
 @dataclass(frozen=True, eq=False)
 class _Problem:
-    """Ψ, y, base, and what the likelihood needs; everything of rows is (N, C) float64."""
+    """Φ, D, y, base, and what the likelihood needs; everything of rows is (N, C) float64.
+
+    Of many vectors at once the last axis says which: coefficients (P, k), outputs (n, C, k).
+    """
 
     design: Design
     prior: Mapping[str, float]
@@ -207,9 +220,13 @@ class _Problem:
         centre = torch.zeros_like(values) if base is None else finite(base, "the mean function")
         if centre.shape != values.shape:
             raise SolverError("the mean function", expected=str(shape), got=str(tuple(centre.shape)))
-        each = prior if isinstance(prior, Mapping) else dict.fromkeys(design.shapes, float(prior))
-        named = {name: float(each.get(name, 1.0)) for name in design.shapes}
-        return _Problem(design.scaled(prior), named, values, centre, family, noise)
+        return _Problem(design, deviations_of(design, prior), values, centre, family, noise)
+
+    @cached_property
+    def roots(self) -> Tensor:
+        """The diagonal of D^½, (P, 1)."""
+        sizes = {name: (prod(shape), 1) for name, shape in self.design.shapes.items()}
+        return torch.cat([torch.full(size, self.prior[name], dtype=torch.float64) for name, size in sizes.items()])
 
     def blocks(self, standardised: Tensor) -> Blocks:
         """D^½ v in the design's dtype."""
@@ -219,63 +236,66 @@ class _Problem:
 
     def outputs(self, part: Design, rows: Tensor, coefficients: Tensor) -> Tensor:
         """base + Ψ v at some rows."""
-        placed = coefficients.to(device=part.device, dtype=part.dtype)
-        found = part.apply(Blocks.unflatten(placed, part.shapes)).detach().to(device="cpu", dtype=torch.float64)
+        placed = (self.roots * coefficients).to(device=part.device, dtype=part.dtype)
+        found = part.operator().apply(placed).detach().to(device="cpu", dtype=torch.float64)
         if not math.isfinite(float(found.sum())):
             raise SolverError("the outputs", expected="finite numbers", got="NaN or infinity", do="lower the rate")
-        return found + self.base[rows]
+        return found.view(part.n_rows, part.n_outputs, -1) + self.base[rows, :, None]
 
     def pull(self, part: Design, outputs: Tensor) -> Tensor:
-        """Ψᵀ r for r (n, C), flat in float64."""
-        placed = outputs.to(device=part.device, dtype=part.dtype).contiguous()
-        return part.adjoint(placed).flatten().detach().to(device="cpu", dtype=torch.float64)
+        """Ψᵀ r, in float64."""
+        placed = outputs.flatten(0, 1).to(device=part.device, dtype=part.dtype)
+        return self.roots * part.operator().adjoint(placed).detach().to(device="cpu", dtype=torch.float64)
 
     def errors(self, outputs: Tensor, rows: Tensor) -> Tensor:
         """−∂ log p / ∂f."""
+        y = self.targets[rows, :, None]
         if self.family == "gaussian":
-            return (outputs - self.targets[rows]) / self.noise
-        return link(self.family, outputs) - self.targets[rows]
+            return (outputs - y) / self.noise
+        return link(self.family, outputs.mT).mT - y
 
-    def log_likelihood(self, outputs: Tensor, rows: Tensor) -> float:
-        """Σ log p."""
-        y = self.targets[rows]
+    def log_likelihood(self, outputs: Tensor, rows: Tensor) -> Tensor:
+        """Σ log p of each vector, (k,)."""
+        y = self.targets[rows, :, None]
         if self.family == "gaussian":
-            fit = float((outputs - y).square().sum()) / self.noise
-            return -0.5 * (fit + y.numel() * math.log(2 * math.pi * self.noise))
+            each = (outputs - y).square() / self.noise + math.log(2 * math.pi * self.noise)
+            return -0.5 * each.sum((0, 1))
         if self.family == "softmax":
-            return float((y * outputs).sum() - torch.logsumexp(outputs, 1).sum())
-        return float((y * outputs - torch.nn.functional.softplus(outputs)).sum())
+            return (y * outputs).sum((0, 1)) - torch.logsumexp(outputs, 1).sum(0)
+        return (y * outputs - torch.nn.functional.softplus(outputs)).sum((0, 1))
 
     def curvature(self, centre: Tensor, generator: torch.Generator) -> Tensor:
         """An estimate of diag(Ψᵀ W Ψ): squares of Ψᵀ r averaged over draws of r with covariance W.
 
         Labels drawn from the prediction π give r = π − label with just that covariance.
         """
-        rows = torch.arange(self.design.n_rows)
-        outputs = self.outputs(self.design, rows, centre)
-        total = torch.zeros(self.design.n_coefficients, dtype=torch.float64)
-        for _ in range(_PROBES):
-            if self.family == "gaussian":
-                residual = torch.randn(outputs.shape, generator=generator, dtype=torch.float64) * self.noise**-0.5
-            elif self.family == "sigmoid":
-                chance = torch.sigmoid(outputs)
-                residual = chance - torch.bernoulli(chance, generator=generator)
-            else:
-                chance = torch.softmax(outputs, 1)
-                drawn = torch.multinomial(chance, 1, generator=generator)[:, 0]
-                residual = chance - torch.nn.functional.one_hot(drawn, outputs.shape[1])
-            total += self.pull(self.design, residual).square()
+        outputs = self.outputs(self.design, torch.arange(self.design.n_rows), centre[:, None])[:, :, 0]
+        residuals = torch.stack([self._residual(outputs, generator) for _ in range(_PROBES)], 2)
+        total = torch.zeros_like(centre)
+        for some in residuals.split(_together(len(centre)), dim=2):
+            total += self.pull(self.design, some).square().sum(1)
         return total / _PROBES
+
+    def _residual(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
+        if self.family == "gaussian":
+            return torch.randn(outputs.shape, generator=generator, dtype=torch.float64) * self.noise**-0.5
+        chance = link(self.family, outputs)
+        if self.family == "sigmoid":
+            return chance - torch.bernoulli(chance, generator=generator)
+        drawn = torch.multinomial(chance, 1, generator=generator)[:, 0]
+        return chance - torch.nn.functional.one_hot(drawn, outputs.shape[1])
 
     def bound(self, centre: Tensor, spread: Tensor, descent: Descent) -> tuple[float, float]:
         """The ELBO and its standard error, over pairs of draws on all rows."""
         generator = torch.Generator().manual_seed(descent.seed + 1)
-        rows, values = torch.arange(self.design.n_rows), []
-        for _ in range(descent.judged // 2):
-            noise = torch.randn(len(spread), generator=generator, dtype=torch.float64) * spread
-            both = [self.outputs(self.design, rows, centre + sign * noise) for sign in (1, -1)]
-            values.append(sum(self.log_likelihood(each, rows) for each in both) / 2)
-        found = torch.tensor(values, dtype=torch.float64)
+        rows, left = torch.arange(self.design.n_rows), descent.judged
+        values: list[Tensor] = []
+        while left:
+            signed = _signed(len(spread), min(left, _together(len(spread))), generator)
+            outputs = self.outputs(self.design, rows, centre[:, None] + spread[:, None] * signed)
+            values.append(self.log_likelihood(outputs, rows).view(-1, 2).mean(1))
+            left -= signed.shape[1]
+        found = torch.cat(values)
         error = float(found.std() / len(found) ** 0.5) if len(found) > 1 else math.inf
         return float(found.mean()) - divergence(centre, spread), error
 
@@ -343,19 +363,23 @@ def _slopes(
 ) -> tuple[float, Tensor, Tensor]:
     """An estimate of the ELBO, and the gradients of minus it by μ and by log σ."""
     part, share = problem.design.take(rows), problem.design.n_rows / len(rows)
-    deviation, value = spread.exp(), 0.0
-    pulls, turned = torch.zeros_like(centre), torch.zeros_like(centre)
-    for number in range(draws):
-        if number % 2 == 0:
-            noise = torch.randn(len(centre), generator=generator, dtype=torch.float64)
-        signed = noise if number % 2 == 0 else -noise
-        outputs = problem.outputs(part, rows, centre + deviation * signed)
-        pull = problem.pull(part, problem.errors(outputs, rows)) * (share / draws)
-        pulls += pull
-        turned += pull * signed
-        value += problem.log_likelihood(outputs, rows) * share / draws
-    slope = turned * deviation + deviation.square() - 1
-    return value - divergence(centre, deviation), pulls + centre, slope
+    deviation, signed = spread.exp(), _signed(len(centre), draws, generator)
+    outputs = problem.outputs(part, rows, centre[:, None] + deviation[:, None] * signed)
+    pulls = problem.pull(part, problem.errors(outputs, rows)) * share
+    slope = (pulls * signed).mean(1) * deviation + deviation.square() - 1
+    value = share * float(problem.log_likelihood(outputs, rows).mean())
+    return value - divergence(centre, deviation), pulls.mean(1) + centre, slope
+
+
+def _signed(size: int, count: int, generator: torch.Generator) -> Tensor:
+    """Standard normal ε (P, k), in pairs of ε and −ε."""
+    drawn = [torch.randn(size, generator=generator, dtype=torch.float64) for _ in range(count // 2)]
+    return torch.stack([signed for each in drawn for signed in (each, -each)], 1)
+
+
+def _together(size: int) -> int:
+    """How many vectors of so many coefficients are multiplied at a time: an even number."""
+    return max(2, _BYTES // (8 * size) // 2 * 2)
 
 
 def _batches(rows: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
