@@ -299,6 +299,33 @@ def test_without_a_forward_rule_two_backward_passes_serve() -> None:
     assert any("double backward" in line and "1 has no forward-mode rule" in line for line in tangent.path)
 
 
+class Silent(Odd):
+    """Its forward-mode rule is refused without a word."""
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Tensor) -> Tensor:
+        raise NotImplementedError
+
+
+class SilentRule(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return Silent.apply(x)
+
+
+def test_a_rule_that_fails_without_a_message_is_named_by_its_error() -> None:
+    network = made(nn.Sequential(nn.Linear(3, 4), SilentRule(), nn.Linear(4, 2)), (3,))
+    tangent = Tangent(network, "0.*", network.example(4))
+    assert any("1 has no forward-mode rule (NotImplementedError)" in line for line in tangent.path)
+
+
+def test_rows_whose_outputs_are_not_finite_are_refused_in_a_sentence() -> None:
+    network = residual()
+    batch = network.example(4)
+    batch[3] = torch.nan
+    with pytest.raises(DataError, match=r"last row; expected finite numbers; got NaN.*NaN in the inputs"):
+        Tangent(network, "layer1.1.*", batch)
+
+
 class Once(torch.autograd.Function):
     """A function that can be differentiated once only, backwards."""
 

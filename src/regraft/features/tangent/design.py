@@ -75,7 +75,7 @@ class Tangent(Design):
         ModelError: a pattern matches nothing, the parameters have no influence on the outputs, a module is in
             training mode or cannot be differentiated, or the outputs are not one vector a row.
         RecipeError: the head is zero, so that every derivative below it is.
-        DataError: there are no rows.
+        DataError: there are no rows, or outputs of those looked at are not finite.
     """
 
     def __init__(

@@ -13,7 +13,7 @@ from torch import Tensor
 from regraft.errors import ModelError
 from regraft.features.tangent.cache import Cache
 from regraft.features.tangent.feed import Feed
-from regraft.features.tangent.generic import Generic, Way
+from regraft.features.tangent.generic import Generic, Way, first_line
 from regraft.features.tangent.graph import Graph, GraphError
 from regraft.features.tangent.pooled import Pooled
 from regraft.features.tangent.replay import Replay
@@ -87,8 +87,7 @@ class Engine:
         try:
             step()
         except (GraphError, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError) as error:
-            reason = (str(error).splitlines() or [type(error).__name__])[0][:160]
-            self.way, self._note = self.generic, (f"no graph of cached activations: {reason}",)
+            self.way, self._note = self.generic, (f"no graph of cached activations: {first_line(error)}",)
 
     @property
     def path(self) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
-from regraft.errors import ModelError
+from regraft.errors import DataError, ModelError
 from regraft.network import Network
 
 __all__ = ["Form", "Replay", "cast", "form_of", "private_copy"]
@@ -311,9 +311,20 @@ class Replay:
     # ------------------------------------------------------------------------------------------ probe
 
     def probe(self, batch: Any) -> str:
-        """Find the slots' forms, and which are needed, from three rows; returns what failed, or nothing."""
+        """Find the slots' forms, and which are needed, from three rows; returns what failed, or nothing.
+
+        Raises:
+            DataError: outputs that are not finite.
+        """
         two = pytree.tree_map(lambda v: v[:2] if isinstance(v, Tensor) else v, batch)
         outputs, values = self.record(batch)
+        if not bool(torch.isfinite(outputs).all()):
+            raise DataError(
+                f"the outputs of {self.network.name} at the first, the middle or the last row",
+                expected="finite numbers",
+                got="NaN or infinity",
+                do="look for NaN in the inputs, or take a wider dtype",
+            )
         outputs_two, values_two = self.record(two)
         for slot, a, b in zip(self.slots, values, values_two):
             form = form_of(a.shape, b.shape)
