@@ -14,7 +14,7 @@ from regraft.errors import DataError
 from regraft.features.batching import batches
 from regraft.network import Network
 
-__all__ = ["Feed"]
+__all__ = ["Feed", "length", "take"]
 
 
 class Feed:
@@ -38,7 +38,7 @@ class Feed:
             # Token ids are small, and rows that are padded alike have prefixes that fit together.
             items = [self.preprocess(self.manifest.inputs.read(row)) for row in range(len(self.manifest))]
             self.batch = self.preprocess.collate(items)
-        self.rows = len(self.manifest) if self.manifest is not None else _length(self.batch)
+        self.rows = len(self.manifest) if self.manifest is not None else length(self.batch)
         if not self.rows:
             raise DataError("there are no rows to take tangents at", expected="at least one row", got="0")
 
@@ -46,27 +46,33 @@ class Feed:
         """The batch of a few rows."""
         if self.manifest is not None and self.batch is None:
             return self.preprocess.collate([self.preprocess(self.manifest.inputs.read(row)) for row in rows])
-        return _take(self.batch, torch.as_tensor(rows))
+        return take(self.batch, torch.as_tensor(rows))
 
     def batches(self, size: int) -> Iterator[tuple[int, int, Any]]:
         """(start, stop, batch) over all rows in order."""
         spans = [(start, min(start + size, self.rows)) for start in range(0, self.rows, size)]
         if self.batch is not None:
             for start, stop in spans:
-                yield start, stop, _take(self.batch, slice(start, stop))
+                yield start, stop, take(self.batch, slice(start, stop))
         elif self.manifest is not None:
             read = batches(self.preprocess, self.manifest.inputs, spans, None)
             for (start, stop), batch in zip(spans, read):
                 yield start, stop, batch
 
 
-def _take(batch: Any, index: Any) -> Any:
+def take(batch: Any, index: Any) -> Any:
+    """Some rows of a batch."""
     if isinstance(batch, Mapping):
         return {name: value[index] for name, value in batch.items()}
     return batch[index]
 
 
-def _length(batch: Any) -> int:
+def length(batch: Any) -> int:
+    """How many rows a batch has.
+
+    Raises:
+        DataError: none that all its tensors share.
+    """
     values = list(batch.values()) if isinstance(batch, Mapping) else [batch]
     lengths = {len(value) if isinstance(value, Tensor) and value.ndim else -1 for value in values}
     if len(lengths) != 1 or -1 in lengths:
@@ -90,7 +96,7 @@ def _joined(inputs: Any) -> Any:
     if not inputs:
         raise DataError("there are no rows to take tangents at", expected="at least one batch", got="none")
     for batch in inputs:
-        _length(batch)
+        length(batch)
     try:
         if isinstance(inputs[0], Mapping):
             return {name: torch.cat([batch[name] for batch in inputs]) for name in inputs[0]}

@@ -119,16 +119,15 @@ class Graph:
         """The tangent graph of two rows, and the values that it reads."""
         return self._programs[2].tangent, self._kept
 
-    def activations(self, recorded: Sequence[Tensor], rows: int) -> list[Tensor]:
-        """The values that the tangent graph reads, of one pass; a rare number of rows is padded."""
+    def activations(self, recorded: Sequence[Tensor], rows: int) -> tuple[list[Tensor], int]:
+        """The values that the tangent graph reads, of one pass, and of how many rows: a rare number is padded."""
         with torch.no_grad(), self.replay.policy.differentiable():
             program, size = self._program(rows)
-            return list(program.primal(*_padded(self.replay.pack(recorded, rows), size)))
+            return list(program.primal(*_padded(self.replay.pack(recorded, rows), size))), size
 
     def values(self, recorded: Sequence[Tensor], rows: int) -> list[Tensor]:
         """The cached activations of one pass."""
-        found = self.activations(recorded, rows)
-        size = self._program(rows)[1]
+        found, size = self.activations(recorded, rows)
         split = [form.split(value, size)[:rows] for form, value in zip(self._forms, found)]
         return [value.permute(0, 2, 3, 1) if last else value for value, last in zip(split, self._last)]
 

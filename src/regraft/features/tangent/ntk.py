@@ -145,15 +145,15 @@ class NTK(Operator):
     def _products(self, vectors: Tensor) -> Tensor:
         if self.outers is not None:
             columns = vectors.T.reshape(-1, self.rows.n_rows, self.rows.n_outputs)
-            return torch.stack([sum(layer.times(v) for layer in self.outers).reshape(-1) for v in columns], dim=1)
+            found = [torch.stack([layer.times(v) for layer in self.outers]).sum(0) for v in columns]
+            return torch.stack(found).flatten(1).T
         flat = self.rows.operator()
         squares = [
             vectors.new_full((prod(shape), 1), self.prior[name] ** 2) for name, shape in self.rows.shapes.items()
         ]
         return flat.apply(torch.cat(squares) * flat.adjoint(vectors))
 
-    def _adjoint(self, vectors: Tensor) -> Tensor:
-        return self._apply(vectors)
+    _adjoint = _apply
 
 
 @dense.register

@@ -18,6 +18,7 @@ from torch import Tensor, fx
 from torch.nn import functional
 
 from regraft.features.tangent.graph import Graph, GraphError, check, fold_module
+from regraft.features.tangent.rewrite import Folded
 
 __all__ = ["Pooled"]
 
@@ -50,7 +51,7 @@ class Pooled:
             raise GraphError("its convolution does not read a cached value")
         self._given = places.index(arguments[0])
         self._factors = fold_module(tangent, [*places[: len(kept)], self._layer], [factors])
-        tail = fold_module(tangent, [pool], list(_output(tangent)))
+        tail = fold_module(tangent, [pool], Folded(tangent, {}).output)
         self._moving = [self.names[places.index(n) - len(kept)] if isinstance(n, fx.Node) else None
                         for n in self._layer.args[1:3]]  # fmt: skip
         stride, padding, dilation = arguments[3:6]
@@ -86,10 +87,10 @@ class Pooled:
 
     def values(self, recorded: Sequence[Tensor], rows: int) -> list[Tensor]:
         """M and the mean of m, from the activations of one pass."""
-        kept = self.graph.activations(recorded, rows)
+        kept, size = self.graph.activations(recorded, rows)
         with torch.no_grad():
             patches = functional.unfold(kept[self._given], **self._patches)
-            size, (outputs, *inputs) = len(patches), self._shape
+            outputs, *inputs = self._shape
             ones = patches.new_ones((size, outputs, *self._side))
             factors = self._factors(*kept, ones)[0].expand(size, outputs, *self._side).flatten(2)
             grouped = factors.reshape(size, self._groups, outputs // self._groups, -1)
@@ -119,11 +120,6 @@ class Pooled:
         if bias is not None:
             found[bias] = (back * mean).sum(0)
         return found
-
-
-def _output(module: fx.GraphModule) -> tuple[fx.Node, ...]:
-    found = next(node for node in reversed(module.graph.nodes) if node.op == "output").args[0]
-    return tuple(found)
 
 
 def _only_convolution(tangent: fx.GraphModule, moving: Sequence[fx.Node]) -> fx.Node:

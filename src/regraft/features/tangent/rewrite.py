@@ -59,15 +59,6 @@ class Folded:
         return found
 
 
-class _Recorder(fx.Interpreter):
-    def __init__(self, module: fx.GraphModule) -> None:
-        super().__init__(module, garbage_collect_values=False)
-
-    def recorded(self, given: Sequence[Tensor]) -> dict[fx.Node, Any]:
-        self.run(*given)
-        return dict(self.env)
-
-
 def simplified(module: fx.GraphModule, given: Sequence[Tensor], *, zero: int = 0) -> Folded:
     """The same function with fewer operations, and every node's value on ``given``.
 
@@ -80,7 +71,9 @@ def simplified(module: fx.GraphModule, given: Sequence[Tensor], *, zero: int = 0
         GraphError: an operation reads memory in the order in which it happened to lie.
     """
     module.graph.eliminate_dead_code()
-    values = _Recorder(module).recorded(given)
+    interpreter = fx.Interpreter(module, garbage_collect_values=False)
+    interpreter.run(*given)
+    values = dict(interpreter.env)
     places = [node for node in module.graph.nodes if node.op == "placeholder"]
     zeros = set(places[len(places) - zero :])
     for node in list(module.graph.nodes):
@@ -220,7 +213,7 @@ def _replace_zero(module: fx.GraphModule, node: fx.Node, values: dict[fx.Node, A
     node.replace_all_uses_with(constant)
 
 
-def _constant(module: fx.GraphModule, value: Any, graph: fx.Graph | None = None) -> fx.Node:
+def _constant(module: fx.GraphModule, value: Any) -> fx.Node:
     count = 0
     while hasattr(module, f"_value{count}"):
         count += 1
@@ -229,7 +222,7 @@ def _constant(module: fx.GraphModule, value: Any, graph: fx.Graph | None = None)
         module.register_buffer(name, value.detach())
     else:
         setattr(module, name, value)
-    return (graph or module.graph).get_attr(name)
+    return module.graph.get_attr(name)
 
 
 def fold(whole: Folded, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> fx.GraphModule:

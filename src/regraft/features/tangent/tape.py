@@ -13,7 +13,9 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils import _pytree as pytree
 
+from regraft.features.tangent.feed import length, take
 from regraft.features.tangent.replay import cast, private_copy
 from regraft.features.tangent.rules import derivatives, is_flat
 from regraft.network import Network
@@ -130,9 +132,9 @@ class Tape:
 
     def _checked(self, few: Any) -> tuple[Layer, ...]:
         """The layers whose rules give what plain differentiation gives; one more for everything else."""
-        alone = _length(few) == 1
+        alone = length(few) == 1
         if alone:  # beside one row a value that has no rows, such as a table of positions, looks like that row's own
-            few = _mapped(few, lambda value: torch.cat([value, value]))
+            few = take(few, [0, 0])
         outputs = self._forward(few)[0].shape[1]
         probe = torch.randn((1, outputs), generator=torch.Generator().manual_seed(0)).to(self.like)
         wanted = self._one_by_one(few, probe, self.names)
@@ -221,7 +223,7 @@ class Tape:
             vectors: ``(C, D)``: row c gives the output v_c · f(x); the D outputs themselves if ``None``.
             layers: which.
         """
-        ruled, rows = [layer for layer in layers if layer.ruled], _length(batch)
+        ruled, rows = [layer for layer in layers if layer.ruled], length(batch)
         tiled = [name for layer in layers if layer.found == "tiled" for name in layer.names]
         own = {name: self._own(name, rows) for name in tiled}
         with self._counted("forward", rows):
@@ -253,10 +255,10 @@ class Tape:
     def _apart(self, layer: Layer, batch: Any, vectors: Tensor) -> Iterator[dict[str, Tensor]]:
         """Of a layer with passes of its own: its derivatives, output by output."""
         way = self._all_at_once if layer.found == "rows" else self._one_by_one
-        rows, names, which = _length(batch), list(layer.names), (layer, len(vectors))
+        rows, names, which = length(batch), list(layer.names), (layer, len(vectors))
         if which not in self._pace:  # one row is passed for this alone, for counting takes time
             with self._counted(which, 1):
-                way(_row(batch, 0), vectors, names)
+                way(take(batch, [0]), vectors, names)
         with self._counted(which, rows):
             found = way(batch, vectors, names)
         self.rows += rows
@@ -324,9 +326,9 @@ class Tape:
         """``(C, B, *shape)`` by plain differentiation of every row."""
         found: dict[str, list[Tensor]] = {name: [] for name in names}
         params = [self._params[name] for name in names]
-        rows = _length(batch)
+        rows = length(batch)
         for row in range(rows):
-            outputs = self._forward(_row(batch, row), [])[0]
+            outputs = self._forward(take(batch, [row]), [])[0]
             for vector in vectors:
                 back = torch.autograd.grad(outputs, params, vector[None], retain_graph=True, allow_unused=True)
                 for name, param, value in zip(names, params, back):
@@ -336,13 +338,13 @@ class Tape:
 
     def _all_at_once(self, batch: Any, vectors: Tensor, names: Sequence[str]) -> dict[str, Tensor]:
         """The same as :meth:`_one_by_one` from one pass in which every row has parameters of its own."""
-        rows = _length(batch)
+        rows = length(batch)
         own = {name: self._params[name].detach().expand(rows, *self._params[name].shape) for name in names}
         own = {name: value.requires_grad_(True) for name, value in own.items()}
         fixed = {name: value.detach() for name, value in self._params.items() if name not in own}
 
         def one(params: Mapping[str, Tensor], row: Any) -> Tensor:
-            return self.network({**fixed, **params}, {}, _mapped(row, lambda value: value[None]))[0]
+            return self.network({**fixed, **params}, {}, pytree.tree_map(lambda value: value[None], row))[0]
 
         with torch.enable_grad(), self._policy.differentiable():
             outputs = torch.vmap(one)(own, batch)
@@ -354,15 +356,3 @@ class Tape:
 
 
 _HOW: Mapping[Found, str] = {"tiled": "in the same pass", "rows": "by vmap", "singly": "row by row"}
-
-
-def _mapped(batch: Any, change: Callable[[Tensor], Tensor]) -> Any:
-    return {name: change(value) for name, value in batch.items()} if isinstance(batch, Mapping) else change(batch)
-
-
-def _length(batch: Any) -> int:
-    return len(next(iter(batch.values()))) if isinstance(batch, Mapping) else len(batch)
-
-
-def _row(batch: Any, row: int) -> Any:
-    return _mapped(batch, lambda value: value[row : row + 1])

@@ -103,5 +103,4 @@ class _Whitened(Operator):
     def _apply(self, vectors: Tensor) -> Tensor:
         return self.roots * self.system.times_one(self.number, self.roots * vectors) - vectors
 
-    def _adjoint(self, vectors: Tensor) -> Tensor:
-        return self._apply(vectors)
+    _adjoint = _apply

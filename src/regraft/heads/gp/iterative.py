@@ -159,8 +159,7 @@ class _Whitened(Operator):
     def _apply(self, vectors: Tensor) -> Tensor:
         return self.roots[:, None] * self.kernel.apply(self.roots[:, None] * vectors)
 
-    def _adjoint(self, vectors: Tensor) -> Tensor:
-        return self._apply(vectors)
+    _adjoint = _apply
 
 
 @diagonal.register
@@ -231,8 +230,7 @@ class _Blocked(Operator):
             out[part] += self.scale * (self.kernel[part].to(torch.float64) @ vectors)
         return out
 
-    def _adjoint(self, vectors: Tensor) -> Tensor:
-        return self._apply(vectors)
+    _adjoint = _apply
 
 
 @final
@@ -249,5 +247,4 @@ class _SingleFactor(Operator):
         scaled = (vectors / torch.where(sizes > 0, sizes, torch.ones_like(sizes))).float()
         return cholesky_apply(self.lower, scaled).double() * sizes
 
-    def _adjoint(self, vectors: Tensor) -> Tensor:
-        return self._apply(vectors)
+    _adjoint = _apply

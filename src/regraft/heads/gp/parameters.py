@@ -27,6 +27,7 @@ from regraft.heads.gp.system import System
 from regraft.heads.products import one_blas_thread
 from regraft.heads.readout import Status
 from regraft.linear import Blocks, Design, DiagonalOperator
+from regraft.linear.design import deviations_of
 
 __all__ = ["CoefficientPosterior", "condition_design", "smaller_space"]
 
@@ -171,8 +172,8 @@ def _unscaled(design: Design, solution: Tensor, prior: Mapping[str, float] | flo
     """D^½ v as blocks in the design's dtype."""
     placed = solution.to(device=design.device, dtype=design.dtype)
     blocks = Blocks.unflatten(placed, design.shapes)
-    each = prior if isinstance(prior, Mapping) else dict.fromkeys(design.shapes, prior)
-    return Blocks({name: block * float(each.get(name, 1.0)) for name, block in blocks.items()})
+    each = deviations_of(design, prior)
+    return Blocks({name: block * each[name] for name, block in blocks.items()})
 
 
 def _rows(design: Design) -> Iterator[tuple[slice, Tensor]]:
