@@ -110,6 +110,17 @@ def test_saved_runs_are_compared_on_the_command_line(folders, capfd):
     assert pair["difference"] == pytest.approx(values["all"] - values["probe"])
 
 
+def test_what_has_no_artifact_has_its_report_all_the_same(folders, tmp_path, capfd):
+    """A diagnosis beside a run, say."""
+    (tmp_path / "seen").mkdir()
+    record = json.loads((folders / "probe" / "record.json").read_text())
+    record |= {"verb": "diagnose", "scores": {"validation": None, "test": None}}
+    (tmp_path / "seen" / "record.json").write_text(json.dumps(record))
+    assert command(["report", str(folders / "all"), str(tmp_path / "seen")]) == 0
+    assert (tmp_path / "seen" / "report.html").is_file()
+    assert "all beside seen: not comparable: seen has no score" in capfd.readouterr().out
+
+
 def test_groups_stand_in_the_predictions(folders):
     found = predictions_of(folders / "grouped")
     assert set(found.groups.values()) == {f"patient {i}" for i in range(30)}

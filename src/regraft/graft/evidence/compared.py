@@ -57,12 +57,14 @@ def chosen(folder: str | Path) -> Chosen | None:
         ``None`` for a run that chose no features.
 
     Raises:
-        MissingPathError, ArtifactError: there is no whole run in ``folder``.
+        MissingPathError, ArtifactError: there is no record in ``folder``, or of a choice no whole artifact.
     """
     folder = Path(folder)
     record = Record.load(folder / "record.json")
-    figure, columns = record.figures.get("selection"), kept_columns(folder)
-    if figure is None or columns is None:
+    figure = record.figures.get("selection")
+    if figure is None:  # a diagnosis, say, which has no artifact either
+        return None
+    if (columns := kept_columns(folder)) is None:
         return None
     try:
         shares: dict[str, float] = {}
