@@ -114,6 +114,17 @@ def test_without_a_test_split_its_score_is_null(regraft, photos, tmp_path):
     assert json.loads(out)["scores"]["test"] is None
 
 
+def test_an_interval_that_is_not_known_is_null(regraft, photos, tmp_path):
+    images = sorted(photos.glob("*/*.png"))
+    lines = [f"{path},{path.parent.name},{'train' if i else 'test'}" for i, path in enumerate(images)]
+    data = table(tmp_path / "one-test-row.csv", "path,label,split", lines)
+    code, out, err = regraft("adapt", data, *MODEL, "--metric", "f1", "-o", tmp_path / "run", "--json")
+    assert (code, err) == (0, "")
+    score = json.loads(out)["scores"]["test"]
+    assert (score["low"], score["high"]) == (None, None)
+    assert 0 <= score["value"] <= 1
+
+
 def test_progress_goes_to_a_terminal_on_stderr_and_never_to_stdout(photos, tmp_path, capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "160")
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)

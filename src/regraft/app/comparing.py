@@ -53,13 +53,16 @@ def say_compared(runs: Sequence[Chosen], value: dict[str, Any]) -> None:
 
 def paired(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
     """Differences of scores between every two of the runs that were scored on the same rows, and why there is none
-    between the others, both as plain JSON."""
+    between the others, both as plain JSON; bounds that are not known are ``None``."""
     from dataclasses import asdict
 
     from regraft.graft.evidence.paired import Pair, pairs, predictions_of
 
     found = list(pairs([predictions_of(folder) for folder in folders]))
     same = [asdict(pair) for pair in found if isinstance(pair, Pair)]
+    for pair in same:
+        if not math.isfinite(pair["low"]):  # JSON has no NaN
+            pair |= {"low": None, "high": None}
     return same, [asdict(pair) for pair in found if not isinstance(pair, Pair)]
 
 
@@ -69,7 +72,7 @@ def say_paired(pairs: Sequence[dict[str, Any]], apart: Sequence[dict[str, Any]])
         say()
         say("on the same rows, row by row:")
     for pair in pairs:
-        known = math.isfinite(pair["low"])
+        known = pair["low"] is not None
         interval = f"95 % interval {pair['low']:+.4f} to {pair['high']:+.4f}" if known else "interval unknown"
         say(
             f"{pair['second']} − {pair['first']}: {pair['metric']} {pair['difference']:+.4f}, {interval} "

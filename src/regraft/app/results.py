@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +10,7 @@ from regraft.app.console import duration, size, table
 from regraft.record import counted
 
 if TYPE_CHECKING:
-    from regraft.record import Record, Score
+    from regraft.record import Record
 
 __all__ = ["say_estimate", "say_result", "summary"]
 
@@ -26,7 +25,7 @@ def summary(record: Record) -> dict[str, Any]:
         "status": record.status,
         "method": record.method,
         "task": {key: full["task"][key] for key in ("kind", "classes", "rows")},
-        "scores": {name: _brief(record.scores.get(name)) for name in ("validation", "test")},
+        "scores": {name: _brief(full["scores"].get(name)) for name in ("validation", "test")},
         "cost": {
             "backbone_passes": record.total("backbone_passes"),
             "flops": int(record.total("flops")),
@@ -40,8 +39,8 @@ def summary(record: Record) -> dict[str, Any]:
     }
 
 
-def _brief(score: Score | None) -> dict[str, Any] | None:
-    return None if score is None else {key: asdict(score)[key] for key in ("metric", "value", "low", "high")}
+def _brief(score: dict[str, Any] | None) -> dict[str, Any] | None:
+    return None if score is None else {key: score[key] for key in ("metric", "value", "low", "high")}
 
 
 def say_result(record: Record, weights: Path | str | None = None) -> None:

@@ -121,6 +121,21 @@ def test_what_has_no_artifact_has_its_report_all_the_same(folders, tmp_path, cap
     assert "all beside seen: not comparable: seen has no score" in capfd.readouterr().out
 
 
+def test_an_interval_of_a_difference_that_is_not_known_is_null(folders, tmp_path, capfd):
+    """Of one group alone."""
+    for run in ("probe", "all"):
+        (there := tmp_path / run).mkdir()
+        (there / "record.json").write_bytes((folders / run / "record.json").read_bytes())
+        header, *lines = (folders / run / "predictions.csv").read_text().splitlines()
+        (there / "predictions.csv").write_text("\n".join([f"{header},group", *(f"{line},one" for line in lines)]))
+    both = [str(tmp_path / run) for run in ("probe", "all")]
+    assert command(["report", *both, "--json"]) == 0
+    (pair,) = json.loads(capfd.readouterr().out)["paired"]
+    assert (pair["rows"], pair["low"], pair["high"]) == (60, None, None)
+    assert command(["report", *both]) == 0
+    assert "interval unknown (60 rows)" in capfd.readouterr().out
+
+
 def test_groups_stand_in_the_predictions(folders):
     found = predictions_of(folders / "grouped")
     assert set(found.groups.values()) == {f"patient {i}" for i in range(30)}
