@@ -74,6 +74,17 @@ def test_rows_of_a_group_are_drawn_together():
     assert several.high - several.low == pytest.approx(once.high - once.low, rel=0.15)
 
 
+def test_groups_that_one_run_knows_hold_for_both_in_either_order():
+    random = np.random.default_rng(0)
+    truth = np.tile(random.integers(0, 2, 12), 5).astype(str)
+    names = [np.where(np.tile(random.random(12) < share, 5), truth, "2") for share in (0.5, 0.9)]
+    groups = [f"g{i}" for i in range(12)] * 5
+    (both,) = pairs([said(run, truth, x, groups=groups) for run, x in zip(("one", "two"), names)])
+    for told in ((groups, ()), ((), groups)):
+        (pair,) = pairs([said(run, truth, x, groups=g) for run, x, g in zip(("one", "two"), names, told)])
+        assert pair == both
+
+
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory):
     where, cache = tmp_path_factory.mktemp("runs"), tmp_path_factory.mktemp("cache")

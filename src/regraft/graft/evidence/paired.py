@@ -151,7 +151,8 @@ def pairs(runs: Sequence[Predictions | Unpaired]) -> Iterator[Pair | Apart]:
         else:
             ids = list(first.truth)
             response, one, other = _read(first, second, ids)
-            groups = [first.groups[name] for name in ids] if first.groups else None
+            known = first.groups or second.groups  # one of the runs may not have been told of them
+            groups = [known[name] for name in ids] if known else None
             found = paired_difference(first.metric, response, one, other, groups)
             yield Pair(first.run, second.run, first.metric, len(ids), *found)
 
