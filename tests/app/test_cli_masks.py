@@ -67,6 +67,13 @@ def test_adapt_and_predict(regraft, folder, tmp_path, method, more):
     mask = np.asarray(Image.open(tmp_path / "out" / "3.png"))
     assert mask.shape == (52, 68)
     assert float(rows[3]["share(day)"]) == pytest.approx((mask == 2).mean())
+    (tmp_path / "masks").mkdir()
+    (tmp_path / "masks" / "0.png").write_bytes(b"true")
+    code, out, err = regraft("predict", place, given, "-o", tmp_path / "masks.csv")  # beside the true ones
+    assert (code, out) == (2, "")
+    assert "would write its masks among the files in" in err
+    assert (tmp_path / "masks" / "0.png").read_bytes() == b"true"
+    assert regraft("predict", place, given, "-o", tmp_path / "out.csv")[0] == 0  # its own are made again
     code, out, err = regraft("predict", place, given / "0.png", "--json")
     assert code == 0, err
     assert json.loads(out)["predictions"][0]["width"] == 68

@@ -204,8 +204,11 @@ def predict(
     check_artifact(run)
     from regraft.data import scan
     from regraft.graft import load_artifact, pick_device, predict_over_crops
+    from regraft.graft.prediction import check_masks
 
     adapted = load_artifact(run, model=model, weights=weights, device=pick_device(device))
+    if output is not None and adapted.kind == "segmentation":
+        check_masks(output)
     manifest = scan(_inputs(inputs), labelled=False, input=input_column)
     how: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "skip_bad": skip_bad}
     with Bars(STAGES) as bars:

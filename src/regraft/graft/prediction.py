@@ -21,7 +21,7 @@ from regraft.errors import DataError
 from regraft.files import atomic_path, write_bytes, write_json
 from regraft.heads import NINETY
 
-__all__ = ["Prediction", "indexed_png", "palette", "predicted_names"]
+__all__ = ["Prediction", "check_masks", "indexed_png", "palette", "predicted_names"]
 
 
 _AS: dict[LabelType, Callable[[str], Any]] = {"str": str, "int": int, "bool": "True".__eq__}
@@ -52,6 +52,21 @@ def indexed_png(mask: np.ndarray) -> bytes:
     image.putpalette([part for colour in palette(256) for part in colour])
     image.save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def check_masks(path: Path) -> None:
+    """Refuse a table of predicted masks whose folder holds files that no earlier one wrote: the true masks, say.
+
+    Raises:
+        DataError: there are files in the folder, and no table beside it.
+    """
+    folder = path.with_suffix("")
+    if not path.is_file() and folder.is_dir() and any(folder.iterdir()):
+        raise DataError(
+            f"{path.name} would write its masks among the files in {folder}",
+            expected="a new or an empty folder, or that of earlier predictions",
+            do="choose another name: the masks go into a folder of that name",
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -171,10 +186,11 @@ class Prediction:
         without its ending, whose pixels are class indices and whose colours are :func:`palette`'s.
 
         Raises:
-            DataError: another ending.
+            DataError: another ending, or masks that would lie among other files.
         """
         path = Path(path)
         if self.masks and path.suffix in (".csv", ".json", ".parquet"):
+            check_masks(path)
             for file, mask in zip(self._files(), self.masks):
                 write_bytes(path.with_suffix("") / file, indexed_png(mask))
         if path.suffix == ".csv":
