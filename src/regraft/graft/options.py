@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from numbers import Integral
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -19,6 +20,7 @@ Level = Literal["none", "cheap", "all"]
 
 FOLDS = 5
 _SEEDS = 2**32 - 1  # the outer folds take seed + 1, which must fit 32 bits too
+_LEAST = {"folds": 2, "limit": 2, "batch_size": 1, "workers": 0}
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,12 @@ def check_options(options: Options) -> str:
         raise RecipeError(f"class weight {options.class_weight!r} is unknown", expected="'balanced' or none")
     if options.instruments not in get_args(Level):
         raise RecipeError(f"instruments {options.instruments!r} are unknown", expected=", ".join(get_args(Level)))
-    if not 0 <= options.seed < _SEEDS:
-        raise RecipeError(f"seed {options.seed} is out of range", expected=f"0 to {_SEEDS - 1:,}")
+    for name, least in _LEAST.items():  # a store of batches of no rows would stay in the cache
+        value = getattr(options, name)
+        if value is not None and not (isinstance(value, Integral) and int(value) >= least):
+            raise RecipeError(f"{name} {value!r} is out of range", expected=f"a whole number, at least {least}")
+    if not (isinstance(options.seed, Integral) and 0 <= options.seed < _SEEDS):
+        raise RecipeError(f"seed {options.seed!r} is out of range", expected=f"0 to {_SEEDS - 1:,}")
     return pick_device(options.device)
 
 

@@ -336,7 +336,7 @@ def find_recipe(method: str | Recipe) -> Recipe:
         return method
     if method in METHODS:
         return METHODS[method]
-    near: Sequence[str] = get_close_matches(method, METHODS, 1)
+    near: Sequence[str] = get_close_matches(str(method), METHODS, 1)
     raise RecipeError(
         f"method {method!r} is unknown",
         expected=" or ".join(METHODS),

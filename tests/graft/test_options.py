@@ -1,0 +1,38 @@
+"""What no data can make right is refused before anything is read or kept."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.features.toy import toy_manifest, toy_network
+
+import regraft
+from regraft.errors import RecipeError
+from regraft.graft.options import Options, check_options
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        ("batch_size", 0, "a whole number, at least 1"),
+        ("workers", -1, "a whole number, at least 0"),
+        ("folds", 2.5, "a whole number, at least 2"),
+        ("limit", 20.0, "a whole number, at least 2"),
+        ("seed", "a", "0 to 4,294,967,294"),
+        ("seed", 1.5, "0 to 4,294,967,294"),
+    ],
+)
+def test_numbers_out_of_range_leave_nothing_in_the_cache(name, value, expected, tmp_path):
+    with pytest.raises(RecipeError) as told:
+        regraft.adapt(toy_manifest(30), toy_network(), method="probe", cache=tmp_path, **{name: value})
+    assert (told.value.what, told.value.expected) == (f"{name} {value!r} is out of range", expected)
+    assert not any(tmp_path.iterdir())
+
+
+def test_numbers_of_numpy_are_numbers():
+    assert check_options(Options(seed=np.int64(3), folds=np.int32(2), batch_size=np.uint8(8), device="cpu")) == "cpu"
+
+
+def test_a_method_that_is_no_name_is_unknown():
+    with pytest.raises(RecipeError, match="method 3 is unknown"):
+        regraft.adapt(toy_manifest(30), toy_network(), method=3)
