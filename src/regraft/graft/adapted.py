@@ -111,6 +111,11 @@ class Adapted:
         return f"Adapted({self.network.name!r}, {form} on {self.plan.width:,} features, {self.kind})"
 
     @property
+    def derivatives(self) -> bool:
+        """Whether derivatives of the backbone have a part in what it predicts, beside the head on its features."""
+        return self.tangent is not None or (self.posterior is not None and self.posterior.head is not None)
+
+    @property
     def changed(self) -> dict[str, Tensor]:
         """The parameters and buffers that differ from the source's, whole, by name."""
         if self.source is None:
@@ -224,11 +229,12 @@ def with_own_head(adapted: Adapted) -> Network:
     (block,) = adapted.plan.blocks if len(adapted.plan.blocks) == 1 else (None,)
     view = adapted.view
     plain = block is not None and block.kind == "embedding" and view.scaling == "none" and view.columns is None
-    if block is None or not plain or adapted.tangent is not None or adapted.neck is not None:
+    if block is None or not plain or adapted.derivatives or adapted.neck is not None:
+        scaled = f", scaled by {view.scaling!r}" if block else ""
         raise RecipeError(
             "the head is not a last layer of its network",
             expected="one that reads the embedding, unscaled, as those of lp-ft, finetune and scratch do",
-            got=", ".join(b.name for b in adapted.plan.blocks[:3]) + (f", scaled by {view.scaling!r}" if block else ""),
+            got=", ".join(b.name for b in adapted.plan.blocks[:3]) + scaled + ", derivatives" * adapted.derivatives,
         )
     weight = adapted.readout.coefficients[block.name].T.contiguous()
     return adapted.network.with_head(weight.float(), adapted.readout.intercept.float(), adapted.classes)

@@ -15,6 +15,8 @@ from regraft.data import Manifest
 from regraft.errors import DataError, RecipeError
 from regraft.features import Tangent
 from regraft.graft import METHODS, adapt, load_artifact, with_gradients
+from regraft.graft.adapted import with_own_head
+from regraft.graft.evidence.exchange import head_exchange
 from regraft.graft.gradient.fit import Both, Labels, solve_head, weight_of
 from regraft.graft.posterior.fit import KernelFitter, Solved
 from regraft.graft.posterior.kernel import Grafted, combination, share
@@ -135,6 +137,19 @@ def test_each_number_has_its_own_noise() -> None:
     assert pair.spread[:, 1].mean() > 5 * pair.spread[:, 0].mean()
     errors = [np.abs(found.probabilities[:, 0] - y[80:, 0]).mean() for found in (pair, single)]
     assert errors[0] < 2 * errors[1]
+
+
+@pytest.mark.parametrize("method", ["tangent-gp", "gradient"])
+def test_a_head_beside_derivatives_is_no_last_layer_and_not_swapped(method: str) -> None:
+    x, y = arrays(40, "regression")
+    rows, net = rows_of(x, y[:, :1], tested=10), network()
+    adapted = adapt(rows, net, method=method, theta2=LAST).adapted
+    with pytest.raises(RecipeError, match=r"not a last layer of its network.*got embedding, .*derivatives"):
+        with_own_head(adapted)
+    probe = replace(adapted, tangent=None, posterior=None)
+    for models in ([adapted, probe], [probe, adapted]):
+        with pytest.raises(RecipeError, match="cannot be swapped"):
+            head_exchange(models, rows)
 
 
 @pytest.mark.parametrize("factor", [1e-24, 1.0, 1e20])

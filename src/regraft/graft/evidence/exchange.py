@@ -41,8 +41,8 @@ def head_exchange(
     if len(models) < 2:
         raise RecipeError("heads are swapped between models", expected="at least two", got=str(len(models)))
     first = models[0]
-    for model in models[1:]:
-        if _reads(model) != _reads(first) or model.classes != first.classes or model.tangent is not None:
+    for model in models:
+        if _reads(model) != _reads(first) or model.classes != first.classes or model.derivatives:
             raise RecipeError("these heads cannot be swapped", expected="heads on the same features, of one task")
     target = manifest.target
     if target is None or target.classes != first.classes:
