@@ -134,12 +134,12 @@ class Prediction:
         """
         if self.kind == "segmentation":
             return self._summary()
-        rows = []
+        rows, confidence = [], self.confidence
         for i, (name, label) in enumerate(zip(self.ids, self.labels)):
             if self.kind == "regression":
                 rows.append({"id": name, **self._numbers(i)})
                 continue
-            row: dict[str, Any] = {"id": name, "prediction": label, "confidence": float(self.confidence[i])}
+            row: dict[str, Any] = {"id": name, "prediction": label, "confidence": float(confidence[i])}
             row |= {f"p({c})": float(p) for c, p in zip(self.classes, self.probabilities[i])}
             if self.spread is not None:
                 row["std"] = float(self.spread[i].mean())

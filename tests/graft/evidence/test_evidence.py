@@ -34,6 +34,16 @@ def table(kind, classes, values, probabilities):
     return prediction_rows(evaluation, named, None)
 
 
+def test_a_table_of_many_rows_asks_for_their_confidence_once(monkeypatch):
+    """It is that of all rows: asked for by each of them, the time grew with the square of their number."""
+    asked = []
+    known = Prediction.confidence.fget
+    monkeypatch.setattr(Prediction, "confidence", property(lambda self: asked.append(1) or known(self)))
+    rows = Prediction(("a", "b", "c"), np.array([[0.2, 0.8], [0.6, 0.4], [0.5, 0.5]]), "binary", ("x", "y")).table()
+    assert [row["confidence"] for row in rows] == [0.8, 0.6, 0.5]
+    assert len(asked) == 1
+
+
 def test_every_regression_output_has_its_columns_and_a_missing_truth_is_empty():
     lines = table("regression", ("mass", "age"), [[0.5, np.nan], [0.0, 2.0]], [[1.0, 3.0], [4.0, 5.0]])
     assert lines == [
