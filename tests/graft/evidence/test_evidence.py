@@ -13,6 +13,7 @@ from sklearn.metrics import average_precision_score, r2_score, roc_auc_score
 from regraft.data import Target
 from regraft.graft.evidence import data_findings, findings, score_findings
 from regraft.graft.evidence.context import Context
+from regraft.graft.evidence.figures import _scatter as scatter
 from regraft.graft.evidence.figures import prediction_rows
 from regraft.graft.evidence.findings import check
 from regraft.graft.evidence.outputs import by_output
@@ -75,6 +76,14 @@ def of_outputs(kind, classes, values, probabilities):
     response = Response.of(kind, classes, np.asarray(values))
     rows = np.arange(len(response))
     return by_output(Scored("test", rows, rows, torch.tensor(probabilities, dtype=torch.float64), response, None, ()))
+
+
+@pytest.mark.parametrize(("rows", "drawn"), [(1, 1), (2000, 2000), (3999, 2000), (4001, 1334)])
+def test_a_scatter_has_two_thousand_points_at_most(rows, drawn):
+    values = np.arange(float(rows))[:, None]
+    response = Response.of("regression", ("y",), values)
+    scored = Scored("test", np.arange(rows), np.zeros(rows), torch.from_numpy(values), response, None, ())
+    assert len(scatter(scored)) == drawn
 
 
 def test_each_label_is_scored_on_the_rows_that_have_it():

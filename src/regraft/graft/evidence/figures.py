@@ -157,7 +157,7 @@ def _scatter(scored: Scored) -> list[dict[str, float]]:
     """Truth against prediction of the first output, and half its 90 % interval where known; at most 2,000 points."""
     response = scored.response
     there = torch.arange(len(response)) if response.mask is None else response.mask[:, 0].nonzero()[:, 0]
-    chosen = there[:: max(1, len(there) // _SCATTER_POINTS)]
+    chosen = there[:: max(1, -(-len(there) // _SCATTER_POINTS))]
     columns = {"truth": response.values[chosen, 0], "predicted": scored.probabilities[chosen, 0]}
     if scored.spread is not None:
         columns["half"] = NINETY * scored.spread[chosen, 0]  # of the 90 % interval
