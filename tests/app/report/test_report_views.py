@@ -304,6 +304,13 @@ def test_error_bars_are_drawn_and_counted() -> None:
     assert not curves.scatter(replace(samples.minimal(), figures={"scatter": [{"truth": 0, "predicted": 1}]})).bars
 
 
+def test_error_bars_end_inside_the_plot() -> None:
+    pairs = [{"truth": float(i), "predicted": float(i), "half": 5.0} for i in range(10)]
+    view = curves.scatter(replace(samples.minimal(), figures={"scatter": pairs}))
+    assert all(0 < bar.high < bar.low < 100 for bar in view.bars)
+    assert len({round(bar.low - bar.high, 2) for bar in view.bars}) == 1  # all of one length, as they are
+
+
 def test_mistakes_are_sorted_by_confidence() -> None:
     found = [
         {"id": "a", "truth": "x", "predicted": "y", "confidence": 0.5, "thumbnail": None},

@@ -284,7 +284,9 @@ def scatter(record: Record) -> Scatter | None:
             halves.append(read.number(row.get("half")) or 0.0)
     if not pairs:
         return None
-    low, high = padded([value for pair in pairs for value in pair])
+    few = -(-len(pairs) // MOST_BARS)
+    whiskers = [(t, p - h, p + h) for (t, p), h in list(zip(pairs, halves))[::few]] if any(halves) else []
+    low, high = padded([value for drawn in (*pairs, *whiskers) for value in drawn])
     x, y = Scale(low, high), Scale(low, high, flip=True)
     every = -(-len(pairs) // MOST_DOTS)
     shown = pairs[::every]
@@ -296,15 +298,12 @@ def scatter(record: Record) -> Scatter | None:
         lead = f"Drawn and counted here: {read.text(outputs[0])} alone, the first of {len(outputs)} outputs. {lead}"
     if every > 1:
         lead += f" One row in {every} is drawn."
-    bars = []
     if any(halves):
         inside = sum(abs(t - p) <= half for (t, p), half in zip(pairs, halves))
         lead += f" Of the 90 % intervals {words.percent(inside / len(pairs))} hold it."
-        few = -(-len(pairs) // MOST_BARS)
-        bars = [Whisker(x(t), y(p + h), y(p - h)) for (t, p), h in list(zip(pairs, halves))[::few]]
     return Scatter(
         lead=lead,
-        bars=tuple(bars),
+        bars=tuple(Whisker(x(t), y(top), y(bottom)) for t, bottom, top in whiskers),
         dots=tuple(Dot(x(t), y(p), f"true {words.decimal(t)}, predicted {words.decimal(p)}") for t, p in shown),
         ticks=tuple(Tick(x(t), words.trimmed(words.decimal(t))) for t in linear_ticks(low, high)),
         ticks_y=tuple(Tick(y(t), words.trimmed(words.decimal(t))) for t in linear_ticks(low, high)),
