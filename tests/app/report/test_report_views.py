@@ -316,10 +316,23 @@ def test_mistakes_are_sorted_by_confidence() -> None:
         {"id": "a", "truth": "x", "predicted": "y", "confidence": 0.5, "thumbnail": None},
         {"id": "b", "truth": "x", "predicted": "y", "confidence": 0.9, "thumbnail": samples.thumbnail(0, "PNG")},
     ]
-    first, second = facts.mistakes(replace(samples.minimal(), figures={"mistakes": found}))
+    first, second = facts.mistakes(replace(samples.minimal(), figures={"mistakes": found})).shown
     assert (first.row, second.row) == ("b", "a")
     assert first.image.startswith("data:image/png;base64,")
     assert second.image == ""
+
+
+def test_the_largest_errors_of_numbers_are_shown_with_what_they_are_of() -> None:
+    found = [
+        {"id": "a", "output": "age", "truth": 3.0, "predicted": 5.5, "text": "a long story", "thumbnail": None},
+        {"id": "b", "output": "", "truth": None, "predicted": 5.5},
+    ]
+    view = facts.mistakes(replace(samples.minimal(), figures={"errors": found}))
+    (shown,) = view.shown
+    assert (view.title, view.word, "at one number" in view.lead) == ("Largest errors", "predicted", True)
+    assert (shown.row, shown.truth, shown.predicted) == ("a", "3.00", "5.50")
+    assert (shown.note, shown.text) == ("age off by 2.50", "a long story")
+    assert facts.mistakes(samples.minimal()) is None
 
 
 @pytest.mark.parametrize(

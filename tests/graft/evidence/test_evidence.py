@@ -13,6 +13,7 @@ from sklearn.metrics import average_precision_score, r2_score, roc_auc_score
 from regraft.data import Target
 from regraft.graft.evidence import data_findings, findings, score_findings
 from regraft.graft.evidence.context import Context
+from regraft.graft.evidence.figures import _largest_errors as largest_errors
 from regraft.graft.evidence.figures import _scatter as scatter
 from regraft.graft.evidence.figures import prediction_rows
 from regraft.graft.evidence.findings import check
@@ -76,6 +77,22 @@ def of_outputs(kind, classes, values, probabilities):
     response = Response.of(kind, classes, np.asarray(values))
     rows = np.arange(len(response))
     return by_output(Scored("test", rows, rows, torch.tensor(probabilities, dtype=torch.float64), response, None, ()))
+
+
+def test_the_largest_errors_are_large_for_their_number():
+    """In millions one number is off by more, always; a label that is not known is off by nothing."""
+    truth = np.array([[1e6, 1.0], [2e6, 2.0], [3e6, np.nan], [4e6, 4.0], [5e6, 5.0]])
+    predicted = np.array([[1.1e6, 1.0], [2.1e6, 8.0], [3.2e6, 0.0], [4.1e6, 4.5], [5e6, 5.0]])
+    response = Response.of("regression", ("price", "age"), truth)
+    scored = Scored("test", np.arange(5), np.zeros(5), torch.from_numpy(predicted), response, None, ())
+    rows = SimpleNamespace(ids=tuple("abcde"), inputs=SimpleNamespace(modality="text", read=lambda row: f"text {row}"))
+    found = largest_errors(scored, rows)
+    assert [(row["id"], row["output"]) for row in found] == [
+        ("b", "age"), ("c", "price"), ("a", "price"), ("d", "price")
+    ]  # fmt: skip
+    assert found[0] | {"thumbnail": None} == {
+        "output": "age", "truth": 2.0, "predicted": 8.0, "id": "b", "thumbnail": None, "text": "text 1"
+    }  # fmt: skip
 
 
 @pytest.mark.parametrize(("rows", "drawn"), [(1, 1), (2000, 2000), (3999, 2000), (4001, 1334)])

@@ -10,45 +10,92 @@ from typing import Any
 from regraft.app.report import read, words
 from regraft.record import Finding, Record
 
-__all__ = ["Entry", "Mistake", "Note", "Notes", "Reproduce", "Table", "facts", "mistakes", "notes", "reproduce"]
+__all__ = [
+    "Entry",
+    "Mistake",
+    "Mistakes",
+    "Note",
+    "Notes",
+    "Reproduce",
+    "Table",
+    "facts",
+    "mistakes",
+    "notes",
+    "reproduce",
+]
 
 
 @dataclass(frozen=True)
 class Mistake:
-    """A confident mistake; ``image`` is a data URI or ``""``."""
+    """A confident mistake, or a large error: how large stands in ``note``, and in per cent in ``width``; ``image`` is
+    a data URI or ``""``."""
 
     row: str
     truth: str
     predicted: str
-    confidence: str
+    note: str
     width: float
     image: str
     alt: str
+    text: str
 
 
-def mistakes(record: Record) -> tuple[Mistake, ...]:
-    """The confident mistakes, most confident first."""
-    shown = []
+@dataclass(frozen=True)
+class Mistakes:
+    """The section, the worst first; ``word`` is what stands before a prediction."""
+
+    title: str
+    lead: str
+    word: str
+    shown: tuple[Mistake, ...]
+
+
+def mistakes(record: Record) -> Mistakes | None:
+    """The most confident mistakes, or the largest errors of numbers; ``None`` without any."""
+    wrong = []
     for row in read.rows(record.figures.get("mistakes")):
-        confidence = read.number(row.get("confidence"))
+        sure = read.number(row.get("confidence"))
+        note = f"{words.percent(sure)} sure" if sure is not None else ""
         truth, predicted = read.text(row.get("truth")), read.text(row.get("predicted"))
-        if not (truth or predicted):
-            continue
-        shown.append(
-            (
-                -(confidence or 0.0),
-                Mistake(
-                    row=read.text(row.get("id")),
-                    truth=truth,
-                    predicted=predicted,
-                    confidence=words.percent(confidence),
-                    width=round(100 * min(max(confidence or 0.0, 0.0), 1.0), 2),
-                    image=read.thumbnail(row.get("thumbnail")),
-                    alt=f"{truth}, predicted {predicted}",
-                ),
-            )
-        )
-    return tuple(mistake for _, mistake in sorted(shown, key=lambda item: item[0]))
+        if truth or predicted:
+            wrong.append((sure or 0.0, _mistake(row, truth, predicted, note, sure or 0.0)))
+    if wrong:
+        shown = tuple(mistake for _, mistake in sorted(wrong, key=lambda item: -item[0]))
+        lead = "The rows on which the head was surest and wrong. Look here for wrong labels first."
+        return Mistakes("Confident mistakes", lead, "named", shown)
+    shown = tuple(_error(row) for row in read.rows(record.figures.get("errors")) if _numbers(row) is not None)
+    if not shown:
+        return None
+    several = any(read.text(row.get("output")) for row in read.rows(record.figures.get("errors")))
+    lead = "The rows that are furthest off, the worst first. Look here for wrong labels first."
+    if several:
+        lead += " Each is shown at one number: that whose error is largest beside the usual one of that number."
+    return Mistakes("Largest errors", lead, "predicted", shown)
+
+
+def _numbers(row: Mapping[str, Any]) -> tuple[float, float] | None:
+    truth, predicted = read.number(row.get("truth")), read.number(row.get("predicted"))
+    return None if truth is None or predicted is None else (truth, predicted)
+
+
+def _error(row: Mapping[str, Any]) -> Mistake:
+    truth, predicted = _numbers(row) or (0.0, 0.0)
+    output = read.text(row.get("output"))
+    note = f"{output + ' ' if output else ''}off by {words.decimal(abs(predicted - truth))}"
+    return _mistake(row, *words.apart(truth, predicted), note, 0.0)
+
+
+def _mistake(row: Mapping[str, Any], truth: str, predicted: str, note: str, share: float) -> Mistake:
+    return Mistake(
+        row=read.text(row.get("id")),
+        truth=truth,
+        predicted=predicted,
+        note=note,
+        width=round(100 * min(max(share, 0.0), 1.0), 2),
+        image=read.thumbnail(row.get("thumbnail")),
+        alt=f"{truth}, predicted {predicted}",
+        text=read.text(row.get("text")),
+    )
 
 
 @dataclass(frozen=True)

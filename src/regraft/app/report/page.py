@@ -56,7 +56,7 @@ class Page:
 
 def page(record: Record) -> Page:
     """Decide what the page shows."""
-    each = classes.per_class(record)
+    each, wrong = classes.per_class(record), facts.mistakes(record)
     parts: tuple[tuple[str, str, object], ...] = (
         ("ranking", "Which backbone?", ranking(record)),
         ("scores", "Scores", scores.scores(record)),
@@ -70,7 +70,7 @@ def page(record: Record) -> Page:
         ("selection", "Which layers does the task need?", selection.selection(record)),
         ("layers", "Which layers does the head read?", layers.layers(record)),
         ("strengths", "Strengths", curves.strengths(record)),
-        ("mistakes", "Confident mistakes", facts.mistakes(record)),
+        ("mistakes", wrong.title if wrong else "", wrong),
         ("scatter", "Predictions", curves.scatter(record)),
         ("transfer", "Do the features fit?", transfer(record)),
         ("curvature", "How sharp is the loss?", curvature(record)),

@@ -53,6 +53,7 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, plan: P
     }
     if kind == "regression":
         found["scatter"] = _scatter(main)
+        found["errors"] = _largest_errors(main, scored_rows)
     if outputs := by_output(main):
         found["classes"] = outputs
     if kind in ("binary", "multiclass"):
@@ -120,15 +121,40 @@ def _mistakes(scored: Scored, rows: Manifest) -> list[dict[str, Any]]:
     classes = scored.response.classes
     return [
         {
-            "id": rows.ids[i],
             "truth": classes[truth[i]],
             "predicted": classes[predicted[i]],
             "confidence": float(confidence[i]),
-            "thumbnail": _thumbnail(rows.inputs, int(i)),
-            "text": _excerpt(rows.inputs, int(i)),
+            **_input(rows, int(i)),
         }
         for i in worst
     ]
+
+
+def _largest_errors(scored: Scored, rows: Manifest) -> list[dict[str, Any]]:
+    """The rows that are furthest off: of several numbers each at the one whose error is the largest multiple of that
+    number's root mean square error, for their units differ."""
+    response = scored.response
+    truth, predicted = response.values.numpy(), scored.probabilities.numpy()
+    known = np.ones(truth.shape, dtype=bool) if response.mask is None else response.mask.numpy()
+    errors = np.abs(np.where(known, predicted - truth, 0.0))
+    typical = np.sqrt((errors**2).sum(0) / np.maximum(known.sum(0), 1))
+    relative = errors / np.where(typical > 0, typical, np.inf)
+    worst = np.argsort(-relative.max(1), kind="stable")[:_MISTAKES]
+    return [
+        {
+            "output": response.classes[j] if response.n_outputs > 1 else "",
+            "truth": float(truth[i, j]),
+            "predicted": float(predicted[i, j]),
+            **_input(rows, int(i)),
+        }
+        for i, j in zip(worst, relative[worst].argmax(1))
+        if relative[i, j] > 0
+    ]
+
+
+def _input(rows: Manifest, row: int) -> dict[str, Any]:
+    """What a reader knows a row by."""
+    return {"id": rows.ids[row], "thumbnail": _thumbnail(rows.inputs, row), "text": _excerpt(rows.inputs, row)}
 
 
 def _thumbnail(source: Source, row: int) -> str | None:
