@@ -278,6 +278,15 @@ def test_layers_are_ordered_by_depth_and_summed() -> None:
     assert "the most important is deep (60.0" in view.lead
 
 
+def test_an_error_of_several_numbers_is_in_no_unit() -> None:
+    record = samples.regression()
+    for names, said in ((["strength"], "in the target's own unit"), (["strength", "slump"], "whose units it mixes")):
+        (group,) = scores.scores(replace(record, task={"kind": "regression", "classes": names})).groups
+        (card,) = group.others
+        assert card.label == "RMSE"
+        assert said in card.meaning
+
+
 def test_scatter_is_thinned_evenly_and_says_so() -> None:
     pairs = [{"truth": float(i), "predicted": i + 2.0} for i in range(4000)]
     view = curves.scatter(replace(samples.minimal(), figures={"scatter": pairs}))

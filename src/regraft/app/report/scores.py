@@ -13,6 +13,7 @@ from regraft.record import Record, Score
 __all__ = ["Bar", "Card", "Group", "Scores", "scores"]
 
 _ROOM = 0.15  # of an axis, for a label
+_MIXED = "over all numbers, whose units it mixes: each has its own under Numbers"
 
 
 @dataclass(frozen=True)
@@ -64,11 +65,14 @@ def scores(record: Record) -> Scores | None:
     groups = []
     names: list[str] = [n for n in ("test", "validation") if n in record.scores or n in record.other_scores]
     names += [n for n in (*record.scores, *record.other_scores) if n not in names]
+    task = read.mapping(record.task)
+    mixed = task.get("kind") == "regression" and len(read.items(task.get("classes"))) > 1
     for name in dict.fromkeys(names):
         score = record.scores.get(name)
-        others = tuple(card for s in record.other_scores.get(name, ()) if (card := _card(s)) is not None)
+        found = (_card(s, mixed=mixed) for s in record.other_scores.get(name, ()))
+        others = tuple(card for card in found if card is not None)
         is_quoted = score is not None and score is quoted(record)
-        headline = None if score is None else _card(score, _baseline(record, score) if is_quoted else None)
+        headline = None if score is None else _card(score, _baseline(record, score) if is_quoted else None, mixed=mixed)
         if headline is None and not others:
             continue
         first = score or record.other_scores[name][0]
@@ -82,7 +86,7 @@ def _title(score: Score, name: str) -> str:
     return f"{label[:1].upper()}{label[1:]}" + (f", {words.plural(rows, 'row')}" if rows else "")
 
 
-def _card(score: Score, baseline: float | None = None) -> Card | None:
+def _card(score: Score, baseline: float | None = None, *, mixed: bool = False) -> Card | None:
     value = read.number(score.value)
     if value is None:
         return None
@@ -97,7 +101,7 @@ def _card(score: Score, baseline: float | None = None) -> Card | None:
         interval=spread + unit,
         how=_how(read.text(score.interval)),
         better={"higher": "higher is better", "lower": "lower is better"}.get(shown.better, ""),
-        meaning=shown.meaning,
+        meaning=shown.meaning.replace("in the target's own unit", _MIXED) if mixed else shown.meaning,
         bar=_bar(shown, value, low, high, folds, baseline),
         folds=(
             f"{words.plural(len(folds), 'fold')}: {shown.write(min(folds))} to {shown.write(max(folds))}"
