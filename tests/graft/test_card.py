@@ -19,6 +19,7 @@ FACTS = {
     [
         ("all-layers", {}, "solved by regraft on frozen features"),
         ("gradient", {}, "on activations and gradients of the frozen backbone"),
+        ("tangent-gp", {}, "on activations and gradients of the frozen backbone"),
         ("finetune", {"training": {"runs": []}}, "trained by regraft together with the backbone's weights"),
     ],
 )
@@ -26,6 +27,21 @@ def test_the_card_tells_frozen_heads_from_trained_ones(method, figures, said):
     card = model_card(Record(verb="adapt", status="completed", method=method, scores={}, figures=figures, **FACTS))
     assert said in card
     assert "frozen" not in card or "frozen" in said
+
+
+@pytest.mark.parametrize(
+    ("modality", "shell", "python"),
+    [
+        ("image", "predict THIS_FOLDER new/*.jpg\n", 'predict(["new/a.jpg"])'),
+        ("text", "predict THIS_FOLDER new.csv\n", 'predict("new.csv")'),
+        ("array", "predict THIS_FOLDER new.npz\n", 'predict("new.npz")'),
+    ],
+)
+def test_the_card_predicts_what_the_backbone_reads(modality, shell, python):
+    facts = {**FACTS, "data": {**FACTS["data"], "modality": modality}}
+    card = model_card(Record(verb="adapt", status="completed", method="probe", scores={}, **facts))
+    assert shell in card
+    assert python in card
 
 
 def test_one_output_is_said_so():

@@ -10,9 +10,14 @@ from regraft.record import Record, Score, counted
 __all__ = ["model_card"]
 
 
+#: What to predict, by what the rows are, on the command line and in Python; a table otherwise.
+_NEW = {"image": ("new/*.jpg", '["new/a.jpg"]'), "array": ("new.npz", '"new.npz"')}
+
+
 def model_card(record: Record) -> str:
     """A README in Markdown: what it is, how good, on which rows, what it cost, how to use it, whose licence."""
     task, model, data = record.task, record.model, record.data
+    file, live = _NEW.get(data.get("modality", "image"), ("new.csv", '"new.csv"'))
     lines = [
         f"# {record.method} head on {model['name']}",
         "",
@@ -32,11 +37,11 @@ def model_card(record: Record) -> str:
         "## Use",
         "",
         "```bash",
-        f"regraft predict THIS_FOLDER new/*.jpg{_own(model)}",
+        f"regraft predict THIS_FOLDER {file}{_own(model)}",
         "```",
         "",
         "```python",
-        f'import regraft; regraft.load("THIS_FOLDER"{_named(model)}).predict(["new/a.jpg"])',
+        f'import regraft; regraft.load("THIS_FOLDER"{_named(model)}).predict({live})',
         "```",
         "",
         "## Facts",
@@ -69,7 +74,7 @@ def _named(model: Mapping[str, Any]) -> str:
 def _made(record: Record) -> str:
     if "training" in record.figures:
         return "trained by regraft together with the backbone's weights"
-    if record.method == "gradient":
+    if record.method in ("gradient", "tangent-gp"):
         return "solved by regraft on activations and gradients of the frozen backbone"
     return "solved by regraft on frozen features"
 
