@@ -215,15 +215,13 @@ def prediction_rows(evaluation: Evaluation, fit: Manifest, test: Manifest | None
 
 def _header(scored: Scored) -> list[str]:
     response = scored.response
-    if scored.spread is not None and response.kind == "regression":
-        several = [f" {name}" for name in response.classes] if response.n_outputs > 1 else [""]
-        return [f"{what}{name}" for name in several for what in ("truth", "predicted", "std")]
+    bars = ["std"] * (scored.spread is not None)
     if response.kind == "regression":
         several = [f" {name}" for name in response.classes] if response.n_outputs > 1 else [""]
-        return [f"{what}{name}" for name in several for what in ("truth", "predicted")]
+        return [f"{what}{name}" for name in several for what in ("truth", "predicted", *bars)]
     if response.kind == "segmentation":
         return ["truth", "predicted", "pixel accuracy"]
-    unknown, bars = ["unknown"] * (response.kind == "multilabel"), ["std"] * (scored.spread is not None)
+    unknown = ["unknown"] * (response.kind == "multilabel")
     return ["truth", "predicted", "confidence", *unknown, *(f"p({name})" for name in response.classes), *bars]
 
 
@@ -233,6 +231,7 @@ def _line(scored: Scored, i: int) -> list[Any]:
     if response.kind == "segmentation":
         right = float(np.trace(row) / row.sum()) if row.sum() else ""
         return [classes[int(row.sum(1).argmax())], classes[int(row.sum(0).argmax())], right]
+    spread = [] if scored.spread is None else scored.spread[i].tolist()
     bars = [] if scored.spread is None else [float(scored.spread[i].mean())]
     if response.codes is not None:
         code = int(response.codes[i])
@@ -240,11 +239,9 @@ def _line(scored: Scored, i: int) -> list[Any]:
         return [*named, float(row.max()), *row.tolist(), *bars]
     truth = response.values[i].tolist()
     known = [True] * len(truth) if response.mask is None else response.mask[i].tolist()
-    if scored.spread is not None and response.kind == "regression":
-        every = zip(truth, known, row, scored.spread[i].tolist())
-        return [cell for t, k, p, s in every for cell in (t if k else "", float(p), s)]
     if response.kind == "regression":
-        return [cell for t, k, p in zip(truth, known, row) for cell in (t if k else "", float(p))]
+        numbers = zip(truth, known, row.tolist())
+        return [cell for j, (t, k, p) in enumerate(numbers) for cell in (t if k else "", p, *spread[j : j + 1])]
     return [
         "|".join(c for c, t, k in zip(classes, truth, known) if k and t > 0.5),
         "|".join(predicted_names(classes, row)),
