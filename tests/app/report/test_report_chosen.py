@@ -125,7 +125,7 @@ def test_the_grid_shows_the_best_cell_of_each_size_and_fraction() -> None:
     ]
     (mark,) = view.paths[0].chosen
     assert mark.y == min(float(point.split(",")[1]) for point in view.paths[0].points.split())
-    assert len(view.paths[0].band.points.split()) == 2 * 3
+    assert len(view.paths[0].band.split()) == 2 * 3
     assert [plain(tick.label) for tick in view.ticks] == ["1 %", "10 %", "20 %"]
 
 

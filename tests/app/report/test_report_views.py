@@ -234,7 +234,7 @@ def test_strengths_mark_the_chosen_cell_and_its_band() -> None:
     assert view.lead.replace("\u00a0", " ") == "Chosen: ridge at λ = 0.01, accuracy 90.5 % ± 0.7 in the inner folds."
     best = min(float(point.split(",")[1]) for point in view.paths[0].points.split())
     assert view.paths[0].chosen[0].y == best
-    assert len(view.paths[0].band.points.split()) == 2 * 11
+    assert len(view.paths[0].band.split()) == 2 * 11
 
 
 def test_strengths_of_another_kind_have_their_own_letter() -> None:

@@ -10,7 +10,7 @@ from regraft.app.report.scale import Scale, Tick, linear_ticks, log_ticks, padde
 from regraft.app.report.verdict import quoted
 from regraft.record import Record
 
-__all__ = ["Band", "Bin", "Dot", "Path", "Reliability", "Scatter", "Strengths", "reliability", "scatter", "strengths"]
+__all__ = ["Bin", "Dot", "Path", "Reliability", "Scatter", "Strengths", "reliability", "scatter", "strengths"]
 
 LINES = 5  # distinct line styles; more forms start over
 MOST_BARS = 150  # more error bars would hide one another
@@ -107,20 +107,14 @@ def reliability(record: Record) -> Reliability | None:
 
 
 @dataclass(frozen=True)
-class Band:
-    """The outline of a ± standard-error band as SVG points in a 100 × 100 box; ``""`` without one."""
-
-    points: str
-
-
-@dataclass(frozen=True)
 class Path:
-    """One form's line over the strengths."""
+    """One form's line over the strengths; ``band`` is the outline of ± a standard error as SVG points in a 100 × 100
+    box, ``""`` where there is none."""
 
     form: str
     style: int
     points: str
-    band: Band
+    band: str
     dots: tuple[Dot, ...]
     chosen: tuple[Dot, ...]
 
@@ -248,7 +242,7 @@ def _path(form: str, letter: str, style: int, line: list[_Cell], x: Scale, y: Sc
         form=form,
         style=style,
         points=" ".join(f"{x(c.strength)},{y(c.score)}" for c in line),
-        band=Band(" ".join(upper + lower) if has_band else ""),
+        band=" ".join(upper + lower) if has_band else "",
         dots=tuple(dot(c) for c in line if not c.chosen),
         chosen=tuple(dot(c) for c in line if c.chosen),
     )

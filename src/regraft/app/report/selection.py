@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regraft.app.report import read, words
-from regraft.app.report.curves import LINES, Band, Dot, Path
+from regraft.app.report.curves import LINES, Dot, Path
 from regraft.app.report.measures import Measure, measure
 from regraft.app.report.ranks import Ranks, ranks
 from regraft.app.report.scale import Scale, Tick, linear_ticks, log_ticks, padded
@@ -324,7 +324,7 @@ def _path(size: str, index: int, line: Sequence[Mapping[str, Any]], x: Scale, y:
         form=size,
         style=index % LINES,
         points=" ".join(f"{x(c['fraction'])},{y(c['score'])}" for c in line),
-        band=Band(" ".join(upper + lower) if len(line) > 1 and any(map(_error, line)) else ""),
+        band=" ".join(upper + lower) if len(line) > 1 and any(map(_error, line)) else "",
         dots=tuple(Dot(x(c["fraction"]), y(c["score"]), _tip(c, shown)) for c in dots[False]),
         chosen=tuple(Dot(x(c["fraction"]), y(c["score"]), _tip(c, shown) + ", chosen") for c in dots[True]),
     )
@@ -336,7 +336,7 @@ def _bytes(size: str, index: int, line: Sequence[Mapping[str, Any]], x: Scale, z
         form=size,
         style=index % LINES,
         points=" ".join(f"{x(c['fraction'])},{z(c['stored_bytes'])}" for c in line),
-        band=Band(""),
+        band="",
         dots=(),
         chosen=tuple(Dot(x(c["fraction"]), z(c["stored_bytes"]), words.bytes_(c["stored_bytes"])) for c in chosen),
     )
