@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regraft.app.console import Grouped, say, show_json, size
+from regraft.app.options import Json
 from regraft.record import counted
 
 if TYPE_CHECKING:
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
 
 __all__ = ["register"]
 
-Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on stdout.")]
 Root = Annotated[
     Path | None, typer.Option("--cache", help="Cache folder; REGRAFT_CACHE or the user's cache if absent.")
 ]

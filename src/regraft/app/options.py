@@ -30,6 +30,7 @@ __all__ = [
     "Metric",
     "Mode",
     "Model",
+    "OneStandardError",
     "Output",
     "RunFolder",
     "RunFolders",
