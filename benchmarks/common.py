@@ -16,7 +16,6 @@ from __future__ import annotations
 import argparse
 import json
 import math
-import os
 import statistics
 import sys
 import time
@@ -27,9 +26,9 @@ from typing import Any
 
 from regraft.files import write_json
 from regraft.reproduce.environment import environment
+from regraft.reproduce.packs import pack
 
 ROOT = Path(__file__).resolve().parents[1]
-PACK = Path(os.environ.get("REGRAFT_DATA") or "data")
 COLUMNS = ("case", "ours_s", "peer", "peer_s", "ratio", "floor_s", "times_floor", "error")
 
 
@@ -168,7 +167,7 @@ def parser(description: str) -> argparse.ArgumentParser:
         metavar="PATH",
         help="write JSON to PATH (to stdout without one, table to stderr)",
     )
-    options.add_argument("--data", type=Path, default=PACK, help="the data pack (REGRAFT_DATA, else ./data)")
+    options.add_argument("--data", type=Path, default=pack(), help="the data pack (default: %(default)s)")
     return options
 
 
@@ -194,7 +193,6 @@ def note(text: str) -> None:
 
 __all__ = [
     "COLUMNS",
-    "PACK",
     "ROOT",
     "Row",
     "Timing",

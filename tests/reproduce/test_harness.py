@@ -169,6 +169,12 @@ def test_the_pack_is_looked_for_where_the_environment_says(tmp_path, monkeypatch
         return row["reason"]
 
     monkeypatch.delenv("REGRAFT_DATA", raising=False)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    assert "not in data;" in said()
+    (tmp_path / "shared" / "data").mkdir(parents=True)
+    assert "not in ../shared/data;" in said()
+    (tmp_path / "here" / "data").mkdir()
     assert "not in data;" in said()
     monkeypatch.setenv("REGRAFT_DATA", str(tmp_path / "mine"))
     assert f"not in {tmp_path / 'mine'};" in said()

@@ -13,7 +13,6 @@ from regraft.record import Record
 
 __all__ = ["register"]
 
-PACK = "REGRAFT_DATA"
 Json = Annotated[bool, typer.Option("--json", help="Print exactly one JSON object on stdout.")]
 
 pretrain = typer.Typer(help="Train a backbone that the loaders read.", no_args_is_help=True)
@@ -133,18 +132,23 @@ def reproduce(
     ] = None,
     scale: Annotated[Literal["mini", "full"], typer.Option("--scale", help="mini or full.")] = "mini",
     data: Annotated[
-        Path,
-        typer.Option("--data", metavar="FOLDER", envvar=PACK, help=f"The data pack; {PACK} or ./data if absent."),
-    ] = Path("data"),
+        Path | None,
+        typer.Option(
+            "--data",
+            metavar="FOLDER",
+            help="The data pack; if absent REGRAFT_DATA, ./data or ../shared/data.",
+        ),
+    ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of result files.")] = Path("papers"),
     gates: Annotated[bool, typer.Option("--gates/--no-gates", help="Check the gates first.")] = True,
     as_json: Json = False,
 ) -> None:
     """Run rows of the papers' tables and figures and say which shapes hold."""
     from regraft.reproduce import reproduce as run_rows
+    from regraft.reproduce.packs import pack
 
     with Bars() as bars:
-        report = run_rows(rows or (), scale=scale, data=data, output=output, gates=gates, progress=bars)
+        report = run_rows(rows or (), scale=scale, data=data or pack(), output=output, gates=gates, progress=bars)
     if as_json:
         show_json(report.to_json())
     else:

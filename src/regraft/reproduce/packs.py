@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
-__all__ = ["DATA", "T6", "T12", "TRAINED", "WEIGHTS", "absence", "missing"]
+__all__ = ["DATA", "T6", "T12", "TRAINED", "VARIABLE", "WEIGHTS", "absence", "missing", "pack"]
+
+VARIABLE = "REGRAFT_DATA"
+_PLACES = (Path("data"), Path("../shared/data"))
 
 WEIGHTS: dict[str, str] = {
     "V1a": "weights/mobilenet_v1_0.25_128",
@@ -60,6 +64,13 @@ TRAINED: dict[str, tuple[str, ...]] = {
 """Networks that the harness trains once per seed and keeps, and the data sets that they are trained on."""
 
 
+def pack() -> Path:
+    """The folder that :data:`VARIABLE` names; else the first of ``data`` and ``../shared/data`` that is there."""
+    if named := os.environ.get(VARIABLE):
+        return Path(named)
+    return next((place for place in _PLACES if place.is_dir()), _PLACES[0])
+
+
 def missing(needs: Sequence[str], data: Path) -> tuple[str, ...]:
     """The parts of the data pack (paths below ``data``) that ``needs`` name and that are not there."""
     wanted: list[str] = []
@@ -71,4 +82,4 @@ def missing(needs: Sequence[str], data: Path) -> tuple[str, ...]:
 
 def absence(paths: Sequence[str], data: Path) -> str:
     """What is said of parts of the data pack that are not there."""
-    return f"data pack absent: {', '.join(paths)} not in {data}; name its folder with --data or REGRAFT_DATA"
+    return f"data pack absent: {', '.join(paths)} not in {data}; name its folder with --data or {VARIABLE}"
