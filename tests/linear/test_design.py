@@ -226,6 +226,42 @@ def test_operator_is_the_flattened_design():
     torch.testing.assert_close(design.operator().T.dense(), dense_jacobian(design).T)
 
 
+@pytest.mark.parametrize(
+    "design",
+    [
+        features(),
+        features().renamed("x/"),
+        features().scaled({"a": 0.5, "b": 3.0}),
+        Jacobian(network(), X).scaled(0.5).renamed("x/"),
+    ],
+    ids=["features", "renamed features", "scaled features", "a scaled and renamed Jacobian"],
+)
+def test_an_operator_takes_many_vectors_at_once(design):
+    flat = design.operator()
+    vectors, outputs = normal(flat.shape[1], 3), normal(flat.shape[0], 3)
+    one = [design.apply(Blocks.unflatten(v.contiguous(), design.shapes)).reshape(-1) for v in vectors.T]
+    back = [design.adjoint(r.reshape(design.n_rows, design.n_outputs)).flatten() for r in outputs.T]
+    torch.testing.assert_close(flat @ vectors, torch.stack(one, 1))
+    torch.testing.assert_close(flat.T @ outputs, torch.stack(back, 1))
+    assert (flat @ vectors[:, :0]).shape == (flat.shape[0], 0)
+
+
+def test_features_are_read_once_for_many_vectors():
+    reads = []
+
+    class Counted:
+        shape, dtype = (5, 3), X.dtype
+
+        def rows(self, index):
+            reads.append(index)
+            return X[index]
+
+    flat = FeatureDesign({"a": Counted()}, 2).operator()
+    flat @ normal(flat.shape[1], 5)
+    flat.T @ normal(flat.shape[0], 5)
+    assert len(reads) == 2
+
+
 def test_what_cannot_stand_side_by_side_is_refused():
     design = features()
     for other in (

@@ -167,14 +167,20 @@ def _(first: Design, second: Design) -> Design:
     return _SideBySide((first, *second.sides) if isinstance(second, _SideBySide) else (first, second))
 
 
+def _by_block(design: Design, values: Mapping[str, float]) -> Operator:
+    """Flat coefficients times one number a block."""
+    parts = [
+        torch.full((prod(shape),), values[name], dtype=design.dtype, device=design.device)
+        for name, shape in design.shapes.items()
+    ]
+    return DiagonalOperator(torch.cat(parts))
+
+
 @gram_of.register
 def _(design: Design, deviations: Mapping[str, float]) -> Operator:
     flat = design.operator()
-    squares = [
-        torch.full((prod(shape),), deviations[name] ** 2, dtype=design.dtype, device=design.device)
-        for name, shape in design.shapes.items()
-    ]
-    return Tagged(flat @ DiagonalOperator(torch.cat(squares)) @ flat.T, (Tag.POSITIVE_SEMIDEFINITE,))
+    squares = {name: value**2 for name, value in deviations.items()}
+    return Tagged(flat @ _by_block(design, squares) @ flat.T, (Tag.POSITIVE_SEMIDEFINITE,))
 
 
 @rename_of.register
@@ -185,6 +191,16 @@ def _(design: Design, prefix: str) -> Design:
 @operator_of.register
 def _(design: Design) -> Operator:
     return _Flat(design)
+
+
+@operator_of.register
+def _(design: _ScaledBlocks) -> Operator:
+    return operator_of(design.design) @ _by_block(design, design.deviations)
+
+
+@operator_of.register
+def _(design: _Renamed) -> Operator:
+    return operator_of(design.design)
 
 
 @rows_of.register

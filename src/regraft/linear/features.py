@@ -16,7 +16,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.linear.blocks import Blocks
 from regraft.linear.checks import Index, ShapeError, as_index
-from regraft.linear.design import Design, gram_of, join_of, rows_of, scale_of, take_of
+from regraft.linear.design import Design, gram_of, join_of, operator_of, rows_of, scale_of, take_of
 from regraft.linear.matrix import Matrix, Scaled, Taken
 from regraft.linear.operator import Operator
 from regraft.linear.structured import DenseOperator, KroneckerIdentity
@@ -237,6 +237,38 @@ def _finite(values: Tensor, name: str) -> None:
             got=f"NaN or infinity from entry {row} on",
             do="look at that input, or store the features in float32 and normalise the rows",
         )
+
+
+@final
+class _Wide(Operator):
+    """Φ = X ⊗ I_C between flat vectors: k of them are the columns of k·C outputs, so X is read once for all."""
+
+    def __init__(self, design: FeatureDesign) -> None:
+        shape = (design.n_rows * design.n_outputs, design.n_coefficients)
+        super().__init__(shape, design.dtype, device=design.device)
+        self.design = design
+
+    def _for(self, count: int) -> FeatureDesign:
+        return FeatureDesign(self.design.matrices, count * self.design.n_outputs, device=self.device)
+
+    def _apply(self, vectors: Tensor) -> Tensor:
+        if not vectors.shape[1]:
+            return vectors.new_empty((self.shape[0], 0))
+        wide = self._for(vectors.shape[1])
+        parts = vectors.reshape(self.design.width, wide.n_outputs).split(list(self.design.widths.values()))
+        return wide.apply(Blocks(dict(zip(self.design.widths, parts)))).view(self.shape[0], -1)
+
+    def _adjoint(self, vectors: Tensor) -> Tensor:
+        if not vectors.shape[1]:
+            return vectors.new_empty((self.shape[1], 0))
+        wide = self._for(vectors.shape[1])
+        found = wide.adjoint(vectors.reshape(self.design.n_rows, wide.n_outputs))
+        return torch.cat(list(found.values())).view(self.shape[1], -1)
+
+
+@operator_of.register
+def _(design: FeatureDesign) -> Operator:
+    return _Wide(design)
 
 
 @rows_of.register
