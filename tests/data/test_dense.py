@@ -110,6 +110,9 @@ def test_folders_of_images_and_masks(tmp_path, inner):
     assert scan(tmp_path, labelled=False).ids == m.ids
     (tmp_path / "classes.txt").write_text("sky\nroad\ntree\n")
     assert scan(tmp_path).target.classes == ("sky", "road", "tree")
+    (tmp_path / "classes.txt").write_text("sky\n\nroad\n")
+    with pytest.raises(DataError, match=r"classes\.txt: line 2 is blank"):
+        scan(tmp_path)
     (tmp_path / "classes.txt").write_bytes("Bäume\nStraße\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"classes\.txt: not UTF-8 \(byte 1\)"):
         scan(tmp_path)

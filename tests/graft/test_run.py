@@ -131,6 +131,15 @@ def test_the_record_is_whole_and_the_same_command_gives_the_same_bytes(run, tmp_
     assert json.loads((tmp_path / "a" / "record.json").read_text())["versions"]["torch"] == torch.__version__
 
 
+def test_the_report_of_an_earlier_run_does_not_stay_beside_a_new_one(run, tmp_path):
+    run.save(tmp_path)
+    (tmp_path / "report.html").write_text("of the run before")
+    (tmp_path / "notes.txt").write_text("mine")
+    run.save(tmp_path)
+    assert not (tmp_path / "report.html").exists()
+    assert (tmp_path / "notes.txt").read_text() == "mine"
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

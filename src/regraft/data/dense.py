@@ -75,8 +75,13 @@ def mask_rows(root: Path, *, labelled: bool) -> Rows:
         )
     names: tuple[str, ...] = ()
     if (root / CLASS_NAMES).is_file():
-        lines = file_text(root / CLASS_NAMES).split("\n")
-        names = tuple(line.strip() for line in lines if line.strip())
+        text = file_text(root / CLASS_NAMES).rstrip()
+        names = tuple(line.strip() for line in text.split("\n")) if text else ()
+        if "" in names:
+            raise DataError(
+                f"{root / CLASS_NAMES}: line {names.index('') + 1} is blank",
+                expected="a name on each line, that of value 0 first",
+            )
     return Rows(source, ids, [], split, dense=Dense(Masks(FileImages(masks[key] for key in keys)), names))
 
 

@@ -331,7 +331,7 @@ def _scored(
             measure(name, response, pairs, groups=groups, seed=task.seed, protocol=protocol) for name in WITH_SPREAD
         ]
     ids = np.full(len(rows), -1) if fold is None else fold
-    known = any(score.metric == "ece" for score in others)
+    known = any(score.metric == "ece" for score in (headline, *others))
     calibrated = calibrated_range(response, probabilities, groups, task.seed) if known else None
     return Scored(
         part, rows, ids, probabilities, response, headline, tuple(others), tuple(undefined), spread, calibrated

@@ -86,6 +86,7 @@ class Run:
         size = save_artifact(self.adapted, folder, provenance=provenance, embed=embed)
         paths = {"run": str(folder), "artifact": str(folder / "model.safetensors")}
         record = replace(record, artifact_bytes=size, paths=paths)
+        (folder / "report.html").unlink(missing_ok=True)  # of an earlier run: it would be read as this one's
         write_bytes(folder / "predictions.csv", _csv(self.rows))
         write_bytes(folder / "README.md", model_card(record).encode())
         record.save(folder / "record.json")

@@ -258,13 +258,27 @@ def test_names_that_may_be_mistakes_are_told(classes, label_type, codes, monkeyp
         assert f"{classes[0]!r} = {classes[1]!r}" in found[0].detail
 
 
+@pytest.mark.parametrize("class_weight", [None, "balanced"])
+def test_weights_are_advised_where_classes_have_none(class_weight, monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (data_findings._classes,))
+    target = Target("multiclass", ("a", "b"), np.repeat([0, 1], [70, 6]))
+    task = SimpleNamespace(target=target, metric="accuracy", class_weight=class_weight)
+    (found,) = check(Context(None, 0, SimpleNamespace(task=task), None))
+    assert found.code == "class-imbalance"
+    assert ("--class-weight" in found.advice) == (class_weight is None)
+
+
 @pytest.mark.parametrize(("high", "value", "said"), [(0.15, 0.2, True), (0.25, 0.2, False), (0.05, 0.09, False)])
-def test_probabilities_are_called_wrong_where_chance_does_not_give_as_much(high, value, said, monkeypatch):
-    """More than a tenth on average; a few rows' calibration error is large by chance."""
+@pytest.mark.parametrize("headline", ["ece", "accuracy"])
+def test_probabilities_are_called_wrong_where_chance_does_not_give_as_much(headline, high, value, said, monkeypatch):
+    """More than a tenth on average, whatever a run is judged by; a few rows' calibration error is large by chance."""
     monkeypatch.setattr(findings, "_CHECKS", (score_findings._fit,))
     ece = SimpleNamespace(metric="ece", value=value)
     head = SimpleNamespace(status=SimpleNamespace(converged=True), candidates=())
-    main = SimpleNamespace(others=(ece,), response=SimpleNamespace(codes=None), calibrated=(0.03, high))
+    scores = {"headline": ece, "others": ()}
+    if headline != "ece":
+        scores = {"headline": SimpleNamespace(metric=headline, value=0.5), "others": (ece,)}
+    main = SimpleNamespace(**scores, response=SimpleNamespace(codes=None), calibrated=(0.03, high))
     found = check(Context(None, 0, None, SimpleNamespace(head=head, main=main)))
     assert [finding.code for finding in found] == (["poorly-calibrated"] if said else [])
     if said:
@@ -287,7 +301,9 @@ def test_a_choice_at_the_end_of_its_grid_is_told(chosen, error, varied, said, mo
     monkeypatch.setattr(findings, "_CHECKS", (score_findings._fit,))
     cells = tuple(Candidate("ridge", 10.0 ** (k - 3), 0.5, error, k == chosen) for k in range(3))
     head = SimpleNamespace(status=SimpleNamespace(converged=True), candidates=cells, varied=("λ", varied))
-    main = SimpleNamespace(others=(), response=SimpleNamespace(codes=None), calibrated=None)
+    main = SimpleNamespace(
+        headline=SimpleNamespace(metric="accuracy"), others=(), response=SimpleNamespace(codes=None), calibrated=None
+    )
     found = check(Context(None, 0, None, SimpleNamespace(head=head, main=main)))
     assert [finding.code for finding in found] == ([] if said is None else ["strength-at-edge"])
     if said is not None:

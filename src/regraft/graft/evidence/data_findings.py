@@ -153,14 +153,16 @@ def _classes(context: Context) -> Iterator[Finding]:
             advice="A few more labels for these classes will help more than any choice of method.",
         )
     ratio = counts.max() / max(counts.min(), 1)
-    if ratio > _IMBALANCE and context.fit.task.metric == "accuracy":
+    task = context.fit.task
+    if ratio > _IMBALANCE and task.metric == "accuracy":
+        weights = "" if task.class_weight else ", or weight the classes with --class-weight balanced"
         yield Finding(
             "class-imbalance",
             f"The largest class has {ratio:.0f} times the rows of the smallest.",
             "advice",
             float(ratio),
             "×",
-            advice="Judge by --metric balanced-accuracy, or weight the classes with --class-weight balanced.",
+            advice=f"Judge by --metric balanced-accuracy{weights}.",
         )
 
 

@@ -155,7 +155,7 @@ def _fit(context: Context) -> Iterator[Finding]:
                 else "The grid was widened as far as it goes; beyond it scores hardly change.",
             )
     main = context.evaluation.main
-    ece = next((s for s in main.others if s.metric == "ece"), None)
+    ece = next((s for s in (main.headline, *main.others) if s.metric == "ece"), None)
     if ece is not None and main.calibrated is not None and ece.value > max(_POOR_ECE, main.calibrated[1]):
         yield Finding(
             "poorly-calibrated",
