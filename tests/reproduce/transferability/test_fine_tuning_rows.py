@@ -222,7 +222,7 @@ def test_pretrained_networks_train_faster(tmp_path, monkeypatch, toy_rows):
     must_fail_when_disturbed(ROW["tr-fig5a"], Result(arms, {}, range(5)))
     arms["S4"] = {task: near(6.0, 5) for task in weight_rows.ON}
     assert ROW["tr-fig5a"].judge(Result(arms, {}, range(5))).status == "fail"
-    monkeypatch.setattr(weight_rows, "BACKBONES", {"V1a": toys.BACKBONES["C"]})
+    monkeypatch.setitem(weight_rows.BACKBONES, "V1a", toys.BACKBONES["C"])
     monkeypatch.setattr(weight_rows, "s4_from", lambda pack: s4_of(1))
     monkeypatch.setattr(weight_rows, "random_s4", lambda pack: s4_of(2))
     monkeypatch.setattr(weight_rows, "SPEED", dict.fromkeys(("V1a", "S4"), QUICK))
