@@ -403,7 +403,7 @@ def test_three_ways_to_a_posterior_agree_on_easy_rows(form):
     one_hot = torch.nn.functional.one_hot(codes[:40], 3).double()
     centre = here.outputs.double(), there.outputs.double()
     descent = replace(classes.DESCENT, steps=200)
-    found, said = classes.inferred(here, there, one_hot, centre, form, descent)
+    found, said = classes.inferred(classes.kernels_of(here, there, form), one_hot, centre, descent)
     assert set(found) == set(classes.WAYS)
     for probabilities in found.values():
         torch.testing.assert_close(probabilities.sum(1), torch.ones(20, dtype=torch.float64), atol=1e-6, rtol=0)

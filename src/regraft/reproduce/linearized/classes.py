@@ -8,7 +8,7 @@ Three ways to a posterior, all with one prior scale, that of the highest Laplace
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -36,7 +36,7 @@ from regraft.reproduce.sources import source_folder
 from regraft.reproduce.tasks import KINDS, task
 from regraft.reproduce.words import about, at_least, bound, greater
 
-__all__ = ["FIGURE4", "MEASURED", "digits_network", "figures", "inferred", "three_starts"]
+__all__ = ["FIGURE4", "MEASURED", "digits_network", "figures", "inferred", "kernels_of", "three_starts"]
 
 WAYS = ("MAP", "Laplace", "VI")
 TRAIN, TEST = 80, 200  # digits of ntk-eq4: the kernel of all outputs with all is written out
@@ -44,6 +44,7 @@ LAYERS = ("conv4.*", "bn4.*", "fc.*")  # of its S4 that are linearised
 EPOCHS = 8
 DESCENT = Descent(steps=300, batch=40, lr=0.02)
 ROWS, SEEDS = 2000, 3  # of Fig. 4
+STEPS = 500  # of its variational inference, sixteen epochs
 MODELS = ("linearised network", "finite NTK")
 
 
@@ -56,32 +57,50 @@ def _mapped(train: Design, fit: Laplace) -> Any:
     return ntk_adjoints(train, weights).map(lambda block: fit.scale * block[0])
 
 
+@dataclass(frozen=True, eq=False)
+class Kernels:
+    """Tangents of the rows, and their kernels in one form: of ``train`` (``gram``), of ``test`` with it (``cross``) and
+    of each row of ``test`` with itself (``prior``)."""
+
+    train: Design
+    test: Design
+    form: Form
+    gram: Tensor
+    cross: Tensor
+    prior: Tensor
+
+
+def kernels_of(train: Design, test: Design, form: Form) -> Kernels:
+    """The kernels between all outputs (``full``), or the mean of the outputs' own (``shared``)."""
+    own = ntk_within_rows(test)
+    prior = own if form == "full" else own.diagonal(dim1=1, dim2=2).mean(1)
+    return Kernels(train, test, form, ntk(train, form=form), ntk(test, train, form=form), prior)
+
+
 def inferred(
-    train: Design, test: Design, targets: Tensor, centre: tuple[Tensor, Tensor] | None, form: Form, descent: Descent
+    kernels: Kernels, targets: Tensor, centre: tuple[Tensor, Tensor] | None, descent: Descent
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Class probabilities (M, C) by every way, and what was found on the way.
 
     Args:
-        train, test: tangents of the rows.
+        kernels: those of MAP and Laplace; variational inference uses every weight.
         targets: one-hot, (N, C).
-        centre: the mean function at both; zero if ``None``.
-        form: of the kernel for MAP and Laplace; variational inference uses every weight.
+        centre: the mean function at the rows of both parts; zero if ``None``.
         descent: of variational inference.
     """
-    gram, cross = ntk(train, form=form), ntk(test, train, form=form)
-    own = ntk_within_rows(test)
-    prior = own if form == "full" else own.diagonal(dim1=1, dim2=2).mean(1)
+    train, test, cross, prior = kernels.train, kernels.test, kernels.cross, kernels.prior
     before, there = centre if centre is not None else (None, None)
-    fit, _ = scale_by_evidence(gram, targets, mean=before)
-    start = _mapped(train, fit) if form == "full" else None
+    fit, _ = scale_by_evidence(kernels.gram, targets, mean=before)
+    start = _mapped(train, fit) if kernels.form == "full" else None
     found = variational(train, targets, base=before, prior=fit.scale**0.5, descent=descent, start=start)
     probabilities = {
         "MAP": fit.probabilities(cross, prior, there, by="map"),
         "Laplace": fit.probabilities(cross, prior, there),
         "VI": found.probabilities(test, there),
     }
-    said = {"scale": fit.scale, "residual": fit.status.residual, "VI": found.status.message}
-    return probabilities, {**said, "fit": fit, "gram": gram, "cross": cross, "prior": prior}
+    return probabilities, {
+        "scale": fit.scale, "residual": fit.status.residual, "VI": found.status.message, "fit": fit
+    }  # fmt: skip
 
 
 # ----------------------------------------------------------------------------------------------- Eq. 4
@@ -132,11 +151,12 @@ def generalised(rows: Manifest, network: Network, seed: int) -> dict[str, float]
     test = held.take(np.arange(min(TEST, len(held))))  # drawn by the seed already
     one_hot = functional.one_hot(_classes(train), len(network.about.classes)).double()
     here, there = (Tangent(network, list(LAYERS), part, batch_size=100) for part in (train, test))
-    probabilities, found = inferred(here, there, one_hot, None, "full", replace(DESCENT, seed=seed))
-    losses, first = three_starts(found["gram"], one_hot, found["scale"], seed)
+    kernels = kernels_of(here, there, "full")
+    probabilities, found = inferred(kernels, one_hot, None, replace(DESCENT, seed=seed))
+    losses, first = three_starts(kernels.gram, one_hot, found["scale"], seed)
     fit: Laplace = found["fit"]
-    covariance = fit.covariance(found["cross"], found["prior"])
-    prior = fit.scale * found["prior"].double()
+    covariance = fit.covariance(kernels.cross, kernels.prior)
+    prior = fit.scale * kernels.prior.double()
     unit = float(prior.diagonal(dim1=1, dim2=2).max())
     least = min(losses)
     truth = _classes(test)
@@ -199,7 +219,7 @@ def figures(probabilities: Tensor, manifest: Manifest) -> dict[str, float]:
     }
 
 
-def _figure4(bench: Bench, place: Place, steps: int = 2000, batch_size: int = 64) -> dict[str, Any]:
+def _figure4(bench: Bench, place: Place, steps: int = STEPS, batch_size: int = 64) -> dict[str, Any]:
     """Of the network and, by model and way, of its linearisations at all weights."""
     network, rows = bench.network(place.network, place.seed), bench.rows(place.task, place.seed)
     train, test = rows.part("train"), rows.part("test")
@@ -207,9 +227,10 @@ def _figure4(bench: Bench, place: Place, steps: int = 2000, batch_size: int = 64
     outputs = here.outputs.double(), there.outputs.double()
     one_hot = functional.one_hot(_classes(train), here.n_outputs).double()
     found: dict[str, Any] = {"network": figures(torch.softmax(outputs[1], 1), test)}
+    kernels = kernels_of(here, there, "shared")
     for model in MODELS:
         centre = outputs if model == MODELS[0] else None
-        probabilities, said = inferred(here, there, one_hot, centre, "shared", Descent(steps=steps, seed=place.seed))
+        probabilities, said = inferred(kernels, one_hot, centre, Descent(steps=steps, seed=place.seed))
         for way, each in probabilities.items():
             found[f"{model}, {way}"] = figures(each, test)
         found[f"{model}, said"] = {name: said[name] for name in ("scale", "residual", "VI")}
