@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import importlib
+import inspect
 import json
 import re
 import subprocess
@@ -21,13 +23,14 @@ except ModuleNotFoundError:  # Python 3.10
     import tomli as tomllib
 
 ROOT = Path(__file__).resolve().parents[1]
-PAGES = sorted(
-    path.relative_to(ROOT).as_posix()
-    for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
-    if path.name != "LICENSE"
-)
+PAGES = sorted(path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
+#: Packages and modules of which the interface page speaks.
+PACKAGES = (
+    *("", ".data", ".diagnose", ".features", ".graft", ".heads", ".linear", ".network"),
+    *(".diagnose.clusters", ".heads.convex.path", ".linear.testing"),
+)
 PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][0-9A-Za-z.]*")
 
 
@@ -240,8 +243,6 @@ def test_commands_in_the_pages_are_commands(name: str) -> None:
 
 @pytest.mark.parametrize("name", PAGES)
 def test_names_in_python_examples_exist(name: str) -> None:
-    import importlib
-
     for fence in FENCE.finditer(text_of(name)):
         if not fence.group().lstrip().startswith("```python"):
             continue
@@ -271,6 +272,62 @@ def examples() -> list[Any]:
 def test_python_examples_with_assertions_hold(example: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     exec(compile(example, "example", "exec"), {"__name__": "example"})
+
+
+@cache
+def public() -> dict[str, Any]:
+    """The public names of the library's packages by ``module.name``, with the methods of their classes."""
+    found: dict[str, Any] = {}
+    for package in PACKAGES:
+        module = importlib.import_module(f"regraft{package}")
+        for name in module.__all__:
+            found[f"{module.__name__}.{name}"] = getattr(module, name)
+    for name, thing in list(found.items()):
+        if inspect.isclass(thing):
+            found |= {f"{name}.{word}": getattr(thing, word) for word in dir(thing) if not word.startswith("_")}
+    return found
+
+
+def unlike(told: ast.arguments, there: inspect.Signature) -> list[str]:
+    """Arguments that a page gives another name, place, default or way of being passed than the code."""
+    known = {name: each for name, each in there.parameters.items() if name != "self"}
+    plain = [name for name, each in known.items() if each.kind is not each.KEYWORD_ONLY]
+    names = {name.rpartition(".")[2]: thing for name, thing in public().items()}
+    wrong = [a.arg for a, expected in zip(told.args, [*plain, *[""] * len(told.args)]) if a.arg != expected]
+    wrong += [a.arg for a in told.kwonlyargs if a.arg not in known or a.arg in plain]
+    optional = told.args[len(told.args) - len(told.defaults) :] if told.defaults else []
+    for argument, default in zip([*optional, *told.kwonlyargs], [*told.defaults, *told.kw_defaults]):
+        if default is not None and argument.arg not in wrong:
+            value = eval(compile(ast.Expression(default), "default", "eval"), dict(names))
+            wrong += [argument.arg] if value != known[argument.arg].default else []
+    return wrong
+
+
+def signatures(text: str) -> dict[str, list[str]]:
+    """A page's signatures, each with what no public callable of this name bears out; calls with values are none."""
+    found = {}
+    for name, given in re.findall(r"`([A-Za-z_][\w.]*)\(([^`]*?)\)(?: -> [^`]*)?`", FENCE.sub("", text)):
+        try:
+            told = ast.parse(f"def f({re.sub(', …', '', given)}): ...").body[0].args  # type: ignore[attr-defined]
+        except SyntaxError:
+            continue
+        exact = name if name.startswith("regraft.") else f".{name.rpartition('.')[2]}"
+        meant = [thing for known, thing in public().items() if known.endswith(exact) and callable(thing)]
+        if meant:
+            found[f"{name}({given})"] = min((unlike(told, inspect.signature(thing)) for thing in meant), key=len)
+    return found
+
+
+def test_signatures_on_the_interface_page_are_those_of_the_code() -> None:
+    found = signatures(text_of("docs/api.md"))
+    assert len(found) > 100
+    assert {told: wrong for told, wrong in found.items() if wrong} == {}
+
+
+def test_wrong_signatures_are_found() -> None:
+    text = "`energy(response, outputs)` `drift(before, then)` `axes(features, count=3)` `axes(features, *, count=2)`"
+    assert list(signatures(text).values()) == [["response", "outputs"], ["then"], ["count"], ["count"]]
+    assert signatures("`axes(features, …) -> Axes`") == {"axes(features, …)": []}
 
 
 def finding_codes() -> set[str]:
