@@ -369,3 +369,17 @@ def test_every_public_name_is_on_the_interface_page() -> None:
 
     page = text_of("docs/api.md")
     assert [name for name in regraft.__all__ if not re.search(rf"\b{name}\b", page)] == []
+
+
+def test_the_interval_of_few_groups_is_the_one_that_is_told() -> None:
+    from regraft.heads import Response, measure
+
+    told = re.search(
+        r"of four with accuracies of (.*) and (.*) it is (.*) to (.*)\.\n", text_of("docs/reading-the-report.md")
+    )
+    assert told is not None
+    right = [round(50 * float(share)) for share in (*told.group(1).split(", "), told.group(2))]
+    said = [[1.0, 0.0] if row < count else [0.0, 1.0] for count in right for row in range(50)]
+    groups = [group for group in range(len(right)) for _ in range(50)]
+    found = measure("accuracy", Response.of("binary", ["a", "b"], [0] * len(groups)), said, groups)
+    assert told.groups()[2:] == (f"{found.low:.2f}", f"{found.high:.2f}")
