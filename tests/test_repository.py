@@ -231,6 +231,11 @@ def test_command_line_page_has_every_option_and_no_other() -> None:
     assert told == there
 
 
+def test_command_line_page_has_every_environment_variable() -> None:
+    source = "".join(text_of(name) for name in tracked() if name.startswith("src/") and name.endswith(".py"))
+    assert set(re.findall(r"REGRAFT_\w+", source)) == set(re.findall(r"`(REGRAFT_\w+)`", text_of("docs/cli.md")))
+
+
 @pytest.mark.parametrize("name", PAGES)
 def test_commands_in_the_pages_are_commands(name: str) -> None:
     known = verbs()
