@@ -179,6 +179,13 @@ def test_every_direct_dependency_of_the_environment_has_an_exact_version() -> No
     assert names <= set(constraints())
 
 
+def test_quickstart_names_every_extra_and_whether_make_installs_it() -> None:
+    extras = project()["optional-dependencies"]
+    made = re.findall(r"[a-z]+", re.search(r"regraft\[(.*)\]", extras["dev"][0]).group(1))  # type: ignore[union-attr]
+    told = dict(re.findall(r"^\| `regraft\[(\w+)\]` \|.*\| (yes|no) \|$", text_of("docs/quickstart.md"), re.MULTILINE))
+    assert told == {extra: "yes" if extra in made else "no" for extra in extras if extra not in ("dev", "docs")}
+
+
 def test_every_public_module_says_what_it_is() -> None:
     silent = []
     for path in sorted((ROOT / "src" / "regraft").rglob("*.py")):
