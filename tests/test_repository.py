@@ -376,6 +376,13 @@ def test_public_names_do_not_depend_on_what_was_loaded_first(first: str) -> None
     assert (done.returncode, done.stdout.strip()) == (0, "[]"), done.stderr
 
 
+def test_scan_names_the_columns_that_it_looks_for() -> None:
+    from regraft.data import scan
+    from regraft.data.table import INPUTS, LABELS, MASKS
+
+    assert {*INPUTS, *LABELS, *MASKS} <= set(re.findall(r"\w+", scan.__doc__ or ""))
+
+
 def test_every_public_name_is_on_the_interface_page() -> None:
     import regraft
 

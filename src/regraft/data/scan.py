@@ -49,8 +49,9 @@ def scan(
 
     Pixels are not checked here: a broken or missing image gets a row, and :func:`regraft.data.inspect` lists
     all of them at once. Columns are guessed by name: the input among ``image, img, path, file, file_name,
-    filename, filepath, text, sentence`` (or columns of numbers alone), the label among ``label, labels, y, target,
-    class, fine_label`` (or ``mask``), the part in ``split``. Paths in a table start from its own folder.
+    filename, filepath, text, sentence, content, review, comment, message, document, body, smiles`` (or columns of
+    numbers alone), the label among ``label, labels, y, target, class, fine_label`` (or ``mask, segmentation_mask,
+    annotation``), the part in ``split``. Paths in a table start from its own folder.
 
     Args:
         data: one of
@@ -58,9 +59,10 @@ def scan(
             * a folder of images, ``class/image.jpg``, flat or inside ``train``, ``val``/``valid``/``validation`` and
               ``test``;
             * a folder of ``images/`` and ``masks/`` with files of equal names (dense labels; parts as folders);
-            * a CSV or TSV file ``path,label[,split][,group]``, texts or columns of numbers;
-            * a parquet file in Hugging Face's image encoding (class names from its metadata), or a folder of
-              ``train.parquet``, ``validation.parquet``, ``test.parquet``;
+            * a CSV, TSV or JSON lines file: ``path,label[,split][,group]``, texts or columns of numbers;
+            * a parquet file, images in Hugging Face's encoding (class names from its metadata);
+            * a folder of tables named after parts: ``train.parquet``, ``validation.parquet``, ``test.parquet``, or
+              ``.csv``, ``.tsv``, ``.jsonl``;
             * an ``.npz`` file with ``X`` (or ``images``) and ``y`` (or ``labels``), and ``_val``, ``_test`` twins;
             * ``org/name`` of a Hugging Face data set, a ``Dataset``, a ``DatasetDict``, a data frame or a
               pyarrow table;

@@ -112,8 +112,8 @@ def adapt(
     rows; an interrupted training goes on, bit for bit, when the same call is made again.
 
     Args:
-        data: a folder of class folders, a CSV/TSV/parquet file, a folder of parquet files, an ``.npz``
-            file, ``(X, y)`` arrays, a ``datasets`` object or id, or a Manifest.
+        data: all that :func:`regraft.data.scan` reads: a folder of class folders or of images and masks, a table, an
+            ``.npz`` file, ``(X, y)`` arrays, a ``datasets`` object or id, or a Manifest.
         model: a backbone by name or folder, or a loaded Network.
         method: a name of :data:`regraft.graft.METHODS`, or a Recipe.
         options: all run options at once; or give their fields as keywords.
