@@ -195,6 +195,24 @@ def test_every_public_module_says_what_it_is() -> None:
     assert silent == []
 
 
+def test_references_in_docstrings_resolve() -> None:
+    broken = []
+    for name in tracked():
+        if not (name.startswith("src/") and name.endswith(".py")):
+            continue
+        for reference in re.findall(r":(?:attr|class|data|func|meth|mod):`~?(regraft\.[\w.]+)`", text_of(name)):
+            module, rest = reference, list[str]()
+            while not any((ROOT / "src" / Path(*module.split("."))).with_suffix(end).exists() for end in (".py", "")):
+                module, _, last = module.rpartition(".")
+                rest.insert(0, last)
+            there: Any = importlib.import_module(module)
+            for word in rest:
+                there = getattr(there, word, None) or getattr(there, "__annotations__", {}).get(word)
+            if there is None:
+                broken.append(f"{name}: {reference}")
+    assert broken == []
+
+
 def test_every_page_is_in_the_navigation() -> None:
     navigation = set(re.findall(r"[\w/-]+\.md", text_of("mkdocs.yml")))
     pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}

@@ -101,7 +101,7 @@ class Plane:
         exact: every point was computed; else they are values of a Chebyshev surrogate and *approximate*.
         error: exact: the largest relative difference from plain passes on ``checked`` points. Approximate: the
             largest difference from the loss on ``checked`` points held out, as a share of the range.
-        centre, way, notes, points, directions: as of a :class:`Profile`.
+        centre, way, notes, checked, points, directions: as of a :class:`Profile`.
     """
 
     alphas: tuple[float, ...]

@@ -101,7 +101,7 @@ def paper_search_flops(
 def paper_stored_words(fraction: float, width: int, outputs: int) -> float:
     """F N C + N/32 words of four bytes: the kept rows of the head, and a bit for every feature (Table 3).
 
-    The paper leaves the intercept out; :func:`regraft.heads.selection.kept.stored_bytes` counts it.
+    The paper leaves the intercept out; :func:`regraft.heads.selection.packing.stored_bytes` counts it.
     """
     return fraction * width * outputs + width / 32
 
