@@ -382,11 +382,20 @@ def test_every_finding_is_explained_and_every_explained_one_made() -> None:
     assert [code for code in sorted(told - made) if f'"{code}"' not in source] == []
 
 
-def test_the_count_of_measured_rows_is_that_of_the_results() -> None:
-    results = [json.loads(text_of(name)) for name in tracked() if re.fullmatch(r"papers/\d+/[^/]+\.mini\.json", name)]
-    count = Counter(result["status"] for result in results)
+def test_the_page_of_reproduction_tells_every_row_and_what_came_out() -> None:
+    from regraft.reproduce import ROWS
+
+    page = text_of("docs/reproduction.md")
+    files = [name for name in tracked() if re.fullmatch(r"papers/\d+/[^/]+\.mini\.json", name)]
+    results = {Path(name).name.removesuffix(".mini.json"): json.loads(text_of(name))["status"] for name in files}
+    count = Counter(results.values())
     told = f"So far {len(results)} are measured at scale mini: {count['pass']} pass, {count['fail']} fail, "
-    assert told + f"{count['fragile-fail']} fragile-fail." in text_of("docs/reproduction.md")
+    assert told + f"{count['fragile-fail']} fragile-fail." in page
+    assert dict(re.findall(r"^\| `([\w-]+)` \| ([a-z-]+) \|", page, re.MULTILINE)) == results
+    assert [row.id for row in ROWS if f"`{row.id}`" not in page] == []
+    assert f"All {len(ROWS)} rows can be run" in page
+    papers = Counter(row.paper for row in ROWS)
+    assert dict(re.findall(r"(\d+) of [^,()]*\((00\d)\)", page)) == {str(n): paper for paper, n in papers.items()}
 
 
 @pytest.mark.parametrize("first", ["regraft.GraftClassifier", "regraft.adapt"])
