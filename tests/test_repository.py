@@ -415,6 +415,20 @@ def test_scan_names_the_columns_that_it_looks_for() -> None:
     assert {*INPUTS, *LABELS, *MASKS} <= set(re.findall(r"\w+", scan.__doc__ or ""))
 
 
+def test_interface_page_names_every_setting_of_adapt() -> None:
+    from dataclasses import fields
+
+    from regraft.graft import Changes, Options
+
+    page = text_of("docs/api.md")
+    told = re.search(r"^\| `options` \| .*", page, re.MULTILINE)
+    assert told is not None
+    assert set(re.findall(r"`([a-z_]+)`", told.group())) == {"options", *(field.name for field in fields(Options))}
+    changes = re.search(r"the fields of `Changes`: (.*?)\. Everything else", page, re.DOTALL)
+    assert changes is not None
+    assert re.findall(r"`([a-z_]+)`", changes.group(1)) == [field.name for field in fields(Changes)]
+
+
 def test_every_public_name_is_on_the_interface_page() -> None:
     import regraft
 
