@@ -429,6 +429,25 @@ def test_interface_page_names_every_setting_of_adapt() -> None:
     assert re.findall(r"`([a-z_]+)`", changes.group(1)) == [field.name for field in fields(Changes)]
 
 
+def test_settings_of_a_training_have_the_defaults_that_are_told() -> None:
+    from dataclasses import fields
+
+    from regraft.graft import METHODS
+
+    stage = METHODS["finetune"].train
+    assert stage is not None
+    config = stage.config
+    parts = {type(part).__name__: part for part in (config, config.optimiser, config.schedule, config.loop)}
+    parts |= {type(part).__name__: part for part in (stage.tuning, stage.augment)}
+    told = []
+    for cell, defaults in re.findall(r"^\| (`[A-Z]\w+\.\w+`.*?) \|(.*?)\|", text_of("docs/api.md"), re.MULTILINE):
+        names = re.findall(r"`(\w+\.\w+)`", cell)
+        there = [getattr(parts[owner], field) for owner, field in (name.split(".") for name in names)]
+        assert [ast.literal_eval(default) for default in re.findall(r"`(.*?)`", defaults)] in ([], there), cell
+        told += names
+    assert {*told} == {f"{owner}.{field.name}" for owner, part in parts.items() for field in fields(part)}
+
+
 def test_every_public_name_is_on_the_interface_page() -> None:
     import regraft
 
