@@ -11,6 +11,7 @@ import subprocess
 import sys
 import textwrap
 from collections import Counter
+from dataclasses import fields
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -416,8 +417,6 @@ def test_scan_names_the_columns_that_it_looks_for() -> None:
 
 
 def test_interface_page_names_every_setting_of_adapt() -> None:
-    from dataclasses import fields
-
     from regraft.graft import Changes, Options
 
     page = text_of("docs/api.md")
@@ -430,8 +429,6 @@ def test_interface_page_names_every_setting_of_adapt() -> None:
 
 
 def test_settings_of_a_training_have_the_defaults_that_are_told() -> None:
-    from dataclasses import fields
-
     from regraft.graft import METHODS
 
     stage = METHODS["finetune"].train
