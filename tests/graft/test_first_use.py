@@ -24,6 +24,19 @@ def test_adapt_refuses_an_unknown_setting(setting: dict[str, int]) -> None:
         regraft.adapt("nowhere", "regraft/fashion-resnet", **setting)
 
 
+def test_adapt_says_which_settings_there_are_and_takes_options_whole() -> None:
+    with pytest.raises(RecipeError, match=r"'lable'; expected one of .*kind, label, limit"):
+        regraft.adapt("nowhere", "regraft/fashion-resnet", lable="species")
+    with pytest.raises(RecipeError, match="expected Options; got dict"):
+        regraft.adapt("nowhere", "regraft/fashion-resnet", options={"seed": 1})
+
+
+def test_a_report_of_what_is_no_record_says_what_to_give(tmp_path) -> None:
+    with pytest.raises(RecipeError, match=r"got str.*Record\.load"):
+        regraft.report("runs/photos", tmp_path / "report.html")
+    assert not list(tmp_path.iterdir())
+
+
 def test_adapt_takes_the_settings_of_stages() -> None:
     with pytest.raises(RecipeError, match="trains nothing"):
         regraft.adapt("nowhere", "regraft/fashion-resnet", method="probe", steps=3)

@@ -104,7 +104,7 @@ def test_json_round_trip(record: Record) -> None:
 def test_file_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "run" / "record.json"
     RECORD.save(path)
-    assert Record.load(path) == RECORD
+    assert Record.load(path) == Record.load(str(path.parent)) == RECORD
     assert [file.name for file in path.parent.iterdir()] == ["record.json"]
 
 

@@ -108,15 +108,15 @@ Mode = Annotated[
     str | None,
     typer.Option(
         "--mode", metavar="NAME", rich_help_panel=_BACKBONE,
-        help="Of gradient: full (the last layer and gradients, the default), gradient, or activation.",
+        help="Of gradient and tangent-gp: full (the last layer and gradients, the default), gradient, or activation.",
     ),
 ]  # fmt: skip
 Theta2 = Annotated[
     list[str] | None,
     typer.Option(
         "--theta2", metavar="PATTERN", rich_help_panel=_BACKBONE,
-        help="Of gradient: the parameters whose derivatives are features, such as 'layer4.*'; the topmost block "
-        "if absent; repeat it for several.",
+        help="Of gradient and tangent-gp: the parameters whose derivatives are features, such as 'layer4.*'; the "
+        "topmost block if absent; repeat it for several.",
     ),
 ]  # fmt: skip
 Json = Annotated[bool, typer.Option("--json", rich_help_panel=RESULT, help="Print exactly one JSON object on stdout.")]

@@ -34,6 +34,7 @@ __all__ = ["Options", "Progress", "Run", "adapt", "pick_device", "prepare", "ver
 
 
 _OF_STAGES = ("mode", "theta2", *SETTINGS)  # settings of a recipe's stages
+_OF_DATA = ("kind", "label", "group", "input", "ignore")
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,12 +131,15 @@ def adapt(
     Raises:
         RegraftError: a mistake of the user's, in one sentence.
     """
-    columns = {k: settings.pop(k) for k in ("kind", "label", "group", "input", "ignore") if k in settings}
+    columns = {k: settings.pop(k) for k in _OF_DATA if k in settings}
     stages = {k: settings.pop(k) for k in _OF_STAGES if k in settings}
     known = [field.name for field in fields(Options)]
     if wrong := [name for name in settings if name not in known]:
-        named = ", ".join(sorted([*known, *_OF_STAGES]))
+        named = ", ".join(sorted([*known, *_OF_DATA, *_OF_STAGES]))
         raise RecipeError(f"adapt has no setting {wrong[0]!r}", expected=f"one of {named}")
+    if not isinstance(options, Options | None):
+        do = "give Options(…), or its fields as arguments of adapt"
+        raise RecipeError("the options", expected="Options", got=type(options).__name__, do=do)
     options = replace(options or Options(), **settings)
     method = with_gradients(method, stages.pop("mode", None), stages.pop("theta2", None)).altered(**stages)
     ledger = Ledger()

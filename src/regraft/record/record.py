@@ -158,15 +158,16 @@ class Record:
         write_json(path, self.to_json())
 
     @classmethod
-    def load(cls, path: Path) -> Record:
-        """Read a record written by :meth:`save`.
+    def load(cls, path: Path | str) -> Record:
+        """Read a record written by :meth:`save`, named by its file or by the run folder that holds it.
 
         Raises:
             MissingPathError: there is no such file.
             ArtifactError: the file is no record.
         """
+        path = Path(path)
         try:
-            value = json.loads(Path(path).read_text(encoding="utf-8"))
+            value = json.loads((path / "record.json" if path.is_dir() else path).read_text(encoding="utf-8"))
         except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
             raise MissingPathError(
                 f"{path} is not there", do="name the run folder that `regraft adapt` printed"

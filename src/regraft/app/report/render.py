@@ -18,6 +18,7 @@ from markupsafe import Markup, escape
 
 from regraft.app.report.page import page
 from regraft.app.report.prose import runs
+from regraft.errors import RecipeError
 from regraft.files import write_bytes
 from regraft.record import Record
 
@@ -52,8 +53,13 @@ def write(record: Record, path: Path | str) -> Path:
     """Render the Record and write the page to ``path``, whole or not at all.
 
     Raises:
+        RecipeError: something else than a Record.
         StoreError: the folder cannot be written.
     """
+    if not isinstance(record, Record):
+        raise RecipeError(
+            "a report", expected="a Record", got=type(record).__name__, do="give run.record, or Record.load(folder)"
+        )
     path = Path(path)
     write_bytes(path, render(record).encode())
     return path
