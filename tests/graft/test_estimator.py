@@ -13,6 +13,7 @@ from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
+from tests.features.toy import toy_arrays, toy_network
 
 from regraft import GraftClassifier, GraftRegressor
 from regraft.errors import DataError, MissingPathError, RecipeError
@@ -103,6 +104,13 @@ def test_inputs_of_another_kind_are_refused():
         DataError, match=r"reads image inputs; got array inputs.*a network that reads numbers.*images are uint8"
     ):
         GraftClassifier("regraft/fashion-resnet").fit(np.eye(8), [0, 1] * 4)
+
+
+def test_a_batch_of_no_rows_is_refused_and_spoils_no_later_fit():
+    network, x, y = toy_network(), *toy_arrays(30)
+    with pytest.raises(RecipeError, match="batch_size 0 is out of range"):
+        GraftClassifier(network, batch_size=0).fit(list(x), y)
+    assert GraftClassifier(network).fit(list(x), y).predict(list(x)).shape == (30,)
 
 
 def test_clone_keeps_the_model():

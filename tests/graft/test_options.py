@@ -36,3 +36,13 @@ def test_numbers_of_numpy_are_numbers():
 def test_a_method_that_is_no_name_is_unknown():
     with pytest.raises(RecipeError, match="method 3 is unknown"):
         regraft.adapt(toy_manifest(30), toy_network(), method=3)
+
+
+_TOO_FEW = [("batch_size", 0), ("batch_size", -1), ("batch_size", 2.5), ("workers", -1)]
+
+
+@pytest.mark.parametrize(("name", "value"), _TOO_FEW)
+def test_predictions_in_batches_of_no_rows_are_refused(name, value, tmp_path):
+    run = regraft.adapt(toy_manifest(30), toy_network(), cache=tmp_path)
+    with pytest.raises(RecipeError, match=f"{name} {value} is out of range"):
+        run.predict(toy_manifest(30), **{name: value})

@@ -13,6 +13,7 @@ from regraft.data import BadRow, Kind, LabelType, Manifest, checked, image_size,
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, Progress, by_length, gathered, grid_of, maps, pool_batch, positions, upsampled
 from regraft.graft.aspp import Aspp
+from regraft.graft.options import check_counts
 from regraft.graft.posterior_part import PosteriorPart
 from regraft.graft.prediction import Prediction
 from regraft.graft.tangent_part import TangentPart
@@ -177,7 +178,9 @@ class Adapted:
 
         Raises:
             DataError: inputs that cannot be read, all named at once, or of a kind that the backbone does not read.
+            RecipeError: ``batch_size`` or ``workers`` out of range.
         """
+        check_counts(batch_size=batch_size, workers=workers)
         manifest = inputs if isinstance(inputs, Manifest) else scan(inputs, labelled=False)
         check_modality(self.network, manifest)
         manifest = checked(replace(manifest, target=None), skip_bad=skip_bad)

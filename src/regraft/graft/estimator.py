@@ -22,6 +22,7 @@ from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, by_size, plan, sweep
 from regraft.graft.adapted import check_modality, readable
 from regraft.graft.frozen.problem import FeatureProblem
+from regraft.graft.options import check_counts
 from regraft.graft.problem import Task
 from regraft.graft.recipe import Features, Recipe, Select, Solve, find_recipe
 from regraft.linear import Dense, Matrix
@@ -42,6 +43,7 @@ class _Graft(BaseEstimator):
     def _matrices(self, X: Any) -> dict[str, Matrix]:
         if self.model is None:
             return {"columns": Dense(torch.from_numpy(np.array(X, dtype=np.float64)))}
+        check_counts(batch_size=self.batch_size)
         manifest = scan(_one_column(X), labelled=False)
         check_modality(self.network_, manifest)
         manifest = readable(self.network_, checked(manifest), skip_bad=False)

@@ -14,7 +14,7 @@ from regraft.errors import RecipeError
 from regraft.features import DTYPES
 from regraft.heads import METRICS, default_metric, fitting
 
-__all__ = ["Level", "Options", "check_options", "choose_metric", "pick_device"]
+__all__ = ["Level", "Options", "check_counts", "check_options", "choose_metric", "pick_device"]
 
 Level = Literal["none", "cheap", "all"]
 
@@ -92,6 +92,18 @@ def pick_device(name: str) -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
+def check_counts(**counts: int | None) -> None:
+    """Refuse counts below the least that does anything: of ``folds``, ``limit``, ``batch_size`` and ``workers``.
+
+    Raises:
+        RecipeError: one of them is too small, or no whole number.
+    """
+    for name, value in counts.items():  # a store of batches of no rows would stay in the cache
+        least = _LEAST[name]
+        if value is not None and not (isinstance(value, Integral) and int(value) >= least):
+            raise RecipeError(f"{name} {value!r} is out of range", expected=f"a whole number, at least {least}")
+
+
 def check_options(options: Options) -> str:
     """Refuse what no data can make right, before anything is read; gives the device."""
     if options.dtype not in DTYPES:
@@ -102,10 +114,7 @@ def check_options(options: Options) -> str:
         raise RecipeError(f"class weight {options.class_weight!r} is unknown", expected="'balanced' or none")
     if options.instruments not in get_args(Level):
         raise RecipeError(f"instruments {options.instruments!r} are unknown", expected=", ".join(get_args(Level)))
-    for name, least in _LEAST.items():  # a store of batches of no rows would stay in the cache
-        value = getattr(options, name)
-        if value is not None and not (isinstance(value, Integral) and int(value) >= least):
-            raise RecipeError(f"{name} {value!r} is out of range", expected=f"a whole number, at least {least}")
+    check_counts(**{name: getattr(options, name) for name in _LEAST})
     if not (isinstance(options.seed, Integral) and 0 <= options.seed < _SEEDS):
         raise RecipeError(f"seed {options.seed!r} is out of range", expected=f"0 to {_SEEDS - 1:,}")
     return pick_device(options.device)
