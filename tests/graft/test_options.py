@@ -38,6 +38,14 @@ def test_a_method_that_is_no_name_is_unknown():
         regraft.adapt(toy_manifest(30), toy_network(), method=3)
 
 
+def test_a_run_seeded_by_numpy_is_saved_as_any_other(tmp_path):
+    for name, seed in (("plain", 3), ("numpy", np.int64(3))):
+        run = regraft.adapt(toy_manifest(30), toy_network(), cache=tmp_path / "cache", seed=seed)
+        run.save(tmp_path / name)
+    assert (tmp_path / "numpy" / "config.json").read_bytes() == (tmp_path / "plain" / "config.json").read_bytes()
+    assert regraft.Record.load(tmp_path / "numpy" / "record.json").seeds == {"seed": 3}
+
+
 _TOO_FEW = [("batch_size", 0), ("batch_size", -1), ("batch_size", 2.5), ("workers", -1)]
 
 

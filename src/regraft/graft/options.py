@@ -63,6 +63,11 @@ class Options:
     one_standard_error: bool = False
     instruments: Level = "cheap"
 
+    def __post_init__(self) -> None:
+        for name in ("seed", *_LEAST):  # numpy's whole numbers have no JSON form, in which a run is kept
+            if isinstance(value := getattr(self, name), Integral):
+                object.__setattr__(self, name, int(value))
+
     @property
     def inner_folds(self) -> int:
         """Of the choice."""
