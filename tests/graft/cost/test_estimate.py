@@ -84,6 +84,18 @@ def test_the_exact_solver_takes_its_paths_besides(tmp_path, still):
     assert seconds == pytest.approx(sum(parts.values()) + 3 * 10 + paths * 1000)
 
 
+@pytest.mark.parametrize(("outputs", "numbers"), [(1, False), (130, False), (1000, False), (300, True)])
+def test_the_pace_of_heads_is_measured_for_any_number_of_outputs(outputs, numbers):
+    assert module.pace.head(outputs, 3, numbers=numbers) > 0
+    assert module.pace.lasso(outputs, 1, numbers=numbers) > 0
+
+
+def test_a_dry_run_of_more_classes_than_rows_are_timed(tmp_path):
+    manifest, options = toy_manifest(390, classes=130), Options(cache=tmp_path, folds=2)
+    record = estimate(prepare(manifest, toy_network(), method="probe", options=options), options)
+    assert record.total("seconds") > 0
+
+
 def test_batches_of_one_row_are_priced(tmp_path):
     (sweep, one, *_), (_, two, *_) = (
         estimate(*ready(tmp_path, METHODS["lp-ft"].altered(steps=6, lr=0.01, train_batch=size))).costs

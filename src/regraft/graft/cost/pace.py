@@ -38,10 +38,10 @@ def path(outputs: int) -> float:
 
 def head(outputs: int, folds: int, *, numbers: bool) -> float:
     """Seconds of choosing a head for a few rows, where hardly any are arithmetic: steps of solvers, of which a head on
-    more rows takes about as many."""
+    more rows and more outputs takes about as many."""
     design, response = _few(outputs, numbers)
     forms = ("ridge",) if numbers else ("ridge", "logistic")
-    metric, parts = "r2" if numbers else "accuracy", np.arange(_ROWS) // max(outputs, 2) % folds
+    metric, parts = "r2" if numbers else "accuracy", np.arange(_ROWS) // design.n_outputs % folds
     return _second(lambda: solve(design, response, forms=forms, folds=parts, metric=metric, calibrate=False))
 
 
@@ -52,15 +52,17 @@ def lasso(outputs: int, fits: int, *, numbers: bool) -> float:
 
 
 def _few(outputs: int, numbers: bool) -> tuple[FeatureDesign, Response]:
-    """Rows that can be told apart, as real ones can: weak penalties then take many steps."""
+    """Rows that can be told apart, as real ones can: weak penalties then take many steps. Of many outputs so few that
+    each class has two rows."""
     drawn = torch.randn(_ROWS, _WIDTH, generator=_generator())
+    outputs = min(outputs, _ROWS // 2)
     if numbers:
         values = drawn[:, :outputs].double().numpy()
         return FeatureDesign({"": Dense(drawn)}, outputs), Response.of("regression", _names(outputs), values)
     names = _names(max(outputs, 2))
     codes = torch.arange(_ROWS) % len(names)
     drawn += torch.randn(len(names), _WIDTH, generator=_generator())[codes]
-    return FeatureDesign({"": Dense(drawn)}, outputs), Response.of("multiclass", names, codes.numpy())
+    return FeatureDesign({"": Dense(drawn)}, len(names)), Response.of("multiclass", names, codes.numpy())
 
 
 def _names(count: int) -> tuple[str, ...]:
