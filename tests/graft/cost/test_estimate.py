@@ -13,7 +13,8 @@ from regraft.graft.cost import estimate as module
 from regraft.graft.cost import training
 from regraft.graft.cost.counts import gram_search_flops
 from regraft.graft.cost.estimate import estimate
-from regraft.graft.cost.pricing import head_work, workload
+from regraft.graft.cost.pricing import head_work, own_work, workload
+from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, prepare
 from regraft.graft.recipe import METHODS, Recipe
@@ -133,6 +134,24 @@ def test_the_head_after_training_is_said_apart(tmp_path, method):
     passes = [sum(cost.backbone_passes for cost in run.record.costs) for run in runs]
     assert passes[1] - passes[0] == pytest.approx(refit.backbone_passes)
     assert _price(runs[1].record)[0]["stored_bytes"] <= record.artifact_bytes
+
+
+@pytest.mark.parametrize("split", [("test",), ("validation", "test"), ()])
+@pytest.mark.parametrize("method", ["lp-ft", "head2toe-ft", "finetune", "scratch"])
+def test_heads_are_priced_as_often_as_a_training_solves_them(tmp_path, monkeypatch, method, split):
+    recipe = METHODS[method].altered(steps=2, lr=1e-2, **({"tau": 0} if method == "finetune" else {}))
+    found, options = ready(tmp_path, recipe)
+    parts = ("train",) * 40 + tuple(name for name in split or ("train",) for _ in range(20 // max(1, len(split))))
+    found = replace(found, manifest=replace(found.manifest, split=parts))
+    record = estimate(found, options)
+    assert ("solve" in [cost.stage for cost in record.costs]) == (method in ("lp-ft", "head2toe-ft"))
+    solved, solve = [], FeatureProblem.solve
+    monkeypatch.setattr(FeatureProblem, "solve", lambda self: solved.append(1) or solve(self))
+    run = regraft.adapt(found.manifest, toy_network(), method=recipe, options=options)
+    work = own_work(found, workload(found, options, 1.0, 1.0))
+    assert work.solves == len(solved)
+    for each in (record, run.record):
+        assert _price(each)[0]["head_flops"] == pytest.approx(sum(head_work(found, work).values()))
 
 
 def test_an_epoch_of_probing_is_timed_for_every_kind_of_label(tmp_path):

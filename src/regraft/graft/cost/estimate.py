@@ -5,19 +5,18 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
-from dataclasses import replace
 from datetime import datetime, timezone
 
 from safetensors.torch import save
 from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.features import DTYPES, Store, by_length, find, gathered, plan, pool_batch
+from regraft.features import DTYPES, Store, by_length, find, gathered, pool_batch
 from regraft.graft.cost import pace
 from regraft.graft.cost.counts import Workload, head_bytes, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
 from regraft.graft.cost.posterior import with_posterior_cost
-from regraft.graft.cost.pricing import head_shape, head_work, price_figure, workload
-from regraft.graft.cost.training import finals, training_cost
+from regraft.graft.cost.pricing import head_shape, head_work, own_work, price_figure, refitted, workload
+from regraft.graft.cost.training import training_cost
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.recording import task_of, versions
@@ -53,21 +52,21 @@ def estimate(ready: Prepared, options: Options) -> Record:
         reused=not todo,
     )
     work = workload(ready, options, flops_per_row, seconds_per_row)
-    solve = Cost("solve", _solve_seconds(ready, work))
+    own = own_work(ready, work)
+    solve = Cost("solve", _solve_seconds(ready, own) if own.solves else 0.0)
     train = training_cost(ready, options)
     with_cost = with_gradient_cost if ready.recipe.posterior is None else with_posterior_cost
     solve, more = with_cost(solve, ready, options, work.solves, (seconds_per_row, flops_per_row))
     stored = _most_bytes(ready, work.widths, outputs) + more
     if train:  # every tensor of the backbone is kept, whole
         stored += sum(t.numel() * t.element_size() for t in ready.network.module.state_dict().values())
-    if (refit := _refitted(ready)) is not None:
-        again = replace(workload(refit, options, flops_per_row, seconds_per_row), folds=2, solves=1 + finals(ready))
-        seen = again.solves * len(ready.fit)
-        seconds = seen * seconds_per_row + _solve_seconds(refit, again)
+    if (refit := refitted(ready, work)) is not None:
+        seen = refit[1].solves * len(ready.fit)
+        seconds = seen * seconds_per_row + _solve_seconds(*refit)
         train += (Cost("refit", seconds, backbone_passes=seen / len(ready.manifest), flops=seen * flops_per_row),)
-        stored += _most_bytes(refit, again.widths, outputs)
-    costs = (sweep, *(train or (solve,)))
-    own = {
+        stored += _most_bytes(refit[0], refit[1].widths, outputs)
+    costs = (sweep, *train, *((solve,) if own.solves else ()))
+    spent = {
         "passes": sum(cost.backbone_passes for cost in costs),
         "backbone_flops": sum(cost.flops for cost in costs),
         "seconds": sum(cost.seconds for cost in costs),
@@ -82,24 +81,12 @@ def estimate(ready: Prepared, options: Options) -> Record:
         data={"name": ready.manifest.name, "store_bytes": rows * width * DTYPES[options.dtype].itemsize},
         scores={"validation": None, "test": None},
         costs=costs,
-        figures={"price": price_figure(ready, work, own)},
+        figures={"price": price_figure(ready, work, spent)},
         seeds={"seed": options.seed},
         versions=versions(),
         created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
         artifact_bytes=stored,
     )
-
-
-def _refitted(ready: Prepared) -> Prepared | None:
-    """The head that a recipe solves after training, as a recipe of its own on the backbone as it comes: as many
-    features, but for the logits. It is chosen on one held-out part and repeated on each network that is kept, each of
-    which is at most the work of two folds."""
-    if ready.recipe.refit is None:
-        return None
-    features, solve, select = ready.recipe.refit
-    stages = (features, solve) if select is None else (features, select, solve)
-    recipe = replace(ready.recipe, name="refit", stages=stages)
-    return replace(ready, recipe=recipe, plan=plan(ready.network, [features.taps]))
 
 
 def _most_bytes(ready: Prepared, widths: dict[str, int], outputs: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from regraft.features import Store, Taps, by_size, grid_of, plan
@@ -24,7 +25,18 @@ from regraft.graft.problem import MANY
 from regraft.heads.selection.packing import index_bytes
 from regraft.record import Ledger
 
-__all__ = ["head_shape", "head_work", "kept_bytes", "price_figure", "price_of_run", "solves", "workload"]
+__all__ = [
+    "finals",
+    "head_shape",
+    "head_work",
+    "kept_bytes",
+    "own_work",
+    "price_figure",
+    "price_of_run",
+    "refitted",
+    "solves",
+    "workload",
+]
 
 #: Passes over all features that a fit of the group lasso's path takes, about.
 _CERTIFICATES = 2
@@ -38,6 +50,32 @@ def solves(ready: Prepared, options: Options) -> int:
     if len(ready.manifest.rows_of("test")):
         return 1
     return 2 if options.folds is None and len(ready.fit) >= MANY else 1 + options.inner_folds
+
+
+def finals(ready: Prepared) -> int:
+    """How many networks are trained to the end after the choice: one more where a part of the rows is scored first."""
+    return 2 if len(ready.manifest.rows_of("validation")) > 0 or ready.test is None else 1
+
+
+def own_work(ready: Prepared, work: Workload) -> Workload:
+    """The work of this run's own head on the frozen backbone: a training solves it once for the choice and once for
+    each network that is kept, or not at all where the head is probed or drawn."""
+    if ready.recipe.train is None:
+        return work
+    return replace(work, solves=0 if ready.recipe.probe is not None else 1 + finals(ready))
+
+
+def refitted(ready: Prepared, work: Workload) -> tuple[Prepared, Workload] | None:
+    """The head that a recipe solves after training, as a recipe of its own on the backbone as it comes: as many
+    features, but for the logits. It is chosen on one held-out part and repeated on each network that is kept, each of
+    which is at most the work of two folds."""
+    if ready.recipe.refit is None:
+        return None
+    features, solve, select = ready.recipe.refit
+    stages = (features, solve) if select is None else (features, select, solve)
+    recipe = replace(ready.recipe, name="refit", stages=stages)
+    refit = replace(ready, recipe=recipe, plan=plan(ready.network, [features.taps]))
+    return refit, replace(work, folds=2, solves=1 + finals(ready), widths=_widths(refit))
 
 
 def _widths(ready: Prepared) -> dict[str, int]:
@@ -126,14 +164,19 @@ def price_figure(ready: Prepared, work: Workload, own: Mapping[str, Any]) -> dic
 
     Returns:
         ``rows``, this run first, then :func:`regraft.graft.cost.counts.alternatives` (all but the run's own method);
-        ``head``, the parts of this run's head in FLOPs; ``finetune``, the steps and batch it is compared with;
-        ``forward_flops`` of one row; and for a search ``paper_search_flops``, what the paper's grid would take.
+        ``head``, the parts of this run's heads in FLOPs, none of one that is probed; ``finetune``, the steps and batch
+        it is compared with; ``forward_flops`` of one row; and for a search ``paper_search_flops``, what the paper's
+        grid would take.
         Of gradient features the products with the Jacobian count as the backbone's. Nothing for masks, whose head
         reads positions and not rows.
     """
     if ready.manifest.target is not None and ready.manifest.target.kind == "segmentation":
         return {}
-    head = head_work(ready, work)
+    mine = own_work(ready, work)
+    head = head_work(ready, mine)
+    if (refit := refitted(ready, work)) is not None:
+        for part, flops in head_work(*refit).items():
+            head[part] = head.get(part, 0.0) + flops
     rows = [{"name": "this run", "head_flops": sum(head.values()), **own}]
     rows += [row for row in alternatives(work) if row["name"] != ready.recipe.name]
     figure = {
@@ -144,7 +187,7 @@ def price_figure(ready: Prepared, work: Workload, own: Mapping[str, Any]) -> dic
     }
     if ready.recipe.select is not None:
         widths = list(work.widths.values())
-        figure["paper_search_flops"] = work.solves * paper_search_flops(widths, work.outputs, folds=work.folds)
+        figure["paper_search_flops"] = mine.solves * paper_search_flops(widths, work.outputs, folds=work.folds)
     return figure
 
 

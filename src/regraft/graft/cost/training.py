@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from regraft.graft.cost.pricing import head_shape
+from regraft.graft.cost.pricing import finals, head_shape
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, training_stage
 from regraft.graft.problem import Task
@@ -23,7 +23,7 @@ from regraft.graft.training.probing import FeatureRows, probing_config
 from regraft.graft.training.problem import planned
 from regraft.record import Cost
 
-__all__ = ["finals", "training_cost"]
+__all__ = ["training_cost"]
 
 _PROBED, _LOOKED_AT = 2_000, 12  # rows of timed epochs of head probing, and of dear instruments, at most
 
@@ -73,11 +73,6 @@ def training_cost(ready: Prepared, options: Options) -> tuple[Cost, ...]:
         passes = kept * passed / len(ready.manifest)
         costs.append(Cost("instruments", kept * took, backbone_passes=passes, flops=kept * passed * flops // 3))
     return tuple(costs)
-
-
-def finals(ready: Prepared) -> int:
-    """How many networks are trained to the end after the choice: one more where a part of the rows is scored first."""
-    return 2 if len(ready.manifest.rows_of("validation")) > 0 or ready.test is None else 1
 
 
 def _looking(module: Grafted, inputs: ManifestRows, options: Options) -> Instruments | None:
