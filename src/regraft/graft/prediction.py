@@ -166,10 +166,13 @@ class Prediction:
         return rows
 
     def _files(self) -> list[str]:
-        """A name for each mask: the input's without folders and ending, numbered where several share it."""
+        """A name for each mask: the input's without folders and ending, numbered where several share it, in whatever
+        case, as some disks know none; all are numbered where one's own name is another's numbered one."""
         stems = [Path(name).stem.replace(" ", "-") or "mask" for name in self.ids]
-        several = Counter(stems)
-        return [f"{stem}-{i:05d}.png" if several[stem] > 1 else f"{stem}.png" for i, stem in enumerate(stems)]
+        several = Counter(stem.casefold() for stem in stems)
+        every = [f"{stem}-{i:05d}.png" for i, stem in enumerate(stems)]
+        some = [name if several[stem.casefold()] > 1 else f"{stem}.png" for stem, name in zip(stems, every)]
+        return some if len({name.casefold() for name in some}) == len(some) else every
 
     def csv(self) -> str:
         """:meth:`table` as CSV; several labels of one row are joined by ``|``."""

@@ -1,0 +1,22 @@
+"""Predictions and the files they are written to."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from regraft.graft.prediction import Prediction
+
+
+@pytest.mark.parametrize(
+    "ids", [("x/a.png", "y/a.png", "a-00000.png"), ("cat.png", "Cat.png", "b.png"), ("a b.png", "a-b.png", "c.png")]
+)
+def test_every_image_has_a_mask_of_its_own(ids, tmp_path):
+    masks = tuple(np.full((2, 2), code) for code in range(3))
+    said = Prediction(ids, np.eye(3), "segmentation", ("u", "v", "w"), masks, np.ones(3))
+    said.save(tmp_path / "masks.csv")
+    files = [row["mask"] for row in said.table()]
+    assert len({file.casefold() for file in files}) == 3
+    for code, file in enumerate(files):
+        assert (np.asarray(Image.open(tmp_path / "masks" / file)) == code).all()
