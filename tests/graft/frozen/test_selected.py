@@ -129,6 +129,18 @@ def test_the_last_layer_is_enough():
     assert "last-layer-enough" not in codes(figure(columns=columns(embedding=[0, 1, 2], late=[1])))
 
 
+def test_a_last_layer_that_a_blind_draw_would_take_says_nothing_about_the_task():
+    last = columns(embedding=[0, 1, 2, 3])
+    assert "last-layer-enough" not in codes(figure(stage=Select(score="random"), columns=last))
+    assert "last-layer-enough" not in codes(figure(columns=last), guesses=True)
+    alone = {"early": torch.ones(4), "embedding": torch.arange(80.0)}
+    blocks = (BLOCKS[0], replace(BLOCKS[3], width=80))
+    found = selection_figure(selection(columns=last, scores=alone), blocks, 5, Select())
+    assert "last-layer-enough" not in codes(found)
+    advice = [f.advice for f in selection_findings(figure(columns=last)) if f.code != "features-kept"]
+    assert all("Compare with" in said or "compare with" in said for said in advice)  # no other method was run
+
+
 def test_folds_that_disagree():
     base = columns(late=[0, 3], embedding=[7, 9])
     apart = [base, columns(late=[1, 2], embedding=[7, 8]), columns(early=[0], embedding=[0, 1, 2])]

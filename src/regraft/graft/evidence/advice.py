@@ -28,8 +28,8 @@ def selection_findings(figure: Mapping[str, Any], *, trained: bool = False, gues
     """
     yield _kept(figure)
     yield from _uncertified(figure)
-    if not trained:
-        yield from () if guesses or not sees_labels(figure) else _early(figure)
+    if not trained and not guesses and sees_labels(figure):
+        yield from _early(figure)
         yield from _last(figure)
     yield from _unstable(figure)
     yield from _edge(figure)
@@ -102,9 +102,10 @@ def _early(figure: Mapping[str, Any]) -> Iterator[Finding]:
 
 
 def _last(figure: Mapping[str, Any]) -> Iterator[Finding]:
-    kept = sum(layer["kept"] for layer in figure["layers"] if layer["kind"] in _LATE)
-    share = kept / max(1, figure["kept"])
-    if share < _LAST:
+    """Nearly all kept features are the last layer's, of which a blind draw would take fewer."""
+    late = [layer for layer in figure["layers"] if layer["kind"] in _LATE]
+    share = sum(layer["kept"] for layer in late) / max(1, figure["kept"])
+    if share < _LAST or sum(layer["features"] for layer in late) >= _LAST * figure["width"]:
         return
     yield Finding(
         "last-layer-enough",
@@ -112,8 +113,8 @@ def _last(figure: Mapping[str, Any]) -> Iterator[Finding]:
         "advice",
         share,
         "of the kept features",
-        detail="The backbone's own embedding and outputs serve this task; earlier layers add next to nothing.",
-        advice="Try --method probe: it stores one layer's head, and is as good here.",
+        detail="The backbone's own embedding and outputs were preferred to what earlier layers have to add.",
+        advice="Compare with --method probe, which stores one layer's head.",
     )
 
 
@@ -176,5 +177,5 @@ def _costly(figure: Mapping[str, Any]) -> Iterator[Finding]:
         ),
         advice="If storage counts, take the smaller head: --one-standard-error (fast and exact search)."
         if smaller
-        else "If storage counts, give Select smaller fractions; if not, --method all-layers is as good.",
+        else "If storage counts, give Select smaller fractions; if not, compare with --method all-layers.",
     )
