@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import csv
 import json
+import re
+import shutil
 
 import numpy as np
 import pytest
@@ -186,6 +188,27 @@ def test_files_without_probabilities_are_compared_by_names(folders, tmp_path):
     for other in (found, predictions_of(folders / "probe")):  # beside one of today's too
         (pair,) = pairs([found, other])
         assert (pair.metric, pair.difference) == ("accuracy", 0)
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda text: text.replace("row 1,", "zeilé 1,").encode("latin-1"),
+        lambda text: text.replace(",", ";").encode(),
+        lambda text: text.replace(",0.", ",0,").encode(),  # decimal commas
+        lambda text: re.sub(r",[\d.e-]+$", ",", text, flags=re.MULTILINE).encode(),  # empty cells
+        lambda text: text[: text.rindex(",")].encode(),
+        lambda text: b"",
+    ],
+)
+def test_a_file_that_another_program_wrote_its_own_way_is_compared_with_none(folders, tmp_path, spoil):
+    copy = tmp_path / "copy"
+    shutil.copytree(folders / "probe", copy)
+    file = copy / "predictions.csv"
+    file.write_bytes(spoil(file.read_text(encoding="utf-8")))
+    (apart,) = pairs([predictions_of(folders / "probe"), predictions_of(copy)])
+    assert isinstance(apart, Apart)
+    assert apart.why == "the predictions.csv of copy is not as it was written; restore it, or run again"
 
 
 def test_rows_that_are_named_twice_are_matched_in_their_order(folders, tmp_path):

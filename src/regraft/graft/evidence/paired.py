@@ -115,12 +115,15 @@ def predictions_of(folder: str | Path) -> Predictions | Unpaired:
     if not path.is_file():
         return Unpaired(name, f"{name} has no predictions.csv")
     part = next(name for name, score in record.scores.items() if score is headline)
-    with path.open(newline="", encoding="utf-8") as stream:
-        reader = csv.DictReader(stream)
-        if not {"id", "part", "truth", "predicted"} <= {*(reader.fieldnames or ())}:
-            return Unpaired(name, f"{name} predicts several numbers a row, which are not compared row by row")
-        lines = [line for line in reader if line["part"] == part and (line["truth"] or kind == "multilabel")]
-    columns = reader.fieldnames or ()
+    changed = Unpaired(name, f"the predictions.csv of {name} is not as it was written; restore it, or run again")
+    if (lines := _lines(path)) is None:
+        return changed
+    columns = tuple(lines[0])
+    if any(column.startswith("truth ") for column in columns):
+        return Unpaired(name, f"{name} predicts several numbers a row, which are not compared row by row")
+    if not {"id", "part", "truth", "predicted"} <= {*columns}:
+        return changed
+    lines = [line for line in lines if line["part"] == part and (line["truth"] or kind == "multilabel")]
     classes = tuple(name[2:-1] for name in columns if name.startswith("p(")) if kind in _WITH_PROBABILITIES else ()
     if kind == "multilabel" and (not classes or any("|" in label for label in classes)):
         return Unpaired(name, f"{name} has several labels a row that its predictions.csv does not tell apart")
@@ -133,9 +136,25 @@ def predictions_of(folder: str | Path) -> Predictions | Unpaired:
     groups, unknown = (
         dict(zip(ids, [line[of] for line in lines])) if of in columns else {} for of in ("group", "unknown")
     )
-    said = dict(zip(ids, [tuple(float(line[f"p({label})"]) for label in classes) for line in lines])) if classes else {}
+    numbers = [f"p({label})" for label in classes] or ["truth", "predicted"] * (kind == "regression")
+    try:
+        values = [tuple(float(line[column]) for column in numbers) for line in lines]
+    except ValueError:
+        return changed
+    said = dict(zip(ids, values)) if classes else {}
     metric = headline.metric if classes or headline.metric in fitting else fitting[0]
     return Predictions(name, kind, metric, headline.protocol, truth, predicted, groups, unknown, classes, said)
+
+
+def _lines(path: Path) -> list[dict[str, str]] | None:
+    """The rows of a table by column; ``None`` for a file that is torn, or that another program wrote its own way."""
+    try:
+        with path.open(newline="", encoding="utf-8") as stream:
+            lines = list(csv.DictReader(stream))
+    except (UnicodeDecodeError, csv.Error):
+        return None
+    whole = all(None not in line and None not in line.values() for line in lines)
+    return lines if lines and whole else None
 
 
 def pairs(runs: Sequence[Predictions | Unpaired]) -> Iterator[Pair | Apart]:
