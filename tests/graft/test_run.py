@@ -17,6 +17,7 @@ from regraft.errors import ArtifactError, DataError, MissingPathError, ModelErro
 from regraft.features import Taps, plan, sweep
 from regraft.graft import Features, Recipe, Solve, load_artifact
 from regraft.linear import Blocks
+from regraft.network import About, ArrayPreprocess, Network
 from regraft.record import Record
 
 
@@ -290,3 +291,27 @@ def test_an_own_module_is_embedded_as_weights_and_named_by_the_user(run, tmp_pat
     assert (tmp_path / "backbone" / "model.safetensors").is_file()
     with pytest.raises((ArtifactError, ModelError), match="loading runs no code"):
         load_artifact(tmp_path)
+
+
+class Tied(torch.nn.Module):
+    """Two layers of one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = (torch.nn.Linear(6, out) for out in (6, 6, 3))
+        self.second.weight = self.first.weight
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.second(self.first(x).relu()).relu())
+
+
+def test_a_network_with_tied_weights_is_trained_and_saved(tmp_path):
+    torch.manual_seed(0)
+    network = Network("tied", Tied(), ArrayPreprocess((6,)), About("module"))
+    rows = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32)
+    labels = (rows[:, 0] > 0).astype(int)
+    run = regraft.adapt((rows, labels), network, method="finetune", tau=0, steps=3, lr=0.1, cache=tmp_path / "cache")
+    assert {"first.weight", "first.bias", "second.bias"} <= set(run.adapted.changed) <= set(network.params)
+    run.save(tmp_path / "run")
+    loaded = load_artifact(tmp_path / "run", model=network)
+    assert np.array_equal(loaded.predict_proba(rows).probabilities, run.predict_proba(rows).probabilities)

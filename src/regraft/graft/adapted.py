@@ -118,13 +118,13 @@ class Adapted:
 
     @property
     def changed(self) -> dict[str, Tensor]:
-        """The parameters and buffers that differ from the source's, whole, by name."""
+        """The parameters and buffers that differ from the source's, whole, by its names: each tied one once."""
         if self.source is None:
             return {}
         basis = with_last_layer(self.source, self.own_head)
         before = {**basis.params, **basis.buffers}
         after = {**self.network.params, **self.network.buffers}
-        return {name: value for name, value in after.items() if not torch.equal(value, before[name])}
+        return {name: after[name] for name, value in before.items() if not torch.equal(after[name], value)}
 
     def logit_maps(self, batch: Any) -> Tensor:
         """Of segmentation: calibrated logits ``(B, C, h, w)`` of a preprocessed batch, on the processor."""
