@@ -7,6 +7,7 @@ import shutil
 from pathlib import Path
 
 import pytest
+from safetensors.torch import load_file, save_file
 from tests.features.toy import toy_manifest, toy_network
 
 import regraft
@@ -91,4 +92,32 @@ def test_a_backbone_that_is_not_the_one_it_was_trained_to_is_refused(artifact: P
     assert regraft.load(".", model=toy_network()).classes
     forge(artifact, trained="0" * 64)
     with pytest.raises(ArtifactError, match="cannot be put together again"):
+        regraft.load(".", model=toy_network())
+
+
+@pytest.mark.parametrize(
+    "lacking",
+    [
+        *("task", "taps", "view", "readout", "backbone", "files", "preprocess"),
+        *("task.classes", "view.selected", "readout.link", "backbone.fingerprint", "files.model.safetensors"),
+    ],
+)
+def test_an_artifact_that_lacks_something_is_refused_by_what_it_lacks(artifact: Path, lacking: str) -> None:
+    config = json.loads((artifact / "config.json").read_text())
+    config.pop("digest")
+    config["task"]["kind"] = "segmentation" if lacking == "preprocess" else config["task"]["kind"]
+    part, _, name = lacking.partition(".")
+    (config[part] if name else config).pop(name or part)
+    config["digest"] = digest(canonical_json(config))
+    (artifact / "config.json").write_text(json.dumps(config))
+    with pytest.raises(ArtifactError, match=f"config.json is not complete; got KeyError: '{name or part}'"):
+        regraft.load(".")
+
+
+def test_an_artifact_without_one_of_its_tensors_is_refused(artifact: Path) -> None:
+    tensors = load_file(artifact / "model.safetensors")
+    tensors.pop("intercept")
+    save_file(tensors, artifact / "model.safetensors")
+    forge(artifact)
+    with pytest.raises(ArtifactError, match="not complete; got KeyError: 'intercept'"):
         regraft.load(".", model=toy_network())

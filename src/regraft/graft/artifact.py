@@ -17,6 +17,8 @@ carries the task's own last layer: then it is the one from before training.
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +52,7 @@ _KEPT, _PLAIN = "kept.", "columns."  # packed, and as indices
 _NECK = "neck."
 _POSTERIOR = "posterior."
 _TANGENT, _TANGENT_HEAD = "tangent.", "tangent-head"
+_RECORDED = ("name", "source", "revision", "fingerprint", "embedded")  # of the backbone, in every version
 CONFIG, TENSORS, BACKBONE = "config.json", "model.safetensors", "backbone"
 
 
@@ -147,41 +150,55 @@ def load_artifact(
     folder = Path(folder)
     config = _read_config(folder)
     tensors = _read_tensors(folder / TENSORS)
-    plan = Plan.from_json(config["taps"])
-    coefficients = Blocks({block.name: tensors[f"coefficients.{i:05d}"] for i, block in enumerate(plan.blocks)})
-    columns = None
-    if config["view"]["selected"]:
-        columns = _columns(plan, tensors)
-    shape = config["readout"]
-    readout = Readout(
-        coefficients=coefficients,
-        intercept=tensors["intercept"],
-        link=shape["link"],
-        temperature=shape["temperature"],
-        form=shape["form"],
-        strength=shape["strength"],
-    )
-    own = config["preprocess"] if config["task"]["kind"] == "segmentation" else None
-    source = _find_backbone(folder, config["backbone"], model, weights, own).to(device)
+    with _complete(folder / CONFIG):
+        solved = _solved(config, tensors)
+        recorded = {name: config["backbone"][name] for name in _RECORDED}
+        own = config["preprocess"] if solved["kind"] == "segmentation" else None
+        own_head = config["backbone"].get("own_head")
+        own_head = None if own_head is None else tuple(int(size) for size in own_head)
+    source = _find_backbone(folder, recorded, model, weights, own).to(device)
     changed = {name.removeprefix(_CHANGED): v for name, v in tensors.items() if name.startswith(_CHANGED)}
-    own_head = config["backbone"].get("own_head")
-    own_head = None if own_head is None or not changed else tuple(int(size) for size in own_head)
+    own_head = own_head if changed else None
     basis = with_last_layer(source, own_head)
     network = _trained(basis, changed, config["backbone"].get("trained", source.fingerprint))
-    return Adapted(
-        network,
-        plan,
-        View(config["view"]["scaling"], columns, config["view"]["renormalised"]),
-        readout,
-        config["task"]["kind"],
-        tuple(config["task"]["classes"]),
-        source if changed else None,
-        own_head=own_head,
-        tangent=_tangent(config.get("tangent"), tensors),
-        neck=_neck(config.get("neck"), tensors),
-        posterior=_posterior(config.get("posterior"), tensors),
-        label_type=config["task"].get("label_type", "str"),
-    )
+    return Adapted(network, source=source if changed else None, own_head=own_head, **solved)
+
+
+@contextlib.contextmanager
+def _complete(path: Path) -> Iterator[None]:
+    """Say of an artifact that lacks something what that is: whoever writes one can give it a right checksum."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise ArtifactError(
+            f"{path} is not complete",
+            got=f"{type(error).__name__}: {error}",
+            do="use the regraft version that wrote it, or run `regraft adapt` again",
+        ) from error
+
+
+def _solved(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[str, Any]:
+    """What an artifact knows by itself: all of :class:`Adapted` but the backbone."""
+    plan, view, shape, task = Plan.from_json(config["taps"]), config["view"], config["readout"], config["task"]
+    coefficients = {block.name: tensors[f"coefficients.{i:05d}"] for i, block in enumerate(plan.blocks)}
+    return {
+        "plan": plan,
+        "view": View(view["scaling"], _columns(plan, tensors) if view["selected"] else None, view["renormalised"]),
+        "readout": Readout(
+            coefficients=Blocks(coefficients),
+            intercept=tensors["intercept"],
+            link=shape["link"],
+            temperature=shape["temperature"],
+            form=shape["form"],
+            strength=shape["strength"],
+        ),
+        "kind": task["kind"],
+        "classes": tuple(task["classes"]),
+        "tangent": _tangent(config.get("tangent"), tensors),
+        "neck": _neck(config.get("neck"), tensors),
+        "posterior": _posterior(config.get("posterior"), tensors),
+        "label_type": task.get("label_type", "str"),
+    }
 
 
 def _posterior(recorded: dict[str, Any] | None, tensors: dict[str, torch.Tensor]) -> PosteriorPart | None:
@@ -215,9 +232,10 @@ def kept_columns(folder: str | Path) -> dict[str, torch.Tensor] | None:
     """
     folder = Path(folder)
     config = _read_config(folder)
-    if not config["view"]["selected"]:
-        return None
-    return _columns(Plan.from_json(config["taps"]), _read_tensors(folder / TENSORS))
+    with _complete(folder / CONFIG):
+        if not config["view"]["selected"]:
+            return None
+        return _columns(Plan.from_json(config["taps"]), _read_tensors(folder / TENSORS))
 
 
 def _columns(plan: Plan, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -262,7 +280,9 @@ def _read_config(folder: Path) -> dict[str, Any]:
     promised = config.pop("digest", None)
     if promised != digest(canonical_json(config)):
         raise ArtifactError(f"{path} was changed after it was written", do="run `regraft adapt` again")
-    for name, expected in config["files"].items():
+    with _complete(path):
+        files = {TENSORS: config["files"][TENSORS], **config["files"]}
+    for name, expected in files.items():
         if ".." in Path(name).parts or Path(name).is_absolute():
             raise ArtifactError(f"{path} names a file outside its folder", got=name)
         if not (folder / name).is_file():
