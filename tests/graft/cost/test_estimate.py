@@ -97,6 +97,17 @@ def test_a_dry_run_of_more_classes_than_rows_are_timed(tmp_path):
     assert record.total("seconds") > 0
 
 
+@pytest.mark.parametrize("rows", [17, 20, 33, 49])
+def test_a_full_batch_sets_the_pace_of_the_pass(tmp_path, monkeypatch, rows):
+    timed, gathered = [], module.gathered
+    monkeypatch.setattr(
+        module, "gathered", lambda p, inputs, cut, workers: timed.extend(cut) or gathered(p, inputs, cut, workers)
+    )
+    options = Options(cache=tmp_path, batch_size=16)
+    estimate(prepare(toy_manifest(rows), toy_network(), method="probe", options=options), options)
+    assert [len(batch) for batch in timed] == [16, 16]
+
+
 def test_batches_of_one_row_are_priced(tmp_path):
     (sweep, one, *_), (_, two, *_) = (
         estimate(*ready(tmp_path, METHODS["lp-ft"].altered(steps=6, lr=0.01, train_batch=size))).costs

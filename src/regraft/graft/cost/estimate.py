@@ -101,7 +101,7 @@ def _one_batch(ready: Prepared, options: Options) -> tuple[float, int]:
     """(seconds, FLOPs) per row of decoding, preprocessing, one forward pass with the taps, and keeping their values."""
     preprocess, inputs = ready.network.preprocess, ready.fit.inputs
     cut = by_length(preprocess, inputs, range(len(ready.fit)), options.batch_size)
-    middle = cut[len(cut) // 2 : len(cut) // 2 + 1]  # of ragged rows one of middling length
+    middle = [cut[(len(cut) - 1) // 2]]  # of ragged rows one of middling length; the last may hold a row alone
     blocks, rows = ready.plan.blocks, len(middle[0])
     with FlopCounterMode(display=False) as counter:
         for batch in gathered(preprocess, inputs, middle, workers=0):
