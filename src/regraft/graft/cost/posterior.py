@@ -60,6 +60,6 @@ def with_posterior_cost(
     total = rows * seconds + solves * (_MIXTURES * options.inner_folds + 1) * eigen
     rank = min(keep.rank_for(parameters), n)
     stored = 4 * outputs * parameters + 4 * (1 + rank) * (parameters + ready.plan.width)
-    passes = rows / max(1, len(ready.manifest))
+    passes = rows / len(ready.manifest)
     cost = replace(solve, seconds=solve.seconds + total, backbone_passes=passes, flops=round(3 * rows * row[1]))
     return cost, stored

@@ -15,17 +15,17 @@ from regraft.graft.prediction import palette
 
 __all__ = ["overlays"]
 
+_SHOWN = 3
 _SIDE = 240
 _SHARE = 0.55  # of the mask's colour in a pixel
 
 
-def overlays(adapted: Adapted, rows: Manifest, count: int = 3) -> list[dict[str, Any]]:
-    """Evenly spaced images, each as it is, under its mask and under the predicted mask, as JPEG data URIs.
+def overlays(adapted: Adapted, rows: Manifest) -> list[dict[str, Any]]:
+    """Three evenly spaced images, each as it is, under its mask and under the predicted mask, as JPEG data URIs.
 
     Args:
         adapted: the model whose masks are shown.
         rows: images with masks.
-        count: how many.
 
     Returns:
         ``id``, ``image``, ``truth``, ``predicted`` and the ``classes`` that occur, each with its ``name`` and
@@ -33,7 +33,7 @@ def overlays(adapted: Adapted, rows: Manifest, count: int = 3) -> list[dict[str,
     """
     if rows.target is None or rows.target.masks is None:
         return []
-    chosen = np.unique(np.linspace(0, len(rows) - 1, min(count, len(rows))).round().astype(int))
+    chosen = np.unique(np.linspace(0, len(rows) - 1, min(_SHOWN, len(rows))).round().astype(int))
     shown = rows.take(chosen)
     colours = palette(len(adapted.classes))
     found = []
