@@ -40,6 +40,8 @@ def test_a_report_of_what_is_no_record_says_what_to_give(tmp_path) -> None:
 def test_adapt_takes_the_settings_of_stages() -> None:
     with pytest.raises(RecipeError, match="trains nothing"):
         regraft.adapt("nowhere", "regraft/fashion-resnet", method="probe", steps=3)
+    with pytest.raises(RecipeError, match="takes no tau"):
+        regraft.adapt("nowhere", "regraft/fashion-resnet", method="probe", tau=np.int64(2))
     with pytest.raises(RecipeError, match="two lengths"):
         regraft.adapt("nowhere", "regraft/fashion-resnet", method="finetune", steps=3, epochs=1)
 

@@ -312,6 +312,9 @@ def test_a_network_with_tied_weights_is_trained_and_saved(tmp_path):
     labels = (rows[:, 0] > 0).astype(int)
     run = regraft.adapt((rows, labels), network, method="finetune", tau=0, steps=3, lr=0.1, cache=tmp_path / "cache")
     assert {"first.weight", "first.bias", "second.bias"} <= set(run.adapted.changed) <= set(network.params)
+    tuned = run.adapted.network
+    assert list(tuned.params) == list(network.params)
+    assert tuned.module.first.weight is tuned.module.second.weight
     run.save(tmp_path / "run")
     loaded = load_artifact(tmp_path / "run", model=network)
     assert np.array_equal(loaded.predict_proba(rows).probabilities, run.predict_proba(rows).probabilities)

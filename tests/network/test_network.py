@@ -196,6 +196,8 @@ def test_tied_parameters_change_together() -> None:
     new = network.with_params({"one.weight": torch.eye(4)})
     x = network.example(2)
     assert torch.equal(new.forward(x), torch.relu(x))
+    assert new.module.one.weight is new.module.two.weight
+    assert list(new.params) == ["one.weight"]
 
 
 def test_select_and_unknown_names(own: Zoo) -> None:

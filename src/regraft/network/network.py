@@ -324,9 +324,10 @@ class Network:
                     f"{name} does not fit", expected=str(tuple(own[name].shape)), got=str(tuple(tensor.shape))
                 )
         module = shared_copy(self.module)
+        new: dict[str, Tensor] = {}
         for name, old in [*owners(module, tensors)]:
-            new = tensors[name].detach().to(device=old.tensor.device, dtype=old.tensor.dtype).clone()
-            old.put(new)
+            new.setdefault(name, old.like(tensors[name]))  # one for all places, so that what was tied stays so
+            old.put(new[name])
         made = Network(
             self.name, module, self.preprocess, self.about, traits=self.traits, _architecture=self._architecture
         )

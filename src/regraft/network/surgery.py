@@ -33,11 +33,18 @@ class _Slot:
     leaf: str
     tensor: Tensor
 
+    @property
+    def _among(self) -> dict[str, Any]:
+        parameters: dict[str, Any] = self.owner._parameters
+        return parameters if self.leaf in parameters else self.owner._buffers
+
+    def like(self, value: Tensor) -> Tensor:
+        """A copy of a value, of the kind, dtype and device of what is held here."""
+        new = value.detach().to(device=self.tensor.device, dtype=self.tensor.dtype).clone()
+        return nn.Parameter(new, requires_grad=False) if self._among is self.owner._parameters else new
+
     def put(self, value: Tensor) -> None:
-        if self.leaf in self.owner._parameters:
-            self.owner._parameters[self.leaf] = nn.Parameter(value, requires_grad=False)
-        else:
-            self.owner._buffers[self.leaf] = value
+        self._among[self.leaf] = value
 
 
 def owners(module: nn.Module, names: Mapping[str, Tensor]) -> Iterator[tuple[str, _Slot]]:

@@ -75,7 +75,11 @@ class Changes:
     def given(self) -> tuple[str, ...]:
         """The settings that are asked for."""
         values = {name: getattr(self, name) for name in SETTINGS}
-        return tuple(n for n, v in values.items() if v is not None and v is not False and v not in ([], ()))
+        return tuple(
+            n
+            for n, v in values.items()
+            if v is not None and v is not False and not (isinstance(v, list | tuple) and not v)
+        )
 
     def probe(self, stage: Probe) -> Probe:
         """Head probing with the changes."""
