@@ -9,7 +9,7 @@ from sklearn.linear_model import LogisticRegression, Ridge
 from tests.heads.problems import classes_of, design_of, features, flat, scale_of
 
 from regraft.errors import DataError, SolverError
-from regraft.heads import Response, measure, score, solve, temperature
+from regraft.heads import Response, measure, refit, score, solve, temperature
 from regraft.heads.l2 import fitters
 from regraft.linear import Dense, FeatureDesign, UnitRows
 
@@ -348,6 +348,26 @@ def test_constant_features_predict_the_shares() -> None:
         metric="nll",
     )
     np.testing.assert_allclose(only.readout.predict_proba(design_of(np.ones((1, 4)), 2)), [[0.75, 0.25]], atol=1e-6)
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("form", ["ridge", "logistic"])
+def test_a_common_offset_of_features_does_not_blur_a_gram_in_float32(form, known, monkeypatch) -> None:
+    """The head of float32 rows far from the origin is that of the same rows moved to it, in float64."""
+    x, codes = features(80, 120, shift=0.0)
+    far = torch.tensor(x + 300.0, dtype=torch.float32)
+    response = classes_of(codes)
+    near = FeatureDesign({"a": Dense(far.double() - 300.0)}, 3)
+    expected, _ = refit(near, response, form=form, strength=1e-5)
+    monkeypatch.setattr(fitters, "_EXACT_GRAM", 0)
+    design = FeatureDesign({"a": Dense(far)}, 3)
+    design = design.knowing(design.kernel(torch.float64)) if known else design
+    found, status = refit(design, response, form=form, strength=1e-5)
+    assert status.converged
+    logits = far.double() @ found.coefficients["a"].double() + found.intercept
+    wanted = expected.logits(near)
+    spread = wanted.std()
+    torch.testing.assert_close(logits / spread, wanted / spread, atol=2e-4, rtol=0)
 
 
 @pytest.mark.parametrize("d", [6, 90])

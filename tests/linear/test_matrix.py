@@ -7,6 +7,7 @@ from regraft.linear import (
     Dense,
     Kept,
     Matrix,
+    Moved,
     Scaled,
     ShapeError,
     SignedRoot,
@@ -46,6 +47,7 @@ WRAPPED = {
     "kept-unit": (UnitRows(Kept(Dense(X), [1, 2])), torch.nn.functional.normalize(X[:, 1:3], dim=1)),
     "scaled": (Scaled(Scaled(Dense(X), 2.0), -3.0), -6.0 * X),
     "cast": (Cast(Dense(X), torch.float32), X.float()),
+    "moved": (Moved(Dense(X), X[2]), X - X[2]),
     "nested": (
         UnitRows(Taken(Dense(torch.cat([X, X])), torch.tensor([7, 1]))),
         torch.nn.functional.normalize(X[[1, 1]], dim=1),

@@ -43,6 +43,9 @@ class FeatureDesign(Design):
         device: where the arithmetic runs; chunks are moved there as they are read. By default the
             device of the first matrix.
 
+    Attributes:
+        known: the kernel that :meth:`knowing` was given, if any.
+
     Raises:
         ShapeError: no matrix, unequal rows or unequal dtypes.
     """
@@ -65,7 +68,7 @@ class FeatureDesign(Design):
         self.widths = {name: int(matrix.shape[1]) for name, matrix in self.matrices.items()}
         self.width = sum(self.widths.values())
         shapes = {name: (width, n_outputs) for name, width in self.widths.items()}
-        self._known: Tensor | None = None
+        self.known: Tensor | None = None
         place = getattr(first, "device", "cpu") if device is None else device
         super().__init__(shapes, first.shape[0], n_outputs, first.dtype, tags=(Tag.IDENTITY_KRONECKER,), device=place)
 
@@ -132,8 +135,8 @@ class FeatureDesign(Design):
             SolverError: a layer holds NaN or infinity, or overflows.
         """
         dtype = _accumulator(dtype or self.dtype, given=dtype is not None)
-        if self._known is not None:
-            return self._known.to(dtype)
+        if self.known is not None:
+            return self.known.to(dtype)
         out = torch.zeros((self.n_rows, self.n_rows), dtype=dtype, device=self.device)
         for name in self.matrices:
             step, fetch = self._tiles(name, dtype)
@@ -161,7 +164,7 @@ class FeatureDesign(Design):
         if kernel.shape != (self.n_rows, self.n_rows):
             raise ShapeError("a known kernel", expected=f"({self.n_rows}, {self.n_rows})", got=str(tuple(kernel.shape)))
         design = FeatureDesign(self.matrices, self.n_outputs, device=self.device)
-        design._known = kernel
+        design.known = kernel
         return design
 
     def cross(self, other: FeatureDesign, dtype: torch.dtype | None = None) -> Tensor:

@@ -20,6 +20,7 @@ __all__ = [
     "Dense",
     "Kept",
     "Matrix",
+    "Moved",
     "Scaled",
     "SignedRoot",
     "Taken",
@@ -246,6 +247,23 @@ class Scaled:
     def rows(self, index: slice | Tensor) -> Tensor:
         """Return the scaled rows."""
         return self.matrix.rows(index) * self.factor
+
+
+class Moved:
+    """A matrix whose every row has one row taken off, x ↦ x − m.
+
+    Args:
+        matrix: the matrix.
+        origin: m, ``(d,)``, converted to the matrix's dtype.
+    """
+
+    def __init__(self, matrix: Matrix, origin: Tensor) -> None:
+        self.matrix, self.shape, self.dtype, self.device = matrix, matrix.shape, matrix.dtype, _device(matrix)
+        self.origin = origin.to(self.device, self.dtype)
+
+    def rows(self, index: slice | Tensor) -> Tensor:
+        """Return the moved rows."""
+        return self.matrix.rows(index) - self.origin
 
 
 class Cast:

@@ -126,3 +126,10 @@ def test_a_moved_or_turned_feature_space_changes_nothing() -> None:
     first = ridge_path(primal(x), y, ones, folds, PENALTIES)
     second = ridge_path(primal(x @ turn + 5), y, ones, folds, PENALTIES)
     torch.testing.assert_close(first, second, atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rounding_of_a_gram_of_rows_that_are_all_alike_is_no_direction(dtype) -> None:
+    signs = torch.randint(-1, 2, (40, 40), generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    gram = 3000 * (1 + torch.finfo(dtype).eps * (signs.triu() + signs.triu(1).T))
+    assert Basis.of_gram(gram, dtype).width == 0

@@ -19,7 +19,7 @@ from regraft.heads.losses import LOSSES, Loss
 from regraft.heads.products import one_torch_thread
 from regraft.heads.readout import Status
 from regraft.heads.response import Response
-from regraft.linear import Blocks, Cast, Design, FeatureDesign
+from regraft.linear import Blocks, Cast, Design, FeatureDesign, Moved
 
 __all__ = ["EIGEN_LIMIT", "Eigen", "Fitter", "fitter", "ridge_targets", "streams", "wide_enough"]
 
@@ -66,13 +66,30 @@ def fitter(design: Design, response: Response, weights: Tensor, folds: Tensor) -
     rows, width = design.n_rows, design.width
     if streams(rows, width):
         return _Streaming(design, response, weights, folds)
-    if rows < width:
-        exact = design.dtype == torch.float64 or 2.0 * rows * rows * width <= _EXACT_GRAM
-        precision = torch.float64 if exact else torch.float32
-        basis = Basis.of_gram(design.kernel(precision).cpu(), precision)
-    else:
+    if rows >= width:
         basis = Basis.of_rows(lambda: (chunk.cpu() for _, chunk in design.chunks()))
-    return Eigen(design, basis, response, weights, folds)
+        return Eigen(design, basis, response, weights, folds)
+    exact = design.dtype == torch.float64 or 2.0 * rows * rows * width <= _EXACT_GRAM
+    if exact or design.known is not None:
+        precision = torch.float64 if design.known is None else design.known.dtype
+        return Eigen(design, Basis.of_gram(design.kernel(precision).cpu(), precision), response, weights, folds)
+    origin = _mean(design)
+    moved = {name: Moved(matrix, origin[name]) for name, matrix in design.matrices.items()}
+    gram = FeatureDesign(moved, design.n_outputs, device=design.device).kernel(torch.float32)
+    return Eigen(design, Basis.of_gram(gram.cpu(), torch.float32), response, weights, folds, origin)
+
+
+def _mean(design: FeatureDesign) -> Blocks:
+    """x̄ by layer, (d_l,) each in the features' dtype.
+
+    A Gram in float32 is of rows less this: its rounding is of the size of its entries, which a common offset of ten
+    standard deviations makes a hundred times as large as what is left when it is centred.
+    """
+    total = torch.zeros(design.width, dtype=torch.float64)
+    for _, chunk in design.chunks():
+        total += chunk.sum(0, dtype=torch.float64).cpu()
+    parts = (total / design.n_rows).to(design.dtype).split(list(design.widths.values()))
+    return Blocks(dict(zip(design.widths, parts)))
 
 
 def wide_enough(design: FeatureDesign) -> FeatureDesign:
@@ -80,7 +97,8 @@ def wide_enough(design: FeatureDesign) -> FeatureDesign:
     if design.dtype in (torch.float32, torch.float64):
         return design
     matrices = {name: Cast(matrix, torch.float32) for name, matrix in design.matrices.items()}
-    return FeatureDesign(matrices, design.n_outputs, device=design.device)
+    wide = FeatureDesign(matrices, design.n_outputs, device=design.device)
+    return wide if design.known is None else wide.knowing(design.known)
 
 
 def ridge_targets(response: Response) -> Tensor:
@@ -107,11 +125,20 @@ def _iterated(fit: Fit, tolerance: float) -> Status:
 class Eigen(Fitter):
     """min(N, d) small: one eigendecomposition.
 
-    ``design`` is only read by :meth:`refit`.
+    ``design`` is only read by :meth:`refit`; ``origin`` is the row that was taken off its rows for the basis, by layer.
     """
 
-    def __init__(self, design: FeatureDesign, basis: Basis, response: Response, weights: Tensor, folds: Tensor) -> None:
+    def __init__(
+        self,
+        design: FeatureDesign,
+        basis: Basis,
+        response: Response,
+        weights: Tensor,
+        folds: Tensor,
+        origin: Blocks | None = None,
+    ) -> None:
         self.design, self.basis, self.response, self.weights, self.folds = design, basis, response, weights, folds
+        self.origin = origin
         self.path: PathSolver | None = None
 
     @cached_property
@@ -149,7 +176,10 @@ class Eigen(Fitter):
         else:
             pieces = torch.split(lifted.to(dtype), list(self.design.widths.values()))
             blocks = Blocks({name: piece.contiguous() for name, piece in zip(self.design.widths, pieces)})
-        return blocks, intercept.to(torch.float64), status
+        intercept = intercept.to(torch.float64)
+        for name, part in ({} if self.origin is None else self.origin).items():
+            intercept = intercept - part.to(torch.float64) @ blocks[name].to("cpu", torch.float64)
+        return blocks, intercept, status
 
 
 def _adjoint(design: FeatureDesign, dual: Tensor) -> Blocks:

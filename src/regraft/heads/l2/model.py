@@ -95,7 +95,9 @@ class Basis(LinearModel):
         check_finite(gram)
         means = gram.mean(0)
         centred = gram - means[None, :] - means[:, None] + means.mean()
-        squares, vectors = _eigen((centred + centred.T) / 2, precision, len(gram))
+        # errors of eps in the entries, of a norm of about 2 √N of one (Wigner's law)
+        rounding = 2 * len(gram) ** 0.5 * torch.finfo(precision).eps * float(gram.diagonal().max())
+        squares, vectors = _eigen((centred + centred.T) / 2, precision, len(gram), rounding)
         roots = squares.sqrt()
         # eigenvectors sum to zero but for their rounding, which the smallest roots would blow up
         return cls(vectors * roots, squares, (vectors - vectors.mean(0)) / roots, means, dual=True)
@@ -187,11 +189,11 @@ def _check_squares(size: float, dtype: torch.dtype) -> None:
         )
 
 
-def _eigen(matrix: Tensor, precision: torch.dtype, size: int) -> tuple[Tensor, Tensor]:
-    """Eigenpairs above the noise of ``precision``, largest first."""
+def _eigen(matrix: Tensor, precision: torch.dtype, size: int, rounding: float = 0.0) -> tuple[Tensor, Tensor]:
+    """Eigenpairs above the noise of ``precision`` and of what the matrix was computed from, largest first."""
     _check_squares(float(matrix.diagonal().max()), torch.float64)
     squares, vectors = eigen(matrix)
     floor = float(squares.clamp_min(0).max()) * torch.finfo(precision).eps * (size if precision == torch.float64 else 4)
-    kept = int((squares > max(floor, 1e-300)).sum())
+    kept = int((squares > max(floor, rounding, 1e-300)).sum())
     first = len(squares) - kept
     return squares[first:].flip(0).contiguous(), vectors[:, first:].flip(1).contiguous()
