@@ -15,6 +15,7 @@ from regraft.linear import (
     ShapeError,
     Tag,
     UnitRows,
+    solve,
 )
 from regraft.linear.design import gram_of, rows_of, take_of
 from regraft.linear.testing import DesignContract
@@ -172,6 +173,16 @@ def test_one_row_can_be_taken_and_no_row_gives_empty_outputs():
         assert empty.apply(weights).shape == (0, 2)
         assert not empty.adjoint(torch.zeros(0, 2, dtype=torch.float64)).flatten().any()
         assert empty.gram().shape == (0, 0)
+
+
+def test_operators_of_no_rows_are_empty():
+    none = features().take([])
+    size = none.n_coefficients
+    assert none.operator().dense().shape == (0, size)
+    assert not none.operator().adjoint(normal(0, 4)).any()
+    assert none.gram().dense().shape == (0, 0)
+    assert not none.ggn(normal(0, none.n_outputs, none.n_outputs)).dense().any()
+    assert solve(none.gram().shifted(1.0), normal(0, 3)).solution.shape == (0, 3)
 
 
 def test_tags_meet_and_structure_survives_side_by_side():

@@ -259,14 +259,14 @@ class _Wide(Operator):
             return vectors.new_empty((self.shape[0], 0))
         wide = self._for(vectors.shape[1])
         parts = vectors.reshape(self.design.width, wide.n_outputs).split(list(self.design.widths.values()))
-        return wide.apply(Blocks(dict(zip(self.design.widths, parts)))).view(self.shape[0], -1)
+        return wide.apply(Blocks(dict(zip(self.design.widths, parts)))).view(self.shape[0], vectors.shape[1])
 
     def _adjoint(self, vectors: Tensor) -> Tensor:
         if not vectors.shape[1]:
             return vectors.new_empty((self.shape[1], 0))
         wide = self._for(vectors.shape[1])
         found = wide.adjoint(vectors.reshape(self.design.n_rows, wide.n_outputs))
-        return torch.cat(list(found.values())).view(self.shape[1], -1)
+        return torch.cat(list(found.values())).view(self.shape[1], vectors.shape[1])
 
 
 @operator_of.register

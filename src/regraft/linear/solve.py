@@ -39,7 +39,7 @@ def solve(operator: Operator, rhs: Tensor, **options: Any) -> Outcome:
 @solve.register
 def _(operator: KroneckerIdentity, rhs: Tensor, **options: Any) -> Outcome:
     _square(operator, rhs)
-    folded = rhs.reshape(operator.factor.shape[1], -1)
+    folded = rhs.reshape(operator.factor.shape[1], operator.n_outputs * (1 if rhs.ndim == 1 else rhs.shape[1]))
     inner = solve(operator.factor, folded, **options)
     solution = inner.solution.reshape(rhs.shape)
     return Outcome(solution, inner.converged, inner.iterations, inner.residual, inner.message)

@@ -79,11 +79,11 @@ class BlockDiagonal(Operator):
 
     def _apply(self, vectors: Tensor) -> Tensor:
         rows, outputs, _ = self.blocks.shape
-        return torch.bmm(self.blocks, vectors.reshape(rows, outputs, -1)).reshape(vectors.shape)
+        return torch.bmm(self.blocks, vectors.reshape(rows, outputs, vectors.shape[1])).reshape(vectors.shape)
 
     def _adjoint(self, vectors: Tensor) -> Tensor:
         rows, outputs, _ = self.blocks.shape
-        return torch.bmm(self.blocks.mT, vectors.reshape(rows, outputs, -1)).reshape(vectors.shape)
+        return torch.bmm(self.blocks.mT, vectors.reshape(rows, outputs, vectors.shape[1])).reshape(vectors.shape)
 
 
 @final
@@ -107,11 +107,11 @@ class KroneckerIdentity(Operator):
         self.factor, self.n_outputs = factor, n_outputs
 
     def _apply(self, vectors: Tensor) -> Tensor:
-        folded = vectors.reshape(self.factor.shape[1], -1)
+        folded = vectors.reshape(self.factor.shape[1], self.n_outputs * vectors.shape[1])
         return self.factor.apply(folded).reshape(self.shape[0], vectors.shape[1])
 
     def _adjoint(self, vectors: Tensor) -> Tensor:
-        folded = vectors.reshape(self.factor.shape[0], -1)
+        folded = vectors.reshape(self.factor.shape[0], self.n_outputs * vectors.shape[1])
         return self.factor.adjoint(folded).reshape(self.shape[1], vectors.shape[1])
 
 
