@@ -7,6 +7,7 @@ import torch
 from regraft.errors import DataError, SolverError
 from regraft.heads import Response, group_lasso, select, select_reference, solve, solve_sparse
 from regraft.heads.response import require_learnable
+from regraft.linear import ShapeError
 
 
 def test_classes_become_one_hot_and_missing_rows_are_masked() -> None:
@@ -87,3 +88,31 @@ def test_bare_labels_are_refused_in_a_sentence() -> None:
     ):
         with pytest.raises(DataError, match=r"expected a Response; got a ndarray.*Response\.of"):
             call()
+
+
+@pytest.mark.parametrize("dtype", [">f8", np.float16, np.longdouble])
+def test_targets_may_be_stored_in_any_way(dtype) -> None:
+    values = np.array([0.5, 2.0, np.nan], dtype)
+    found = Response.of("regression", ["y"], values)
+    assert found.values[:, 0].tolist() == [0.5, 2.0, 0.0]
+    assert found.mask is not None
+    assert found.mask[:, 0].tolist() == [True, True, False]
+
+
+@pytest.mark.parametrize("dtype", [">i4", np.uint8, np.uint16])
+def test_classes_and_pixels_may_be_stored_in_any_way(dtype) -> None:
+    assert Response.of("multiclass", ["a", "b"], np.array([0, 1, 1], dtype)).codes.tolist() == [0, 1, 1]
+    counts = Response.of("segmentation", ["a", "b"], np.array([[3, 0], [1, 2]], dtype))
+    assert counts.values.tolist() == [[3.0, 0.0], [1.0, 2.0]]
+
+
+def test_targets_may_be_tensors_of_any_kind() -> None:
+    values = torch.tensor([0.5, 2.0], dtype=torch.bfloat16, requires_grad=True)
+    assert Response.of("regression", ["y"], values).values[:, 0].tolist() == [0.5, 2.0]
+
+
+def test_no_row_may_be_taken() -> None:
+    response = Response.of("multiclass", ["a", "b"], [0, 1])
+    assert len(response.take([])) == 0
+    with pytest.raises(ShapeError, match="out of range"):
+        response.take([2])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import DataError, SolverError
+from regraft.linear.checks import Index, as_index
 
 __all__ = ["KINDS", "Kind", "Link", "Response", "require_learnable"]
 
@@ -56,6 +57,9 @@ class Response:
         names = tuple(str(name) for name in classes)
         if kind not in KINDS:
             raise DataError(f"the kind of the labels is {kind!r}", expected=", ".join(KINDS))
+        if isinstance(values, Tensor):
+            values = values.detach().cpu()
+            values = values.double() if values.is_floating_point() else values  # numpy has no bfloat16
         given = np.array(values)
         if given.dtype.kind not in "buif":
             raise DataError(
@@ -63,7 +67,9 @@ class Response:
                 expected="numbers: class indices (0 for the first of the classes), 0 and 1, or targets",
                 do="look names up in the classes, and write -1 (a class) or NaN for a missing label",
             )
-        array = torch.from_numpy(given)
+        # torch reads native byte order alone, and compares no unsigned integers
+        wide = {"f": np.float64, "b": np.bool_}.get(given.dtype.kind, np.int64)
+        array = torch.from_numpy(given.astype(wide))
         if kind in ("binary", "multiclass"):
             return _classes(kind, names, array)
         if kind == "segmentation":
@@ -97,9 +103,9 @@ class Response:
         """What turns logits into predictions: softmax, sigmoid or identity."""
         return {"multilabel": "sigmoid", "regression": "identity"}.get(self.kind, "softmax")  # type: ignore[return-value]
 
-    def take(self, index: Any) -> Response:
-        """The rows of ``index`` (indices or a boolean mask), in that order."""
-        rows = torch.as_tensor(np.asarray(index))
+    def take(self, index: Index) -> Response:
+        """The rows of ``index`` (indices, none of them, or a boolean mask), in that order."""
+        rows = as_index(index, len(self))
         return Response(
             self.kind,
             self.values[rows],
