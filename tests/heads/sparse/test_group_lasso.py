@@ -439,3 +439,19 @@ def test_an_array_may_be_read_backwards():
     x, codes = features(40, 12, 3)
     forwards, backwards = (group_lasso(a, classes_of(codes[::-1]), strengths=2)[1] for a in (x[::-1].copy(), x[::-1]))
     assert torch.equal(forwards.values, backwards.values)
+
+
+def test_an_array_may_be_of_foreign_byte_order_and_a_tensor_have_gradients():
+    x, response = problem("softmax")
+    expected = group_lasso(x, response, strengths=3)[-1]
+    for given in (x.astype(">f8"), torch.tensor(x, requires_grad=True)):
+        assert torch.equal(group_lasso(given, response, strengths=3)[-1].values, expected.values)
+
+
+@pytest.mark.parametrize("dtype", [object, str, complex])
+def test_features_that_are_no_real_numbers_are_refused(dtype):
+    x, response = problem("softmax")
+    with pytest.raises(SolverError, match="features are of type"):
+        group_lasso(x.astype(dtype), response)
+    with pytest.raises(SolverError, match="features are of type"):
+        group_lasso(torch.tensor(x) * 1j, response)

@@ -112,18 +112,27 @@ def as_features(design: FeatureDesign | Tensor | np.ndarray, response: Response)
     """The features as a design, checked against the number of labels.
 
     Raises:
-        SolverError: no features, or another number of rows.
+        SolverError: no features, what is no real number, or another number of rows.
     """
     if not isinstance(design, FeatureDesign):
         if not isinstance(design, Tensor | np.ndarray) or design.ndim != 2:
             raise SolverError(f"features are a {type(design).__name__}", expected="a FeatureDesign or an (N, d) array")
-        # torch takes no array that is read backwards
-        tensor = design if isinstance(design, Tensor) else torch.from_numpy(np.ascontiguousarray(design))
-        design = FeatureDesign(
-            {"features": Dense(tensor if tensor.is_floating_point() else tensor.double())}, response.n_outputs
-        )
+        design = FeatureDesign({"features": Dense(_numbers(design))}, response.n_outputs)
     if design.n_rows != len(response):
         raise SolverError(f"the features have {design.n_rows} rows", expected=f"{len(response)}, as the labels")
     if design.width == 0:
         raise SolverError("there are no features", expected="at least one column")
     return design
+
+
+def _numbers(features: Tensor | np.ndarray) -> Tensor:
+    """(N, d) of a floating dtype that torch has."""
+    if isinstance(features, np.ndarray):
+        if features.dtype.kind not in "buif":
+            raise SolverError(f"the features are of type {features.dtype}", expected="real numbers")
+        single = features.dtype.kind == "f" and features.dtype.itemsize <= 4
+        # torch takes no array that is read backwards or of foreign byte order
+        return torch.from_numpy(np.ascontiguousarray(features, np.float32 if single else np.float64))
+    if features.is_complex():
+        raise SolverError(f"the features are of type {features.dtype}", expected="real numbers")
+    return features.detach() if features.is_floating_point() else features.double()
