@@ -203,6 +203,16 @@ def test_starting_at_the_solution_takes_no_step() -> None:
     assert newton(p, start=first.coefficients, gap=1e-12).products < first.products
 
 
+@pytest.mark.parametrize("solver", ["newton", "lbfgs"])
+def test_a_start_beside_a_centre_that_is_the_optimum_comes_back_to_it(solver) -> None:
+    p = problem("squared")
+    alike = ConvexProblem(p.design, "squared", torch.full((N, C), 2.0).double(), p.weights, p.penalties)
+    found = minimise(alike, solver, start=minimise(p, solver).coefficients)
+    assert found.status.converged
+    assert float(found.coefficients.norm()) < 1e-5
+    torch.testing.assert_close(found.intercept, torch.full((C,), 2.0).double(), atol=1e-5, rtol=0)
+
+
 def test_float32_designs_reach_a_gap_that_float64_confirms() -> None:
     fit = newton(problem("softmax", penalty=1e-2, dtype=torch.float32), gap=1e-6)
     exact = problem("softmax", penalty=1e-2)

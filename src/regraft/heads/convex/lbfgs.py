@@ -37,10 +37,12 @@ def lbfgs(
     objective = _Over(problem, trace)
     centre = objective.begin(None)
     reference = objective.gradient(centre, torch.zeros_like(problem.term.targets)[None], 0.0)
-    theta = centre if start is None else objective.begin(start)
+    point = objective.point(centre if start is None else objective.begin(start))
+    if not bool(reference.any()):  # the centre is the optimum: what is left to measure by is the start
+        reference = point.gradient.to(reference)[None, None]
+    theta = point.u.to(reference)[None, None]
     yardstick = float(torch.linalg.vector_norm(reference))
     shrink, stuck = 1.0, False
-    point = objective.point(theta)
     trace.step(point)
     while not (reached(point, gap, gradient, yardstick) or stuck):
         left = min(max_iterations - trace.iterations, (max_products - trace.products) // 2)

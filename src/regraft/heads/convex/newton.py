@@ -56,7 +56,8 @@ def newton(
     yardstick = _norm(point.gradient)
     if start is not None:
         centre = problem.standardised(None)
-        yardstick = _norm(problem.point(centre, problem.plain(centre, trace), trace).gradient)
+        # where the centre is the optimum, that of the start is what is left to measure by
+        yardstick = _norm(problem.point(centre, problem.plain(centre, trace), trace).gradient) or yardstick
     trace.step(point)
     stuck = False
     while not (reached(point, gap, gradient, yardstick) or stuck):
