@@ -15,7 +15,8 @@ from regraft.heads.convex.minibatch import ADAM, SGD, MiniBatch, minibatch
 from regraft.heads.convex.newton import newton
 from regraft.heads.convex.problem import Trace
 from regraft.heads.convex.rowspace import DenseDesign, dual
-from regraft.linear import Blocks, Dense, FeatureDesign
+from regraft.linear import Blocks, Dense, Design, FeatureDesign
+from regraft.linear.design import rows_of, take_of
 from regraft.linear.testing import DesignContract
 
 LOSSES = ("softmax", "sigmoid", "squared")
@@ -291,6 +292,45 @@ def test_a_schedule_takes_the_steps_that_torch_takes_on_the_written_out_loss(sch
     torch.testing.assert_close(found.coefficients["x"], v1.detach(), rtol=1e-9, atol=1e-12)
     torch.testing.assert_close(found.coefficients["w2"], 0.5 * v2.detach(), rtol=1e-9, atol=1e-12)
     assert found.status.iterations == 7
+
+
+class Counting(Design):
+    """A design that counts the rows that its products go over."""
+
+    def __init__(self, inner: Design, counts: list[int]) -> None:
+        super().__init__(inner.shapes, inner.n_rows, inner.n_outputs, inner.dtype)
+        self.inner, self.counts = inner, counts
+
+    def _apply(self, coefficients):
+        self.counts.append(self.n_rows)
+        return self.inner.apply(coefficients)
+
+    def _adjoint(self, outputs):
+        self.counts.append(self.n_rows)
+        return self.inner.adjoint(outputs)
+
+
+@take_of.register
+def _(design: Counting, index: torch.Tensor) -> Design:
+    return Counting(design.inner.take(index), design.counts)
+
+
+@rows_of.register
+def _(design: Counting, index: torch.Tensor) -> Blocks:
+    design.counts.append(len(index))
+    return design.inner.rows(index)
+
+
+@pytest.mark.parametrize("way", ["newton", "lbfgs", "dual", "minibatch"])
+def test_products_are_those_that_were_made(way) -> None:
+    p = problem("softmax")
+    counts: list[int] = []
+    counted = ConvexProblem(Counting(p.design, counts), "softmax", p.targets, p.weights, p.penalties)
+    if way == "minibatch":
+        found = minibatch(counted, MiniBatch(batch=5, steps=48), every=20)
+    else:
+        found = minimise(counted, way)
+    assert found.products == sum(counts) / N
 
 
 def test_the_published_schedules_are_as_published() -> None:

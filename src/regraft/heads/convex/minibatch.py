@@ -84,7 +84,8 @@ def minibatch(
         progress: called with (steps, relative gap, objective) at each look.
 
     Returns:
-        the last point, with the certificate of every solver. ``products`` counts a batch of B rows as B / N.
+        the last point, with the certificate of every solver. ``products`` counts the two of a batch of B rows as B / N
+        each.
 
     Raises:
         SolverError: an unknown block among the deviations, steps that diverge, or a schedule without steps.
@@ -111,6 +112,7 @@ def minibatch(
             u = problem.standardised(state.coefficients())
             point = problem.point(u, problem.plain(u, trace), trace)
             trace.step(point)
+    trace.products += round(2 * trace.iterations * min(1.0, schedule.batch / problem.design.n_rows))
     converged = point.relative_gap <= gap
     done = (
         f"{trace.iterations} of {schedule.steps} steps of {schedule.optimiser}, relative gap {point.relative_gap:.1e}"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import final
+from dataclasses import replace
+from typing import Any, final
 
 import torch
 from torch import Tensor
@@ -59,7 +60,7 @@ def dual(
     of (N·C)³; memory N·C·P numbers, at most 1 GiB. Pays where N·C is small (see ``minimise``).
 
     Args and outcome: as :func:`regraft.heads.convex.newton.newton`; ``products`` counts a row of Ψ as 1 / (N·C) of a
-    product.
+    product, and none of those in the row space.
 
     Raises:
         SolverError: the rows of Ψ would take more than 1 GiB, or hold NaN.
@@ -81,20 +82,23 @@ def dual(
         float(squares[-1].clamp_min(0)) * torch.finfo(design.dtype).eps * (size if design.dtype == torch.float64 else 4)
     )
     kept = squares > max(floor, 1e-300)
+    limits: dict[str, Any] = {
+        "gradient": gradient, "max_iterations": max_iterations, "max_products": max_products, "progress": progress,
+    }  # fmt: skip
     if not bool(kept.any()):
-        return newton(problem, gap=gap, gradient=gradient, max_iterations=max_iterations, progress=progress)
+        found = newton(problem, gap=gap, **limits)
+        return replace(found, products=found.products + 1)
     squares, vectors = squares[kept], vectors[:, kept]
     coordinates = (vectors * squares.sqrt()).view(design.n_rows, design.n_outputs, -1)
     base = None if problem.offset is None else problem.offset.T.contiguous()
     inner = ConvexProblem(
         DenseDesign(coordinates), problem.loss, problem.targets, problem.weights, {"rows": 1.0}, base=base
     )
-    limits = {"gradient": gradient, "max_iterations": max_iterations}
-    found = newton(inner, gap=0.1 * gap, max_products=max_products, progress=progress, **limits)  # type: ignore[arg-type]
+    found = newton(inner, gap=0.1 * gap, **limits)
     combination = (vectors / squares.sqrt()) @ found.coefficients["rows"]
     u = rows.T @ combination.to(rows.dtype)
-    lifted = problem.coefficients(u.to(design.device))
-    return newton(problem, start=lifted, gap=gap, max_products=max_products, progress=progress, **limits)  # type: ignore[arg-type]
+    found = newton(problem, start=problem.coefficients(u.to(design.device)), gap=gap, **limits)
+    return replace(found, products=found.products + 1)
 
 
 def _rows(design: Design) -> Tensor:
