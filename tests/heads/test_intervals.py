@@ -240,6 +240,16 @@ def test_groups_of_another_length_are_refused() -> None:
         measure("f1", binary(np.array([0, 1])), np.eye(2), groups=["a"])
 
 
+def test_groups_may_be_of_several_types_and_have_one_name_a_row() -> None:
+    response = binary(np.arange(20) % 2)
+    probabilities = np.random.default_rng(0).dirichlet([1, 1], 20)
+    names = np.where(np.arange(20) < 8, "none", "x")
+    mixed = [None if name == "none" else name for name in names]
+    assert measure("accuracy", response, probabilities, mixed) == measure("accuracy", response, probabilities, names)
+    with pytest.raises(DataError, match="one name a row"):
+        measure("accuracy", response, probabilities, [(name, 0) for name in names])
+
+
 def test_the_error_of_a_paired_difference_is_that_of_the_rows_differences():
     """Of accuracies it is the deviation of the rows' own differences ÷ √n, whatever the two have in common."""
     random = np.random.default_rng(0)

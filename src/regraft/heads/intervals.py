@@ -330,7 +330,12 @@ def _units(
     rows = int(there.sum())
     if groups is None:
         return np.arange(rows), rows, "row"
-    _, member = np.unique(np.asarray(groups)[there], return_inverse=True)
+    names = np.asarray(groups)
+    if names.ndim != 1:
+        raise DataError(f"group names have shape {names.shape}", expected="one name a row", do="join its parts to one")
+    # names of several types, such as None among strings, have no order
+    names = names.astype(str) if names.dtype == object else names
+    _, member = np.unique(names[there], return_inverse=True)
     units = int(member.max()) + 1
     return member, units, "group" if units < rows or rows == 1 else "row"
 
