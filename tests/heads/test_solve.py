@@ -189,6 +189,36 @@ def test_a_row_of_weight_two_is_a_row_twice_and_of_weight_zero_is_none(form: str
     assert torch.isfinite(first.out_of_fold).all()  # rows of weight zero are predicted, too
 
 
+@pytest.mark.parametrize("unit", [1e-310, 1.5e308])
+@pytest.mark.parametrize("form", ["ridge", "logistic"])
+def test_weights_may_have_any_unit(form: str, unit: float) -> None:
+    x, codes, folds = problem()
+    design, response = design_of(x, 3), classes_of(codes)
+    weights = torch.linspace(0.1, 1, 60, dtype=torch.float64, requires_grad=True)
+    settings = {"forms": [form], "strengths": [1e-2], "folds": folds, "metric": "nll"}
+    expected = solve(design, response, sample_weight=weights, **settings)
+    found = solve(design, response, sample_weight=weights.detach() * unit, **settings)
+    torch.testing.assert_close(found.out_of_fold, expected.out_of_fold, atol=1e-4, rtol=0)
+    torch.testing.assert_close(found.readout.logits(design), expected.readout.logits(design), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize(
+    ("words", "change"),
+    [
+        ("forms of the head", {"form": "lasso"}),
+        ("strengths of the penalty", {"strength": -1.0}),
+        ("the design has 5 rows", {"rows": slice(0, 5)}),
+        ("no row of positive weight", {"class_weight": {"c0": 0, "c1": 0, "c2": 0}}),
+    ],
+)
+def test_a_refit_of_what_does_not_fit_is_refused_as_a_solve_is(words, change) -> None:
+    x, codes, _ = problem()
+    settings = {"rows": slice(None), "form": "ridge", "strength": 0.1, **change}
+    design = design_of(x, 3).take(settings.pop("rows"))
+    with pytest.raises(SolverError, match=words):
+        refit(design, classes_of(codes), **settings)
+
+
 def test_rows_of_weight_zero_are_not_scored() -> None:
     """Each fold's score and the temperature are those of its rows of positive weight, each of which counts once."""
     x, codes, folds = problem()
@@ -467,6 +497,8 @@ def test_bad_input_is_refused_in_a_sentence(monkeypatch) -> None:
     refused("nothing is left to train on", folds=np.zeros(60, dtype=int))
     refused("negative", sample_weight=-np.ones(60))
     refused("shape", sample_weight=np.ones(59))
+    refused("a number for each row", sample_weight=["heavy"] * 60)
+    refused("class weight is 2.0", class_weight=2.0)
     refused("above zero", sample_weight=np.zeros(60))
     refused("'nobody'", class_weight={"nobody": 1.0})
     refused("class weight is 'even'", class_weight="even")

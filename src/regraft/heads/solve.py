@@ -14,7 +14,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.drawn import Start, begin, contenders, enough_folds
 from regraft.heads.l2.fitters import Fitter, fitter, streams
-from regraft.heads.metrics import METRICS, PROPER, defined, higher_is_better
+from regraft.heads.metrics import METRICS, PROPER, default_metric, defined, higher_is_better
 from regraft.heads.products import one_blas_thread
 from regraft.heads.readout import Readout, Solution, Status
 from regraft.heads.response import Response, require_learnable
@@ -210,8 +210,11 @@ def refit(
         SolverError: as :func:`solve`.
     """
     require_learnable(response)
+    check_sizes(design, response, default_metric(response.kind))
+    (form,), (strength,) = check_forms([form], response), check_strengths([strength])
     weights = row_weights(response, class_weight, sample_weights(response, None))
     none = torch.full((len(response),), -1)
+    check_training(none, weights)
     coefficients, intercept, status = fitter(design, response, weights, none).refit(form, strength, None)
     return Readout(coefficients, intercept, response.link, form=form, strength=strength), status
 

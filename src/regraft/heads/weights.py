@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.metrics import as_array
 from regraft.heads.response import Response
 
 __all__ = ["ClassWeight", "row_weights", "sample_weights"]
@@ -21,11 +21,14 @@ def sample_weights(response: Response, sample_weight: Any) -> Tensor:
     """(N,) float64: ones, or the given weights checked; zero for rows without any label.
 
     Raises:
-        SolverError: negative, not finite, not one a row, or all zero.
+        SolverError: no numbers, negative, not finite, not one a row, or all zero.
     """
     weights = torch.ones(len(response), dtype=torch.float64)
     if sample_weight is not None:
-        weights = torch.as_tensor(np.asarray(sample_weight, dtype=np.float64)).clone()
+        try:
+            weights = torch.as_tensor(as_array(sample_weight)).clone()
+        except (TypeError, ValueError):
+            raise SolverError(f"sample weights are {sample_weight!r:.60}", expected="a number for each row") from None
         if tuple(weights.shape) != (len(response),):
             raise SolverError(f"sample weights have shape {tuple(weights.shape)}", expected=f"({len(response)},)")
         if not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()):
@@ -33,6 +36,10 @@ def sample_weights(response: Response, sample_weight: Any) -> Tensor:
                 "sample weights hold negative or non-finite numbers", expected="zero or more, at least one above"
             )
     weights[~response.present] = 0
+    # only their ratios matter; sums of huge ones would overflow, and tiny ones vanish beside what guards divisions
+    largest = float(weights.max()) if len(weights) else 0.0
+    if not 1e-100 < largest < 1e100 and largest > 0:
+        weights = weights / largest
     if not bool((weights > 0).any()):
         raise SolverError("no labelled row has a weight above zero", do="give some row a positive sample weight")
     return weights
@@ -56,7 +63,7 @@ def row_weights(response: Response, class_weight: ClassWeight, rows: Tensor) -> 
         return weights
     if response.kind == "regression":
         raise SolverError("class weights do not fit regression", do="use sample weights")
-    if isinstance(class_weight, str) and class_weight != "balanced":
+    if class_weight != "balanced" and not isinstance(class_weight, Mapping):
         raise SolverError(f"class weight is {class_weight!r}", expected="'balanced' or a mapping from class to weight")
     there = (weights > 0).to(torch.float64)
     ones = (there * response.values).sum(0)
