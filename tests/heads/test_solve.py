@@ -361,6 +361,18 @@ def test_ties_go_to_the_lower_likelihood() -> None:
 # --- edges -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("limit", [6000, 2])
+def test_a_column_that_one_fold_alone_has_labels_of_is_undecided_there(limit, monkeypatch) -> None:
+    monkeypatch.setattr(fitters, "EIGEN_LIMIT", limit)
+    x, _, folds = problem()
+    targets = x[:, :2] + 50.0
+    targets[folds > 0, 1] = np.nan
+    response = Response.of("regression", ["u", "v"], targets)
+    found = solve(design_of(x, 2), response, strengths=[0.1], folds=folds, metric="rmse").out_of_fold
+    assert not found[folds == 0, 1].any()
+    assert bool((found[folds != 0, 1] > 40).all())
+
+
 def test_constant_features_predict_the_shares() -> None:
     codes = np.array([0, 0, 0, 1] * 5)
     got = solve(design_of(np.ones((20, 4)), 2), classes_of(codes), folds=np.arange(20) // 4, metric="accuracy")

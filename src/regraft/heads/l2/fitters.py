@@ -217,7 +217,14 @@ class _Streaming(Fitter):
             self.paths[form] = PathSolver(self.model, *self._problem(form), self.weights, self.folds)
         cells = [self.paths[form].fit(s * self.model.scale) for s in strengths]
         logits = torch.stack([cell.out_of_fold for cell in cells])
-        return logits * self.spread + self.mean if form == "ridge" else logits, [cell.centre for cell in cells]
+        if form == "ridge":
+            logits = logits * self.spread + self.mean
+            for fold in torch.unique(self.folds[self.folds >= 0]).tolist():
+                member = self.folds == fold
+                # a column without a label outside the fold: the mean of all would be that of the fold's own labels
+                unseen = (self.weights[~member] > 0).any(0).logical_not()
+                logits.masked_fill_(member[:, None] & unseen, 0.0)
+        return logits, [cell.centre for cell in cells]
 
     def refit(self, form: str, strength: float, start: Tensor | None) -> Found:
         loss, targets = self._problem(form)
