@@ -84,3 +84,13 @@ def test_the_reliability_bins_hold_all_rows_and_give_the_calibration_error() -> 
         gap = sum(row["count"] * abs(row["accuracy"] - row["confidence"]) for row in bins) / count
         assert gap == pytest.approx(ece(response, p))
         assert all(row["low"] <= row["confidence"] <= row["high"] for row in bins)
+
+
+def test_reliability_takes_what_the_calibration_error_takes_and_refuses_what_it_refuses() -> None:
+    response = Response.of("binary", ["a", "b"], np.arange(8) % 2)
+    probabilities = torch.softmax(torch.linspace(-2, 2, 16).reshape(8, 2), 1).bfloat16().requires_grad_()
+    assert reliability(probabilities, response) == reliability(probabilities.detach().double(), response)
+    with pytest.raises(DataError, match=r"shape \(5, 2\)"):
+        reliability(probabilities[:5], response)
+    with pytest.raises(DataError, match="NaN"):
+        reliability(probabilities * torch.nan, response)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from regraft.errors import DataError
 from regraft.heads.losses import LOSSES
-from regraft.heads.metrics import bin_of, confidences
+from regraft.heads.metrics import as_array, bin_of, check_predictions, confidences
 from regraft.heads.response import Link, Response
 
 __all__ = ["link", "reliability", "temperature", "temperatures"]
@@ -87,11 +86,14 @@ def reliability(probabilities: Any, response: Response, bins: int = 15) -> list[
     Returns:
         One dict for each bin that holds rows: ``low``, ``high``, ``confidence`` (mean), ``accuracy``
         (mean) and ``count``. Their count-weighted mean gap is :func:`regraft.heads.ece`.
+
+    Raises:
+        DataError: regression, or probabilities that do not fit the labels.
     """
     if response.kind == "regression":
         raise DataError("regression has no reliability diagram", expected="class probabilities")
-    values = np.asarray(probabilities, dtype=np.float64)
-    _, confidence, hit = confidences(response, values)
+    check_predictions("ece", response, probabilities)
+    _, confidence, hit = confidences(response, as_array(probabilities))
     member = bin_of(confidence, bins)
     rows: list[dict[str, float | int]] = []
     for b in range(bins):

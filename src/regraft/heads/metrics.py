@@ -23,6 +23,7 @@ __all__ = [
     "WITH_SPREAD",
     "as_array",
     "brier",
+    "check_predictions",
     "default_metric",
     "ece",
     "fitting",
@@ -124,7 +125,7 @@ def ece(response: Response, probabilities: Any, bins: int = 15) -> float:
     Confidence is the largest probability (Guo et al., 2017); for multilabel every label counts, by
     its probability and whether it holds.
     """
-    _check("ece", response, probabilities)
+    check_predictions("ece", response, probabilities)
     ones = np.ones((1, len(response)))
     return float(_ece(response, as_array(probabilities), ones, bins)[0])
 
@@ -149,7 +150,7 @@ def resampled(metric: str, response: Response, probabilities: Any, weights: Arra
     Returns:
         (B,), NaN where a weighting leaves the metric undefined.
     """
-    _check(metric, response, probabilities)
+    check_predictions(metric, response, probabilities)
     values = as_array(probabilities)
     there = response.present.numpy()
     if not there.all():
@@ -183,7 +184,8 @@ def bin_of(confidence: Array, bins: int) -> Array:
     return np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
 
 
-def _check(metric: str, response: Response, probabilities: Any) -> None:
+def check_predictions(metric: str, response: Response, probabilities: Any) -> None:
+    """Refuse a metric that does not fit the labels, and predictions of another shape or that are not finite."""
     higher_is_better(metric)
     fits, wanted = fitting(response.kind), response.predicted_shape
     if metric in WITH_SPREAD and response.kind == "regression":
@@ -273,7 +275,7 @@ def _f1(response: Response, values: Array, weights: Array) -> Array:
 
 
 def _columns(response: Response, values: Array, weights: Array, curve: Callable[..., Array]) -> Array:
-    """Mean over classes or columns of a ranking metric; columns without both kinds of rows are left out."""
+    """Mean over classes or columns of a ranking metric, less those for which a weighting leaves it undefined."""
     truth, mask = response.values.numpy(), _mask(response)
     columns = [1] if response.kind == "binary" else range(values.shape[1])
     parts = []
