@@ -361,6 +361,32 @@ def test_ties_go_to_the_lower_likelihood() -> None:
 # --- edges -----------------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_rounding_of_a_mean_of_rows_that_are_all_alike_is_no_direction(seed) -> None:
+    row = 10 * torch.rand(7, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    design = FeatureDesign({"a": Dense(row.expand(100, -1).contiguous())}, 2)
+    found, _ = refit(design, classes_of(np.arange(100) % 4 // 3), form="logistic", strength=1e-3)
+    assert not found.coefficients["a"].any()
+
+
+@pytest.mark.parametrize("unit", [1e-30, 1e-22, 1e15])
+@pytest.mark.parametrize("d", [8, 80])
+def test_features_may_be_in_any_unit_that_their_dtype_holds(d, unit) -> None:
+    x, codes, folds = problem(d=d)
+    settings = {"forms": ["logistic"], "strengths": [1e-2], "folds": folds, "metric": "nll"}
+    expected = solve(design_of(x, 3), classes_of(codes), **settings)
+    found = solve(design_of(x * unit, 3, dtype=torch.float32), classes_of(codes), **settings)
+    torch.testing.assert_close(found.out_of_fold, expected.out_of_fold, atol=3e-3, rtol=0)
+
+
+@pytest.mark.parametrize(("unit", "words"), [(1e30, "too large"), (1e-30, "too small")])
+def test_streamed_features_whose_squares_leave_the_range_are_refused(unit, words, monkeypatch) -> None:
+    monkeypatch.setattr(fitters, "EIGEN_LIMIT", 2)
+    x, codes, folds = problem()
+    with pytest.raises(SolverError, match=words):
+        solve(design_of(x * unit, 3, dtype=torch.float32), classes_of(codes), folds=folds, metric="nll")
+
+
 @pytest.mark.parametrize("limit", [6000, 2])
 def test_a_column_that_one_fold_alone_has_labels_of_is_undecided_there(limit, monkeypatch) -> None:
     monkeypatch.setattr(fitters, "EIGEN_LIMIT", limit)

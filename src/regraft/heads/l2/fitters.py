@@ -137,7 +137,8 @@ class Eigen(Fitter):
         folds: Tensor,
         origin: Blocks | None = None,
     ) -> None:
-        self.design, self.basis, self.response, self.weights, self.folds = design, basis, response, weights, folds
+        self.design, self.response, self.weights, self.folds = design, response, weights, folds
+        self.basis = basis.in_unit()
         self.origin = origin
         self.path: PathSolver | None = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 
@@ -12,7 +13,10 @@ from regraft.errors import SolverError
 from regraft.heads.products import eigen, multiply
 from regraft.linear import all_finite
 
-__all__ = ["Basis", "LinearModel", "check_finite"]
+__all__ = ["Basis", "LinearModel", "check_finite", "check_squares"]
+
+_FAINT = 1e-20
+"""Mean squares of rows below which penalties in their unit near the end of float32's range."""
 
 
 class LinearModel(ABC):
@@ -127,7 +131,9 @@ class Basis(LinearModel):
         for chunk in chunks():
             centred = chunk.to(torch.float64) - mean
             second.addmm_(centred.T, centred)
-        squares, vectors = _eigen(second, torch.float64, max(rows, len(mean)))
+        # every row is off by the mean's rounding, and all rows alike
+        rounding = (rows * torch.finfo(torch.float64).eps * float(torch.linalg.vector_norm(mean))) ** 2
+        squares, vectors = _eigen(second, torch.float64, max(rows, len(mean)), rounding)
         z = torch.empty(rows, len(squares), dtype=dtype)
         start = 0
         for chunk in chunks():
@@ -143,8 +149,15 @@ class Basis(LinearModel):
         """
         if dtype == self.dtype:
             return self
-        _check_squares(self.scale, dtype)
+        check_squares(self.scale, dtype)
         return Basis(self.z.to(dtype), self.squares, self.back, self.shift, self.dual)
+
+    def in_unit(self) -> Basis:
+        """The same basis of features divided by a power of two near √t, where float32 could not hold their squares."""
+        if self.scale > _FAINT:
+            return self
+        unit = 2.0 ** round(math.log2(self.scale) / 2)
+        return Basis(self.z / unit, self.squares / unit**2, self.back / unit, self.shift, self.dual)
 
     def forward(self, coefficients: Tensor) -> Tensor:
         """V Zᵀ."""
@@ -179,19 +192,27 @@ def check_finite(values: Tensor, what: str = "the features") -> None:
         )
 
 
-def _check_squares(size: float, dtype: torch.dtype) -> None:
-    """Refuse features whose squares, or penalties in their unit, leave the range of a dtype."""
-    if not size <= 1e-4 * torch.finfo(dtype).max:
+def check_squares(size: float, dtype: torch.dtype) -> None:
+    """Refuse features whose squares, or penalties in their unit, leave the range of a dtype.
+
+    Raises:
+        SolverError: they do.
+    """
+    limits = torch.finfo(dtype)
+    if not size <= 1e-4 * limits.max or 0 < size < 1e4 * limits.tiny:
+        small = 0 < size < 1
         raise SolverError(
-            "the features are too large to be squared",
+            f"the features are too {'small' if small else 'large'} to be squared",
             expected=f"numbers whose squares stay in the range of {dtype}",
-            do="look for placeholders of missing values, or divide the features by a power of ten",
+            do="multiply the features by a power of ten"
+            if small
+            else "look for placeholders of missing values, or divide the features by a power of ten",
         )
 
 
 def _eigen(matrix: Tensor, precision: torch.dtype, size: int, rounding: float = 0.0) -> tuple[Tensor, Tensor]:
     """Eigenpairs above the noise of ``precision`` and of what the matrix was computed from, largest first."""
-    _check_squares(float(matrix.diagonal().max()), torch.float64)
+    check_squares(float(matrix.diagonal().max()), torch.float64)
     squares, vectors = eigen(matrix)
     floor = float(squares.clamp_min(0).max()) * torch.finfo(precision).eps * (size if precision == torch.float64 else 4)
     kept = int((squares > max(floor, rounding, 1e-300)).sum())

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regraft.heads.held import HELD_BYTES
-from regraft.heads.l2.model import LinearModel, check_finite
+from regraft.heads.l2.model import LinearModel, check_finite, check_squares
 from regraft.linear import Blocks, Dense, FeatureDesign
 
 __all__ = ["Streamed"]
@@ -27,7 +27,7 @@ class Streamed(LinearModel):
         design: N rows of features; 16-bit ones are to be wrapped in ``Cast``. Those of at most 4 GiB are read once.
 
     Raises:
-        SolverError: NaN or infinities.
+        SolverError: NaN or infinities, or squares that leave the range of the features' dtype.
     """
 
     def __init__(self, design: FeatureDesign) -> None:
@@ -47,7 +47,7 @@ class Streamed(LinearModel):
             squares += moved.square().sum(0)
         self.spectrum = (squares / self.rows - (total / self.rows).square()).clamp_min(0)
         self.mean = total / self.rows + (0 if first is None else first)
-
+        check_squares(self.scale if bool(self.spectrum.any()) else 0.0, self.dtype)
         self.axes, self.variances = self._principal()
 
     def _principal(self) -> tuple[Tensor, Tensor]:
