@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.products import cholesky_solve
+from regraft.heads.products import cholesky_solve, multiply
 
-__all__ = ["dual_ridge", "gram_scale", "weight_patterns"]
+__all__ = ["dual_ridge", "gram_scale", "solve_ridge", "weight_patterns"]
 
 
 def gram_scale(gram: Tensor) -> float:
@@ -62,7 +62,7 @@ def dual_ridge(
         inverse = shares[rows].sum() / shares[rows]
         right = torch.cat([targets[rows][:, columns], torch.ones(len(rows), 1, dtype=targets.dtype)], dim=1)
         for (a, b), penalty in zip(out, penalties):
-            solved = _solve(inner, penalty * inverse, right)
+            solved = solve_ridge(inner, penalty * inverse, right).to(torch.float64)
             shift = solved[:, :-1].sum(0) / solved[:, -1].sum()
             a[rows[:, None], columns[None]] = (solved[:, :-1] - solved[:, -1:] * shift).to(gram.dtype)
             b[columns] = shift
@@ -79,16 +79,32 @@ def _square(gram: Tensor, rows: Tensor) -> Tensor:
     return torch.cat([torch.cat([gram[down, across] for across in runs], dim=1) for down in runs])
 
 
-def _solve(gram: Tensor, ridge: Tensor, right: Tensor) -> Tensor:
-    """(K + diag(ridge))⁻¹ right, in float64; factorised in K's dtype, in float64 where that fails."""
-    for dtype in dict.fromkeys((gram.dtype, torch.float64)):
-        system = gram.to(dtype, copy=True)
-        system.diagonal().add_(ridge.to(dtype))
+def solve_ridge(matrix: Tensor, ridge: Tensor | float, right: Tensor, rows: Tensor | None = None) -> Tensor:
+    """(G + diag(ridge))⁻¹ B of a symmetric G, factorised in its dtype, or in float64 where that fails.
+
+    Args:
+        matrix: G (n × n), float32 or float64.
+        ridge: (n,), or one number.
+        right: B (n, m).
+        rows: Z (n, k) with G = Z Zᵀ, of which G is made anew in float64; else it is converted.
+
+    Returns:
+        (n, m), in the dtype that served.
+
+    Raises:
+        SolverError: no dtype does.
+    """
+    for dtype in dict.fromkeys((matrix.dtype, torch.float64)):
+        if rows is None or dtype == matrix.dtype:
+            system = matrix.to(dtype, copy=True)
+        else:
+            system = multiply(rows.to(dtype), rows.to(dtype).T)
+        system.diagonal().add_(ridge.to(dtype) if isinstance(ridge, Tensor) else ridge)
         found = cholesky_solve(system, right.to(dtype))
         if found is not None:
-            return found.to(torch.float64)
+            return found
     raise SolverError(
         "the ridge system of the features is not positive definite",
-        expected="a finite Gram matrix and a penalty above its rounding errors",
+        expected="finite features and a penalty above their rounding errors",
         do="use a stronger penalty, or look for NaN in the features",
     )

@@ -5,11 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regraft.errors import SolverError
-from regraft.heads.l2.dual import weight_patterns
-from regraft.heads.products import cholesky_solve, multiply
+from regraft.heads.l2.dual import solve_ridge, weight_patterns
+from regraft.heads.products import multiply
 
-__all__ = ["primal_ridge", "primal_scale", "solve_normal"]
+__all__ = ["primal_ridge", "primal_scale"]
 
 
 def primal_scale(columns: Tensor) -> float:
@@ -43,25 +42,7 @@ def primal_ridge(columns: Tensor, targets: Tensor, weights: Tensor, penalty: flo
         moved = columns - (columns @ weight)[:, None]
         scaled = moved * weight.sqrt()
         right = multiply(scaled, (weight.sqrt()[:, None] * (part - mean)).to(columns.dtype))
-        found = solve_normal(multiply(scaled, scaled.T), right, penalty, scaled)
-        predicted = multiply(moved[:, rows].T, found)
+        found = solve_ridge(multiply(scaled, scaled.T), penalty, right, scaled)
+        predicted = multiply(moved[:, rows].T, found.to(columns.dtype))
         out[:, outputs] = predicted.to(torch.float64) + mean
     return out
-
-
-def solve_normal(normal: Tensor, right: Tensor, penalty: float, rows: Tensor | None = None) -> Tensor:
-    """(G + λ I)⁻¹ B of symmetric G; factorised in its dtype, in float64 where that fails (anew from Z, G = Z Zᵀ)."""
-    for dtype in dict.fromkeys((normal.dtype, torch.float64)):
-        again = rows is not None and dtype != normal.dtype
-        system = (
-            multiply(rows.to(dtype), rows.to(dtype).T) if again and rows is not None else normal.to(dtype, copy=True)
-        )
-        system.diagonal().add_(penalty)
-        found = cholesky_solve(system, right.to(dtype))
-        if found is not None:
-            return found.to(normal.dtype)
-    raise SolverError(
-        "the ridge system of the features is not positive definite",
-        expected="finite features and a penalty above their rounding errors",
-        do="use a stronger penalty, or look for NaN in the features",
-    )

@@ -16,9 +16,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regraft.heads.l2.dual import weight_patterns
+from regraft.heads.l2.dual import solve_ridge, weight_patterns
 from regraft.heads.l2.model import check_finite
-from regraft.heads.l2.primal import primal_scale, solve_normal
+from regraft.heads.l2.primal import primal_scale
 from regraft.heads.products import add_product, multiply
 from regraft.heads.selection.fold_tasks import FoldTask
 from regraft.linear import FeatureDesign, mirror
@@ -63,7 +63,7 @@ def tall_scores(design: FeatureDesign, tasks: Sequence[FoldTask], strengths: Seq
         mirror(normal)
         right = multiply(columns, weight[:, None] * wanted) - centre * (weight[:, None] * wanted).sum(0)
         for place, strength in enumerate(strengths):
-            found = solve_normal(normal, right, strength * unit)
+            found = solve_ridge(normal, strength * unit, right).to(normal.dtype)
             fitted = multiply(columns.T, found) - (centre * found).sum(0)
             duals[index, place] = weight[:, None] * (wanted - fitted) / (strength * unit)
     del columns
