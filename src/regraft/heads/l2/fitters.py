@@ -29,6 +29,7 @@ EIGEN_LIMIT = 6000
 ROTATED_LIMIT = 2**27
 #: Multiplications up to which a Gram of float32 features is accumulated in float64.
 _EXACT_GRAM = 4e10
+_MIDDLE = 16  # rows whose mean is taken for the middle of all
 
 Found = tuple[Blocks, Tensor, Status]
 
@@ -73,22 +74,20 @@ def fitter(design: Design, response: Response, weights: Tensor, folds: Tensor) -
     if exact or design.known is not None:
         precision = torch.float64 if design.known is None else design.known.dtype
         return Eigen(design, Basis.of_gram(design.kernel(precision).cpu(), precision), response, weights, folds)
-    origin = _mean(design)
+    origin = _middle(design)
     moved = {name: Moved(matrix, origin[name]) for name, matrix in design.matrices.items()}
     gram = FeatureDesign(moved, design.n_outputs, device=design.device).kernel(torch.float32)
     return Eigen(design, Basis.of_gram(gram.cpu(), torch.float32), response, weights, folds, origin)
 
 
-def _mean(design: FeatureDesign) -> Blocks:
-    """x̄ by layer, (d_l,) each in the features' dtype.
+def _middle(design: FeatureDesign) -> Blocks:
+    """The mean of some rows by layer, (d_l,) each in the features' dtype: near x̄, without a pass over all rows.
 
     A Gram in float32 is of rows less this: its rounding is of the size of its entries, which a common offset of ten
     standard deviations makes a hundred times as large as what is left when it is centred.
     """
-    total = torch.zeros(design.width, dtype=torch.float64)
-    for _, chunk in design.chunks():
-        total += chunk.sum(0, dtype=torch.float64).cpu()
-    parts = (total / design.n_rows).to(design.dtype).split(list(design.widths.values()))
+    some = torch.linspace(0, design.n_rows - 1, min(design.n_rows, _MIDDLE)).long()
+    parts = design.dense(some).mean(0, dtype=torch.float64).to(design.dtype).split(list(design.widths.values()))
     return Blocks(dict(zip(design.widths, parts)))
 
 
