@@ -36,7 +36,7 @@ from regraft.graft.build import problems, workshop
 from regraft.graft.preparation import swept
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Tuning
-from regraft.graft.training.finetune import grafted, lay_out, start, training
+from regraft.graft.training.finetune import grafted, start, training
 from regraft.graft.training.loop import Optimiser, TrainConfig
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
@@ -236,7 +236,7 @@ def _beside(case: str, network: Network, manifest: Manifest, turns: int, length:
     optimiser = Optimiser(lr=1e-3, weight_decay=0.0, nesterov=False)
     config = TrainConfig(steps=(turns + 1) * length, batch_size=64, optimiser=optimiser)
     rows = ManifestRows.of(network, manifest, workers=0)
-    module = lay_out(grafted(begin, task, Tuning(norms="trained")))
+    module = grafted(begin, task, Tuning(norms="trained"))
     run = training(module, rows, config, Objective.of(task), None, None)
     loops = {"plain loop": Loop(Plain(begin), rows, config), "its layout": Loop(Plain(begin), rows, config, True)}
     peers: dict[str, Callable[[], Any]] = {n: lambda loop=loop: loop.turn(length) for n, loop in loops.items()}

@@ -138,7 +138,7 @@ def _fill(
     windows = [missing[at : at + wide] for at in range(0, len(missing), wide)]
     cut = [by_length(preprocess, inputs, _rows_of(window), part.shard_rows) for window in windows]
     stream = gathered(preprocess, inputs, [rows for some in cut for rows in some], workers)
-    _ = network.sites  # found by an example pass, which is none of those counted
+    _ = network.channels_last  # found with the sites by example passes, which are none of those counted
     meter, arrivals = _Meter(time.perf_counter()), Arrivals(part)
     for window, some in zip(windows, cut):
         arrived = all(arrivals.has(*span) for span in window)  # another process may have written them meanwhile
@@ -220,7 +220,7 @@ def pool_batch(network: Network, blocks: Sequence[Block], batch: Any) -> dict[st
     Returns:
         block name → ``(B, width)``.
     """
-    batch = network.place(batch)
+    batch = network.laid_out(network.place(batch))
     mask = attention_mask(batch)
     by_site: dict[str, list[Block]] = {}
     for block in blocks:

@@ -95,14 +95,14 @@ def many_taps(network: Network, scaling: str, columns: bool, renormalised: bool 
 
 @pytest.mark.parametrize("network", [toy_network, normed])
 @pytest.mark.parametrize("layout", [False, True])
-def test_with_its_own_head_it_is_the_network_and_so_are_its_gradients(network, layout):
+def test_with_its_own_head_it_is_the_network_and_so_are_its_gradients(network, layout, monkeypatch):
+    monkeypatch.setattr(Network, "channels_last", layout)
     torch.manual_seed(0)
     base = network()
     plain = copy.deepcopy(base.module).requires_grad_(True).eval()
     adapted = own_head(base) if len(base.params["fc.bias"]) == 3 else replace(
         own_head(base), classes=tuple(f"class {i}" for i in range(5)))  # fmt: skip
     module = Grafted(adapted)
-    module = module.laid_out() if layout else module
     x, y = torch.randn(7, 3, 6, 6), torch.arange(7) % 3
     module.train()
     torch.testing.assert_close(module(x), plain(x), atol=1e-5, rtol=1e-5)
@@ -119,6 +119,24 @@ def test_with_its_own_head_it_is_the_network_and_so_are_its_gradients(network, l
         torch.testing.assert_close(value.grad, expected[name].grad, atol=1e-6, rtol=1e-4)
         seen += 1
     assert seen >= 4
+
+
+def test_code_that_views_its_maps_is_trained_like_any_other():
+    class Viewing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.conv, self.fc = nn.Conv2d(3, 4, 3), nn.Linear(64, 3)
+
+        def forward(self, x):
+            return self.fc(torch.relu(self.conv(x)).view(len(x), -1))
+
+    torch.manual_seed(0)
+    base = Network("viewing", Viewing(), ArrayPreprocess((3, 6, 6)), About("module"))
+    module = Grafted(own_head(base))
+    x = torch.randn(7, 3, 6, 6)
+    torch.testing.assert_close(module(x), base.module(x), atol=1e-5, rtol=1e-5)
+    module(x).sum().backward()
+    assert float(module.backbone.conv.weight.grad.abs().sum()) > 0
 
 
 @pytest.mark.parametrize(

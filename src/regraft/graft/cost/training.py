@@ -13,7 +13,7 @@ from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, training_stage
 from regraft.graft.problem import Task
 from regraft.graft.training.dense import RATE, positions_of
-from regraft.graft.training.finetune import grafted, lay_out, random_head, step_flops
+from regraft.graft.training.finetune import grafted, random_head, step_flops
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.loop import Training, train
@@ -48,7 +48,7 @@ def training_cost(ready: Prepared, options: Options) -> tuple[Cost, ...]:
     task = Task(part.target, None, ready.metric, options.seed)  # type: ignore[arg-type]
     last = [block.name for block in ready.plan.blocks if block.kind == "embedding"][-1:]
     plan = ready.plan.only(last or [ready.plan.blocks[-1].name])
-    module = lay_out(grafted(random_head(ready.network, plan, task, options.seed), task, train.tuning))
+    module = grafted(random_head(ready.network, plan, task, options.seed), task, train.tuning)
     inputs = ManifestRows.of(ready.network, part, train.augment, workers=0)
     flops = step_flops(module, inputs)
     from_config = train.at(min(train.lrs), options.seed)

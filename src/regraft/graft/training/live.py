@@ -11,7 +11,7 @@ from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Tuning
 from regraft.graft.stages.training import Probe
 from regraft.graft.training.checkpoint import read, write
-from regraft.graft.training.finetune import grafted, lay_out, step_flops, training
+from regraft.graft.training.finetune import grafted, step_flops, training
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
@@ -43,7 +43,7 @@ def live_heads(
     """
     if not stage.augmented:
         rows = replace(rows, augment=Augment())
-    module = lay_out(grafted(start, task, Tuning(norms="frozen", anew=anew)))
+    module = grafted(start, task, Tuning(norms="frozen", anew=anew))
     _only(module)
     kept = {0: start} if 0 in taus else {}
     longest = max(taus)

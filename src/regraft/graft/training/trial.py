@@ -19,7 +19,7 @@ from regraft.graft.options import Level
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning
 from regraft.graft.team import Team
-from regraft.graft.training.finetune import grafted, lay_out, sample, step_flops, training
+from regraft.graft.training.finetune import grafted, sample, step_flops, training
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
@@ -168,7 +168,7 @@ class Trial:
         """
         if self.said:
             return None
-        module = lay_out(grafted(self.head, self.task, self.tuning))
+        module = grafted(self.head, self.task, self.tuning)
         judges = self.held if self.config.loop.patience is not None else None
         looked_at = sample(self.rows) if self.held is None else self.held
         run = training(module, self.rows, self.config, Objective.of(self.task), judges, None)

@@ -22,7 +22,7 @@ from regraft.graft.adapted import with_own_head
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig, Tuning
 from regraft.graft.training.checkpoint import read, write
-from regraft.graft.training.finetune import grafted, lay_out, start, training
+from regraft.graft.training.finetune import grafted, start, training
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective as Training
@@ -75,7 +75,7 @@ def _descended(bench: Bench, place: Place) -> dict[str, Any]:
     begin = start(following(bench.network(place.network, place.seed)), manifest, seed=place.seed)
     rows = ManifestRows.of(begin.network, manifest, workers=0)
     task = Task(manifest.target, manifest.groups, default_metric(manifest.target.kind))
-    module = lay_out(grafted(begin, task, Tuning(norms="trained")))
+    module = grafted(begin, task, Tuning(norms="trained"))
     run = training(module, rows, _config(place.seed), Training.of(task), None, None)
     losses = [_loss(module, rows)]
     while losses[-1] > LEVEL and len(losses) <= LONGEST:

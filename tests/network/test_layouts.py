@@ -1,0 +1,74 @@
+"""Batches channels last: the values are the same up to rounding, and code that wants the other order is left alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from tests.network.zoo import FAMILIES, capture
+from torch import Tensor, nn
+
+from regraft.features import Taps, plan, pool_batch
+from regraft.network import ArrayPreprocess, Network, from_module
+
+Zoo = Callable[[str], Network]
+
+
+class Convolutional(nn.Module):
+    """A convolution whose map is read by ``read`` on its way to the head; it remembers its input's strides."""
+
+    def __init__(self, read: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.read, self.last = read, False
+        self.conv, self.act, self.fc = nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Linear(64, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.last = x.is_contiguous(memory_format=torch.channels_last)
+        return self.fc(self.read(self.act(self.conv(x))))
+
+
+def _flat(x: Tensor) -> Tensor:
+    return x.flatten(1)
+
+
+def _viewed(x: Tensor) -> Tensor:
+    return x.view(len(x), -1)
+
+
+def _by_memory(x: Tensor) -> Tensor:
+    """A function of where the numbers lie, not of what they are."""
+    return x.as_strided((len(x), 64), (64, 1))
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_every_site_has_the_same_values(family: str, zoo: Zoo) -> None:
+    network = zoo(family)
+    assert network.channels_last == any(isinstance(part, nn.Conv2d) for part in network.module.modules())
+    batch = network.example(5)
+    names = [site.name for site in network.all_sites]
+    values, output = capture(network, names, batch)
+    turned, other = capture(network, names, network.laid_out(batch))
+    torch.testing.assert_close(other, output, atol=1e-6, rtol=1e-4)
+    assert turned.keys() == values.keys()
+    for name, value in values.items():
+        torch.testing.assert_close(turned[name], value, atol=2e-6 * float(value.abs().max()), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("read", "last"), [(_flat, True), (_viewed, False), (_by_memory, False)])
+def test_code_that_wants_another_order_gets_it(read: Callable[[Tensor], Tensor], last: bool) -> None:
+    module = Convolutional(read)
+    network = from_module(module, ArrayPreprocess((3, 6, 6)))
+    assert network.channels_last == last
+    batch = network.example(7)
+    found = pool_batch(network, plan(network, [Taps(("logits",), (None,))]).blocks, batch)
+    assert network.module.last == last
+    torch.testing.assert_close(found["logits"], module(batch), atol=1e-6, rtol=1e-5)
+
+
+def test_networks_without_maps_are_left_alone() -> None:
+    network = from_module(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), ArrayPreprocess((3, 2, 2)))
+    assert not network.channels_last
+    batch = network.example(3)
+    assert network.laid_out(batch) is batch
