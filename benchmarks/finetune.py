@@ -22,7 +22,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -193,6 +193,7 @@ class Loop:
     rows: ManifestRows
     config: TrainConfig
     channels_last: bool = False
+    norms: str = "trained"
     step: int = 0
 
     def __post_init__(self) -> None:
@@ -205,7 +206,7 @@ class Loop:
         )
 
     def turn(self, steps: int) -> None:
-        self.module.train()
+        self.module.train(self.norms == "trained")
         per_epoch = self.config.batches(len(self.rows))
         for _ in range(steps):
             epoch, place = divmod(self.step, per_epoch)
@@ -223,24 +224,42 @@ class Loop:
 
 def _steps(data: Path, turns: int, length: int) -> list[Row]:
     found = []
-    for name, pixels in (("V1a", 64), ("V1a", 128)):
+    for name, pixels, norms, size in (
+        ("V1a", 64, "trained", 64),
+        ("V1a", 128, "trained", 64),
+        ("V2", 224, "frozen", 32),
+    ):
         network = pack_network(name, data, pixels=pixels)
         manifest = scan(data / "images" / "usps").part("train").limit(1000, 10)
-        found += _beside(f"{name} at {pixels} px", network, manifest, turns, length)
+        few = length if pixels <= 128 else max(2, length // 4)
+        found += _beside(f"{name} at {pixels} px, {norms} norms", network, manifest, turns, few, norms, size)
     return found
 
 
-def _beside(case: str, network: Network, manifest: Manifest, turns: int, length: int) -> list[Row]:
+def _beside(
+    case: str,
+    network: Network,
+    manifest: Manifest,
+    turns: int,
+    length: int,
+    norms: Literal["frozen", "trained"],
+    size: int,
+) -> list[Row]:
     begin = start(network, manifest, seed=0)
     task = Task(manifest.target, None, "accuracy")  # type: ignore[arg-type]
     optimiser = Optimiser(lr=1e-3, weight_decay=0.0, nesterov=False)
-    config = TrainConfig(steps=(turns + 1) * length, batch_size=64, optimiser=optimiser)
+    config = TrainConfig(steps=(turns + 1) * length, batch_size=size, optimiser=optimiser)
     rows = ManifestRows.of(network, manifest, workers=0)
-    module = grafted(begin, task, Tuning(norms="trained"))
+    module = grafted(begin, task, Tuning(norms=norms))
     run = training(module, rows, config, Objective.of(task), None, None)
-    loops = {"plain loop": Loop(Plain(begin), rows, config), "its layout": Loop(Plain(begin), rows, config, True)}
+    loops = {
+        name: Loop(Plain(begin), rows, config, last, norms)
+        for name, last in (("plain loop", False), ("its layout", True))
+    }
     peers: dict[str, Callable[[], Any]] = {n: lambda loop=loop: loop.turn(length) for n, loop in loops.items()}
-    if (trainer := _trainer(Plain(begin), rows, length)) is None:
+    if norms == "frozen":  # which the Trainer does not know
+        pass
+    elif (trainer := _trainer(Plain(begin), rows, length)) is None:
         note("accelerate is not at hand, so the Trainer of transformers was not timed")
     else:
         peers["HF Trainer"] = trainer

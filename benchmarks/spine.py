@@ -1,11 +1,14 @@
 """The spine's speed and its accuracy beside scikit-learn's, in one process.
 
-Speed, on flowers5 with mobilenet_v2 at 224 px (floor: a plain loop over the same rows that decodes,
-preprocesses and runs forward under ``no_grad``, same batch, threads and workers):
+Speed, on flowers5 with mobilenet_v2 at 224 px (floor: decoding, preprocessing and passing the same rows as our pass
+does, keeping nothing; same batch, threads and workers):
 
-* ``adapt --method probe`` and ``all-layers`` from an empty store;
-* the same from a warm store;
+* a plain loop: the same, with batches passed as PyTorch has them;
+* ``adapt --method probe`` and ``all-layers`` from an empty store, and from a warm one; ``of_plain_loop``: their
+  seconds over that loop's;
 * peer: the loop that keeps the features, then scikit-learn's LogisticRegressionCV.
+
+Pass: a batch of 32 rows through five networks (``ours_s``) beside a plain forward pass of it.
 
 Accuracy: ``probe`` beside LogisticRegressionCV on the same stored features, test split, in standard errors.
 Start-up: ``regraft --help`` and ``import regraft`` beside ``import torch``.
@@ -32,9 +35,10 @@ from sklearn.preprocessing import StandardScaler
 import regraft
 from common import Row, Timing, interleaved, note, parser, report
 from regraft.data import Manifest, scan
-from regraft.features import batches, plan, sweep
+from regraft.features import batches, plan, pool_batch, sweep
 from regraft.graft import METHODS
 from regraft.network import Network, load
+from regraft.reproduce.sources import pack_network
 
 BATCH = 32
 
@@ -42,13 +46,17 @@ BATCH = 32
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--device", default="cpu", help="where the backbone runs (default: %(default)s)")
-    options.add_argument("--parts", default="speed,accuracy,start", help="what to measure (default: %(default)s)")
+    options.add_argument("--parts", default="speed,pass,accuracy,start", help="what to measure (default: %(default)s)")
     options.add_argument("--rows", type=int, help="time so many training rows, and a third as many test rows")
     arguments = options.parse_args()
     data, quick, parts = arguments.data, arguments.quick, arguments.parts.split(",")
     network = load(str(data / "weights" / "mobilenet_v2_1.0_224")).to(arguments.device)
     few = arguments.rows or (160 if quick else None)
     rows = _speed(network, data, few, repeats=1 if quick else 3) if "speed" in parts else []
+    if "pass" in parts:
+        rows += [
+            _pass(name, data, 3 if quick else 9) for name in (("V1a",) if quick else ("R20", "R56", "V1a", "V1b", "V2"))
+        ]
     if "accuracy" in parts:
         for name in ["flowers5"] if quick else ["flowers5", "vww", "usps"]:
             rows.append(_accuracy(network, data / "images" / name, 300 if quick else None))
@@ -72,7 +80,8 @@ def _speed(network: Network, data: Path, few: int | None, repeats: int) -> list[
         return {cost.stage: cost.seconds for cost in run.record.costs}
 
     alternatives = {
-        "floor": lambda: _plain_loop(network, manifest, keep=False),
+        "floor": lambda: _our_loop(network, manifest),
+        "plain loop": lambda: _plain_loop(network, manifest, keep=False),
         "probe": lambda: ours("probe", warm=False),
         "probe warm": lambda: ours("probe", warm=True),
         "all-layers": lambda: ours("all-layers", warm=False),
@@ -85,9 +94,11 @@ def _speed(network: Network, data: Path, few: int | None, repeats: int) -> list[
     for folder in caches.values():
         shutil.rmtree(folder, ignore_errors=True)
     peer = ("features in a loop + LogisticRegressionCV", seconds["sklearn"])
-    rows = [Row.timed("features in a loop + LogisticRegressionCV", seconds["sklearn"], floor=seconds["floor"])]
+    rows = [Row.timed("plain loop", seconds["plain loop"], floor=seconds["floor"])]
+    rows.append(Row.timed("features in a loop + LogisticRegressionCV", seconds["sklearn"], floor=seconds["floor"]))
     for name in ("probe", "all-layers", "probe warm", "all-layers warm"):
-        more = {"stages": results[name]}
+        ratio = seconds[name].median / seconds["plain loop"].median
+        more = {"stages": results[name], "of_plain_loop": ratio}
         rows.append(Row.timed(f"adapt {name}", seconds[name], peer=peer, floor=seconds["floor"], more=more))
     return rows
 
@@ -111,18 +122,41 @@ def _few(manifest: Manifest, train: int, test: int) -> Manifest:
     return manifest.take(np.sort(np.concatenate(chosen)))
 
 
+def _our_loop(network: Network, manifest: Manifest) -> None:
+    blocks = plan(network, [METHODS["probe"].features.taps]).blocks
+    for batch in batches(network.preprocess, manifest.inputs, _spans(manifest), None):
+        pool_batch(network, blocks, batch)
+
+
+def _spans(manifest: Manifest) -> list[tuple[int, int]]:
+    return [(start, min(start + BATCH, len(manifest))) for start in range(0, len(manifest), BATCH)]
+
+
 def _plain_loop(network: Network, manifest: Manifest, *, keep: bool) -> np.ndarray | None:
     """Decode, preprocess, forward: what any script does, with the same loader and batch."""
     kept = []
-    spans = [(a, min(a + BATCH, len(manifest))) for a in range(0, len(manifest), BATCH)]
     hook = network.module.get_submodule(network.head).register_forward_pre_hook(
         lambda _module, inputs: kept.append(inputs[0].flatten(1).cpu()) if keep else None
     )
     with torch.no_grad():
-        for batch in batches(network.preprocess, manifest.inputs, spans, None):
+        for batch in batches(network.preprocess, manifest.inputs, _spans(manifest), None):
             network.module(network.place(batch))
     hook.remove()
     return torch.cat(kept).numpy() if keep else None
+
+
+def _pass(name: str, data: Path, repeats: int) -> Row:
+    """One batch, taps of the embedding."""
+    network = pack_network(name, data)
+    blocks, batch = plan(network, [METHODS["probe"].features.taps]).blocks, network.example(BATCH)
+
+    def plain() -> Any:
+        with torch.no_grad():
+            return network.forward(batch)
+
+    ours = lambda: pool_batch(network, blocks, batch)  # noqa: E731
+    seconds, _ = interleaved({"ours": ours, "plain": plain}, repeats=repeats)
+    return Row.timed(f"pass of {BATCH} rows, {name}", seconds["ours"], peer=("plain pass", seconds["plain"]))
 
 
 def _peer(network: Network, manifest: Manifest) -> None:

@@ -67,8 +67,35 @@ def test_code_that_wants_another_order_gets_it(read: Callable[[Tensor], Tensor],
     torch.testing.assert_close(found["logits"], module(batch), atol=1e-6, rtol=1e-5)
 
 
+def test_so_many_rows_go_at_once_that_their_largest_map_fits() -> None:
+    network = from_module(Convolutional(_flat), ArrayPreprocess((3, 6, 6)))
+    largest = 4 * 3 * 6 * 6  # bytes of a row: its own input; the convolution's map has 4 x 4 x 4 numbers
+    threads = torch.get_num_threads()
+    assert network.rows_at_once(largest * (threads + 2)) == threads + 2
+    assert network.rows_at_once(largest * (threads + 2) - 1) == threads + 1
+    assert network.rows_at_once(1) == threads
+
+
+@pytest.mark.parametrize("rows", [1, 2, 5, 7])
+def test_portions_of_a_batch_give_what_the_batch_gives(rows: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = from_module(Convolutional(_flat), ArrayPreprocess((3, 6, 6)))
+    seen: list[int] = []
+    network.module.conv.register_forward_hook(lambda _part, args, _out: seen.append(len(args[0])))
+    blocks = plan(network, [Taps(("activation", "logits"), (4, 16))]).blocks
+    batch = network.example(7)
+    whole = pool_batch(network, blocks, batch)
+    monkeypatch.setattr(Network, "rows_at_once", lambda _self, _near: rows)
+    seen.clear()
+    found = pool_batch(network, blocks, batch)
+    assert seen == [rows] * (7 // rows) + [7 % rows] * (7 % rows > 0)
+    assert found.keys() == whole.keys()
+    for name, value in whole.items():
+        torch.testing.assert_close(found[name], value, atol=1e-6, rtol=1e-5)
+
+
 def test_networks_without_maps_are_left_alone() -> None:
     network = from_module(nn.Sequential(nn.Flatten(), nn.Linear(12, 3)), ArrayPreprocess((3, 2, 2)))
     assert not network.channels_last
     batch = network.example(3)
     assert network.laid_out(batch) is batch
+    assert network.rows_at_once(1) > 10**9

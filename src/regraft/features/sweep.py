@@ -27,6 +27,7 @@ __all__ = ["Progress", "base_key", "find", "pool_batch", "sweep"]
 
 Progress = Callable[[int, int], None]
 _WINDOW = 32  # shards of ragged rows whose batches are made together, by length, and written together
+_CACHE = 2**24  # bytes of the largest map, of all rows that go through a network at once: what a processor keeps near
 
 
 def base_key(network: Network, manifest: Manifest, dtype: str) -> str:
@@ -217,6 +218,8 @@ class _Meter:
 def pool_batch(network: Network, blocks: Sequence[Block], batch: Any) -> dict[str, Tensor]:
     """One forward pass of a batch under ``no_grad``; each block pooled at the moment its tap exists.
 
+    On a processor images go through in portions of so few rows that their largest map stays in its cache.
+
     Returns:
         block name → ``(B, width)``.
     """
@@ -225,12 +228,13 @@ def pool_batch(network: Network, blocks: Sequence[Block], batch: Any) -> dict[st
     by_site: dict[str, list[Block]] = {}
     for block in blocks:
         by_site.setdefault(block.site, []).append(block)
-    values: dict[str, Tensor] = {}
+    values: dict[str, list[Tensor]] = {block.name: [] for block in blocks}
 
     def keep(site: str, value: Tensor) -> None:
         for block in by_site[site]:
-            values[block.name] = block.pooling(value, mask)
+            values[block.name].append(block.pooling(value, mask))
 
     with torch.no_grad(), network.observe(tuple(by_site), keep):
-        network.forward(batch)
-    return values
+        for portion in batch.split(network.rows_at_once(_CACHE)) if isinstance(batch, Tensor) else (batch,):
+            network.forward(portion)
+    return {name: torch.cat(some) if len(some) > 1 else some[0] for name, some in values.items()}

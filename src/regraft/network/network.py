@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import fnmatch
+import math
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -289,6 +291,15 @@ class Network:
     def laid_out(self, batch: Any) -> Any:
         """The same values in the memory layout that the network runs fastest in; see :attr:`channels_last`."""
         return _turned(batch) if self.channels_last else batch
+
+    def rows_at_once(self, near: int) -> int:
+        """How many images to send through a processor together, so that the largest map of them all takes at most
+        ``near`` bytes and stays in its cache, but one for each thread at least. Anything else goes as one batch.
+        """
+        if not self.channels_last:
+            return sys.maxsize
+        largest = max(math.prod(site.shape) for site in self.all_sites)
+        return max(near // (4 * largest), torch.get_num_threads())
 
     def flops(self, batch: Any) -> int:
         """Floating-point operations of one forward pass of ``batch`` (multiply and add count two)."""

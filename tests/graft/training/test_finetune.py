@@ -121,6 +121,17 @@ def test_with_its_own_head_it_is_the_network_and_so_are_its_gradients(network, l
     assert seen >= 4
 
 
+@pytest.mark.parametrize(("tuning", "whole"), [
+    (Tuning(norms="frozen"), False),
+    (Tuning(norms="trained"), True),
+    (Tuning(norms="trained", freeze=("*.norm.*",)), False),
+    (Tuning(norms="frozen", anew=("blocks.1",)), True),
+])  # fmt: skip
+def test_batches_stay_whole_where_their_statistics_normalise_them(tuning, whole):
+    module = Grafted(own_head(normed()), tuning)
+    assert (module.at_once > 10**9) == whole
+
+
 def test_code_that_views_its_maps_is_trained_like_any_other():
     class Viewing(nn.Module):
         def __init__(self):

@@ -146,6 +146,28 @@ def test_parts_of_a_batch_weigh_what_they_hold(rows: ImageRows, objective: Objec
         torch.testing.assert_close(parted, whole, rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.parametrize("at_once", [1, 5, 12])
+def test_rows_that_pass_at_once_change_no_step(at_once: int) -> None:
+    """Nor what is said of rows afterwards: a batch is passed in as few portions as the module asks for."""
+    torch.manual_seed(0)
+    start, ends, passed = nn.Sequential(nn.Flatten(), nn.Linear(36, 3)), [], []
+    config = TrainConfig(steps=3, batch_size=12, optimiser=Optimiser(lr=0.5), seed=3)
+    for rows in (None, at_once):
+        module = copy.deepcopy(start)
+        if rows is not None:
+            module.at_once = rows
+            module.register_forward_hook(lambda _module, args, _out: passed.append(len(args[0])))
+        outcome = train(module, toy_rows(24), config, validation=toy_rows(24))
+        losses = torch.tensor([epoch.loss for epoch in outcome.history])
+        ends.append([losses, logits(module, toy_rows(7)), *module.parameters()])
+    for whole, parted in zip(*ends):
+        torch.testing.assert_close(parted, whole, rtol=1e-5, atol=1e-6)
+    assert max(passed) <= at_once
+    first = passed[: math.ceil(12 / at_once)]
+    assert sum(first) == 12
+    assert max(first) - min(first) <= 1
+
+
 def test_losses_have_their_closed_forms() -> None:
     """In plain numpy, of every kind: smoothed, weighted, over the labels and values that are there."""
     rng = np.random.default_rng(0)

@@ -33,7 +33,7 @@ from regraft.graft.training.objective import Criterion, Objective
 from regraft.graft.training.outcome import DivergedError, Epoch, Outcome, Status
 from regraft.graft.training.outputs import logits
 from regraft.graft.training.randomness import Randomness
-from regraft.graft.training.rows import ImageRows, Rows, order, parts, place
+from regraft.graft.training.rows import ImageRows, Rows, order, parts, place, portions
 from regraft.graft.training.watch import Watch
 from regraft.linear import all_finite
 from regraft.network.norms import lone_norms
@@ -225,7 +225,8 @@ class Training:
         targets = self.rows.targets(batch, epoch, self.config.seed)
         total = max(1, self.objective.amount(targets))
         every = list(zip(parts(batch, count), parts(targets, count)))
-        for part, given in every[self.team.rank :: self.team.size]:
+        mine = [[portions(self.module, rows) for rows in pair] for pair in every[self.team.rank :: self.team.size]]
+        for part, given in [piece for pair in mine for piece in zip(*pair)]:
             if not len(part):  # a batch of fewer rows than processes
                 continue
             inputs = place(self.rows.inputs(part, epoch, self.config.seed), self.device)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regraft.graft.training.rows import Rows, place
+from regraft.graft.training.rows import Rows, place, portions
 
 __all__ = ["accuracy", "logits"]
 
@@ -21,7 +21,8 @@ def logits(module: nn.Module, rows: Rows, device: str = "cpu") -> Tensor:
     module.eval()
     try:
         spans = torch.arange(len(rows)).split(_DENSE_BATCH if rows.labels.ndim > 2 else _BATCH)
-        return torch.cat([module(place(rows.inputs(part), device)).cpu() for part in spans])
+        few = [part for span in spans for part in portions(module, span)]
+        return torch.cat([module(place(rows.inputs(part), device)).cpu() for part in few])
     finally:
         module.train(was_training)
 

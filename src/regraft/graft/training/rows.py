@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from typing import Any, Protocol
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regraft.errors import DataError
 from regraft.files import canonical_json, digest
 from regraft.graft.stages.augment import Augment
 
-__all__ = ["ImageRows", "Rows", "order", "parts", "place"]
+__all__ = ["ImageRows", "Rows", "order", "parts", "place", "portions"]
 
 
 class Rows(Protocol):
@@ -52,6 +53,11 @@ def place(batch: Any, device: str | torch.device) -> Any:
 def parts(batch: Tensor, count: int) -> tuple[Tensor, ...]:
     """The rows of a batch in ``count`` parts that differ by at most one row."""
     return batch.tensor_split(count) if count > 1 else (batch,)
+
+
+def portions(module: nn.Module, batch: Tensor) -> tuple[Tensor, ...]:
+    """The rows of a batch in as few parts as let the module pass each of them at once."""
+    return parts(batch, math.ceil(len(batch) / getattr(module, "at_once", len(batch) or 1)))
 
 
 class ImageRows:
