@@ -84,7 +84,7 @@ def test_portions_of_a_batch_give_what_the_batch_gives(rows: int, monkeypatch: p
     blocks = plan(network, [Taps(("activation", "logits"), (4, 16))]).blocks
     batch = network.example(7)
     whole = pool_batch(network, blocks, batch)
-    monkeypatch.setattr(Network, "rows_at_once", lambda _self, _near: rows)
+    monkeypatch.setattr(Network, "rows_at_once", lambda _self: rows)
     seen.clear()
     found = pool_batch(network, blocks, batch)
     assert seen == [rows] * (7 // rows) + [7 % rows] * (7 % rows > 0)

@@ -27,7 +27,6 @@ __all__ = ["Progress", "base_key", "find", "pool_batch", "sweep"]
 
 Progress = Callable[[int, int], None]
 _WINDOW = 32  # shards of ragged rows whose batches are made together, by length, and written together
-_CACHE = 2**24  # bytes of the largest map, of all rows that go through a network at once: what a processor keeps near
 
 
 def base_key(network: Network, manifest: Manifest, dtype: str) -> str:
@@ -235,6 +234,6 @@ def pool_batch(network: Network, blocks: Sequence[Block], batch: Any) -> dict[st
             values[block.name].append(block.pooling(value, mask))
 
     with torch.no_grad(), network.observe(tuple(by_site), keep):
-        for portion in batch.split(network.rows_at_once(_CACHE)) if isinstance(batch, Tensor) else (batch,):
+        for portion in batch.split(network.rows_at_once()) if isinstance(batch, Tensor) else (batch,):
             network.forward(portion)
     return {name: torch.cat(some) if len(some) > 1 else some[0] for name, some in values.items()}

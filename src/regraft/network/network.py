@@ -292,7 +292,7 @@ class Network:
         """The same values in the memory layout that the network runs fastest in; see :attr:`channels_last`."""
         return _turned(batch) if self.channels_last else batch
 
-    def rows_at_once(self, near: int) -> int:
+    def rows_at_once(self, near: int = 2**24) -> int:
         """How many images to send through a processor together, so that the largest map of them all takes at most
         ``near`` bytes and stays in its cache, but one for each thread at least. Anything else goes as one batch.
         """

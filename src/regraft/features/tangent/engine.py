@@ -50,6 +50,7 @@ class Engine:
         memory: int,
     ) -> None:
         self.feed, self.batch_size, self.memory = feed, max(1, int(batch_size)), memory
+        self._source = network
         self.shapes = {name: tuple(network.params[name].shape) for name in names}
         few = feed.some([0, feed.rows // 2, feed.rows - 1])
         self.unfold = Unfold(network, names, dtype) if fast else None
@@ -101,7 +102,7 @@ class Engine:
             self._try(self.way.prepare)
             shapes = [*self.way.shapes(), ((self.outputs,), self.replay.dtype)]
             cache = Cache(rows, shapes, self.replay.network.device, self.memory)
-            for start, stop, batch in self.feed.batches(self.batch_size):
+            for start, stop, batch in self.feed.batches(min(self.batch_size, self._source.rows_at_once())):
                 outputs, recorded = self.replay.record(batch)
                 cache.write(start, stop, [*self.way.values(recorded, stop - start), outputs])
                 if progress:
