@@ -8,7 +8,7 @@ does, keeping nothing; same batch, threads and workers):
   seconds over that loop's;
 * peer: the loop that keeps the features, then scikit-learn's LogisticRegressionCV.
 
-Pass: a batch of 32 rows through five networks (``ours_s``) beside a plain forward pass of it.
+Pass: a batch of 32 rows through nine networks (``ours_s``) beside a plain forward pass of it.
 
 Accuracy: ``probe`` beside LogisticRegressionCV on the same stored features, test split, in standard errors.
 Start-up: ``regraft --help`` and ``import regraft`` beside ``import torch``.
@@ -37,7 +37,7 @@ from common import Row, Timing, interleaved, note, parser, report
 from regraft.data import Manifest, scan
 from regraft.features import batches, plan, pool_batch, sweep
 from regraft.graft import METHODS
-from regraft.network import Network, load
+from regraft.network import ImagePreprocess, Network, from_module, load
 from regraft.reproduce.sources import pack_network
 
 BATCH = 32
@@ -54,9 +54,11 @@ def main() -> None:
     few = arguments.rows or (160 if quick else None)
     rows = _speed(network, data, few, repeats=1 if quick else 3) if "speed" in parts else []
     if "pass" in parts:
-        rows += [
-            _pass(name, data, 3 if quick else 9) for name in (("V1a",) if quick else ("R20", "R56", "V1a", "V1b", "V2"))
-        ]
+        networks = {
+            name: pack_network(name, data) for name in (("V1a",) if quick else ("R20", "R56", "V1a", "V1b", "V2"))
+        }
+        networks |= {} if quick else _published()
+        rows += [_pass(name, one, 3 if quick else 7) for name, one in networks.items()]
     if "accuracy" in parts:
         for name in ["flowers5"] if quick else ["flowers5", "vww", "usps"]:
             rows.append(_accuracy(network, data / "images" / name, 300 if quick else None))
@@ -145,9 +147,23 @@ def _plain_loop(network: Network, manifest: Manifest, *, keep: bool) -> np.ndarr
     return torch.cat(kept).numpy() if keep else None
 
 
-def _pass(name: str, data: Path, repeats: int) -> Row:
+def _published() -> dict[str, Network]:
+    """Architectures that people take, at 224 px, with random weights: a pass takes as long."""
+    import transformers as hub
+
+    small = {"hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 1536}
+    b0 = {"image_size": 224, "width_coefficient": 1.0, "depth_coefficient": 1.0, "hidden_dim": 1280}
+    modules = {
+        "ResNet-50": hub.ResNetForImageClassification(hub.ResNetConfig()),
+        "EfficientNet-B0": hub.EfficientNetForImageClassification(hub.EfficientNetConfig(**b0)),
+        "ConvNeXt-T": hub.ConvNextForImageClassification(hub.ConvNextConfig()),
+        "ViT-S/16": hub.ViTForImageClassification(hub.ViTConfig(**small)),
+    }
+    return {name: from_module(module, ImagePreprocess((224, 224), None)) for name, module in modules.items()}
+
+
+def _pass(name: str, network: Network, repeats: int) -> Row:
     """One batch, taps of the embedding."""
-    network = pack_network(name, data)
     blocks, batch = plan(network, [METHODS["probe"].features.taps]).blocks, network.example(BATCH)
 
     def plain() -> Any:
