@@ -227,6 +227,7 @@ def _steps(data: Path, turns: int, length: int) -> list[Row]:
     for name, pixels, norms, size in (
         ("V1a", 64, "trained", 64),
         ("V1a", 128, "trained", 64),
+        ("V2", 224, "trained", 32),
         ("V2", 224, "frozen", 32),
     ):
         network = pack_network(name, data, pixels=pixels)

@@ -6,7 +6,6 @@ import copy
 import sys
 from collections.abc import Mapping
 from dataclasses import asdict, replace
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -129,12 +128,11 @@ class Grafted(nn.Module):
         own = list(norm.parameters(recurse=False))
         return self.tuning.norms == "trained" and (not own or any(value.requires_grad for value in own))
 
-    @cached_property
+    @property
     def at_once(self) -> int:
-        """How many rows of a batch are best passed together; all of them where their statistics normalise them."""
-        parts = self.backbone.named_modules()
-        together = any(isinstance(part, _NORMS) and self._follows(path, part) for path, part in parts)
-        return sys.maxsize if together or self.neck is not None else self.network.rows_at_once(_CACHE)
+        """How many rows of a batch are best passed together: all of them where their statistics normalise them."""
+        together = any(part.training for part in self.modules() if isinstance(part, _NORMS))
+        return sys.maxsize if together else self.network.rows_at_once(_CACHE)
 
     @property
     def identity(self) -> str:
