@@ -111,6 +111,9 @@ def test_a_batch_of_no_rows_is_refused_and_spoils_no_later_fit():
     with pytest.raises(RecipeError, match="batch_size 0 is out of range"):
         GraftClassifier(network, batch_size=0).fit(list(x), y)
     assert GraftClassifier(network).fit(list(x), y).predict(list(x)).shape == (30,)
+    for model in (None, network):
+        with pytest.raises(RecipeError, match="folds '5' is out of range"):
+            GraftClassifier(model, folds="5").fit(x.reshape(30, -1) if model is None else list(x), y)
 
 
 def test_clone_keeps_the_model():

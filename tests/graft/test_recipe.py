@@ -61,6 +61,8 @@ def test_unknown_name_gets_the_near_one():
     with pytest.raises(RecipeError, match=r"did you mean 'all-layers'\?"):
         find_recipe("all-layer")
     assert find_recipe(METHODS["probe"]) is METHODS["probe"]
+    with pytest.raises(RecipeError, match=r"method \['probe'\] is unknown"):
+        find_recipe(["probe"])
 
 
 @pytest.mark.parametrize(

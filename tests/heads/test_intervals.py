@@ -452,3 +452,9 @@ def test_coverage_of_independent_rows_is_a_share_and_gets_wilson() -> None:
     assert grouped.interval == "wilson, by a bootstrap over 10 groups"
     assert grouped.low < got.low
     assert got.high < grouped.high < 1
+
+
+@pytest.mark.parametrize("hits", [-1, 5, float("nan")])
+def test_hits_that_are_no_part_of_the_rows_are_refused(hits):
+    with pytest.raises(DataError, match="expected 0 to 3"):
+        wilson(hits, 3)

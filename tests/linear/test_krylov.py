@@ -225,6 +225,8 @@ def test_solve_refuses_what_does_not_fit():
         lambda: solve(DenseOperator(positive(3), (PSD,)), normal(3, dtype=torch.float32)),
         lambda: solve(DiagonalOperator(torch.ones(2)), torch.tensor([1.0, float("nan")])),
         lambda: solve(DenseOperator(normal(3, 3)) @ DenseOperator(normal(3, 3)), normal(3)),
+        lambda: cg(DenseOperator(positive(3), (PSD,)), normal(3), start=normal(4)),
+        lambda: cg(DenseOperator(positive(3), (PSD,)), normal(3), start=normal(3, 1)),
     ):
         with pytest.raises(SolverError):
             call()

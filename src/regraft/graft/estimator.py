@@ -66,6 +66,7 @@ class _Graft(BaseEstimator):
 
     def _prepare(self, X: Any, y: Any, *, numeric: bool) -> tuple[Any, np.ndarray]:
         """Validate as scikit-learn does, and load the backbone."""
+        check_counts(folds=self.folds)
         if self.model is None:
             X, y = validate_data(self, X, y, y_numeric=numeric, dtype=np.float64, ensure_min_samples=2)
             return X, y

@@ -334,7 +334,7 @@ def find_recipe(method: str | Recipe) -> Recipe:
     """
     if isinstance(method, Recipe):
         return method
-    if method in METHODS:
+    if isinstance(method, str) and method in METHODS:
         return METHODS[method]
     near: Sequence[str] = get_close_matches(str(method), METHODS, 1)
     raise RecipeError(

@@ -35,6 +35,8 @@ def wilson(hits: float, rows: int) -> tuple[float, float]:
     """
     if rows < 1:
         raise DataError("an interval needs rows", got="0 rows")
+    if not -1e-9 * rows <= hits <= (1 + 1e-9) * rows:  # a share times rows is rounded
+        raise DataError("hits are some of the rows", expected=f"0 to {rows}", got=f"{hits}")
     return _wilson(hits / rows, rows, _Z)
 
 

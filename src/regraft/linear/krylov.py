@@ -134,6 +134,8 @@ def cg(
             (An indefinite, singular or slow system is no error: the Outcome says so.)
     """
     columns = _checked(operator, rhs, tol, preconditioner)
+    if start is not None and start.shape != rhs.shape:
+        raise SolverError("the start does not fit", expected=str(tuple(rhs.shape)), got=str(tuple(start.shape)))
     scale = _scale(columns)
     columns = columns / scale
     first = torch.zeros_like(columns) if start is None else start.reshape(columns.shape) / scale

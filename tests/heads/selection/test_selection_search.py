@@ -237,6 +237,8 @@ def test_wider_fractions_are_left_alone_where_fewer_features_win_and_must_be_wid
     found = select({"1": design_of(x, 3)}, classes_of(codes), wider=(1.0,), **arguments)
     assert found.fraction == 0.01
     assert {cell.fraction for cell in found.table} == {0.01, 0.2}
+    with pytest.raises(SolverError, match=r"expected a sequence of numbers above 0, at most 1; got 0\.5"):
+        select({"1": design_of(x, 3)}, classes_of(codes), **{**arguments, "fractions": 0.5})
     with pytest.raises(SolverError, match=r"the wider fractions; expected above 0\.2; got 0\.1"):
         select({"1": design_of(x, 3)}, classes_of(codes), wider=(0.1,), **arguments)
 

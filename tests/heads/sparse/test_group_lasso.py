@@ -395,6 +395,8 @@ def test_what_cannot_be_solved_is_refused():
     for wrong in ([], [0.0], [-1.0], [np.nan], 0):
         with pytest.raises(SolverError):
             group_lasso(x, response, strengths=wrong)
+    with pytest.raises(SolverError, match=r"expected a sequence of numbers.*got 0\.1.*give \[0\.1\]"):
+        group_lasso(x, response, strengths=0.1)
     with pytest.raises(SolverError, match="tolerance"):
         group_lasso(x, response, tol=0.0)
     with pytest.raises(SolverError, match="max_iterations"):

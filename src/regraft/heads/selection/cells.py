@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import torch
 from torch import Tensor
@@ -100,9 +101,10 @@ class Grid:
 
 
 def _fractions(fractions: Sequence[float]) -> list[float]:
-    values = [float(f) for f in fractions]
+    values = [] if isinstance(fractions, Real) else [float(f) for f in fractions]
     if not values or not all(0 < f <= 1 for f in values):
-        raise SolverError("the fractions of features to keep", expected="above 0, at most 1", got=repr(values[:5]))
+        raise SolverError("the fractions of features to keep", expected="a sequence of numbers above 0, at most 1",
+                          got=repr(values[:5] or fractions))  # fmt: skip
     return sorted(set(values))
 
 

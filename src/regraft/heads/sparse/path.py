@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -184,6 +185,11 @@ def _grid(strengths: int | Sequence[float] | None, largest: float) -> list[float
                 do="give strengths, or features and labels that vary",
             )
         return [largest * _RATIO ** (step / max(1, count - 1)) for step in range(count)]
+    if isinstance(strengths, Real):
+        raise SolverError(
+            "strengths are several", expected="a sequence of numbers, or a whole number: the length of a path",
+            got=repr(strengths), do=f"give [{strengths!r}]",
+        )  # fmt: skip
     found = sorted((float(value) for value in strengths), reverse=True)
     if not found:
         raise SolverError("there are no strengths", expected="at least one number above zero")
