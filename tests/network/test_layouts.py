@@ -71,8 +71,8 @@ def test_so_many_rows_go_at_once_that_their_largest_map_fits() -> None:
     network = from_module(Convolutional(_flat), ArrayPreprocess((3, 6, 6)))
     largest = 4 * 3 * 6 * 6  # bytes of a row: its own input; the convolution's map has 4 x 4 x 4 numbers
     threads = torch.get_num_threads()
-    assert network.rows_at_once(largest * (threads + 2)) == threads + 2
-    assert network.rows_at_once(largest * (threads + 2) - 1) == threads + 1
+    assert network.rows_at_once(largest * 3 * threads) == 3 * threads
+    assert network.rows_at_once(largest * 3 * threads - 1) == 2 * threads
     assert network.rows_at_once(1) == threads
 
 

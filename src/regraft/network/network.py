@@ -292,14 +292,16 @@ class Network:
         """The same values in the memory layout that the network runs fastest in; see :attr:`channels_last`."""
         return _turned(batch) if self.channels_last else batch
 
-    def rows_at_once(self, near: int = 2**24) -> int:
+    def rows_at_once(self, near: int = 2**25) -> int:
         """How many images to send through a processor together, so that the largest map of them all takes at most
-        ``near`` bytes and stays in its cache, but one for each thread at least. Anything else goes as one batch.
+        ``near`` bytes and stays in its cache, but as many for every thread, one at least. Anything else goes as one
+        batch.
         """
         if not self.channels_last:
             return sys.maxsize
         largest = max(math.prod(site.shape) for site in self.all_sites)
-        return max(near // (4 * largest), torch.get_num_threads())
+        threads = torch.get_num_threads()  # which wait for each other at every layer
+        return threads * max(1, near // (4 * largest * threads))
 
     def flops(self, batch: Any) -> int:
         """Floating-point operations of one forward pass of ``batch`` (multiply and add count two)."""
