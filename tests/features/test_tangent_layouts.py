@@ -112,3 +112,18 @@ def test_rows_that_are_not_where_they_seem_to_be(rows: int, size: int) -> None:
     for found, wanted in zip(products(tangent), expected[:2]):
         torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
     assert "its products differ from torch.func's" in tangent.path[-1]
+
+
+def test_a_pass_in_portions_gives_the_products_of_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is cached of nine rows is passed two at a time; products still take them all at once."""
+    torch.manual_seed(0)
+    network = made(nn.Sequential(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 6, 3), Mean(), nn.Linear(6, 2)), (3, 9, 8))
+    batch = network.example(9)
+    whole = products(Tangent(network, "2.*", batch))
+    monkeypatch.setattr(Network, "rows_at_once", lambda _self: 2)
+    tangent, seen = Tangent(network, "2.*", batch), list[int]()
+    given = tangent.feed.batches
+    monkeypatch.setattr(tangent.feed, "batches", lambda size: seen.append(size) or given(size))
+    for found, wanted in zip(products(tangent)[:2], whole[:2]):
+        torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-5)
+    assert seen == [2]
