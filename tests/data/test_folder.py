@@ -170,3 +170,8 @@ def test_without_labels_folders_name_parts_where_all_images_lie_in_them(tmp_path
     }  # fmt: skip
     put(tmp_path / "5.png")
     assert set(scan(tmp_path, labelled=False).split) == {"train"}
+
+
+def test_an_empty_name_is_not_the_working_folder():
+    with pytest.raises(DataError, match="name of the data is empty"):
+        scan("")

@@ -92,8 +92,9 @@ def test_mistakes_are_named() -> None:
         deviation(_weights(), _weights(), 5, counted="some")  # type: ignore[arg-type]
     with pytest.raises(DataError, match="at least one note"):
         deviation_course(_weights(), [], 5)
-    with pytest.raises(DataError, match="rising"):
-        deviation_course(_weights(), [(1, _weights()), (1, _weights())], 5)
+    for second in (1, float("nan"), float("inf")):
+        with pytest.raises(DataError, match="rising"):
+            deviation_course(_weights(), [(1, _weights()), (second, _weights())], 5)
     still = deviation_course(_weights(), [(1, _weights())], 5)
     assert still.rising == 0.0
     with pytest.raises(DataError, match="moved"):

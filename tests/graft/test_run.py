@@ -293,6 +293,16 @@ def test_an_own_module_is_embedded_as_weights_and_named_by_the_user(run, tmp_pat
         load_artifact(tmp_path)
 
 
+def test_an_embedded_backbone_replaces_another_librarys(run, tmp_path):
+    stale = tmp_path / "backbone" / "preprocessor_config.json"
+    stale.parent.mkdir()
+    stale.write_text("{}")
+    run.save(tmp_path, embed=True)
+    assert not stale.exists()
+    assert [path.name for path in tmp_path.glob(".*")] == []
+    assert "backbone/preprocessor_config.json" not in json.loads((tmp_path / "config.json").read_text())["files"]
+
+
 class Tied(torch.nn.Module):
     """Two layers of one weight."""
 

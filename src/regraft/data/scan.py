@@ -140,6 +140,8 @@ def _read(data: Any, wish: Wish, skip_bad: bool) -> tuple[str, Rows]:
 
 
 def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str, Rows]:
+    if not typed:
+        raise DataError("the name of the data is empty", expected="a folder, a file or the id of a data set")
     suffix = path.suffix.lower()
     if not os.path.exists(path):  # False, where Path.exists fails: of a name that is too long or holds a NUL
         if hub.looks_like_id(typed) and not path.parent.exists() and suffix not in (*TABLE_SUFFIXES, *IMAGE_SUFFIXES):

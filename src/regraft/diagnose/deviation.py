@@ -168,12 +168,12 @@ def deviation_course(
         rows, counted, without: see :func:`deviation`.
 
     Raises:
-        DataError: no notes, epochs that do not rise from above 0, or as :func:`deviation`.
+        DataError: no notes, epochs that do not rise from above 0 or are not finite, or as :func:`deviation`.
     """
     epochs: list[float] = []
     found: list[Deviation] = []
     for epoch, weights in notes:
-        if epoch <= (epochs[-1] if epochs else 0):
+        if not (epochs[-1] if epochs else 0) < epoch < math.inf:
             raise DataError(
                 "the epochs of a training", expected="rising, above 0", got=f"{epoch:g} in place {len(epochs)}"
             )

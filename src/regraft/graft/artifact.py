@@ -18,6 +18,7 @@ carries the task's own last layer: then it is the one from before training.
 from __future__ import annotations
 
 import contextlib
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -91,7 +92,7 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
     write_bytes(folder / TENSORS, save_tensors(tensors))
     files = {TENSORS: file_digest(folder / TENSORS)}
     if embed:
-        for path in save(network, folder / BACKBONE):
+        for path in _embedded(network, folder / BACKBONE):
             files[path.relative_to(folder).as_posix()] = file_digest(path)
     config = {
         "format": FORMAT,
@@ -129,6 +130,17 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
     config["digest"] = digest(canonical_json(config))
     write_json(folder / CONFIG, config)
     return sum((folder / name).stat().st_size for name in [*files, CONFIG])
+
+
+def _embedded(network: Network, folder: Path) -> list[Path]:
+    """A copy of the network in ``folder`` in the place of what lay there: files of another library's network would say
+    how to read this one. Written beside it first, for the network may have been loaded from there."""
+    made = folder.with_name(f".{folder.name}.part")
+    shutil.rmtree(made, ignore_errors=True)
+    written = [path.relative_to(made) for path in save(network, made)]
+    shutil.rmtree(folder, ignore_errors=True)
+    made.rename(folder)
+    return [folder / path for path in written]
 
 
 def load_artifact(

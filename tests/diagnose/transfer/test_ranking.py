@@ -104,6 +104,8 @@ def test_refuses_what_has_no_rank_correlation() -> None:
         (good[:2], good[:2]),
         (np.array([1.0, np.nan, 2.0]), good[:3]),
         (np.ones(4), good),
+        (["r18", "r50", "vit", "b0"], good),
+        ([[1.0, 2.0, 3.0], [1.0]], good),
     ):
         with pytest.raises(DataError):
             weighted_kendall(scores=scores_, truth=truth)

@@ -18,6 +18,7 @@ from regraft.graft.cost import training as training_cost
 from regraft.graft.cost.estimate import estimate
 from regraft.graft.dense.pixels import confusions, position_labels
 from regraft.graft.dense.problem import DenseProblem
+from regraft.graft.evidence.exchange import head_exchange
 from regraft.graft.preparation import prepare
 from regraft.graft.problem import Task
 from regraft.graft.recipe import METHODS
@@ -39,6 +40,11 @@ def folder(tmp_path_factory):
 @pytest.fixture(scope="module")
 def run(folder, tmp_path_factory):
     return adapt(str(folder), network(), method="probe", ignore=IGNORE, cache=tmp_path_factory.mktemp("cache"))
+
+
+def test_heads_on_masks_are_not_swapped(folder, run):
+    with pytest.raises(DataError, match="masks are not swapped"):
+        head_exchange([run.adapted, run.adapted], scan(folder, ignore=IGNORE))
 
 
 def test_maps_and_positions_are_inverse():

@@ -182,9 +182,13 @@ def weighted_kendall(*, scores: Any, truth: Any, resamples: int = 1000, seed: in
         seed: of these.
 
     Raises:
-        DataError: shapes that differ, fewer than three models, NaN, or a task where all scores or all truths tie.
+        DataError: no numbers, shapes that differ, fewer than three models, NaN, or a task where all scores or all
+            truths tie.
     """
-    first, second = np.asarray(scores, dtype=np.float64), np.asarray(truth, dtype=np.float64)
+    try:
+        first, second = np.asarray(scores, dtype=np.float64), np.asarray(truth, dtype=np.float64)
+    except (TypeError, ValueError) as error:
+        raise DataError("scores and truths", expected="two tables of numbers", got=str(error)) from error
     if first.shape != second.shape or first.ndim not in (1, 2) or first.shape[-1] < 3 or not first.size:
         got = f"{first.shape} and {second.shape}"
         raise DataError("scores and truths", expected="two tables (tasks, models) alike, three or more models", got=got)

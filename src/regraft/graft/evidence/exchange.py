@@ -36,7 +36,7 @@ def head_exchange(
 
     Raises:
         RecipeError: fewer than two models, or heads that read other features or give other classes.
-        DataError: no labels, other classes than the models', or inputs that a backbone does not read.
+        DataError: no labels, masks, other classes than the models', or inputs that a backbone does not read.
     """
     if len(models) < 2:
         raise RecipeError("heads are swapped between models", expected="at least two", got=str(len(models)))
@@ -48,6 +48,8 @@ def head_exchange(
     if target is None or target.classes != first.classes:
         got = "no labels" if target is None else ", ".join(target.classes[:8])
         raise DataError("the rows are not the models'", expected=", ".join(first.classes[:8]), got=got)
+    if target.masks is not None:
+        raise DataError("heads on masks are not swapped", expected="one label a row", got=target.kind)
     response = Response.of(target.kind, target.classes, target.values)
     designs = [_design(model, manifest, batch_size) for model in models]
     return exchange(designs, [model.readout for model in models], response, metric or default_metric(target.kind))
