@@ -134,6 +134,38 @@ def test_little_memory_means_more_passes_and_the_same_kernel(name: str, form: st
     assert seen[-1][0] == seen[-1][1] > tangent.n_rows
 
 
+@pytest.mark.parametrize("name", list(NETWORKS))
+@pytest.mark.parametrize("form", ["full", "per-output", "shared"])
+@pytest.mark.parametrize("memory", [2000, 2**31])
+def test_rows_of_the_larger_side_pass_by_those_of_the_smaller_one(name: str, form: str, memory: int) -> None:
+    """Both ways round, in batches that do not divide them: the same part of the kernel of all rows."""
+    torch.manual_seed(1)
+    network = NETWORKS[name]()
+    tangent = Tangent(network, "*", network.example(7).double(), dtype=torch.float64, batch_size=2)
+    few, many = tangent.take([6, 1]), tangent.take([0, 4, 2, 5, 3])
+    whole = ntk(tangent.take([6, 1, 0, 4, 2, 5, 3]), form=form)  # type: ignore[arg-type]
+    cut = 2 * tangent.n_outputs if form == "full" else 2
+    for left, right, part in ((few, many, whole[..., :cut, cut:]), (many, few, whole[..., cut:, :cut])):
+        done: dict[int, int] = {}  # by all rows of all passes
+        found = ntk(
+            left, right, form=form, memory=memory, progress=lambda so_far, rows, done=done: done.update({rows: so_far})
+        )
+        torch.testing.assert_close(found, part, rtol=1e-10, atol=1e-10)
+        assert list(done) == list(done.values())
+
+
+def test_of_two_sides_the_memory_is_for_the_smaller_one() -> None:
+    """A row beside six, one row of which passes at a time: room for two rows is room for all, in one pass over each."""
+    network = NETWORKS["residual"]()
+    tangent = Tangent(network, "*", network.example(7).double(), dtype=torch.float64, batch_size=1)
+    room = 2 * 8 * tangent.n_outputs * tangent.n_coefficients
+    before = tangent.passed_rows
+    ntk(tangent.take([0]), tangent.take([1, 2, 3, 4, 5, 6]))
+    tried = tangent.passed_rows - before - 7  # rules are tried on some rows first
+    ntk(tangent.take([1, 2, 3, 4, 5, 6]), tangent.take([0]), memory=room)
+    assert tangent.passed_rows - before == tried + 14
+
+
 @pytest.mark.parametrize("form", ["full", "per-output", "shared"])
 def test_kernels_in_single_precision_are_symmetric_to_the_last_bit(form: str) -> None:
     network = toy_network()

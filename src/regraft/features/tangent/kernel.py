@@ -1,8 +1,8 @@
 """The finite neural tangent kernel K = J D Jᵀ of a network, one layer at a time.
 
-K is a sum over layers, K = Σ_ℓ J_ℓ D_ℓ J_ℓᵀ, so no more of the Jacobian than one layer's block is ever in memory. Of a
-linear layer with one position a row not even that: with inputs A and gradients G of what it returned,
-K_ℓ = (s_W² A Aᵀ + s_b²) ∘ (G Gᵀ).
+K is a sum over layers, K = Σ_ℓ J_ℓ D_ℓ J_ℓᵀ, so no more of the Jacobian than one layer's block is ever in memory; of
+two sets of rows that of the smaller one, past which the other's rows go a batch at a time. Of a linear layer with one
+position a row not even that: with inputs A and gradients G of what it returned, K_ℓ = (s_W² A Aᵀ + s_b²) ∘ (G Gᵀ).
 
 Paper: Maddox, Tang, Moreno, Wilson, Damianou, "Fast Adaptation with Linearized Neural Networks", AISTATS 2021,
 Section 3 (there by Jacobian-vector products alone); Jacot, Gabriel, Hongler (2018) for the kernel.
@@ -73,10 +73,10 @@ class Side:
 class Outer:
     """A flat layer: A ``(N, d)`` and G ``(N, C, o)``, never their product."""
 
-    def __init__(self, part: _Part, side: Side, prior: Mapping[str, float], like: Tensor) -> None:
+    def __init__(self, part: _Part, rows: int, outputs: int, prior: Mapping[str, float], like: Tensor) -> None:
         layer = part.layer
         out, into = layer.shapes.get("weight", (next(iter(layer.shapes.values()))[0], 0))
-        self.a, self.g = like.new_empty((side.rows, into)), like.new_empty((side.rows, side.outputs, out))
+        self.a, self.g = like.new_empty((rows, into)), like.new_empty((rows, outputs, out))
         self.deviations = [prior[layer.names[inner]] if inner in layer.names else 0.0 for inner in ("weight", "bias")]
 
     def write(self, seen: Seen, start: int, stop: int) -> None:
@@ -113,9 +113,9 @@ class Outer:
 class _Explicit:
     """Any layer: a span of J D^½ written out, ``(N, C, p)``."""
 
-    def __init__(self, part: _Part, side: Side, prior: Mapping[str, float], like: Tensor) -> None:
+    def __init__(self, part: _Part, rows: int, outputs: int, prior: Mapping[str, float], like: Tensor) -> None:
         self.span = part.span
-        self.j = like.new_empty((side.rows, side.outputs, part.stop - part.start))
+        self.j = like.new_empty((rows, outputs, part.stop - part.start))
         self.deviations = {inner: prior[name] for inner, name in part.layer.names.items()}
 
     def write(self, seen: Seen, start: int, stop: int) -> None:
@@ -150,16 +150,13 @@ class _Part:
     def span(self) -> tuple[int, int]:
         return self.start, self.stop
 
-    def hold(self, side: Side, prior: Mapping[str, float], like: Tensor) -> Any:
+    def hold(self, rows: int, outputs: int, prior: Mapping[str, float], like: Tensor) -> Any:
         """Room for its derivatives."""
-        return (Outer if self.layer.flat else _Explicit)(self, side, prior, like)
+        return (Outer if self.layer.flat else _Explicit)(self, rows, outputs, prior, like)
 
 
-def _groups(layers: Sequence[Layer], sides: Sequence[Side], memory: int) -> list[list[_Part]]:
-    """Parts of layers that are held at a time: each group costs a pass over the rows."""
-    size = sides[0].tape.like.itemsize
-    numbers = sum(side.rows * side.outputs for side in sides)  # of each parameter
-    most = max(1, memory // (size * numbers))
+def _groups(layers: Sequence[Layer], most: int) -> list[list[_Part]]:
+    """Parts of layers that are held at a time, so many parameters at most: each group costs a pass over the rows."""
     groups: list[list[_Part]] = [[]]
     room = most
     for layer in layers:
@@ -209,7 +206,8 @@ def kernel_between(
         prior: the standard deviation of each parameter, by name: D = diag(prior²).
         form: ``full`` ``(N·C, M·C)``, row-major over (row, output); ``per-output`` ``(C, N, M)``, every output
             with itself; ``shared`` ``(N, M)``, the mean of these over outputs.
-        memory: bytes of derivatives held at a time; layers beyond that are left for another pass over the rows.
+        memory: bytes of derivatives held at a time, of two sides those of the smaller one and a batch of the other;
+            layers beyond that are left for another pass over the rows.
         progress: ``progress(rows done, rows in all)``, over all passes.
 
     Raises:
@@ -223,43 +221,80 @@ def kernel_between(
         raise ModelError("a kernel of like outputs", expected=f"{c} outputs on both sides", got=str(d))
     shape = {"full": (n * c, m * d), "per-output": (c, n, m), "shared": (n, m)}[form]
     total = torch.zeros(shape, dtype=like.dtype, device=like.device)
-    sides = [left] if right is None else [left, right]
-    groups = _groups(left.tape.layers, sides, memory)
-    done, all_rows = 0, len(groups) * sum(side.rows for side in sides)
+    kept, passing = (left, right) if right is None or n * c <= m * d else (right, left)
+    numbers = kept.rows * kept.outputs  # of each parameter
+    if passing is not None:
+        numbers += min(passing.batch_size, passing.rows) * passing.outputs
+    groups = _groups(left.tape.layers, max(1, memory // (like.itemsize * max(1, numbers))))
+    told = _Told(progress, len(groups) * (n if right is None else n + m))
     for group in groups:
-        held: list[dict[_Part, Any]] = []
-        for side in sides:
-            held.append({part: part.hold(side, prior, like) for part in group})
-            for rows in _read(side, held[-1]):
-                done += rows
-                if progress:
-                    progress(done, all_rows)
-        for part in group:
-            mine = held[0].pop(part)
-            mine.add_to(total, mine if right is None else held[1].pop(part), form)
+        held = {part: part.hold(kept.rows, kept.outputs, prior, like) for part in group}
+        for start, stop, batch in kept.batches():
+            _write(kept, batch, held, start, stop)
+            told(stop - start)
+        if passing is None:
+            for part in group:
+                mine = held.pop(part)
+                mine.add_to(total, mine, form)
+        else:
+            _pass_by(total, held, passing, passing is right, prior, form, told)
     if right is None:
         for matrix in total if total.ndim == 3 else [total]:
             mirror(matrix)
     return total
 
 
-def _read(side: Side, held: Mapping[_Part, Any]) -> Iterator[int]:
-    """One pass over the rows into what holds the derivatives; gives the rows of each batch."""
+def _pass_by(
+    total: Tensor,
+    held: Mapping[_Part, Any],
+    side: Side,
+    on_the_right: bool,
+    prior: Mapping[str, float],
+    form: Form,
+    told: _Told,
+) -> None:
+    """Add what one side's rows, a batch at a time, have in common with what is held of the other's."""
+    step = side.outputs if form == "full" else 1
+    axis = (form == "per-output") + on_the_right
+    for start, stop, batch in side.batches():
+        here = {part: part.hold(stop - start, side.outputs, prior, side.tape.like) for part in held}
+        _write(side, batch, here, 0, stop - start)
+        place = total.narrow(axis, start * step, (stop - start) * step)
+        for part, theirs in held.items():
+            mine = here.pop(part)
+            first, second = (theirs, mine) if on_the_right else (mine, theirs)
+            first.add_to(place, second, form)
+        told(stop - start)
+
+
+class _Told:
+    """Rows done of all, over all passes."""
+
+    def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
+        self.progress, self.total, self.done = progress, total, 0
+
+    def __call__(self, rows: int) -> None:
+        self.done += rows
+        if self.progress:
+            self.progress(self.done, self.total)
+
+
+def _write(side: Side, batch: Any, held: Mapping[_Part, Any], start: int, stop: int) -> None:
+    """Derivatives of a batch, into rows ``start`` to ``stop`` of what holds them."""
     wanted: dict[Layer, list[Any]] = {}
     for part, holder in held.items():
         wanted.setdefault(part.layer, []).append(holder)
-    for start, stop, batch in side.batches():
-        for seen in side.tape.read(batch, side.vectors, list(wanted)):
-            for holder in wanted[seen.layer]:
-                holder.write(seen, start, stop)
-        yield stop - start
+    for seen in side.tape.read(batch, side.vectors, list(wanted)):
+        for holder in wanted[seen.layer]:
+            holder.write(seen, start, stop)
 
 
 def outer_layers(side: Side, prior: Mapping[str, float]) -> list[Outer] | None:
     """A and G of every layer where all are flat, from one pass over the rows; ``None`` where one is not."""
     if not all(layer.flat for layer in side.tape.layers):
         return None
-    held = {part: part.hold(side, prior, side.tape.like) for part in (_Part(x, 0, x.size) for x in side.tape.layers)}
-    for _ in _read(side, held):
-        pass
+    parts = [_Part(layer, 0, layer.size) for layer in side.tape.layers]
+    held = {part: part.hold(side.rows, side.outputs, prior, side.tape.like) for part in parts}
+    for start, stop, batch in side.batches():
+        _write(side, batch, held, start, stop)
     return list(held.values())
