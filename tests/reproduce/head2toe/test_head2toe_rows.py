@@ -240,6 +240,16 @@ def test_a_clause_about_several_arms_looks_at_each(name, arm, letter, make):
     assert not next(v.outcome.holds for v in verdicts if v.clause.letter == letter)
 
 
+@pytest.mark.parametrize(("gain", "holds"), [(0.0, True), (float("nan"), False)])
+def test_a_layer_that_gains_every_task_as_much_has_no_rank_correlation(gain, holds, make):
+    """The embedding is one of the layers, and adds nothing to itself; what was not measured is no such layer."""
+    result = fig4(make)
+    layers = {task: [[*row[:-1], gain] for row in rows] for task, rows in result.arms["gain by layer"].items()}
+    arms = {**result.arms, "gain by layer": layers}
+    verdicts = BY_ID["h2t-fig4-8r"].judge(Result(arms, result.axes, SEEDS)).verdicts
+    assert next(v.outcome.holds for v in verdicts if v.clause.letter == "b") is holds
+
+
 def test_a_task_at_the_ceiling_leaves_the_counts_of_shares(make):
     result = fig6(make)
     full = {arm: {task: (np.asarray(row) * 0 + (98.5 if arm == "feature" else 99.0) if task in T12[:4] else row)
