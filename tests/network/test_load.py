@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.network.zoo import build
+from tests.network.zoo import PUBLISHED, build, published
+from tests.network.zoo import save as save_model
 from torch import nn
 
 from regraft.errors import ArtifactError, MissingDependencyError, MissingPathError, ModelError
@@ -100,6 +101,33 @@ def test_a_pooler_that_was_never_trained_is_not_used(tmp_path: Path) -> None:
             expected = hidden.mean(1) if family == "bert" else hidden[:, 0]
             torch.testing.assert_close(network.forward(batch), expected)
         assert not any("pooler" in site.name for site in network.sites)
+
+
+@pytest.mark.parametrize("name", PUBLISHED)
+@pytest.mark.parametrize("seed", [None, 3])
+def test_the_part_that_gives_features_is_read_and_saved_as_itself(name: str, seed: int | None, tmp_path: Path) -> None:
+    """No decoder, no random masking of patches; and a saved copy has the same fingerprint."""
+    network = load(str(save_model(tmp_path / "whole", *published(name))), random=seed)
+    assert not any("decoder" in parameter for parameter in network.params)
+    save(network, tmp_path / "copy")
+    again = load(str(tmp_path / "copy"))
+    assert again.fingerprint == network.fingerprint
+    batch = network.example(3)
+    with torch.no_grad():
+        found = network.forward(batch)
+        assert torch.equal(again.forward(batch), found)
+        assert torch.equal(network.forward(batch), found)
+
+
+def test_the_encoder_of_a_masked_autoencoder_sees_every_patch(tmp_path: Path) -> None:
+    """The library's own ViTMAEModel, told to hide nothing: it shuffles patches, which the class token does not see."""
+    model, processor = published("ViTMAEForPreTraining")
+    network = load(str(save_model(tmp_path, model, processor)))
+    model.vit.config.mask_ratio = 0.0
+    batch = network.example(3)
+    with torch.no_grad():
+        expected = model.vit.eval()(pixel_values=batch).last_hidden_state[:, 0]
+        torch.testing.assert_close(network.forward(batch), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_classes_and_licence_are_read(folders: Folders, tmp_path: Path) -> None:

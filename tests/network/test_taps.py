@@ -15,6 +15,7 @@ from torch.nn import functional
 from regraft.errors import ModelError, TapError
 from regraft.network import ArrayPreprocess, Network, from_module
 from regraft.network.resnet import s4
+from regraft.network.trace import trace
 
 Zoo = Callable[[str], Network]
 
@@ -199,6 +200,30 @@ def test_one_dimensional_convolutions_give_tokens() -> None:
     network = from_module(module, ArrayPreprocess((2, 9)))
     site = network.sites[0]
     assert (site.name, site.layout, site.shape) == ("1", "tokens", (7, 6))
+
+
+def test_sequences_of_a_length_of_their_own_give_no_site_where_rows_are_padded() -> None:
+    """A tokenised row's padding is known of its tokens alone: not of every other one, nor of an axis of states."""
+
+    class Shortened(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.embed, self.layer, self.states = nn.Embedding(9, 4), nn.Linear(4, 4), nn.Linear(4, 6)
+
+        def forward(self, input_ids: Tensor, attention_mask: Tensor) -> Tensor:
+            x = functional.relu(self.layer(self.embed(input_ids))) * attention_mask[..., None]
+            functional.gelu(self.layer(x[:, ::2]))
+            (functional.silu(self.states(x)).mT @ x).sigmoid()
+            return functional.relu(self.layer(x).sum(1))
+
+    module, ids = Shortened(), torch.arange(30).view(3, 10) % 9
+    run = lambda: module(ids, torch.ones_like(ids))  # noqa: E731
+    every, kept = (
+        [tap.site.name for tap in trace(module, run, 3, 0, True, None, tokens).taps if tap.site.layout == "tokens"]
+        for tokens in (None, 10)
+    )
+    assert every == ["relu():0", "gelu()", "silu()", "sigmoid()"]
+    assert kept == ["relu():0", "silu()"]
 
 
 def test_prefix_tokens_and_the_headless_embedding(zoo: Zoo) -> None:

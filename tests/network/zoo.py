@@ -84,6 +84,29 @@ def build(family: str) -> tuple[Any, Any]:
     return hub.BertModel(config), tokenizer()
 
 
+PUBLISHED = ("BertForMaskedLM", "ViTMAEForPreTraining", "T5ForConditionalGeneration", "CLIPModel")
+
+
+def published(name: str) -> tuple[Any, Any]:
+    """(model, processor) as their authors trained them: with more than what gives features."""
+    import transformers as hub
+
+    torch.manual_seed(0)
+    token = {"num_hidden_layers": 2, "num_attention_heads": 2, "hidden_size": 8, "intermediate_size": 16}
+    patches = {"image_size": 32, "patch_size": 8, **token}
+    words = {"vocab_size": 15, "max_position_embeddings": 32, **token}
+    if name == "BertForMaskedLM":
+        return hub.BertForMaskedLM(hub.BertConfig(**words)), tokenizer()
+    if name == "T5ForConditionalGeneration":
+        config = hub.T5Config(vocab_size=15, d_model=8, d_kv=4, d_ff=16, num_layers=2, num_heads=2)
+        return hub.T5ForConditionalGeneration(config), tokenizer()
+    plain = hub.ViTImageProcessorPil(size={"height": 32, "width": 32})
+    if name == "CLIPModel":
+        return hub.CLIPModel(hub.CLIPConfig(text_config=words, vision_config=patches, projection_dim=4)), plain
+    shape = {f"decoder_{key}": value for key, value in token.items()}
+    return hub.ViTMAEForPreTraining(hub.ViTMAEConfig(**patches, **shape)), plain
+
+
 class BasicBlock(nn.Module):
     """torchvision's form: one in-place ReLU used twice, the second time behind the addition."""
 

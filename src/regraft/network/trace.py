@@ -207,7 +207,13 @@ def _is_linear(part: nn.Module) -> bool:
 
 
 def trace(
-    module: nn.Module, run: Callable[[], Any], rows: int, prefix: int, pooler: bool, pool: Pooled | None
+    module: nn.Module,
+    run: Callable[[], Any],
+    rows: int,
+    prefix: int,
+    pooler: bool,
+    pool: Pooled | None,
+    tokens: int | None = None,
 ) -> Trace:
     """Find the sites of ``module`` by running it once.
 
@@ -220,6 +226,8 @@ def trace(
         pooler: whether a pooled output of the model's own may be used as embedding.
         pool: what else makes an embedding of positions; ``None`` takes the first token where there is a prefix,
             and the mean where there is none.
+        tokens: to how many the batch's rows are padded, where they are. Sequences of another length (shortened ones,
+            states on an axis of their own) give no site: what of them is padding is not known.
 
     Raises:
         ModelError: the output holds no tensor, or its rows cannot be told apart.
@@ -234,14 +242,14 @@ def trace(
             expected=f"({rows}, …) for a batch of {rows}",
             got=str(tuple(value.shape)),
         )
-    timed = _forms(tracer.events, tracer.events, rows, prefix)
+    timed = _forms(tracer.events, tracer.events, rows, prefix, tokens)
     taps = tuple(tap for _, tap in timed)
     head, head_call, given = _find_head(tracer, key, value)
     logits = bool(head) or key in ("logits", "out")
     pooled: Pooled = "as is" if logits or value.ndim == 2 else _pooling(value, prefix, pool)
     reading = Reading(key, logits, pooled)
     ends = _end_taps(tracer, value, reading, (head, head_call, given), rows, prefix)
-    inner = sorted([*timed, *_forms(tracer.modules, tracer.events, rows, prefix)], key=lambda item: item[0])
+    inner = sorted([*timed, *_forms(tracer.modules, tracer.events, rows, prefix, tokens)], key=lambda item: item[0])
     everything = (*_input_tap(tracer.given, rows), *(tap for _, tap in inner), *ends)
     return Trace((*taps, *ends), reading, head, tracer.functions, value, everything)
 
@@ -301,7 +309,9 @@ def _end_taps(
 # ------------------------------------------------------------------------------------------ layout
 
 
-def _forms(events: list[_Event], named: list[_Event], rows: int, prefix: int) -> list[tuple[int, Tap]]:
+def _forms(
+    events: list[_Event], named: list[_Event], rows: int, prefix: int, tokens: int | None
+) -> list[tuple[int, Tap]]:
     """Decide for every event which raw axis counts rows and which counts features; taps with their times.
 
     ``named`` are the events that ``same`` counts: an event of a tensor that was one of them before says so.
@@ -334,6 +344,8 @@ def _forms(events: list[_Event], named: list[_Event], rows: int, prefix: int) ->
         form = _form(shape, batch_axis, axis)
         same = by_event.get(id(named[event.same]), "") if event.same >= 0 else ""
         site = replace(_site(name, event.kind, shape, form, prefix), same_as=same)
+        if tokens is not None and site.layout == "tokens" and site.shape[0] != tokens:
+            continue
         taps.append((event.time, Tap(site, form, event.path, event.call, event.source, event.function)))
     return taps
 

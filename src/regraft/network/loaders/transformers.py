@@ -28,6 +28,7 @@ __all__ = ["ProcessorPreprocess", "load", "save"]
 _VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "id2label", "label2id")
 _HEADS = {"ForImageClassification": "AutoModelForImageClassification",
           "ForSequenceClassification": "AutoModelForSequenceClassification"}  # fmt: skip
+_ENCODED = ("t5", "mt5", "umt5")
 
 
 def load(name: str, revision: str | None, head: bool, seed: int | None) -> Network:
@@ -59,7 +60,9 @@ def load(name: str, revision: str | None, head: bool, seed: int | None) -> Netwo
         classes = ()
     found = revision or str(getattr(config, "_commit_hash", None) or "")
     about = About("transformers", _licence(Path(source)) if local else "", classes, "" if local else found)
-    settings = {key: value for key, value in config.to_dict().items() if key not in _VOLATILE}
+    own: Any = module.config  # that of the half or the class which is used
+    settings = {key: value for key, value in own.to_dict().items() if key not in _VOLATILE}
+    settings["architectures"] = [type(module).__name__]  # as it is saved, whatever it was published as
     if traits.pool is not None:  # decides what the network computes, as the rest does
         settings["token_pooling"] = traits.pool
     prefix = max(prefix_tokens(module), preprocess.prefix if isinstance(preprocess, TextPreprocess) else 0)
@@ -99,18 +102,14 @@ def _module(
 ) -> tuple[nn.Module, Traits]:
     """The model; whether its own pooled output may be used, and else how a text's tokens are pooled."""
     architecture = (getattr(config, "architectures", None) or [""])[0]
-    auto = transformers.AutoModel
-    for ending, name in _HEADS.items():
-        if head and architecture.endswith(ending):
-            auto = getattr(transformers, name)
-    if hasattr(config, "vision_config") and hasattr(config, "text_config"):  # CLIP-like: the image half
-        auto = getattr(transformers, architecture.replace("Model", "VisionModel"), auto)
+    auto = _class(transformers, config, architecture, head)
     if seed is not None:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
-            make = getattr(auto, "from_config", None)
-            module = make(config, **NO_CODE) if make else auto(config.vision_config)
-        return module, _traits(transformers, source, where, module, architecture)
+        module = _random(auto, config, seed)
+        traits = _traits(transformers, source, where, module, architecture)
+        if not traits.pooler:
+            with contextlib.suppress(TypeError):
+                module = _random(auto, config, seed, add_pooling_layer=False)
+        return module, traits
     options = {**where, "use_safetensors": True, "output_loading_info": True}
     module, report = auto.from_pretrained(source, **options)
     missing = sorted(report["missing_keys"])
@@ -132,8 +131,34 @@ def _module(
     return module, traits
 
 
+def _class(transformers: Any, config: Any, architecture: str, head: bool) -> Any:
+    """What reads a row as it is and gives its features, or the scores of its classes."""
+    for ending, name in _HEADS.items():
+        if head and architecture.endswith(ending):
+            return getattr(transformers, name)
+    if hasattr(config, "vision_config") and hasattr(config, "text_config"):  # CLIP-like: the image half
+        return getattr(transformers, architecture.replace("Model", "VisionModel"), transformers.AutoModel)
+    if config.model_type == "vit_mae":  # as published it hides three patches of four, at random; a ViT has its encoder
+        return transformers.ViTModel
+    if config.model_type in _ENCODED:  # the half that reads: the other one asks for the text that it shall write
+        return transformers.AutoModelForTextEncoding
+    return transformers.AutoModel
+
+
+def _random(auto: Any, config: Any, seed: int, **options: Any) -> nn.Module:
+    """A model with weights that are drawn now."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        if make := getattr(auto, "from_config", None):
+            return make(config, **NO_CODE, **options)
+        own = getattr(config, "vision_config", None) or auto.config_class.from_dict(config.to_dict())
+        return auto(own, **options)
+
+
 def _traits(transformers: Any, source: str, where: Mapping[str, Any], module: nn.Module, architecture: str) -> Traits:
     """Of a text encoder that was published without a classifier: no pooler, and how its tokens are pooled instead."""
+    if architecture.startswith("ViTMAE"):
+        return Traits(pooler=False)
     if not _reads_text(module) or architecture.endswith(tuple(_HEADS)):
         return Traits()
     return Traits(pooler=getattr(module, "pooler", None) is None, pool=pooling_of(transformers, source, where))
