@@ -174,6 +174,27 @@ def test_kernels_in_single_precision_are_symmetric_to_the_last_bit(form: str) ->
     assert torch.equal(found, found.mT)
 
 
+@pytest.mark.parametrize("name", list(NETWORKS))
+@pytest.mark.parametrize("form", ["full", "per-output", "shared"])
+def test_derivatives_in_single_precision_are_multiplied_in_double(name: str, form: str) -> None:
+    torch.manual_seed(1)
+    network = NETWORKS[name]()
+    tangent = Tangent(network, "*", network.example(6), batch_size=4)
+    found = ntk(tangent, form=form, dtype=torch.float64)  # type: ignore[arg-type]
+    assert found.dtype == torch.float64
+    single = ntk(tangent, form=form)  # type: ignore[arg-type]
+    torch.testing.assert_close(found, single.double(), rtol=1e-4, atol=1e-5 * float(single.abs().max()))
+    between = ntk(tangent.take([0, 1]), tangent.take([2, 3, 4, 5]), form=form, dtype=torch.float64)  # type: ignore[arg-type]
+    cut = 2 * tangent.n_outputs if form == "full" else 2
+    torch.testing.assert_close(between, found[..., :cut, cut:], rtol=1e-5, atol=1e-7 * float(single.abs().max()))
+    if name == "residual":  # no layer's sum over positions is rounded: the kernel is that of the very derivatives
+        j = torch.cat([block.flatten(2) for block in tangent.rows(torch.arange(6)).values()], dim=2).double()
+        full = torch.einsum("icp,jdp->icjd", j, j)
+        own = full.diagonal(dim1=1, dim2=3)
+        expected = {"full": full.flatten(2).flatten(0, 1), "per-output": own.permute(2, 0, 1), "shared": own.mean(2)}
+        torch.testing.assert_close(found, expected[form], rtol=1e-6, atol=1e-9 * float(full.abs().max()))
+
+
 def test_tiles_of_a_symmetric_product(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("regraft.features.tangent.kernel._TILE", 3)
     for make in (NETWORKS["flat"], NETWORKS["residual"]):

@@ -13,13 +13,13 @@ from torch import nn
 
 from regraft.data import Manifest
 from regraft.errors import DataError, RecipeError
-from regraft.features import Tangent
+from regraft.features import Tangent, ntk
 from regraft.graft import METHODS, adapt, load_artifact, with_gradients
 from regraft.graft.adapted import with_own_head
 from regraft.graft.evidence.exchange import head_exchange
 from regraft.graft.gradient.fit import Both, Labels, solve_head, weight_of
 from regraft.graft.posterior.fit import KernelFitter, Solved
-from regraft.graft.posterior.kernel import Grafted, combination, share
+from regraft.graft.posterior.kernel import Grafted, about_the_mean, combination, share
 from regraft.graft.posterior_part import PosteriorPart
 from regraft.graft.stages.posterior import Posterior
 from regraft.heads import NINETY, Response, Spectrum
@@ -47,6 +47,25 @@ def dense_prior(grafted: Grafted, ratio: float) -> torch.Tensor:
     rows = both.tangent.through(grafted.head).take(both.rows).rows(both.rows)
     j = torch.cat([(block * grafted.prior[name]).flatten(2) for name, block in rows.items()], dim=2)[:, 0]
     return (1 - share(ratio)) * (x @ x.T) + share(ratio) * (j @ j.T) / grafted.tangent_unit
+
+
+def test_gradients_that_are_much_alike_have_a_kernel_without_the_rounding_of_their_level() -> None:
+    """Rows about a far point: in float32 their kernel about its mean has eigenvalues below zero, its level rounded."""
+    torch.manual_seed(0)
+    near = 1000 + torch.randn(40, 6)
+    module = nn.Sequential(nn.Linear(6, 8), nn.Identity(), nn.Linear(8, 3))
+    tangent = Tangent(from_module(module, ArrayPreprocess((6,))), ["0.*"], near, of="embedding")
+    prior = dict.fromkeys(tangent.names, 1.0)
+    middle = torch.eye(40, dtype=torch.float64) - 1 / 40
+    design = tangent.through(torch.ones(1, 8))
+    plain = middle @ ntk(design, prior=prior).double() @ middle
+    kernel, unit = about_the_mean(design, prior, 40)
+    mended = middle @ kernel @ middle
+    least, lowest = (float(torch.linalg.eigvalsh(k)[0] / torch.linalg.eigvalsh(k)[-1]) for k in (plain, mended))
+    assert least < -1e-4
+    assert abs(lowest) < 1e-8
+    assert float(kernel.diagonal().mean() - kernel.mean()) == pytest.approx(1, rel=1e-6)
+    assert unit > 0
 
 
 @pytest.mark.parametrize("outputs", [1, 2])

@@ -198,6 +198,7 @@ def kernel_between(
     form: Form,
     memory: int,
     progress: Callable[[int, int], None] | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """K of two sides' rows, or of one side's with itself.
 
@@ -209,13 +210,14 @@ def kernel_between(
         memory: bytes of derivatives held at a time, of two sides those of the smaller one and a batch of the other;
             layers beyond that are left for another pass over the rows.
         progress: ``progress(rows done, rows in all)``, over all passes.
+        dtype: of the products and of K; that of the derivatives if ``None``.
 
     Raises:
         ModelError: another form, or one of like outputs for sides that have not equally many.
     """
     check_form(form)
     other = left if right is None else right
-    like = left.tape.like
+    like = left.tape.like.to(dtype)
     n, m, c, d = left.rows, other.rows, left.outputs, other.outputs
     if form != "full" and c != d:
         raise ModelError("a kernel of like outputs", expected=f"{c} outputs on both sides", got=str(d))
@@ -257,7 +259,7 @@ def _pass_by(
     step = side.outputs if form == "full" else 1
     axis = (form == "per-output") + on_the_right
     for start, stop, batch in side.batches():
-        here = {part: part.hold(stop - start, side.outputs, prior, side.tape.like) for part in held}
+        here = {part: part.hold(stop - start, side.outputs, prior, total) for part in held}
         _write(side, batch, here, 0, stop - start)
         place = total.narrow(axis, start * step, (stop - start) * step)
         for part, theirs in held.items():

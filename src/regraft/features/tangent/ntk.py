@@ -35,6 +35,7 @@ def ntk(
     prior: Mapping[str, float] | float = 1.0,
     memory: int = MEMORY,
     progress: Progress | None = None,
+    dtype: torch.dtype | None = None,
 ) -> Tensor:
     """The finite neural tangent kernel K[(i, c), (j, d)] = Σ_k s_k² ∂f_c(x_i)/∂θ_k ∂f_d(x'_j)/∂θ_k.
 
@@ -51,6 +52,8 @@ def ntk(
         prior: standard deviations s, one for all parameters or by name (1 where not named).
         memory: bytes of derivatives held at a time.
         progress: ``progress(rows done, rows in all)`` over all passes.
+        dtype: of the products and of K; the tangent's if ``None``. Of derivatives in float32 that are much alike in all
+            rows the rounding of K hides what tells rows apart: float64 is then worth its time.
 
     Raises:
         ModelError: a design that is no tangent's, two of different parameters, or another form.
@@ -60,7 +63,7 @@ def ntk(
     left, right = _side(rows), None if other is None else _side(other)
     if other is not None and other.shapes != rows.shapes:
         raise ModelError("a kernel between two tangents", expected="the same parameters", got="others")
-    return kernel_between(left, right, deviations_of(rows, prior), form, memory, progress)
+    return kernel_between(left, right, deviations_of(rows, prior), form, memory, progress, dtype)
 
 
 def ntk_within_rows(rows: Design, *, prior: Mapping[str, float] | float = 1.0) -> Tensor:

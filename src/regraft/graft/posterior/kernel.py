@@ -26,8 +26,13 @@ from regraft.graft.gradient.fit import Both, Labels, solve_head, weight_of
 from regraft.graft.posterior.contrasts import Contrasts
 from regraft.graft.posterior_part import Rows
 from regraft.graft.tangent_part import Prior, prior_deviations
+from regraft.linear import Design
 
-__all__ = ["Grafted", "Kernels", "combination", "share"]
+__all__ = ["Grafted", "Kernels", "about_the_mean", "combination", "share"]
+
+
+_ALIKE = 1e-3
+"""Spread of gradients over their level, in squares, below which their kernel is computed in float64."""
 
 
 def share(ratio: float) -> float:
@@ -108,11 +113,7 @@ class Grafted:
                 rows = both.rows if held is None else torch.cat([both.rows, held.rows])
                 design = both.tangent.through(head).take(rows)
                 deviations = prior_deviations(design.shapes, prior)
-                tangent = ntk(design, prior=deviations).to(torch.float64).cpu()
-                some = tangent[: len(x), : len(x)]
-                tangent_unit = float(some.diagonal().mean() - some.mean())
-                tangent_unit = tangent_unit if tangent_unit > 0 else 1.0
-                tangent /= tangent_unit
+                tangent, tangent_unit = about_the_mean(design, deviations, len(x))
         whole = Kernels(scaled @ scaled.T, tangent)
         mine, theirs = slice(0, len(x)), slice(len(x), len(every))
         parts = (whole.between(mine, mine), whole.between(theirs, mine), whole.between(theirs, theirs))
@@ -139,6 +140,19 @@ class Grafted:
         if deviations and self.both.tangent is not None:
             tangent = self.both.tangent.through(self.head).take(self.both.rows)
         return Rows(x, tangent, deviations)
+
+
+def about_the_mean(design: Design, deviations: Mapping[str, float], rows: int) -> tuple[Tensor, float]:
+    """The tangent kernel in units of t₂, and t₂, of the first ``rows`` rows."""
+    for dtype in (None, torch.float64):
+        kernel = ntk(design, prior=deviations, dtype=dtype).to(torch.float64).cpu()
+        some = kernel[:rows, :rows]
+        level = float(some.diagonal().mean())
+        spread = level - float(some.mean())
+        if spread > _ALIKE * level:  # of gradients that are more alike float32 leaves the rounding of their level
+            break
+    unit = spread if spread > 0 else 1.0
+    return kernel / unit, unit
 
 
 def _features(both: Both) -> Tensor:
