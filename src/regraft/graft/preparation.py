@@ -113,6 +113,7 @@ def prepare(
             _check_error_bars(recipe, options)
             if recipe.probe is not None and recipe.probe.aspp:
                 raise RecipeError("an aspp head is one on masks", do="leave --head out, or use --head mlp")
+            _check_gradients(network, recipe)
             wanted = plan(network, [recipe.features.taps])
         if recipe.train is not None:
             _check_shift(network, recipe.train.augment)
@@ -145,6 +146,17 @@ def _check_error_bars(recipe: Recipe, options: Options) -> None:
             f"method {recipe.name!r} weighs all rows alike",
             got=f"--class-weight {options.class_weight}",
             do="leave it out, or use --method gradient",
+        )
+
+
+def _check_gradients(network: Network, recipe: Recipe) -> None:
+    """Refuse, before the pass, a backbone whose last layer cannot give way to the task's."""
+    stage = recipe.gradients
+    if stage is not None and stage.mode != "activation" and network.has_logits and not network.head:
+        raise RecipeError(
+            f"method {recipe.name!r} takes derivatives through one last linear layer",
+            got=f"logits of {network.name} that no single layer gives",
+            do="use all-layers, or save the backbone without its heads",
         )
 
 

@@ -417,3 +417,25 @@ def test_solvers_that_are_none_or_have_nothing_to_solve_are_refused() -> None:
     for method in ("tangent-gp", "finetune", "all-layers"):  # error bars choose their solver by size
         with pytest.raises(RecipeError, match=f"{method!r} has no solver to choose"):
             METHODS[method].solved_by("newton")
+
+
+class TwoHeads(nn.Module):
+    """Scores that are the mean of two heads', as in SwiftFormer and distilled DeiT."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.first, self.second = nn.Linear(6, 8), nn.Linear(8, 3), nn.Linear(8, 3)
+
+    def forward(self, x):
+        x = self.body(x).relu()
+        return {"logits": (self.first(x) + self.second(x)) / 2}
+
+
+@pytest.mark.parametrize("method", ["gradient", "tangent-gp"])
+def test_scores_of_several_heads_have_no_last_layer_to_give_way(method, tmp_path):
+    x = np.random.default_rng(0).normal(size=(30, 6)).astype(np.float32)
+    rows = (x, (x[:, 0] > 0).astype(int))
+    backbone = from_module(TwoHeads(), ArrayPreprocess((6,)))
+    with pytest.raises(RecipeError, match=r"one last linear layer.*all-layers"):
+        regraft.adapt(rows, backbone, method=method, cache=tmp_path)
+    assert regraft.adapt(rows, backbone, method="all-layers", cache=tmp_path).score.value > 0.5
