@@ -388,7 +388,10 @@ class Network:
         width = next((site.shape[0] for site in self.sites if site.name == "embedding"), 0)
         if not self.head:
             if self.has_logits:
-                raise ModelError(f"{self.name} has logits that no single linear layer gives")
+                raise ModelError(
+                    f"{self.name} has logits that no single linear layer gives",
+                    do="load or save it without its heads (in Python, load(name, head=False))",
+                )
             module: nn.Module = Headed(shared_copy(self.module), self._trace.reading)
             path = "head"
             old: nn.Module = nn.Linear(width, 1)

@@ -28,7 +28,8 @@ __all__ = ["ProcessorPreprocess", "load", "save"]
 _VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "id2label", "label2id")
 _HEADS = {"ForImageClassification": "AutoModelForImageClassification",
           "ForSequenceClassification": "AutoModelForSequenceClassification"}  # fmt: skip
-_ENCODED = ("t5", "mt5", "umt5")
+_MASKED = "vit_mae"  # hides three patches of four, at random; a ViT has its encoder
+_ENCODED = ("t5", "mt5", "umt5")  # of these the half that reads: the other one asks for the text that it shall write
 
 
 def load(name: str, revision: str | None, head: bool, seed: int | None) -> Network:
@@ -138,9 +139,9 @@ def _class(transformers: Any, config: Any, architecture: str, head: bool) -> Any
             return getattr(transformers, name)
     if hasattr(config, "vision_config") and hasattr(config, "text_config"):  # CLIP-like: the image half
         return getattr(transformers, architecture.replace("Model", "VisionModel"), transformers.AutoModel)
-    if config.model_type == "vit_mae":  # as published it hides three patches of four, at random; a ViT has its encoder
+    if config.model_type == _MASKED:
         return transformers.ViTModel
-    if config.model_type in _ENCODED:  # the half that reads: the other one asks for the text that it shall write
+    if config.model_type in _ENCODED:
         return transformers.AutoModelForTextEncoding
     return transformers.AutoModel
 
@@ -156,8 +157,9 @@ def _random(auto: Any, config: Any, seed: int, **options: Any) -> nn.Module:
 
 
 def _traits(transformers: Any, source: str, where: Mapping[str, Any], module: nn.Module, architecture: str) -> Traits:
-    """Of a text encoder that was published without a classifier: no pooler, and how its tokens are pooled instead."""
-    if architecture.startswith("ViTMAE"):
+    """Of a masked autoencoder no pooler, for it has none; of a text encoder that was published without a classifier no
+    pooler either, and how its tokens are pooled instead."""
+    if getattr(module.config, "model_type", "") == _MASKED:
         return Traits(pooler=False)
     if not _reads_text(module) or architecture.endswith(tuple(_HEADS)):
         return Traits()
