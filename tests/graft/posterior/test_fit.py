@@ -60,12 +60,31 @@ def test_gradients_that_are_much_alike_have_a_kernel_without_the_rounding_of_the
     design = tangent.through(torch.ones(1, 8))
     plain = middle @ ntk(design, prior=prior).double() @ middle
     kernel, unit = about_the_mean(design, prior, 40)
+    assert kernel is not None
     mended = middle @ kernel @ middle
     least, lowest = (float(torch.linalg.eigvalsh(k)[0] / torch.linalg.eigvalsh(k)[-1]) for k in (plain, mended))
     assert least < -1e-4
     assert abs(lowest) < 1e-8
     assert float(kernel.diagonal().mean() - kernel.mean()) == pytest.approx(1, rel=1e-6)
     assert unit > 0
+
+
+def test_rows_of_one_gradient_have_no_tangent_kernel() -> None:
+    """ReLUs that never open: the block below gives the same for every input, and only rounding would be left of it."""
+
+    class Closed(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.inner, self.head = nn.Linear(8, 8), nn.Linear(8, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.head(self.inner((x - 1e6).relu() + 1))
+
+    torch.manual_seed(0)
+    near = torch.randn(20, 8)
+    tangent = Tangent(from_module(Closed(), ArrayPreprocess((8,))), ["inner.*"], near, of="embedding")
+    found = about_the_mean(tangent.through(torch.ones(1, 8)), dict.fromkeys(tangent.names, 1.0), 20)
+    assert found == (None, 1.0)
 
 
 @pytest.mark.parametrize("outputs", [1, 2])

@@ -33,6 +33,8 @@ __all__ = ["Grafted", "Kernels", "about_the_mean", "combination", "share"]
 
 _ALIKE = 1e-3
 """Spread of gradients over their level, in squares, below which their kernel is computed in float64."""
+_ROUNDED = 1e-12
+"""The same, of gradients that differ by their rounding to float32 alone."""
 
 
 def share(ratio: float) -> float:
@@ -114,6 +116,7 @@ class Grafted:
                 design = both.tangent.through(head).take(rows)
                 deviations = prior_deviations(design.shapes, prior)
                 tangent, tangent_unit = about_the_mean(design, deviations, len(x))
+                deviations = {} if tangent is None else deviations
         whole = Kernels(scaled @ scaled.T, tangent)
         mine, theirs = slice(0, len(x)), slice(len(x), len(every))
         parts = (whole.between(mine, mine), whole.between(theirs, mine), whole.between(theirs, theirs))
@@ -142,8 +145,8 @@ class Grafted:
         return Rows(x, tangent, deviations)
 
 
-def about_the_mean(design: Design, deviations: Mapping[str, float], rows: int) -> tuple[Tensor, float]:
-    """The tangent kernel in units of t₂, and t₂, of the first ``rows`` rows."""
+def about_the_mean(design: Design, deviations: Mapping[str, float], rows: int) -> tuple[Tensor | None, float]:
+    """The tangent kernel in units of t₂, and t₂, of the first ``rows`` rows; no kernel of rows with one gradient."""
     for dtype in (None, torch.float64):
         kernel = ntk(design, prior=deviations, dtype=dtype).to(torch.float64).cpu()
         some = kernel[:rows, :rows]
@@ -151,6 +154,8 @@ def about_the_mean(design: Design, deviations: Mapping[str, float], rows: int) -
         spread = level - float(some.mean())
         if spread > _ALIKE * level:  # of gradients that are more alike float32 leaves the rounding of their level
             break
+    if rows > 1 and spread <= _ROUNDED * level:
+        return None, 1.0
     unit = spread if spread > 0 else 1.0
     return kernel / unit, unit
 
