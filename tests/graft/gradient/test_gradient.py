@@ -13,7 +13,7 @@ from torch import nn
 
 import regraft
 from regraft.data import scan
-from regraft.errors import ModelError, RecipeError
+from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Tangent
 from regraft.graft import METHODS, Gradients, Recipe, SetHead, Solve, gradient_features, load_artifact, with_gradients
 from regraft.graft.gradient.fit import Both, Labels, TangentFitter, _Cut, solve_head, weight_of
@@ -417,6 +417,27 @@ def test_solvers_that_are_none_or_have_nothing_to_solve_are_refused() -> None:
     for method in ("tangent-gp", "finetune", "all-layers"):  # error bars choose their solver by size
         with pytest.raises(RecipeError, match=f"{method!r} has no solver to choose"):
             METHODS[method].solved_by("newton")
+
+
+class Dead(nn.Module):
+    """A last layer that gives every row the same; the first one does tell them apart."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.last, self.head = nn.Linear(6, 8), nn.Linear(8, 8), nn.Linear(8, 3)
+
+    def forward(self, x):
+        return self.head((self.last(self.body(x).relu()) - 1e4).relu())
+
+
+@pytest.mark.parametrize(("method", "said"), [("gradient", "head is zero"), ("tangent-gp", "tells apart")])
+def test_a_last_layer_that_tells_no_rows_apart_is_named(method, said, tmp_path):
+    x = np.random.default_rng(0).normal(size=(30, 6)).astype(np.float32)
+    with pytest.raises((RecipeError, DataError), match=said) as caught:
+        regraft.adapt(
+            (x, (x[:, 0] > 0).astype(int)), from_module(Dead(), ArrayPreprocess((6,))), method=method, cache=tmp_path
+        )
+    assert "all-layers" in str(caught.value)
 
 
 class TwoHeads(nn.Module):

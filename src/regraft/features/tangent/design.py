@@ -320,5 +320,6 @@ def _zero_head() -> RecipeError:
     return RecipeError(
         "the head is zero, so every derivative below it is exactly zero",
         expected="a solved head before tangents are taken",
-        do="solve a head first and set it (with_head)",
+        do="solve a head first and set it (with_head); where the last layer tells no rows apart that is zero too: use "
+        "all-layers",
     )

@@ -176,6 +176,12 @@ class KernelFitter(Fitter):
         if fold not in self._folds:
             inside = self.folds[self.searched] == fold
             rows, held = self.searched[~inside & self.new[self.searched]], self.searched[inside]
+            if not len(rows):
+                raise DataError(
+                    "outside a fold there is no row but copies of those in it",
+                    expected="rows that the backbone's last layer tells apart",
+                    do="use all-layers, or another backbone",
+                )
             labels = self.labels.take(rows)
             grafted = Grafted.of(self.both.take(rows), labels, self.strength, self.prior, self.both.take(held))
             self._folds[fold] = grafted, labels, held
