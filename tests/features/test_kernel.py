@@ -192,7 +192,7 @@ def test_derivatives_in_single_precision_are_multiplied_in_double(name: str, for
         full = torch.einsum("icp,jdp->icjd", j, j)
         own = full.diagonal(dim1=1, dim2=3)
         expected = {"full": full.flatten(2).flatten(0, 1), "per-output": own.permute(2, 0, 1), "shared": own.mean(2)}
-        torch.testing.assert_close(found, expected[form], rtol=1e-6, atol=1e-9 * float(full.abs().max()))
+        torch.testing.assert_close(found, expected[form], rtol=0, atol=1e-13 * float(full.abs().max()))
 
 
 def test_tiles_of_a_symmetric_product(monkeypatch: pytest.MonkeyPatch) -> None:

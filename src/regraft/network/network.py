@@ -172,8 +172,7 @@ class Network:
         batch = self.example(_ROWS)
         try:
             pool = self.traits.pool or ("mean" if self.preprocess.ragged else None)
-            mask = attention_mask(batch)
-            tokens = None if mask is None else mask.shape[1]
+            tokens = None if (mask := attention_mask(batch)) is None else mask.shape[1]
             found = trace(self.module, lambda: self._raw(batch), _ROWS, prefix, self.traits.pooler, pool, tokens)
             self._check_rows(found, batch)
         except RegraftError:

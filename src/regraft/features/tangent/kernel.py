@@ -240,6 +240,7 @@ def kernel_between(
                 mine.add_to(total, mine, form)
         else:
             _pass_by(total, held, passing, passing is right, prior, form, told)
+            held.clear()  # before there is room for the next
     if right is None:
         for matrix in total if total.ndim == 3 else [total]:
             mirror(matrix)

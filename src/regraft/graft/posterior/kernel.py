@@ -157,7 +157,8 @@ def about_the_mean(design: Design, deviations: Mapping[str, float], rows: int) -
     if rows > 1 and spread <= _ROUNDED * level:
         return None, 1.0
     unit = spread if spread > 0 else 1.0
-    return kernel / unit, unit
+    kernel /= unit
+    return kernel, unit
 
 
 def _features(both: Both) -> Tensor:
