@@ -93,14 +93,14 @@ class PosteriorPart:
             variance too large.
     """
 
-    head: Tensor | None
-    centre: Tensor
+    head: Tensor | None = field(repr=False)
+    centre: Tensor = field(repr=False)
     feature: float
     deviations: Mapping[str, float]
-    directions: Mapping[str, Tensor]
-    offsets: Tensor
-    values: Tensor
-    weights: Mapping[str, Tensor]
+    directions: Mapping[str, Tensor] = field(repr=False)
+    offsets: Tensor = field(repr=False)
+    values: Tensor = field(repr=False)
+    weights: Mapping[str, Tensor] = field(repr=False)
     level: float
     rows: int
     unit: Tensor

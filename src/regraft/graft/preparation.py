@@ -113,7 +113,7 @@ def prepare(
             _check_error_bars(recipe, options)
             if recipe.probe is not None and recipe.probe.aspp:
                 raise RecipeError("an aspp head is one on masks", do="leave --head out, or use --head mlp")
-            _check_gradients(network, recipe)
+            _check_last_layer(network, recipe)
             wanted = plan(network, [recipe.features.taps])
         if recipe.train is not None:
             _check_shift(network, recipe.train.augment)
@@ -149,15 +149,21 @@ def _check_error_bars(recipe: Recipe, options: Options) -> None:
         )
 
 
-def _check_gradients(network: Network, recipe: Recipe) -> None:
+def _check_last_layer(network: Network, recipe: Recipe) -> None:
     """Refuse, before the pass, a backbone whose last layer cannot give way to the task's."""
-    stage = recipe.gradients
-    if stage is not None and stage.mode != "activation" and network.has_logits and not network.head:
-        raise RecipeError(
-            f"method {recipe.name!r} takes derivatives through one last linear layer",
-            got=f"logits of {network.name} that no single layer gives",
-            do="use all-layers, or save the backbone without its heads",
-        )
+    if not network.has_logits or network.head:
+        return
+    if recipe.gradients is not None and recipe.gradients.mode != "activation":
+        what, instead = "takes derivatives through one last linear layer", "all-layers"
+    elif recipe.refit is not None:
+        what, instead = "reads the trained logits at one last linear layer", "finetune"
+    else:
+        return
+    raise RecipeError(
+        f"method {recipe.name!r} {what}",
+        got=f"logits of {network.name} that no single layer gives",
+        do=f"use {instead}, or save the backbone without its heads",
+    )
 
 
 def _dense(network: Network, manifest: Manifest, recipe: Recipe) -> tuple[Network, Plan]:

@@ -157,9 +157,14 @@ class Head(ABC):
 
 
 class Problem(ABC):
-    """Labelled rows of one method, with all that the choice of its head needs. Immutable."""
+    """Labelled rows of one method, with all that the choice of its head needs. Immutable.
+
+    Attributes:
+        weighs_classes: whether a class may weigh more than another in the loss.
+    """
 
     task: Task
+    weighs_classes: ClassVar[bool] = True
 
     @property
     @abstractmethod

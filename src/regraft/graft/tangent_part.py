@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
@@ -31,8 +31,8 @@ class TangentPart:
         coefficients: w₂, by parameter of the backbone.
     """
 
-    head: Tensor
-    coefficients: Blocks
+    head: Tensor = field(repr=False)
+    coefficients: Blocks = field(repr=False)
 
     def logits(self, network: Network, batch: Any) -> Tensor:
         """(B, C) on the processor, for a preprocessed batch: one pass of the network, with the derivative beside it

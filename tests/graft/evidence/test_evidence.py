@@ -258,14 +258,16 @@ def test_names_that_may_be_mistakes_are_told(classes, label_type, codes, monkeyp
         assert f"{classes[0]!r} = {classes[1]!r}" in found[0].detail
 
 
-@pytest.mark.parametrize("class_weight", [None, "balanced"])
-def test_weights_are_advised_where_classes_have_none(class_weight, monkeypatch):
+@pytest.mark.parametrize(
+    ("class_weight", "weighs", "advised"), [(None, True, True), ("balanced", True, False), (None, False, False)]
+)
+def test_weights_are_advised_where_classes_have_none_and_could(class_weight, weighs, advised, monkeypatch):
     monkeypatch.setattr(findings, "_CHECKS", (data_findings._classes,))
     target = Target("multiclass", ("a", "b"), np.repeat([0, 1], [70, 6]))
     task = SimpleNamespace(target=target, metric="accuracy", class_weight=class_weight)
-    (found,) = check(Context(None, 0, SimpleNamespace(task=task), None))
+    (found,) = check(Context(None, 0, SimpleNamespace(task=task, weighs_classes=weighs), None))
     assert found.code == "class-imbalance"
-    assert ("--class-weight" in found.advice) == (class_weight is None)
+    assert ("--class-weight" in found.advice) == advised
 
 
 @pytest.mark.parametrize(("high", "value", "said"), [(0.15, 0.2, True), (0.25, 0.2, False), (0.05, 0.09, False)])

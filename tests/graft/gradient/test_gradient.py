@@ -452,11 +452,14 @@ class TwoHeads(nn.Module):
         return {"logits": (self.first(x) + self.second(x)) / 2}
 
 
-@pytest.mark.parametrize("method", ["gradient", "tangent-gp"])
-def test_scores_of_several_heads_have_no_last_layer_to_give_way(method, tmp_path):
+@pytest.mark.parametrize(
+    ("method", "instead"),
+    [("gradient", "all-layers"), ("tangent-gp", "all-layers"), ("finetune-refit", "finetune,")],
+)
+def test_scores_of_several_heads_have_no_last_layer_to_give_way(method, instead, tmp_path):
     x = np.random.default_rng(0).normal(size=(30, 6)).astype(np.float32)
     rows = (x, (x[:, 0] > 0).astype(int))
     backbone = from_module(TwoHeads(), ArrayPreprocess((6,)))
-    with pytest.raises(RecipeError, match=r"one last linear layer.*all-layers"):
+    with pytest.raises(RecipeError, match=rf"one last linear layer.*use {instead}"):
         regraft.adapt(rows, backbone, method=method, cache=tmp_path)
     assert regraft.adapt(rows, backbone, method="all-layers", cache=tmp_path).score.value > 0.5

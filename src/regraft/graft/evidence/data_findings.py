@@ -155,7 +155,9 @@ def _classes(context: Context) -> Iterator[Finding]:
     ratio = counts.max() / max(counts.min(), 1)
     task = context.fit.task
     if ratio > _IMBALANCE and task.metric == "accuracy":
-        weights = "" if task.class_weight else ", or weight the classes with --class-weight balanced"
+        weights = ", or weight the classes with --class-weight balanced"
+        if task.class_weight or not context.fit.weighs_classes:
+            weights = ""
         yield Finding(
             "class-imbalance",
             f"The largest class has {ratio:.0f} times the rows of the smallest.",

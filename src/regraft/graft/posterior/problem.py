@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -180,6 +180,7 @@ class GaussianProblem(Problem):
 
     gradient: GradientProblem
     stage: Posterior
+    weighs_classes: ClassVar[bool] = False  # its noise is the same for every row
 
     @property
     def task(self) -> Task:  # type: ignore[override]
