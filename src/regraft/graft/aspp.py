@@ -7,6 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
+from regraft.network.seeding import seeded
+
 __all__ = ["RATES", "WIDTH", "Aspp"]
 
 #: Channels of every branch and of what comes out; DeepLabV3 has 256.
@@ -55,8 +57,7 @@ class Aspp(nn.Module):
     @staticmethod
     def drawn(channels: int, seed: int) -> Aspp:
         """With weights drawn from the seed."""
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
+        with seeded(seed):
             return Aspp(channels).frozen()
 
     @staticmethod

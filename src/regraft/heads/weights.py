@@ -12,7 +12,7 @@ from regraft.errors import SolverError
 from regraft.heads.metrics import as_array
 from regraft.heads.response import Response
 
-__all__ = ["ClassWeight", "row_weights", "sample_weights"]
+__all__ = ["ClassWeight", "moments", "row_weights", "sample_weights"]
 
 ClassWeight = None | Literal["balanced"] | Mapping[str, float]
 
@@ -79,6 +79,26 @@ def row_weights(response: Response, class_weight: ClassWeight, rows: Tensor) -> 
     if columns:
         return weights * torch.where(response.values > 0.5, for_ones, for_zeros)
     return weights * (response.values @ for_ones)[:, None]
+
+
+def moments(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+    """Weighted mean and standard deviation of each column, ``(C,)`` each: what brings numbers to one unit.
+
+    Args:
+        values: (N, C), finite.
+        weights: (N, 1) or (N, C), zero where a value does not count.
+
+    Returns:
+        the mean, 0 where nothing counts, and the deviation, 1 where all that counts is one number.
+    """
+    there = (weights > 0).expand_as(values)
+    low, high = values.where(there, torch.inf).amin(0), values.where(there, -torch.inf).amax(0)
+    share = weights / weights.sum(0).clamp_min(1e-300)
+    mean = (share * values).sum(0)
+    # a mean of equal numbers is rounded, and its distance from them would be no spread
+    mean = torch.where(low == high, low, mean)
+    spread = (share * (values - mean).square()).sum(0).sqrt()
+    return mean, torch.where(spread > 0, spread, torch.ones_like(spread))
 
 
 def _named(response: Response, class_weight: Mapping[str, float]) -> Tensor:

@@ -14,6 +14,7 @@ from regraft.errors import ModelError, RegraftError
 from regraft.network.blocks import members
 from regraft.network.load import load
 from regraft.network.network import Network
+from regraft.network.seeding import seeded
 
 __all__ = ["reinitialised", "settled"]
 
@@ -43,8 +44,7 @@ def reinitialised(network: Network, seed: int, parts: Sequence[str] | None = Non
     if parts is not None:
         parts = [member for path in parts for member in members(module, path)]
     bare: dict[str, nn.Module] = {}
-    with torch.random.fork_rng(), torch.no_grad():
-        torch.manual_seed(seed)
+    with seeded(seed), torch.no_grad():
         for path, part in held.items():
             if parts is not None and not any(path == p or path.startswith(f"{p}.") for p in parts):
                 continue

@@ -7,7 +7,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from regraft.errors import ModelError
@@ -17,6 +16,7 @@ from regraft.network.loaders.text import TextPreprocess
 from regraft.network.molecule import MoleculePreprocess
 from regraft.network.network import About, Network
 from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
+from regraft.network.seeding import seeded
 from regraft.network.site import near
 
 __all__ = ["load", "preprocess_from_json"]
@@ -114,8 +114,7 @@ def _with_weights(name: str, architecture: str, tensors: Mapping[str, Tensor], s
 
 def _bundled(name: str, module: nn.Module, preprocess: Preprocess, about: About, seed: int | None) -> Network:
     if seed is not None:
-        with torch.random.fork_rng():
-            torch.manual_seed(seed)
+        with seeded(seed):
             for part in module.modules():
                 if callable(reset := getattr(part, "reset_parameters", None)):
                     reset()

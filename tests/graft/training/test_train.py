@@ -30,7 +30,7 @@ from regraft.graft.training.loop import (
     tensor_digest,
     train,
 )
-from regraft.graft.training.objective import Objective, moments
+from regraft.graft.training.objective import Objective
 from regraft.graft.training.outputs import accuracy, logits
 from regraft.graft.training.rows import order
 from regraft.heads import Response
@@ -200,15 +200,6 @@ def test_losses_have_their_closed_forms() -> None:
     numbers = Objective("regression", "r2", spread=torch.from_numpy(spread))
     expected = (((f - ones) / spread) ** 2)[there].mean()
     assert float(numbers.loss(outputs, torch.from_numpy(values), s)) == pytest.approx(expected)
-
-
-def test_equal_targets_have_no_spread_to_divide_by() -> None:
-    """The mean of sixty 0.1 is not 0.1; neither gaps nor a column without a value make a spread."""
-    values = np.array([[0.1, 0.1, np.nan, 1.0]] * 60)
-    values[:7, 1], values[30:, 3] = np.nan, 5.0
-    mean, spread = moments(Response.of("regression", ("a", "b", "c", "d"), values))
-    assert mean.tolist() == pytest.approx([0.1, 0.1, 0.0, 3.0])
-    assert spread.tolist() == [1.0, 1.0, 1.0, 2.0]
 
 
 def test_balanced_weights_are_scikit_learns() -> None:

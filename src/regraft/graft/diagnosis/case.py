@@ -25,6 +25,7 @@ from regraft.graft.problem import Task
 from regraft.graft.recipe import Recipe
 from regraft.graft.stages.features import Features, Solve
 from regraft.heads import Readout, solve
+from regraft.heads.weights import moments
 from regraft.linear import Dense, FeatureDesign
 from regraft.network import Network, reinitialised, settled
 from regraft.record import Finding, Ledger
@@ -176,8 +177,8 @@ def case_of_model(
             notes.append(Finding("random-weights", title, "not-applicable", detail=str(error)))
     with ledger.stage("solve"):
         headed = [(name, _probed(part, seen, options)) for name, part, seen in named]
-    rows, moments = _drawn(ready.fit, scope.rows, options.seed), _moments(ready.fit.target)
-    subjects = tuple(_subject(name, network, rows, scope, options, moments) for name, network in headed)
+    rows, unit = _drawn(ready.fit, scope.rows, options.seed), _unit(ready.fit.target)
+    subjects = tuple(_subject(name, network, rows, scope, options, unit) for name, network in headed)
     case = Case(subjects, labelled, len(ready.fit), known, scope.top, scope.points, options.seed, untrained)
     return Looked(case, ready, tuple(notes))
 
@@ -249,15 +250,15 @@ def case_of_run(
         found.append((Path(against).name, Path(against), loaded(Path(against))))
     backbone = found[0][2].source or found[0][2].network
     ready = prepare(data, backbone, method=_PROBE, options=options, ledger=ledger, progress=progress, **columns)
-    rows, moments = _drawn(ready.fit, scope.rows, options.seed), _moments(ready.fit.target)
+    rows, unit = _drawn(ready.fit, scope.rows, options.seed), _unit(ready.fit.target)
     subjects = []
     for name, folder, adapted in found:
         _check_classes(ready, adapted, name)
         check_modality(adapted.network, rows)
         network = _with_last_layer(adapted, folder)
-        if moments is not None:
-            network = network.with_head(*_last_layer(adapted.readout, moments), adapted.classes)
-        subject = _subject(name, network, rows, scope, options, moments)
+        if unit is not None:
+            network = network.with_head(*_last_layer(adapted.readout, unit), adapted.classes)
+        subject = _subject(name, network, rows, scope, options, unit)
         subjects.append(replace(subject, start=_start(adapted, folder), rows=_trained_on(folder)))
     case = Case(tuple(subjects), None, len(ready.fit), None, scope.top, scope.points, options.seed)
     return Looked(case, ready)
@@ -327,27 +328,25 @@ def _probed(ready: Prepared, labelled: Labelled, options: Options) -> Network:
     design = FeatureDesign({_EMBEDDING: Dense(labelled.features)}, task.target.outputs)
     forms = ("ridge",) if task.kind == "regression" else ("logistic",)
     found = solve(design, task.response, forms=forms, folds=task.fold_ids(), metric=task.metric).readout
-    return ready.network.with_head(*_last_layer(found, _moments(task.target)), task.target.classes)
+    return ready.network.with_head(*_last_layer(found, _unit(task.target)), task.target.classes)
 
 
-def _last_layer(readout: Readout, moments: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
+def _last_layer(readout: Readout, unit: tuple[Tensor, Tensor] | None) -> tuple[Tensor, Tensor]:
     """Weight ``(C, D)`` and bias of the head; of numbers those of standardised ones."""
     (block,) = readout.coefficients.values()
     weight, bias = block.T.double(), readout.intercept.double()
-    if moments is not None:
-        shift, spread = moments
+    if unit is not None:
+        shift, spread = unit
         weight, bias = weight / spread[:, None], (bias - shift) / spread
     return weight.float().contiguous(), bias.float()
 
 
-def _moments(target: Target | None) -> tuple[Tensor, Tensor] | None:
+def _unit(target: Target | None) -> tuple[Tensor, Tensor] | None:
     """Mean and deviation of each column of numbers, ``(C,)``; ``None`` for other labels."""
     if target is None or target.kind != "regression":
         return None
     values = torch.as_tensor(np.asarray(target.values), dtype=torch.float64).reshape(len(target), -1)
-    shift = values.nanmean(0)
-    spread = (values - shift).square().nanmean(0).sqrt()
-    return shift, torch.where(spread > 0, spread, torch.ones_like(spread))
+    return moments(values.nan_to_num(), (~values.isnan()).double())
 
 
 def _drawn(rows: Manifest, count: int, seed: int) -> Manifest:
@@ -366,14 +365,14 @@ def _drawn(rows: Manifest, count: int, seed: int) -> Manifest:
 
 
 def _subject(
-    name: str, network: Network, rows: Manifest, scope: Scope, options: Options, moments: tuple[Tensor, Tensor] | None
+    name: str, network: Network, rows: Manifest, scope: Scope, options: Options, unit: tuple[Tensor, Tensor] | None
 ) -> Subject:
     target = rows.target
     if target is None:
         raise DataError(f"{rows.name} has no labels")
     values = torch.as_tensor(np.asarray(target.values))
-    if moments is not None:
-        values = (values.double().reshape(len(rows), -1) - moments[0]) / moments[1]
+    if unit is not None:
+        values = (values.double().reshape(len(rows), -1) - unit[0]) / unit[1]
     select = _patterns(network, scope.select)
     return Subject(name, network, rows, values, _LOSSES[target.kind], select, batch_size=options.batch_size)
 

@@ -26,6 +26,7 @@ from regraft.graft.tangent_part import PREFIX, prior_deviations
 from regraft.heads import ConvexFit, ConvexProblem, Response, minimise
 from regraft.heads.convex.path import PenaltyPath
 from regraft.heads.l2.fitters import Fitter, Found
+from regraft.heads.weights import moments
 from regraft.linear import Blocks, Design, FeatureDesign
 
 __all__ = ["Both", "Labels", "Mode", "TangentFitter", "solve_head"]
@@ -65,11 +66,7 @@ class Labels:
         """Mean and spread (C,) of numbers to be predicted, so that penalties mean the same in all units; else 0, 1."""
         if self.loss != "squared":
             return torch.zeros(self.values.shape[1], dtype=torch.float64), torch.ones(()).double()
-        weights = self.weights.expand_as(self.values)
-        total = weights.sum(0)
-        mean = (weights * self.values).sum(0) / total
-        spread = ((weights * (self.values - mean).square()).sum(0) / total).sqrt()
-        return mean, torch.where(spread > 0, spread, torch.ones_like(spread))
+        return moments(self.values, self.weights)
 
     @property
     def standard(self) -> Tensor:

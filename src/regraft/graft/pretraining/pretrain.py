@@ -33,6 +33,7 @@ from regraft.network.architectures import PIXELS, build
 from regraft.network.flops import counting
 from regraft.network.loaders.bundled import Stored, is_folder, load_folder, save_folder
 from regraft.network.preprocess import ImagePreprocess
+from regraft.network.seeding import seeded
 from regraft.record import Ledger, Record, Score
 
 __all__ = ["OBJECTIVES", "Provenance", "default_config", "pretrain", "unfinished"]
@@ -261,8 +262,7 @@ def _fresh(plan: Plan, preprocess: ImagePreprocess) -> tuple[nn.Module, nn.Modul
     """
     pretext, rows = plan.pretext, 2
     views: Any = (images := preprocess.example(rows))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(plan.config.seed)
+    with seeded(plan.config.seed):
         backbone = build(plan.arch, plan.options)
         try:
             if not pretext.labelled:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from regraft.data import Manifest, Target
 from regraft.errors import DataError
@@ -26,18 +26,18 @@ from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.loop import OnEpoch, Outcome, Progress, Training
 from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.objective import Objective, moments
+from regraft.graft.training.objective import Objective, affine
 from regraft.graft.training.rows import Rows, place
 from regraft.graft.view import View
 from regraft.heads import Readout, default_metric
 from regraft.linear import Blocks
 from regraft.network import Network
 from regraft.network.flops import counting
+from regraft.network.seeding import seeded
 from regraft.record import counted
 
 __all__ = [
     "Tuned",
-    "affine",
     "finetune",
     "grafted",
     "random_head",
@@ -84,21 +84,12 @@ def start(network: Network, manifest: Manifest, *, seed: int = 0) -> Adapted:
 def random_head(network: Network, wanted: Plan, task: Task, seed: int) -> Adapted:
     """A linear head on the plan's one block with weights and intercept uniform in ±1/√d, drawn from the seed."""
     (block,) = wanted.blocks
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         layer = nn.Linear(block.channels if task.kind == "segmentation" else block.width, task.target.outputs)
     shift, spread = affine(task)
     weight, bias = (layer.weight.detach().T * spread).float(), layer.bias.detach() * spread + shift
     readout = Readout(Blocks({block.name: weight.contiguous()}), bias, task.response.link, form="random")
     return Adapted(network, wanted, View("none"), readout, task.kind, task.target.classes)
-
-
-def affine(task: Task) -> tuple[Tensor, Tensor]:
-    """Shift and spread of regression targets, ``(C,)`` float64 each; 0 and 1 for other kinds."""
-    if task.kind == "regression":
-        return moments(task.response)
-    zero = torch.zeros(task.target.outputs, dtype=torch.float64)
-    return zero, zero + 1
 
 
 def grafted(adapted: Adapted, task: Task, tuning: Tuning | None = None) -> Grafted:

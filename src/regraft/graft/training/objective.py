@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,8 +17,9 @@ from regraft.graft.dense.pixels import confusion, segmented
 from regraft.graft.problem import Task
 from regraft.graft.training.checkpoint import tensor_digest
 from regraft.heads import Response, higher_is_better, link, score
+from regraft.heads.weights import moments, row_weights, sample_weights
 
-__all__ = ["Criterion", "Objective", "moments"]
+__all__ = ["Criterion", "Objective", "affine"]
 
 _IMAGES = 16  # whose maps of logits are as large as their masks at once
 
@@ -89,7 +89,7 @@ class Objective:
         weights: Tensor | None = None
         spread: Tensor | None = None
         if task.kind == "regression":
-            spread = moments(response)[1]
+            spread = affine(task)[1]
         elif task.class_weight is not None:
             weights = _weights(response, task)
         return Objective(task.kind, task.metric, weights, spread)
@@ -174,15 +174,13 @@ class Objective:
         return confusion(mask.astype(np.int64), segmented(logits, (mask.shape[0], mask.shape[1])), len(logits))
 
 
-def moments(response: Response) -> tuple[Tensor, Tensor]:
-    """Means and standard deviations (1 where a column is constant) of the targets that are there, ``(C,)`` each."""
-    there = torch.ones_like(response.values, dtype=torch.bool) if response.mask is None else response.mask
-    count = there.sum(0).clamp_min(1)
-    mean = (response.values * there).sum(0) / count
-    spread = ((response.values - mean).square() * there).sum(0).div(count).sqrt()
-    # a mean of equal numbers is rounded, and its distance from them is no spread
-    low, high = response.values.where(there, math.inf).amin(0), response.values.where(there, -math.inf).amax(0)
-    return mean, torch.where((spread > 0) & (high > low), spread, torch.ones_like(spread))
+def affine(task: Task) -> tuple[Tensor, Tensor]:
+    """Shift and spread of regression targets, ``(C,)`` float64 each; 0 and 1 for other kinds."""
+    zero = torch.zeros(task.target.outputs, dtype=torch.float64)
+    if task.kind != "regression":
+        return zero, zero + 1
+    response = task.response
+    return moments(response.values, row_weights(response, None, sample_weights(response, None)))
 
 
 def _weights(response: Response, task: Task) -> Tensor:

@@ -16,13 +16,14 @@ from regraft.graft.adapted import Adapted
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig
 from regraft.graft.stages.training import Probe
-from regraft.graft.training.finetune import affine, random_head
+from regraft.graft.training.finetune import random_head
 from regraft.graft.training.loop import DivergedError, train
-from regraft.graft.training.objective import Objective
+from regraft.graft.training.objective import Objective, affine
 from regraft.graft.training.outcome import Epoch
 from regraft.linear import Blocks, Matrix
 from regraft.network import Network
 from regraft.network.hidden import hidden_parameters, with_hidden
+from regraft.network.seeding import seeded
 
 __all__ = ["FeatureRows", "Heads", "probing_config", "probing_heads", "starting_head"]
 
@@ -93,8 +94,7 @@ def starting_head(network: Network, wanted: Plan, task: Task, hidden: int, seed:
     (block,) = wanted.blocks
     if block.kind != "embedding":
         raise RecipeError("a hidden layer needs a head on the embedding", got=block.name)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         layer = nn.Linear(block.width, hidden)
     deeper = with_hidden(network, layer.weight.detach(), layer.bias.detach(), task.target.outputs)
     start = random_head(deeper, plan(deeper, [Taps(("embedding",), (None,))]), task, seed)

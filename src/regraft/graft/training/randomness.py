@@ -35,7 +35,10 @@ class Randomness:
                 if self.cuda and "cuda" in self.state:
                     torch.cuda.set_rng_state(self.state["cuda"], self.device)
             else:
-                torch.manual_seed(self.seed)
+                torch.default_generator.manual_seed(self.seed)  # and no device but the run's own
+                if self.cuda:
+                    with torch.cuda.device(self.device):
+                        torch.cuda.manual_seed(self.seed)
             try:
                 yield
             finally:

@@ -19,6 +19,7 @@ from regraft.heads.losses import LOSSES, Loss
 from regraft.heads.products import one_torch_thread
 from regraft.heads.readout import Status
 from regraft.heads.response import Response
+from regraft.heads.weights import moments
 from regraft.linear import Blocks, Cast, Design, FeatureDesign, Moved
 
 __all__ = ["EIGEN_LIMIT", "Eigen", "Fitter", "fitter", "ridge_targets", "streams", "wide_enough"]
@@ -200,11 +201,7 @@ class _Streaming(Fitter):
 
     def __init__(self, design: FeatureDesign, response: Response, weights: Tensor, folds: Tensor) -> None:
         self.model, self.response, self.weights, self.folds = Streamed(design), response, weights, folds
-        targets = ridge_targets(response)
-        total = weights.sum(0)
-        self.mean = (weights * targets).sum(0) / total
-        spread = ((weights * (targets - self.mean).square()).sum(0) / total).sqrt()
-        self.spread = torch.where(spread > 0, spread, torch.ones_like(spread))
+        self.mean, self.spread = moments(ridge_targets(response), weights)
         self.paths: dict[str, PathSolver] = {}
 
     def _problem(self, form: str) -> tuple[Loss, Tensor]:

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from regraft.heads.l2.fitters import ridge_targets
 from regraft.heads.response import Response
-from regraft.heads.weights import ClassWeight, row_weights, sample_weights
+from regraft.heads.weights import ClassWeight, moments, row_weights, sample_weights
 
 __all__ = ["FoldTask", "fold_tasks"]
 
@@ -30,9 +30,7 @@ class FoldTask:
         values = ridge_targets(response) * (self.weights > 0)
         self.plain = values
         if response.kind == "regression":
-            share = self.weights / self.weights.sum(0).clamp_min(1e-300)
-            spread = (share * (values - (share * values).sum(0)).square()).sum(0).sqrt()
-            values = values / torch.where(spread > 0, spread, torch.ones_like(spread))
+            values = values / moments(values, self.weights)[1]
         self.targets = values
 
 

@@ -16,9 +16,9 @@ from regraft.heads.response import Response, require_learnable
 from regraft.heads.selection.adam import Trained, Training
 from regraft.heads.selection.kept import by_name
 from regraft.heads.selection.panel import Panel
-from regraft.heads.selection.relevance import FoldTask, check_rows, fold_tasks
+from regraft.heads.selection.relevance import FoldTask, check_features, fold_tasks
 from regraft.heads.solve import check_folds, check_training
-from regraft.heads.weights import ClassWeight, row_weights, sample_weights
+from regraft.heads.weights import ClassWeight, moments, row_weights, sample_weights
 from regraft.linear import FeatureDesign
 
 __all__ = ["STRENGTHS", "AdamScores", "Part", "check_grid", "dense", "feature_norms", "reference_scores"]
@@ -93,7 +93,7 @@ def reference_scores(
         SolverError: features that are not finite, one class, folds or schedules that do not fit.
     """
     require_learnable(response)
-    check_rows(design, response)
+    check_features(design, response)
     check_grid([steps], [rate], [strength])
     fold_of = None if folds is None else check_folds(folds, len(response))
     if fold_of is not None:
@@ -120,12 +120,8 @@ class Part:
         targets = response.values[index]
         self.mean, self.spread = (t.double() for t in (torch.zeros(response.n_outputs), torch.ones(response.n_outputs)))
         if response.link == "identity":  # in units of their spread about their mean
-            share = weights / len(index)
-            mean = (share * targets).sum(0)
-            spread = (share * (targets - mean).square()).sum(0).sqrt()
-            spread = torch.where(spread > 0, spread, torch.ones_like(spread))
-            targets = (targets - mean) / spread
-            self.mean, self.spread = mean, spread
+            self.mean, self.spread = moments(targets, weights)
+            targets = (targets - self.mean) / self.spread
         self.rows, place = rows, rows.device
         targets, weights = targets.to(place, rows.dtype), weights.to(place, rows.dtype)
         self.training = Training(index.to(place), response.link, targets, weights, seed)

@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
@@ -19,6 +18,7 @@ from torch import nn
 from regraft.errors import MissingPathError, ModelError
 from regraft.network.network import About, Network
 from regraft.network.preprocess import IMAGENET_MEAN, IMAGENET_STD, ArrayPreprocess, ImagePreprocess, Preprocess
+from regraft.network.seeding import seeded
 from regraft.network.site import near
 
 __all__ = ["from_module", "load", "read_weights"]
@@ -57,8 +57,7 @@ def load(path: str, weights: str | None, seed: int | None) -> Network:
         MissingPathError: the weights file is not there.
     """
     builder = _import(path)
-    with torch.random.fork_rng():
-        torch.manual_seed(0 if seed is None else seed)
+    with seeded(0 if seed is None else seed):
         try:
             made = builder()
         except Exception as error:

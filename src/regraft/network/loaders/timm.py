@@ -5,11 +5,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import torch
-
 from regraft.errors import MissingDependencyError, ModelError
 from regraft.network.network import About, Network
 from regraft.network.preprocess import FILTERS, ImagePreprocess
+from regraft.network.seeding import seeded
 from regraft.network.site import near
 
 __all__ = ["load"]
@@ -42,8 +41,7 @@ def load(name: str, architecture: str, head: bool, seed: int | None) -> Network:
         )
     options: dict[str, Any] = {} if head else {"num_classes": 0}
     try:
-        with torch.random.fork_rng():
-            torch.manual_seed(0 if seed is None else seed)
+        with seeded(0 if seed is None else seed):
             module = timm.create_model(architecture, pretrained=seed is None, **options)
     except Exception as error:
         raise ModelError(

@@ -5,11 +5,10 @@ from __future__ import annotations
 import warnings
 from typing import Any
 
-import torch
-
 from regraft.errors import MissingDependencyError, ModelError
 from regraft.network.network import About, Network
 from regraft.network.preprocess import FILTERS, ImagePreprocess
+from regraft.network.seeding import seeded
 from regraft.network.site import near
 
 __all__ = ["load"]
@@ -41,9 +40,8 @@ def load(name: str, architecture: str, seed: int | None) -> Network:
         raise ModelError(f"torchvision knows no model {architecture!r}", do=near(architecture, known))
     weights = models.get_model_weights(architecture).DEFAULT
     try:
-        with torch.random.fork_rng(), warnings.catch_warnings():
+        with seeded(0 if seed is None else seed), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of changes to come in initial values that are replaced anyway
-            torch.manual_seed(0 if seed is None else seed)
             module = models.get_model(architecture, weights=weights if seed is None else None)
     except Exception as error:
         raise ModelError(

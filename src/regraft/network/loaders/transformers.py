@@ -21,6 +21,7 @@ from regraft.network.loaders.hub import NO_CODE, library, quiet, unusable
 from regraft.network.loaders.text import TextPreprocess, longest, pooling_of, save_text
 from regraft.network.network import About, Network, Traits
 from regraft.network.preprocess import ImagePreprocess, Modality, Preprocess
+from regraft.network.seeding import seeded
 
 __all__ = ["ProcessorPreprocess", "load", "save"]
 
@@ -148,8 +149,7 @@ def _class(transformers: Any, config: Any, architecture: str, head: bool) -> Any
 
 def _random(auto: Any, config: Any, seed: int, **options: Any) -> nn.Module:
     """A model with weights that are drawn now."""
-    with torch.random.fork_rng():
-        torch.manual_seed(seed)
+    with seeded(seed):
         if make := getattr(auto, "from_config", None):
             return make(config, **NO_CODE, **options)
         own = getattr(config, "vision_config", None) or auto.config_class.from_dict(config.to_dict())

@@ -27,6 +27,7 @@ from regraft.graft.tangent_part import PREFIX
 from regraft.linear import Blocks, Dense, FeatureDesign
 from regraft.network import ArrayPreprocess, Network, fold, from_module
 from regraft.network.resnet import s4
+from regraft.network.seeding import seeded
 from regraft.network.vit import tiny_vit
 from regraft.reproduce.arms import seeds_gate
 from regraft.reproduce.outcome import Outcome, all_of
@@ -63,8 +64,7 @@ _TOP: Mapping[str, Callable[[Network], tuple[str, ...]]] = {
 
 def networks(data: Path, seed: int) -> dict[str, Network]:
     """S4 and a transformer drawn by the seed, their statistics too; R20 and V1a as they are in the data pack."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         small, attention = s4(CLASSES), tiny_vit(CLASSES, size=32, patch=8, depth=2, width=32, heads=4)
         for part in small.modules():
             if isinstance(part, nn.BatchNorm2d):

@@ -33,6 +33,7 @@ from regraft.graft.view import View
 from regraft.heads import Response, solve
 from regraft.linear import Dense, FeatureDesign
 from regraft.network import Network
+from regraft.network.seeding import seeded
 from regraft.reproduce.arms import seeds_gate
 from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome
@@ -96,8 +97,7 @@ def perceptron(seed: int) -> tuple[list[nn.Linear], Tensor, list[tuple[Tensor, T
     loaded = load_digits()
     pixels = torch.from_numpy(loaded.data / 16.0)
     labels = torch.from_numpy(loaded.target).long()
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         layers = [nn.Linear(a, b).double() for a, b in itertools.pairwise(WIDTHS)]
     module = nn.Sequential(*[part for layer in layers for part in (layer, nn.ReLU())][:-1])
     _descend(module, pixels[labels < 5], labels[labels < 5], 200, 0.1)

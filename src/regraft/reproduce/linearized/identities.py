@@ -14,6 +14,7 @@ from regraft.heads import Iteration, condition, condition_design
 from regraft.linear import Blocks, Design
 from regraft.network import ArrayPreprocess, Network, from_module
 from regraft.network.resnet import s4
+from regraft.network.seeding import seeded
 from regraft.reproduce.arms import seeds_gate
 from regraft.reproduce.gradients.identities import direction, exact, relative, smooth
 from regraft.reproduce.linearized.networks import perceptron
@@ -39,8 +40,7 @@ _EXACT = Iteration(rank=16, tol=1e-12)
 
 def smooth_networks(seed: int) -> dict[str, Network]:
     """A tanh perceptron, and an S4 with smooth activations and drawn statistics."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         module = s4(CLASSES)
         for part in module.modules():
             if isinstance(part, nn.BatchNorm2d):

@@ -16,6 +16,7 @@ from torch.nn import functional
 from regraft.graft.training.outcome import DivergedError
 from regraft.network import ArrayPreprocess, Network, from_module
 from regraft.network.architectures import build
+from regraft.network.seeding import seeded
 
 __all__ = ["Descent", "gaussian", "lenet", "perceptron", "refitted", "squared", "trained", "variance_of"]
 
@@ -25,8 +26,7 @@ LEAST_VARIANCE = 1e-5  # of a network that gives its own noise
 
 def perceptron(widths: Sequence[int], seed: int, activation: type[nn.Module] = nn.Tanh) -> Network:
     """Linear layers of ``widths`` with an activation between them, weights as ``nn.Linear`` draws them."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         layers: list[nn.Module] = []
         for inputs, outputs in itertools.pairwise(widths):
             layers += [nn.Linear(inputs, outputs), activation()]
@@ -36,8 +36,7 @@ def perceptron(widths: Sequence[int], seed: int, activation: type[nn.Module] = n
 
 def lenet(outputs: int, seed: int) -> Network:
     """LeNet-5 over grey pictures of 28 × 28 pixels with ReLUs and maxima: 44,426 weights for ten outputs."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         module = build("lenet", {"classes": outputs, "in_channels": 1})
     return from_module(module, ArrayPreprocess((1, 28, 28)), name="LeNet")
 

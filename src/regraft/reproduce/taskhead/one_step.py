@@ -21,6 +21,7 @@ from torch.func import functional_call, jacrev, jvp, vjp, vmap
 from torch.nn import functional
 
 from regraft.network.resnet import s4
+from regraft.network.seeding import seeded
 from regraft.reproduce.arms import seeds_gate
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured
@@ -50,8 +51,7 @@ LOSSES: Mapping[str, tuple[Loss, Callable[[Tensor, Tensor], Tensor]]] = {
 def split(name: str, seed: int) -> tuple[nn.Module, nn.Module, Tensor]:
     """A backbone, a head and inputs, float64, in eval mode, drawn by the seed: ``MLP`` (its head has a hidden layer, so
     that its direction is another for each row) or ``S4`` (the page's, its ReLUs softplus, its head linear)."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         if name == "S4":
             whole = s4(CLASSES)
             for path, part in [*whole.named_children()]:

@@ -18,6 +18,7 @@ from regraft.diagnose import Objective
 from regraft.diagnose.objective import Statistics
 from regraft.errors import DataError
 from regraft.network import Network, settled
+from regraft.network.seeding import seeded
 from regraft.reproduce.arms import BACKBONES, Bench, Place
 from regraft.reproduce.row import Context
 from regraft.reproduce.transferability.sources import target
@@ -73,8 +74,7 @@ def beginning(
     network = bench.network(place.network, place.seed)
     width = next(site.shape[0] for site in network.sites if site.name == "embedding")
     classes = rows.target.classes if rows.target else ()
-    with torch.random.fork_rng():
-        torch.manual_seed(place.seed)
+    with seeded(place.seed):
         head = nn.Linear(width, len(classes))
     ready = network.with_head(head.weight.detach(), head.bias.detach(), classes)
     found = Objective(ready, rows, codes, batch_size=batch_size, batchnorm=batchnorm)

@@ -18,6 +18,7 @@ from regraft.errors import DataError
 from regraft.features import plan, sweep
 from regraft.graft.training.loop import DivergedError, train
 from regraft.graft.training.probing import FeatureRows
+from regraft.network.seeding import seeded
 from regraft.reproduce.arms import EMBEDDING, Arm, Bench, Place, points
 from regraft.reproduce.tuning import Cell, Regime, split
 
@@ -28,8 +29,7 @@ HIDDEN = 512
 
 def two_layers(width: int, classes: int, seed: int) -> nn.Sequential:
     """Linear, BatchNorm, leaky ReLU, linear; weights as ``nn.Linear`` draws them."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         return nn.Sequential(
             nn.Linear(width, HIDDEN), nn.BatchNorm1d(HIDDEN), nn.LeakyReLU(), nn.Linear(HIDDEN, classes)
         )

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from regraft.data import Manifest, PixelImages, Target, scan
 from regraft.data.hashing import hash_rows
@@ -18,6 +17,7 @@ from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig
 from regraft.network import About, Network, load
 from regraft.network.architectures import build
+from regraft.network.seeding import seeded
 from regraft.reproduce.packs import DATA
 from regraft.reproduce.sources import EPOCHS, source_folder
 from regraft.reproduce.tasks import some_classes, task
@@ -96,8 +96,7 @@ S4 = Source("s4", 32, TrainConfig(epochs=EPOCHS, schedule=Schedule(warmup=20)))
 
 def blank(like: Network, arch: str, seed: int, options: Mapping[str, Any]) -> Network:
     """The architecture with weights as it draws them, before a preprocessing like another network's."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+    with seeded(seed):
         module = build(arch, options)
     return Network(f"random {arch}", module, like.preprocess, About("regraft"))
 
