@@ -26,7 +26,7 @@ SEEDS = (0, 1, 2)
 
 
 def _row(name: str, paper: str = "000", fragile: bool = False, needs: tuple[str, ...] = ()) -> Row:
-    return Row(name, paper, "Table 9", "ours wins", "ours 80, theirs 70", "small", "a method", needs, (
+    return Row(name, paper, "Table 9", "ours wins", "ours 80, theirs 70", "small", needs, (
         Clause("a", "ours > theirs (+2)", fragile),
     ))  # fmt: skip
 
@@ -43,8 +43,9 @@ def _measured(row: Row, ours: float, calls: list[str] | None = None, theirs: flo
 
 
 def _gate(name: str, figure: float | None, trains: bool = False) -> Gate:
-    measure = None if figure is None else (lambda context: {"top-1": figure})
-    return Gate(name, "50 ± 1", {"top-1": (49, 51)}, (), measure, trains, "a source")
+    """One whose data is absent, where there is no figure."""
+    needs = ("images/absent",) if figure is None else ()
+    return Gate(name, "50 ± 1", {"top-1": (49, 51)}, lambda context: {"top-1": figure}, needs, trains)
 
 
 def _go(page, output, names=(), gates=None, data=Path("nowhere"), **options):
@@ -72,7 +73,7 @@ def test_the_report_shows_paper_beside_ours(tmp_path):
     text = _go((_measured(_row("frail", fragile=True), 60), _row("later", paper="001")), tmp_path).text()
     assert "paper  ours 80, theirs 70" in text
     assert "ours   a (fragile) ours > theirs (+2): opposite; A − B = -10 [-10, -10]" in text
-    assert "later (Table 9, ours wins): not run: needs a method" in text
+    assert "later (Table 9, ours wins): not run: no experiment measures it" in text
     assert "000 Gradients as Features" in text
     assert "001 Fast Adaptation" in text
     assert max(map(len, text.splitlines())) <= 108
@@ -84,7 +85,7 @@ def test_the_reports_json_is_plain(tmp_path):
     assert back["counts"] == {"pass": 1, "fail": 0, "fragile-fail": 0, "not run": 1}
     assert back["rows"][0]["clauses"][0]["estimate"] == 10
     assert back["rows"][0]["path"].endswith("000/good.mini.json")
-    assert back["rows"][1]["reason"] == "needs a method"
+    assert back["rows"][1]["reason"] == "no experiment measures it"
 
 
 def test_numbers_are_written_and_judged_anew(tmp_path):
@@ -299,8 +300,6 @@ def test_gates_say_what_is_absent(tmp_path):
     message = GATES["S4-jig"].run(context).message
     assert "images/tiny_imagenet/train.parquet" in message
     assert "images/cifar10_jpeg75/test.parquet" in message
-    waiting = Gate("S5", "a gain", {"gain": (3, 100)}, method="a method")
-    assert waiting.run(context).message == "needs a method"
     assert set(GATES) == {"V1a", "V1b", "V2", "R20", "R56", "S4-sup", "S4-rot", "S4-jig", "S4-vae", "S4-bigan"}
 
 

@@ -86,7 +86,7 @@ CASES = {
 
 def _row(*clauses: Clause) -> Row:
     texts = tuple(Clause(c.letter, c.text or "text", c.fragile) for c in clauses)
-    row = Row("synthetic", "000", "§", "shows", "figure", "mini", "a method", (), texts)
+    row = Row("synthetic", "000", "§", "shows", "figure", "mini", (), texts)
     if any(c.check is None for c in clauses):
         return row
     checks = {c.letter: c.check for c in clauses if c.check}
@@ -184,7 +184,7 @@ def test_status(firm, fragile, scale, status, result):
 def test_an_unmeasured_row_is_not_run_whatever_it_is_given(result):
     judged = _row(Clause("a", "t", check=_hold(True)), Clause("b", "t")).judge(result)
     assert judged.status == "not run"
-    assert judged.reason == "needs a method"
+    assert judged.reason == "no experiment measures it"
 
 
 @pytest.mark.parametrize(("gate", "status"), [("fail", "fail"), ("not run", "not run"), ("pass", "pass")])

@@ -1,7 +1,7 @@
 """The gates that stand before every row: are the networks and sources what the rows take them for?
 
 A gate is measured with regraft's own loading, preprocessing and sweep. It is ``pass``, ``fail`` or ``not
-run`` (a pack or a method is absent); a row whose gate fails *fails*, it is not re-seeded.
+run`` (a pack is absent); a row whose gate fails *fails*, it is not re-seeded.
 """
 
 from __future__ import annotations
@@ -41,19 +41,17 @@ class Gate:
         name: the network or source that it stands before.
         needed: the condition as text.
         bounds: (low, high) in percentage points for the figures whose name begins with the key.
+        measure: figure name → percentage points.
         needs: paths below the data pack.
-        measure: figure name → percentage points; ``None`` where the method is not there yet.
         trains: whether measuring it trains a network (slow the first time, then cached).
-        method: what it waits for, where ``measure`` is ``None``.
     """
 
     name: str
     needed: str
     bounds: Mapping[str, tuple[float, float]]
+    measure: Callable[[GateContext], dict[str, float]]
     needs: tuple[str, ...] = ()
-    measure: Callable[[GateContext], dict[str, float]] | None = None
     trains: bool = False
-    method: str = ""
 
     def run(self, context: GateContext) -> GateReport:
         """Measure the gate and judge every figure by its bounds.
@@ -62,8 +60,6 @@ class Gate:
             RegraftError: the network or the data is there and cannot be read.
         """
         absent = [path for path in self.needs if not (context.data / path).exists()]
-        if self.measure is None:
-            return GateReport(self.name, "not run", self.needed, {}, f"needs {self.method}")
         if absent:
             return GateReport(self.name, "not run", self.needed, {}, absence(absent, context.data))
         return self.judge(self.measure(context))
@@ -117,8 +113,8 @@ def _figure_gate(name: str) -> Gate:
         name,
         f"{figure:g} ± 1 % on {data}",
         {"top-1": (figure - _TOLERANCE, figure + _TOLERANCE)},
-        (f"{weights}/model.safetensors", f"{rows}/test.parquet"),
         measure,
+        (f"{weights}/model.safetensors", f"{rows}/test.parquet"),
     )
 
 
@@ -141,8 +137,8 @@ def _supervised_gate() -> Gate:
         "S4-sup",
         ", ".join(f"{least:g} % on {letter}" for letter, (_, least) in _SOURCES.items()),
         {letter: (least, 100.0) for letter, (_, least) in _SOURCES.items()},
-        tuple(f"{DATA[data]}/{part}.parquet" for data, _ in _SOURCES.values() for part in ("train", "test")),
         measure,
+        tuple(f"{DATA[data]}/{part}.parquet" for data, _ in _SOURCES.values() for part in ("train", "test")),
         trains=True,
     )
 
@@ -171,8 +167,8 @@ def _pretext_gate(name: str) -> Gate:
         name,
         "a linear probe 3 points above the one on a random S4",
         {"gain": (3.0, 100.0)},
-        tuple(f"{DATA[pack]}/{part}.parquet" for pack in sets for part in ("train", "test")),
         measure,
+        tuple(f"{DATA[pack]}/{part}.parquet" for pack in sets for part in ("train", "test")),
         trains=True,
     )
 

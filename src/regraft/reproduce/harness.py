@@ -19,7 +19,7 @@ from regraft.reproduce.packs import absence, missing
 from regraft.reproduce.registry import ROWS, choose
 from regraft.reproduce.report import Report, RowReport
 from regraft.reproduce.result import GateReport, Result
-from regraft.reproduce.row import Context, Judgement, Row, Scale, status_of
+from regraft.reproduce.row import UNMEASURED, Context, Judgement, Row, Scale, status_of
 
 __all__ = ["Progress", "load_result", "reproduce", "result_path"]
 
@@ -102,7 +102,7 @@ def _try_gates(
 
 def _one(row: Row, context: Context, output: Path, tried: Mapping[str, GateReport]) -> RowReport:
     if row.run is None:
-        return RowReport(row, Judgement("not run", reason=f"needs {row.method}"))
+        return RowReport(row, Judgement("not run", reason=UNMEASURED))
     needs = row.needs_at(context.scale)
     if absent := missing(needs, context.data):
         return RowReport(row, Judgement("not run", reason=absence(absent, context.data)))

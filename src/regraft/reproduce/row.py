@@ -12,10 +12,11 @@ from regraft.reproduce.outcome import Outcome
 from regraft.reproduce.result import Disturbance, GateReport, Result
 from regraft.reproduce.words import fragile_label
 
-__all__ = ["Clause", "Context", "Judgement", "Row", "Scale", "Verdict", "status_of"]
+__all__ = ["UNMEASURED", "Clause", "Context", "Judgement", "Row", "Scale", "Verdict", "status_of"]
 
 Scale = Literal["mini", "full"]
 Check = Callable[[Result], Outcome]
+UNMEASURED = "no experiment measures it"
 
 
 @dataclass(frozen=True)
@@ -97,11 +98,10 @@ class Row:
         shows: the finding, in a phrase.
         paper_figure: the paper's figure, as text.
         mini: the recipe at scale mini, as text.
-        method: the method that the row waits for while ``run`` is ``None``.
-        needs: networks, data sets and trained sources (see :mod:`regraft.reproduce.packs`).
+        needs: networks, data sets and trained sources of scale mini (see :mod:`regraft.reproduce.packs`).
         clauses: the conditions.
-        run: measures the row.
-        full_needs: of scale full, in place of ``needs``; a run may ask for more itself.
+        run: measures the row; ``None`` until :meth:`measured_by` gives it.
+        one_scale: whether it is the same row at scale full; others find there themselves what they need.
     """
 
     id: str
@@ -110,15 +110,14 @@ class Row:
     shows: str
     paper_figure: str
     mini: str
-    method: str
     needs: tuple[str, ...]
     clauses: tuple[Clause, ...]
     run: Callable[[Context], Result] | None = field(default=None, repr=False)
-    full_needs: tuple[str, ...] | None = None
+    one_scale: bool = False
 
     def needs_at(self, scale: Scale) -> tuple[str, ...]:
         """What the row needs at a scale."""
-        return self.needs if scale == "mini" or self.full_needs is None else self.full_needs
+        return self.needs if scale == "mini" or self.one_scale else ()
 
     def measured_by(
         self,
@@ -152,7 +151,7 @@ class Row:
         verdicts: list[Verdict] = []
         for clause in self.clauses:
             if clause.check is None:
-                return Judgement("not run", reason=f"needs {self.method}")
+                return Judgement("not run", reason=UNMEASURED)
             outcome = clause.check(result)
             failed_fragile = clause.fragile and not outcome.holds
             label = fragile_label(outcome, clause.paper_effect) if failed_fragile else ""

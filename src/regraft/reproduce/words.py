@@ -15,6 +15,7 @@ from typing import Any, Literal
 import numpy as np
 from scipy import stats
 
+from regraft.heads import wilson
 from regraft.reproduce.outcome import Outcome, all_of
 
 __all__ = [
@@ -233,10 +234,10 @@ def share(
     if array.size == 0:
         return Outcome.unmeasurable(needed, "nothing left to count (every baseline is at the ceiling)", 1)
     count, total = int(array.sum()), int(array.size)
-    wilson = stats.binomtest(count, total).proportion_ci(0.95, method="wilson")
+    low, high = wilson(count, total)
     subject = f"{what} ({count}/{total})"
     reached = count >= q * total - _EPS
-    return _say(reached, count / total, float(wilson.low), float(wilson.high), needed, subject, 1)
+    return _say(reached, count / total, low, high, needed, subject, 1)
 
 
 def slope(x: Array, y: Array, *, log: bool = True) -> np.ndarray:

@@ -5,8 +5,6 @@ The texts were written down before any result; changing one takes a written deci
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from regraft.reproduce.head2toe.measured import MEASURED
 from regraft.reproduce.packs import T6, T12
 from regraft.reproduce.row import Clause, Row
@@ -23,7 +21,6 @@ _PAGE: tuple[Row, ...] = (
             "Linear 57.0, +All ℓ2 63.3, ℓ1 64.6, ℓ2,1 64.3, H2T 65.8; natural 65.2→70.5, structured 38.1→53.7 [r]"
         ),
         mini="V1a, R56; T12; fast search; reference scorer on 2 tasks; 20 min",
-        method="Head2Toe selection",
         needs=("V1a", "R56", *T12),
         clauses=(
             Clause("a", "H2T > Linear (+3) on each"),
@@ -43,7 +40,6 @@ _PAGE: tuple[Row, ...] = (
             "R50 Scratch 42.1, FT 63.6, H2T-FT 59.5, FT+ 68.0; ViT 32.8, 63.2, 65.0, 67.9. H2T > FT in 15/19 [r]"
         ),
         mini="V1a, R20; T6; 3 seeds; 40 min",
-        method="Head2Toe selection",
         needs=("V1a", "R20", *T6),
         clauses=(
             Clause("a", "H2T ≥ FT−1", fragile=True),
@@ -59,7 +55,6 @@ _PAGE: tuple[Row, ...] = (
         shows="tokens",
         paper_figure="52.8, ℓ2 61.8, ℓ1 62.4, Group 62.7, H2T 63.3",
         mini="TViT on tiny_imagenet; T12",
-        method="Head2Toe selection on tokens",
         needs=("TViT", *T12),
         clauses=(
             Clause("a", "H2T > Linear (+3)"),
@@ -75,7 +70,6 @@ _PAGE: tuple[Row, ...] = (
             "ρ(affinity, H2T−Linear) −0.79, ViT −0.24 [r]. Text: H2T−FT larger when far; Table 1 gives ρ +0.55 [r]"
         ),
         mini="T12; FT on T6",
-        method="Head2Toe selection",
         needs=("V1a", "R56", *T12),
         clauses=(
             Clause("a", "ρ ≤ −0.5 (V1a and R56)"),
@@ -91,7 +85,6 @@ _PAGE: tuple[Row, ...] = (
             "FT−Linear +19.7 in the 9 lowest, −5.6 in the 9 highest affinities; FT−Scratch +11.0 in the lowest [r]"
         ),
         mini="T6 runs",
-        method="Head2Toe selection",
         needs=("V1a", "R20", *T6),
         clauses=(
             Clause("a", "FT−Linear: low-affinity half > high half, and > 0 in the low"),
@@ -105,7 +98,6 @@ _PAGE: tuple[Row, ...] = (
         shows="linearised FT = activations × coefficients",
         paper_figure="identity",
         mini="MLP, float64; S4 fine-tuned gently",
-        method="fine-tuning logged as activations and coefficients",
         needs=("S4-sup",),
         clauses=(
             Clause("a", "identity ≤ 1e-10"),
@@ -119,7 +111,6 @@ _PAGE: tuple[Row, ...] = (
         shows="one more layer helps far tasks",
         paper_figure="ρ −0.745; every layer near 0 or negative, late ones most",
         mini="V1a, T12",
-        method="Head2Toe selection",
         needs=("V1a", *T12),
         clauses=(
             Clause("a", "ρ(affinity, oracle gain) ≤ −0.5, also with the layer chosen by validation"),
@@ -134,7 +125,6 @@ _PAGE: tuple[Row, ...] = (
         shows="which layer depends on the task",
         paper_figure="no figures",
         mini="same",
-        method="Head2Toe selection",
         needs=("V1a", *T12),
         clauses=(
             Clause("a", "≥ 4 different best layers over T12 (validation)"),
@@ -154,7 +144,6 @@ _PAGE: tuple[Row, ...] = (
             "R56 + 64 features of a layer, or of R20's embedding; T12; oracle uses test rows, "
             "labelled so; validated layer beside"
         ),
-        method="Head2Toe selection",
         needs=("R56", "R20", *T12),
         clauses=(
             Clause("a", "Control > Linear"),
@@ -170,7 +159,6 @@ _PAGE: tuple[Row, ...] = (
             'best near 1,000 of 29,800; 17/19 tasks (not Retinopathy, Flowers). "18 blocks" but R50 has 16 units'
         ),
         mini="V1a, first layer of each block, T12; 8 counts; mean-score and group layers",
-        method="Head2Toe selection",
         needs=("V1a", *T12),
         clauses=(
             Clause("a", "feature-wise > both, mean over counts"),
@@ -185,7 +173,6 @@ _PAGE: tuple[Row, ...] = (
         shows="early layers for far tasks",
         paper_figure="no figures",
         mini="V1a, R56, TViT, T12",
-        method="Head2Toe selection",
         needs=("V1a", "R56", "TViT", *T12),
         clauses=(
             Clause(
@@ -203,7 +190,6 @@ _PAGE: tuple[Row, ...] = (
         shows="select on your own task",
         paper_figure="no figures; no row universally best",
         mini="V1a, 12×12",
-        method="Head2Toe selection",
         needs=("V1a", *T12),
         clauses=(
             Clause("a", "mean off-diagonal Δ < 0"),
@@ -218,7 +204,6 @@ _PAGE: tuple[Row, ...] = (
         shows="more candidates",
         paper_figure="no figures; layers 1/16, 1/4, 1; two groups",
         mini="V1a, TViT; T 64, 512, 4096; T12",
-        method="Head2Toe selection",
         needs=("V1a", "TViT", *T12),
         clauses=(
             Clause("a", "1 > 1/4 > 1/16 at each T"),
@@ -232,7 +217,6 @@ _PAGE: tuple[Row, ...] = (
         shows="choices differ by task",
         paper_figure="T 512/8192/24576 for 7/9/3 R50 tasks [r]; F .001-.2",
         mini="V1a, T12",
-        method="Head2Toe selection",
         needs=("V1a", *T12),
         clauses=(
             Clause("a", "≥ 3 different F and ≥ 2 T chosen over T12"),
@@ -246,7 +230,6 @@ _PAGE: tuple[Row, ...] = (
         shows="cost",
         paper_figure="FLOPs .0063, size .0107 of FT, 5.67× Linear; search +18 %",
         mini="ledger; the 19 printed rows",
-        method="Head2Toe selection",
         needs=("V1a", *T12),
         clauses=(
             Clause("a", "size = F·N·C + N/32 words over 2048·C matches 19/19 within 0.1 % [r]"),
@@ -264,7 +247,6 @@ _PAGE: tuple[Row, ...] = (
             "ViT .14 .30 .20 .27 .24 (Scratch 1.08) 1.22 .76 .61"
         ),
         mini="rows fixed, other seeds vary",
-        method="Head2Toe selection",
         needs=("V1a", *T12),
         clauses=(
             Clause("a", "sd H2T < sd FT"),
@@ -278,7 +260,6 @@ _PAGE: tuple[Row, ...] = (
         shows="affinity is robust",
         paper_figure=".907 (Table 1 gives .868 [r]); .803",
         mini="V1a, V1b, R56; T12",
-        method="Head2Toe selection",
         needs=("V1a", "V1b", "R56", *T12),
         clauses=(Clause("", "ρ ≥ 0.7 each pair"),),
     ),
@@ -289,7 +270,6 @@ _PAGE: tuple[Row, ...] = (
         shows="chosen sets differ",
         paper_figure="like tasks ≈ 40 %, most < 20 % (2,048 of 29,800; chance 6.9 %)",
         mini="V1a, 6.9 % kept",
-        method="Head2Toe selection",
         needs=("V1a", *T12),
         clauses=(
             Clause("a", "median across tasks < 20 %", fragile=True),
@@ -304,7 +284,6 @@ _PAGE: tuple[Row, ...] = (
         shows="rank offset",
         paper_figure="monotone fall",
         mini="V1a, 8 offsets, T12",
-        method="Head2Toe selection",
         needs=("V1a", *T12),
         clauses=(Clause("", "ρ(offset, mean acc) ≤ −0.9"),),
     ),
@@ -315,7 +294,6 @@ _PAGE: tuple[Row, ...] = (
         shows="data fraction",
         paper_figure="no figures; int(1000f/C), ≥ 1",
         mini="f .25, .5, .75, 1; T12",
-        method="Head2Toe selection",
         needs=("V1a", *T12),
         clauses=(
             Clause("a", "H2T rises"),
@@ -331,7 +309,6 @@ _PAGE: tuple[Row, ...] = (
             "R50 65.8, pre-normalisation 63.5, pre-activation 63.5, +input 65.0; ViT 63.3, only CLS 57.3, +CLS 63.4"
         ),
         mini="V1a; TViT; T12",
-        method="Head2Toe selection",
         needs=("V1a", "TViT", *T12),
         clauses=(
             Clause("a", "original > both pre-", fragile=True),
@@ -347,7 +324,6 @@ _PAGE: tuple[Row, ...] = (
         shows="unit norm per layer; λ forgiving",
         paper_figure="no figures",
         mini="V1a, R56; reference λ 1e-1…1e-5 on 3 tasks",
-        method="Head2Toe selection",
         needs=("V1a", "R56", *T12),
         clauses=(
             Clause("a", "unit > none", fragile=True),
@@ -358,4 +334,4 @@ _PAGE: tuple[Row, ...] = (
 )
 
 # At scale full no pack is needed: a run looks for VTAB-1k and the backbones itself.
-ROWS: tuple[Row, ...] = tuple(replace(row.measured_by(*MEASURED[row.id]), full_needs=()) for row in _PAGE)
+ROWS: tuple[Row, ...] = tuple(row.measured_by(*MEASURED[row.id]) for row in _PAGE)
