@@ -85,10 +85,6 @@ class Profile:
         """The profile in numbers."""
         return _summary(self.losses, self.centre, level)
 
-    def to_json(self) -> dict[str, Any]:
-        """Plain lists and values; what is not finite is ``None``."""
-        return _json(self, ("alphas",))
-
 
 @dataclass(frozen=True, eq=False)
 class Plane:
@@ -119,10 +115,6 @@ class Plane:
     def summary(self, level: float = CONTOUR) -> Summary:
         """The plane in numbers."""
         return _summary(self.losses, self.centre, level)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain lists and values; what is not finite is ``None``."""
-        return {**_json(self, ("alphas", "betas")), "exact": self.exact}
 
 
 def axis(span: float, points: int) -> tuple[float, ...]:
@@ -259,24 +251,6 @@ def _summary(losses: Tensor, centre: float, level: float) -> Summary:
         float((~(rises <= level)).double().mean()),
         float((~torch.isfinite(losses)).double().mean()),
     )
-
-
-def _json(value: Profile | Plane, names: tuple[str, ...]) -> dict[str, Any]:
-    flat = [_plain(number) for number in value.losses.reshape(-1).tolist()]
-    width = value.losses.shape[-1]
-    losses = [flat[i : i + width] for i in range(0, len(flat), width)] if value.losses.ndim == 2 else flat
-    return {
-        **{name: list(getattr(value, name)) for name in names},
-        "losses": losses,
-        "centre": _plain(value.centre),
-        "way": value.way,
-        "notes": list(value.notes),
-        "error": _plain(value.error),
-        "checked": value.checked,
-        "points": value.points,
-        "directions": value.directions,
-        "summary": value.summary().to_json(),
-    }
 
 
 def _plain(value: float) -> float | None:

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -91,24 +90,6 @@ class Surrogate:
             raise DataError("coordinates of a surrogate", expected=expected, got=f"{tuple(scaled.shape)}, or outside")
         first, second = _polynomials(scaled[:, 0], self.size), _polynomials(scaled[:, 1], self.size)
         return ((first @ self.coefficients) * second).sum(1)
-
-    def to_json(self) -> dict[str, Any]:
-        """Plain values."""
-        return {
-            "spans": list(self.spans),
-            "coefficients": self.coefficients.tolist(),
-            "error": self.error,
-            "rms": self.rms,
-            "range": self.range,
-            "relative": self.relative,
-            "tolerance": self.tolerance,
-            "reached": self.reached,
-            "held_out": self.held_out,
-            "attempts": [list(pair) for pair in self.attempts],
-            "evaluations": self.evaluations,
-            "way": self.way,
-            "notes": list(self.notes),
-        }
 
 
 def surrogate(
