@@ -87,6 +87,21 @@ def test_copies_of_equal_eigenvalues_are_found_when_they_are_looked_for():
     assert "look for missed ones" in short.message
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("n", "rank", "k"), [(10, 1, 3), (20, 2, 4), (60, 5, 7), (200, 1, 5)])
+def test_where_nothing_but_rounding_is_left_vectors_stay_orthonormal_and_bounds_true(n, rank, k, dtype):
+    """Looking for copies among what the known vectors leave of an operator of low rank."""
+    factor = torch.randn(n, rank, generator=torch.Generator().manual_seed(n), dtype=torch.float64)
+    operator = DenseOperator((factor @ factor.T).to(dtype), (Tag.SYMMETRIC,))
+    found = lanczos(operator, k, copies=True, vectors=True)
+    eps = torch.finfo(dtype).eps
+    inner = found.vectors.T @ found.vectors
+    torch.testing.assert_close(inner, torch.eye(len(inner), dtype=dtype), rtol=0, atol=200 * eps)
+    largest = float(found.values.abs().max())
+    assert bool((found.residuals(operator) <= found.bounds + 20 * eps * largest).all())
+    assert float(found.bounds.max()) < 1e3 * eps * largest
+
+
 @pytest.mark.parametrize(
     ("values", "k"),
     [

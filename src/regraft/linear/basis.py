@@ -30,6 +30,8 @@ class Krylov:
         limit: the most vectors that are held of each.
         fresh: draws a vector ``(n,)`` to go on from when the space is exhausted (c = 1 only). Without it an exhausted
             column ends, and the rest of its projection is zero.
+        scale: of the operator, where the product is only what others leave of it: what is rounding beside that is no
+            direction, though nothing larger may be left.
     """
 
     def __init__(
@@ -39,8 +41,9 @@ class Krylov:
         limit: int,
         *,
         fresh: Callable[[], Tensor] | None = None,
+        scale: float = 0.0,
     ) -> None:
-        self._product, self._fresh = product, fresh
+        self._product, self._fresh, self._scale = product, fresh, scale
         self.size, columns = start.shape
         self.dtype = start.dtype
         self.limit = min(limit, self.size)
@@ -127,7 +130,8 @@ class Krylov:
         self._inner[:, : self.steps, place] = found
         norm = torch.linalg.vector_norm(image, dim=1).to("cpu", torch.float64)
         largest = self._inner[:, : self.steps, : self.steps].abs().amax((1, 2))
-        alive = norm > torch.finfo(image.dtype).eps * torch.maximum(100 * whole, 4 * largest)
+        floor = torch.maximum(100 * whole, 4 * largest).clamp_min(100 * self._scale)
+        alive = norm > torch.finfo(image.dtype).eps * floor
         nothing = torch.zeros_like(norm)
         self._ahead[:, place], self._lost[:, place] = (
             torch.where(alive, norm, nothing),

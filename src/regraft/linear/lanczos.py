@@ -164,7 +164,8 @@ class _Search:
 
         rest = self.operator.shape[0] - (0 if basis is None else basis.shape[1])
         limit = min(self.budget - self.spent, rest, self.held)
-        space = Krylov(lambda x: less(self.operator.apply(x)), fresh()[:, None], limit, fresh=fresh)
+        scale = 0.0 if known is None else max(-self.low, self.high)
+        space = Krylov(lambda x: less(self.operator.apply(x)), fresh()[:, None], limit, fresh=fresh, scale=scale)
         while True:
             renewed = space.exhausted
             space.step()
@@ -207,9 +208,9 @@ class _Search:
     def _settled(self, found: Eigenvalues, known: Eigenvalues) -> bool:
         """Whether the first that is found belongs to the wanted ones for sure, or none that does is likely missed."""
         ahead = float(_rank(found.values, self.which)[0] - _rank(known.values, self.which)[self.k - 1])
-        if ahead > 0:
+        if ahead > self.rounding:
             return found.converged
-        share = -ahead / (self.high - self.low) if self.high > self.low else 1.0
+        share = max(0.0, -ahead) / (self.high - self.low) if self.high > self.low else 1.0
         share = max(share, _RESOLVED) if found.converged else share
         missed = 1.65 * self.operator.shape[0] ** 0.5 * math.exp(-(share**0.5) * (2 * found.products - 1))
         return missed <= _CHANCE
@@ -223,7 +224,8 @@ class _Search:
                 break
             rest = self.run(1, True, known=every)
             good = rest.converged or self._settled(rest, every)
-            if not good or _rank(rest.values, self.which)[0] <= _rank(every.values, self.which)[self.k - 1]:
+            ahead = _rank(rest.values, self.which)[0] - _rank(every.values, self.which)[self.k - 1]
+            if not good or ahead <= self.rounding:  # what rounding alone puts ahead is no other eigenvalue
                 break
             every = _merged(every, rest, self.which)
         basis = None if every.vectors is None else every.vectors[:, : self.k]

@@ -10,6 +10,7 @@ import torch
 from sklearn.linear_model import BayesianRidge
 from tests.heads.gp.problems import normal
 from torch import Tensor
+from torch.distributions import MultivariateNormal
 
 from regraft.errors import SolverError
 from regraft.heads import CoefficientPosterior, Iteration, condition, condition_design, smaller_space
@@ -104,6 +105,17 @@ def test_float32_designs_are_answered_to_their_rounding() -> None:
         found = condition_design(Explicit(X.float()), Y, 0.1, 1.0, method, iteration=Iteration(tol=1e-5))  # type: ignore[arg-type]
         assert found.coefficients.dtype == torch.float32
         torch.testing.assert_close(found.mean(Explicit(NEW.float())), exact.mean(Explicit(NEW)), rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("noise", [1e-3, 1e-4, 3e-5])
+def test_the_evidence_of_float32_features_is_that_of_the_same_numbers(noise: float) -> None:
+    x = normal(1000, 20).float()
+    y = x.double() @ normal(20, 1, seed=1) + noise**0.5 * normal(1000, 1, seed=2)
+    found = condition_design(FeatureDesign({"a": Dense(x)}, 1), y, noise)
+    covariance = x.double() @ x.double().T + noise * torch.eye(1000, dtype=torch.float64)
+    exact = MultivariateNormal(torch.zeros(1000, dtype=torch.float64), covariance).log_prob(y[:, 0])
+    assert found.noise.unique().tolist() == [noise]
+    assert found.evidence == pytest.approx(float(exact), abs=0.02)
 
 
 def test_the_smaller_space_is_told() -> None:

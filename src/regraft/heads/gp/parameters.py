@@ -151,7 +151,11 @@ def condition_design(
         raise SolverError("the posterior is not finite", do="scale the targets, or give a larger noise")
     evidence = None
     if system.log_determinant is not None:
-        fit = float((values.square() / variances).sum()) - float(right @ solution[0, :, 0])
+        # yᵀ (Ψ Ψᵀ + Σ)⁻¹ y as the least of a sum of squares: as yᵀ Σ⁻¹ y − vᵀ Ψᵀ Σ⁻¹ y it would be a difference of two
+        # numbers many times as large, of which one has the design's rounding
+        least = Blocks.unflatten(solution[0, :, 0].to(device=design.device, dtype=design.dtype), design.shapes)
+        missed = values - scaled.apply(least).to(values)
+        fit = float((missed.square() / variances).sum()) + float(least.flatten().double().square().sum())
         logs = float(system.log_determinant.sum()) + float(variances.log().sum())
         evidence = -0.5 * (fit + logs + values.numel() * math.log(2 * math.pi))
     parts = [f"{system.size} coefficients, by {system.way}.", status.message, said.strip()]

@@ -28,6 +28,7 @@ from regraft.heads.products import eigen, one_blas_thread
 from regraft.heads.readout import Status
 from regraft.linear import DenseOperator, KroneckerIdentity, Operator, Tag
 from regraft.linear.checks import as_index
+from regraft.linear.trace import random_signs
 
 __all__ = ["METHODS", "Method", "Posterior", "condition", "least_noise", "mean_diagonal", "raised"]
 
@@ -265,7 +266,7 @@ def _by_iteration(
 def mean_diagonal(kernel: Operator) -> Tensor:
     """tr K / n, estimated from eight random signs a row: good enough for a floor."""
     generator = torch.Generator().manual_seed(0)
-    signs = torch.randint(0, 2, (kernel.shape[0], 8), generator=generator).to(kernel.device, kernel.dtype) * 2 - 1
+    signs = random_signs(kernel, 8, generator)
     return (signs * kernel.apply(signs)).mean().to(device="cpu", dtype=torch.float64)
 
 
