@@ -60,6 +60,8 @@ def test_extremes_stay_within_bounds() -> None:
     assert temperature(-right, response) == pytest.approx(1e3)
     assert temperature(torch.zeros(4, 2), response) == 1.0
     assert temperature(torch.full((4, 2), 0.5), response) == 1.0  # of a ridge head without features
+    missing = Response.of("multilabel", ["a", "b"], np.array([[1, np.nan], [0, np.nan]]))
+    assert temperature(torch.tensor([[0.0, 5], [0, 5]]), missing) == 1.0  # what is not flat has no label
     assert temperature(torch.zeros(4, 1), Response.of("regression", ["y"], np.arange(4.0))) == 1.0
     with pytest.raises(DataError, match="NaN"):
         temperature(right * torch.nan, response)

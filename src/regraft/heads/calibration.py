@@ -76,7 +76,7 @@ def temperatures(logits: Tensor, response: Response) -> Tensor:
         if bool(done):
             break
     moves = step if loss.separable else step - step[:, :1]  # what all classes share says nothing of them
-    flat = moves.square().sum((1, 2)) == 0
+    flat = (moves.square() * (weights > 0)[:, None]).sum((1, 2)) == 0
     return torch.where(flat, torch.ones_like(log_beta), (-log_beta).exp())
 
 

@@ -12,6 +12,7 @@ import numpy.typing as npt
 from scipy.special import stdtrit
 
 from regraft.errors import DataError
+from regraft.heads.groups import group_numbers
 from regraft.heads.metrics import as_array, calibration_gaps, resampled, score
 from regraft.heads.response import Response
 from regraft.record import Score
@@ -76,18 +77,20 @@ def measure(
     """A metric with its 95 % interval.
 
     Accuracy and ``coverage-90`` of independent rows get the Wilson interval; every other metric of theirs the
-    percentile bootstrap over 1,000 resamples of rows. With ``groups``, whole groups are resampled, for rows of
+    bootstrap over 1,000 resamples of rows. With ``groups``, whole groups are resampled, for rows of
     one group are no independent evidence (groups of one row each are no groups). Resamples that leave the metric
     undefined are left out.
 
-    Percentiles of few groups are too narrow: resamples of G groups vary by (G − 1)/G of what they should, and what
-    few groups say of their own spread is uncertain. With the standard error
+    Percentiles q of few units (rows, or groups) are too narrow: resamples of G vary by (G − 1)/G of what they should,
+    and what few say of their own spread is uncertain. With w = sqrt(G / (G − 1)) t / 1.96 and Student's t for G − 1
+    degrees of freedom, rows get value + w (q₂.₅ − value) and value + w (q₉₇.₅ − value). Of groups, with the standard
+    error
 
-        s = max(q₉₇.₅ − value, value − q₂.₅) / 1.96 · sqrt(G / (G − 1))
+        s = max(q₉₇.₅ − value, value − q₂.₅) / 1.96 · sqrt(G / (G − 1)),
 
-    of the percentiles q of the resamples and Student's t for G − 1 degrees of freedom in the place of 1.96, a metric
-    that lies between 0 and 1 gets the Wilson interval of n = value (1 − value) / s² draws (shares of rows: of no more
-    than there are rows), and any other value ± t s, within what the metric can be.
+    a metric that lies between 0 and 1 gets the Wilson interval of n = value (1 − value) / s² draws with t in the place
+    of 1.96 (shares of rows: of no more than there are rows), and any other value ± t s. Nothing leaves what the metric
+    can be.
 
     Balanced accuracy of independent rows of classes, a mean of proportions, gets at each end the wider of the bootstrap
     and :func:`mean_of_proportions`: five rows of a rare class that are all wrong do not show that all are, which the
@@ -117,8 +120,6 @@ def measure(
     Raises:
         DataError: the metric does not fit the labels or is undefined on them.
     """
-    if groups is not None and len(groups) != len(response):
-        raise DataError(f"{len(groups)} group names for {len(response)} rows", expected="one a row")
     value = score(metric, response, probabilities)
     there = response.present.numpy()
     rows = int(there.sum())
@@ -217,7 +218,7 @@ def paired_difference(
         (b − c) / (n + 2) ± 1.96 sqrt((p + q − (p − q)²) / (n + 2)),  p = (b + 1) / (n + 2), q = (c + 1) / (n + 2),
 
     which keeps its width where the two never differ. Of other metrics the percentiles of the resamples of
-    :func:`measure`, each drawn once for both; of groups of rows the difference ± t s by the G groups, as there. Where
+    :func:`measure`, each drawn once for both, widened as there; of groups of rows the difference ± t s. Where
     the resamples agree on a metric that lies between 0 and 1, the formula above of n rows (groups) of which the second
     alone has as many right as it is better by. NaN where fewer than two resamples define the metric, of one group, and
     of an unbounded metric on one row.
@@ -243,9 +244,10 @@ def paired_difference(
     low, high = np.quantile(found, [0.025, 0.975])
     if bounded and high - low <= _NO_WIDTH:
         return value, *_bonett_price(max(value, 0.0) * units, max(-value, 0.0) * units, units)
+    most = 1.0 if bounded else math.inf
     if unit == "row":
-        return value, float(low), float(high)
-    half, most = _students(units) * _error(value, found, units), 1.0 if bounded else math.inf
+        return value, *_widened(value, found, units, (-most, most))
+    half = _students(units) * _error(value, found, units)
     return value, max(-most, value - half), min(most, value + half)
 
 
@@ -287,7 +289,7 @@ def _interval(
     if high - low > _NO_WIDTH:
         if unit == "group":
             return _of_groups(metric, value, response, draws, int(member.max()) + 1)
-        return low, high, "bootstrap over rows"
+        return *_widened(value, draws, len(member), _range(metric, response)), "bootstrap over rows"
     effective = _effective(metric, response, member)
     if not effective:
         return math.nan, math.nan, "unknown: every resample agrees"
@@ -300,6 +302,13 @@ def _percentiles(value: float, draws: np.ndarray[Any, Any]) -> tuple[float, floa
     return min(float(low), value), max(float(high), value)
 
 
+def _widened(value: float, draws: np.ndarray[Any, Any], rows: int, within: tuple[float, float]) -> tuple[float, float]:
+    """The percentile interval with each side as much longer as so many rows make it too short, see :func:`measure`."""
+    low, high = _percentiles(value, draws)
+    longer = _students(rows) / _Z * math.sqrt(rows / (rows - 1))
+    return max(within[0], value + longer * (low - value)), min(within[1], value + longer * (high - value))
+
+
 def _of_groups(
     metric: str, value: float, response: Response, draws: np.ndarray[Any, Any], units: int
 ) -> tuple[float, float, str]:
@@ -309,7 +318,7 @@ def _of_groups(
     if _within_one(metric, response):
         rows = max(value * (1 - value), _NO_WIDTH) / error**2
         return *_wilson(value, min(rows, len(response)) if _is_share(metric, response) else rows, t), f"wilson, {how}"
-    least, most = _RANGE.get(metric, (0.0, math.inf))
+    least, most = _range(metric, response)
     return max(least, value - t * error), min(most, value + t * error), f"Student's t, {how}"
 
 
@@ -332,12 +341,7 @@ def _units(
     rows = int(there.sum())
     if groups is None:
         return np.arange(rows), rows, "row"
-    names = np.asarray(groups)
-    if names.ndim != 1:
-        raise DataError(f"group names have shape {names.shape}", expected="one name a row", do="join its parts to one")
-    # names of several types, such as None among strings, have no order
-    names = names.astype(str) if names.dtype == object else names
-    _, member = np.unique(names[there], return_inverse=True)
+    _, member = np.unique(group_numbers(groups, len(there))[there], return_inverse=True)
     units = int(member.max()) + 1
     return member, units, "group" if units < rows or rows == 1 else "row"
 
@@ -352,6 +356,11 @@ def _within_one(metric: str, response: Response) -> bool:
     return metric not in _UNBOUNDED and (metric != "brier" or response.kind != "multiclass")
 
 
+def _range(metric: str, response: Response) -> tuple[float, float]:
+    """What the metric can be."""
+    return (0.0, 1.0) if _within_one(metric, response) else _RANGE.get(metric, (0.0, math.inf))
+
+
 def _of_classes(
     value: float, response: Response, values: np.ndarray[Any, Any], rng: np.random.Generator
 ) -> tuple[float, float, str]:
@@ -363,7 +372,7 @@ def _of_classes(
         for table in _resamples(np.arange(len(values)), rng)
     ]
     draws, whole = map(np.concatenate, zip(*found))
-    low, high = _percentiles(value, draws[whole] if whole.mean() >= _ENOUGH else draws)
+    low, high = _widened(value, draws[whole] if whole.mean() >= _ENOUGH else draws, len(values), (0.0, 1.0))
     right = response.values.numpy()[np.arange(len(values)), values.argmax(1)]
     below, above = mean_of_proportions(right @ classes, classes.sum(0))
     if high - low <= _NO_WIDTH:

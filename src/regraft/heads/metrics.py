@@ -22,7 +22,6 @@ __all__ = [
     "PROPER",
     "WITH_SPREAD",
     "as_array",
-    "brier",
     "check_predictions",
     "default_metric",
     "ece",
@@ -112,11 +111,6 @@ def score(metric: str, response: Response, probabilities: Any) -> float:
 def nll(response: Response, probabilities: Any) -> float:
     """Mean negative log-likelihood −log p(label), in nats; probabilities are clipped at 1e-15."""
     return score("nll", response, probabilities)
-
-
-def brier(response: Response, probabilities: Any) -> float:
-    """Brier score: mean of Σ_c (p_c − y_c)² (multiclass), (p − y)² (binary; multilabel, over labels)."""
-    return score("brier", response, probabilities)
 
 
 def ece(response: Response, probabilities: Any, bins: int = 15) -> float:

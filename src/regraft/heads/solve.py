@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.drawn import Start, begin, contenders, enough_folds
 from regraft.heads.l2.fitters import Fitter, fitter, streams
-from regraft.heads.metrics import METRICS, PROPER, default_metric, defined, higher_is_better
+from regraft.heads.metrics import METRICS, PROPER, defined, higher_is_better
 from regraft.heads.products import one_blas_thread
 from regraft.heads.readout import Readout, Solution, Status
 from regraft.heads.response import Response, require_learnable
@@ -210,7 +211,7 @@ def refit(
         SolverError: as :func:`solve`.
     """
     require_learnable(response)
-    check_sizes(design, response, default_metric(response.kind))
+    check_sizes(design, response)
     (form,), (strength,) = check_forms([form], response), check_strengths([strength])
     weights = row_weights(response, class_weight, sample_weights(response, None))
     none = torch.full((len(response),), -1)
@@ -282,13 +283,13 @@ def _run(fit: Fitter, judge: Judge, form: str, strengths: Sequence[float]) -> li
     return judge.trials(form, strengths, logits, centres)
 
 
-def check_sizes(design: Design, response: Response, metric: str) -> None:
+def check_sizes(design: Design, response: Response, metric: str | None = None) -> None:
     """Refuse a design and labels that do not fit, or an unknown metric."""
     if design.n_rows != len(response):
         raise SolverError(f"the design has {design.n_rows} rows", expected=f"{len(response)}, one for each label")
     if design.n_outputs != response.n_outputs:
         raise SolverError(f"the design has {design.n_outputs} outputs", expected=f"{response.n_outputs}, as the labels")
-    if metric not in METRICS + PROPER:
+    if metric is not None and metric not in METRICS + PROPER:
         raise SolverError(f"{metric!r} is no metric", expected=", ".join(METRICS + PROPER))
 
 
@@ -305,9 +306,10 @@ def check_forms(forms: Sequence[str], response: Response) -> list[str]:
 
 def check_strengths(strengths: Sequence[float]) -> list[float]:
     """Penalties as floats, strongest first, each once."""
-    values = [float(s) for s in strengths]
+    values = [] if isinstance(strengths, Real) else [float(s) for s in strengths]
     if not values or not all(np.isfinite(s) and s > 0 for s in values):
-        raise SolverError("the strengths of the penalty", expected="finite numbers above zero", got=repr(values[:5]))
+        got = repr(values[:5] or strengths)
+        raise SolverError("the strengths of the penalty", expected="a sequence of finite numbers above zero", got=got)
     return sorted(set(values), reverse=True)
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from sklearn.covariance import LedoitWolf
+from sklearn.covariance import LedoitWolf, ledoit_wolf_shrinkage
 
+from regraft.diagnose import scores
 from regraft.diagnose.transfer.decomposition import Decomposition
 from regraft.diagnose.transfer.hscore import h_score, shrinkage, shrunk_h_score
 from regraft.diagnose.transfer.labels import Labels
@@ -46,6 +47,23 @@ def test_as_many_features_as_rows_say_nothing_and_it_says_so(rows) -> None:
         h_score(*made.parts)
     shuffled = Labels.of(np.random.default_rng(0).permutation(made.y))
     assert shrunk_h_score(made.decomposition, shuffled, made.resamples).value < shrunk_h_score(*made.parts).value
+
+
+def test_a_single_feature_is_not_shrunk() -> None:
+    y = np.repeat([0, 1], 50)
+    x = (2.0 * y + np.random.default_rng(1).normal(size=100))[:, None]
+    plain, shrunk = scores(features=x, labels=y, names=["h-score", "h-score-shrunk"])
+    assert shrinkage(Decomposition.of(torch.from_numpy(x)))[0] == ledoit_wolf_shrinkage(x) == 0
+    assert plain.value == pytest.approx(np.var([x[y == 0].mean(), x[y == 1].mean()]) / x.var())
+    assert shrunk.value == pytest.approx(plain.value)
+
+
+@pytest.mark.parametrize("scale", [1e-100, 1e100])
+def test_the_unit_of_features_is_of_no_account(rows, scale: float) -> None:
+    made = rows()
+    wanted = shrunk_h_score(*made.parts).value
+    found = shrunk_h_score(Decomposition.of(made.x * scale), made.labels, made.resamples)
+    assert found.value == pytest.approx(wanted, rel=1e-9)
 
 
 def test_ignores_what_the_theory_says(rows) -> None:

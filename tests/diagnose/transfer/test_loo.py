@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -108,6 +110,26 @@ def test_refuses_what_does_not_fit(rows) -> None:
         neighbour_accuracy(*made.parts, neighbours=20)
     with pytest.raises(DataError, match="groups of rows"):
         left_out(made.decomposition, made.labels, ["a"] * 20)
+
+
+@pytest.mark.parametrize("n", [7, 10, 30, 50])
+@pytest.mark.parametrize("numbers", [False, True])
+def test_one_row_of_another_label_leaves_a_value_and_an_interval(n: int, numbers: bool) -> None:
+    """Without that row no variance is left to explain: its influence is that of the fit as it is."""
+    x, y = np.random.default_rng(n).normal(size=(n, 3)), np.eye(n)[0]
+    (found,) = scores(features=x, labels=y if numbers else y.astype(int), names=["loo-r2"])
+    assert isinstance(found, Estimate)
+    assert -np.inf < found.low < found.value < found.high <= 1
+
+
+def test_a_cosine_knows_no_scale(rows) -> None:
+    made = rows(n=60)
+    plain = neighbour_accuracy(*made.parts)
+    scale = torch.where(torch.arange(60) % 2 == 0, 1.0, 1e-13).double()[:, None]
+    u, s = made.decomposition.u, made.decomposition.s
+    for factor in (torch.full((60, 1), 1e-13, dtype=torch.float64), scale):
+        small = replace(made.decomposition, u=u * factor, s=s)
+        assert neighbour_accuracy(small, made.labels, made.resamples).value == plain.value
 
 
 def test_few_rows_without_an_error_do_not_exclude_errors() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 import torch
@@ -95,6 +97,21 @@ def test_agreement_of_equal_and_opposite_orders() -> None:
     alone = weighted_kendall(scores=truth[0], truth=truth[0] + np.array([0, 1.5, 0, 0]))
     assert len(alone.each) == 1
     assert alone.low < alone.value < 1
+
+
+@pytest.mark.parametrize("models", [3, 4, 5])
+def test_few_models_in_order_are_no_proof(models: int) -> None:
+    """Of unrelated scores and truths no more than one in twenty intervals is off zero."""
+    order = np.arange(models, dtype=float)
+    found = weighted_kendall(scores=order, truth=order)
+    assert found.value == pytest.approx(1)
+    assert found.high == 1
+    assert found.low < 0.3
+    off = [
+        not (found := weighted_kendall(scores=order, truth=np.array(truth), resamples=50)).low <= 0 <= found.high
+        for truth in permutations(order)
+    ]
+    assert np.mean(off) <= 0.05
 
 
 def test_refuses_what_has_no_rank_correlation() -> None:

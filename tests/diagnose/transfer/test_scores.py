@@ -32,7 +32,6 @@ def test_every_score_is_there_in_order_with_an_interval_around_it(rows) -> None:
         assert each.low <= each.value <= each.high
         assert each.error > 0
         assert each.seconds >= 0
-        assert each.higher_is_better
         assert each.meaning.endswith(".")
 
 
@@ -211,6 +210,34 @@ def test_intervals_of_few_groups_hold_the_truth(groups: int) -> None:
         held += low <= 0 <= high
     # of 200 intervals that hold the truth 95 times in 100, fewer than 181 do so once in a hundred
     assert held >= 181
+
+
+def test_names_of_groups_may_be_of_several_types(rows) -> None:
+    made = rows(n=60)
+    codes = np.arange(60) // 6
+    names = [None if c == 0 else "None" if c == 1 else 1 if c == 2 else "1" if c == 3 else f"g{c}" for c in codes]
+    by_code, by_name = (
+        scores(features=made.x, labels=made.y, groups=groups, names=("loo-accuracy",))[0] for groups in (codes, names)
+    )
+    assert by_name.value == by_code.value
+    (refused,) = scores(features=made.x, labels=made.y, groups=[(c, 0) for c in codes], names=("loo-accuracy",))
+    assert "one name a row" in refused.reason
+
+
+def test_no_interval_leaves_what_its_score_can_be() -> None:
+    bounds = dict.fromkeys(("h-score", "h-score-shrunk"), (0, 2)) | dict.fromkeys(("leep", "nce"), (-np.inf, 0))
+    bounds["loo-r2"] = (-np.inf, 1)
+    cut = set()
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        y = np.concatenate([np.arange(3), rng.integers(3, size=7)])
+        x, source = rng.normal(size=(10, 3)) + 0.1 * y[:, None], rng.dirichlet(np.ones(4) / 4, 10)
+        for found in scores(features=x, labels=y, source=source, names=list(bounds), resamples=100):
+            if isinstance(found, Estimate):
+                low, high = bounds[found.name]
+                assert low <= found.low <= found.value <= found.high <= high
+                cut |= {found.name} if found.low == low or found.high == high else set()
+    assert {"h-score", "nce"} <= cut
 
 
 def test_groups_of_one_row_each_are_rows(rows) -> None:

@@ -274,6 +274,7 @@ def test_what_does_not_fit_is_refused():
         {"rates": (0.0,)},
         {"strengths": ()},
         {"fractions": (2.0,)},
+        {"fractions": 0.5},
     ):
         with pytest.raises(SolverError):
             select_reference({"a": design_of(x, 3)}, response, **good, **wrong)

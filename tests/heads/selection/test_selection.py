@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import Ridge
-from tests.heads.problems import classes_of, features, scale_of
+from tests.heads.problems import classes_of, design_of, features, flat, scale_of
 
 from regraft.errors import SolverError
 from regraft.heads import Response, keep, kept_design, relevance
@@ -154,6 +154,16 @@ def test_targets_of_a_regression_are_in_units_of_their_spread_over_the_rows_that
         np.testing.assert_allclose(task.targets[there, column], y[there, column] / spread, rtol=1e-12)
         np.testing.assert_allclose(task.plain[there, column], y[there, column], rtol=0)
         assert not task.targets[~there, column].any()
+
+
+@pytest.mark.parametrize("constant", [0.3, -1e5])
+def test_an_output_that_never_varies_has_no_part_in_the_relevance(constant):
+    """The rounding of its mean is no spread."""
+    x = np.random.default_rng(1).normal(size=(60, 30))
+    y = np.stack([x[:, 2] + 0.1 * x[:, 5], np.full(60, constant)], axis=1)
+    alone = relevance(design_of(x, 1), Response.of("regression", ["a"], y[:, :1]), None, 1e-2)
+    both = relevance(design_of(x, 2), Response.of("regression", ["a", "b"], y), None, 1e-2)
+    np.testing.assert_allclose(flat(both), flat(alone), rtol=1e-6, atol=1e-9)
 
 
 def test_dual_heads_equal_the_library_with_weights_and_rows_left_out():
@@ -365,7 +375,7 @@ def test_kernels_from_every_third_column_are_whole_where_neighbours_are_alike(no
 
 def test_designs_that_do_not_fit_are_refused():
     x, codes = features(20, 40)
-    with pytest.raises(SolverError, match="20 rows and 2 outputs"):
+    with pytest.raises(SolverError, match="2 outputs; expected 3"):
         relevance(unit_design(x, 2), classes_of(codes), None, 1e-2)
     with pytest.raises(SolverError, match="strengths"):
         relevance(unit_design(x, 3), classes_of(codes), None, 0.0)

@@ -701,7 +701,9 @@ def test_arguments_that_do_not_fit_are_refused():
         {"fractions": ()},
         {"fractions": (0.0,)},
         {"fractions": (1.5,)},
+        {"fractions": 0.5},
         {"strengths": ()},
+        {"strengths": 0.5},
         {"strengths": (-1.0,)},
         {"forms": ["lda"]},
         {"metric": "luck"},
@@ -711,7 +713,7 @@ def test_arguments_that_do_not_fit_are_refused():
             select({"512": design}, response, **{**good, **change})
     with pytest.raises(SolverError, match="no design"):
         select({}, response, **good)
-    with pytest.raises(SolverError, match="90 rows and 4 outputs"):
+    with pytest.raises(SolverError, match="4 outputs; expected 3"):
         select({"512": design_of(x, 4)}, response, **good)
     with pytest.raises(SolverError, match="one class only"):
         select({"512": design}, classes_of(np.zeros(90, int), 3), **good)

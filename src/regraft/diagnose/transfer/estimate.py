@@ -23,6 +23,7 @@ from torch import Tensor
 
 from regraft.diagnose.transfer.labels import Labels
 from regraft.errors import DataError
+from regraft.heads.groups import group_numbers
 
 __all__ = ["Estimate", "NotApplicable", "Resamples", "estimated"]
 
@@ -39,7 +40,6 @@ class Estimate:
         value: the score.
         low, high: its 95 % interval, see :meth:`Resamples.interval`.
         error: its standard error.
-        higher_is_better: the sign; True of every score here.
         meaning: a sentence on what the number says and between which bounds it lies.
         seconds: CPU-seconds, with those of the decomposition that it needs, which several scores may share.
         influence: ``(N,)`` float64, u_i; what :func:`regraft.diagnose.rank_models` compares backbones by.
@@ -50,7 +50,6 @@ class Estimate:
     low: float
     high: float
     error: float
-    higher_is_better: bool
     meaning: str
     seconds: float
     influence: Tensor = field(repr=False)
@@ -148,9 +147,7 @@ def group_codes(groups: Sequence[Any] | None, rows: int) -> np.ndarray[Any, Any]
     """
     if groups is None:
         return np.arange(rows)
-    if len(groups) != rows:
-        raise DataError("the groups of rows", expected=f"{rows} names, one a row", got=f"{len(groups)}")
-    member = np.unique(np.asarray(groups), return_inverse=True)[1].astype(np.int64)
+    member = group_numbers(groups, rows)
     if int(member.max()) == 0:
         raise DataError("the groups of rows", expected="at least two groups", got="one", do="give finer groups")
     return member
@@ -184,7 +181,6 @@ def estimated(
         max(low, within[0]),
         min(high, within[1]),
         float(spread.std()),
-        True,
         meaning,
         seconds,
         influence,

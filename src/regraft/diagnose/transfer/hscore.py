@@ -38,7 +38,7 @@ def h_score(decomposition: Decomposition, labels: Labels, resamples: Resamples) 
         )
     value, influence = _between(decomposition, labels, 0.0)
     meaning = f"Variance between classes over variance, summed over directions: from 0 to {most}."
-    return estimated("h-score", value, influence, resamples, meaning, began, decomposition.seconds)
+    return estimated("h-score", value, influence, resamples, meaning, began, decomposition.seconds, (0.0, most))
 
 
 def shrunk_h_score(decomposition: Decomposition, labels: Labels, resamples: Resamples) -> Estimate:
@@ -63,20 +63,25 @@ def shrunk_h_score(decomposition: Decomposition, labels: Labels, resamples: Resa
         f"Variance between classes over variance, summed over directions, covariances shrunk by {alpha:.2g}: from 0 to "
         f"{labels.outputs - 1}."
     )
-    return estimated("h-score-shrunk", value, influence, resamples, meaning, began, decomposition.seconds)
+    within = (0.0, labels.outputs - 1.0)
+    return estimated("h-score-shrunk", value, influence, resamples, meaning, began, decomposition.seconds, within)
 
 
 def shrinkage(decomposition: Decomposition) -> tuple[float, float]:
     """(α, σ) of Ledoit & Wolf (2004, "A well-conditioned estimator for large-dimensional covariance matrices").
 
     With S = cov(f), rows x_i about their mean and σ = tr S / D:
-    α = min(1, b²/d²), d² = ‖S − σI‖²_F, b² = (1/N²) Σ_i ‖x_i x_iᵀ − S‖²_F.
+    α = min(1, b²/d²), d² = ‖S − σI‖²_F, b² = (1/N²) Σ_i ‖x_i x_iᵀ − S‖²_F; 0 of a single feature, where S is σI.
     """
     rows, width = decomposition.centred, decomposition.width
     n = len(rows)
+    sigma = float(rows.square().sum()) / n / width
+    if width == 1:
+        return 0.0, sigma  # S is σI, whatever α is
+    rows = rows / sigma**0.5  # so that fourth powers stay in range
     inner = rows.T @ rows / n
-    sigma, square = float(inner.trace()) / width, float(inner.square().sum())
-    far = square - width * sigma**2
+    square = float(inner.square().sum())
+    far = square - width
     near = (float(rows.square().sum(1).square().sum()) / n - square) / n
     return (min(1.0, near / far) if far > 1e-12 * square else 1.0), sigma
 

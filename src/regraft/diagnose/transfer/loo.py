@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -167,8 +168,12 @@ def loo_r2(found: LeftOut, labels: Labels, resamples: Resamples) -> Estimate:
     else:
         left = spread.sum() - spread * rows / (rows - 1)
         influence = (found.pairs.wrong / left - ratio) * (rows - 1) / rows
+        # without the one row whose label differs there is no variance to explain
+        alone = left <= 1e-9 * spread.sum()
+        influence = torch.where(alone, (ratio * spread - wrong) / spread.sum(), influence)
     meaning = "Share of the labels' variance that ridge on all other rows explains: at most 1."
-    return estimated("loo-r2", 1 - ratio, influence, resamples, meaning, began, found.seconds)
+    within = (-math.inf, 1.0)
+    return estimated("loo-r2", 1 - ratio, influence, resamples, meaning, began, found.seconds, within)
 
 
 @one_blas_thread()
@@ -194,7 +199,9 @@ def neighbour_accuracy(
     most = int(torch.bincount(member).max())
     if not 1 <= neighbours <= labels.rows - most:
         raise DataError("nearest neighbours", expected=f"1 to {labels.rows - most}", got=f"{neighbours}")
-    rows = torch.nn.functional.normalize(decomposition.u * decomposition.s, dim=1)
+    rows = decomposition.u * decomposition.s
+    norms = torch.linalg.vector_norm(rows, dim=1, keepdim=True)
+    rows = rows / norms.where(norms > 0, 1)
     hits, lost = [], torch.zeros(labels.rows, dtype=torch.float64)
     for start in range(0, len(rows), _BLOCK):
         part = slice(start, start + _BLOCK)

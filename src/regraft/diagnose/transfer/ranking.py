@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, permutations
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,8 @@ from regraft.diagnose.transfer.labels import Labels
 from regraft.errors import DataError
 
 __all__ = ["Agreement", "Difference", "Place", "Ranking", "rank_models", "weighted_kendall"]
+
+_FEW = 5  # models
 
 
 @dataclass(frozen=True)
@@ -124,9 +126,8 @@ def rank_models(
     draws = Resamples.of(known, groups, count=resamples, seed=seed)
     spread = draws.spread(torch.stack([each.influence for each in found], dim=1)).numpy()
     values = np.array([each.value for each in found])
-    sign = 1.0 if found[0].higher_is_better else -1.0
-    ranks = _ranks(sign * values[None])[0]
-    every = _ranks(sign * (values + draws.stretch * spread))
+    ranks = _ranks(values[None])[0]
+    every = _ranks(values + draws.stretch * spread)
     lows, highs = np.quantile(every, TAILS, axis=0)
     order = sorted(range(len(names)), key=lambda k: ranks[k])
     places = tuple(
@@ -138,8 +139,8 @@ def rank_models(
     )  # fmt: skip
     differences = []
     for a, b in combinations(order, 2):
-        value = sign * float(values[a] - values[b])
-        low, high = draws.interval(value, sign * (spread[:, a] - spread[:, b]))
+        value = float(values[a] - values[b])
+        low, high = draws.interval(value, spread[:, a] - spread[:, b])
         if ranks[a] == ranks[b]:  # a tie up to rounding is none that the rows could bear out
             low, high = min(low, 0.0), max(high, 0.0)
         differences.append(Difference(names[a], names[b], value, low, high))
@@ -159,7 +160,8 @@ class Agreement:
 
     Attributes:
         value: weighted Kendall τ, −1 to 1; of several tasks the mean.
-        low, high: its 95 % interval, by Student's t over tasks, or of one task by a bootstrap over its models.
+        low, high: its 95 % interval, by Student's t over tasks, or of one task by a bootstrap over its models (five or
+            fewer: see :func:`weighted_kendall`).
         each: τ of every task.
     """
 
@@ -174,6 +176,10 @@ def weighted_kendall(*, scores: Any, truth: Any, resamples: int = 1000, seed: in
 
     ``scipy.stats.weightedtau`` with hyperbolic weights, averaged over both orders of precedence, so that the two
     arguments may be exchanged; ties count as τ_b has them.
+
+    A bootstrap over three to five models takes their order for certain. The interval of one task with so few is
+    therefore no narrower on either side than the 95th percentile of |τ| over all orders of the models, which is what
+    unrelated scores give.
 
     Args:
         scores: ``(M,)`` of M models on one task, or ``(T, M)`` on T tasks; larger is better.
@@ -207,6 +213,10 @@ def weighted_kendall(*, scores: Any, truth: Any, resamples: int = 1000, seed: in
     draws = np.array([_tau(first[0, pick], second[0, pick]) for pick in picks])
     draws = draws[~np.isnan(draws)]
     low, high = np.quantile(draws, TAILS) if len(draws) else (-1.0, 1.0)
+    if models <= _FEW:
+        orders = [abs(_tau(first[0], second[0, list(order)])) for order in permutations(range(models))]
+        chance = float(np.quantile(orders, 0.95, method="higher"))
+        low, high = max(-1.0, min(low, value - chance)), min(1.0, max(high, value + chance))
     return Agreement(value, min(float(low), value), max(float(high), value), tuple(each.tolist()))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from typing import Any
 
@@ -16,6 +17,7 @@ from regraft.errors import DataError
 __all__ = ["checked_source", "leep", "nce"]
 
 _OFF = 1e-3
+_AT_MOST_ZERO = (-math.inf, 0.0)
 
 
 def checked_source(source: Any, rows: int) -> Tensor:
@@ -69,7 +71,7 @@ def leep(source: Tensor, labels: Labels, resamples: Resamples) -> Estimate:
     shares = source / marginal.clamp_min(torch.finfo(torch.float64).tiny)
     influence = (each - value + (shares * change[codes]).sum(1)) / rows
     meaning = f"Log likelihood a row of the labels given the source's probabilities: at most 0, {_chance(labels)}."
-    return estimated("leep", value, influence, resamples, meaning, began)
+    return estimated("leep", value, influence, resamples, meaning, began, within=_AT_MOST_ZERO)
 
 
 def nce(source_labels: Any, labels: Labels, resamples: Resamples) -> Estimate:
@@ -104,7 +106,7 @@ def nce(source_labels: Any, labels: Labels, resamples: Resamples) -> Estimate:
     share = _phi(alone) - _phi(alone - 1) - _phi(beside) + _phi(beside - 1)
     influence = (share - value) / labels.rows
     meaning = f"Minus the entropy of the labels given the source's, in nats: at most 0, {_chance(labels)}."
-    return estimated("nce", value, influence, resamples, meaning, began)
+    return estimated("nce", value, influence, resamples, meaning, began, within=_AT_MOST_ZERO)
 
 
 def _phi(counts: Tensor) -> Tensor:

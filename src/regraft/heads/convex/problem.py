@@ -159,7 +159,8 @@ class ConvexProblem:
         if self.loss not in LOSSES:
             raise SolverError(f"the loss {self.loss!r} is unknown", expected=", ".join(LOSSES))
         if sorted(self.penalties) != sorted(design.shapes):
-            lacking = next(iter(set(design.shapes) ^ set(self.penalties)))
+            every = (*design.shapes, *self.penalties)
+            lacking = next(name for name in every if name not in design.shapes or name not in self.penalties)
             raise SolverError(f"the penalty of block {lacking!r}", expected="one for each block of the design")
         for name, value in self.penalties.items():
             if not (math.isfinite(value) and value > 0):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from numbers import Real
 
 import torch
 from torch import Tensor
@@ -13,7 +12,7 @@ from regraft.errors import SolverError
 from regraft.heads.metrics import PROPER
 from regraft.heads.response import Response
 from regraft.heads.search import Judge
-from regraft.heads.selection.kept import TIE, Cell, kept_count, leanest, ranking
+from regraft.heads.selection.kept import TIE, Cell, check_fractions, kept_count, leanest, ranking
 from regraft.heads.selection.nested import Nested, steps, union
 from regraft.heads.selection.packing import stored_bytes
 from regraft.heads.selection.panel import Panel
@@ -56,8 +55,8 @@ class Grid:
         Raises:
             SolverError: values out of range, or what goes on from an edge does not lie beyond it.
         """
-        inner, whole = _fractions(fractions), check_strengths(strengths)
-        more = _fractions(wider) if len(wider) else []
+        inner, whole = check_fractions(fractions), check_strengths(strengths)
+        more = check_fractions(wider) if len(wider) else []
         if more and more[0] <= inner[-1]:
             raise SolverError("the wider fractions", expected=f"above {inner[-1]:g}", got=f"{more[0]:g}")
         less = sorted(check_strengths(weaker), reverse=True) if len(weaker) else []
@@ -98,14 +97,6 @@ class Grid:
                 expected=f"{wanted}: training sets, penalties, features",
             )
         return found[:, [self.whole.index(strength) for strength in self.strengths]]
-
-
-def _fractions(fractions: Sequence[float]) -> list[float]:
-    values = [] if isinstance(fractions, Real) else [float(f) for f in fractions]
-    if not values or not all(0 < f <= 1 for f in values):
-        raise SolverError("the fractions of features to keep", expected="a sequence of numbers above 0, at most 1",
-                          got=repr(values[:5] or fractions))  # fmt: skip
-    return sorted(set(values))
 
 
 class Cells:

@@ -23,9 +23,9 @@ from regraft.heads.selection.all_rows import again
 from regraft.heads.selection.cells import Cells, Grid, best_of
 from regraft.heads.selection.heads import Heads, Validated
 from regraft.heads.selection.kept import FRACTIONS, TIE, Selection
-from regraft.heads.selection.relevance import GRAM_ROWS, check_rows
+from regraft.heads.selection.relevance import GRAM_ROWS, check_features
 from regraft.heads.selection.scorer import Scorer
-from regraft.heads.solve import FORMS, check_folds, check_forms, check_sizes, check_training
+from regraft.heads.solve import FORMS, check_folds, check_forms, check_training
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import FeatureDesign
 
@@ -106,8 +106,7 @@ def select(
         raise SolverError("there is no design to choose features from", do="give at least one target size")
     known = _known(designs, more or {})
     for design in known.values():
-        check_rows(design, response)
-        check_sizes(design, response, metric)
+        check_features(design, response, metric)
     wanted = check_forms(forms, response)
     grid = Grid.of(fractions, strengths, every_strength, wider, weaker, scorer)
     fold_of = check_folds(folds, len(response))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 
 import numpy as np
 import torch
@@ -28,6 +29,7 @@ __all__ = [
     "Selection",
     "by_block",
     "by_name",
+    "check_fractions",
     "keep",
     "kept_count",
     "kept_design",
@@ -136,6 +138,15 @@ class Selection:
     solution: Solution
     table: tuple[Cell, ...]
     fold_columns: tuple[Mapping[str, Tensor], ...] = ()
+
+
+def check_fractions(fractions: Sequence[float]) -> list[float]:
+    """Fractions as floats, smallest first, each once."""
+    values = [] if isinstance(fractions, Real) else [float(f) for f in fractions]
+    if not values or not all(0 < f <= 1 for f in values):
+        expected, got = "a sequence of numbers above 0, at most 1", repr(values[:5] or fractions)
+        raise SolverError("the fractions of features to keep", expected=expected, got=got)
+    return sorted(set(values))
 
 
 def kept_count(width: int, fraction: float) -> int:

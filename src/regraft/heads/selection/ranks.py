@@ -19,7 +19,7 @@ from regraft.heads.selection.chosen import ranked
 from regraft.heads.selection.kept import by_name
 from regraft.heads.selection.nested import NESTED_COLUMNS
 from regraft.heads.selection.panel import Panel
-from regraft.heads.selection.relevance import FoldTask, check_rows, fold_tasks, panel_scores
+from regraft.heads.selection.relevance import FoldTask, check_features, fold_tasks, panel_scores
 from regraft.heads.solve import check_folds
 from regraft.heads.weights import ClassWeight
 from regraft.linear import FeatureDesign
@@ -100,7 +100,7 @@ def rank_curve(
     Raises:
         SolverError: fewer than 2k features, or rows, features or folds that do not fit.
     """
-    check_rows(design, response)
+    check_features(design, response)
     starts = offsets(design.width, count)
     if not starts:
         raise SolverError(f"{count} of {design.width} features", expected="at least 1 and at most half of them")

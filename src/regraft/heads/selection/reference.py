@@ -27,6 +27,7 @@ from regraft.heads.selection.kept import (
     Selection,
     by_block,
     by_name,
+    check_fractions,
     keep,
     kept_count,
     kept_design,
@@ -35,8 +36,8 @@ from regraft.heads.selection.kept import (
 )
 from regraft.heads.selection.packing import stored_bytes
 from regraft.heads.selection.reference_scores import STRENGTHS, Part, check_grid, dense, feature_norms
-from regraft.heads.selection.relevance import FoldTask, check_rows, fold_tasks
-from regraft.heads.solve import check_folds, check_sizes, check_strengths, check_training
+from regraft.heads.selection.relevance import FoldTask, check_features, fold_tasks
+from regraft.heads.solve import check_folds, check_strengths, check_training
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import Blocks, FeatureDesign
 from regraft.record import Candidate
@@ -113,13 +114,8 @@ def select_reference(
     if not designs:
         raise SolverError("there is no design to choose features from", do="give at least one target size")
     for design in designs.values():
-        check_rows(design, response)
-        check_sizes(design, response, metric)
-    grid = _Grid(
-        sorted({float(f) for f in fractions}), check_strengths(strengths), list(dict.fromkeys(steps)), list(rates)
-    )
-    if not grid.fractions or not all(0 < f <= 1 for f in grid.fractions):
-        raise SolverError("the fractions of features to keep", expected="above 0, at most 1", got=repr(grid.fractions))
+        check_features(design, response, metric)
+    grid = _Grid(check_fractions(fractions), check_strengths(strengths), list(dict.fromkeys(steps)), list(rates))
     check_grid(grid.steps, grid.rates, grid.strengths)
     fold_of = check_folds(folds, len(response))
     rows = sample_weights(response, None)

@@ -24,11 +24,20 @@ from regraft.heads.selection.fold_tasks import FoldTask, fold_tasks
 from regraft.heads.selection.kept import by_name
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.tall_scores import single_pattern, tall_scores
-from regraft.heads.solve import check_folds, check_strengths, check_training
+from regraft.heads.solve import check_folds, check_sizes, check_strengths, check_training
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import FeatureDesign
 
-__all__ = ["GRAM_ROWS", "FoldTask", "fold_tasks", "panel_scores", "relevance", "row_scores", "streamed_scores"]
+__all__ = [
+    "GRAM_ROWS",
+    "FoldTask",
+    "check_features",
+    "fold_tasks",
+    "panel_scores",
+    "relevance",
+    "row_scores",
+    "streamed_scores",
+]
 
 #: Above this many rows scores are solved for by streaming, not through an N × N Gram.
 GRAM_ROWS = 4000
@@ -74,7 +83,7 @@ def relevance(
         SolverError: NaN features, one class, folds or strengths that do not fit.
     """
     require_learnable(response)
-    check_rows(design, response)
+    check_features(design, response)
     strength = check_strengths([strength])[0]
     fold_of = None if folds is None else check_folds(folds, len(response))
     if fold_of is not None:
@@ -87,15 +96,11 @@ def relevance(
     return by_name(found if folds is not None else found[0], design.widths)
 
 
-def check_rows(design: FeatureDesign, response: Response) -> None:
-    """Refuse designs that are none of features or do not fit the labels."""
+def check_features(design: FeatureDesign, response: Response, metric: str | None = None) -> None:
+    """Refuse designs that are none of features or do not fit the labels, and an unknown metric."""
     if not isinstance(design, FeatureDesign):
         raise SolverError(f"features cannot be chosen from a {type(design).__name__}", expected="a FeatureDesign")
-    if (design.n_rows, design.n_outputs) != (len(response), response.n_outputs):
-        raise SolverError(
-            f"the design has {design.n_rows} rows and {design.n_outputs} outputs",
-            expected=f"{len(response)} and {response.n_outputs}, as the labels",
-        )
+    check_sizes(design, response, metric)
 
 
 def panel_scores(panel: Panel, tasks: Sequence[FoldTask], strengths: Sequence[float]) -> Tensor:
