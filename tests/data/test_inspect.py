@@ -20,7 +20,7 @@ from regraft.data import (
     inspect,
     scan,
 )
-from regraft.data.inspect import thread_map
+from regraft.data.threads import thread_map
 from regraft.errors import DataError
 
 from .helpers import encoded, put, tree
@@ -86,11 +86,12 @@ def test_every_bad_image_is_listed_and_no_good_one():
         assert source.read(row).mode == "RGB"
 
 
-@pytest.mark.parametrize("workers", [0, 1, 3])
-def test_progress_ends_at_the_number_of_rows_whatever_the_threads(workers):
+@pytest.mark.parametrize("cores", [None, 1, 3, 64])
+def test_progress_ends_at_the_number_of_rows_whatever_the_threads(cores, monkeypatch):
+    monkeypatch.setattr("os.cpu_count", lambda: cores)
     calls = []
     source = EncodedImages([encoded(i % 3) if i % 50 else b"" for i in range(150)], "d")
-    found = inspect(source, workers=workers, progress=lambda done, total: calls.append((done, total)))
+    found = inspect(source, progress=lambda done, total: calls.append((done, total)))
     assert [row for row, _ in found] == [0, 50, 100]
     assert calls[-1] == (150, 150)
     assert calls == sorted(calls)
@@ -174,4 +175,4 @@ def test_bad_masks_are_bad_rows():
 
 
 def test_threads_keep_the_order():
-    assert thread_map(lambda row: row * row, 300, workers=3) == [row * row for row in range(300)]
+    assert thread_map(lambda row: row * row, 300) == [row * row for row in range(300)]

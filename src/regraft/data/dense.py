@@ -15,11 +15,11 @@ import numpy as np
 from PIL import Image
 
 from regraft.data.folder import find_images
-from regraft.data.inspect import thread_map
 from regraft.data.manifest import BadRow, Target
 from regraft.data.pixels import open_image
 from regraft.data.rows import PART_NAMES, Dense, Rows
 from regraft.data.source import FileImages, Masks, Source, file_text
+from regraft.data.threads import thread_map
 from regraft.errors import DataError, RegraftError
 
 __all__ = ["CLASS_NAMES", "dense_target", "has_masks", "image_size", "mask_rows"]

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import numpy as np
 
 from regraft.data.checks import check_target
-from regraft.data.hashing import thread_count
 from regraft.data.manifest import BadRow, Manifest
 from regraft.data.pixels import DECODER_ERRORS, open_image, reason_of, to_rgb, unreadable_mode
 from regraft.data.source import Source
+from regraft.data.threads import thread_map
 from regraft.errors import DataError, RegraftError
 
-__all__ = ["checked", "drop", "inspect", "thread_map", "without"]
+__all__ = ["checked", "drop", "inspect", "without"]
 
-Result = TypeVar("Result")
-_SPAN = 64
 _SHOWN = 50  # rows that an error names; the rest are counted
 
 
-def inspect(
-    source: Source, *, workers: int = 0, progress: Callable[[int, int], None] | None = None
-) -> tuple[tuple[int, BadRow], ...]:
+def inspect(source: Source, *, progress: Callable[[int, int], None] | None = None) -> tuple[tuple[int, BadRow], ...]:
     """All rows that cannot be used, with the reason, in order.
 
     Images: missing, empty, of unknown format, of 0×0 pixels, in a mode without an RGB form, truncated. A PNG's
@@ -35,10 +29,9 @@ def inspect(
 
     Args:
         source: the inputs.
-        workers: threads; 0 chooses by the number of cores.
         progress: called in this thread with (rows done, rows in all).
     """
-    found = thread_map(lambda row: _inspect_row(source, row), len(source), workers=workers, progress=progress)
+    found = thread_map(lambda row: _inspect_row(source, row), len(source), progress=progress)
     return tuple((row, bad) for row, bad in enumerate(found) if bad is not None)
 
 
@@ -63,7 +56,6 @@ def checked(
     manifest: Manifest,
     *,
     skip_bad: bool = False,
-    workers: int = 0,
     progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
     """The manifest with readable rows only: inspects inputs and masks, then refuses or drops the bad rows.
@@ -71,9 +63,9 @@ def checked(
     Raises:
         DataError: bad rows (all listed, up to 50 by name) unless ``skip_bad``; or too little is left.
     """
-    bad = dict(inspect(manifest.inputs, workers=workers, progress=progress))
+    bad = dict(inspect(manifest.inputs, progress=progress))
     if manifest.target is not None and manifest.target.masks is not None:
-        bad = {**dict(inspect(manifest.target.masks, workers=workers)), **bad}
+        bad = {**dict(inspect(manifest.target.masks)), **bad}
     return without(manifest, sorted(bad.items()), skip_bad=skip_bad)
 
 
@@ -107,27 +99,6 @@ def _without_empty_classes(manifest: Manifest) -> Manifest:
     return dataclasses.replace(
         manifest, target=dataclasses.replace(target, classes=classes, values=codes[target.values])
     )
-
-
-def thread_map(
-    work: Callable[[int], Result],
-    count: int,
-    *,
-    workers: int = 0,
-    progress: Callable[[int, int], None] | None = None,
-) -> list[Result]:
-    """``[work(0), …, work(count - 1)]`` computed in threads, a span of rows at a time."""
-
-    def span(start: int) -> list[Result]:
-        return [work(row) for row in range(start, min(start + _SPAN, count))]
-
-    results: list[Result] = []
-    with ThreadPoolExecutor(thread_count(workers)) as pool:
-        for part in pool.map(span, range(0, count, _SPAN)):
-            results += part
-            if progress is not None:
-                progress(len(results), count)
-    return results
 
 
 def _inspect_row(source: Source, row: int) -> BadRow | None:

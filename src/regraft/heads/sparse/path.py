@@ -132,7 +132,7 @@ def _path(
         raise SolverError(f"max_iterations is {max_iterations!r}", expected="a whole number, at least 1")
     weights = row_weights(response, None, sample_weights(response, sample_weight))
     problem = SparseProblem(as_features(design, response), response, chosen, weights, PENALTIES[penalty], tol)
-    state = problem.null()
+    state = problem.null
     largest = float(state.norms.max())
     grid = _grid(strengths, largest)
     if start is not None:

@@ -121,6 +121,9 @@ class SparseProblem:
         penalty: ℓ1 or ℓ2,1.
         tol: what the path will be solved to; it decides the precision of the products.
         whole: see :class:`Columns`.
+
+    Attributes:
+        null: the solution without features.
     """
 
     def __init__(
@@ -143,8 +146,9 @@ class SparseProblem:
         self.fit, self.varied, self.sides, offset = data_term(response, loss, weights)
         self.offset = offset[:, None]
         self.work = WorkingSet(self.fit, penalty, self.columns.gather, torch.float32 if single else torch.float64)
+        self.null = self._featureless()
 
-    def null(self) -> State:
+    def _featureless(self) -> State:
         """The solution without features, known in closed form.
 
         Its norms are zero where rounding explains them all: rows that are alike leave a λ_max of rounding errors, and
@@ -156,8 +160,7 @@ class SparseProblem:
         empty = torch.empty(0, dtype=torch.long)
         intercept = self.fit.null()
         data = self.fit.value(intercept.expand_as(mean))
-        self._null = State(empty, none, intercept, mean, norms, data, float(norms.max()) if len(norms) else 0.0)
-        return self._null
+        return State(empty, none, intercept, mean, norms, data, float(norms.max()) if len(norms) else 0.0)
 
     def _above_rounding(self, theta: Tensor) -> Tensor:
         """‖Θ X_j‖ of all features, or zeros; products are in float64 from here where float32 would blur λ_max."""
@@ -176,7 +179,7 @@ class SparseProblem:
                 f"the fit to start from has {start.values.shape[1]} outputs", expected=f"{len(self.varied)}"
             )
         if not len(start.indices):
-            return self._null
+            return self.null
         self.work.switch(start.indices)
         intercept = start.intercept[self.varied, None] - self.offset
         return self._look(self.work.scaled(start.values[:, self.varied].T, intercept), None)
@@ -252,7 +255,7 @@ class SparseProblem:
 
     def empty(self, strength: float) -> GroupLassoFit:
         """The fit without features, exact for λ at or above λ_max: its dual point is feasible as it is."""
-        return self._wrap(strength, self._null, self._null.data, self._null.data, 1.0, 0, 0)
+        return self._wrap(strength, self.null, self.null.data, self.null.data, 1.0, 0, 0)
 
     def _wrap(
         self, strength: float, state: State, primal: float, bound: float, tol: float, spent: int, passes: int

@@ -133,7 +133,7 @@ class SparsePath:
         loss: Loss = check_loss(None, response)
         self.problem = SparseProblem(design, response, loss, weights, penalty, tol, whole=True)
         self.tol = tol
-        self.null = self.problem.null()
+        self.null = self.problem.null
         self.largest = float(self.null.norms.max())
         self._last: tuple[float, State] = (1.0, self.null)
 
