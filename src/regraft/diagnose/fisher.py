@@ -135,10 +135,8 @@ def _(operator: Fisher) -> Tensor:
     """Σ_i w_i Σ_c s_c (J_c − m)²: for softmax the variance of J_c under p, for the others Σ_c H_cc J_c²."""
     design, hessian = operator.design, operator.hessian
     total = torch.zeros(operator.shape[0], dtype=operator.dtype, device=operator.device)
-    numbers = design.n_outputs * design.n_coefficients * operator.dtype.itemsize
-    for index in torch.arange(design.n_rows).split(max(1, _BYTES // numbers)):
-        written = torch.cat([block.flatten(2) for block in design.rows(index).values()], dim=2)
-        mean, weights = hessian.mean[index][:, :, None], hessian.weights[index]
+    for part, written in design.written(_BYTES):
+        mean, weights = hessian.mean[part][:, :, None], hessian.weights[part]
         if hessian.loss == "softmax":
             found = (mean * (written - (mean * written).sum(1, keepdim=True)).square()).sum(1)
         elif hessian.loss == "sigmoid":

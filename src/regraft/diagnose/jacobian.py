@@ -200,11 +200,8 @@ def _squares(left: Tensor, right: Tensor) -> Tensor:
 
 def _chunks(design: Design, names: Iterable[str], start: int = 0, held: int = 1) -> Iterator[Tensor]:
     """J from row ``start`` on, written out some rows at a time, its blocks in the order of names: ``(n·C, P)``."""
-    numbers = design.n_outputs * design.n_coefficients * design.dtype.itemsize
-    for index in torch.arange(start, design.n_rows).split(max(1, held * _BYTES // numbers)):
-        if len(index):
-            blocks = design.rows(index)
-            yield torch.cat([blocks[name].flatten(2) for name in names], dim=2).flatten(0, 1)
+    for _, rows in design.written(held * _BYTES, names=names, start=start):
+        yield rows.flatten(0, 1)
 
 
 def _check(designs: Sequence[Design], over: str) -> None:

@@ -11,7 +11,7 @@ exist. The rules that hold for every Design are registered by ``regraft.linear.c
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import singledispatch
 from math import isfinite, prod
 from typing import final
@@ -130,6 +130,25 @@ class Design(ABC):
         shapes = {name: (chosen.numel(), self.n_outputs, *shape) for name, shape in self.shapes.items()}
         self._same(blocks.shapes, shapes, blocks.dtype, "rows")
         return blocks
+
+    @final
+    def written(
+        self, nbytes: int, *, names: Iterable[str] | None = None, start: int = 0
+    ) -> Iterator[tuple[slice, Tensor]]:
+        """Yield Φ written out some rows at a time: which rows, and their ``(n, C, P)`` numbers, block beside block.
+
+        Args:
+            nbytes: of a chunk, at most, but for one row at least.
+            names: the order of the blocks; their own by default.
+            start: the first row.
+        """
+        order = list(self.shapes if names is None else names)
+        each = self.n_outputs * self.n_coefficients * self.dtype.itemsize
+        step = max(1, nbytes // max(1, each))
+        for begin in range(start, self.n_rows, step):
+            part = slice(begin, min(begin + step, self.n_rows))
+            blocks = self.rows(part)
+            yield part, torch.cat([blocks[name].flatten(2) for name in order], dim=2)
 
     @final
     def take(self, index: Index) -> Design:

@@ -103,12 +103,7 @@ def dual(
 
 def _rows(design: Design) -> Tensor:
     """Ψ as (N·C, P), on the CPU."""
-    out = torch.empty(design.n_rows * design.n_outputs, design.n_coefficients, dtype=design.dtype)
-    each = design.n_outputs * design.n_coefficients * design.dtype.itemsize
-    step = max(1, _CHUNK_BYTES // max(1, each))
-    for start in range(0, design.n_rows, step):
-        index = torch.arange(start, min(start + step, design.n_rows))
-        found = design.rows(index)
-        parts = [block.reshape(len(index) * design.n_outputs, -1).cpu() for block in found.values()]
-        out[start * design.n_outputs : (start + len(index)) * design.n_outputs] = torch.cat(parts, dim=1)
-    return out
+    out = torch.empty(design.n_rows, design.n_outputs, design.n_coefficients, dtype=design.dtype)
+    for part, rows in design.written(_CHUNK_BYTES):
+        out[part] = rows.cpu()
+    return out.flatten(0, 1)

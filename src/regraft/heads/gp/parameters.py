@@ -32,8 +32,8 @@ from regraft.linear.design import deviations_of
 __all__ = ["CoefficientPosterior", "condition_design", "smaller_space"]
 
 _DENSE = 4_000
-_ROWS = 2**23
-"""Numbers of Ψ that are written out at once."""
+_CHUNK_BYTES = 2**26
+"""Of Ψ that are written out at once, in its own precision."""
 
 
 def smaller_space(design: Design) -> Literal["function", "parameter"]:
@@ -182,13 +182,8 @@ def _unscaled(design: Design, solution: Tensor, prior: Mapping[str, float] | flo
 
 def _rows(design: Design) -> Iterator[tuple[slice, Tensor]]:
     """Rows of Ψ in chunks: which, and (rows · C, P) float64."""
-    step = max(1, _ROWS // (design.n_outputs * max(1, design.n_coefficients)))
-    for start in range(0, design.n_rows, step):
-        part = slice(start, min(start + step, design.n_rows))
-        blocks = design.rows(part)
-        height = (part.stop - part.start) * design.n_outputs
-        flat = torch.cat([block.reshape(height, -1) for block in blocks.values()], dim=1)
-        yield part, flat.detach().to(device="cpu", dtype=torch.float64)
+    for part, rows in design.written(_CHUNK_BYTES):
+        yield part, rows.flatten(0, 1).detach().to(device="cpu", dtype=torch.float64)
 
 
 def _information(design: Design, noise: Tensor) -> Tensor:
