@@ -12,7 +12,9 @@ import sys
 import threading
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -219,3 +221,16 @@ def test_file_digest_over_the_piece_border(tmp_path: Path, size: int) -> None:
     content = bytes(range(256)) * (size // 256 + 1)
     (tmp_path / "x").write_bytes(content[:size])
     assert file_digest(tmp_path / "x") == hashlib.sha256(content[:size]).hexdigest()
+
+
+def test_plain_values_are_what_json_can_hold() -> None:
+    value = {
+        1: np.array([[1.0, np.nan], [np.inf, 2.0]]), "tensor": torch.tensor([1, 2]), "number": np.float32(0.5),
+        "pair": (True, None, "a", -np.inf), "nested": {"x": [np.int64(3)]},
+    }  # fmt: skip
+    found = files.plain(value)
+    assert json.loads(json.dumps(found, allow_nan=False)) == found
+    assert found == {
+        "1": [[1.0, None], [None, 2.0]], "tensor": [1, 2], "number": 0.5, "pair": [True, None, "a", None],
+        "nested": {"x": [3]},
+    }  # fmt: skip

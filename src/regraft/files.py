@@ -5,15 +5,16 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from regraft.errors import StoreError
 
-__all__ = ["atomic_path", "canonical_json", "digest", "file_digest", "read_json", "write_bytes", "write_json"]
+__all__ = ["atomic_path", "canonical_json", "digest", "file_digest", "plain", "read_json", "write_bytes", "write_json"]
 
 
 @contextlib.contextmanager
@@ -77,6 +78,19 @@ def read_json(path: Path) -> Any | None:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
         return None
+
+
+def plain(value: Any) -> Any:
+    """``value`` as JSON has it: arrays and tuples as lists, keys as text, ``None`` for what is no finite number."""
+    if hasattr(value, "tolist"):  # arrays and their numbers
+        value = value.tolist()
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {str(key): plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return value
 
 
 def canonical_json(value: Any) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from regraft.errors import ArtifactError, MissingPathError
-from regraft.files import write_json
+from regraft.files import plain, write_json
 from regraft.record.finding import Finding, counted
 from regraft.record.ledger import Cost
 
@@ -120,7 +120,7 @@ class Record:
 
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; NaN and infinities become ``null``."""
-        return {"schema": SCHEMA, **_finite(dataclasses.asdict(self))}
+        return {"schema": SCHEMA, **plain(dataclasses.asdict(self))}
 
     @classmethod
     def from_json(cls, value: dict[str, Any]) -> Record:
@@ -189,13 +189,3 @@ def _numbers(cls: type, value: dict[str, Any]) -> dict[str, Any]:
     """Give ``null`` back its meaning (not a number) in the float fields of ``cls``."""
     floats = {f.name for f in dataclasses.fields(cls) if f.type == "float"}
     return {k: math.nan if v is None and k in floats else v for k, v in value.items()}
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, dict):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    return value

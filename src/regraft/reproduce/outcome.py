@@ -7,7 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Outcome", "all_of", "finite"]
+from regraft.files import plain
+
+__all__ = ["Outcome", "all_of"]
 
 
 @dataclass(frozen=True)
@@ -35,9 +37,9 @@ class Outcome:
         """Plain JSON values; a bound that does not exist or is infinite is ``null``."""
         return {
             "holds": self.holds,
-            "estimate": finite(self.estimate),
-            "low": finite(self.low),
-            "high": finite(self.high),
+            "estimate": plain(self.estimate),
+            "low": plain(self.low),
+            "high": plain(self.high),
             "needed": self.needed,
             "sentence": self.sentence,
             "side": self.side,
@@ -47,11 +49,6 @@ class Outcome:
     def unmeasurable(cls, needed: str, why: str, side: int = 0) -> Outcome:
         """A clause that does not hold because its numbers cannot be judged (NaN, too few)."""
         return cls(False, math.nan, math.nan, math.nan, needed, f"not measurable: {why}", side)
-
-
-def finite(value: float) -> float | None:
-    """``value``, or ``None`` where JSON has no such number."""
-    return float(value) if math.isfinite(value) else None
 
 
 def all_of(outcomes: Sequence[Outcome]) -> Outcome:

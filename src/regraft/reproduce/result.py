@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from regraft.errors import DataError
+from regraft.files import plain
 
 __all__ = [
     "Disturbance",
@@ -44,7 +45,7 @@ class GateReport:
             "name": self.name,
             "status": self.status,
             "needed": self.needed,
-            "figures": _plain(self.figures),
+            "figures": plain(self.figures),
             "message": self.message,
         }
 
@@ -108,11 +109,11 @@ class Result:
     def to_json(self) -> dict[str, Any]:
         """Plain JSON values; a number that is not finite becomes ``null``."""
         return {
-            "arms": {arm: {t: _plain(v) for t, v in tasks.items()} for arm, tasks in self.arms.items()},
-            "axes": {axis: _plain(values) for axis, values in self.axes.items()},
+            "arms": {arm: {t: plain(v) for t, v in tasks.items()} for arm, tasks in self.arms.items()},
+            "axes": {axis: plain(values) for axis, values in self.axes.items()},
             "seeds": [int(seed) for seed in self.seeds],
             "gates": [gate.to_json() for gate in self.gates],
-            "notes": _plain(self.notes),
+            "notes": plain(self.notes),
         }
 
     @classmethod
@@ -126,18 +127,6 @@ def _numbers(value: Any) -> Any:
     if value is None:
         return math.nan
     return [_numbers(v) for v in value] if isinstance(value, list | tuple | np.ndarray) else float(value)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        value = value.tolist()
-    if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(v) for v in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value
 
 
 Disturbance = Callable[[Result], Result]

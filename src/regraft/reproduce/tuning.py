@@ -18,6 +18,7 @@ from torch import nn
 from regraft.data import Manifest
 from regraft.data.split import holdout
 from regraft.errors import DataError
+from regraft.files import plain
 from regraft.graft.adapted import Adapted
 from regraft.graft.crops import predict_over_crops
 from regraft.graft.stages.config import Tuning
@@ -214,5 +215,5 @@ def train_best(
 
 def chosen(cell: Cell, found: Mapping[Cell, float], regime: Regime) -> dict[str, Any]:
     """What an arm says of its choice: ``rate``, ``steps``, the held-out score of every cell, the grid."""
-    inner = {f"{c.rate:g} x {c.steps}": (score if math.isfinite(score) else None) for c, score in found.items()}
+    inner = {f"{c.rate:g} x {c.steps}": plain(score) for c, score in found.items()}
     return {"rate": cell.rate, "steps": cell.steps, "inner": inner, "regime": asdict(regime)}

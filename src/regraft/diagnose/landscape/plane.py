@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from math import inf, isfinite
+from math import inf
 from typing import Any
 
 import torch
@@ -19,6 +19,7 @@ from regraft.diagnose.landscape.directions import Directions
 from regraft.diagnose.landscape.evaluate import WayName, evaluate
 from regraft.diagnose.objective import Objective
 from regraft.errors import DataError
+from regraft.files import plain
 from regraft.linear import Blocks
 
 __all__ = ["CONTOUR", "Plane", "Profile", "Summary", "axis", "plane", "profile"]
@@ -52,7 +53,8 @@ class Summary:
 
     def to_json(self) -> dict[str, Any]:
         """Plain values; what is not finite is ``None``."""
-        return {name: _plain(value) for name, value in vars(self).items()}
+        found: dict[str, Any] = plain(vars(self))
+        return found
 
 
 @dataclass(frozen=True, eq=False)
@@ -251,7 +253,3 @@ def _summary(losses: Tensor, centre: float, level: float) -> Summary:
         float((~(rises <= level)).double().mean()),
         float((~torch.isfinite(losses)).double().mean()),
     )
-
-
-def _plain(value: float) -> float | None:
-    return value if isfinite(value) else None

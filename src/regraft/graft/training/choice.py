@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from regraft.files import plain
 from regraft.graft.frozen.problem import FeatureHead
 from regraft.graft.problem import Task
 from regraft.graft.training.probing import Heads
@@ -64,7 +65,7 @@ def curve(trial: Trial, *, final: bool) -> dict[str, Any]:
         "status": "collapsed" if trial.collapsed else status,
         "steps": 0 if outcome is None else outcome.steps,
         "total": trial.total,
-        "score": trial.value[0] if math.isfinite(trial.value[0]) else None,
+        "score": plain(trial.value[0]),
         "epochs": [
             {"epoch": e.epoch, "loss": e.loss, "train": e.train_score, "validation": e.validation_score}
             for e in history

@@ -24,6 +24,7 @@ from torch import Tensor
 
 from regraft.diagnose import Axes, Kernel, axes, drift, energy, feature_kernel, shares, weight_changes
 from regraft.errors import DataError, ModelError, RecipeError
+from regraft.files import plain
 from regraft.graft.options import Level
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.rows import Rows, place
@@ -131,7 +132,7 @@ class Instruments:
             "drift": last,
             "weights": {
                 "relative": whole / before if before > 0 else None,
-                "layers": [{"name": c.name, "relative": _number(c.relative), "size": c.size} for c in layers],
+                "layers": [{"name": c.name, "relative": plain(c.relative), "size": c.size} for c in layers],
             },
         }
 
@@ -211,7 +212,7 @@ class Instruments:
         with self._looking("drift"):
             features = self._features()
             found = dataclasses.asdict(drift(self._first, features))
-            note = {"epoch": epoch, **{name: _number(value) for name, value in found.items()}}
+            note = {"epoch": epoch, **plain(found)}
         for held in (self._notes["drift"], self._notes["tracks"]) if again else ():
             if held and held[-1]["epoch"] == epoch:
                 held.pop()
@@ -296,8 +297,3 @@ class Instruments:
                 yield
         finally:
             self._seconds[name] = self._seconds.get(name, 0.0) + time.perf_counter() - began
-
-
-def _number(value: float) -> float | None:
-    """The value, or ``None`` where JSON has no such number."""
-    return value if math.isfinite(value) else None

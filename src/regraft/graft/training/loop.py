@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from regraft.errors import DataError, RecipeError
-from regraft.files import canonical_json, digest
+from regraft.files import canonical_json, digest, plain
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, TrainConfig
 from regraft.graft.team import Team
@@ -397,7 +397,7 @@ class Training:
             "history": [dataclasses.asdict(epoch) for epoch in self.history],
             "sums": self.sums,
             "best": self.best,
-            "best_value": self.best_value if math.isfinite(self.best_value) else None,
+            "best_value": plain(self.best_value),
         }
         if self.watch is not None:
             noted, state["watch"] = self.watch.state()

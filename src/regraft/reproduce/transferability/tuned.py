@@ -25,6 +25,7 @@ from torch import Tensor, nn
 from regraft.data import Manifest
 from regraft.diagnose import deviation
 from regraft.errors import DataError
+from regraft.files import plain
 from regraft.graft.adapted import Adapted
 from regraft.graft.stages.config import Tuning
 from regraft.graft.training.checkpoint import write
@@ -139,7 +140,7 @@ def _search(bench: Bench, place: Place, regime: Mapping[str, Any], seeds: list[i
         found |= {Cell(wider, steps): [] for steps in how.lengths}
         means = fill()
     best = ranked(means)[0]
-    inner = {f"{c.rate:.4g} x {c.steps}": score if math.isfinite(score) else None for c, score in means.items()}
+    inner = {f"{c.rate:.4g} x {c.steps}": plain(score) for c, score in means.items()}
     return {"rate": best.rate, "steps": best.steps, "inner": inner}
 
 
@@ -167,7 +168,7 @@ def _held_out(
     rows, one = ManifestRows.of(network, manifest, workers=0), Cell(float(cell["rate"]), int(cell["steps"]))
     begin = start(network, manifest, seed=place.seed)
     score = try_cells(begin, manifest, rows, Regime(**regime), [one], place.seed)[one]
-    return {"score": score if math.isfinite(score) else None}
+    return {"score": plain(score)}
 
 
 HELD_OUT = Arm("tr-held-out", 1, _held_out)
@@ -194,7 +195,7 @@ def joint_choice(
             found[cell] = -math.inf if None in scores else float(np.mean(scores))
         wider = beyond(found)
         wanted = [] if wider is None else [Cell(wider, steps) for steps in search.regime.lengths]
-    inner = {f"{c.rate:.4g} x {c.steps}": score if math.isfinite(score) else None for c, score in found.items()}
+    inner = {f"{c.rate:.4g} x {c.steps}": plain(score) for c, score in found.items()}
     return ranked(found)[0], inner
 
 
