@@ -234,3 +234,8 @@ def test_plain_values_are_what_json_can_hold() -> None:
         "1": [[1.0, None], [None, 2.0]], "tensor": [1, 2], "number": 0.5, "pair": [True, None, "a", None],
         "nested": {"x": [3]},
     }  # fmt: skip
+
+
+def test_a_folder_in_a_file_s_place_is_told(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"expected a file; got a folder"):
+        files.write_bytes(tmp_path, b"x")

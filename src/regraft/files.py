@@ -53,6 +53,8 @@ def atomic_path(path: Path, name: Callable[[Path], str] | None = None) -> Iterat
 
 
 def _cannot_write(path: Path, error: OSError) -> StoreError:
+    if isinstance(error, IsADirectoryError) or path.is_dir():
+        return StoreError(f"cannot write {path}", expected="a file", got="a folder", do="name a file in it")
     return StoreError(
         f"cannot write {path}",
         got=error.strerror or str(error),

@@ -63,7 +63,7 @@ def refused(capfd, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        (("adap",), "Did you mean 'adapt'?"),
+        (("adap",), "Did you mean 'adapt'? See `regraft --help`."),
         (("adapt",), "Missing argument 'DATA'. See `regraft adapt --help`."),
         (("adapt", "photos"), "Missing option '--model' / '-m': name a backbone, such as"),
         (("adapt", "photos", *MODEL, "--bogus"), "--bogus"),

@@ -198,3 +198,11 @@ def test_npz_that_is_none(tmp_path):
         np.save(stream, X)
     with pytest.raises(DataError, match="one array without labels"):
         scan(tmp_path / "x.npz")
+
+
+def test_one_image_may_be_a_tensor_and_channels_first_are_asked_about() -> None:
+    pixels = np.zeros((8, 9, 3), np.uint8)
+    assert len(scan(torch.from_numpy(pixels), labelled=False)) == len(scan(pixels, labelled=False)) == 1
+    with pytest.raises(DataError, match=r"may be one image or 3 grey ones.*permute"):
+        scan(torch.from_numpy(pixels).permute(2, 0, 1), labelled=False)
+    assert len(scan(torch.zeros(3, 8, 9, 1, dtype=torch.uint8), labelled=False)) == 3

@@ -13,10 +13,10 @@ from tests.features.toy import toy_manifest, toy_network
 from tests.network.texts import SENTENCES, make_bert, make_tokenizer
 from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.data import FileImages, Manifest, Source, Texts, scan
+from regraft.data import Arrays, FileImages, Manifest, Source, Texts, scan
 from regraft.errors import DataError
 from regraft.features import Taps, by_length, gathered, plan, pool_batch, sweep
-from regraft.network import ImagePreprocess, Network, Preprocess, load
+from regraft.network import ArrayPreprocess, ImagePreprocess, Network, Preprocess, load
 
 SWEEP = sys.modules["regraft.features.sweep"]  # the name in the package is the function
 ALL = Taps(("activation", "block", "embedding"), (16, None))
@@ -133,3 +133,12 @@ def test_what_a_worker_stumbles_over_is_said_in_one_sentence(tmp_path: Path, wor
     said = message(ImagePreprocess(None, None), FileImages([tmp_path / "a.png", tmp_path / "b.png"]))
     assert said.startswith("the rows of a batch differ in shape; expected one shape; got (3, 4, 6) and (3, 6, 4).")
     assert "\n" not in said
+
+
+def test_a_row_that_is_read_but_does_not_fit_says_what_was_expected() -> None:
+    with pytest.raises(DataError) as caught:
+        list(gathered(ArrayPreprocess((8,)), Arrays(np.zeros((2, 9)), "t.csv"), [range(2)], 0))
+    assert str(caught.value) == (
+        "t.csv row 0: a row has the wrong shape; expected (8,); got (9,). "
+        "To mend it: leave out what is no input of the network, such as a column of row numbers."
+    )

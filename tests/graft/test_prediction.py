@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from regraft.data import scan
 from regraft.graft.prediction import Prediction
 
 
@@ -20,3 +21,12 @@ def test_every_image_has_a_mask_of_its_own(ids, tmp_path):
     assert len({file.casefold() for file in files}) == 3
     for code, file in enumerate(files):
         assert (np.asarray(Image.open(tmp_path / "masks" / file)) == code).all()
+
+
+def test_no_label_is_written_as_it_is_read(tmp_path):
+    found = Prediction(("x", "y", "z"), np.array([[0.9, 0.8], [0.1, 0.2], [0.1, 0.7]]), "multilabel", ("a", "b"))
+    rows = [line.split(",")[:2] for line in found.csv().splitlines()[1:]]
+    assert rows == [["x", "a|b"], ["y", "|"], ["z", "b"]]
+    path = tmp_path / "labels.csv"
+    path.write_text("text,label\n" + "".join(f"{name},{label}\n" for name, label in rows))
+    assert scan(path).target.values.tolist() == [[1, 1], [0, 0], [0, 1]]

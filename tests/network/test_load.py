@@ -469,3 +469,9 @@ def test_transformers_that_is_not_there_says_so(monkeypatch: pytest.MonkeyPatch,
     monkeypatch.setitem(sys.modules, "transformers", None)
     with pytest.raises(MissingDependencyError, match=r"pip install 'regraft\[hub\]'"):
         load(str(folder))
+
+
+@pytest.mark.parametrize("model", [nn.Linear(3, 4), None, 7])
+def test_what_is_no_name_says_how_to_wrap_it(model) -> None:
+    with pytest.raises(ModelError, match=rf"a model of type {type(model).__name__}; expected a name.*from_module"):
+        load(model)

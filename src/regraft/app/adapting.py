@@ -219,6 +219,8 @@ def predict(
             prediction = predict_over_crops(adapted, manifest, crops=crops, **how)
     if output is not None:
         prediction.save(output)
+    elif adapted.kind == "segmentation":
+        say("masks are written with --output FILE alone, into a folder beside it", error=True)
     skipped = _left_out(manifest, prediction.ids, adapted.network.preprocess)
     if skipped and not as_json:
         names = "; ".join(f"{row['id']}: {row['reason']}" for row in skipped[:_NAMED])

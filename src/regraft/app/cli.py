@@ -141,7 +141,7 @@ def _misspelt(error: Any) -> str:
     said = error.format_message().rstrip(".")
     if "Missing option '--model'" in said:
         said += ": name a backbone, such as timm/resnet50.a1_in1k, regraft/fashion-resnet or a folder"
-    return f"{said}. See `{command} --help`."
+    return f"{said}{'' if said.endswith('?') else '.'} See `{command} --help`."
 
 
 def _fault(arguments: list[str], error: BaseException) -> int:

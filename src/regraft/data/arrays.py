@@ -66,9 +66,20 @@ def one_or_many(inputs: Any) -> Any:
     """``inputs`` with a row axis: one image's pixels, uint8 ``(H, W, 3)`` or ``(H, W, 4)``, are one row.
 
     For inputs without labels alone: with labels, their number says what the first axis is.
+
+    Raises:
+        DataError: a tensor of uint8 (3, H, W), which may be one image or three.
     """
-    lone = isinstance(inputs, np.ndarray) and inputs.dtype == np.uint8 and inputs.ndim == 3
-    return inputs[None] if lone and inputs.shape[2] in (3, 4) else inputs
+    pixels = str(getattr(inputs, "dtype", "")).removeprefix("torch.") == "uint8" and getattr(inputs, "ndim", 0) == 3
+    if pixels and inputs.shape[2] in (3, 4):
+        return np.asarray(inputs)[None]
+    if pixels and not isinstance(inputs, np.ndarray) and inputs.shape[0] in (3, 4):
+        raise DataError(
+            f"a tensor of shape {tuple(inputs.shape)} may be one image or {inputs.shape[0]} grey ones",
+            expected="pixels as (H, W, 3) or (N, H, W, C)",
+            do="give one image as tensor.permute(1, 2, 0), grey ones as tensor[..., None]",
+        )
+    return inputs
 
 
 def _strings(given: Sequence[str | Path], name: str) -> Source:

@@ -203,7 +203,7 @@ def _classes(read: _Read, kind: Kind, ids: Sequence[str]) -> Target:
         bad = next((i for i, v in enumerate(values) if v is not None and not 0 <= v < len(names)), None)
         if bad is not None:
             raise DataError(
-                f"row {ids[bad]}: label {values[bad]} has no name",
+                f"{ids[bad]}: label {values[bad]} has no name",
                 expected=f"0 … {len(names) - 1}",
                 do="correct the labels",
             )
@@ -269,7 +269,7 @@ def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
         for item in value:
             column = item if read.names and isinstance(item, int) else place.get(str(item), -1)
             if not 0 <= column < len(names):
-                raise DataError(f"row {ids[row]}: label {item!r} has no name", expected=", ".join(names[:9]))
+                raise DataError(f"{ids[row]}: label {item!r} has no name", expected=", ".join(names[:9]))
             values[row, column] = 1.0
     return Target("multilabel", tuple(names), values, label_type=label_type)
 

@@ -30,6 +30,7 @@ from regraft.errors import DataError, MissingPathError
 
 __all__ = ["scan"]
 
+_NONE_APPLIES = " (an empty list, or | alone in a cell, says that no label applies)"
 _LONGEST = 255  # characters of a file's name; what is longer is a text
 
 
@@ -119,6 +120,36 @@ def scan(
     return manifest
 
 
+def _of_pandas(frame: Any) -> pa.Table:
+    """A pandas table; paths as texts, and labels of several types as texts where they share a column.
+
+    Raises:
+        DataError: two columns of one name, or values that no table holds.
+    """
+    names = [str(name) for name in frame.columns]
+    if twice := [name for name in dict.fromkeys(names) if names.count(name) > 1]:
+        raise DataError(f"the frame has {names.count(twice[0])} columns {twice[0]!r}", expected="one of each name")
+    columns = {}
+    for place, name in enumerate(names):
+        column = frame.iloc[:, place]
+        if column.dtype == object:
+            column = column.map(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value)
+        try:
+            columns[name] = pa.array(column, from_pandas=True)
+            continue
+        except (pa.ArrowInvalid, pa.ArrowTypeError):
+            values = [value.item() if isinstance(value, np.generic) else value for value in column]
+        other = next((value for value in values if not isinstance(value, str | bool | int | float | None)), None)
+        if other is not None:
+            raise DataError(
+                f"the column {name!r} holds values of type {type(other).__name__}",
+                expected="texts, numbers, lists of them or bytes",
+                do="give images as paths, or as a list beside the labels: (images, labels)",
+            )
+        columns[name] = pa.array([None if value is None or value != value else str(value) for value in values])
+    return pa.table(columns)
+
+
 def _read(data: Any, wish: Wish, skip_bad: bool) -> tuple[str, Rows]:
     if isinstance(data, str | os.PathLike):
         return _read_path(Path(data).expanduser(), os.fspath(data), wish, skip_bad)
@@ -127,7 +158,7 @@ def _read(data: Any, wish: Wish, skip_bad: bool) -> tuple[str, Rows]:
     if isinstance(data, pa.Table):
         return "table", read_pieces([Piece(data, "table")], wish)
     if type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
-        return "frame", read_pieces([Piece(pa.Table.from_pandas(data, preserve_index=False), "frame")], wish)
+        return "frame", read_pieces([Piece(_of_pandas(data), "frame")], wish)
     if isinstance(data, tuple) and not all(isinstance(item, str | Path | Image.Image) for item in data):
         return "arrays", array_rows(data, wish)
     if wish.labelled:
@@ -226,6 +257,6 @@ def _without_unlabelled(manifest: Manifest, target: Target, skip_bad: bool) -> M
         raise DataError(
             f"{manifest.name}: {len(missing)} of {len(manifest)} rows have no "
             f"{'label' if target.masks is None else 'labelled pixel'}: {names}{more}",
-            do="label them, or leave them out with --skip-bad",
+            do=f"label them{_NONE_APPLIES if target.kind == 'multilabel' else ''}, or leave them out with --skip-bad",
         )
     return drop(manifest, [(int(row), BadRow(manifest.ids[row], NO_LABEL, "label it")) for row in missing])

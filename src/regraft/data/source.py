@@ -78,13 +78,19 @@ class Source(ABC):
 
 
 class FileImages(Source):
-    """Images in files, read when asked for."""
+    """Images in files, read when asked for.
+
+    Args:
+        paths: of the files; empty for a row without one.
+        places: what such a row is called.
+    """
 
     modality: Modality = "image"
     encoded = True
 
-    def __init__(self, paths: Iterable[str | Path]) -> None:
+    def __init__(self, paths: Iterable[str | Path], places: Sequence[str] = ()) -> None:
         self.paths = tuple(os.fspath(path) for path in paths)
+        self.places = tuple(places)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -93,13 +99,15 @@ class FileImages(Source):
         return decode_image(self.content(row), self.where(row))
 
     def content(self, row: int) -> bytes:
+        if not self.paths[row]:
+            raise DataError(f"{self.where(row)}: no path", do="give the row a path or leave it out")
         return file_content(self.paths[row])
 
     def where(self, row: int) -> str:
-        return self.paths[row]
+        return self.paths[row] or (self.places[row] if self.places else f"row {row}")
 
     def take(self, rows: Sequence[int] | np.ndarray) -> FileImages:
-        return FileImages(self.paths[row] for row in rows)
+        return FileImages((self.paths[row] for row in rows), [self.places[row] for row in rows] if self.places else ())
 
 
 def file_content(path: str) -> bytes:

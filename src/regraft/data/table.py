@@ -7,6 +7,7 @@ import difflib
 import fnmatch
 import io
 import json
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -297,7 +298,8 @@ def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[
         values = [value or "" for value in column.to_pylist()]
         if not _are_paths(values, choice.input[0]):
             return Texts(values, piece.name), ids
-        return FileImages(piece.root / value for value in values), values
+        paths = [os.fspath(piece.root / value) if value else "" for value in values]
+        return FileImages(paths, ids), [value or name for name, value in zip(ids, values)]
     try:
         return Arrays(np.array(column.to_pylist(), dtype=np.float32), piece.name), ids
     except (ValueError, TypeError) as error:

@@ -33,6 +33,10 @@ class _Decoded(Dataset):
             return self.preprocess(self.source.read(row))
         except (OSError, ValueError, SyntaxError) as error:
             where = self.source.where(row)
+            of_source = str(error).startswith(f"{where}: ")
+            if isinstance(error, RegraftError) and not of_source:
+                do = error.do or "mend or remove it"
+                raise DataError(f"{where}: {error.what}", expected=error.expected, got=error.got, do=do) from None
             raise DataError(
                 f"{where} cannot be decoded",
                 got=str(error).removeprefix(f"{where}: ").partition(" To mend it: ")[0],

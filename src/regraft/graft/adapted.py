@@ -32,8 +32,15 @@ _OTHER_KIND = {
 }
 
 
-def check_modality(network: Network, manifest: Manifest) -> None:
-    """Refuse inputs of a kind that the network does not read.
+_OWN_KIND = {
+    "image": "give image files, Pillow images or uint8 pixels of shape (N, H, W, C)",
+    "text": "give texts",
+    "array": "give rows of numbers",
+}
+
+
+def check_modality(network: Network, manifest: Manifest, *, chosen: bool = False) -> None:
+    """Refuse inputs of a kind that the network does not read; of one that is ``chosen`` already, another will not do.
 
     Raises:
         DataError: such as texts for a network that reads images.
@@ -43,7 +50,9 @@ def check_modality(network: Network, manifest: Manifest) -> None:
         raise DataError(
             f"{network.name} reads {network.preprocess.modality} inputs",
             got=f"{manifest.inputs.modality} inputs{where}",
-            do=_OTHER_KIND.get(manifest.inputs.modality, _OTHER_KIND[""]),
+            do=_OWN_KIND[network.preprocess.modality]
+            if chosen
+            else _OTHER_KIND.get(manifest.inputs.modality, _OTHER_KIND[""]),
         )
 
 
@@ -182,7 +191,7 @@ class Adapted:
         """
         check_counts(batch_size=batch_size, workers=workers)
         manifest = inputs if isinstance(inputs, Manifest) else scan(inputs, labelled=False)
-        check_modality(self.network, manifest)
+        check_modality(self.network, manifest, chosen=True)
         manifest = checked(replace(manifest, target=None), skip_bad=skip_bad)
         manifest = readable(self.network, manifest, skip_bad)
         preprocess, done = self.network.preprocess, 0

@@ -23,10 +23,7 @@ def together(preprocess: Preprocess, manifest: Manifest) -> Manifest:
 
 def contents(preprocess: Preprocess | None, manifest: Manifest) -> tuple[str, ...]:
     """What tells inputs apart: the canonical way of writing each, or where there is none the hash of its bytes."""
-    found = []
-    for row in range(len(manifest)):
-        name = None if preprocess is None else preprocess.canonical(manifest.inputs.read(row))
-        if name is None:
-            return tuple(manifest.hashes)
-        found.append(name)
-    return tuple(found)
+    if preprocess is None or not preprocess.strict:  # what has a grammar alone has a canonical way of writing
+        return tuple(manifest.hashes)
+    inputs = manifest.inputs
+    return tuple(preprocess.canonical(inputs.read(row)) or manifest.hashes[row] for row in range(len(inputs)))

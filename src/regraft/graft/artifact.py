@@ -33,6 +33,7 @@ from regraft.features import Plan
 from regraft.files import canonical_json, digest, file_digest, read_json, write_bytes, write_json
 from regraft.graft.adapted import Adapted, with_last_layer
 from regraft.graft.aspp import Aspp
+from regraft.graft.options import pick_device
 from regraft.graft.posterior_part import PosteriorPart
 from regraft.graft.tangent_part import TangentPart
 from regraft.graft.view import View
@@ -168,7 +169,7 @@ def load_artifact(
         own = config["preprocess"] if solved["kind"] == "segmentation" else None
         own_head = config["backbone"].get("own_head")
         own_head = None if own_head is None else tuple(int(size) for size in own_head)
-    source = _find_backbone(folder, recorded, model, weights, own).to(device)
+    source = _find_backbone(folder, recorded, model, weights, own).to(pick_device(str(device)))
     changed = {name.removeprefix(_CHANGED): v for name, v in tensors.items() if name.startswith(_CHANGED)}
     own_head = own_head if changed else None
     basis = with_last_layer(source, own_head)

@@ -88,7 +88,7 @@ def predict_over_crops(
     if crops < 1:
         raise DataError("the crops of a prediction", expected="at least 1", got=str(crops))
     manifest = inputs if isinstance(inputs, Manifest) else scan(inputs, labelled=False)
-    check_modality(adapted.network, manifest)
+    check_modality(adapted.network, manifest, chosen=True)
     manifest = checked(replace(manifest, target=None), skip_bad=skip_bad)
     size = plain.crop or plain.resize
     if size is None:

@@ -17,6 +17,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from regraft.data import Kind, LabelType
+from regraft.data.labels import SEPARATOR
 from regraft.errors import DataError
 from regraft.files import atomic_path, write_bytes, write_json
 from regraft.heads import NINETY
@@ -175,9 +176,9 @@ class Prediction:
         return some if len({name.casefold() for name in some}) == len(some) else every
 
     def csv(self) -> str:
-        """:meth:`table` as CSV; several labels of one row are joined by ``|``."""
+        """:meth:`table` as CSV; several labels of one row are joined by ``|``, which alone means that none applies."""
         buffer = io.StringIO()
-        rows = [{k: "|".join(map(str, v)) if isinstance(v, list) else v for k, v in r.items()} for r in self.table()]
+        rows = [{k: _joined(v) if isinstance(v, list) else v for k, v in r.items()} for r in self.table()]
         names = list(rows[0]) if rows else ["id", "prediction"]
         writer = csv.DictWriter(buffer, names, lineterminator="\n")
         writer.writeheader()
@@ -206,3 +207,7 @@ class Prediction:
         else:
             raise DataError(f"cannot write predictions as {path.name}", expected="a .csv, .json or .parquet file")
         return path
+
+
+def _joined(labels: list[Any]) -> str:
+    return SEPARATOR.join(map(str, labels)) or SEPARATOR

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -52,7 +53,13 @@ def load(
             fit, the network gives no tensors, or the name is code where none is allowed.
         MissingDependencyError: the package that the name asks for is not installed or does not load.
     """
-    network = _dispatch(str(name), weights, revision, head, random, allow_code)
+    if not isinstance(name, str | os.PathLike):
+        raise ModelError(
+            f"a model of type {type(name).__name__}",
+            expected="a name, a folder or a regraft.network.Network",
+            do="wrap a module of your own: regraft.network.from_module(module, preprocess)",
+        )
+    network = _dispatch(os.fspath(name), weights, revision, head, random, allow_code)
     if not head and network.head:
         network = network.without_head()
     _ = network.sites  # a network that does not run is found here, not after the rows were read

@@ -229,7 +229,8 @@ class ArrayPreprocess(Preprocess):
         """One row as float32 of ``shape``."""
         row: Any = np.ascontiguousarray(raw, dtype=np.float32)
         if row.shape != self.shape:
-            raise DataError("a row has the wrong shape", expected=str(self.shape), got=str(row.shape))
+            do = "leave out what is no input of the network, such as a column of row numbers"
+            raise DataError("a row has the wrong shape", expected=str(self.shape), got=str(row.shape), do=do)
         if self.mean:
             row = (row - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
         return torch.from_numpy(row.copy() if row is raw else row)

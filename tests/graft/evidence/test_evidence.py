@@ -270,6 +270,38 @@ def test_weights_are_advised_where_classes_have_none_and_could(class_weight, wei
     assert ("--class-weight" in found.advice) == advised
 
 
+@pytest.mark.parametrize(
+    ("kind", "metric", "scored", "said"),
+    [
+        ("multilabel", "map", [[1, 0], [0, 0]], ["rare"]),
+        ("multilabel", "map", [[1, 0], [0, 1]], []),
+        ("multilabel", "map", [[1, np.nan], [0, 1]], ["rare"]),
+        ("multilabel", "accuracy", [[1, 0], [0, 0]], []),
+        ("multiclass", "balanced-accuracy", [0, 1, 0], ["c"]),
+        ("multiclass", "balanced-accuracy", [0, 1, 2], []),
+        ("multiclass", "accuracy", [0, 1, 0], []),
+    ],
+)
+def test_what_a_mean_over_classes_passes_over_is_told(kind, metric, scored, said, monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (score_findings._unscored,))
+    names = ("often", "rare") if kind == "multilabel" else ("a", "b", "c")
+    every = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.float32) if kind == "multilabel" else np.array([0, 1, 2])
+    main = SimpleNamespace(response=Response.of(kind, names, np.array(scored)), headline=SimpleNamespace(metric=metric))
+    fit = SimpleNamespace(task=SimpleNamespace(target=Target(kind, names, every)))
+    found = check(Context(None, 0, fit, SimpleNamespace(main=main)))
+    assert [finding.code for finding in found] == ["unscored-classes"] * len(said)
+    assert all(name in finding.detail for name, finding in zip(said, found))
+
+
+def test_labels_of_few_rows_are_told_as_classes_are(monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (data_findings._classes,))
+    values = np.zeros((60, 2), dtype=np.float32)
+    values[:30, 0], values[:4, 1], values[5, 1] = 1, 1, np.nan
+    task = SimpleNamespace(target=Target("multilabel", ("often", "rare"), values), metric="map")
+    (found,) = check(Context(None, 0, SimpleNamespace(task=task), None))
+    assert (found.code, found.value, found.detail) == ("few-rows-per-class", 4, "Fewest: rare")
+
+
 @pytest.mark.parametrize(("high", "value", "said"), [(0.15, 0.2, True), (0.25, 0.2, False), (0.05, 0.09, False)])
 @pytest.mark.parametrize("headline", ["ece", "accuracy"])
 def test_probabilities_are_called_wrong_where_chance_does_not_give_as_much(headline, high, value, said, monkeypatch):

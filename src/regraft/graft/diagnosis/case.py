@@ -211,10 +211,13 @@ def _origin(
         raise DataError("the source is the data itself", expected="rows of another task with the same classes")
     target, own = ready.manifest.target, source.manifest.target
     if target is None or own is None or (own.kind, own.classes) != (target.kind, target.classes):
+        expected, got = "labels of both", ""
+        if target is not None and own is not None:
+            expected, got = _told_apart(target.kind, target.classes, own.kind, own.classes)
         raise DataError(
             "the source's labels are not the target's",
-            expected="" if target is None else f"{target.kind} labels {', '.join(target.classes[:4])}",
-            got="" if own is None else f"{own.kind} labels {', '.join(own.classes[:4])}",
+            expected=expected,
+            got=got,
             do="give both the same class names, for the theory has one head",
         )
     return labelled
@@ -297,9 +300,24 @@ def _trained_on(folder: Path) -> int | None:
 def _check_classes(ready: Prepared, adapted: Adapted, name: str) -> None:
     target = ready.manifest.target
     if target is not None and (target.kind, target.classes) != (adapted.kind, adapted.classes):
-        expected = f"{adapted.kind} labels {', '.join(adapted.classes[:4])}"
-        got = f"{target.kind} labels {', '.join(target.classes[:4])}"
-        raise DataError(f"the labels are not those of the {name} run", expected=expected, got=got)
+        expected, got = _told_apart(adapted.kind, adapted.classes, target.kind, target.classes)
+        do = "give the data that the run was made of, or other rows with the same labels"
+        raise DataError(f"the labels are not those of the {name} run", expected=expected, got=got, do=do)
+
+
+def _told_apart(kind: str, classes: Sequence[str], other_kind: str, others: Sequence[str]) -> tuple[str, str]:
+    """Two sets of labels in words: the kinds where these differ, else the names that one has and the other has not."""
+    if kind != other_kind and {kind, other_kind} != {"binary", "multiclass"}:
+        return f"{kind} labels", f"{other_kind} labels"
+    lacking, more = [c for c in classes if c not in others], [c for c in others if c not in classes]
+    if not lacking and not more:
+        return f"the labels in the order {', '.join(classes[:4])}", f"{', '.join(others[:4])}"
+    said = [
+        f"{what} {', '.join(names[:4])}{'…' if len(names) > 4 else ''}"
+        for what, names in (("without", lacking), ("with", more))
+        if names
+    ]
+    return f"the same {len(classes)} labels", f"{len(others)}, {' and '.join(said)}"
 
 
 def _task(ready: Prepared, options: Options) -> Task:

@@ -19,6 +19,7 @@ __all__ = ["DATA_CHECKS"]
 _RARE = 5
 _MISSING = ("nan", "na", "n/a", "null", "unlabeled", "unlabelled")
 _IMBALANCE = 10.0
+_UNLABELLED = "Where no label applies, write so: an empty list, or | alone in a cell."
 
 
 def _repeated(context: Context) -> Iterator[Finding]:
@@ -107,12 +108,14 @@ def _left_out(context: Context) -> Iterator[Finding]:
             advice="Add the images if some are missing (nothing was learnt of such a class), or remove the folder.",
         )
     if context.unlabelled:
+        target = context.manifest.target
         yield Finding(
             "unlabelled-rows",
             f"{counted(context.unlabelled, 'row carries no label and was', 'rows carry no label and were')} left out.",
-            "info",
+            "warning",
             context.unlabelled,
             "rows",
+            advice=_UNLABELLED if target is not None and target.kind == "multilabel" else "",
         )
 
 
@@ -138,20 +141,29 @@ def _shortened(context: Context) -> Iterator[Finding]:
 
 def _classes(context: Context) -> Iterator[Finding]:
     target = context.fit.task.target
-    if target.kind not in ("binary", "multiclass"):
+    if target.kind not in ("binary", "multiclass", "multilabel"):
         return
-    counts = np.bincount(target.values, minlength=len(target.classes))
+    several = target.kind == "multilabel"
+    if several:
+        counts = np.nansum(target.values, axis=0).astype(np.int64)
+    else:
+        counts = np.bincount(target.values, minlength=len(target.classes))
     few = [name for name, n in zip(target.classes, counts) if n < _RARE]
     if few:
+        what = counted(len(few), "label holds", "labels hold") if several else counted(len(few), "class", "classes")
         yield Finding(
             "few-rows-per-class",
-            f"{counted(len(few), 'class has', 'classes have')} fewer than {_RARE} labelled rows.",
+            f"{what} of fewer than {_RARE} rows."
+            if several
+            else f"{what} {'has' if len(few) == 1 else 'have'} fewer than {_RARE} labelled rows.",
             "advice",
             float(counts.min()),
             "rows",
             detail="Fewest: " + ", ".join(few[:8]) + ("…" if len(few) > 8 else ""),
-            advice="A few more labels for these classes will help more than any choice of method.",
+            advice="A few more rows of them will help more than any choice of method.",
         )
+    if several:
+        return
     ratio = counts.max() / max(counts.min(), 1)
     task = context.fit.task
     if ratio > _IMBALANCE and task.metric == "accuracy":

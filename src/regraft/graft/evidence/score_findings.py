@@ -14,6 +14,7 @@ __all__ = ["SCORE_CHECKS", "no_better_than_constant"]
 _ENOUGH_ROWS = 5
 _ENOUGH_GROUPS = 8
 _POOR_ECE = 0.1
+_MEANS = ("balanced-accuracy", "f1", "roc-auc", "map")  # over classes or labels
 
 
 def _folds(context: Context) -> Iterator[Finding]:
@@ -100,6 +101,35 @@ def _one_class(context: Context) -> Iterator[Finding]:
             "rows",
             detail=f"Always saying {name!r} would be right about them, so the {scored.headline.metric} says little.",
             advice="Score on rows of every class: name another test split, bring more rows, or group them less.",
+        )
+
+
+def _unscored(context: Context) -> Iterator[Finding]:
+    """Classes or labels that a mean over them passes over, for the rows that score hold none of them."""
+    scored = context.evaluation.main
+    response, metric = scored.response, scored.headline.metric
+    if metric not in _MEANS or response.kind not in ("multiclass", "multilabel"):
+        return
+    values = response.values.numpy()
+    there = np.ones_like(values) if response.mask is None else response.mask.numpy()
+    some, others = (values * there).sum(0) > 0, ((1 - values) * there).sum(0) > 0
+    told = some & others if response.kind == "multilabel" else some
+    if response.kind == "multilabel":  # of what never varies another finding speaks
+        every = context.fit.task.target.values
+        told = told | (np.nanmax(every, axis=0) == np.nanmin(every, axis=0))
+    missing = [name for name, known in zip(response.classes, told) if not known]
+    if missing and told.any():
+        what = ("label", "labels") if response.kind == "multilabel" else ("class", "classes")
+        of = "does not vary" if response.kind == "multilabel" else "has no row"
+        yield Finding(
+            "unscored-classes",
+            f"{counted(len(missing), *what)} of {len(told)} {of} among the rows that score.",
+            "warning",
+            len(missing),
+            what[1],
+            detail=f"The {metric} speaks of the others alone. Unscored: {', '.join(missing[:8])}"
+            + ("…" if len(missing) > 8 else "."),
+            advice="Name a test split that holds them, bring more rows of them, or leave them out.",
         )
 
 
@@ -204,4 +234,4 @@ def _never_right(context: Context) -> list[str]:
     ]
 
 
-SCORE_CHECKS = (_folds, _few_groups, _constant, _one_class, _fit, _undefined)
+SCORE_CHECKS = (_folds, _few_groups, _constant, _one_class, _unscored, _fit, _undefined)
