@@ -31,7 +31,7 @@ def test_a_frame_may_hold_paths_and_labels_of_several_types(tmp_path: Path) -> N
 def test_a_row_without_a_path_keeps_its_number(tmp_path: Path) -> None:
     for name in ("a", "b"):
         put(tmp_path / f"{name}.png")
-    (tmp_path / "t.csv").write_text("path,label\na.png,x\n,y\nb.png,y\na.png,x\n")
+    (tmp_path / "t.csv").write_text("path,label\n a.png ,x\n,y\nb.png,y\na.png,x\n")
     found = scan(tmp_path / "t.csv")
     assert [bad.where for _, bad in inspect(found.inputs)] == ["row 1"]
     assert [bad.where for _, bad in inspect(found.take(np.array([2, 1])).inputs)] == ["row 1"]

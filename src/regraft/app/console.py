@@ -35,7 +35,7 @@ def table(rows: list[tuple[str, str]]) -> None:
     """Lines of a word and what it says, the second column aligned; an empty word goes on with the one above."""
     width = max((len(word) for word, _ in rows), default=0)
     for word, text in rows:
-        say(f"{word:<{width}}  {text}".rstrip())
+        say(f"{word:<{width}}  {' '.join(text.splitlines())}".rstrip())  # the name of a class may hold any character
 
 
 def duration(seconds: float) -> str:

@@ -298,6 +298,7 @@ def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[
         values = [value or "" for value in column.to_pylist()]
         if not _are_paths(values, choice.input[0]):
             return Texts(values, piece.name), ids
+        values = [value.strip() for value in values]
         paths = [os.fspath(piece.root / value) if value else "" for value in values]
         return FileImages(paths, ids), [value or name for name, value in zip(ids, values)]
     try:
