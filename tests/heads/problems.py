@@ -7,6 +7,7 @@ import torch
 
 from regraft.heads import Response
 from regraft.linear import Dense, FeatureDesign
+from regraft.linear.written import Written
 
 
 def features(n: int, d: int, classes: int = 3, seed: int = 0, shift: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
@@ -36,3 +37,8 @@ def scale_of(x: np.ndarray) -> float:
 
 def flat(coefficients: dict) -> np.ndarray:
     return torch.cat(list(coefficients.values())).double().numpy()
+
+
+def dense_design(rows: torch.Tensor, name: str = "rows") -> Written:
+    """One block of coefficients that all outputs share, of rows (N, C, r)."""
+    return Written(rows, {name: (rows.shape[2],)})

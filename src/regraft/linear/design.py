@@ -148,7 +148,8 @@ class Design(ABC):
         for begin in range(start, self.n_rows, step):
             part = slice(begin, min(begin + step, self.n_rows))
             blocks = self.rows(part)
-            yield part, torch.cat([blocks[name].flatten(2) for name in order], dim=2)
+            size = (part.stop - part.start, self.n_outputs, -1)
+            yield part, torch.cat([blocks[name].reshape(size) for name in order], dim=2)
 
     @final
     def take(self, index: Index) -> Design:

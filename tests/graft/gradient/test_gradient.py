@@ -16,6 +16,7 @@ from regraft.data import scan
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Tangent
 from regraft.graft import METHODS, Gradients, Recipe, SetHead, Solve, gradient_features, load_artifact, with_gradients
+from regraft.graft.gradient import fit
 from regraft.graft.gradient.fit import Both, Labels, TangentFitter, _Cut, solve_head, weight_of
 from regraft.graft.gradient.problem import GradientProblem
 from regraft.graft.problem import Task
@@ -231,9 +232,9 @@ def test_a_test_split_is_predicted_the_same_by_the_problem_and_from_raw_inputs(m
     solve = next(cost for cost in run.record.costs if cost.stage == "solve")
     if mode == "activation":
         assert solve.flops == 0
-    else:  # the pass that keeps what lies below θ₂, and some dozen products of the 40 training rows, counted
+    else:  # the pass that keeps what lies below θ₂, and the rows' derivatives of 3 outputs, written out for three heads
         one_pass = 60 * sum(toy_flops(rows=1))
-        assert solve.flops > one_pass + 24 * 40 * toy_flops(rows=1)[1]
+        assert solve.flops > one_pass + 3 * 60 * 3 * toy_flops(rows=1)[1]
     own = run.record.figures["price"]["rows"][0]
     assert own["backbone_flops"] == sum(cost.flops for cost in run.record.costs)
 
@@ -463,3 +464,15 @@ def test_scores_of_several_heads_have_no_last_layer_to_give_way(method, instead,
     with pytest.raises(RecipeError, match=rf"one last linear layer.*use {instead}"):
         regraft.adapt(rows, backbone, method=method, cache=tmp_path)
     assert regraft.adapt(rows, backbone, method="all-layers", cache=tmp_path).score.value > 0.5
+
+
+@pytest.mark.parametrize("kind", ["multiclass", "multilabel", "regression"])
+@pytest.mark.parametrize("solver", ["auto", "newton"])
+def test_gradients_written_out_give_what_products_with_the_network_give(kind, solver, monkeypatch) -> None:
+    x, y = arrays(40, kind)
+    found = []
+    for nbytes in (0, fit.WRITTEN_BYTES):
+        monkeypatch.setattr(fit, "WRITTEN_BYTES", nbytes)
+        run = regraft.adapt(rows_of(x, y, kind), network(), method="gradient", theta2=LAST, solver=solver, folds=2)
+        found.append(run.predict_proba(rows_of(x, y, kind)).probabilities)
+    np.testing.assert_allclose(found[1], found[0], atol=2e-3 * float(np.abs(found[0]).max()))

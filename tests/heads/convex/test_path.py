@@ -7,13 +7,13 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.heads.problems import dense_design
 
 from regraft.errors import SolverError
 from regraft.heads import ConvexProblem, minimise
 from regraft.heads.convex import path as module
 from regraft.heads.convex.newton import newton
 from regraft.heads.convex.path import PenaltyPath
-from regraft.heads.convex.rowspace import DenseDesign
 from regraft.linear import Blocks, Dense, FeatureDesign
 
 LOSSES = ("softmax", "sigmoid", "squared")
@@ -39,7 +39,7 @@ class Case:
         self.weights = fields.pop("weights", torch.ones(N, 1, dtype=torch.float64))
         self.targets = fields.pop("targets", self.targets)
         self.x = [FeatureDesign({"x": Dense(part)}, C) for part in (x[:N], x[N:])]
-        self.whole = DenseDesign(shared[..., : R // 2], "w2") | DenseDesign(shared[..., R // 2 :], "w3")
+        self.whole = dense_design(shared[..., : R // 2], "w2") | dense_design(shared[..., R // 2 :], "w3")
         self.steep = self.whole.take(list(range(N)))
         centred = x[:N].double() - x[:N].double().mean(0)
         self.head = ConvexProblem(
@@ -177,6 +177,6 @@ def test_what_a_path_cannot_do_is_refused_in_a_sentence() -> None:
     with pytest.raises(SolverError, match="without base and centre"):
         PenaltyPath(based, case.start, case.steep, case.whole, DEVIATIONS, case.x[1])
     rows = torch.full((N, C, 4), np.nan, dtype=torch.float64)
-    bad = DenseDesign(rows, "w2")
+    bad = dense_design(rows, "w2")
     with pytest.raises(SolverError, match="NaN"):
         PenaltyPath(case.head, case.start, bad, bad, {"w2": 1.0}).solve(1.0, 1e-3)

@@ -28,6 +28,7 @@ from regraft.heads.convex.path import PenaltyPath
 from regraft.heads.l2.fitters import Fitter, Found
 from regraft.heads.weights import moments
 from regraft.linear import Blocks, Design, FeatureDesign
+from regraft.linear.written import written
 
 __all__ = ["Both", "Labels", "Mode", "TangentFitter", "solve_head"]
 
@@ -35,6 +36,7 @@ Mode = Literal["activation", "gradient", "full"]
 _HEAD_GAP, _SEARCH_GAP, _FINAL_GAP = 1e-8, 1e-2, 1e-4
 _NO_GAP = 1e-300  # that no step can come below
 _PROBES = 4
+WRITTEN_BYTES = 2**25
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,14 +100,18 @@ class Both:
             raise TypeError("rows of features are features")
         return replace(self, features=part, rows=self.rows[rows])
 
-    def design(self, head: Tensor | None) -> Design:
-        """Φ of the mode, for a head ω (C, D)."""
-        if self.mode == "activation":
-            return self.features
+    def gradients(self, head: Tensor | None) -> Design:
+        """ω J of all the rows that the tangent has."""
         if self.tangent is None or head is None:
             raise RecipeError("gradient features need a solved head", expected="SetHead before Gradients")
-        gradients = self.tangent.through(head).take(self.rows).renamed(PREFIX)
-        return gradients if self.mode == "gradient" else self.features | gradients
+        return self.tangent.through(head).renamed(PREFIX)
+
+    def design(self, head: Tensor | None, gradients: Design | None = None) -> Design:
+        """Φ of the mode, for a head ω (C, D), with its gradients where these are at hand."""
+        if self.mode == "activation":
+            return self.features
+        part = (gradients or self.gradients(head)).take(self.rows)
+        return part if self.mode == "gradient" else self.features | part
 
     @cached_property
     def moments(self) -> dict[str, Tensor]:
@@ -176,9 +182,14 @@ class _Cut:
         self.last: tuple[float, Blocks] | None = None
 
     @cached_property
+    def gradients(self) -> Design | None:
+        """Of all rows; written out where that is small, for it costs about one product, and a fit takes hundreds."""
+        return None if self.both.tangent is None else written(self.both.gradients(self.head), WRITTEN_BYTES)
+
+    @cached_property
     def design(self) -> Design:
         """Φ."""
-        return self.both.design(self.head)
+        return self.both.design(self.head, self.gradients)
 
     @cached_property
     def deviations(self) -> dict[str, float]:
@@ -189,15 +200,13 @@ class _Cut:
     @cached_property
     def unit(self) -> float:
         """t₂ = (1/NC) ‖Φ D^½‖_F² of the gradients, the unit of λ₂, by seeded random probes (Hutchinson, 1990)."""
-        part = self.both.tangent.through(self.head).take(self.both.rows)  # type: ignore[union-attr]
+        part = self.gradients.take(self.both.rows)  # type: ignore[union-attr]
         generator = torch.Generator().manual_seed(0)
         total = 0.0
         for _ in range(_PROBES):
             signs = torch.randint(2, (part.n_rows, part.n_outputs), generator=generator) * 2.0 - 1.0
             found = part.adjoint(signs.to(device=part.device, dtype=part.dtype))
-            total += sum(
-                float((block * self.deviations[PREFIX + name]).square().sum()) for name, block in found.items()
-            )
+            total += sum(float((block * self.deviations[name]).square().sum()) for name, block in found.items())
         unit = total / (_PROBES * part.n_rows * part.n_outputs)
         return unit if unit > 0 else 1.0
 
@@ -220,13 +229,12 @@ class _Cut:
     @cached_property
     def path(self) -> PenaltyPath:
         """All strengths in one subspace, the held rows predicted along."""
-        rows, tangent = self.both.rows, self.both.tangent.through(self.head).renamed(PREFIX)  # type: ignore[union-attr]
-        held = None if self.held is None else self.held.rows
+        rows, held = self.both.rows, None if self.held is None else self.held.rows
         return PenaltyPath(
             self.activation,
             self.start,
-            tangent.take(rows),
-            tangent.take(rows if held is None else torch.cat([rows, held])),
+            self.gradients.take(rows),  # type: ignore[union-attr]
+            self.gradients.take(rows if held is None else torch.cat([rows, held])),  # type: ignore[union-attr]
             self.deviations,
             None if self.held is None else self.held.features,
             features=self.both.mode == "full",
@@ -249,7 +257,7 @@ class _Cut:
             if found.status.converged:
                 return found.logits[self.both.features.n_rows :]
         fit = self.fit(strength, _SEARCH_GAP)
-        logits = self.held.design(self.head).apply(fit.coefficients)
+        logits = self.held.design(self.head, self.gradients).apply(fit.coefficients)
         return logits.to(device="cpu", dtype=torch.float64) + fit.intercept
 
     def fit(self, strength: float, gap: float) -> ConvexFit:

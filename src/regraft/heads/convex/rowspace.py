@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, final
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,33 +11,13 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.convex.newton import newton
 from regraft.heads.convex.problem import ConvexFit, ConvexProblem, Progress
-from regraft.linear import Blocks, Design
+from regraft.linear import Design
+from regraft.linear.written import Written
 
-__all__ = ["DenseDesign", "dual"]
+__all__ = ["dual"]
 
 _HELD_BYTES = 2**30
 _CHUNK_BYTES = 2**27
-
-
-@final
-class DenseDesign(Design):
-    """Φ as a tensor: one block of r coefficients that all outputs share.
-
-    Args:
-        rows: (N, C, r).
-        name: of the block.
-    """
-
-    def __init__(self, rows: Tensor, name: str = "rows") -> None:
-        super().__init__({name: (rows.shape[2],)}, rows.shape[0], rows.shape[1], rows.dtype, device=rows.device)
-        self.matrix = rows.reshape(-1, rows.shape[2])
-        self.name = name
-
-    def _apply(self, coefficients: Blocks) -> Tensor:
-        return (self.matrix @ coefficients[self.name]).view(self.n_rows, self.n_outputs)
-
-    def _adjoint(self, outputs: Tensor) -> Mapping[str, Tensor]:
-        return {self.name: self.matrix.T @ outputs.reshape(-1)}
 
 
 def dual(
@@ -92,7 +71,12 @@ def dual(
     coordinates = (vectors * squares.sqrt()).view(design.n_rows, design.n_outputs, -1)
     base = None if problem.offset is None else problem.offset.T.contiguous()
     inner = ConvexProblem(
-        DenseDesign(coordinates), problem.loss, problem.targets, problem.weights, {"rows": 1.0}, base=base
+        Written(coordinates, {"rows": (coordinates.shape[2],)}),
+        problem.loss,
+        problem.targets,
+        problem.weights,
+        {"rows": 1.0},
+        base=base,
     )
     found = newton(inner, gap=0.1 * gap, **limits)
     combination = (vectors / squares.sqrt()) @ found.coefficients["rows"]
