@@ -271,7 +271,7 @@ def test_several_label_columns_are_multilabel(regraft, photos, tmp_path):
     assert json.loads(out)["task"]["kind"] == "multilabel"
     assert json.loads(out)["task"]["classes"] == ["red", "odd"]
     _, out, _ = regraft("predict", tmp_path / "run", rows[0], rows[1], rows[2])
-    assert [row["prediction"] for row in csv.DictReader(io.StringIO(out))] == ["red", "odd", ""]
+    assert [row["prediction"] for row in csv.DictReader(io.StringIO(out))] == ["red", "odd", "|"]
 
 
 def test_npz_of_pixels(regraft, tmp_path):
