@@ -16,7 +16,6 @@ from regraft.data import scan
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Tangent
 from regraft.graft import METHODS, Gradients, Recipe, SetHead, Solve, gradient_features, load_artifact, with_gradients
-from regraft.graft.gradient import fit
 from regraft.graft.gradient.fit import Both, Labels, TangentFitter, _Cut, solve_head, weight_of
 from regraft.graft.gradient.problem import GradientProblem
 from regraft.graft.problem import Task
@@ -471,8 +470,8 @@ def test_scores_of_several_heads_have_no_last_layer_to_give_way(method, instead,
 def test_gradients_written_out_give_what_products_with_the_network_give(kind, solver, monkeypatch) -> None:
     x, y = arrays(40, kind)
     found = []
-    for nbytes in (0, fit.WRITTEN_BYTES):
-        monkeypatch.setattr(fit, "WRITTEN_BYTES", nbytes)
+    for nbytes in (0, Gradients.written_bytes):
+        monkeypatch.setattr(Gradients, "written_bytes", nbytes)
         run = regraft.adapt(rows_of(x, y, kind), network(), method="gradient", theta2=LAST, solver=solver, folds=2)
         found.append(run.predict_proba(rows_of(x, y, kind)).probabilities)
     np.testing.assert_allclose(found[1], found[0], atol=2e-3 * float(np.abs(found[0]).max()))

@@ -56,6 +56,9 @@ def with_gradient_cost(
     product = (time.perf_counter() - began) / 2 / rows
     n, fits = len(ready.manifest), solves * (_FITS * options.inner_folds + 1)
     passed = fits * _rows_of_a_fit(stage.solver, len(ready.fit))
+    columns = ready.manifest.target.outputs  # type: ignore[union-attr]
+    if len(ready.fit) * columns * tangent.n_coefficients * tangent.dtype.itemsize <= stage.written_bytes:
+        passed = solves * (2 * options.inner_folds + 1) * len(ready.fit) * columns  # written out, once a head
     seconds = solve.seconds + n * row[0] + passed * product
     head = ready.manifest.target.outputs * tangent.n_outputs  # type: ignore[union-attr]
     products = passed * sum(tangent.product_flops) / 2

@@ -36,7 +36,6 @@ Mode = Literal["activation", "gradient", "full"]
 _HEAD_GAP, _SEARCH_GAP, _FINAL_GAP = 1e-8, 1e-2, 1e-4
 _NO_GAP = 1e-300  # that no step can come below
 _PROBES = 4
-WRITTEN_BYTES = 2**25
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,7 +183,7 @@ class _Cut:
     @cached_property
     def gradients(self) -> Design | None:
         """Of all rows; written out where that is small, for it costs about one product, and a fit takes hundreds."""
-        return None if self.both.tangent is None else written(self.both.gradients(self.head), WRITTEN_BYTES)
+        return None if self.both.tangent is None else written(self.both.gradients(self.head), Gradients.written_bytes)
 
     @cached_property
     def design(self) -> Design:

@@ -39,6 +39,7 @@ class Gradients:
     solver: str = "auto"
     iterations: int | None = None
 
+    written_bytes: ClassVar[int] = 2**25  # of derivatives that are held instead of passing the network for each product
     needs: ClassVar[tuple[str, ...]] = ("head", "labels")
     yields: ClassVar[tuple[str, ...]] = ("design",)
 
