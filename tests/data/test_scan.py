@@ -24,6 +24,8 @@ def test_a_frame_may_hold_paths_and_labels_of_several_types(tmp_path: Path) -> N
     assert scan(whole).target.classes == ("x", "y")
     with pytest.raises(DataError, match="'image' holds values of type Image"):
         scan(pd.DataFrame({"image": [Image.new("RGB", (4, 4))] * 2, "label": [0, 1]}))
+    with pytest.raises(DataError, match="'x' holds values of type complex"):
+        scan(pd.DataFrame({"x": [1j, 2j], "label": [0, 1]}))
     with pytest.raises(DataError, match="2 columns 'label'"):
         scan(pd.DataFrame([["a.png", 0, 1]], columns=["image", "label", "label"]))
 

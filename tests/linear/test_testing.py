@@ -156,7 +156,7 @@ def test_a_wrong_design_fails_the_test_that_names_it(make, name):
 
 ROWS_OR_TAKE = [
     "test_rows_agree_with_the_dense_matrix",
-    "test_the_written_design_is_the_dense_matrix_in_parts",
+    "test_row_chunks_are_the_dense_matrix_in_parts",
     "test_take_agrees_with_the_dense_matrix",
 ]
 

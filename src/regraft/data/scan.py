@@ -137,7 +137,7 @@ def _of_pandas(frame: Any) -> pa.Table:
         try:
             columns[name] = pa.array(column, from_pandas=True)
             continue
-        except (pa.ArrowInvalid, pa.ArrowTypeError):
+        except pa.ArrowException:
             values = [value.item() if isinstance(value, np.generic) else value for value in column]
         other = next((value for value in values if not isinstance(value, str | bool | int | float | None)), None)
         if other is not None:

@@ -300,7 +300,7 @@ def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[
             return Texts(values, piece.name), ids
         values = [value.strip() for value in values]
         paths = [os.fspath(piece.root / value) if value else "" for value in values]
-        return FileImages(paths, ids), [value or name for name, value in zip(ids, values)]
+        return FileImages(paths, () if all(paths) else ids), [value or name for name, value in zip(ids, values)]
     try:
         return Arrays(np.array(column.to_pylist(), dtype=np.float32), piece.name), ids
     except (ValueError, TypeError) as error:

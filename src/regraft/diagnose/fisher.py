@@ -135,7 +135,7 @@ def _(operator: Fisher) -> Tensor:
     """Σ_i w_i Σ_c s_c (J_c − m)²: for softmax the variance of J_c under p, for the others Σ_c H_cc J_c²."""
     design, hessian = operator.design, operator.hessian
     total = torch.zeros(operator.shape[0], dtype=operator.dtype, device=operator.device)
-    for part, written in design.written(_BYTES):
+    for part, written in design.row_chunks(_BYTES):
         mean, weights = hessian.mean[part][:, :, None], hessian.weights[part]
         if hessian.loss == "softmax":
             found = (mean * (written - (mean * written).sum(1, keepdim=True)).square()).sum(1)

@@ -200,7 +200,7 @@ def _squares(left: Tensor, right: Tensor) -> Tensor:
 
 def _chunks(design: Design, names: Iterable[str], start: int = 0, held: int = 1) -> Iterator[Tensor]:
     """J from row ``start`` on, written out some rows at a time, its blocks in the order of names: ``(n·C, P)``."""
-    for _, rows in design.written(held * _BYTES, names=names, start=start):
+    for _, rows in design.row_chunks(held * _BYTES, names=names, start=start):
         yield rows.flatten(0, 1)
 
 

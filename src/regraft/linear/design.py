@@ -132,7 +132,7 @@ class Design(ABC):
         return blocks
 
     @final
-    def written(
+    def row_chunks(
         self, nbytes: int, *, names: Iterable[str] | None = None, start: int = 0
     ) -> Iterator[tuple[slice, Tensor]]:
         """Yield Φ written out some rows at a time: which rows, and their ``(n, C, P)`` numbers, block beside block.

@@ -176,21 +176,21 @@ class DesignContract(ABC):
         self._close(flat, self._oracle_rows(design, index), "rows")
         self._holds(all(not block.numel() for block in design.rows([]).values()), "rows([]) is not empty")
 
-    def test_the_written_design_is_the_dense_matrix_in_parts(self) -> None:
-        """written() gives every row once, in order, whatever the size of its parts and the order of blocks."""
+    def test_row_chunks_are_the_dense_matrix_in_parts(self) -> None:
+        """row_chunks() gives every row once, in order, whatever the size of its parts and the order of blocks."""
         design = self.make_design()
         one = design.n_outputs * design.n_coefficients * design.dtype.itemsize
         every = self._oracle_rows(design, list(range(design.n_rows)))
         for nbytes in (1, 2 * one + 1, 1000 * one):
-            parts = list(design.written(nbytes))
+            parts = list(design.row_chunks(nbytes))
             self._holds([p.start for p, _ in parts] == [0, *(p.stop for p, _ in parts[:-1])], "rows are left out")
-            self._close(torch.cat([rows.flatten(0, 1) for _, rows in parts]), every, "written")
-        turned = [rows for _, rows in design.written(one, names=reversed(design.shapes), start=1)]
+            self._close(torch.cat([rows.flatten(0, 1) for _, rows in parts]), every, "row_chunks")
+        turned = [rows for _, rows in design.row_chunks(one, names=reversed(design.shapes), start=1)]
         widths = [prod(shape) for shape in design.shapes.values()]
         wanted = torch.cat(every[design.n_outputs :].split(widths, dim=1)[::-1], dim=1)
-        self._holds(len(turned) == design.n_rows - 1, "written(start=1) does not begin at row 1")
+        self._holds(len(turned) == design.n_rows - 1, "row_chunks(start=1) does not begin at row 1")
         if turned:
-            self._close(torch.cat(turned).flatten(0, 1), wanted, "written in another order")
+            self._close(torch.cat(turned).flatten(0, 1), wanted, "row_chunks in another order")
 
     def test_take_agrees_with_the_dense_matrix(self) -> None:
         """take(index) keeps order and repeats, in apply, adjoint and rows, and composes."""

@@ -56,5 +56,5 @@ def written(design: Design, nbytes: int) -> Design:
     """The design written out, (N, C, P), where that takes no more than ``nbytes``; else itself."""
     if design.n_rows * design.n_outputs * design.n_coefficients * design.dtype.itemsize > nbytes:
         return design
-    parts = [rows for _, rows in design.written(nbytes)]
+    parts = [rows for _, rows in design.row_chunks(nbytes)]
     return Written(torch.cat(parts), design.shapes) if parts else design

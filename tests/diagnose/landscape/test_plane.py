@@ -85,13 +85,19 @@ def test_the_numbers_of_a_plane() -> None:
     assert summary.not_finite == 0
 
 
-def test_losses_beyond_the_range_of_numbers_are_counted() -> None:
+def test_plain_values_for_a_report() -> None:
     found = objective("mlp", "2.weight", torch.float32)
     made = plane(found, random_directions(found, 2, seed=2), span=1e39, points=3)
-    assert float(made.losses[1, 1]) == pytest.approx(made.centre, rel=1e-6)
-    text = json.dumps(made.summary().to_json(), allow_nan=False)
-    assert json.loads(text)["not_finite"] == pytest.approx(8 / 9)
-    assert json.loads(text)["share_above"] == pytest.approx(8 / 9)
+    text = json.dumps(made.to_json(), allow_nan=False)
+    read = json.loads(text)
+    assert read["losses"][1][1] == pytest.approx(made.centre, rel=1e-6)
+    assert read["losses"][0][0] is None
+    assert read["summary"]["not_finite"] == pytest.approx(8 / 9)
+    assert read["summary"]["share_above"] == pytest.approx(8 / 9)
+    assert read["exact"] is True
+    line = profile(found, random_directions(found, 1, seed=2), points=5).to_json()
+    assert len(line["losses"]) == len(line["alphas"]) == 5
+    assert "betas" not in line
 
 
 def test_same_seed_same_bytes() -> None:
@@ -100,7 +106,7 @@ def test_same_seed_same_bytes() -> None:
         found = objective("residual", "layer2.0.conv1.weight", torch.float32)
         made.append(plane(found, random_directions(found, 2, seed=2), points=5))
     assert torch.equal(made[0].losses, made[1].losses)
-    assert made[0].summary() == made[1].summary()
+    assert made[0].to_json() == made[1].to_json()
 
 
 def test_directions_of_another_objective_are_refused() -> None:

@@ -16,7 +16,9 @@ from regraft.graft.stages.gradient import Gradients
 from regraft.record import Ledger
 
 
-def test_products_are_predicted_and_counted(tmp_path):
+@pytest.mark.parametrize("nbytes", [0, Gradients.written_bytes], ids=["products", "written out"])
+def test_products_are_predicted_and_counted(nbytes, tmp_path, monkeypatch):
+    monkeypatch.setattr(Gradients, "written_bytes", nbytes)
     manifest = replace(toy_manifest(60), split=("train",) * 40 + ("test",) * 20)
     options = Options(cache=tmp_path, folds=3, batch_size=16)
     recipe = gradient_features(Gradients(("conv2*",)))
@@ -31,7 +33,8 @@ def test_products_are_predicted_and_counted(tmp_path):
     assert 1 / 4 < products[0] / products[1] < 4
 
 
-def test_a_named_solver_costs_more_and_a_schedule_its_steps(tmp_path):
+def test_a_named_solver_costs_more_and_a_schedule_its_steps(tmp_path, monkeypatch):
+    monkeypatch.setattr(Gradients, "written_bytes", 0)
     manifest = replace(toy_manifest(60), split=("train",) * 40 + ("test",) * 20)
     said = {}
     for solver in (None, "newton", "adam"):

@@ -87,6 +87,10 @@ class Profile:
         """The profile in numbers."""
         return _summary(self.losses, self.centre, level)
 
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists and values, the summary's too; what is not finite is ``None``."""
+        return {**plain(vars(self)), "summary": self.summary().to_json()}
+
 
 @dataclass(frozen=True, eq=False)
 class Plane:
@@ -117,6 +121,10 @@ class Plane:
     def summary(self, level: float = CONTOUR) -> Summary:
         """The plane in numbers."""
         return _summary(self.losses, self.centre, level)
+
+    def to_json(self) -> dict[str, Any]:
+        """Plain lists and values, the summary's too; what is not finite is ``None``."""
+        return {**plain(vars(self)), "summary": self.summary().to_json()}
 
 
 def axis(span: float, points: int) -> tuple[float, ...]:

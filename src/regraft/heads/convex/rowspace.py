@@ -88,6 +88,6 @@ def dual(
 def _rows(design: Design) -> Tensor:
     """Ψ as (N·C, P), on the CPU."""
     out = torch.empty(design.n_rows, design.n_outputs, design.n_coefficients, dtype=design.dtype)
-    for part, rows in design.written(_CHUNK_BYTES):
+    for part, rows in design.row_chunks(_CHUNK_BYTES):
         out[part] = rows.cpu()
     return out.flatten(0, 1)

@@ -182,7 +182,7 @@ def _unscaled(design: Design, solution: Tensor, prior: Mapping[str, float] | flo
 
 def _rows(design: Design) -> Iterator[tuple[slice, Tensor]]:
     """Rows of Ψ in chunks: which, and (rows · C, P) float64."""
-    for part, rows in design.written(_CHUNK_BYTES):
+    for part, rows in design.row_chunks(_CHUNK_BYTES):
         yield part, rows.flatten(0, 1).detach().to(device="cpu", dtype=torch.float64)
 
 
