@@ -277,6 +277,7 @@ def test_weights_are_advised_where_classes_have_none_and_could(class_weight, wei
         ("multilabel", "map", [[1, 0], [0, 1]], []),
         ("multilabel", "map", [[1, np.nan], [0, 1]], ["rare"]),
         ("multilabel", "accuracy", [[1, 0], [0, 0]], []),
+        ("multilabel", "map", [[1, 0], [1, 0]], []),  # no label is left to speak of
         ("multiclass", "balanced-accuracy", [0, 1, 0], ["c"]),
         ("multiclass", "balanced-accuracy", [0, 1, 2], []),
         ("multiclass", "accuracy", [0, 1, 0], []),
@@ -295,9 +296,9 @@ def test_what_a_mean_over_classes_passes_over_is_told(kind, metric, scored, said
 
 def test_labels_of_few_rows_are_told_as_classes_are(monkeypatch):
     monkeypatch.setattr(findings, "_CHECKS", (data_findings._classes,))
-    values = np.zeros((60, 2), dtype=np.float32)
+    values = np.zeros((60, 3), dtype=np.float32)
     values[:30, 0], values[:4, 1], values[5, 1] = 1, 1, np.nan
-    task = SimpleNamespace(target=Target("multilabel", ("often", "rare"), values), metric="map")
+    task = SimpleNamespace(target=Target("multilabel", ("often", "rare", "never"), values), metric="map")
     (found,) = check(Context(None, 0, SimpleNamespace(task=task), None))
     assert (found.code, found.value, found.detail) == ("few-rows-per-class", 4, "Fewest: rare")
 

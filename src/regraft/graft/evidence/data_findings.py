@@ -148,7 +148,8 @@ def _classes(context: Context) -> Iterator[Finding]:
         counts = np.nansum(target.values, axis=0).astype(np.int64)
     else:
         counts = np.bincount(target.values, minlength=len(target.classes))
-    few = [name for name, n in zip(target.classes, counts) if n < _RARE]
+    least = 1 if several else 0  # of a label that no row has another finding speaks
+    few = [name for name, n in zip(target.classes, counts) if least <= n < _RARE]
     if few:
         what = counted(len(few), "label holds", "labels hold") if several else counted(len(few), "class", "classes")
         yield Finding(
@@ -157,7 +158,7 @@ def _classes(context: Context) -> Iterator[Finding]:
             if several
             else f"{what} {'has' if len(few) == 1 else 'have'} fewer than {_RARE} labelled rows.",
             "advice",
-            float(counts.min()),
+            float(counts[counts >= least].min()),
             "rows",
             detail="Fewest: " + ", ".join(few[:8]) + ("…" if len(few) > 8 else ""),
             advice="A few more rows of them will help more than any choice of method.",

@@ -109,7 +109,7 @@ class Both:
         """Φ of the mode, for a head ω (C, D), with its gradients where these are at hand."""
         if self.mode == "activation":
             return self.features
-        part = (gradients or self.gradients(head)).take(self.rows)
+        part = (self.gradients(head) if gradients is None else gradients).take(self.rows)
         return part if self.mode == "gradient" else self.features | part
 
     @cached_property
