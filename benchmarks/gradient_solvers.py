@@ -31,7 +31,7 @@ from regraft.graft.gradient.fit import Both, Labels, head_problem
 from regraft.graft.tangent_part import PREFIX, prior_deviations
 from regraft.heads import ConvexProblem, Response, minimise
 from regraft.heads.convex.minibatch import ADAM, minibatch
-from regraft.heads.convex.path import PathFit, PenaltyPath
+from regraft.heads.convex.path import Path, PathFit
 from regraft.heads.convex.problem import Trace
 from regraft.linear import Blocks, Dense, FeatureDesign
 from regraft.network import Network, load

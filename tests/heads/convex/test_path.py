@@ -11,14 +11,17 @@ from tests.heads.problems import dense_design
 
 from regraft.errors import SolverError
 from regraft.heads import ConvexProblem, minimise
-from regraft.heads.convex import path as module
+from regraft.heads.convex import subspacepath as module
 from regraft.heads.convex.newton import newton
-from regraft.heads.convex.path import PenaltyPath
+from regraft.heads.convex.path import Path
+from regraft.heads.convex.rowpath import RowPath
+from regraft.heads.convex.subspacepath import SubspacePath
 from regraft.linear import Blocks, Dense, FeatureDesign
 
 LOSSES = ("softmax", "sigmoid", "squared")
 N, MORE, D, C, R = 40, 9, 6, 3, 70
 STRENGTHS = (30.0, 3.0, 0.3, 0.03, 3e-3)
+KINDS = (SubspacePath, RowPath)
 STILL, DEVIATIONS = 0.02, {"w2": 0.4, "w3": 1.5}
 
 
@@ -47,9 +50,9 @@ class Case:
         )
         self.start = newton(self.head, gap=1e-12)
 
-    def path(self, **fields) -> PenaltyPath:
+    def path(self, kind: type[Path] = SubspacePath, **fields) -> Path:
         given = {"rest": self.x[1], "features": self.features, **fields}
-        return PenaltyPath(self.head, self.start, self.steep, self.whole, DEVIATIONS, **given)
+        return kind(self.head, self.start, self.steep, self.whole, DEVIATIONS, **given)
 
     def problem(self, strength: float) -> ConvexProblem:
         penalties = {name: strength / value**2 for name, value in DEVIATIONS.items()}
@@ -59,7 +62,7 @@ class Case:
         return ConvexProblem(design, self.loss, self.targets, self.weights, {"x": STILL, **penalties})
 
 
-def check(case: Case, found, path: PenaltyPath, gap: float) -> None:
+def check(case: Case, found, path: Path, gap: float) -> None:
     """The objective, its certificate, and the logits, against Newton on the whole problem."""
     problem, w = case.problem(found.strength), path.coefficients(found)
     best = newton(problem, gap=1e-11).objective
@@ -75,20 +78,22 @@ def check(case: Case, found, path: PenaltyPath, gap: float) -> None:
     torch.testing.assert_close(found.logits, wide + found.intercept, rtol=1e-8, atol=1e-8)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("features", [True, False], ids=["full", "gradient"])
 @pytest.mark.parametrize("loss", LOSSES)
 @pytest.mark.parametrize("gap", [1e-2, 1e-7])
-def test_every_strength_is_at_its_optimum(loss, gap, features) -> None:
+def test_every_strength_is_at_its_optimum(loss, gap, features, kind) -> None:
     case = Case(loss, features=features)
-    path = case.path()
+    path = case.path(kind)
     for strength in STRENGTHS:
         check(case, path.solve(strength, gap), path, gap)
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("order", [(2, 0, 4, 1, 3), (4, 3, 2, 1, 0)], ids=["mixed", "upwards"])
-def test_strengths_may_come_in_any_order_and_again(order) -> None:
+def test_strengths_may_come_in_any_order_and_again(order, kind) -> None:
     case = Case("softmax")
-    path = case.path()
+    path = case.path(kind)
     for index in (*order, order[0]):
         check(case, path.solve(STRENGTHS[index], 1e-6), path, 1e-6)
 
@@ -104,6 +109,24 @@ def test_a_strength_that_leaves_nothing_to_learn_gives_the_head_itself_for_one_a
     assert path.solve(1e8, 1e-2).products == 0  # the adjoint is known
 
 
+def test_of_few_rows_such_a_strength_gives_the_head_but_for_what_is_left_to_learn() -> None:
+    case = Case("softmax")
+    path = case.path(RowPath)
+    found = path.solve(1e7, 1e-2)
+    assert found.status.iterations == 0
+    w = path.coefficients(found)
+    torch.testing.assert_close(w["x"], case.start.coefficients["x"], rtol=1e-5, atol=1e-5)
+    assert all(float(w[name].abs().max()) < 1e-6 for name in DEVIATIONS)
+
+
+def test_the_kernel_of_few_rows_is_computed_once() -> None:
+    case = Case("softmax")
+    path = case.path(RowPath)
+    for strength in STRENGTHS:
+        path.solve(strength, 1e-3)
+    assert path.trace.products == C
+
+
 def test_products_are_shared_by_the_strengths() -> None:
     """Fewer than half of what solving each from the last one's solution takes."""
     case = Case("softmax")
@@ -116,15 +139,16 @@ def test_products_are_shared_by_the_strengths() -> None:
     assert together < 0.5 * alone
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("loss", ["sigmoid", "softmax"])
-def test_weights_missing_labels_and_an_output_that_never_varies(loss) -> None:
+def test_weights_missing_labels_and_an_output_that_never_varies(loss, kind) -> None:
     g = torch.Generator().manual_seed(4)
     weights = torch.rand(N, C if loss == "sigmoid" else 1, generator=g).double()
     weights[5] = 0
     targets = torch.zeros(N, C, dtype=torch.float64)
     targets[torch.arange(N), torch.arange(N) % 2] = 1.0  # the last output is zero in all rows
     case = Case(loss, weights=weights, targets=targets)
-    path = case.path()
+    path = case.path(kind)
     for strength in STRENGTHS:
         found = path.solve(strength, 1e-4)
         best = newton(case.problem(strength), gap=1e-8)
@@ -132,9 +156,10 @@ def test_weights_missing_labels_and_an_output_that_never_varies(loss) -> None:
         assert -1e-7 <= found.objective - best.objective <= found.gap + best.gap
 
 
-def test_single_precision_reaches_the_gaps_that_are_asked_of_it() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_single_precision_reaches_the_gaps_that_are_asked_of_it(kind) -> None:
     case = Case("softmax", dtype=torch.float32)
-    path = case.path()
+    path = case.path(kind)
     for strength in STRENGTHS:
         found = path.solve(strength, 1e-4)
         there = case.problem(strength).at(path.coefficients(found))
@@ -143,18 +168,21 @@ def test_single_precision_reaches_the_gaps_that_are_asked_of_it() -> None:
         assert there.objective == pytest.approx(found.objective, rel=1e-4)
 
 
-def test_no_rows_need_be_predicted_along() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_rows_need_be_predicted_along(kind) -> None:
     case = Case("squared")
-    path = PenaltyPath(case.head, case.start, case.steep, case.steep, DEVIATIONS)
+    path = kind(case.head, case.start, case.steep, case.steep, DEVIATIONS)
     found = path.solve(0.1, 1e-6)
     assert tuple(found.logits.shape) == (N, C)
-    other = case.path().solve(0.1, 1e-6)
+    other = case.path(kind).solve(0.1, 1e-6)
     torch.testing.assert_close(found.logits, other.logits[:N], rtol=1e-8, atol=1e-8)
 
 
 def test_a_path_that_stops_early_says_so(monkeypatch) -> None:
     case = Case("softmax")
-    few = case.path().solve(STRENGTHS[-1], 1e-8, rounds=2)
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "_ROUNDS", 2)
+        few = case.path().solve(STRENGTHS[-1], 1e-8)
     assert not few.status.converged
     assert "stopped at a relative gap of" in few.status.message
     assert few.gap > 1e-8 * few.objective
@@ -165,18 +193,19 @@ def test_a_path_that_stops_early_says_so(monkeypatch) -> None:
     assert 0 <= full.objective - best <= full.gap
 
 
-def test_what_a_path_cannot_do_is_refused_in_a_sentence() -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_path_cannot_do_is_refused_in_a_sentence(kind) -> None:
     case = Case("softmax")
     with pytest.raises(SolverError, match="above zero"):
-        case.path().solve(0.0, 1e-3)
+        case.path(kind).solve(0.0, 1e-3)
     with pytest.raises(SolverError, match="tolerance of the gap"):
-        case.path().solve(1.0, 0.0)
+        case.path(kind).solve(1.0, 0.0)
     with pytest.raises(SolverError, match="rows of a path"):
-        case.path(rest=None)
+        case.path(kind, rest=None)
     based = replace(case.head, base=torch.zeros(N, C))
     with pytest.raises(SolverError, match="without base and centre"):
-        PenaltyPath(based, case.start, case.steep, case.whole, DEVIATIONS, case.x[1])
+        kind(based, case.start, case.steep, case.whole, DEVIATIONS, case.x[1])
     rows = torch.full((N, C, 4), np.nan, dtype=torch.float64)
     bad = dense_design(rows, "w2")
     with pytest.raises(SolverError, match="NaN"):
-        PenaltyPath(case.head, case.start, bad, bad, {"w2": 1.0}).solve(1.0, 1e-3)
+        kind(case.head, case.start, bad, bad, {"w2": 1.0}).solve(1.0, 1e-3)

@@ -10,7 +10,7 @@ Paper: Mu, Liang and Li, Gradients as Features for Deep Representation Learning 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, final
@@ -23,6 +23,7 @@ from regraft.errors import ModelError, RecipeError
 from regraft.features.sweep import base_key
 from regraft.features.tangent.engine import Engine
 from regraft.features.tangent.feed import Feed
+from regraft.features.tangent.replay import Kept
 from regraft.features.tangent.tape import Tape
 from regraft.files import canonical_json, digest
 from regraft.linear import Blocks, Design
@@ -95,17 +96,17 @@ class Tangent(Design):
         _check_head(network, of, self.names)
         first = next(iter(network.params[name] for name in self.names))
         self._network, self.of, self.batch_size, self._fast, self._memory = network, of, batch_size, fast, memory
-        self.feed = Feed(network, inputs)
-        self._engine = self._new_engine(dtype or first.dtype)
+        self.feed, self._read = Feed(network, inputs), 0
+        self._engine = self._new_engine(dtype or first.dtype, fast)
         shapes = {name: tuple(network.params[name].shape) for name in self.names}
         super().__init__(shapes, self.feed.rows, self._engine.outputs, dtype or first.dtype, device=network.device)
 
-    def _new_engine(self, dtype: torch.dtype) -> Engine:
-        return Engine(self._source, self.names, self.feed, dtype, self.batch_size, self._fast, self._memory)
+    def _new_engine(self, dtype: torch.dtype, fast: bool) -> Engine:
+        return Engine(self._source, self.names, self.feed, dtype, self.batch_size, fast, self._memory)
 
     @cached_property
     def _engine(self) -> Engine:
-        return self._new_engine(self.dtype)
+        return self._new_engine(self.dtype, self._fast)
 
     @property
     def _source(self) -> Network:
@@ -128,8 +129,9 @@ class Tangent(Design):
         check_modes(self._network)
         self.tape  # noqa: B018 - made before the copy, which then shares it
         found = copy.copy(self)
-        for of_rows in ("_engine", "key"):
+        for of_rows in ("_engine", "_before", "key"):
             vars(found).pop(of_rows, None)
+        found._read = 0
         found.feed = Feed(self._network, inputs)
         Design.__init__(found, self.shapes, found.feed.rows, self.n_outputs, self.dtype, device=self.device)
         return found
@@ -154,6 +156,38 @@ class Tangent(Design):
         # spread over the rows: what the first ones do (a branch, a padded token) need not be what all do
         few = self.feed.some(sorted({0, self.n_rows // 2, self.n_rows - 1}))
         return Tape(self._source, self.names, few, self.dtype)
+
+    @cached_property
+    def _before(self) -> Engine | None:
+        """Keeps what comes before θ₂, where the tape can go on from there and that fits into memory."""
+        if not all(layer.ruled for layer in self.tape.layers):
+            return None
+        engine = self._new_engine(self.dtype, False) if self._fast else self._engine
+        fits = engine.way.bytes_per_row * self.n_rows <= self._memory
+        return engine if engine.replay.calls and fits else None
+
+    def passing(self, index: Tensor | None, size: int) -> Iterator[tuple[int, int, Any]]:
+        """(start, stop, batch for the tape) of some rows, or of all.
+
+        Where rows are read again, and so where they are prepared for products, what comes before θ₂ is kept: once more
+        the whole network, from then on the rest of it.
+        """
+        count = self.n_rows if index is None else index.numel()
+        self._read += count
+        if (self._read > self.n_rows or self._engine.cache is not None) and self._before is not None:
+            if self._before.cache is None:
+                with self.tape.passing(self.n_rows):
+                    self._before.prepared()
+            for start, rows, values in self._before.prepared().read(index, size):
+                yield start, start + rows, Kept(self._before.replay, values, rows)
+        elif index is None:
+            for start, stop, batch in self.feed.batches(size):
+                yield start, stop, self.tape.place(batch)
+        else:
+            start = 0
+            for part in index.split(size) if count else ():
+                yield start, start + len(part), self.tape.place(self.feed.some(part.tolist()))
+                start += len(part)
 
     @property
     def cost(self) -> TangentCost:

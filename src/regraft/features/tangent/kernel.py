@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any, Literal, Protocol, get_args
 
 import torch
 from torch import Tensor
 
 from regraft.errors import ModelError
-from regraft.features.tangent.feed import Feed
 from regraft.features.tangent.tape import Layer, Seen, Tape
 from regraft.linear import mirror
 
@@ -29,13 +28,23 @@ _TILE = 128
 """Rows of a symmetric product that are taken at a time: only the tiles on and above the diagonal are computed."""
 
 
+class Rows(Protocol):
+    """Rows that a tape can read."""
+
+    n_rows: int
+
+    def passing(self, index: Tensor | None, size: int) -> Iterator[tuple[int, int, Any]]:
+        """(start, stop, batch for the tape) of some rows, or of all."""
+        ...
+
+
 @dataclass(frozen=True, eq=False)
 class Side:
     """Rows on one side of a kernel.
 
     Attributes:
         tape: gives their derivatives.
-        feed: all rows.
+        source: all rows.
         index: which of them, in order; all if ``None``.
         vectors: ``(C, D)``, a linear head on the outputs; the outputs themselves if ``None``.
         outputs: C.
@@ -43,7 +52,7 @@ class Side:
     """
 
     tape: Tape
-    feed: Feed
+    source: Rows
     index: Tensor | None
     vectors: Tensor | None
     outputs: int
@@ -52,19 +61,11 @@ class Side:
     @property
     def rows(self) -> int:
         """N."""
-        return self.feed.rows if self.index is None else self.index.numel()
+        return self.source.n_rows if self.index is None else self.index.numel()
 
     def batches(self) -> Iterator[tuple[int, int, Any]]:
-        """(start, stop, preprocessed batch)."""
-        place = self.tape.place
-        if self.index is None:
-            for start, stop, batch in self.feed.batches(self.batch_size):
-                yield start, stop, place(batch)
-            return
-        start = 0
-        for part in self.index.split(self.batch_size) if len(self.index) else ():
-            yield start, start + len(part), place(self.feed.some(part.tolist()))
-            start += len(part)
+        """(start, stop, batch for the tape)."""
+        return self.source.passing(self.index, self.batch_size)
 
 
 # --------------------------------------------------------------------------------- one layer's derivatives

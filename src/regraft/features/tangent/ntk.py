@@ -117,7 +117,7 @@ def _side(rows: Design, index: Tensor | None = None, vectors: Tensor | None = No
             do="use design.gram() for other designs",
         )
     outputs = rows.n_outputs if vectors is None else len(vectors)
-    return Side(rows.tape, rows.feed, index, vectors, outputs, rows.batch_size)
+    return Side(rows.tape, rows, index, vectors, outputs, rows.batch_size)
 
 
 @final

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from regraft.errors import DataError, ModelError
 from regraft.network import Network
 
-__all__ = ["Form", "Replay", "cast", "form_of", "private_copy"]
+__all__ = ["Form", "Kept", "Replay", "cast", "form_of", "private_copy"]
 
 _AGREE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
@@ -308,6 +308,10 @@ class Replay:
                 values.append(zero.expand(shape).clone() if slot.written else zero.expand(shape))
         return values
 
+    def behind(self, params: Mapping[str, Tensor], packed: Sequence[Tensor], rows: int) -> Tensor:
+        """The outputs from kept values, which are not written to."""
+        return self(params, [v.clone() if s.written else v for s, v in zip(self.slots, self.unpack(packed, rows))])
+
     # ------------------------------------------------------------------------------------------ probe
 
     def probe(self, batch: Any) -> str:
@@ -383,6 +387,21 @@ class Replay:
             return False
         scale = float(expected.abs().max()) if expected.numel() else 0.0
         return float((found - expected).abs().max()) <= _AGREE.get(self.dtype, 5e-2) * max(scale, 1e-6)
+
+
+@dataclass(frozen=True, eq=False)
+class Kept:
+    """A batch of which everything before the chosen parameters is known.
+
+    Attributes:
+        replay: runs the rest.
+        values: as :meth:`Replay.pack` gives them.
+        rows: B.
+    """
+
+    replay: Replay
+    values: Sequence[Tensor]
+    rows: int
 
 
 def _slots(versions: Sequence[tuple[Tensor, int]]) -> list[_Slot]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from regraft.features.tangent.feed import length, take
-from regraft.features.tangent.replay import cast, private_copy
+from regraft.features.tangent.replay import Kept, cast, private_copy
 from regraft.features.tangent.rules import derivatives, is_flat
 from regraft.network import Network
 from regraft.network.flops import counting
@@ -104,7 +104,7 @@ class Tape:
         dtype: of the arithmetic.
 
     Attributes:
-        rows: that were run forward so far, by :meth:`read`.
+        rows: that were run through the whole network so far.
         flops: floating-point operations of these passes and of those backward, those of parameters without a rule among
             them; rules and kernels are not in it.
     """
@@ -219,16 +219,18 @@ class Tape:
         """What a batch shows of some layers, output by output.
 
         Args:
-            batch: preprocessed rows, as the network takes them.
+            batch: preprocessed rows, as the network takes them, or with what comes before the parameters known; the
+                latter where all layers have rules.
             vectors: ``(C, D)``: row c gives the output v_c · f(x); the D outputs themselves if ``None``.
             layers: which.
         """
-        ruled, rows = [layer for layer in layers if layer.ruled], length(batch)
+        kept = isinstance(batch, Kept)
+        ruled, rows = [layer for layer in layers if layer.ruled], batch.rows if kept else length(batch)
         tiled = [name for layer in layers if layer.found == "tiled" for name in layer.names]
         own = {name: self._own(name, rows) for name in tiled}
-        with self._counted("forward", rows):
+        with self._counted(("forward", kept), rows):
             outputs, calls = self._forward(batch, [layer.path for layer in ruled], own)
-        self.rows += rows
+        self.rows += 0 if kept else rows
         if vectors is None:
             vectors = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
         modules = dict(self.network.module.named_modules())
@@ -266,6 +268,13 @@ class Tape:
             yield {name: value[c] for name, value in found.items()}
 
     @contextlib.contextmanager
+    def passing(self, rows: int) -> Iterator[None]:
+        """Count a pass of so many rows through the whole network that runs inside."""
+        with self._counted(("forward", False), rows):
+            yield
+        self.rows += rows
+
+    @contextlib.contextmanager
     def _counted(self, which: object, rows: int) -> Iterator[None]:
         """Add the operations of what runs inside; a row's are counted the first time only, for that takes time."""
         if which in self._pace:
@@ -287,7 +296,7 @@ class Tape:
         """The outputs and every call of some modules; what is written into later is copied first.
 
         Args:
-            batch: preprocessed rows.
+            batch: as :meth:`read` takes it.
             paths: of the modules; all layers' if ``None``.
             own: parameters in place of the network's.
         """
@@ -310,10 +319,16 @@ class Tape:
 
             return hook
 
-        hooks = [self.network.module.get_submodule(path).register_forward_hook(keep(path)) for path in calls]
+        kept = batch if isinstance(batch, Kept) else None
+        module = self.network.module if kept is None else kept.replay.network.module
+        params = {**self._params, **(own or {})}
+        hooks = [module.get_submodule(path).register_forward_hook(keep(path)) for path in calls]
         try:
             with torch.enable_grad(), self._policy.differentiable():
-                outputs = self.network({**self._params, **(own or {})}, {}, batch)
+                if kept is None:
+                    outputs = self.network(params, {}, batch)
+                else:
+                    outputs = kept.replay.behind(params, kept.values, kept.rows)
         finally:
             for hook in hooks:
                 hook.remove()

@@ -24,11 +24,12 @@ from regraft.features import Tangent
 from regraft.graft.stages.gradient import Gradients
 from regraft.graft.tangent_part import PREFIX, prior_deviations
 from regraft.heads import ConvexFit, ConvexProblem, Response, minimise
-from regraft.heads.convex.path import PenaltyPath
+from regraft.heads.convex.path import Path
+from regraft.heads.convex.rowpath import RowPath
+from regraft.heads.convex.subspacepath import SubspacePath
 from regraft.heads.l2.fitters import Fitter, Found
 from regraft.heads.weights import moments
 from regraft.linear import Blocks, Design, FeatureDesign
-from regraft.linear.written import written
 
 __all__ = ["Both", "Labels", "Mode", "TangentFitter", "solve_head"]
 
@@ -182,8 +183,8 @@ class _Cut:
 
     @cached_property
     def gradients(self) -> Design | None:
-        """Of all rows; written out where that is small, for it costs about one product, and a fit takes hundreds."""
-        return None if self.both.tangent is None else written(self.both.gradients(self.head), Gradients.written_bytes)
+        """Of all rows."""
+        return None if self.both.tangent is None else self.both.gradients(self.head)
 
     @cached_property
     def design(self) -> Design:
@@ -226,10 +227,11 @@ class _Cut:
         return Blocks({name: block.to(self.design.device) for name, block in {**zero, **known}.items()})
 
     @cached_property
-    def path(self) -> PenaltyPath:
-        """All strengths in one subspace, the held rows predicted along."""
+    def path(self) -> Path:
+        """All strengths together, the held rows predicted along."""
         rows, held = self.both.rows, None if self.held is None else self.held.rows
-        return PenaltyPath(
+        few = len(rows) * self.both.features.n_outputs <= Gradients.row_space
+        return (RowPath if few else SubspacePath)(
             self.activation,
             self.start,
             self.gradients.take(rows),  # type: ignore[union-attr]

@@ -28,8 +28,8 @@ class Gradients:
             with its normalisation (:attr:`regraft.network.Network.topmost`).
         mode: ``full`` (features and gradients), ``gradient`` (gradients alone) or ``activation`` (features alone).
         prior: see :func:`regraft.graft.tangent_part.prior_deviations`.
-        solver: ``auto``: all strengths in one subspace (:class:`regraft.heads.convex.path.PenaltyPath`); or each
-            strength by a solver of :func:`regraft.heads.minimise`.
+        solver: ``auto``: all strengths together (:mod:`regraft.heads.convex.path`); or each strength by a solver of
+            :func:`regraft.heads.minimise`.
         iterations: the most that the solver may take for one fit; its own limit if ``None``.
     """
 
@@ -39,7 +39,7 @@ class Gradients:
     solver: str = "auto"
     iterations: int | None = None
 
-    written_bytes: ClassVar[int] = 2**25  # of derivatives that are held instead of passing the network for each product
+    row_space: ClassVar[int] = 1500  # numbers to be predicted, N·C, up to which fits work on the rows' kernel
     needs: ClassVar[tuple[str, ...]] = ("head", "labels")
     yields: ClassVar[tuple[str, ...]] = ("design",)
 

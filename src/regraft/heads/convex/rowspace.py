@@ -1,8 +1,21 @@
-"""The dual of a convex head: few outputs in all, so that the problem lives in the span of the rows."""
+"""A convex head in the span of its rows: one number a row and output, and a kernel is all that is known of the design.
+
+Every solution is u = Ψᵀ α (the representer theorem), so that with K = Ψ Ψᵀ, (C·N, C·N), the problem of
+:mod:`regraft.heads.convex.problem` is
+
+    min_{α, b}  F = data(offset + K α + b) + ½ αᵀ K α,
+
+and α = Θ = ω (y − p), the residuals, at the optimum. With b eliminated and H' the Hessian that is left, Newton's step is
+
+    δ = (I + H' K)⁻¹ (Θ − α),
+
+whose matrix has no eigenvalue below one, however singular K and H' are (Rasmussen & Williams, Gaussian Processes for
+Machine Learning, 2006, §3.4: there with b fixed). A step costs ⅔ (C·N)³ multiplications, and passes no network.
+"""
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -12,12 +25,105 @@ from regraft.errors import SolverError
 from regraft.heads.convex.newton import newton
 from regraft.heads.convex.problem import ConvexFit, ConvexProblem, Progress
 from regraft.linear import Design
-from regraft.linear.written import Written
 
-__all__ = ["dual"]
+__all__ = ["RowPoint", "dual", "output_major", "solve_rows"]
 
 _HELD_BYTES = 2**30
 _CHUNK_BYTES = 2**27
+_STEPS, _HALVINGS = 50, 30
+
+
+@dataclass(frozen=True, eq=False)
+class RowPoint:
+    """One α, and what is known there.
+
+    Attributes:
+        alpha: (C, N) float64.
+        image: K α, (C, N).
+        shift: b (C, 1), the best one.
+        logits: offset + K α + b.
+        residual: Θ (C, N), with :attr:`predictions` of the logits.
+        objective: F.
+        gap: F minus the dual objective at Θ: a bound of what F is above its minimum.
+        steps: Newton steps taken so far.
+    """
+
+    alpha: Tensor
+    image: Tensor
+    shift: Tensor
+    logits: Tensor
+    predictions: Tensor
+    residual: Tensor
+    objective: float
+    gap: float
+    steps: int = 0
+
+
+def output_major(kernel: Tensor, outputs: int) -> Tensor:
+    """A kernel (M·C, N·C) over (row, output) with its outputs outside, (C·M, C·N), in float64."""
+    rows, columns = kernel.shape[0] // outputs, kernel.shape[1] // outputs
+    turned = kernel.to(device="cpu", dtype=torch.float64).view(rows, outputs, columns, outputs)
+    return turned.permute(1, 0, 3, 2).reshape(kernel.shape)
+
+
+def solve_rows(problem: ConvexProblem, kernel: Tensor, gap: float, start: Tensor | None = None) -> RowPoint:
+    """Newton's method in α, until the certified gap is at most ``gap`` · F or rounding stops it.
+
+    Args:
+        problem: whose data term, offset and curvature are taken; its design is not.
+        kernel: K, (C·N, C·N) float64, symmetric.
+        gap: relative.
+        start: α (C, N) to begin at; zero if ``None``.
+    """
+    at = torch.zeros_like(problem.term.targets) if start is None else start
+    point = _point(problem, kernel, at, _image(kernel, at), torch.zeros_like(problem.term.mean))
+    identity = torch.eye(len(kernel), dtype=kernel.dtype)
+    while point.gap > gap * point.objective and point.steps < _STEPS:
+        bent = problem.eliminated(point.predictions).product(kernel.view(-1, *at.shape)).flatten(1)
+        missing = (point.residual - point.alpha).flatten()
+        step = torch.linalg.solve(identity + bent.T, missing).view_as(at)
+        moved = _stepped(problem, kernel, point, step)
+        if moved is None:
+            break  # rounding decides from here
+        point = moved
+    return point
+
+
+def _stepped(problem: ConvexProblem, kernel: Tensor, point: RowPoint, step: Tensor) -> RowPoint | None:
+    """Along a step, halved until F falls by a tenth of what it promises."""
+    image = _image(kernel, step)
+    promise, rate = float(((point.residual - point.alpha) * image).sum()), 1.0
+    for _ in range(_HALVINGS):
+        alpha, along = point.alpha + rate * step, point.image + rate * image
+        found = _point(problem, kernel, alpha, along, point.shift, point.steps + 1)
+        if found.objective < point.objective - 0.1 * rate * promise:
+            return found
+        rate *= 0.5
+    return None
+
+
+def _image(kernel: Tensor, alpha: Tensor) -> Tensor:
+    return (kernel @ alpha.flatten()).view_as(alpha)
+
+
+def _point(
+    problem: ConvexProblem, kernel: Tensor, alpha: Tensor, image: Tensor, guess: Tensor, steps: int = 0
+) -> RowPoint:
+    term = problem.term
+    plain = image if problem.offset is None else image + problem.offset
+    shift = guess + term.recentre(plain + guess)
+    logits = plain + shift
+    predictions = term.predict(logits)
+    objective = term.value(logits) + 0.5 * float((alpha * image).sum())
+    feasible = problem.feasible(predictions)
+    theta = term.residual(feasible)
+    dual = term.dual(feasible, 1.0) - 0.5 * float((theta * _image(kernel, theta)).sum())
+    if problem.offset is not None:
+        dual -= float((theta * problem.offset).sum())
+    if not objective < float("inf"):
+        raise SolverError("the rows of the design hold NaN or infinities", expected="finite numbers")
+    gap = max(0.0, objective - dual)
+    return RowPoint(alpha, image, shift, logits, predictions, term.residual(predictions), objective, gap, steps)
 
 
 def dual(
@@ -29,14 +135,11 @@ def dual(
     max_products: int = 10_000,
     progress: Progress | None = None,
 ) -> ConvexFit:
-    """Minimise in the row space: u = Ψᵀ α, for the N·C rows of Ψ span every solution (the representer theorem).
+    """Minimise in the row space (:func:`solve_rows`); one adjoint brings the solution back, and Newton on Ψ itself
+    then only has to agree (and mends what rounding in K has left).
 
-    With K = Ψ Ψᵀ = U S Uᵀ, (N·C, N·C) in float64, and α = U S^(-½) z, the problem is the same one over the design U √S
-    with the penalty ½‖z‖²: N·C coefficients at most, and products that never touch the network. One adjoint brings the
-    solution back; Newton on Ψ itself then only has to agree (and mends what rounding in K has left).
-
-    Cost: all N·C rows of Ψ (:meth:`regraft.linear.Design.rows`), (N·C)² P multiplications and an eigendecomposition
-    of (N·C)³; memory N·C·P numbers, at most 1 GiB. Pays where N·C is small (see ``minimise``).
+    Cost: all N·C rows of Ψ (:meth:`regraft.linear.Design.rows`), (N·C)² P multiplications for K and ⅔ (N·C)³ a step;
+    memory N·C·P numbers, at most 1 GiB. Pays where N·C is small (see ``minimise``).
 
     Args and outcome: as :func:`regraft.heads.convex.newton.newton`; ``products`` counts a row of Ψ as 1 / (N·C) of a
     product, and none of those in the row space.
@@ -56,33 +159,14 @@ def dual(
     kernel = rows.to(torch.float64) @ rows.to(torch.float64).T
     if not bool(torch.isfinite(kernel.diagonal()).all()):
         raise SolverError("the rows of the design hold NaN or infinities", expected="finite numbers")
-    squares, vectors = torch.linalg.eigh(kernel)
-    floor = (
-        float(squares[-1].clamp_min(0)) * torch.finfo(design.dtype).eps * (size if design.dtype == torch.float64 else 4)
-    )
-    kept = squares > max(floor, 1e-300)
+    found = solve_rows(problem, output_major(kernel, design.n_outputs), 0.1 * gap)
+    u = rows.T @ found.alpha.T.flatten().to(rows.dtype)
     limits: dict[str, Any] = {
         "gradient": gradient, "max_iterations": max_iterations, "max_products": max_products, "progress": progress,
     }  # fmt: skip
-    if not bool(kept.any()):
-        found = newton(problem, gap=gap, **limits)
-        return replace(found, products=found.products + 1)
-    squares, vectors = squares[kept], vectors[:, kept]
-    coordinates = (vectors * squares.sqrt()).view(design.n_rows, design.n_outputs, -1)
-    base = None if problem.offset is None else problem.offset.T.contiguous()
-    inner = ConvexProblem(
-        Written(coordinates, {"rows": (coordinates.shape[2],)}),
-        problem.loss,
-        problem.targets,
-        problem.weights,
-        {"rows": 1.0},
-        base=base,
-    )
-    found = newton(inner, gap=0.1 * gap, **limits)
-    combination = (vectors / squares.sqrt()) @ found.coefficients["rows"]
-    u = rows.T @ combination.to(rows.dtype)
-    found = newton(problem, start=problem.coefficients(u.to(design.device)), gap=gap, **limits)
-    return replace(found, products=found.products + 1)
+    start = problem.coefficients(u.to(design.device))
+    fit = newton(problem, start=start, gap=gap, **limits)
+    return replace(fit, products=fit.products + 1)
 
 
 def _rows(design: Design) -> Tensor:

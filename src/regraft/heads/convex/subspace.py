@@ -1,6 +1,6 @@
 """The small problem of a path of penalties: F over a subspace of which only the images are needed.
 
-Notation as in :mod:`regraft.heads.convex.path`: numbers y = (c, s), images Z_j = Ψ₁ v_j and Ψ₂ Ψ₂ᵀ β_j, and
+Notation as in :mod:`regraft.heads.convex.subspacepath`: numbers y = (c, s), images Z_j = Ψ₁ v_j and Ψ₂ Ψ₂ᵀ β_j, and
 
     F(y, b) = data(Z₀ + Σ_j y_j Z_j + b) + ½ ‖u⁰ + V c‖² + ½ μ ‖s‖².
 """
