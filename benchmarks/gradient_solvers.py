@@ -31,8 +31,9 @@ from regraft.graft.gradient.fit import Both, Labels, head_problem
 from regraft.graft.tangent_part import PREFIX, prior_deviations
 from regraft.heads import ConvexProblem, Response, minimise
 from regraft.heads.convex.minibatch import ADAM, minibatch
-from regraft.heads.convex.path import Path, PathFit
+from regraft.heads.convex.path import PathFit
 from regraft.heads.convex.problem import Trace
+from regraft.heads.convex.subspacepath import SubspacePath
 from regraft.linear import Blocks, Dense, FeatureDesign
 from regraft.network import Network, load
 
@@ -95,7 +96,7 @@ def solves(name: str, network: Network, manifest: Manifest, steps: int, *, quick
         zero = {key: torch.zeros(shape) for key, shape in design.shapes.items()}
         start = Blocks({**zero, **dict(head.coefficients)})
         steep = tangent.through(weight).renamed(PREFIX)
-        ours = partial(_ours, partial(PenaltyPath, activation, head, steep, steep, prior), second)
+        ours = partial(_ours, partial(SubspacePath, activation, head, steep, steep, prior), second)
         found.append(_race(f"{name}, {what}", problem, ours, start, prior, steps))
         if quick:
             break
@@ -112,7 +113,7 @@ def _unit(design: Any, prior: dict[str, float]) -> float:
     return total / (4 * design.n_rows * design.n_outputs)
 
 
-def _ours(path: Callable[[], PenaltyPath], strength: float) -> tuple[PathFit, Blocks]:
+def _ours(path: Callable[[], SubspacePath], strength: float) -> tuple[PathFit, Blocks]:
     made = path()
     fit = made.solve(strength, EXCESS)
     return fit, made.coefficients(fit)

@@ -30,7 +30,7 @@ FENCE = re.compile(r"^( *)```.*?^\1```", re.MULTILINE | re.DOTALL)
 #: Packages and modules of which the interface page speaks.
 PACKAGES = (
     *("", ".data", ".diagnose", ".features", ".graft", ".heads", ".linear", ".network"),
-    *(".diagnose.clusters", ".heads.convex.path", ".linear.testing"),
+    *(".diagnose.clusters", ".heads.convex.rowpath", ".heads.convex.subspacepath", ".linear.testing"),
 )
 PINNED = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*==[0-9][0-9A-Za-z.]*")
 

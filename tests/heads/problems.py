@@ -6,8 +6,8 @@ import numpy as np
 import torch
 
 from regraft.heads import Response
-from regraft.linear import Dense, FeatureDesign
-from regraft.linear.written import Written
+from regraft.linear import Blocks, Dense, Design, FeatureDesign
+from regraft.linear.design import take_of
 
 
 def features(n: int, d: int, classes: int = 3, seed: int = 0, shift: float = 2.0) -> tuple[np.ndarray, np.ndarray]:
@@ -39,6 +39,20 @@ def flat(coefficients: dict) -> np.ndarray:
     return torch.cat(list(coefficients.values())).double().numpy()
 
 
-def dense_design(rows: torch.Tensor, name: str = "rows") -> Written:
-    """One block of coefficients that all outputs share, of rows (N, C, r)."""
-    return Written(rows, {name: (rows.shape[2],)})
+class DenseDesign(Design):
+    """One block of coefficients that all outputs share, as a tensor (N, C, r)."""
+
+    def __init__(self, matrix: torch.Tensor, name: str = "rows") -> None:
+        super().__init__({name: (matrix.shape[2],)}, *matrix.shape[:2], matrix.dtype)
+        self.matrix, self.name = matrix, name
+
+    def _apply(self, coefficients: Blocks) -> torch.Tensor:
+        return self.matrix @ coefficients[self.name]
+
+    def _adjoint(self, outputs: torch.Tensor) -> dict[str, torch.Tensor]:
+        return {self.name: torch.einsum("ncr,nc->r", self.matrix, outputs)}
+
+
+@take_of.register
+def _(design: DenseDesign, index: torch.Tensor) -> DenseDesign:
+    return DenseDesign(design.matrix[index], design.name)

@@ -11,15 +11,17 @@ import torch
 from torch import Tensor
 
 from regraft.errors import RecipeError
-from regraft.features import Tangent
-from regraft.linear import Blocks
+from regraft.features import Tangent, ntk
+from regraft.linear import Blocks, Design
 from regraft.network import Network
 
-__all__ = ["PREFIX", "Prior", "TangentPart", "prior_deviations"]
+__all__ = ["PREFIX", "Prior", "TangentPart", "prior_deviations", "prior_kernel"]
 
 PREFIX = "tangent."
 """Before a parameter's name, where its coefficients stand beside those of features."""
 Prior = Literal["ntk", "unit"]
+_ALIKE = 1e-3
+"""Spread of gradients over their level, in squares, below which their kernel is computed in float64."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,3 +98,12 @@ def _ntk(name: str, shape: tuple[int, ...]) -> float:
     if len(shape) > 1:
         return float(shape[0]) ** -0.5
     return 0.1**0.5 if name.rsplit(".", 1)[-1] == "bias" else 1.0
+
+
+def prior_kernel(design: Design, deviations: Mapping[str, float]) -> Tensor:
+    """J D Jᵀ of a tangent's rows, (N·C, N·C); in float64 where their gradients are so much alike that float32 would
+    leave the rounding of their level."""
+    found = ntk(design, prior=deviations)
+    own = found.view(design.n_rows, design.n_outputs, design.n_rows, design.n_outputs).diagonal(dim1=1, dim2=3)
+    level = float(found.diagonal().mean())
+    return found if level - float(own.mean()) > _ALIKE * level else ntk(design, prior=deviations, dtype=torch.float64)

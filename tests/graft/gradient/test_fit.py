@@ -1,4 +1,4 @@
-"""All strengths in one subspace, as the recipe solves by default, against solvers that take each alone."""
+"""All strengths together, as the recipe solves by default, against solvers that take each alone."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from regraft.features import Tangent
 from regraft.graft import Gradients
 from regraft.graft.gradient.fit import Both, TangentFitter, _Cut
 from regraft.heads import Response, minimise
-from regraft.heads.convex import path
+from regraft.heads.convex import subspacepath
 from regraft.heads.search import Judge
 from regraft.heads.solve import search
 from regraft.linear import Dense, FeatureDesign
 from regraft.network import load
 
 
+@pytest.mark.parametrize(("most", "how"), [(0, "directions"), (Gradients.row_space, "steps in the row space")])
 @pytest.mark.parametrize("mode", ["full", "gradient"])
-def test_one_subspace_for_all_strengths_solves_what_each_alone_solves(mode) -> None:
-    """Out-of-fold logits and the model of all rows by the default way, and by Newton's method to a gap of 1e-7."""
+def test_all_strengths_together_are_solved_as_each_alone_is(mode, most, how, monkeypatch) -> None:
+    """Out-of-fold logits and the model of all rows by the default ways, and by Newton's method to a gap of 1e-7."""
+    monkeypatch.setattr(Gradients, "row_space", most)
     both, response = both_of(45, mode)
     labels, folds = labels_of(response), torch.arange(45) % 3
     fitter = TangentFitter(both, labels, folds, Gradients(LAST))
@@ -42,7 +44,7 @@ def test_one_subspace_for_all_strengths_solves_what_each_alone_solves(mode) -> N
     whole = _Cut(both, labels, 1e-2, Gradients(LAST))
     best = minimise(whole.problem(1e-2), "newton", start=whole.begin(), gap=1e-9)
     assert status.converged
-    assert "directions" in status.message
+    assert how in status.message
     fit = whole.problem(1e-2).at(blocks)
     assert best.objective - 1e-9 <= fit.objective <= best.objective * (1 + 1e-4)
     torch.testing.assert_close(fit.intercept, intercept, rtol=1e-9, atol=1e-9)
@@ -50,7 +52,8 @@ def test_one_subspace_for_all_strengths_solves_what_each_alone_solves(mode) -> N
 
 def test_a_path_that_stops_is_finished_by_newton(monkeypatch) -> None:
     both, response = both_of(45)
-    monkeypatch.setattr(path, "_HELD_BYTES", 1)
+    monkeypatch.setattr(Gradients, "row_space", 0)
+    monkeypatch.setattr(subspacepath, "_HELD_BYTES", 1)
     folds = torch.arange(45) % 3
     fitter = TangentFitter(both, labels_of(response), folds, Gradients(LAST))
     form = fitter.form(1e-2)
@@ -63,8 +66,9 @@ def test_a_path_that_stops_is_finished_by_newton(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize("mode", ["full", "gradient"])
-def test_the_choice_on_digits_is_that_of_a_solver_that_takes_each_strength_alone(mode) -> None:
+def test_the_choice_on_digits_is_that_of_a_solver_that_takes_each_strength_alone(mode, monkeypatch) -> None:
     """By out-of-fold likelihood, in which cells do not tie, and for less than half of the products."""
+    monkeypatch.setattr(Gradients, "row_space", 0)
     data = digits().limit(50, 0)
     train = data.take(data.rows_of("train"))
     tangent = Tangent(load("regraft/fashion-resnet"), ("layer3.0.conv2.*",), train, of="embedding").prepare()
@@ -85,3 +89,18 @@ def test_the_choice_on_digits_is_that_of_a_solver_that_takes_each_strength_alone
     np.testing.assert_allclose(scores[0], scores[1], rtol=0.02)
     assert np.ptp(scores[1]) > 0.02  # there was something to choose
     assert spent[0] < 0.5 * spent[1]
+
+
+def test_a_level_that_dwarfs_the_differences_is_no_trouble_for_few_rows() -> None:
+    """Features far from the origin under hardly any penalty: the optimum is that of the features about their mean."""
+    both, response = both_of(45)
+    matrix = both.features.matrices["embedding"].rows(slice(0, 45))
+    far = Both(FeatureDesign({"embedding": Dense(matrix + 300)}, 3), both.tangent, both.rows, "full")
+    labels, folds = labels_of(response), torch.arange(45) % 3
+    found = []
+    for each in (both, far):
+        fitter = TangentFitter(each, labels, folds, Gradients(LAST))
+        logits, _ = fitter.out_of_fold(fitter.form(1e-9), [1e-2])
+        found.append(torch.softmax(logits[0], 1))
+        assert fitter.refit(fitter.form(1e-9), 1e-2, None)[2].converged
+    assert float((found[0] - found[1]).abs().max()) < 0.1

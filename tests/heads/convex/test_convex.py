@@ -7,7 +7,7 @@ import pytest
 import torch
 from scipy.optimize import minimize as scipy_minimise
 from sklearn.linear_model import LogisticRegression, Ridge
-from tests.heads.problems import dense_design
+from tests.heads.problems import DenseDesign
 
 from regraft.errors import SolverError
 from regraft.heads import ConvexProblem, minimise
@@ -35,7 +35,7 @@ def problem(
     loss: str, *, penalty: float = 0.05, dtype: torch.dtype = torch.float64, scale: float = 1.0, **fields
 ) -> ConvexProblem:
     x, shared = blocks(dtype=dtype, scale=scale)
-    design = FeatureDesign({"x": Dense(x)}, C) | dense_design(shared, "w2")
+    design = FeatureDesign({"x": Dense(x)}, C) | DenseDesign(shared, "w2")
     codes = torch.randint(C, (N,), generator=torch.Generator().manual_seed(1))
     codes[:C] = torch.arange(C)
     targets = torch.nn.functional.one_hot(codes, C).double()
@@ -346,7 +346,7 @@ def test_a_schedule_nears_the_optimum_and_stops_where_it_is_told() -> None:
 
 def test_auto_takes_the_dual_where_rows_are_few_and_newton_elsewhere() -> None:
     p = problem("softmax")
-    long = dense_design(torch.cat([blocks()[1], blocks(seed=1)[1]], dim=2))
+    long = DenseDesign(torch.cat([blocks()[1], blocks(seed=1)[1]], dim=2))
     few = minimise(ConvexProblem(long, "softmax", p.targets, p.weights, {"rows": 0.1}), gap=1e-6)
     assert few.status.iterations == 0  # Newton on the design itself had nothing left to do
     wide = ConvexProblem(
@@ -380,7 +380,7 @@ def test_unknown_losses_solvers_tolerances_and_nan_are_refused() -> None:
     p = problem("softmax")
     bad = blocks()[1].clone()
     bad[0, 0, 0] = torch.nan
-    broken = ConvexProblem(dense_design(bad), "softmax", p.targets, p.weights, {"rows": 1.0})
+    broken = ConvexProblem(DenseDesign(bad), "softmax", p.targets, p.weights, {"rows": 1.0})
     for way in (newton, lbfgs, dual):
         with pytest.raises(SolverError, match="NaN"):
             way(broken)

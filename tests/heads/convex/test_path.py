@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.heads.problems import dense_design
+from tests.heads.problems import DenseDesign
 
 from regraft.errors import SolverError
 from regraft.heads import ConvexProblem, minimise
@@ -42,7 +42,7 @@ class Case:
         self.weights = fields.pop("weights", torch.ones(N, 1, dtype=torch.float64))
         self.targets = fields.pop("targets", self.targets)
         self.x = [FeatureDesign({"x": Dense(part)}, C) for part in (x[:N], x[N:])]
-        self.whole = dense_design(shared[..., : R // 2], "w2") | dense_design(shared[..., R // 2 :], "w3")
+        self.whole = DenseDesign(shared[..., : R // 2], "w2") | DenseDesign(shared[..., R // 2 :], "w3")
         self.steep = self.whole.take(list(range(N)))
         centred = x[:N].double() - x[:N].double().mean(0)
         self.head = ConvexProblem(
@@ -206,6 +206,6 @@ def test_what_a_path_cannot_do_is_refused_in_a_sentence(kind) -> None:
     with pytest.raises(SolverError, match="without base and centre"):
         kind(based, case.start, case.steep, case.whole, DEVIATIONS, case.x[1])
     rows = torch.full((N, C, 4), np.nan, dtype=torch.float64)
-    bad = dense_design(rows, "w2")
+    bad = DenseDesign(rows, "w2")
     with pytest.raises(SolverError, match="NaN"):
         kind(case.head, case.start, bad, bad, {"w2": 1.0}).solve(1.0, 1e-3)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import torch
 
-from regraft.features import Tangent
+from regraft.features import Tangent, ntk
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.heads.convex.minibatch import ADAM, SGD
@@ -19,7 +19,7 @@ __all__ = ["with_gradient_cost"]
 #: Products of one fit (an apply or an adjoint over its rows): where strengths share a subspace, and by a solver that
 #: starts anew at each; fits of one fold: measured.
 _SHARED, _APART, _FITS = 5, 15, 10
-_WRITTEN_FIT = 0.7 / 150  # seconds
+_STEPS = 5  # of Newton's method in the span of the rows
 
 
 def with_gradient_cost(
@@ -32,9 +32,9 @@ def with_gradient_cost(
     batch, timed now. (Measured: 1 to 14 products a fit, counting those that strengths share, of 4 to 7 strengths at
     two heads; Newton and L-BFGS 2 to 4 times as many.)
 
-    Where derivatives are small enough to be written out (:attr:`Gradients.written_bytes`), each head has them computed
-    once, C adjoints of all rows, and what a fit takes is its own arithmetic: .7 s for 150 numbers to be predicted, in
-    proportion to them: measured on one set of texts, where fits took .5 s with two folds and over 1 s with five.
+    Of few rows (n C numbers, at most :attr:`Gradients.row_space`) each head has a kernel instead, C backward passes
+    from what comes before θ₂, which one more pass keeps; a fit then solves n C equations five times, and each head
+    takes four products. A kernel of the batch, one of half of it and a solve are timed now.
 
     Args:
         solve: of the head on features.
@@ -50,8 +50,8 @@ def with_gradient_cost(
     if stage is None or stage.mode == "activation":
         return solve, 0
     rows = min(options.batch_size, len(ready.fit))
-    few = ready.fit.take(range(rows))
-    tangent = Tangent(ready.network, stage.select, few, of="embedding", batch_size=rows).prepare()
+    batch = ready.fit.take(range(rows))
+    tangent = Tangent(ready.network, stage.select, batch, of="embedding", batch_size=rows).prepare()
     weights = Blocks({name: torch.ones(shape, dtype=tangent.dtype) for name, shape in tangent.shapes.items()})
     weights = weights.to(tangent.device)
     outputs = tangent.apply(weights)
@@ -60,16 +60,45 @@ def with_gradient_cost(
     tangent.adjoint(tangent.apply(weights))
     product = (time.perf_counter() - began) / 2 / rows
     n, fits = len(ready.manifest), solves * (_FITS * options.inner_folds + 1)
-    passed = fits * _rows_of_a_fit(stage.solver, len(ready.fit))
-    columns, beside = ready.manifest.target.outputs, 0.0  # type: ignore[union-attr]
-    if len(ready.fit) * columns * tangent.n_coefficients * tangent.dtype.itemsize <= stage.written_bytes:
-        passed = solves * (2 * options.inner_folds + 1) * len(ready.fit) * columns
-        beside = fits * len(ready.fit) * columns * _WRITTEN_FIT
-    seconds = solve.seconds + n * row[0] + passed * product + beside
+    heads = solves * (2 * options.inner_folds + 1)
+    columns = ready.manifest.target.outputs  # type: ignore[union-attr]
+    few = stage.solver == "auto" and stage.iterations is None and len(ready.fit) * columns <= stage.row_space
+    passed, beside, kernels = fits * _rows_of_a_fit(stage.solver, len(ready.fit)), 0.0, 0.0
+    if few:
+        each, kernels = _kernel(tangent, columns, len(ready.fit))
+        passed, beside = 4.0 * heads * len(ready.fit), heads * each + fits * _STEPS * _solved(len(ready.fit) * columns)
+    passes = 1 + few * len(ready.fit) / n
+    seconds = solve.seconds + passes * n * row[0] + passed * product + beside
     head = columns * tangent.n_outputs
-    products = passed * sum(tangent.product_flops) / 2
-    cost = replace(solve, seconds=seconds, backbone_passes=1.0, flops=n * row[1] + round(products))
+    products = passed * sum(tangent.product_flops) / 2 + heads * kernels
+    cost = replace(solve, seconds=seconds, backbone_passes=passes, flops=n * row[1] + round(products))
     return cost, 4 * (tangent.n_coefficients + head)
+
+
+def _kernel(tangent: Tangent, columns: int, rows: int) -> tuple[float, float]:
+    """Seconds and FLOPs of a kernel of so many rows under a head of so many columns: a part in proportion to the rows
+    and, of the seconds, one to their square, from those of this tangent's and of half of them."""
+    through = tangent.through(torch.randn(columns, tangent.n_outputs, generator=torch.Generator().manual_seed(0)))
+    size = through.n_rows
+    half, took = max(1, size // 2), []
+    ntk(through)
+    before = tangent.spent_flops
+    for part in (through, through.take(range(half))):
+        began = time.perf_counter()
+        ntk(part)
+        took.append(time.perf_counter() - began)
+    flops = (tangent.spent_flops - before) / (size + half)
+    wide = max(0.0, took[0] - took[1] * size / half) / max(1.0, 1 - half / size)
+    wide = min(wide, took[0])
+    return (took[0] - wide) * rows / size + wide * (rows / size) ** 2, flops * rows
+
+
+def _solved(size: int) -> float:
+    """Seconds of a solve."""
+    matrix = torch.eye(size, dtype=torch.float64) + 1 / size
+    began = time.perf_counter()
+    torch.linalg.solve(matrix, matrix[0])
+    return time.perf_counter() - began
 
 
 def _rows_of_a_fit(solver: str, rows: int) -> float:

@@ -22,8 +22,9 @@ from torch import Tensor
 from regraft.errors import RecipeError
 from regraft.features import Tangent
 from regraft.graft.stages.gradient import Gradients
-from regraft.graft.tangent_part import PREFIX, prior_deviations
+from regraft.graft.tangent_part import PREFIX, prior_deviations, prior_kernel
 from regraft.heads import ConvexFit, ConvexProblem, Response, minimise
+from regraft.heads.convex.newton import newton
 from regraft.heads.convex.path import Path
 from regraft.heads.convex.rowpath import RowPath
 from regraft.heads.convex.subspacepath import SubspacePath
@@ -37,6 +38,7 @@ Mode = Literal["activation", "gradient", "full"]
 _HEAD_GAP, _SEARCH_GAP, _FINAL_GAP = 1e-8, 1e-2, 1e-4
 _NO_GAP = 1e-300  # that no step can come below
 _PROBES = 4
+_POLISH, _PRODUCTS = 60, 10_000  # of Newton, where a path got there but for rounding, and where it did not
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,17 +231,27 @@ class _Cut:
     @cached_property
     def path(self) -> Path:
         """All strengths together, the held rows predicted along."""
-        rows, held = self.both.rows, None if self.held is None else self.held.rows
-        few = len(rows) * self.both.features.n_outputs <= Gradients.row_space
+        rows, few = self.both.rows, len(self.both.rows) * self.both.features.n_outputs <= Gradients.row_space
         return (RowPath if few else SubspacePath)(
             self.activation,
             self.start,
             self.gradients.take(rows),  # type: ignore[union-attr]
-            self.gradients.take(rows if held is None else torch.cat([rows, held])),  # type: ignore[union-attr]
+            self.gradients.take(self.every),  # type: ignore[union-attr]
             self.deviations,
             None if self.held is None else self.held.features,
             features=self.both.mode == "full",
+            kernel=self.kernel,
         )
+
+    @property
+    def every(self) -> Tensor:
+        """The rows, and those held out."""
+        return self.both.rows if self.held is None else torch.cat([self.both.rows, self.held.rows])
+
+    def kernel(self) -> Tensor:
+        """Of the gradients of every row, (M·C, M·C)."""
+        design = self.both.tangent.through(self.head).take(self.every)  # type: ignore[union-attr]
+        return prior_kernel(design, {name.removeprefix(PREFIX): value for name, value in self.deviations.items()})
 
     @property
     def pathwise(self) -> bool:
@@ -266,11 +278,18 @@ class _Cut:
         if not self.pathwise:
             return self.solve(strength, gap)
         found = self.path.solve(strength * self.unit, gap)
-        # the certificate of the coefficients themselves; it goes on where rounding or a full memory ended the path
-        fit = minimise(self.problem(strength), "newton", start=self.path.coefficients(found), gap=gap)
-        if fit.status.iterations > 0:
-            return fit
-        return replace(fit, status=replace(found.status, residual=fit.status.residual))
+        problem, start, least = self.problem(strength), self.path.coefficients(found), found.objective - found.gap
+        fit = problem.at(start)
+        if fit.objective - least > gap * fit.objective:  # a full memory ended the path, or the coefficients' rounding
+            most = _POLISH if found.status.converged else _PRODUCTS
+            fit = newton(problem, start=start, gap=gap, max_products=most)
+        # what the path's dual point leaves possible has less rounding in it than the coefficients' own
+        above = min(fit.gap, max(0.0, fit.objective - least))
+        done, ratio = above <= gap * fit.objective, above / max(fit.objective, torch.finfo(torch.float64).tiny)
+        status = replace(found.status if found.status.converged else fit.status, converged=done, residual=ratio)
+        if not done:
+            status = replace(status, message=f"stopped at a relative gap of {ratio:.1e}, above the tolerance {gap:.0e}")
+        return replace(fit, gap=above, status=status)
 
     def solve(self, strength: float, gap: float) -> ConvexFit:
         """Along a path, each from where the last one ended; for a stronger penalty (ω, 0) is the nearer start."""

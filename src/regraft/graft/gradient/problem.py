@@ -163,6 +163,11 @@ class GradientProblem(Problem):
         """Of the products with the Jacobian, counted; those of all parts that share the tangent are in it."""
         return 0 if self.tangent is None else self.tangent.spent_flops
 
+    @property
+    def passed(self) -> int:
+        """Of the kernels."""
+        return 0 if self.tangent is None else self.tangent.passed_rows
+
     def settled(self, head: GradientHead) -> GradientProblem:
         """Itself."""
         return self

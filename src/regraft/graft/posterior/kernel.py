@@ -21,18 +21,15 @@ from math import sqrt
 import torch
 from torch import Tensor
 
-from regraft.features import ntk
 from regraft.graft.gradient.fit import Both, Labels, solve_head, weight_of
 from regraft.graft.posterior.contrasts import Contrasts
 from regraft.graft.posterior_part import Rows
-from regraft.graft.tangent_part import Prior, prior_deviations
+from regraft.graft.tangent_part import Prior, prior_deviations, prior_kernel
 from regraft.linear import Design
 
 __all__ = ["Grafted", "Kernels", "about_the_mean", "combination", "share"]
 
 
-_ALIKE = 1e-3
-"""Spread of gradients over their level, in squares, below which their kernel is computed in float64."""
 _ROUNDED = 1e-12
 """The same, of gradients that differ by their rounding to float32 alone."""
 
@@ -147,13 +144,10 @@ class Grafted:
 
 def about_the_mean(design: Design, deviations: Mapping[str, float], rows: int) -> tuple[Tensor | None, float]:
     """The tangent kernel in units of t₂, and t₂, of the first ``rows`` rows; no kernel of rows with one gradient."""
-    for dtype in (None, torch.float64):
-        kernel = ntk(design, prior=deviations, dtype=dtype).to(torch.float64).cpu()
-        some = kernel[:rows, :rows]
-        level = float(some.diagonal().mean())
-        spread = level - float(some.mean())
-        if spread > _ALIKE * level:  # of gradients that are more alike float32 leaves the rounding of their level
-            break
+    kernel = prior_kernel(design, deviations).to(torch.float64).cpu()
+    some = kernel[:rows, :rows]
+    level = float(some.diagonal().mean())
+    spread = level - float(some.mean())
     if rows > 1 and spread <= _ROUNDED * level:
         return None, 1.0
     unit = spread if spread > 0 else 1.0

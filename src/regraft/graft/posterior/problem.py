@@ -200,7 +200,7 @@ class GaussianProblem(Problem):
     @property
     def passed(self) -> int:
         """Of the kernels."""
-        return 0 if self.gradient.tangent is None else self.gradient.tangent.passed_rows
+        return self.gradient.passed
 
     def settled(self, head: GaussianHead) -> GaussianProblem:
         """Itself."""

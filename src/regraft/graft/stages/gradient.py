@@ -39,7 +39,7 @@ class Gradients:
     solver: str = "auto"
     iterations: int | None = None
 
-    row_space: ClassVar[int] = 1500  # numbers to be predicted, N·C, up to which fits work on the rows' kernel
+    row_space: ClassVar[int] = 600  # numbers to be predicted, N·C, up to which fits work on the rows' kernel
     needs: ClassVar[tuple[str, ...]] = ("head", "labels")
     yields: ClassVar[tuple[str, ...]] = ("design",)
 

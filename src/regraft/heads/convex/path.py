@@ -13,6 +13,7 @@ many the residuals met at all strengths span a subspace that serves each (:mod:`
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -64,6 +65,7 @@ class Path(ABC):
         deviations: d by block of Φ.
         rest: the features of those others; needed where there are any, and the model has w₁.
         features: whether the model has w₁; else w₂ and the intercept are all.
+        kernel: gives Φ D Φᵀ of ``whole``, (M·C, M·C), where that is better known than by :meth:`Design.gram`.
 
     Raises:
         SolverError: a head with a base or a centre, or designs whose rows do not fit.
@@ -79,6 +81,7 @@ class Path(ABC):
         rest: FeatureDesign | None = None,
         *,
         features: bool = True,
+        kernel: Callable[[], Tensor] | None = None,
     ) -> None:
         others = whole.n_rows - steep.n_rows
         known = others if not features else 0 if rest is None else rest.n_rows
@@ -88,7 +91,7 @@ class Path(ABC):
             given = f"{head.design.n_rows} and {known} of features, {steep.n_rows} and {others} of the other design"
             raise SolverError("the rows of a path of penalties", expected="the same of both designs", got=given)
         self.head, self.start, self.features, self.deviations = head, start, features, deviations
-        self.rest = rest if features and others else None
+        self.rest, self.kernel = rest if features and others else None, kernel
         self.steep, self.whole, self.trace = steep.scaled(deviations), whole.scaled(deviations), Trace()
 
     def solve(self, strength: float, gap: float) -> PathFit:
@@ -117,10 +120,6 @@ class Path(ABC):
         done = ratio <= tolerance
         message = f"converged to {message}" if done else f"stopped at {message}, above the tolerance {tolerance:.0e}"
         return Status(done, iterations, ratio, message)
-
-    def _pulled(self, residual: Tensor) -> Tensor:
-        """Ψ₁ᵀ Θ for Θ (C, N), flat; empty without features."""
-        return self.head.backward(residual, Trace()) if self.features else self.head.standardised(None)[:0]
 
     def coefficients(self, fit: PathFit) -> Blocks:
         """w₁ and w₂ by block: one adjoint."""

@@ -1,8 +1,8 @@
-"""Paths of penalties of few rows: each strength is solved in the span of the rows, where two kernels are all it takes.
+"""Paths of penalties of few rows: each strength is solved in the span of the rows, where two kernels are all it needs.
 
-In the notation of :mod:`regraft.heads.convex.path` the kernel at strength μ is K = Ψ₁ Ψ₁ᵀ + Ψ₂ Ψ₂ᵀ / μ, and the unknowns
-are the residuals A themselves (:mod:`regraft.heads.convex.rowspace`). Both parts are computed once, those of rows that
-are only predicted along with them; after that no strength needs the design again.
+In the notation of :mod:`regraft.heads.convex.path` the kernel at strength μ is K = Ψ₁ Ψ₁ᵀ + Ψ₂ Ψ₂ᵀ / μ, and the
+unknowns are the residuals A themselves (:mod:`regraft.heads.convex.rowspace`). Both parts are computed once, those of
+rows that are only predicted along with them; after that no strength needs the design again.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.convex.path import Path, PathFit
-from regraft.heads.convex.rowspace import output_major, solve_rows
+from regraft.heads.convex.rowspace import about_mean, output_major, solve_rows
 from regraft.linear import Design, FeatureDesign
 from regraft.linear.operator import dense
 
@@ -33,21 +33,27 @@ class RowPath(Path):
     _alpha: Tensor | None = None
 
     @cached_property
-    def steep_kernel(self) -> Tensor:
-        """Ψ₂ Ψ₂ᵀ between all rows and those that are fitted, (C, M, C, N)."""
-        outputs, rows = self.whole.n_outputs, self.whole.n_rows
-        kernel = output_major(dense(self.whole.gram()), outputs)
+    def steep_kernel(self) -> tuple[Tensor, Tensor]:
+        """Ψ₂ Ψ₂ᵀ between all rows and those that are fitted about the mean of the latter, (C, M, C, N); and of that
+        mean with them, (C, C, N)."""
+        outputs = self.whole.n_outputs
+        kernel = output_major(dense(self.whole.gram()) if self.kernel is None else self.kernel(), outputs)
         if not bool(torch.isfinite(kernel.diagonal()).all()):
             raise SolverError("the design's products hold NaN or infinities", expected="finite numbers")
         self.trace.products += outputs
-        return kernel.view(outputs, rows, outputs, rows)[..., : self.steep.n_rows].contiguous()
+        return about_mean(kernel[..., : self.steep.n_rows])
 
     @cached_property
-    def still_kernel(self) -> Tensor:
-        """X Xᵀ / λ₁ likewise, (M, N): the same for every output, and nothing between outputs."""
-        fitted = self._standardised(self.head.design)
-        every = fitted if self.rest is None else torch.cat([fitted, self._standardised(self.rest)])
-        return every @ fitted.T
+    def still_kernel(self) -> tuple[Tensor, Tensor]:
+        """X Xᵀ / λ₁ likewise, (M, N) and (N,): the same for every output, and nothing between outputs."""
+        every = self._fitted if self.rest is None else torch.cat([self._fitted, self._standardised(self.rest)])
+        mean = self._fitted.mean(0)
+        centred = self._fitted - mean
+        return (every - mean) @ centred.T, centred @ mean
+
+    @cached_property
+    def _fitted(self) -> Tensor:
+        return self._standardised(self.head.design)
 
     def _standardised(self, design: Design) -> Tensor:
         if not isinstance(design, FeatureDesign):
@@ -64,10 +70,23 @@ class RowPath(Path):
 
     def _kernel(self, strength: float) -> Tensor:
         """K between all rows and those that are fitted, (C, M, C, N)."""
-        kernel = self.steep_kernel / strength
+        kernel = self.steep_kernel[0] / strength
         if self.features:
-            kernel.diagonal(dim1=0, dim2=2).add_(self.still_kernel[..., None])
+            kernel.diagonal(dim1=0, dim2=2).add_(self.still_kernel[0][..., None])
         return kernel
+
+    def _level(self, alpha: Tensor, strength: float) -> Tensor:
+        """What the mean row has for α, (C,): the intercept of the design as it is has that much less."""
+        level = torch.tensordot(self.steep_kernel[1], alpha, 2) / strength
+        return level + alpha @ self.still_kernel[1] if self.features else level
+
+    def _still(self, alpha: Tensor) -> Tensor:
+        """u₁ = Ψ₁ᵀ α, flat; about the mean and in float64, for a large level leaves little of it otherwise."""
+        if not self.features:
+            return self.head.standardised(None)[:0]
+        widths = [shape[0] for shape in self.head.design.shapes.values()]
+        found = (self._fitted - self._fitted.mean(0)).T @ alpha.T
+        return torch.cat([part.flatten() for part in found.split(widths)]).to(self.head.standardised(None))
 
     def _solve(self, strength: float, gap: float) -> PathFit:
         n, outputs = self.steep.n_rows, self.steep.n_outputs
@@ -80,9 +99,9 @@ class RowPath(Path):
         status = self._status(found.gap, found.objective, gap, found.steps, f"{found.steps} steps in the row space")
         return PathFit(
             strength,
-            self._pulled(found.alpha),
+            self._still(found.alpha),
             found.alpha.T.contiguous() / strength,
-            found.shift[:, 0].clone(),
+            found.shift[:, 0] - self._level(found.alpha, strength),
             logits.T.contiguous(),
             found.objective,
             found.gap,

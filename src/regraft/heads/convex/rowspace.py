@@ -5,12 +5,18 @@ Every solution is u = Ψᵀ α (the representer theorem), so that with K = Ψ Ψ
 
     min_{α, b}  F = data(offset + K α + b) + ½ αᵀ K α,
 
-and α = Θ = ω (y − p), the residuals, at the optimum. With b eliminated and H' the Hessian that is left, Newton's step is
+and α = Θ = ω (y − p), the residuals, at the optimum. With b eliminated and H' the Hessian that is left, Newton's step
+is
 
     δ = (I + H' K)⁻¹ (Θ − α),
 
 whose matrix has no eigenvalue below one, however singular K and H' are (Rasmussen & Williams, Gaussian Processes for
 Machine Learning, 2006, §3.4: there with b fixed). A step costs ⅔ (C·N)³ multiplications, and passes no network.
+
+What all rows have in common moves an output's logits by a constant, which b takes back: a kernel about the rows' mean
+has the same optimum, and where the common level is large it is the one that rounding leaves intact
+(:func:`about_mean`). There α is defined up to a constant an output; with Σ_i α_ic = 0 it gives u = Ψᵀ α of the design
+as it is.
 """
 
 from __future__ import annotations
@@ -26,7 +32,7 @@ from regraft.heads.convex.newton import newton
 from regraft.heads.convex.problem import ConvexFit, ConvexProblem, Progress
 from regraft.linear import Design
 
-__all__ = ["RowPoint", "dual", "output_major", "solve_rows"]
+__all__ = ["RowPoint", "about_mean", "dual", "output_major", "solve_rows"]
 
 _HELD_BYTES = 2**30
 _CHUNK_BYTES = 2**27
@@ -60,10 +66,19 @@ class RowPoint:
 
 
 def output_major(kernel: Tensor, outputs: int) -> Tensor:
-    """A kernel (M·C, N·C) over (row, output) with its outputs outside, (C·M, C·N), in float64."""
+    """A kernel (M·C, N·C) over (row, output) with its outputs outside, (C, M, C, N), in float64."""
     rows, columns = kernel.shape[0] // outputs, kernel.shape[1] // outputs
     turned = kernel.to(device="cpu", dtype=torch.float64).view(rows, outputs, columns, outputs)
-    return turned.permute(1, 0, 3, 2).reshape(kernel.shape)
+    return turned.permute(1, 0, 3, 2).contiguous()
+
+
+def about_mean(kernel: Tensor) -> tuple[Tensor, Tensor]:
+    """A kernel (C, M, C, N) of the rows about the mean of the first N, and (C, C, N) of that mean with these."""
+    level = kernel[:, : kernel.shape[3]].mean(1, keepdim=True)
+    found = kernel - level
+    found -= found.mean(3, keepdim=True)
+    level = level - level.mean(3, keepdim=True)
+    return found, level[:, 0]
 
 
 def solve_rows(problem: ConvexProblem, kernel: Tensor, gap: float, start: Tensor | None = None) -> RowPoint:
@@ -71,11 +86,14 @@ def solve_rows(problem: ConvexProblem, kernel: Tensor, gap: float, start: Tensor
 
     Args:
         problem: whose data term, offset and curvature are taken; its design is not.
-        kernel: K, (C·N, C·N) float64, symmetric.
+        kernel: K, (C·N, C·N) float64, symmetric, about the rows' mean.
         gap: relative.
         start: α (C, N) to begin at; zero if ``None``.
+
+    Returns:
+        the point, Σ_i α_ic = 0.
     """
-    at = torch.zeros_like(problem.term.targets) if start is None else start
+    at = torch.zeros_like(problem.term.targets) if start is None else start - start.mean(1, keepdim=True)
     point = _point(problem, kernel, at, _image(kernel, at), torch.zeros_like(problem.term.mean))
     identity = torch.eye(len(kernel), dtype=kernel.dtype)
     while point.gap > gap * point.objective and point.steps < _STEPS:
@@ -86,7 +104,7 @@ def solve_rows(problem: ConvexProblem, kernel: Tensor, gap: float, start: Tensor
         if moved is None:
             break  # rounding decides from here
         point = moved
-    return point
+    return replace(point, alpha=point.alpha - point.alpha.mean(1, keepdim=True))
 
 
 def _stepped(problem: ConvexProblem, kernel: Tensor, point: RowPoint, step: Tensor) -> RowPoint | None:
@@ -159,7 +177,8 @@ def dual(
     kernel = rows.to(torch.float64) @ rows.to(torch.float64).T
     if not bool(torch.isfinite(kernel.diagonal()).all()):
         raise SolverError("the rows of the design hold NaN or infinities", expected="finite numbers")
-    found = solve_rows(problem, output_major(kernel, design.n_outputs), 0.1 * gap)
+    centred, _ = about_mean(output_major(kernel, design.n_outputs))
+    found = solve_rows(problem, centred.view(size, size), 0.1 * gap)
     u = rows.T @ found.alpha.T.flatten().to(rows.dtype)
     limits: dict[str, Any] = {
         "gradient": gradient, "max_iterations": max_iterations, "max_products": max_products, "progress": progress,

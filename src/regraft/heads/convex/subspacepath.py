@@ -75,6 +75,10 @@ class SubspacePath(Path):
         """Feasible residuals Θ (C, N)."""
         return self.head.term.residual(self.head.feasible(state.predictions))
 
+    def _pulled(self, residual: Tensor) -> Tensor:
+        """Ψ₁ᵀ Θ."""
+        return self.head.backward(residual, Trace()) if self.features else self.space.begin
+
     def _drawn(self, residual: Tensor) -> tuple[Blocks, float]:
         """Ψ₂ᵀ Θ, and its square."""
         self.trace.products += 1
