@@ -159,12 +159,19 @@ class Tangent(Design):
 
     @cached_property
     def _before(self) -> Engine | None:
-        """Keeps what comes before θ₂, where the tape can go on from there and that fits into memory."""
+        """Has what comes before θ₂, of all rows, where the tape can go on from there and that fits into memory."""
         if not all(layer.ruled for layer in self.tape.layers):
             return None
         engine = self._new_engine(self.dtype, False) if self._fast else self._engine
-        fits = engine.way.bytes_per_row * self.n_rows <= self._memory
-        return engine if engine.replay.calls and fits else None
+        if not engine.replay.calls or engine.way.bytes_per_row * self.n_rows > self._memory:
+            return None
+        if engine.cache is None:
+            try:
+                with self.tape.passing(self.n_rows):
+                    engine.prepared()
+            except ModelError:  # rows that take another path through the modules than the first ones
+                return None
+        return engine
 
     def passing(self, index: Tensor | None, size: int) -> Iterator[tuple[int, int, Any]]:
         """(start, stop, batch for the tape) of some rows, or of all.
@@ -175,9 +182,6 @@ class Tangent(Design):
         count = self.n_rows if index is None else index.numel()
         self._read += count
         if (self._read > self.n_rows or self._engine.cache is not None) and self._before is not None:
-            if self._before.cache is None:
-                with self.tape.passing(self.n_rows):
-                    self._before.prepared()
             for start, rows, values in self._before.prepared().read(index, size):
                 yield start, start + rows, Kept(self._before.replay, values, rows)
         elif index is None:
