@@ -13,6 +13,7 @@ from regraft.graft import Gradients
 from regraft.graft.gradient.fit import Both, TangentFitter, _Cut
 from regraft.heads import Response, minimise
 from regraft.heads.convex import subspacepath
+from regraft.heads.convex.rowpath import RowPath
 from regraft.heads.search import Judge
 from regraft.heads.solve import search
 from regraft.linear import Dense, FeatureDesign
@@ -104,3 +105,12 @@ def test_a_level_that_dwarfs_the_differences_is_no_trouble_for_few_rows() -> Non
         found.append(torch.softmax(logits[0], 1))
         assert fitter.refit(fitter.form(1e-9), 1e-2, None)[2].converged
     assert float((found[0] - found[1]).abs().max()) < 0.1
+
+
+@pytest.mark.parametrize(("most", "kind"), [(134, subspacepath.SubspacePath), (135, RowPath)])
+def test_rows_that_are_predicted_count_as_the_kernel_has_them(most, kind, monkeypatch) -> None:
+    both, response = both_of(45)
+    monkeypatch.setattr(Gradients, "row_space", most)
+    few, rest = torch.arange(9), torch.arange(9, 45)
+    cut = _Cut(both.take(few), labels_of(response).take(few), 1e-2, Gradients(LAST), held=both.take(rest))
+    assert type(cut.path) is kind

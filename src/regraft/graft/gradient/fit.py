@@ -231,7 +231,7 @@ class _Cut:
     @cached_property
     def path(self) -> Path:
         """All strengths together, the held rows predicted along."""
-        rows, few = self.both.rows, len(self.both.rows) * self.both.features.n_outputs <= Gradients.row_space
+        rows, few = self.both.rows, len(self.every) * self.both.features.n_outputs <= Gradients.row_space
         return (RowPath if few else SubspacePath)(
             self.activation,
             self.start,
