@@ -210,7 +210,8 @@ def test_every_kind_of_labels_is_solved_scored_saved_and_predicted_from_raw_inpu
     assert sum(figure["shares"].values()) == pytest.approx(1.0)
     assert any(finding.code == "gradient-features" for finding in run.record.findings)
     solve = next(cost for cost in run.record.costs if cost.stage == "solve")
-    assert solve.backbone_passes == 1.0  # the pass that keeps what lies below θ₂
+    # the pass that keeps what lies below θ₂, and one more of the training rows for kernels
+    assert solve.backbone_passes == pytest.approx(1 + (len(x) - 12) / len(x), abs=3.01 / len(x))
 
 
 def toy_flops(rows: int) -> tuple[int, int]:
@@ -466,12 +467,11 @@ def test_scores_of_several_heads_have_no_last_layer_to_give_way(method, instead,
 
 
 @pytest.mark.parametrize("kind", ["multiclass", "multilabel", "regression"])
-@pytest.mark.parametrize("solver", ["auto", "newton"])
-def test_gradients_written_out_give_what_products_with_the_network_give(kind, solver, monkeypatch) -> None:
+def test_few_rows_give_what_products_with_the_network_give(kind, monkeypatch) -> None:
     x, y = arrays(40, kind)
     found = []
-    for nbytes in (0, Gradients.written_bytes):
-        monkeypatch.setattr(Gradients, "written_bytes", nbytes)
-        run = regraft.adapt(rows_of(x, y, kind), network(), method="gradient", theta2=LAST, solver=solver, folds=2)
+    for most in (0, Gradients.row_space):
+        monkeypatch.setattr(Gradients, "row_space", most)
+        run = regraft.adapt(rows_of(x, y, kind), network(), method="gradient", theta2=LAST, folds=2)
         found.append(run.predict_proba(rows_of(x, y, kind)).probabilities)
     np.testing.assert_allclose(found[1], found[0], atol=2e-3 * float(np.abs(found[0]).max()))

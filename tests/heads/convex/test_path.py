@@ -109,14 +109,20 @@ def test_a_strength_that_leaves_nothing_to_learn_gives_the_head_itself_for_one_a
     assert path.solve(1e8, 1e-2).products == 0  # the adjoint is known
 
 
-def test_of_few_rows_such_a_strength_gives_the_head_but_for_what_is_left_to_learn() -> None:
-    case = Case("softmax")
-    path = case.path(RowPath)
-    found = path.solve(1e7, 1e-2)
-    assert found.status.iterations == 0
-    w = path.coefficients(found)
-    torch.testing.assert_close(w["x"], case.start.coefficients["x"], rtol=1e-5, atol=1e-5)
-    assert all(float(w[name].abs().max()) < 1e-6 for name in DEVIATIONS)
+@pytest.mark.parametrize("features", [True, False], ids=["full", "gradient"])
+def test_of_few_rows_it_does_so_once_the_kernel_is_known(features) -> None:
+    case = Case("softmax", features=features)
+    path, other = case.path(RowPath), case.path()
+    for strength in (1e7, 1e8):
+        found, same = path.solve(strength, 1e-2), other.solve(strength, 1e-2)
+        assert (found.status.iterations, found.products) == (0, 0)
+        assert found.gap == pytest.approx(same.gap, rel=1e-6, abs=1e-12)
+        assert found.objective == pytest.approx(same.objective, rel=1e-12)
+        torch.testing.assert_close(found.logits, same.logits)
+        w = path.coefficients(found)
+        assert all(not bool(w[name].any()) for name in DEVIATIONS)
+        if features:
+            torch.testing.assert_close(w["x"], case.start.coefficients["x"], rtol=1e-14, atol=0)
 
 
 def test_the_kernel_of_few_rows_is_computed_once() -> None:

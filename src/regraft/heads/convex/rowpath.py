@@ -7,6 +7,7 @@ rows that are only predicted along with them; after that no strength needs the d
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
@@ -20,6 +21,20 @@ from regraft.linear import Design, FeatureDesign
 from regraft.linear.operator import dense
 
 __all__ = ["RowPath"]
+
+
+@dataclass(frozen=True, eq=False)
+class _Begun:
+    """The features alone: ``u`` flat; the ``shift`` (C, 1) and ``logits`` (C, M) with it; feasible ``residual`` Θ
+    (C, N); F; its gap without what Φ adds, and ‖Ψ₂ᵀ Θ‖², of which μ⁻¹/2 is added."""
+
+    u: Tensor
+    shift: Tensor
+    logits: Tensor
+    residual: Tensor
+    objective: float
+    gap: float
+    steep: float
 
 
 @final
@@ -62,11 +77,27 @@ class RowPath(Path):
         parts = [m.rows(rows).cpu().double() * self.head.penalties[n] ** -0.5 for n, m in design.matrices.items()]
         return torch.cat(parts, dim=1)
 
-    @property
-    def _begun(self) -> Tensor | None:
-        """A of the features alone."""
-        term = self.head.term
-        return term.residual(term.predict(self.start.logits.T)) if self.features else None
+    @cached_property
+    def _begun(self) -> _Begun:
+        """Where w₂ = 0."""
+        head, n, outputs = self.head, self.steep.n_rows, self.whole.n_outputs
+        logits = torch.zeros((outputs, self.whole.n_rows), dtype=torch.float64)
+        if self.features:
+            logits[:, :n] = self.start.logits.T
+        if self.rest is not None:
+            logits[:, n:] = (self.rest.apply(self.start.coefficients).to(logits) + self.start.intercept).T
+        u = head.standardised(self.start.coefficients if self.features else None)
+        shift = head.term.recentre(logits[:, :n])  # next to none: a large level is no place to begin that from
+        logits += shift
+        shift = shift + self.start.intercept[:, None] if self.features else shift
+        feasible = head.feasible(head.term.predict(logits[:, :n]))
+        residual = head.term.residual(feasible)
+        objective = head.term.value(logits[:, :n]) + 0.5 * float(u.to(torch.float64).square().sum() * self.features)
+        still = float((residual @ self.still_kernel[0][:n] * residual).sum()) if self.features else 0.0
+        steep = self.steep_kernel[0][:, :n].reshape(outputs * n, -1) @ residual.flatten()
+        gap = objective - head.term.dual(feasible, 1.0) + 0.5 * still
+        u = u if self.features else u[:0]
+        return _Begun(u, shift, logits, residual, objective, gap, float(steep @ residual.flatten()))
 
     def _kernel(self, strength: float) -> Tensor:
         """K between all rows and those that are fitted, (C, M, C, N)."""
@@ -89,10 +120,20 @@ class RowPath(Path):
         return torch.cat([part.flatten() for part in found.split(widths)]).to(self.head.standardised(None))
 
     def _solve(self, strength: float, gap: float) -> PathFit:
-        n, outputs = self.steep.n_rows, self.steep.n_outputs
+        n, outputs, begun = self.steep.n_rows, self.steep.n_outputs, self._begun
+        left = max(0.0, begun.gap + 0.5 * begun.steep / strength)
+        if left <= gap * begun.objective:
+            none, status = (
+                torch.zeros((n, outputs), dtype=torch.float64),
+                self._status(
+                    left, begun.objective, gap, 0, "no step: what the features leave is too little to learn from"
+                ),
+            )
+            return PathFit(strength, begun.u, none, begun.shift[:, 0].clone(), begun.logits.T.contiguous(),
+                           begun.objective, left, 0, status)  # fmt: skip
         whole = self._kernel(strength)
         kernel = whole[:, :n].reshape(outputs * n, outputs * n)
-        found = solve_rows(self.head, kernel, gap, self._begun if self._alpha is None else self._alpha)
+        found = solve_rows(self.head, kernel, gap, begun.residual if self._alpha is None else self._alpha)
         self._alpha = found.alpha
         rest = whole[:, n:].reshape(-1, outputs * n) @ found.alpha.flatten()
         logits = torch.cat([found.logits, rest.view(outputs, -1) + found.shift], dim=1)

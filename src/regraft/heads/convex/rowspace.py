@@ -185,7 +185,9 @@ def dual(
     }  # fmt: skip
     start = problem.coefficients(u.to(design.device))
     fit = newton(problem, start=start, gap=gap, **limits)
-    return replace(fit, products=fit.products + 1)
+    said = f"{fit.status.message}, from {found.steps} steps in the row space"
+    status = replace(fit.status, iterations=found.steps + fit.status.iterations, message=said)
+    return replace(fit, products=fit.products + 1, status=status)
 
 
 def _rows(design: Design) -> Tensor:
