@@ -65,11 +65,30 @@ def test_csv_does_not_depend_on_the_folder_it_lies_in(tmp_path):
     assert prints[0] == prints[1]
 
 
+def test_paths_start_from_the_table_or_from_the_working_folder(tmp_path, monkeypatch):
+    for folder, shade in (("lists", 1), ("here", 2)):
+        for i in range(3):
+            put(tmp_path / folder / "photos" / f"{i}.png", shade + i)
+    path = write(tmp_path / "lists" / "d.csv", "path,label\nphotos/0.png,a\nphotos/1.png,b\nphotos/gone.png,a\n")
+    elsewhere = write(tmp_path / "d.csv", path.read_text())
+    monkeypatch.chdir(tmp_path / "here")
+    beside, apart = scan(path), scan(elsewhere)
+    assert beside.inputs.paths[0] == str(tmp_path / "lists" / "photos" / "0.png")  # also of a file that is gone
+    assert apart.inputs.paths == ("photos/0.png", "photos/1.png", "photos/gone.png")
+    assert beside.inputs.content(0) != apart.inputs.content(0)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(DataError) as caught:
+        scan(elsewhere)
+    assert "d.csv: none of the files that it names is there" in str(caught.value)
+    assert f"start from {tmp_path} or from the working folder; got photos/0.png" in str(caught.value)
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
         ("a.tsv", "text\tlabel\nfine, really\tgood\nbad\tpoor\n"),
         ("a.csv", "text;label\nfine, really;good\nbad;poor\n"),
+        ("a.csv", "text\tlabel\nfine, really\tgood\nbad\tpoor\n"),
         ("a.csv", '\ufefftext,label\n"fine, really",good\r\n\r\nbad,poor\r\n'),
         ("a.csv", 'Sentence,Class\n"fine, really",good\nbad,poor\n'),
         ("a.csv", 'review,sentiment\n"fine, really",good\nbad,poor\n'.replace("review", "text")),

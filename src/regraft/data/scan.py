@@ -52,7 +52,8 @@ def scan(
     all of them at once. Columns are guessed by name: the input among ``image, img, path, file, file_name,
     filename, filepath, text, sentence, content, review, comment, message, document, body, smiles`` (or columns of
     numbers alone), the label among ``label, labels, y, target, class, fine_label`` (or ``mask, segmentation_mask,
-    annotation``), the part in ``split``. Paths in a table start from its own folder.
+    annotation``), the part in ``split``. Paths in a table start from its own folder,
+    or from the working folder where nothing lies beside the table.
 
     Args:
         data: one of

@@ -95,8 +95,8 @@ def _read_json_lines(path: Path) -> pa.Table:
 def read_csv(path: Path) -> pa.Table:
     """A CSV or TSV file as a table of texts; the first line names the columns.
 
-    The separator is a tab in ``.tsv`` and ``.tab`` files; in ``.csv`` files a comma, or a semicolon where the first
-    line holds one and no comma.
+    The separator is a tab in ``.tsv`` and ``.tab`` files; in ``.csv`` files a comma or, where the first line holds none,
+    a semicolon or a tab.
 
     Raises:
         DataError: not UTF-8, no header, a column named twice, or a line with too many or too few cells.
@@ -105,8 +105,8 @@ def read_csv(path: Path) -> pa.Table:
     stream = io.StringIO(text, newline="")
     first = stream.readline()
     stream.seek(0)
-    comma = ";" if ";" in first and "," not in first else ","
-    delimiter = "\t" if path.suffix.lower() in (".tsv", ".tab") else comma
+    likely = "\t" if path.suffix.lower() in (".tsv", ".tab") else ",;\t"
+    delimiter = next((mark for mark in likely if mark in first), likely[0])
     limit = csv.field_size_limit(max(len(text), csv.field_size_limit()))  # a cell may hold a whole document
     try:
         reader = csv.reader(stream, delimiter=delimiter, strict=True)
@@ -299,7 +299,8 @@ def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[
         if not _are_paths(values, choice.input[0]):
             return Texts(values, piece.name), ids
         values = [value.strip() for value in values]
-        paths = [os.fspath(piece.root / value) if value else "" for value in values]
+        root = _folder_of(values, piece)
+        paths = [os.fspath(root / value) if value else "" for value in values]
         return FileImages(paths, () if all(paths) else ids), [value or name for name, value in zip(ids, values)]
     try:
         return Arrays(np.array(column.to_pylist(), dtype=np.float32), piece.name), ids
@@ -309,6 +310,20 @@ def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[
             expected="images, paths, texts or lists of numbers of one length",
             do="name another column with --input",
         ) from error
+
+
+def _folder_of(paths: Sequence[str], piece: Piece) -> Path:
+    """Where paths start from: the table's folder, or the working folder where no file is beside the table."""
+    given = [path for path in paths if path]
+    for root in (piece.root, Path()):
+        if not given or any(os.path.exists(root / path) for path in given):
+            return root
+    raise DataError(
+        f"{piece.name}: none of the files that it names is there",
+        expected=f"paths that start from {os.path.abspath(piece.root)} or from the working folder",
+        got=given[0],
+        do="correct them, or name another column with --input",
+    )
 
 
 def _holds_numbers(table: pa.Table, name: str) -> bool:
@@ -346,9 +361,10 @@ def _images(column: pa.ChunkedArray, piece: Piece) -> FileImages | EncodedImages
     flat = pc.struct_field(column, "bytes")
     names = [column.type.field(i).name for i in range(column.type.num_fields)]
     if flat.null_count == len(flat) and len(flat) and "path" in names:
-        paths = pc.struct_field(column, "path").to_pylist()
+        paths = [path or "" for path in pc.struct_field(column, "path").to_pylist()]
         if any(paths):
-            return FileImages(piece.root / (path or "") for path in paths)
+            root = _folder_of(paths, piece)
+            return FileImages(root / path for path in paths)
     return EncodedImages(flat, piece.name)
 
 
