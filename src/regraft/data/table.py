@@ -95,8 +95,8 @@ def _read_json_lines(path: Path) -> pa.Table:
 def read_csv(path: Path) -> pa.Table:
     """A CSV or TSV file as a table of texts; the first line names the columns.
 
-    The separator is a tab in ``.tsv`` and ``.tab`` files; in ``.csv`` files a comma or, where the first line holds none,
-    a semicolon or a tab.
+    The separator is a tab in ``.tsv`` and ``.tab`` files; in ``.csv`` files a comma or, where the first line holds
+    none, a semicolon or a tab.
 
     Raises:
         DataError: not UTF-8, no header, a column named twice, or a line with too many or too few cells.

@@ -125,6 +125,9 @@ class Replay:
         whole: answer nothing: every pass runs the whole network.
         exact: parameters to be set in ``dtype``, where it is another than the network's.
         cut: path of a module with chosen parameters whose output is recorded too: later passes begin behind it.
+        run: what runs on a batch in the network's place, with its own parameters as they are then; the network itself
+            is wrapped, and not a copy of it.
+        busy: modules without chosen parameters whose calls are no clean ones all the same.
     """
 
     def __init__(
@@ -136,9 +139,12 @@ class Replay:
         whole: bool = False,
         exact: Mapping[str, Tensor] | None = None,
         cut: str = "",
+        run: Callable[[Any], Tensor] | None = None,
+        busy: Sequence[str] = (),
     ) -> None:
         self.names, self.dtype, self.whole, self.cut = tuple(names), dtype, whole, cut
-        self.network = private_copy(network, dtype)
+        self.network = private_copy(network, dtype) if run is None else network
+        self._function = run
         for name, value in (exact or {}).items():
             self.network.module.get_parameter(name).data = value.clone()
         module = self.network.module
@@ -154,7 +160,10 @@ class Replay:
         self._lock = threading.RLock()
         chosen = {id(p) for name, p in module.named_parameters() if name in self.params}
         self._reached = {
-            path for path, part in module.named_modules() if any(id(p) in chosen for p in part.parameters())
+            path
+            for path, part in module.named_modules()
+            if any(id(p) in chosen for p in part.parameters())
+            or any(path in ("", other) or other.startswith(f"{path}.") for other in busy)
         }
         for path, part in module.named_modules():
             if path and not isinstance(part, torch.jit.ScriptModule):
@@ -271,6 +280,8 @@ class Replay:
         self.trail.clear()
         self._mode = mode
         try:
+            if self._function is not None:
+                return self._function(batch)
             return self.network(params, {}, batch) if params else self.network.forward(batch)  # swapping takes long
         finally:
             self._mode, self._inside = "plain", 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -12,15 +13,18 @@ from regraft.graft.cost.pricing import finals, head_shape
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, training_stage
 from regraft.graft.problem import Task
+from regraft.graft.training.behind import behind
 from regraft.graft.training.dense import RATE, positions_of
-from regraft.graft.training.finetune import grafted, random_head, step_flops
+from regraft.graft.training.finetune import grafted, price, random_head
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.instruments import Instruments
-from regraft.graft.training.loop import Training, train
+from regraft.graft.training.live import probed_module
+from regraft.graft.training.loop import TrainConfig, Training, train
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
-from regraft.graft.training.probing import FeatureRows, probing_config
-from regraft.graft.training.problem import planned
+from regraft.graft.training.probing import FeatureRows, probing_config, starting_head
+from regraft.graft.training.problem import live_steps, planned
+from regraft.graft.training.rows import place
 from regraft.record import Cost
 
 __all__ = ["training_cost"]
@@ -32,8 +36,9 @@ def training_cost(ready: Prepared, options: Options) -> tuple[Cost, ...]:
     """Seconds, FLOPs and backbone passes of a recipe's trainings, by stage; none where it trains nothing.
 
     ``train``: two steps of one batch are run on a copy of the network and the second is timed; the operations of one
-    row's forward and backward pass are counted. The steps are those of the whole choice and the final trainings, if
-    nothing diverges. A step through taps of many layers is timed through the embedding's alone. ``probing``, where
+    row's forward and backward pass are counted, and where lower layers stay a pass of theirs for each training. The
+    steps are those of the whole choice and the final trainings, if nothing diverges, and those of heads that are probed
+    through the network. A step through taps of many layers is timed through the embedding's alone. ``probing``, where
     heads are trained on stored features: two epochs of it are timed. ``instruments``: what they do where a training
     begins is done and timed, the rest is as many notes of the same kind.
     """
@@ -42,27 +47,31 @@ def training_cost(ready: Prepared, options: Options) -> tuple[Cost, ...]:
     train, probe = training_stage(ready), ready.recipe.probe
     fit = ready.fit
     kept = finals(ready)
-    steps = planned(probe, train, len(fit), twice=kept > 1)
+    twice, seed = kept > 1, options.seed
+    live = live_steps(probe, train, len(fit), twice=twice)
+    steps = planned(probe, train, len(fit), twice=twice) - live
     size = min(train.config.batch_size, len(fit))
     part = fit.take(np.arange(max(2, size)))  # a training has two rows
-    task = Task(part.target, None, ready.metric, options.seed)  # type: ignore[arg-type]
+    task = Task(part.target, None, ready.metric, seed)  # type: ignore[arg-type]
     last = [block.name for block in ready.plan.blocks if block.kind == "embedding"][-1:]
     plan = ready.plan.only(last or [ready.plan.blocks[-1].name])
-    module = grafted(random_head(ready.network, plan, task, options.seed), task, train.tuning)
+    module = grafted(random_head(ready.network, plan, task, seed), task, train.tuning)
     inputs = ManifestRows.of(ready.network, part, train.augment, workers=0)
-    flops = step_flops(module, inputs)
-    from_config = train.at(min(train.lrs), options.seed)
     looking = _looking(module, inputs, options)
-    run = Training(module, inputs, from_config, Objective.of(task), device=str(ready.network.device))
-    run.advance(1, sparing=True)
-    began = time.perf_counter()
-    if run.total > 1:
-        run.advance(2, sparing=True)
-    else:
-        module(ready.network.place(inputs.inputs(torch.arange(size))))
-    seconds = time.perf_counter() - began
-    rows = steps * size
-    costs = [Cost("train", steps * seconds, backbone_passes=rows / len(ready.manifest), flops=rows * flops)]
+    taus = 1 if probe is None else len(probe.candidates)
+    config, trainings = train.at(min(train.lrs), seed), len(train.lrs) * taus + 1 + kept
+    whole, cost = _steps(ready, task, module, inputs, config, steps, trainings)
+    if probe is not None and live:
+        probed = probed_module(starting_head(ready.network, plan, task, probe.hidden, seed), task, train.tuning.anew)
+        rows = inputs if probe.augmented else inputs.plain()
+        more = _steps(ready, task, probed, rows, probing_config(probe, 1, seed), live, 1 + kept)[1]
+        cost = Cost(
+            "train",
+            cost.seconds + more.seconds,
+            backbone_passes=cost.backbone_passes + more.backbone_passes,
+            flops=cost.flops + more.flops,
+        )
+    costs = [cost]
     stored = probe is not None and not (probe.augmented or probe.aspp or train.tuning.anew)
     if probe is not None and stored and max(probe.candidates) > 0:
         seconds = (1 + kept) * max(probe.candidates) * _probing_epoch(ready, task)
@@ -71,8 +80,39 @@ def training_cost(ready: Prepared, options: Options) -> tuple[Cost, ...]:
         epochs = max(1, round(train.config.total(len(fit)) / train.config.batches(len(fit))))
         took, passed = looking.foreseen(epochs, len(fit))
         passes = kept * passed / len(ready.manifest)
-        costs.append(Cost("instruments", kept * took, backbone_passes=passes, flops=kept * passed * flops // 3))
+        costs.append(Cost("instruments", kept * took, backbone_passes=passes, flops=kept * passed * whole // 3))
     return tuple(costs)
+
+
+def _steps(
+    ready: Prepared,
+    task: Task,
+    module: Grafted,
+    inputs: ManifestRows,
+    config: TrainConfig,
+    steps: int,
+    trainings: int,
+) -> tuple[int, Cost]:
+    """Operations of a row's whole step, and what so many steps cost that belong to so many trainings."""
+    given = behind(module, inputs, len(ready.fit))
+    device = str(ready.network.device)
+    run = Training(module, given, config, Objective.of(task), device=device)
+    size = torch.arange(min(config.batch_size, len(inputs)))
+    began = time.perf_counter()
+    given.inputs(size)  # all of them, where what lies below is kept
+    apart = (time.perf_counter() - began) / len(inputs)
+    once = price(module, inputs, given)
+    run.advance(1, sparing=True)
+    began = time.perf_counter()
+    if run.total > 1:
+        run.advance(2, sparing=True)
+    else:
+        module(place(given.inputs(size), device))
+    took = time.perf_counter() - began
+    below = trainings * len(ready.fit) if once.rows else 0
+    passes, flops = replace(once, rows=below).of(steps * len(size))
+    seconds = steps * took + below * apart
+    return once.whole, Cost("train", seconds, backbone_passes=passes / len(ready.manifest), flops=flops)
 
 
 def _looking(module: Grafted, inputs: ManifestRows, options: Options) -> Instruments | None:

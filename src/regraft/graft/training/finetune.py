@@ -22,6 +22,7 @@ from regraft.features import Plan, Taps, plan
 from regraft.graft.adapted import Adapted, check_modality
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning
+from regraft.graft.training.behind import KeptRows, behind
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.loop import OnEpoch, Outcome, Progress, Training
@@ -37,9 +38,11 @@ from regraft.network.seeding import seeded
 from regraft.record import counted
 
 __all__ = [
+    "Price",
     "Tuned",
     "finetune",
     "grafted",
+    "price",
     "random_head",
     "sample",
     "start",
@@ -59,7 +62,7 @@ class Tuned:
         outcome: status, history, best epoch.
         seconds: of this call's training.
         flops: of this call's training, counted on one step of one row.
-        passes: rows that went through forward and back in this call.
+        passes: rows that went through forward and back in this call; see :class:`Price`.
     """
 
     adapted: Adapted
@@ -151,9 +154,9 @@ def finetune(
         run.outputs(sample(rows))  # refuses what is no number
     if watch is not None:
         watch.finish(len(outcome.history))
-    passes = round((run.step - before) * len(rows) / run.per_epoch)
-    flops = step_flops(module, rows) * passes
-    return Tuned(module.result(), outcome, time.perf_counter() - began, flops, passes)
+    seconds = time.perf_counter() - began
+    passes, flops = price(module, rows, run.rows).of(round((run.step - before) * len(rows) / run.per_epoch))
+    return Tuned(module.result(), outcome, seconds, flops, passes)
 
 
 def _fitting(adapted: Adapted, manifest: Manifest, what: str) -> Target:
@@ -188,15 +191,45 @@ def training(
     """A run on the device of the module's network, with the learning rates of its blocks."""
     config.optimiser.check_blocks(module.network.name, module.network.blocks)
     scales = module.scales(config.optimiser.layer_decay)
+    rows = behind(module, rows)
     return Training(module, rows, config, objective, held, folder, scales, str(module.network.device))
 
 
-def step_flops(module: Grafted, rows: ManifestRows) -> int:
+@dataclass(frozen=True)
+class Price:
+    """What training costs a row, in floating-point operations.
+
+    Attributes:
+        step: forward and back.
+        whole: the same through the whole network, where a step begins behind what stays; else the same number.
+        rows: that pass through the whole network once to find what reaches the rest; 0 where each step is whole.
+    """
+
+    step: int
+    whole: int
+    rows: int = 0
+
+    def of(self, steps: int) -> tuple[int, int]:
+        """(rows' worth of whole passes, operations) of so many rows' steps."""
+        if not steps:
+            return 0, 0
+        share = self.step / self.whole if self.whole else 1.0
+        return self.rows + round(steps * share), steps * self.step + self.rows * self.whole // 3
+
+
+def price(module: Grafted, rows: ManifestRows, given: Rows) -> Price:
+    """Of training on ``rows`` as they are ``given``: themselves, or what is kept of them."""
+    whole = step_flops(module, rows)
+    return Price(step_flops(module, given), whole, len(rows)) if isinstance(given, KeptRows) else Price(whole, whole)
+
+
+def step_flops(module: Grafted, rows: Rows) -> int:
     """Floating-point operations of one row's forward and backward pass, counted; in eval mode, for running statistics
     must not follow the rows that are only counted."""
     few = torch.arange(min(2, len(rows)))
     module.eval()
+    batch = place(rows.inputs(few), str(module.network.device))
     with counting() as counter:
-        module(place(rows.inputs(few), str(module.network.device))).sum().backward()
+        module(batch).sum().backward()
     module.zero_grad(set_to_none=True)
     return int(counter.get_total_flops()) // len(few)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, replace
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import Tensor, nn
 
 from regraft.errors import ModelError, RecipeError
 from regraft.features import grid_of, maps, positions
+from regraft.features.tangent.replay import Kept
 from regraft.files import canonical_json
 from regraft.graft.adapted import Adapted
 from regraft.graft.stages.config import Tuning
@@ -73,7 +75,7 @@ class Grafted(nn.Module):
         self.adapted, self.tuning = adapted, tuning or Tuning()
         self.network = copy.deepcopy(adapted.network)
         self.anew = tuple(part for path in self.tuning.anew for part in members(self.network.module, path))
-        _ = self.network.channels_last  # found now with the sites, before anything trains
+        _ = self.network.sites, self.network.channels_last  # found now, before anything trains
         self.backbone = self.network.module
         self.backbone.requires_grad_(True)
         self._freeze()
@@ -121,6 +123,18 @@ class Grafted(nn.Module):
         self.training = mode
         return self
 
+    @contextlib.contextmanager
+    def settled(self) -> Iterator[tuple[str, ...]]:
+        """Prediction's mode inside; gives the paths of the backbone's parts that training runs in another."""
+        was = self.training
+        self.train()
+        busy = tuple(path for path, part in self.backbone.named_modules() if part.training)
+        self.train(False)
+        try:
+            yield busy
+        finally:
+            self.train(was)
+
     def _follows(self, path: str, norm: nn.Module) -> bool:
         """Whether a normalisation layer uses the batch's statistics, and its running ones follow."""
         if any(path == part or path.startswith(f"{part}.") for part in self.anew):
@@ -146,7 +160,6 @@ class Grafted(nn.Module):
     def features(self, batch: Any) -> list[Tensor]:
         """What the head reads of a preprocessed batch: ``(B, d)`` of each block, pooled, scaled and cut; of a map
         ``(B h w, d)``, position by position."""
-        batch = self.network.laid_out(batch)
         blocks = self.adapted.plan.blocks
         mask = batch.get("attention_mask") if isinstance(batch, Mapping) else None
         pooled: dict[int, Tensor] = {}
@@ -171,8 +184,14 @@ class Grafted(nn.Module):
         return positions(value, grid)
 
     def forward(self, batch: Any) -> Tensor:
-        """``(B, C)`` logits, or float64 values in the targets' unit, of a preprocessed batch; maps
-        ``(B, C, h, w)`` of logits for segmentation."""
+        """``(B, C)`` logits, or float64 values in the targets' unit, of a preprocessed batch or of what is kept of one;
+        maps ``(B, C, h, w)`` of logits for segmentation."""
+        if isinstance(batch, Kept):
+            return batch.replay.behind({}, batch.values, batch.rows)
+        return self.logits(self.network.laid_out(batch))
+
+    def logits(self, batch: Any) -> Tensor:
+        """The same of a batch as it lies in memory."""
         out = self.intercept
         for values, weight in zip(self.features(batch), self.weights):
             out = out + values @ weight

@@ -228,7 +228,11 @@ class Instruments:
     def _features(self) -> Tensor:
         """What the head reads of the fixed rows, ``(n, h)``."""
         module = self._there()[0]
-        return self._passed(self._places, lambda batch: torch.cat([v.flatten(1) for v in module.features(batch)], 1))
+
+        def read(batch: Any) -> Tensor:
+            return torch.cat([values.flatten(1) for values in module.features(module.network.laid_out(batch))], 1)
+
+        return self._passed(self._places, read)
 
     @torch.no_grad()
     def _passed(self, places: Tensor, function: Callable[[Any], Tensor]) -> Tensor:

@@ -7,11 +7,10 @@ from dataclasses import replace
 
 from regraft.graft.adapted import Adapted
 from regraft.graft.problem import Task
-from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Tuning
 from regraft.graft.stages.training import Probe
 from regraft.graft.training.checkpoint import read, write
-from regraft.graft.training.finetune import grafted, step_flops, training
+from regraft.graft.training.finetune import grafted, price, training
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
@@ -20,7 +19,7 @@ from regraft.graft.training.probing import Heads, probing_config
 from regraft.graft.training.trial import Work
 from regraft.network.hidden import hidden_parameters
 
-__all__ = ["live_heads"]
+__all__ = ["live_heads", "probed_module"]
 
 
 def live_heads(
@@ -29,8 +28,9 @@ def live_heads(
     """One trajectory of max(τ) epochs that trains the head, a hidden layer under it and the blocks ``anew``, and keeps
     the model at every τ. What lies below stays as it is, its normalisation too.
 
-    Every epoch is a pass of the backbone, where probing on features takes one pass for all. The trajectory is
-    checkpointed, and each τ's weights are kept beside it, so that what was killed goes on bit for bit.
+    Of augmented rows every epoch is a pass of the backbone, where probing on features takes one pass for all; else it
+    is one of what moves (:mod:`regraft.graft.training.behind`). The trajectory is checkpointed, and each τ's weights
+    are kept beside it, so that what was killed goes on bit for bit.
 
     Args:
         start: the head at τ = 0; its readout is linear.
@@ -42,9 +42,8 @@ def live_heads(
         work: where the trajectory is kept and counted.
     """
     if not stage.augmented:
-        rows = replace(rows, augment=Augment())
-    module = grafted(start, task, Tuning(norms="frozen", anew=anew))
-    _only(module)
+        rows = rows.plain()
+    module = probed_module(start, task, anew)
     kept = {0: start} if 0 in taus else {}
     longest = max(taus)
     if longest == 0:
@@ -58,7 +57,7 @@ def live_heads(
             kept[tau] = _probed(module)
     run.open()
     work.earlier.setdefault(run.folder, run.step)
-    said = ""
+    said, spent = "", 0
     for tau, file in files.items():
         if tau in kept:
             continue
@@ -69,21 +68,23 @@ def live_heads(
             said = error.what
             break
         finally:
-            passed = round((run.step - before) * len(rows) / run.per_epoch)
-            if passed:
-                work.trained(passed, passed * step_flops(module, rows))
+            spent += run.step - before
         if run.team.first:
             write(file, module.state_dict(), {"tau": tau})
         kept[tau] = _probed(module)
+    if spent:
+        work.trained(*price(module, rows, run.rows).of(round(spent * len(rows) / run.per_epoch)))
     return Heads.along(kept, run.history, said)
 
 
-def _only(module: Grafted) -> None:
-    """Let only the head and what belongs to it be trained."""
+def probed_module(start: Adapted, task: Task, anew: tuple[str, ...]) -> Grafted:
+    """The module of which only the head and what belongs to it are trained."""
+    module = grafted(start, task, Tuning(norms="frozen", anew=anew))
     free = set() if module.adapted.own_head is None else set(hidden_parameters(module.network))
     for name, parameter in module.backbone.named_parameters():
         inside = any(name.startswith(f"{path}.") for path in module.anew)
         parameter.requires_grad_(name in free or inside)
+    return module
 
 
 def _probed(module: Grafted) -> Adapted:

@@ -225,7 +225,8 @@ class Training:
         targets = self.rows.targets(batch, epoch, self.config.seed)
         total = max(1, self.objective.amount(targets))
         every = list(zip(parts(batch, count), parts(targets, count)))
-        mine = [[portions(self.module, rows) for rows in pair] for pair in every[self.team.rank :: self.team.size]]
+        own = every[self.team.rank :: self.team.size]
+        mine = [[portions(self.module, each, self.rows) for each in pair] for pair in own]
         for part, given in [piece for pair in mine for piece in zip(*pair)]:
             if not len(part):  # a batch of fewer rows than processes
                 continue

@@ -88,6 +88,10 @@ class ManifestRows:
         chosen = torch.as_tensor(rows, dtype=torch.long)
         return dataclasses.replace(self, index=self.index[chosen], labels=self.labels[chosen])
 
+    def plain(self) -> ManifestRows:
+        """The same rows, not augmented."""
+        return dataclasses.replace(self, augment=Augment())
+
     def inputs(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Any:
         """The network's batch of the rows ``index``; augmented only where an ``epoch`` is given."""
         rows = self.index[index]

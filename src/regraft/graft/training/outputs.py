@@ -21,7 +21,7 @@ def logits(module: nn.Module, rows: Rows, device: str = "cpu") -> Tensor:
     module.eval()
     try:
         spans = torch.arange(len(rows)).split(_DENSE_BATCH if rows.labels.ndim > 2 else _BATCH)
-        few = [part for span in spans for part in portions(module, span)]
+        few = [part for span in spans for part in portions(module, span, rows)]
         return torch.cat([module(place(rows.inputs(part), device)).cpu() for part in few])
     finally:
         module.train(was_training)

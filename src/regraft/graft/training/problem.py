@@ -64,7 +64,7 @@ HOLDOUT = "hold-out of a fifth (selection: optimistic)"
 
 def planned(probe: Probe | None, train: Train, rows: int, *, twice: bool) -> int:
     """The steps that :meth:`TrainingProblem.solve` takes at most where no whole training has to be made again: the
-    choice, the final training, and head probing where that runs the backbone.
+    choice, the final training, and :func:`live_steps`.
 
     Args:
         rows: of the problem.
@@ -74,9 +74,14 @@ def planned(probe: Probe | None, train: Train, rows: int, *, twice: bool) -> int
     whole = train.config.total(rows)
     finals = 2 if twice else 1
     steps = searched_steps(len(train.lrs), taus, whole, widen=train.widen) + (1 + finals) * whole
+    return steps + live_steps(probe, train, rows, twice=twice)
+
+
+def live_steps(probe: Probe | None, train: Train, rows: int, *, twice: bool) -> int:
+    """Those of head probing where that runs the backbone; see :func:`planned`."""
     if probe is None or not (probe.augmented or train.tuning.anew):
-        return steps
-    return steps + (1 + finals) * max(probe.candidates) * probing_config(probe, 1, 0).batches(rows)
+        return 0
+    return (3 if twice else 2) * max(probe.candidates) * probing_config(probe, 1, 0).batches(rows)
 
 
 @dataclass(frozen=True, eq=False)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from regraft.errors import DataError
+from regraft.features.tangent.replay import Kept
 from regraft.files import canonical_json, digest
 from regraft.graft.stages.augment import Augment
 
@@ -43,7 +44,9 @@ class Rows(Protocol):
 
 
 def place(batch: Any, device: str | torch.device) -> Any:
-    """A batch on a device; float64 as float32 where the device knows no other."""
+    """A batch on a device, as what is kept of one is already; float64 as float32 where the device knows no other."""
+    if isinstance(batch, Kept):
+        return batch
     if isinstance(batch, Mapping):
         return {name: place(value, device) for name, value in batch.items()}
     narrow = batch.dtype == torch.float64 and torch.device(device).type == "mps"
@@ -55,9 +58,10 @@ def parts(batch: Tensor, count: int) -> tuple[Tensor, ...]:
     return batch.tensor_split(count) if count > 1 else (batch,)
 
 
-def portions(module: nn.Module, batch: Tensor) -> tuple[Tensor, ...]:
-    """The rows of a batch in as few parts as let the module pass each of them at once."""
-    return parts(batch, math.ceil(len(batch) / getattr(module, "at_once", len(batch) or 1)))
+def portions(module: nn.Module, batch: Tensor, rows: Rows | None = None) -> tuple[Tensor, ...]:
+    """The rows of a batch in as few parts as let the module pass each of them at once; ``rows`` may know better."""
+    size: int = getattr(rows, "at_once", getattr(module, "at_once", len(batch) or 1))
+    return parts(batch, math.ceil(len(batch) / size))
 
 
 class ImageRows:

@@ -19,7 +19,7 @@ from regraft.graft.options import Level
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning
 from regraft.graft.team import Team
-from regraft.graft.training.finetune import grafted, sample, step_flops, training
+from regraft.graft.training.finetune import Price, grafted, price, sample, training
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
@@ -46,7 +46,7 @@ class Work:
         steps, rows, flops: spent, by this process.
         used: the folders of this run's trainings.
         instruments: what looks on at final trainings.
-        of_a_row: floating-point operations of one row's step, by what decides them within a run.
+        prices: of one row's step, by what decides them within a run.
         earlier: steps that lay in a training's folder when this run came to it: of one that was cut.
     """
 
@@ -58,7 +58,7 @@ class Work:
     flops: int = 0
     used: set[Path] = field(default_factory=set)
     instruments: Level = "none"
-    of_a_row: dict[tuple[Any, ...], int] = field(default_factory=dict)
+    prices: dict[tuple[Any, ...], Price] = field(default_factory=dict)
     earlier: dict[Path, int] = field(default_factory=dict)
 
     def place(self, key: str) -> Path:
@@ -201,10 +201,10 @@ class Trial:
         finally:
             rows = round((run.step - before) * len(self.rows) / run.per_epoch)
             if rows:
-                kind = (self.tuning, *(block.name for block in self.head.plan.blocks))
-                if kind not in work.of_a_row:  # counted once: candidates differ in weights alone
-                    work.of_a_row[kind] = step_flops(module, self.rows)
-                work.trained(rows, rows * work.of_a_row[kind])
+                kind = (self.tuning, len(self.rows), *(block.name for block in self.head.plan.blocks))
+                if kind not in work.prices:  # counted once: candidates differ in weights alone
+                    work.prices[kind] = price(module, self.rows, run.rows)
+                work.trained(*work.prices[kind].of(rows))
         if self.watch is not None and self.outcome.status != "paused":
             self.watch.finish(len(self.outcome.history))
             work.rows += self.watch.rows_passed

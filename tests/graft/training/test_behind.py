@@ -1,0 +1,182 @@
+"""Training behind layers that stay: the same training, without computing again what never changes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from tests.features.toy import toy_manifest
+from tests.graft.training.test_finetune import many_taps, normed, own_head
+from tests.graft.training.test_live import live
+
+from regraft.data import scan
+from regraft.features.tangent.replay import Kept
+from regraft.graft.problem import Task
+from regraft.graft.stages.augment import Augment
+from regraft.graft.stages.config import Tuning
+from regraft.graft.training import behind as module_of_behind
+from regraft.graft.training.behind import KeptRows, behind
+from regraft.graft.training.finetune import finetune, grafted, price, step_flops, training
+from regraft.graft.training.grafted import Grafted
+from regraft.graft.training.loop import Loop, Optimiser, TrainConfig
+from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.graft.training.objective import Objective
+from regraft.graft.training.trial import Work
+
+BELOW = ("stem.*", "blocks.0.*")
+CONFIG = TrainConfig(steps=12, batch_size=10, optimiser=Optimiser(lr=0.05), seed=3)
+
+
+def rows_of(adapted, manifest=None, augment=None):
+    return ManifestRows.of(adapted.network, manifest or toy_manifest(33), augment)
+
+
+def task_of(manifest):
+    return Task(manifest.target, None, "accuracy", seed=2)
+
+
+@pytest.fixture
+def whole(monkeypatch):
+    """Training through the whole network all the same."""
+    return lambda: monkeypatch.setattr(module_of_behind, "MEMORY", 0)
+
+
+@pytest.mark.parametrize("layout", [False, True])
+@pytest.mark.parametrize(
+    "tuning",
+    [
+        Tuning(freeze=BELOW),
+        Tuning(norms="trained", freeze=BELOW),
+        Tuning(norms="trained", dropout=True, freeze=BELOW),
+        Tuning(freeze=("stem.*", "blocks.*")),
+        Tuning(norms="trained", freeze=("stem.*", "blocks.0.conv.*")),  # whose statistics follow the batches
+    ],
+)
+def test_it_is_the_training_through_the_whole_network(tuning, layout, whole, monkeypatch):
+    monkeypatch.setattr("regraft.network.Network.channels_last", layout)
+    manifest, adapted = toy_manifest(33), own_head(normed())
+    assert isinstance(behind(Grafted(adapted, tuning), rows_of(adapted)), KeptRows)
+    kept = finetune(adapted, manifest, CONFIG, tuning=tuning)
+    whole()
+    expected = finetune(adapted, manifest, CONFIG, tuning=tuning)
+    assert kept.passes <= expected.passes == 99
+    assert kept.flops < expected.flops
+    for mine, theirs in ((kept.adapted.network.params, expected.adapted.network.params),
+                         (kept.adapted.network.buffers, expected.adapted.network.buffers)):  # fmt: skip
+        for name, value in theirs.items():
+            torch.testing.assert_close(mine[name], value, atol=1e-6, rtol=1e-5)
+    for pattern in tuning.freeze:
+        for name in adapted.network.select(pattern):
+            assert torch.equal(kept.adapted.network.params[name], adapted.network.params[name])
+    assert [e.loss for e in kept.outcome.history] == pytest.approx([e.loss for e in expected.outcome.history], rel=1e-5)
+
+
+def test_each_row_passes_the_layers_that_stay_once(monkeypatch):
+    adapted, manifest, rows, seen = own_head(normed()), toy_manifest(33), [], torch.nn.Conv2d.forward
+
+    def count(self, x):
+        if self.in_channels == 3:
+            rows.append(len(x))
+        return seen(self, x)
+
+    monkeypatch.setattr(torch.nn.Conv2d, "forward", count)
+    module = grafted(adapted, task_of(manifest), Tuning(freeze=BELOW))
+    run = training(module, rows_of(adapted, manifest), CONFIG, Objective.of(task_of(manifest)), None, None)
+    assert sum(rows) < 33  # a few looks at three rows
+    rows.clear()
+    run.advance()
+    assert sum(rows) == 33
+
+
+def test_a_run_that_was_cut_goes_on_bit_for_bit(tmp_path):
+    manifest, adapted, tuning = toy_manifest(33), own_head(normed()), Tuning(norms="trained", freeze=BELOW)
+
+    def begun(folder):
+        module = grafted(adapted, task_of(manifest), tuning)
+        run = training(module, rows_of(adapted, manifest), CONFIG, Objective.of(task_of(manifest)), None, folder)
+        run.open()
+        return module, run
+
+    straight, run = begun(None)
+    run.advance()
+    begun(tmp_path)[1].advance(5)
+    again, run = begun(tmp_path)
+    assert run.step == 5
+    run.advance()
+    for name, value in straight.state_dict().items():
+        assert torch.equal(again.state_dict()[name], value), name
+
+
+def test_parts_of_a_batch_are_the_batch():
+    manifest, adapted = toy_manifest(33), own_head(normed())
+    found = [
+        finetune(adapted, manifest, replace(CONFIG, loop=Loop(accumulate=count)), tuning=Tuning(freeze=BELOW)).adapted
+        for count in (1, 3)
+    ]
+    for name, value in found[0].network.params.items():
+        torch.testing.assert_close(found[1].network.params[name], value, atol=1e-6, rtol=1e-5)
+
+
+def test_what_cannot_be_kept_is_computed_each_time(whole):
+    adapted, manifest = own_head(normed()), toy_manifest(33)
+    rows, below = rows_of(adapted), Tuning(freeze=BELOW)
+    for tuning in (Tuning(), Tuning(freeze=("blocks.1.*",)), Tuning(norms="trained", freeze=("blocks.1.conv.*",))):
+        assert behind(Grafted(adapted, tuning), rows) is rows, tuning
+    images = own_head(normed(images=True))
+    pictures = replace(rows_of(images, _pictures()), augment=Augment(flip=True))
+    assert behind(Grafted(images, below), pictures) is pictures
+    assert isinstance(behind(Grafted(images, below), replace(pictures, augment=Augment())), KeptRows)
+    inside = many_taps(normed(), "none", columns=False)  # a head that reads what lies inside of the layers that stay
+    assert behind(Grafted(inside, below), rows) is rows
+    both = [finetune(inside, replace(manifest, target=replace(manifest.target, classes=("a", "b", "c"))), CONFIG,
+                     tuning=below).adapted for _ in range(2)]  # fmt: skip
+    assert torch.equal(both[0].network.params["blocks.1.conv.weight"], both[1].network.params["blocks.1.conv.weight"])
+    whole()
+    assert behind(Grafted(adapted, below), rows) is rows
+
+
+def test_no_more_is_kept_than_there_is_room_for(monkeypatch):
+    adapted = own_head(normed())
+    rows, module = rows_of(adapted), Grafted(adapted, Tuning(freeze=BELOW))
+    monkeypatch.setattr(module_of_behind, "MEMORY", 33 * 6 * 6 * 6 * 4)
+    kept = behind(module, rows)
+    assert isinstance(kept, KeptRows)
+    batch = kept.inputs(torch.tensor([4, 2]))
+    assert isinstance(batch, Kept)
+    assert [tuple(value.shape) for value in batch.values] == [(2, 6, 6, 6)]
+    torch.testing.assert_close(module(batch), module(rows.inputs(torch.tensor([4, 2]))))
+    assert behind(Grafted(adapted, Tuning(freeze=BELOW)), rows, 34) is rows
+
+
+def test_the_price_is_that_of_the_rest_and_of_one_pass():
+    adapted = own_head(normed())
+    rows, module = rows_of(adapted), Grafted(adapted, Tuning(freeze=BELOW))
+    kept = behind(module, rows)
+    found = price(module, rows, kept)
+    assert (found.rows, found.whole) == (33, step_flops(module, rows))
+    positions, weights = 36, 6 * 6 * 9
+    # the last convolution forward and by its weights, for nothing below it asks for a gradient; the head three times,
+    # and the one that came with the network forward
+    assert found.step == 2 * 2 * positions * weights + (3 + 1) * 2 * 6 * 3
+    assert found.of(330) == (33 + round(330 * found.step / found.whole), 330 * found.step + 33 * found.whole // 3)
+    assert found.of(0) == (0, 0)
+    assert price(module, rows, rows).of(10) == (10, 10 * found.whole)
+
+
+def test_blocks_that_are_probed_with_the_head_pass_alone(tmp_path, whole):
+    works = [Work(tmp_path / "kept"), Work(tmp_path / "whole")]
+    kept = live(tmp_path / "kept", anew=("blocks.1",), work=works[0]).by_tau[3]
+    whole()
+    expected = live(tmp_path / "whole", anew=("blocks.1",), work=works[1]).by_tau[3]
+    for name, value in expected.network.params.items():
+        torch.testing.assert_close(kept.network.params[name], value, atol=1e-6, rtol=1e-5)
+    assert works[1].rows == 180
+    assert 60 < works[0].rows < 180
+    assert works[0].flops < works[1].flops
+
+
+def _pictures():
+    pixels = np.random.default_rng(0).integers(0, 255, (33, 8, 8, 3), dtype=np.uint8)
+    return scan((pixels, [f"class {i % 3}" for i in range(33)]))
