@@ -8,8 +8,11 @@
   the same batches with the same optimiser and schedule, which keeps PyTorch's own memory layout (``error``: largest
   difference of the weights, relative to the largest weight); beside that loop in the layout that ours takes; and beside
   the Trainer of transformers where accelerate is at hand. ``speed``: the peer's seconds over ours, by turns.
+* ``frozen``: steps where all but the last two blocks stay as they are, which begin behind these (``ours_s``;
+  ``pass_s``: the pass of 1,000 rows that finds what reaches them), beside the same through the whole network, and a
+  plain loop.
 
-    python benchmarks/finetune.py [--quick] [--json [PATH]] [--parts heads,tau,steps] [--data FOLDER]
+    python benchmarks/finetune.py [--quick] [--json [PATH]] [--parts heads,tau,steps,frozen] [--data FOLDER]
 """
 
 from __future__ import annotations
@@ -37,7 +40,7 @@ from regraft.graft.preparation import swept
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Tuning
 from regraft.graft.training.finetune import grafted, start, training
-from regraft.graft.training.loop import Optimiser, TrainConfig
+from regraft.graft.training.loop import Optimiser, TrainConfig, Training
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
 from regraft.graft.training.problem import TrainingProblem
@@ -55,7 +58,7 @@ PIXELS = 32
 
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
-    options.add_argument("--parts", default="heads,tau,steps", help="what to measure (default: %(default)s)")
+    options.add_argument("--parts", default="heads,tau,steps,frozen", help="what to measure (default: %(default)s)")
     options.add_argument("--seeds", type=int, default=0, help="of the choice of tau (default: 2, or 1 with --quick)")
     arguments = options.parse_args()
     if not (arguments.data / "weights").is_dir():
@@ -73,6 +76,9 @@ def main() -> None:
                     rows.append(_tau("orientation", _turned(seed), arguments.data, cache, seed, quick))
         if "steps" in parts:
             rows += _steps(arguments.data, 2 if quick else 6, 4 if quick else 8)
+        if "frozen" in parts:
+            for name, pixels in (("V1a", 128),) if quick else (("V1a", 128), ("V2", 224)):
+                rows += _frozen(name, pixels, arguments.data, 2 if quick else 6, 4)
     columns = ("case", "ours_s", "peer", "peer_s", "ratio", "speed", "ours_test", "peer_test", "error")
     report("finetune", rows, arguments.json, columns=columns, threads=torch.get_num_threads())
 
@@ -275,6 +281,48 @@ def _beside(
             Row.timed(f"{length} steps, {case}", seconds["ours"], peer=(name, seconds[name]), error=error, more=more)
         )
     return out
+
+
+def _frozen(name: str, pixels: int, data: Path, turns: int, length: int) -> list[Row]:
+    network = pack_network(name, data, pixels=pixels)
+    manifest = scan(data / "images" / "usps").part("train").limit(1000, 10)
+    begin, rows = start(network, manifest, seed=0), ManifestRows.of(network, manifest, workers=0)
+    task = Task(manifest.target, None, "accuracy")  # type: ignore[arg-type]
+    optimiser = Optimiser(lr=1e-3, weight_decay=0.0, nesterov=False)
+    config = TrainConfig(steps=(turns + 1) * length, batch_size=32, optimiser=optimiser)
+    upper = tuple(f"{block}." for block in network.blocks[-2:])
+    stays = tuple(param for param in network.params if not param.startswith(upper))
+    kept = training(grafted(begin, task, Tuning(freeze=stays)), rows, config, Objective.of(task), None, None)
+    began = time.perf_counter()
+    kept.rows.inputs(torch.arange(1))
+    passed = time.perf_counter() - began
+    whole = Training(grafted(begin, task, Tuning(freeze=stays)), rows, config, Objective.of(task))
+    plain = Plain(begin)
+    for param, value in plain.body.named_parameters():
+        value.requires_grad_(param not in stays)
+    loop = Loop(plain, rows, config, norms="frozen")
+    seconds, _ = interleaved(
+        {
+            "ours": lambda: kept.advance(kept.step + length, sparing=True),
+            "whole": lambda: whole.advance(whole.step + length, sparing=True),
+            "loop": lambda: loop.turn(length),
+        },
+        repeats=turns,
+    )
+    case = f"{length} steps, {name} at {pixels} px, the last two blocks"
+    return [
+        Row.timed(
+            case,
+            seconds["ours"],
+            peer=(label, seconds[peer]),
+            error=_apart(kept.module.backbone, module),
+            more={"speed": _speed(seconds[peer].every, seconds["ours"].every), "pass_s": passed},
+        )
+        for peer, label, module in (
+            ("whole", "through the whole network", whole.module.backbone),
+            ("loop", "plain loop", plain.body),
+        )
+    ]
 
 
 def _apart(ours: nn.Module, theirs: nn.Module) -> float:

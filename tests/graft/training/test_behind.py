@@ -88,6 +88,28 @@ def test_each_row_passes_the_layers_that_stay_once(monkeypatch):
     rows.clear()
     run.advance()
     assert sum(rows) == 33
+    assert run.rows.recorded == 33
+
+
+def test_trainings_of_some_of_the_rows_share_the_pass():
+    manifest, adapted, tuning = toy_manifest(33), own_head(normed()), Tuning(freeze=BELOW)
+    rows, some = rows_of(adapted, manifest), np.arange(4, 24)
+    part = manifest.take(some)
+
+    def trained(begin, given):
+        module = grafted(begin, task_of(part), tuning)
+        run = training(module, given, CONFIG, Objective.of(task_of(part)), None, None)
+        run.advance()
+        return run.rows.recorded, {name: value.clone() for name, value in module.state_dict().items()}
+
+    first, again = (trained(adapted, rows.take(some)) for _ in range(2))
+    apart = trained(adapted, rows_of(adapted, part))
+    other = trained(own_head(normed(seed=1)), rows.take(some))
+    assert [found[0] for found in (first, again, apart, other)] == [33, 0, 20, 33]
+    assert len(rows.kept) == 1  # the other network's
+    for name, value in first[1].items():
+        assert torch.equal(again[1][name], value), name
+        torch.testing.assert_close(apart[1][name], value, atol=1e-6, rtol=1e-5)
 
 
 def test_a_run_that_was_cut_goes_on_bit_for_bit(tmp_path):
@@ -154,6 +176,7 @@ def test_the_price_is_that_of_the_rest_and_of_one_pass():
     adapted = own_head(normed())
     rows, module = rows_of(adapted), Grafted(adapted, Tuning(freeze=BELOW))
     kept = behind(module, rows)
+    kept.inputs(torch.tensor([0]))
     found = price(module, rows, kept)
     assert (found.rows, found.whole) == (33, step_flops(module, rows))
     positions, weights = 36, 6 * 6 * 9

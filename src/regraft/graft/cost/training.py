@@ -36,9 +36,9 @@ def training_cost(ready: Prepared, options: Options) -> tuple[Cost, ...]:
     """Seconds, FLOPs and backbone passes of a recipe's trainings, by stage; none where it trains nothing.
 
     ``train``: two steps of one batch are run on a copy of the network and the second is timed; the operations of one
-    row's forward and backward pass are counted, and where lower layers stay a pass of theirs for each training. The
-    steps are those of the whole choice and the final trainings, if nothing diverges, and those of heads that are probed
-    through the network. A step through taps of many layers is timed through the embedding's alone. ``probing``, where
+    row's forward and backward pass are counted, and where lower layers stay a pass of theirs. The steps are those of
+    the whole choice and the final trainings, if nothing diverges, and those of heads that are probed through the
+    network. A step through taps of many layers is timed through the embedding's alone. ``probing``, where
     heads are trained on stored features: two epochs of it are timed. ``instruments``: what they do where a training
     begins is done and timed, the rest is as many notes of the same kind.
     """
@@ -58,13 +58,11 @@ def training_cost(ready: Prepared, options: Options) -> tuple[Cost, ...]:
     module = grafted(random_head(ready.network, plan, task, seed), task, train.tuning)
     inputs = ManifestRows.of(ready.network, part, train.augment, workers=0)
     looking = _looking(module, inputs, options)
-    taus = 1 if probe is None else len(probe.candidates)
-    config, trainings = train.at(min(train.lrs), seed), len(train.lrs) * taus + 1 + kept
-    whole, cost = _steps(ready, task, module, inputs, config, steps, trainings)
+    whole, cost = _steps(ready, task, module, inputs, train.at(min(train.lrs), seed), steps)
     if probe is not None and live:
         probed = probed_module(starting_head(ready.network, plan, task, probe.hidden, seed), task, train.tuning.anew)
         rows = inputs if probe.augmented else inputs.plain()
-        more = _steps(ready, task, probed, rows, probing_config(probe, 1, seed), live, 1 + kept)[1]
+        more = _steps(ready, task, probed, rows, probing_config(probe, 1, seed), live)[1]
         cost = Cost(
             "train",
             cost.seconds + more.seconds,
@@ -85,15 +83,9 @@ def training_cost(ready: Prepared, options: Options) -> tuple[Cost, ...]:
 
 
 def _steps(
-    ready: Prepared,
-    task: Task,
-    module: Grafted,
-    inputs: ManifestRows,
-    config: TrainConfig,
-    steps: int,
-    trainings: int,
+    ready: Prepared, task: Task, module: Grafted, inputs: ManifestRows, config: TrainConfig, steps: int
 ) -> tuple[int, Cost]:
-    """Operations of a row's whole step, and what so many steps cost that belong to so many trainings."""
+    """Operations of a row's whole step, and what so many steps cost."""
     given = behind(module, inputs, len(ready.fit))
     device = str(ready.network.device)
     run = Training(module, given, config, Objective.of(task), device=device)
@@ -109,7 +101,7 @@ def _steps(
     else:
         module(place(given.inputs(size), device))
     took = time.perf_counter() - began
-    below = trainings * len(ready.fit) if once.rows else 0
+    below = len(ready.fit) if once.rows else 0
     passes, flops = replace(once, rows=below).of(steps * len(size))
     seconds = steps * took + below * apart
     return once.whole, Cost("train", seconds, backbone_passes=passes / len(ready.manifest), flops=flops)

@@ -14,9 +14,10 @@ from torch import Tensor
 
 from regraft.errors import RegraftError
 from regraft.features.tangent.replay import Kept, Replay
-from regraft.files import digest
+from regraft.files import canonical_json, digest
 from regraft.graft.stages.augment import Augment
 from regraft.graft.team import Team
+from regraft.graft.training.checkpoint import tensor_digest
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.rows import Rows
@@ -31,15 +32,21 @@ _BATCH = 64
 class KeptRows:
     """Rows of which everything before the parameters that move is known; it is computed when it is first asked for.
 
+    All rows that were decoded together are passed at once, and other trainings of some of them find it there.
+
     Args:
         rows: as they are read.
         replay: of the module that is trained: runs the rest.
         module: that module.
         at_once: how many rows are best passed together.
+
+    Attributes:
+        recorded: rows that were passed through the whole network for this training.
     """
 
     def __init__(self, rows: ManifestRows, replay: Replay, module: Grafted, at_once: int) -> None:
         self.rows, self.replay, self.module, self.at_once = rows, replay, module, at_once
+        self.recorded = 0
 
     @property
     def labels(self) -> Tensor:
@@ -56,8 +63,8 @@ class KeptRows:
 
     def inputs(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Kept:
         """What the rest of the module needs of the rows ``index``."""
-        network = self.module.network
-        values = [network.laid_out(value[index.to(value.device)]) for value in self._values]
+        network, places = self.module.network, self.rows.index[index]
+        values = [network.laid_out(value[places.to(value.device)]) for value in self._values]
         return Kept(self.replay, values, len(index))
 
     def targets(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Tensor:
@@ -66,13 +73,24 @@ class KeptRows:
 
     @cached_property
     def _values(self) -> list[Tensor]:
-        """``(N, …)`` of every kept slot."""
+        """``(M, …)`` of every kept slot, of all rows that were decoded."""
+        module, kept = self.module, self.rows.kept
+        stays = {name: value for name, value in module.backbone.state_dict().items() if name not in self.replay.names}
+        key = digest(module.identity, tensor_digest(stays), canonical_json(list(self.replay.names)))
+        if key not in kept:
+            kept.clear()  # of another network
+            kept[key] = self._recorded()
+        return kept[key]
+
+    def _recorded(self) -> list[Tensor]:
         network, found = self.module.network, list[Tensor]()
+        every = self.rows.whole()
+        self.recorded = len(every)
         with self.module.settled():
-            for part in torch.arange(len(self)).split(min(_BATCH, network.rows_at_once())):
-                _, recorded = self.replay.record(network.laid_out(network.place(self.rows.inputs(part))))
+            for part in torch.arange(len(every)).split(min(_BATCH, network.rows_at_once())):
+                _, recorded = self.replay.record(network.laid_out(network.place(every.inputs(part))))
                 values = self.replay.pack(recorded, len(part))
-                found = found or [value.new_empty((len(self), *value.shape[1:])) for value in values]
+                found = found or [value.new_empty((len(every), *value.shape[1:])) for value in values]
                 for kept, value in zip(found, values, strict=True):
                     kept[int(part[0]) : int(part[-1]) + 1] = value
         return found
@@ -82,7 +100,7 @@ def behind(module: Grafted, rows: Rows, count: int | None = None) -> Rows:
     """The rows with what lies before the first layer that moves known, where that can be and saves anything.
 
     It can be of images and arrays that are not augmented, in one process, where some lower layers stay as they are and
-    what they return, of ``count`` rows (these if ``None``), takes at most :data:`MEMORY` bytes.
+    what they return, of ``count`` rows (all that were decoded if ``None``), takes at most :data:`MEMORY` bytes.
     """
     if not isinstance(rows, ManifestRows) or rows.preprocess.ragged or rows.augment != Augment():
         return rows
@@ -99,7 +117,7 @@ def behind(module: Grafted, rows: Rows, count: int | None = None) -> Rows:
             failed = str(error)
     slots = [replay.slots[number] for number in replay.kept]
     bytes_of_row = sum(torch.Size(slot.shape).numel() // 3 * slot.dtype.itemsize for slot in slots)
-    if failed or not replay.calls or bytes_of_row * (count or len(rows)) > MEMORY:
+    if failed or not replay.calls or bytes_of_row * (count or len(rows.held)) > MEMORY:
         return rows
     together = module.train().at_once == sys.maxsize
     module.eval()

@@ -202,7 +202,7 @@ class Price:
     Attributes:
         step: forward and back.
         whole: the same through the whole network, where a step begins behind what stays; else the same number.
-        rows: that pass through the whole network once to find what reaches the rest; 0 where each step is whole.
+        rows: that passed through the whole network to find what reaches the rest; 0 where each step is whole.
     """
 
     step: int
@@ -220,7 +220,9 @@ class Price:
 def price(module: Grafted, rows: ManifestRows, given: Rows) -> Price:
     """Of training on ``rows`` as they are ``given``: themselves, or what is kept of them."""
     whole = step_flops(module, rows)
-    return Price(step_flops(module, given), whole, len(rows)) if isinstance(given, KeptRows) else Price(whole, whole)
+    if not isinstance(given, KeptRows):
+        return Price(whole, whole)
+    return Price(step_flops(module, given), whole, given.recorded)
 
 
 def step_flops(module: Grafted, rows: Rows) -> int:

@@ -39,6 +39,7 @@ class ManifestRows:
             of the size that the network reads, by the nearest pixel, -1 where there is none.
         hashes: of the contents of the whole manifest's rows.
         augment: of images, in training alone.
+        kept: what frozen layers make of the whole manifest's rows, by what decides it.
     """
 
     preprocess: Preprocess
@@ -47,6 +48,7 @@ class ManifestRows:
     labels: Tensor
     hashes: tuple[str, ...]
     augment: Augment = field(default_factory=Augment)
+    kept: dict[str, list[Tensor]] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -87,6 +89,10 @@ class ManifestRows:
         """Some of these rows."""
         chosen = torch.as_tensor(rows, dtype=torch.long)
         return dataclasses.replace(self, index=self.index[chosen], labels=self.labels[chosen])
+
+    def whole(self) -> ManifestRows:
+        """All rows that were decoded, to be read."""
+        return dataclasses.replace(self, index=torch.arange(len(self.held)))
 
     def plain(self) -> ManifestRows:
         """The same rows, not augmented."""

@@ -19,6 +19,7 @@ from regraft.graft.options import Level
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning
 from regraft.graft.team import Team
+from regraft.graft.training.behind import KeptRows
 from regraft.graft.training.finetune import Price, grafted, price, sample, training
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.manifest_rows import ManifestRows
@@ -201,10 +202,11 @@ class Trial:
         finally:
             rows = round((run.step - before) * len(self.rows) / run.per_epoch)
             if rows:
-                kind = (self.tuning, len(self.rows), *(block.name for block in self.head.plan.blocks))
+                kind = (self.tuning, *(block.name for block in self.head.plan.blocks))
                 if kind not in work.prices:  # counted once: candidates differ in weights alone
                     work.prices[kind] = price(module, self.rows, run.rows)
-                work.trained(*work.prices[kind].of(rows))
+                recorded = run.rows.recorded if isinstance(run.rows, KeptRows) else 0
+                work.trained(*replace(work.prices[kind], rows=recorded).of(rows))
         if self.watch is not None and self.outcome.status != "paused":
             self.watch.finish(len(self.outcome.history))
             work.rows += self.watch.rows_passed
