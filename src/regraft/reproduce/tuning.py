@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import nn
 
 from regraft.data import Manifest
 from regraft.data.split import holdout
@@ -26,7 +25,6 @@ from regraft.graft.training.finetune import finetune
 from regraft.graft.training.loop import DivergedError, Optimiser, Schedule, TrainConfig
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.heads import Response, score
-from regraft.network import Network, reinitialised
 from regraft.reproduce.arms import points
 
 __all__ = [
@@ -37,8 +35,6 @@ __all__ = [
     "beyond",
     "chosen",
     "explored",
-    "following",
-    "fresh",
     "ranked",
     "split",
     "train_best",
@@ -47,10 +43,8 @@ __all__ = [
 ]
 
 HELD_OUT = 0.2
-_NORMS = nn.modules.batchnorm._BatchNorm
 _STEP = 10**0.5  # from the edge of the rates to the next one
 _WIDEST = 5  # rates at most
-_MOMENTUM = 0.1  # of running statistics; some published networks carry one that forgets them at every step
 
 
 @dataclass(frozen=True)
@@ -103,20 +97,6 @@ class Regime:
 
 
 FINETUNE = Regime(rates=(0.01, 0.003), lengths=(100, 300), norms="trained")
-
-
-def fresh(network: Network, seed: int) -> Network:
-    """The architecture with random weights, its BatchNorm following the batches at 0.1 a step."""
-    return following(reinitialised(network, seed))
-
-
-def following(network: Network) -> Network:
-    """The network with BatchNorm that follows the batches at 0.1 a step where it was faster."""
-    made = network.with_params({})
-    for part in made.module.modules():
-        if isinstance(part, _NORMS) and part.momentum is not None:
-            part.momentum = min(part.momentum, _MOMENTUM)
-    return made
 
 
 def accuracy(adapted: Adapted, manifest: Manifest, crops: int = 1) -> float:

@@ -178,18 +178,6 @@ def test_from_scratch_takes_the_rate_that_held_out_rows_chose(bench):
         assert 0 <= value["accuracy"] <= 100
 
 
-def test_random_weights_are_drawn_by_the_seed_and_follow_the_batches(bench):
-    network = bench.network("C")
-    one, same, other = (tuning.fresh(network, seed) for seed in (3, 3, 4))
-    assert one.fingerprint == same.fingerprint
-    assert len({network.fingerprint, one.fingerprint, other.fingerprint}) == 3
-    network.module.layers[0].normalization.momentum = 0.9997
-    made = tuning.fresh(network, 3)
-    assert made.module.layers[0].normalization.momentum == 0.1
-    assert network.module.layers[0].normalization.momentum == 0.9997
-    network.module.layers[0].normalization.momentum = 0.1
-
-
 def test_fine_tuning_tries_two_rates_and_two_lengths_on_held_out_rows(bench):
     value = bench.measure(FT, "C", "right", 0)
     assert list(value["inner"])[:4] == ["0.05 x 4", "0.05 x 8", "0.01 x 4", "0.01 x 8"]
@@ -270,7 +258,7 @@ def test_ft_plus_is_one_of_the_two_as_the_held_out_rows_say(bench):
 
 def test_arms_are_measured_once(bench, monkeypatch):
     first = bench.measure(SCRATCH, "C", "leaf", 0)
-    monkeypatch.setattr(trained, "fresh", None)
+    monkeypatch.setattr(trained, "reinitialised", None)
     assert bench.measure(SCRATCH, "C", "leaf", 0) == first
 
 

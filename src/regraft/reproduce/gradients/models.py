@@ -33,7 +33,7 @@ from regraft.reproduce.packs import DATA
 from regraft.reproduce.row import Context
 from regraft.reproduce.sources import PRETEXTS, pack_network, pretext_source
 from regraft.reproduce.tasks import KINDS, task
-from regraft.reproduce.tuning import FINETUNE, accuracy, chosen, explored, following, split, train_best
+from regraft.reproduce.tuning import FINETUNE, accuracy, chosen, explored, split, train_best
 
 __all__ = [
     "ACTIVATION",
@@ -209,17 +209,13 @@ def _tuned(bench: Bench, place: Place, count: int, crops: int = 1) -> dict[str, 
     problem = _problem(sample, "train", stage, None)
     kept, _ = split(manifest, place.seed)
     rows = ManifestRows.of(sample.network, manifest, workers=0)
-    inner = _followed(_adapted(problem.take(kept).solve(), sample))
+    inner = _adapted(problem.take(kept).solve(), sample)
     found = explored(inner, manifest, rows, regime, regime.cells, place.seed)
-    whole = _followed(_adapted(problem.solve(), sample))
+    whole = _adapted(problem.solve(), sample)
     adapted, cell = train_best(whole, manifest, rows, regime, found, place.seed)
     said: Mapping[str, Any] = chosen(cell, found, regime)
     kept_regime = {name: value for name, value in said["regime"].items() if name != "freeze"}
     return {"accuracy": accuracy(adapted, test, crops), **said, "regime": kept_regime}
-
-
-def _followed(adapted: Adapted) -> Adapted:
-    return replace(adapted, network=following(adapted.network))
 
 
 TUNED = Arm("gradients-finetuning", 2, _tuned)

@@ -28,6 +28,7 @@ from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.view import View
 from regraft.heads import Response, select
 from regraft.linear import FeatureDesign, Taken
+from regraft.network import reinitialised
 from regraft.reproduce.arms import FOLDS, Arm, Bench, Place, Sample, unit
 from regraft.reproduce.tuning import (
     FINETUNE,
@@ -36,15 +37,13 @@ from regraft.reproduce.tuning import (
     accuracy,
     chosen,
     explored,
-    following,
-    fresh,
     ranked,
     split,
     train_best,
     try_cells,
 )
 
-__all__ = ["FINETUNE", "FT", "H2T_FT", "SCRATCH", "SCRATCHED", "SCRATCH_RATE", "Cell", "Regime", "fresh", "head2toe"]
+__all__ = ["FINETUNE", "FT", "H2T_FT", "SCRATCH", "SCRATCHED", "SCRATCH_RATE", "Cell", "Regime", "head2toe"]
 
 SCRATCHED = Regime(rates=(0.1, 0.03), lengths=(300,), decay=5e-4, warmup=30, norms="trained")
 FINETUNE_FULL = Regime(rates=(0.1, 0.01), lengths=(500, 5000), batch=128, norms="trained")
@@ -70,7 +69,7 @@ def _tried(bench: Bench) -> Callable[..., dict[Cell, float]]:
 
 def _scratch_rate(bench: Bench, place: Place) -> dict[str, Any]:
     """Which rate, by runs of half the length."""
-    network = fresh(bench.network(place.network, place.seed), place.seed)
+    network = reinitialised(bench.network(place.network, place.seed), place.seed)
     manifest = bench.rows(place.task, place.seed).part("train")
     rows = ManifestRows.of(network, manifest, workers=0)
     regime = _scratched(bench)
@@ -82,7 +81,7 @@ def _scratch_rate(bench: Bench, place: Place) -> dict[str, Any]:
 
 def _scratch(bench: Bench, place: Place) -> dict[str, Any]:
     rate = float(bench.measure(SCRATCH_RATE, place.network, place.task, 0)["rate"])
-    network = fresh(bench.network(place.network, place.seed), place.seed)
+    network = reinitialised(bench.network(place.network, place.seed), place.seed)
     whole = bench.rows(place.task, place.seed)
     manifest = whole.part("train")
     rows = ManifestRows.of(network, manifest, workers=0)
@@ -105,7 +104,7 @@ task, on the rows of seed 0."""
 def _ft(bench: Bench, place: Place, like: Mapping[str, float] | None = None) -> dict[str, Any]:
     """All weights, from a random head; ``like`` is a rate and a length to take without choosing."""
     whole, regime = bench.rows(place.task, place.seed), _finetune(bench)
-    network, manifest = following(bench.network(place.network, place.seed)), whole.part("train")
+    network, manifest = bench.network(place.network, place.seed), whole.part("train")
     rows = ManifestRows.of(network, manifest, workers=0)
     begin = start(network, manifest, seed=place.seed)
     if like is None:
@@ -138,7 +137,7 @@ def head2toe(sample: Sample, index: np.ndarray | None = None) -> Adapted:
     used = tuple(block for block in blocks[found.size] if block.name in found.columns)
     view = View("unit", found.columns, found.normalised)
     kind, classes = chosen.target.kind, chosen.target.classes
-    return Adapted(following(sample.network), Plan(used), view, found.solution.readout, kind, classes)
+    return Adapted(sample.network, Plan(used), view, found.solution.readout, kind, classes)
 
 
 def _h2t_ft(bench: Bench, place: Place) -> dict[str, Any]:

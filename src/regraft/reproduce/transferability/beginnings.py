@@ -17,12 +17,11 @@ from regraft.data import Manifest
 from regraft.diagnose import Objective
 from regraft.diagnose.objective import Statistics
 from regraft.errors import DataError
-from regraft.network import Network, settled
+from regraft.network import Network, reinitialised, settled
 from regraft.network.seeding import seeded
 from regraft.reproduce.arms import BACKBONES, Bench, Place
 from regraft.reproduce.row import Context
 from regraft.reproduce.transferability.sources import target
-from regraft.reproduce.tuning import fresh
 
 __all__ = ["beginning", "bench_of_twins", "drawn", "random_weights", "twin"]
 
@@ -34,7 +33,7 @@ def twin(name: str) -> str:
 
 def random_weights(name: str) -> Callable[[Path, Path, int], Network]:
     """Loads a network of the page with random weights, drawn by the seed."""
-    return lambda data, cache, seed: fresh(BACKBONES[name].load(data, cache, seed), seed)
+    return lambda data, cache, seed: reinitialised(BACKBONES[name].load(data, cache, seed), seed)
 
 
 def bench_of_twins(context: Context, names: Sequence[str], tasks: Sequence[str]) -> Bench:

@@ -34,7 +34,7 @@ from regraft.reproduce.result import GateReport
 from regraft.reproduce.row import Context
 from regraft.reproduce.transferability.source_rows import bench_of, random_s4, s4_from
 from regraft.reproduce.transferability.tuned import PROTOCOL
-from regraft.reproduce.tuning import accuracy, following
+from regraft.reproduce.tuning import accuracy
 
 __all__ = ["KINDS", "LEVEL", "LONGEST", "MINIMUM", "bench_of_minima", "level_gate", "minimum"]
 
@@ -72,7 +72,7 @@ def _descended(bench: Bench, place: Place) -> dict[str, Any]:
     manifest = whole.part("train")
     if manifest.target is None:
         raise DataError(f"{place.task} has no labels")
-    begin = start(following(bench.network(place.network, place.seed)), manifest, seed=place.seed)
+    begin = start(bench.network(place.network, place.seed), manifest, seed=place.seed)
     rows = ManifestRows.of(begin.network, manifest, workers=0)
     task = Task(manifest.target, manifest.groups, default_metric(manifest.target.kind))
     module = grafted(begin, task, Tuning(norms="trained"))

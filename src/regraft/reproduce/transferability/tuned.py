@@ -34,7 +34,7 @@ from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.outcome import DivergedError
 from regraft.reproduce.arms import Arm, Bench, Place
-from regraft.reproduce.tuning import Cell, Regime, accuracy, beyond, following, ranked, try_cells
+from regraft.reproduce.tuning import Cell, Regime, accuracy, beyond, ranked, try_cells
 
 __all__ = ["CHOICE", "HELD_OUT", "PROTOCOL", "TUNED", "Search", "choice", "joint_choice", "tuned", "weights_of"]
 
@@ -127,7 +127,7 @@ def _search(bench: Bench, place: Place, regime: Mapping[str, Any], seeds: list[i
     def fill() -> dict[Cell, float]:
         for seed in seeds:
             open_cells = [cell for cell, scores in found.items() if len(scores) <= seeds.index(seed)]
-            network = following(bench.network(place.network, seed))
+            network = bench.network(place.network, seed)
             manifest = bench.rows(place.task, seed).part("train")
             rows = ManifestRows.of(network, manifest, workers=0)
             scores = try_cells(start(network, manifest, seed=seed), manifest, rows, how, open_cells, seed)
@@ -163,7 +163,7 @@ def choice(bench: Bench, network: str, task: str, search: Search) -> Cell:
 def _held_out(
     bench: Bench, place: Place, regime: Mapping[str, Any], cell: Mapping[str, float]
 ) -> dict[str, float | None]:
-    network = following(bench.network(place.network, place.seed))
+    network = bench.network(place.network, place.seed)
     manifest = bench.rows(place.task, place.seed).part("train")
     rows, one = ManifestRows.of(network, manifest, workers=0), Cell(float(cell["rate"]), int(cell["steps"]))
     begin = start(network, manifest, seed=place.seed)
@@ -202,7 +202,7 @@ def joint_choice(
 def _tuned(bench: Bench, place: Place, regime: Mapping[str, Any], cell: Mapping[str, float]) -> dict[str, Any]:
     """By the next lower rate where training diverges."""
     how, whole = Regime(**regime), bench.rows(place.task, place.seed)
-    begin = start(following(bench.network(place.network, place.seed)), whole.part("train"), seed=place.seed)
+    begin = start(bench.network(place.network, place.seed), whole.part("train"), seed=place.seed)
     rate, steps = float(cell["rate"]), int(cell["steps"])
     for lower in range(3):
         try:

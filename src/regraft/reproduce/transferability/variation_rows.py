@@ -33,7 +33,6 @@ from regraft.reproduce.result import Result, relabel
 from regraft.reproduce.row import Context
 from regraft.reproduce.transferability.beginnings import bench_of_twins, drawn, twin
 from regraft.reproduce.transferability.tuned import PROTOCOL
-from regraft.reproduce.tuning import following
 from regraft.reproduce.words import share
 
 __all__ = ["EPOCHS", "MEASURED", "NETWORKS", "VARIED", "run"]
@@ -77,7 +76,7 @@ def _varied(bench: Bench, place: Place, epochs: list[int], steps: int) -> dict[s
     rows, codes = drawn(bench, place, ROWS)
     looks = _Looks(rows, codes, epochs, steps)
     manifest = bench.rows(place.task, place.seed).part("train")
-    begin = start(following(bench.network(place.network, place.seed)), manifest, seed=place.seed)
+    begin = start(bench.network(place.network, place.seed), manifest, seed=place.seed)
     config = TrainConfig(
         epochs=max(epochs), batch_size=BATCH, schedule=Schedule("constant"), seed=place.seed,
         optimiser=Optimiser(lr=PROTOCOL, weight_decay=0.0, nesterov=False),

@@ -34,7 +34,7 @@ from regraft.reproduce.transferability.beginnings import random_weights
 from regraft.reproduce.transferability.source_rows import FALLS, Load, bench_of, random_s4, s4_from
 from regraft.reproduce.transferability.sources import target
 from regraft.reproduce.transferability.tuned import CHOICE, PROTOCOL, TUNED, Search, choice, tuned
-from regraft.reproduce.tuning import Cell, Regime, following
+from regraft.reproduce.tuning import Cell, Regime
 from regraft.reproduce.words import bound, share
 
 __all__ = ["MEASURED", "RUN", "SOURCES", "TARGETS", "epochs_to"]
@@ -66,7 +66,7 @@ def _kept(bench: Bench, place: Place) -> Path:
 
 def _run(bench: Bench, place: Place) -> dict[str, Any]:
     whole = bench.rows(place.task, place.seed)
-    begin = start(following(bench.network(place.network, place.seed)), whole.part("train"), seed=place.seed)
+    begin = start(bench.network(place.network, place.seed), whole.part("train"), seed=place.seed)
     return tuned(begin, whole, REGIME, REGIME.cells[0], place.seed, keep=_kept(bench, place))
 
 
