@@ -6,7 +6,7 @@ import itertools
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from regraft.app.report import words
@@ -156,6 +156,7 @@ WRITERS += [words.times, words.strength, words.count]
 
 
 @given(NUMBERS, st.sampled_from(WRITERS))
+@example(999.5, words.strength)
 def test_no_number_breaks_a_writer(value: float, write) -> None:
     shown = write(value)
     assert shown

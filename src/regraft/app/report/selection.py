@@ -196,7 +196,7 @@ def _ranked(scorer: Mapping[str, Any]) -> str:
     fits, gap = read.number(certificate.get("fits")), read.number(certificate.get("gap"))
     if fits and gap is not None:
         left = read.number(certificate.get("unconverged"))
-        parts.append(f"duality gap at most {100 * gap:.2g}{words.NBSP}% in {words.plural(fits, 'fit')}")
+        parts.append(f"duality gap at most {words.strength(100 * gap)}{words.NBSP}% in {words.plural(fits, 'fit')}")
         parts += [f"{words.count(left)} short of the tolerance"] if left else []
     return "; ".join(parts)
 

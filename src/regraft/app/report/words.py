@@ -107,7 +107,7 @@ def strength(value: float | None) -> str:
         return ""
     if value <= 0:
         return decimal(value)
-    if 0.01 <= value < 1000:
+    if 0.01 <= value < 999.5:  # from there on three digits are written 1e+03
         return f"{value:.3g}"
     return _scientific(value)
 
