@@ -20,6 +20,7 @@ from regraft.graft.training import behind as module_of_behind
 from regraft.graft.training.behind import KeptRows, behind
 from regraft.graft.training.finetune import finetune, grafted, price, step_flops, training
 from regraft.graft.training.grafted import Grafted
+from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.loop import Loop, Optimiser, TrainConfig
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
@@ -129,6 +130,21 @@ def test_a_run_that_was_cut_goes_on_bit_for_bit(tmp_path):
     run.advance()
     for name, value in straight.state_dict().items():
         assert torch.equal(again.state_dict()[name], value), name
+
+
+def test_what_looks_on_sees_the_same(whole):
+    manifest, adapted, seen = toy_manifest(33), own_head(normed()), []
+    for before in (lambda: None, whole):
+        before()
+        watch = Instruments("all", 0)
+        finetune(adapted, manifest, CONFIG, tuning=Tuning(freeze=BELOW), watch=watch)
+        seen.append({name: watch.state()[1][name] for name in ("kernel", "drift")})
+    kept, expected = seen
+    assert [note["epoch"] for note in expected["kernel"]] == [0, 1, 3]
+    for name, notes in expected.items():
+        for mine, theirs in zip(kept[name], notes, strict=True):
+            known = {key: value for key, value in theirs.items() if value is not None}
+            assert {key: mine[key] for key in known} == pytest.approx(known, rel=1e-4)
 
 
 def test_parts_of_a_batch_are_the_batch():
