@@ -298,6 +298,12 @@ def test_rows_that_are_read_again_begin_where_the_parameters_do(name, select) ->
     other = kept.on(network.example(4).double())  # its own rows, none of them kept
     torch.testing.assert_close(ntk(other.through(head)), ntk(not_kept.on(network.example(4).double()).through(head)))
     assert kept.passed_rows - looked[0] == 14 + 4
+    at_once = tangent().keep()
+    looked = at_once.tape.rows
+    first = ntk(at_once.through(head).take(range(6)))  # as of a fold: of some rows, what comes before kept of all
+    torch.testing.assert_close(first, ntk(not_kept.through(head).take(range(6))), rtol=1e-10, atol=1e-10)
+    ntk(at_once.through(head))
+    assert at_once.passed_rows == looked + 7
 
 
 def test_products_and_kernels_share_what_is_kept() -> None:

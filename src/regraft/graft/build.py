@@ -112,6 +112,8 @@ def _gradient(ready: Prepared, rows: Manifest, store: Store, options: Options, w
         if products:
             tangent.prepare()
             work.trained(len(rows), store.flops_per_row * len(rows))  # its pass over the rows, what lies below θ₂ kept
+        else:
+            tangent.keep()
     first, second = recipe.solves[0], recipe.solve
     gradient = GradientProblem(
         _task(ready, rows, options), store.matrices(), tangent, torch.arange(len(rows)), stage, first, second

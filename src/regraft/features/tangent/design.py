@@ -176,8 +176,8 @@ class Tangent(Design):
     def passing(self, index: Tensor | None, size: int) -> Iterator[tuple[int, int, Any]]:
         """(start, stop, batch for the tape) of some rows, or of all.
 
-        Where rows are read again, and so where they are prepared for products, what comes before θ₂ is kept: once more
-        the whole network, from then on the rest of it.
+        Where rows are read again, and so where :meth:`keep` said so or they are prepared for products, what comes before
+        θ₂ is kept: one pass of the whole network, from then on the rest of it.
         """
         count = self.n_rows if index is None else index.numel()
         self._read += count
@@ -229,6 +229,14 @@ class Tangent(Design):
     def prepare(self, progress: Callable[[int, int], None] | None = None) -> Tangent:
         """Run the pass over the rows, if it has not run; ``progress(rows done, rows in all)``."""
         self._engine.prepared(progress)
+        return self
+
+    def keep(self) -> Tangent:
+        """Keep what comes before θ₂ from the first kernel on, where it fits: its rows will be read more than once.
+
+        Without it the first kernel of all rows keeps nothing, for it may be the only one.
+        """
+        self._read = self.n_rows
         return self
 
     def through(self, weight: Tensor) -> Design:

@@ -25,8 +25,8 @@ def with_posterior_cost(
 
     For n rows, m = min(n, 1500) of them in the choice, K inner folds and S solves of the protocol:
     S · (3 K m + 4 n) rows' derivatives, and S · (5 K + 1) eigendecompositions of m numbers, at the pace of one batch
-    and of one matrix of 256, timed now. Two passes are of the whole network, the others begin at θ₂, where what comes
-    before it can be kept.
+    and of one matrix of 256, timed now. One pass of all rows is of the whole network, the others begin at θ₂, where what comes before
+    it can be kept.
 
     Args:
         solve: of the head on features.
@@ -47,9 +47,8 @@ def with_posterior_cost(
     if stage.mode != "activation":
         few = ready.fit.take(range(min(options.batch_size, n)))
         tangent = Tangent(ready.network, stage.select, few, of="embedding", batch_size=options.batch_size, fast=False)
-        through = tangent.through(torch.eye(tangent.n_outputs)[:1])
-        for _ in range(2):
-            ntk_within_rows(through)
+        through = tangent.keep().through(torch.eye(tangent.n_outputs)[:1])
+        ntk_within_rows(through)
         passed, spent, began = tangent.passed_rows, tangent.spent_flops, time.perf_counter()
         ntk_within_rows(through)
         seconds, flops = (time.perf_counter() - began) / len(few), (tangent.spent_flops - spent) / len(few)
@@ -60,7 +59,7 @@ def with_posterior_cost(
     torch.linalg.eigh(matrix)
     eigen = (time.perf_counter() - began) * (m / _PROBE) ** 3
     rows = solves * (_KERNELS * options.inner_folds * m + (_KERNELS + 1) * n)
-    whole = min(rows, 2 * n) if kept else rows
+    whole = len(ready.manifest) if kept else rows
     total = rows * seconds + kept * whole * row[0] + solves * (_MIXTURES * options.inner_folds + 1) * eigen
     rank = min(keep.rank_for(parameters), n)
     stored = 4 * outputs * parameters + 4 * (1 + rank) * (parameters + ready.plan.width)
