@@ -105,7 +105,6 @@ def test_what_a_refitted_head_would_leave_aside_is_refused(stage):
         (Select(solver="exact"), Solve()),
         (Select(score="variance"), Solve()),
         (Select(by="layer"), Solve()),
-        (Select(one_standard_error=True), Solve()),
         (Select(), Solve(penalty="l1")),
         (Select(), Solve(strengths=(0.5,))),
     ],

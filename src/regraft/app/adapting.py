@@ -32,7 +32,6 @@ from regraft.app.options import (
     Metric,
     Mode,
     Model,
-    OneStandardError,
     Output,
     RunFolder,
     RunFolders,
@@ -40,6 +39,7 @@ from regraft.app.options import (
     SkipBad,
     Solver,
     Theta2,
+    Tolerance,
     Weights,
     Workers,
     one_or_many,
@@ -83,7 +83,7 @@ def adapt(
     weights: Weights = None,
     method: Method = "all-layers",
     solver: Solver = None,
-    one_standard_error: OneStandardError = False,
+    tolerance: Tolerance = None,
     mode: Mode = None,
     theta2: Theta2 = None,
     instruments: Instruments = "cheap",
@@ -123,7 +123,7 @@ def adapt(
     options = Options(
         metric=metric, folds=folds, seed=seed, class_weight=class_weight, limit=limit, dtype=dtype,
         batch_size=batch_size, workers=workers, device=device, skip_bad=skip_bad, weights=weights, solver=solver,
-        one_standard_error=one_standard_error, instruments=instruments,  # type: ignore[arg-type]
+        tolerance=tolerance, instruments=instruments,  # type: ignore[arg-type]
     )  # fmt: skip
     columns: dict[str, Any] = {
         "kind": kind, "label": one_or_many(label), "group": group, "input": input_column, "ignore": ignore

@@ -30,7 +30,6 @@ __all__ = [
     "Metric",
     "Mode",
     "Model",
-    "OneStandardError",
     "Output",
     "RunFolder",
     "RunFolders",
@@ -38,6 +37,7 @@ __all__ = [
     "SkipBad",
     "Solver",
     "Theta2",
+    "Tolerance",
     "Weights",
     "Workers",
     "one_or_many",
@@ -97,11 +97,12 @@ Solver = Annotated[
         "gradient: auto (the default), newton, lbfgs, dual, or the paper's adam or sgd.",
     ),
 ]  # fmt: skip
-OneStandardError = Annotated[
-    bool,
+Tolerance = Annotated[
+    float | None,
     typer.Option(
-        "--one-standard-error", rich_help_panel=_BACKBONE,
-        help="Of head2toe: the smallest head that is within one standard error of the best, instead of the best.",
+        min=0, rich_help_panel=_BACKBONE, metavar="ERRORS",
+        help="Of head2toe: standard errors by which a smaller head may be under the best one; 0 takes the best. "
+        "0.75 if absent.",
     ),
 ]  # fmt: skip
 Mode = Annotated[

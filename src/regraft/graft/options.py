@@ -41,8 +41,8 @@ class Options:
         solver: of the search's scores, ``fast``, ``reference`` or ``exact`` (:class:`regraft.graft.recipe.Select`), or
             of the head on gradient features (:class:`regraft.graft.stages.gradient.Gradients`); the recipe's own if
             ``None``.
-        one_standard_error: take the smallest head of the search that is about as good as the best
-            (:class:`regraft.graft.recipe.Select`).
+        tolerance: of the search: standard errors by which a smaller head may be under the best one
+            (:class:`regraft.graft.recipe.Select`); the recipe's own if ``None``.
         instruments: what looks on while a backbone is trained: ``none``, ``cheap`` (energy, drift of the features,
             the head's gradient, changes of weights) or ``all`` (the backbone's kernel and the features' tracks too).
     """
@@ -60,7 +60,7 @@ class Options:
     skip_bad: bool = False
     weights: str | None = None
     solver: str | None = None
-    one_standard_error: bool = False
+    tolerance: float | None = None
     instruments: Level = "cheap"
 
     def __post_init__(self) -> None:

@@ -81,9 +81,7 @@ def prepare(
     """
     ledger = ledger or Ledger()
     options = options or Options()
-    recipe = find_recipe(method).solved_by(options.solver)
-    if options.one_standard_error:
-        recipe = recipe.frugal()
+    recipe = find_recipe(method).solved_by(options.solver).tolerating(options.tolerance)
     device = check_options(options)
     _check_instruments(recipe, options)
     with ledger.stage("data"):

@@ -98,7 +98,7 @@ class Recipe:
         """Refuse a choice of the tuned network's features that one fold of held-out rows cannot make, or that its final
         weights could not repeat."""
         self._check_strengths(solve)
-        if not select.by_own_relevance or solve.penalty != "l2" or select.one_standard_error:
+        if not select.by_own_relevance or solve.penalty != "l2":
             raise RecipeError(
                 f"recipe {self.name!r}: features are chosen after a training by the fast search alone, on one fold",
                 expected="Select() with fractions and strengths at most, and Solve(penalty='l2')",
@@ -193,20 +193,23 @@ class Recipe:
             )
         return self._with(stage, solver=solver)
 
-    def frugal(self) -> Recipe:
-        """The recipe whose search keeps the fewest bytes that do about as well: :class:`Select`'s one standard error.
+    def tolerating(self, tolerance: float | None) -> Recipe:
+        """The recipe whose search lets a smaller head be so many standard errors under the best (:class:`Select`);
+        itself for ``None``.
 
         Raises:
-            RecipeError: the recipe chooses no features, or its search takes the best alone.
+            RecipeError: the recipe chooses no features, or the number is negative or not finite.
         """
+        if tolerance is None:
+            return self
         if self.select is None:
             fits = [recipe.name for recipe in METHODS.values() if recipe.select]
             raise RecipeError(
                 f"method {self.name!r} chooses no features",
-                got="--one-standard-error",
+                got=f"--tolerance {tolerance:g}",
                 do=f"use it with {', '.join(fits)}",
             )
-        return self._with(self.select, one_standard_error=True)
+        return self._with(self.select, tolerance=tolerance)
 
     def _with(self, stage: Stage, **change: Any) -> Recipe:
         """The recipe with one stage changed, which refuses what does not fit it."""

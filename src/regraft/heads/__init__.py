@@ -40,7 +40,7 @@ from regraft.heads.selection.chosen import (
     transfer,
 )
 from regraft.heads.selection.head2toe import select
-from regraft.heads.selection.kept import FRACTIONS, WEAKER, WIDER, Cell, Selection, keep, kept_design
+from regraft.heads.selection.kept import FRACTIONS, TOLERANCE, WEAKER, WIDER, Cell, Selection, keep, kept_design
 from regraft.heads.selection.penalised_scorers import ExactGroupLasso, LayerGroups
 from regraft.heads.selection.ranks import RankCurve, RankScore, rank_curve
 from regraft.heads.selection.reference import ReferenceCell, select_reference
@@ -60,6 +60,7 @@ __all__ = [
     "NINETY",
     "PROPER",
     "SOLVERS",
+    "TOLERANCE",
     "WEAKER",
     "WIDER",
     "WITH_SPREAD",

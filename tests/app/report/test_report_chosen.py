@@ -190,17 +190,25 @@ def test_small_fractions_are_not_rounded_away() -> None:
 
 
 @pytest.mark.parametrize(
-    ("metric", "scores", "said"),
+    ("metric", "scores", "other", "said"),
     [
-        ("accuracy", (0.8, 0.7), "The chosen one won"),
-        ("accuracy", (0.7, 0.8), "is not the highest"),
-        ("rmse", (0.7, 0.8), "The chosen one won"),
-        ("rmse", (0.8, 0.7), "is not the highest"),
+        ("accuracy", (0.8, 0.7), (1e-3, 20), "The chosen one won"),
+        ("accuracy", (0.7, 0.8), (1e-2, 20), "did better than the highest"),
+        ("accuracy", (0.7, 0.8), (1e-3, 20), "it stores less and is as good within the tolerance"),
+        ("accuracy", (0.7, 0.8), (1e-3, 5), "did better than the highest"),
+        ("rmse", (0.7, 0.8), (1e-3, 20), "The chosen one won"),
+        ("rmse", (0.8, 0.7), (1e-2, 20), "did better than the highest"),
+        ("rmse", (0.8, 0.7), (1e-3, 20), "it stores less and is as good within the tolerance"),
     ],
 )
-def test_a_chosen_cell_that_others_outdo_is_said_to_have_the_better_head(metric, scores, said) -> None:
-    chosen, other = scores
-    grid = [cell("512", 0.1, chosen, stored=10, chosen=True), cell("512", 0.2, other, stored=20)]
+def test_why_others_outdo_the_chosen_cell_is_said(metric, scores, other, said) -> None:
+    """Another penalty's cell, or one that stores less, is outdone by the chosen head; a larger one was not worth it."""
+    chosen, higher = scores
+    strength, stored = other
+    grid = [
+        cell("512", 0.1, chosen, stored=10, chosen=True, strength=1e-3),
+        cell("512", 0.2, higher, stored=stored, strength=strength),
+    ]
     record = with_figure("selection", grid=grid)
     record = replace(record, task={**record.task, "metric": metric})
     assert said in selection.selection(record).grid.outcome

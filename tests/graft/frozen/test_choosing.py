@@ -69,7 +69,6 @@ def test_a_stage_names_its_scorer(stage, expected):
         ({"solver": "reference", "by": "layer"}, "single features"),
         ({"solver": "reference", "by": "layer-lasso"}, "single features"),
         ({"by": "layer-lasso", "score": "gradient"}, "ranks them by itself"),
-        ({"solver": "reference", "one_standard_error": True}, "takes the best cell"),
     ],
 )
 def test_combinations_that_do_not_exist_are_refused(wrong, match):
@@ -127,7 +126,7 @@ def test_the_reference_search_gets_the_stages_grid(monkeypatch):
     [
         (Select(), (0.5, 1.0), (1e-4, 1e-5)),
         (Select(extend=False), (), ()),
-        (Select(one_standard_error=True), (0.5, 1.0), ()),
+        (Select(tolerance=0.0), (0.5, 1.0), (1e-4, 1e-5)),
         (Select(solver="exact"), (0.5, 1.0), ()),
         (Select((0.2,)), (), (1e-4, 1e-5)),
         (Select(strengths=(1e-2, 1e-3)), (0.5, 1.0), ()),
@@ -189,21 +188,21 @@ def test_a_solver_needs_a_search(tmp_path):
         run(tmp_path, "head2toe", solver="magic")
 
 
-def test_one_standard_error_takes_the_lean_cell_of_the_default_run(tmp_path):
-    """The option gives the head that the run without it says is about as good."""
+def test_a_tolerance_of_one_takes_what_the_search_of_the_best_says_is_about_as_good(tmp_path):
     stage = Select((0.05, 0.1, 0.2, 0.5))
-    plain = run(tmp_path, recipe(stage)).record.figures["selection"]
-    (lean,) = (cell for cell in plain["grid"] if cell["lean"])
+    best = run(tmp_path, recipe(stage), tolerance=0.0).record.figures["selection"]
+    (lean,) = (cell for cell in best["grid"] if cell["lean"])
     assert not lean["chosen"]
-    found = run(tmp_path, recipe(stage), one_standard_error=True).record.figures["selection"]
-    assert found["kept"] == lean["kept"] < plain["kept"]
+    found = run(tmp_path, recipe(stage), tolerance=1.0).record.figures["selection"]
+    assert found["kept"] == lean["kept"] < best["kept"]
     assert [cell for cell in found["grid"] if cell["chosen"]] == [{**lean, "chosen": True}]
-    with pytest.raises(
-        RecipeError, match=r"'probe' chooses no features; got --one-standard-error\. .* use it with head2toe"
-    ):
-        run(tmp_path, "probe", one_standard_error=True)
-    with pytest.raises(RecipeError, match="takes the best cell"):
-        run(tmp_path, "head2toe", one_standard_error=True, solver="reference")
+    between = run(tmp_path, recipe(stage)).record.figures["selection"]
+    assert lean["kept"] <= between["kept"] <= best["kept"]
+    with pytest.raises(RecipeError, match=r"'probe' chooses no features; got --tolerance 0\. .* use it with head2toe"):
+        run(tmp_path, "probe", tolerance=0.0)
+    for wrong in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(RecipeError, match="the tolerance of Select; expected standard errors, 0 or more"):
+            run(tmp_path, "head2toe", tolerance=wrong)
 
 
 @pytest.mark.parametrize("penalty", ["l1", "l21"])
@@ -217,11 +216,12 @@ def test_sparse_heads_on_all_layers_run(penalty, tmp_path):
 
 
 def test_the_search_chooses_among_scalings_too(tmp_path):
-    done = run(tmp_path, recipe(Select((0.1, 0.5), (1e-2,)), scalings=("unit", "root-unit")))
+    stage = Select((0.1, 0.5), (1e-2,), tolerance=0.0)
+    done = run(tmp_path, recipe(stage, scalings=("unit", "root-unit")))
     assert {cell["size"] for cell in done.record.figures["selection"]["grid"]} == {"16, unit", "16, root-unit"}
     chosen = done.record.figures["selection"]["size"].split(", ")[1]
     assert done.adapted.view.scaling == chosen
-    one = run(tmp_path, recipe(Select((0.1, 0.5), (1e-2,)), scalings=(chosen,)))
+    one = run(tmp_path, recipe(stage, scalings=(chosen,)))
     assert one.record.figures["selection"]["kept"] == done.record.figures["selection"]["kept"]
     for name, columns in one.adapted.view.columns.items():
         assert torch.equal(columns, done.adapted.view.columns[name])

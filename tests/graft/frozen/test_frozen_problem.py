@@ -53,7 +53,7 @@ def test_the_scaling_is_the_better_one_whichever_way_the_metric_goes(metric):
     assert whole.solve().view.scaling == best
 
 
-@pytest.mark.parametrize("select", [None, Select(), Select(fractions=(0.05, 0.3), one_standard_error=True)])
+@pytest.mark.parametrize("select", [None, Select(), Select(fractions=(0.05, 0.3), tolerance=1.0)])
 @pytest.mark.parametrize("metric", ["accuracy", "r2"])
 def test_a_choice_repeated_on_its_own_rows_is_the_same_head(metric, select):
     one = problem(metric=metric, select=select)

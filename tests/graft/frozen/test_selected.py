@@ -172,6 +172,6 @@ def test_a_selection_that_saves_little_names_the_lean_cell():
         cell["lean"] = lean
     (finding,) = (f for f in selection_findings(found) if f.code == "selection-saves-little")
     assert "fraction 0.05 takes 40" in finding.detail
-    assert "--one-standard-error" in finding.advice
+    assert "--tolerance 1" in finding.advice
     found["whole_bytes"] = 620
     assert codes(found, saving=True) == set()

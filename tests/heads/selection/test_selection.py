@@ -311,6 +311,10 @@ def test_one_standard_error_is_that_of_the_mean_difference_over_folds():
         small = Cell("512", 1e-2, 0.1, False, fewer.mean(), 0.1, 10, 50, fold_scores=tuple(fewer))
         assert np.mean(lost) < np.std(lost, ddof=1)  # within one deviation of a fold, if not of the mean
         assert leanest([small, large], 1.0) is (small if near else large)
+        within = np.mean(lost) / (np.std(lost, ddof=1) / 2)
+        assert leanest([small, large], 1.0, large, within * 1.01) is small
+        assert leanest([small, large], 1.0, large, within * 0.99) is large
+        assert leanest([replace(small, strength=1e-3), large], 1.0, large, within * 1.01) is large  # another penalty's
         errors = [replace(c, score=-c.score, fold_scores=tuple(-s for s in c.fold_scores)) for c in (small, large)]
         assert leanest(errors, -1.0) is errors[0 if near else 1]
 

@@ -23,6 +23,10 @@ _OUTDONE = (
     "The chosen one is not the highest: its final head, whose form and penalty are its own and which is of all rows, "
     "did better than the highest one’s. Cells are judged by a plainer one, on 4,000 rows at most."
 )
+_SMALLER = (
+    "The chosen one is not the highest: it stores less and is as good within the tolerance, which is a part of the "
+    "standard error of the folds’ differences. With --tolerance 0 the highest of its penalty is taken."
+)
 _QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
@@ -252,6 +256,19 @@ def _best_cells(cells: Sequence[Mapping[str, Any]], sign: float) -> dict[str, li
     return {size: lines[size] for size in sorted(lines, key=lambda size: (len(size), size))}
 
 
+def _outcome(cells: Sequence[Mapping[str, Any]], sign: float) -> str:
+    """Why the chosen cell is the highest, or is not."""
+    chosen = next((cell for cell in cells if read.flag(cell.get("chosen"))), None)
+    if chosen is None:
+        return _OUTDONE
+    higher = [cell for cell in cells if sign * float(cell["score"]) > sign * float(chosen["score"])]
+    if not higher:
+        return _WON
+    # the best of a weaker penalty is the highest of its own; one that is not was taken for its size
+    larger = [cell for cell in higher if float(cell["stored_bytes"]) > float(chosen["stored_bytes"])]
+    return _SMALLER if any(cell.get("strength") == chosen.get("strength") for cell in larger) else _OUTDONE
+
+
 def _grid(cells: Sequence[Mapping[str, Any]], shown: Measure) -> Grid:
     sign = -1.0 if shown.better == "lower" else 1.0
     lines = _best_cells(cells, sign)
@@ -269,11 +286,9 @@ def _grid(cells: Sequence[Mapping[str, Any]], shown: Measure) -> Grid:
     # counted from the last, so that both ends of nine fractions are named
     named = fractions[::-1][::every][::-1]
     lean = next((cell for cell in drawn if read.flag(cell.get("lean"))), None)
-    top = max(sign * float(cell["score"]) for cell in cells)
-    won = any(read.flag(cell.get("chosen")) and sign * float(cell["score"]) >= top for cell in cells)
     banded = any(_error(cell) > 0 for cell in drawn)
     return Grid(
-        outcome=_WON if won else _OUTDONE,
+        outcome=_outcome(cells, sign),
         label=f"{shown.label}, {'inner folds' if banded else 'held-out rows'}",
         banded=banded,
         paths=tuple(_path(size, i, line, x, y, shown) for i, (size, line) in enumerate(lines.items())),

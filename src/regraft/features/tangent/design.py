@@ -176,8 +176,8 @@ class Tangent(Design):
     def passing(self, index: Tensor | None, size: int) -> Iterator[tuple[int, int, Any]]:
         """(start, stop, batch for the tape) of some rows, or of all.
 
-        Where rows are read again, and so where :meth:`keep` said so or they are prepared for products, what comes before
-        θ₂ is kept: one pass of the whole network, from then on the rest of it.
+        Where rows are read again (or :meth:`keep` says so beforehand, or they are prepared for products), what comes
+        before θ₂ is kept: one pass of the whole network, from then on the rest of it.
         """
         count = self.n_rows if index is None else index.numel()
         self._read += count

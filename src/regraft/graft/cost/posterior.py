@@ -25,8 +25,8 @@ def with_posterior_cost(
 
     For n rows, m = min(n, 1500) of them in the choice, K inner folds and S solves of the protocol:
     S · (3 K m + 4 n) rows' derivatives, and S · (5 K + 1) eigendecompositions of m numbers, at the pace of one batch
-    and of one matrix of 256, timed now. One pass of all rows is of the whole network, the others begin at θ₂, where what comes before
-    it can be kept.
+    and of one matrix of 256, timed now. One pass of all rows is of the whole network, the others begin at θ₂, where
+    what comes before it can be kept.
 
     Args:
         solve: of the head on features.

@@ -175,7 +175,7 @@ def _costly(figure: Mapping[str, Any]) -> Iterator[Finding]:
             if smaller
             else ""
         ),
-        advice="If storage counts, take the smaller head: --one-standard-error (fast and exact search)."
+        advice="If storage counts, take the smaller head: --tolerance 1 (fast and exact search)."
         if smaller
         else "If storage counts, give Select smaller fractions; if not, compare with --method all-layers.",
     )

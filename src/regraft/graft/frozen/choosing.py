@@ -113,5 +113,5 @@ def choose_features(
     scorer = scorer_of(stage, seed, told)
     return select(
         designs, response, strengths=ladder(stage), forms=forms, scorer=scorer, more=more,
-        wider=stage.wider, weaker=stage.weaker, one_standard_error=stage.one_standard_error, **shared,
+        wider=stage.wider, weaker=stage.weaker, tolerance=stage.tolerance, **shared,
     )  # fmt: skip

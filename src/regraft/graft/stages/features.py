@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import ClassVar, Literal, get_args
 
 from regraft.errors import RecipeError
 from regraft.features import Taps
 from regraft.graft.view import Scaling
-from regraft.heads import FRACTIONS, WEAKER, WIDER
+from regraft.heads import FRACTIONS, TOLERANCE, WEAKER, WIDER
 
 __all__ = ["SOLVERS", "Features", "Select", "Solve"]
 
@@ -73,9 +74,10 @@ class Select:
         extend: go on past the end of a default grid that wins: to half of the features and to all of them past the
             largest fraction, to penalties of 1e-4 and 1e-5 of the ``fast`` solver's own scores past the weakest. Not
             with ``reference``, which is the paper's.
-        one_standard_error: keep the fewest bytes that do about as well: the smallest cell within one standard error of
-            the best (Breiman et al., 1984; the error of their difference over the folds) instead of the best. No
-            weaker penalties are tried then. Not with ``reference``.
+        tolerance: keep the fewest bytes that do about as well: the smallest cell within so many standard errors of the
+            best (of their difference over the folds). 1 is the one-standard-error rule (Breiman et al., 1984), 0 takes
+            the best. The ``reference`` search takes the best, as its paper does; so does one of more than 4,000 rows,
+            which are worth more features than the part of them that the cells are compared on.
 
     Raises:
         RecipeError: a name that is none, or a combination that does not exist.
@@ -87,7 +89,7 @@ class Select:
     score: Literal["relevance", "random", "variance", "gradient", "stability"] = "relevance"
     by: Literal["feature", "layer", "layer-lasso"] = "feature"
     extend: bool = True
-    one_standard_error: bool = False
+    tolerance: float = TOLERANCE
 
     needs: ClassVar[tuple[str, ...]] = ("design", "labels")
     yields: ClassVar[tuple[str, ...]] = ("design",)
@@ -105,15 +107,13 @@ class Select:
                 f"{self.score} scores need no solver, so there is no {self.solver} way to them",
                 do="leave the solver out, or take the relevance",
             )
+        if not 0 <= self.tolerance < math.inf:
+            raise RecipeError(
+                "the tolerance of Select", expected="standard errors, 0 or more", got=repr(self.tolerance)
+            )
         if self.solver == "reference" and self.by != "feature":
             raise RecipeError(
                 "the reference search chooses single features alone", do="choose layers with the fast or exact solver"
-            )
-        if self.solver == "reference" and self.one_standard_error:
-            raise RecipeError(
-                "the reference search takes the best cell, as its paper does",
-                got="one_standard_error",
-                do="leave it out, or search with the fast or exact solver",
             )
         if self.by == "layer-lasso" and self.score != "relevance":
             raise RecipeError(
@@ -129,7 +129,7 @@ class Select:
     def weaker(self) -> tuple[float, ...]:
         """The penalties that are tried where the weakest of the default ones wins."""
         ridge = self.by_own_relevance and self.strengths is None
-        return WEAKER if self.extend and ridge and not self.one_standard_error else ()
+        return WEAKER if self.extend and ridge else ()
 
     @property
     def by_own_relevance(self) -> bool:

@@ -19,7 +19,7 @@ from regraft.heads.solve import validate_near
 __all__ = ["again"]
 
 
-def again(heads: Heads, drawn: Validated, judge: Judge, kin: Sequence[str] = (), *, widen: bool = True) -> Validated:
+def again(heads: Heads, drawn: Validated, judge: Judge, kin: Sequence[str] = ()) -> Validated:
     """The cell that a draw has chosen, or a neighbour that is better on all rows by more than a standard error.
 
     More rows are worth more features, and other scalings of them. From the draw's cell on, each fraction above is
@@ -33,14 +33,11 @@ def again(heads: Heads, drawn: Validated, judge: Judge, kin: Sequence[str] = (),
         drawn: validated on the draw.
         judge: of the rows of the draw that its folds held out.
         kin: keys of the same features scaled otherwise.
-        widen: whether neighbours are tried at all.
     """
     few = heads.fewer()
     rows = _Rows(few, fold_tasks(few.response, few.folds, few.class_weight), {})
     start = near(drawn.trials, judge, len(heads.cells.response), len(heads.response))
     best = rows.validated(drawn.cell, start)
-    if not widen:
-        return best
     # each product of a wider head would otherwise read the features again
     most = HELD_BYTES // (torch.float32.itemsize * len(heads.response) * len(rows.tasks))
     best = rows.climbed(best, start, heads.cells.above(best.cell, heads.grid, most))

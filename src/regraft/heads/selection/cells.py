@@ -12,7 +12,7 @@ from regraft.errors import SolverError
 from regraft.heads.metrics import PROPER
 from regraft.heads.response import Response
 from regraft.heads.search import Judge
-from regraft.heads.selection.kept import TIE, Cell, check_fractions, kept_count, leanest, ranking
+from regraft.heads.selection.kept import TIE, Cell, check_fractions, kept_count, ranking
 from regraft.heads.selection.nested import Nested, steps, union
 from regraft.heads.selection.packing import stored_bytes
 from regraft.heads.selection.panel import Panel
@@ -129,11 +129,6 @@ class Cells:
     def best(self) -> Cell:
         """Of those judged so far."""
         return best_of(self.table, self._judge.sign)
-
-    @property
-    def leanest(self) -> Cell:
-        """Of those judged so far, the smallest that is about as good."""
-        return leanest(self.table, self._judge.sign)
 
     def panel(self, size: str) -> Panel:
         """That of the design; the best one's is kept beside it, for panels hold much."""

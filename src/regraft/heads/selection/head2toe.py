@@ -22,7 +22,7 @@ from regraft.heads.search import Judge
 from regraft.heads.selection.all_rows import again
 from regraft.heads.selection.cells import Cells, Grid, best_of
 from regraft.heads.selection.heads import Heads, Validated
-from regraft.heads.selection.kept import FRACTIONS, TIE, Selection
+from regraft.heads.selection.kept import FRACTIONS, TIE, Selection, leanest
 from regraft.heads.selection.relevance import GRAM_ROWS, check_features
 from regraft.heads.selection.scorer import Scorer
 from regraft.heads.solve import FORMS, check_folds, check_forms, check_training
@@ -44,7 +44,7 @@ def select(
     strengths: Sequence[float] = (1e-2, 1e-3),
     forms: Sequence[str] = FORMS,
     class_weight: ClassWeight = None,
-    one_standard_error: bool = False,
+    tolerance: float = 0.0,
     seed: int = 0,
     scorer: Scorer | None = None,
     more: Mapping[str, Mapping[str, FeatureDesign]] | None = None,
@@ -67,9 +67,8 @@ def select(
     features so is the scores' Gram; the cross-validation of the chosen cell is over at most 16,384 of the kept columns,
     the final head over all of them. Above 4,000 rows the cells and the forms of their heads are compared on 4,000 of
     them, drawn with ``seed`` in the classes' proportions. The chosen cell, and from there larger fractions and ``more``
-    designs of the same features (:func:`regraft.heads.selection.all_rows.again`; not with ``one_standard_error``), are
-    then scored on all rows and validated from where the draw says to begin. Heads are validated by as few folds as have
-    2,000 rows.
+    designs of the same features (:func:`regraft.heads.selection.all_rows.again`), are then scored on all rows and
+    validated from where the draw says to begin. Heads are validated by as few folds as have 2,000 rows.
 
     Args:
         designs: by key, as cells and the selection name it (the target size, say); features by layer, normally with
@@ -81,8 +80,9 @@ def select(
         strengths: values of λ, in units of the features' mean squared norm about their mean.
         forms: of the final head; regression has ``ridge`` only.
         class_weight: as in :func:`regraft.heads.solve`; "balanced" is counted inside each training set.
-        one_standard_error: take the cell of fewest stored bytes within one standard error of the best
-            (:func:`regraft.heads.selection.kept.leanest`).
+        tolerance: take the cell of fewest stored bytes within so many standard errors of the best
+            (:func:`regraft.heads.selection.kept.leanest`). Where rows are drawn it is the best cell all the same: all
+            rows are worth more features than the draw shows.
         seed: of the rows that are drawn.
         scorer: what ranks the features in the place of the ridge scores. Above 4,000 rows it sees the drawn rows
             alone, and what it finds there also chooses the features of the final head.
@@ -91,8 +91,7 @@ def select(
         every_strength: try every λ on every design; else on the first alone.
         wider: larger fractions, ascending: each is tried at the best cell's design and λ where the largest so far won.
         weaker: smaller λ, descending, of the ridge scores. They are judged by the final head, for the ridge head of
-            penalty λ that judges a cell flatters weak ones: its own penalty is then nearer the best. Not with
-            ``one_standard_error``.
+            penalty λ that judges a cell flatters weak ones: its own penalty is then nearer the best.
 
     Returns:
         The selection. Equal scores go to the fewest stored bytes, then to the stronger penalty.
@@ -117,15 +116,15 @@ def select(
     few = None if len(response) <= GRAM_ROWS else _draw(response, GRAM_ROWS, seed)
     cells = Cells(known, response, fold_of, few, metric, class_weight)
     _compare(cells, list(known), later, grid)
-    lean = cells.leanest
     heads = Heads(cells, known, response, fold_of, judge, wanted, grid, class_weight)
     judged = heads if few is None else heads.on_the_draw().fewer()
-    best = judged.validated(lean) if one_standard_error else _weakened(judged)
+    best = _weakened(judged)
     if few is not None:
-        drawn = best
-        best = again(heads, drawn, judged.judge, _kin(drawn.cell.size, later), widen=not one_standard_error)
-        # what was about as good on the draw, all rows have told from the best
-        lean = lean if best.cell is drawn.cell else best.cell
+        best = again(heads, best, judged.judge, _kin(best.cell.size, later))
+        return heads.selection(best, best.cell)  # what is about as good on the draw, all rows may tell from it
+    lean = leanest(cells.table, judge.sign, best.cell)
+    if tolerance > 0 and (smaller := leanest(cells.table, judge.sign, best.cell, tolerance)) is not best.cell:
+        best = judged.validated(smaller)
     return heads.selection(best, lean)
 
 

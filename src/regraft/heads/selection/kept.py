@@ -23,6 +23,7 @@ from regraft.linear import FeatureDesign, Matrix, UnitRows, columns_of
 __all__ = [
     "FRACTIONS",
     "TIE",
+    "TOLERANCE",
     "WEAKER",
     "WIDER",
     "Cell",
@@ -46,6 +47,9 @@ WIDER: tuple[float, ...] = (0.5, 1.0)
 
 #: Penalties of the ridge scores beyond the usual 1e-2 and 1e-3, for tasks whose labels show in faint directions.
 WEAKER: tuple[float, ...] = (1e-4, 1e-5)
+
+#: Standard errors by which a smaller selection may be under the best one and still be taken.
+TOLERANCE = 0.75
 
 #: Scores that differ by no more are equal.
 TIE = 1e-12
@@ -82,25 +86,28 @@ class Cell:
     lean: bool = False
 
 
-def leanest(table: Sequence[Cell], sign: float) -> Cell:
-    """The cell of fewest stored bytes within one standard error of the best; of equally small ones the best.
+def leanest(table: Sequence[Cell], sign: float, best: Cell | None = None, tolerance: float = 1.0) -> Cell:
+    """The cell of fewest stored bytes within so many standard errors of the best; of equally small ones the best.
 
-    The one-standard-error rule (Breiman, Friedman, Olshen and Stone, 1984), the error being that of the mean
-    difference of two cells' scores over the k folds, s / √k, for all cells are scored on the same folds.
+    With one it is the one-standard-error rule (Breiman, Friedman, Olshen and Stone, 1984), the error being that of the
+    mean difference of two cells' scores over the k folds, s / √k, for all cells are scored on the same folds. Cells of
+    the best's own penalty are compared with it: the heads that judge cells flatter some penalties.
 
     Args:
         table: cells with the scores of their folds.
         sign: −1 where lower scores are better.
+        best: of the table; ``None`` for that of best score.
+        tolerance: in standard errors.
     """
-    best = max(table, key=lambda cell: (sign * cell.score, -cell.stored_bytes))
+    best = best or max(table, key=lambda cell: (sign * cell.score, -cell.stored_bytes))
 
     def near(cell: Cell) -> bool:
         lost = sign * (np.array(best.fold_scores) - np.array(cell.fold_scores))
         error = lost.std(ddof=1) / math.sqrt(len(lost)) if len(lost) > 1 else 0.0
-        return bool(lost.mean() <= error + TIE)
+        return bool(lost.mean() <= tolerance * error + TIE)
 
     return min(
-        (cell for cell in table if near(cell)),
+        (cell for cell in table if cell.strength == best.strength and near(cell)),
         key=lambda cell: (cell.stored_bytes, -sign * cell.score, -cell.strength, not cell.normalised, -cell.fraction),
     )
 
