@@ -128,8 +128,7 @@ def test_strings_that_are_no_molecules_are_named_together(regraft, gcn, assays, 
     arguments = ("adapt", broken, "-m", gcn, "--method", "probe", *TASK, "-o", tmp_path / "run")
     code, _, err = regraft(*arguments)
     assert code == 2
-    assert "2 of the inputs in broken cannot be used: broken.csv row 3: 'C1CC' is no molecule" in err
-    assert "broken.csv row 7" in err
+    assert "2 of the inputs in broken cannot be used: broken.csv row 3, broken.csv row 7: 'C1CC' is no molecule" in err
     code, out, _ = regraft(*arguments, "--skip-bad", "--json")
     assert code == 0
     (left,) = [item for item in json.loads(out)["findings"] if item["code"] == "skipped-rows"]

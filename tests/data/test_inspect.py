@@ -20,6 +20,8 @@ from regraft.data import (
     inspect,
     scan,
 )
+from regraft.data.inspect import without
+from regraft.data.manifest import BadRow
 from regraft.data.threads import thread_map
 from regraft.errors import DataError
 
@@ -123,7 +125,7 @@ def test_a_csv_with_missing_files_lists_all_of_them_at_once(tmp_path):
     assert len(m) == 6
     assert len(set(m.hashes)) == 6
     with pytest.raises(
-        DataError, match=r"2 of the inputs in d cannot be used: .*1\.png: no such file; .*3\.png: no such file"
+        DataError, match=r"2 of the inputs in d cannot be used: \S*1\.png, \S*3\.png: no such file\.?"
     ) as caught:
         checked(m)
     assert "--skip-bad" in str(caught.value)
@@ -133,10 +135,19 @@ def test_a_csv_with_missing_files_lists_all_of_them_at_once(tmp_path):
     assert checked(kept) is kept
 
 
-def test_many_bad_rows_are_counted_and_the_first_named():
-    m = scan((EncodedImages([b""] * 60 + [encoded(1), encoded(2)], "d"), [0, 1] * 31))
-    with pytest.raises(DataError, match=r"60 of the inputs in arrays cannot be used: d row 0: .*; and 10 more"):
+def test_many_bad_rows_are_counted_by_reason_and_the_first_of_each_named():
+    rows = [b""] * 60 + [b"no picture", encoded(1), encoded(2), b""]
+    m = scan((EncodedImages(rows, "d"), [0, 1] * 32))
+    named = ", ".join(f"d row {row}" for row in range(8))
+    with pytest.raises(
+        DataError,
+        match=rf"62 of the inputs in arrays cannot be used: {named} and 53 more: the image is empty \(0 bytes\); "
+        "d row 60: not an image",
+    ):
         checked(m)
+    bad = [BadRow(f"row {row}", f"reason {row}", "") for row in range(7)]
+    with pytest.raises(DataError, match="row 4: reason 4; 2 more for other reasons"):
+        without(m, list(enumerate(bad)), skip_bad=False)
 
 
 def test_dropping_rows_keeps_the_rest_and_checks_the_task_again(tmp_path):

@@ -16,7 +16,7 @@ from regraft.errors import DataError, RegraftError
 
 __all__ = ["checked", "drop", "inspect", "without"]
 
-_SHOWN = 50  # rows that an error names; the rest are counted
+_SHOWN, _REASONS = 8, 5  # rows of a reason that an error names, and reasons; the rest are counted
 
 
 def inspect(source: Source, *, progress: Callable[[int, int], None] | None = None) -> tuple[tuple[int, BadRow], ...]:
@@ -61,7 +61,7 @@ def checked(
     """The manifest with readable rows only: inspects inputs and masks, then refuses or drops the bad rows.
 
     Raises:
-        DataError: bad rows (all listed, up to 50 by name) unless ``skip_bad``; or too little is left.
+        DataError: bad rows (by reason, eight of each by name) unless ``skip_bad``; or too little is left.
     """
     bad = dict(inspect(manifest.inputs, progress=progress))
     if manifest.target is not None and manifest.target.masks is not None:
@@ -73,17 +73,30 @@ def without(manifest: Manifest, bad: Sequence[tuple[int, BadRow]], *, skip_bad: 
     """The manifest without the bad rows, or refused for their sake.
 
     Raises:
-        DataError: bad rows (all listed, up to 50 by name) unless ``skip_bad``; or too little is left.
+        DataError: bad rows (by reason, eight of each by name) unless ``skip_bad``; or too little is left.
     """
     if bad and not skip_bad:
-        lines = "; ".join(f"{item.where}: {item.reason}" for _, item in bad[:_SHOWN])
-        more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
         where = "" if manifest.name == "inputs" else f" in {manifest.name}"
         raise DataError(
-            f"{len(bad)} of the inputs{where} cannot be used: {lines}{more}",
+            f"{len(bad)} of the inputs{where} cannot be used: {_listed([item for _, item in bad])}",
             do="mend or remove them, or pass --skip-bad to go on without them",
         )
     return drop(manifest, bad)
+
+
+def _listed(bad: Sequence[BadRow]) -> str:
+    """The rows by reason, in the order of the first of each."""
+    by_reason: dict[str, list[str]] = {}
+    for item in bad:
+        by_reason.setdefault(item.reason, []).append(item.where)
+    parts = [f"{_some(rows)}: {reason}" for reason, rows in list(by_reason.items())[:_REASONS]]
+    others = sum(len(rows) for rows in list(by_reason.values())[_REASONS:])
+    return "; ".join([*parts, f"{others} more for other reasons"] if others else parts)
+
+
+def _some(rows: Sequence[str]) -> str:
+    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
+    return f"{', '.join(rows[:_SHOWN])}{more}"
 
 
 def _without_empty_classes(manifest: Manifest) -> Manifest:
