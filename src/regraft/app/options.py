@@ -102,7 +102,7 @@ Tolerance = Annotated[
     typer.Option(
         min=0, rich_help_panel=_BACKBONE, metavar="ERRORS",
         help="Of head2toe: standard errors by which a smaller head may be under the best one; 0 takes the best. "
-        "0.75 if absent.",
+        "0.5 if absent.",
     ),
 ]  # fmt: skip
 Mode = Annotated[

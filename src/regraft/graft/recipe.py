@@ -198,7 +198,8 @@ class Recipe:
         itself for ``None``.
 
         Raises:
-            RecipeError: the recipe chooses no features, or the number is negative or not finite.
+            RecipeError: the recipe chooses no features, or by the paper's search, which takes the best; or the number
+                is negative or not finite.
         """
         if tolerance is None:
             return self
@@ -208,6 +209,12 @@ class Recipe:
                 f"method {self.name!r} chooses no features",
                 got=f"--tolerance {tolerance:g}",
                 do=f"use it with {', '.join(fits)}",
+            )
+        if self.select.solver == "reference" and tolerance:
+            raise RecipeError(
+                "the reference search takes the best head, as its paper does",
+                got=f"--tolerance {tolerance:g}",
+                do="leave it out, or search with the fast or exact solver",
             )
         return self._with(self.select, tolerance=tolerance)
 

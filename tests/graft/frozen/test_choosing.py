@@ -200,6 +200,8 @@ def test_a_tolerance_of_one_takes_what_the_search_of_the_best_says_is_about_as_g
     assert lean["kept"] <= between["kept"] <= best["kept"]
     with pytest.raises(RecipeError, match=r"'probe' chooses no features; got --tolerance 0\. .* use it with head2toe"):
         run(tmp_path, "probe", tolerance=0.0)
+    with pytest.raises(RecipeError, match="takes the best head"):
+        run(tmp_path, "head2toe", tolerance=1.0, solver="reference")
     for wrong in (-1.0, float("nan"), float("inf")):
         with pytest.raises(RecipeError, match="the tolerance of Select; expected standard errors, 0 or more"):
             run(tmp_path, "head2toe", tolerance=wrong)

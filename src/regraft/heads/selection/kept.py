@@ -49,7 +49,7 @@ WIDER: tuple[float, ...] = (0.5, 1.0)
 WEAKER: tuple[float, ...] = (1e-4, 1e-5)
 
 #: Standard errors by which a smaller selection may be under the best one and still be taken.
-TOLERANCE = 0.75
+TOLERANCE = 0.5
 
 #: Scores that differ by no more are equal.
 TIE = 1e-12
