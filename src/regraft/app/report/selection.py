@@ -24,8 +24,8 @@ _OUTDONE = (
     "did better than the highest one’s. Cells are judged by a plainer one, on 4,000 rows at most."
 )
 _SMALLER = (
-    "The chosen one is not the highest: it stores less and is as good within the tolerance, which is a part of the "
-    "standard error of the folds’ differences. With --tolerance 0 the highest of its penalty is taken."
+    "The chosen one is not the highest: it stores less and is as good within the tolerance, in standard errors of the "
+    "folds’ differences. With --tolerance 0 the highest of its penalty is taken."
 )
 _QUARTERS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
