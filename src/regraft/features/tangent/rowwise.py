@@ -79,8 +79,9 @@ def _blocks(side: Side, prior: Mapping[str, float]) -> Iterator[tuple[int, int, 
     for start, stop, batch in replace(side, batch_size=max(1, min(side.batch_size, _BYTES // row))).batches():
         held = {layer: side.tape.like.new_empty((stop - start, side.outputs, layer.size)) for layer in layers}
         for seen in side.tape.read(batch, side.vectors, layers):
-            parts = [value.flatten(1) * prior[seen.layer.names[inner]] for inner, value in seen.rows.items()]
-            torch.cat(parts, 1, out=held[seen.layer][:, seen.output])
+            places = held[seen.layer][:, seen.output].split(_sizes(seen.layer), dim=1)
+            for (inner, value), place in zip(seen.rows.items(), places):
+                torch.mul(value.flatten(1), prior[seen.layer.names[inner]], out=place)
         for layer in layers:
             yield start, stop, layer, held.pop(layer)
 
