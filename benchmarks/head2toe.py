@@ -38,7 +38,17 @@ from torch import Tensor
 from transformers import ResNetConfig, ResNetModel
 
 from common import Row, note, parser, report
-from regraft.heads import WEAKER, WIDER, Response, Selection, kept_design, relevance, select, select_reference
+from regraft.heads import (
+    TOLERANCE,
+    WEAKER,
+    WIDER,
+    Response,
+    Selection,
+    kept_design,
+    relevance,
+    select,
+    select_reference,
+)
 from regraft.heads.l2.dual import dual_ridge, gram_scale
 from regraft.linear import Cast, Dense, FeatureDesign, UnitRows
 
@@ -142,9 +152,8 @@ def chosen(found: Selection) -> str:
 def searched(task: Task, case: str) -> Row:
     """The fast search, timed."""
     before = peak()
-    found, cpu, wall = timed(
-        lambda: select(task.designs, task.response, folds=task.folds, metric="accuracy", wider=WIDER, weaker=WEAKER)
-    )
+    asked = {"metric": "accuracy", "wider": WIDER, "weaker": WEAKER, "tolerance": TOLERANCE}
+    found, cpu, wall = timed(lambda: select(task.designs, task.response, folds=task.folds, **asked))
     cell = next(c for c in found.table if c.chosen)
     note(f"{case}: {cpu:.2f} CPU-s, {wall:.2f} s, peak {peak():.2f} GiB, chose {chosen(found)}")
     more = {

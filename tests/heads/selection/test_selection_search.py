@@ -14,6 +14,7 @@ from regraft.heads import Response, drawn, keep, kept_design, relevance, score, 
 from regraft.heads.l2 import fitters
 from regraft.heads.search import GRID
 from regraft.heads.selection.fold_tasks import fold_tasks
+from regraft.heads.selection.heads import Heads
 from regraft.heads.selection.kept import TOLERANCE
 from regraft.linear import Cast, Dense, FeatureDesign, SignedRoot, UnitRows
 
@@ -419,6 +420,17 @@ def test_a_tolerance_takes_the_fewest_bytes_among_cells_no_worse_fold_by_fold(to
     near = [cell for cell in alike if lost(cell).mean() <= tolerance * lost(cell).std(ddof=1) / 2 + 1e-12]
     assert frugal.stored_bytes == min(cell.stored_bytes for cell in near) < plain.stored_bytes
     assert frugal.score == max(cell.score for cell in near if cell.stored_bytes == frugal.stored_bytes)
+
+
+def test_only_the_head_that_is_taken_is_validated_where_no_weaker_penalty_is_compared(monkeypatch):
+    x, codes = planted(n=60, noise=3.0, seed=29)
+    validated, seen = Heads.validated, []
+    monkeypatch.setattr(Heads, "validated", lambda self, cell: seen.append(cell) or validated(self, cell))
+    arguments = {"folds": np.arange(60) % 4, "metric": "accuracy", "tolerance": TOLERANCE}
+    found = select({"512": design_of(x, 3)}, classes_of(codes), **arguments)
+    best = max(found.table, key=lambda cell: cell.score)
+    assert [replace(cell, chosen=True, lean=True) for cell in seen] == [cell for cell in found.table if cell.chosen]
+    assert seen[0].stored_bytes < best.stored_bytes  # the tolerance has taken another one
 
 
 def test_the_same_call_gives_the_same_bytes():

@@ -22,7 +22,7 @@ from regraft.heads.search import Judge
 from regraft.heads.selection.all_rows import again
 from regraft.heads.selection.cells import Cells, Grid, best_of
 from regraft.heads.selection.heads import Heads, Validated
-from regraft.heads.selection.kept import FRACTIONS, TIE, Selection, leanest
+from regraft.heads.selection.kept import FRACTIONS, TIE, Cell, Selection, leanest
 from regraft.heads.selection.relevance import GRAM_ROWS, check_features
 from regraft.heads.selection.scorer import Scorer
 from regraft.heads.solve import FORMS, check_folds, check_forms, check_training
@@ -118,13 +118,15 @@ def select(
     _compare(cells, list(known), later, grid)
     heads = Heads(cells, known, response, fold_of, judge, wanted, grid, class_weight)
     judged = heads if few is None else heads.on_the_draw().fewer()
-    best = _weakened(judged)
+    cell, best = _weakened(judged)
+    lean = leanest(cells.table, judged.judge.sign, cell)
+    if few is None and tolerance > 0:  # what is about as good on a draw, all rows may tell from it
+        cell = leanest(cells.table, judged.judge.sign, cell, tolerance)
+    if best is None or best.cell is not cell:
+        best = judged.validated(cell)
     if few is not None:
-        best = again(heads, best, judged.judge, _kin(best.cell.size, later))
-        return heads.selection(best, best.cell)  # what is about as good on the draw, all rows may tell from it
-    lean = leanest(cells.table, judge.sign, best.cell)
-    if tolerance > 0 and (smaller := leanest(cells.table, judge.sign, best.cell, tolerance)) is not best.cell:
-        best = judged.validated(smaller)
+        best = again(heads, best, judged.judge, _kin(cell.size, later))
+        lean = best.cell
     return heads.selection(best, lean)
 
 
@@ -180,13 +182,14 @@ def _compare(cells: Cells, keys: Sequence[str], later: Mapping[str, Sequence[str
             break
 
 
-def _weakened(heads: Heads) -> Validated:
-    """The best cell, validated; that of a weaker penalty where its head is better."""
-    cells, sign = heads.cells, heads.judge.sign
-    best = heads.validated(cells.best)
-    for weak in heads.grid.below(best.cell):
-        now = heads.validated(best_of(cells.judged(best.cell.size, weak), sign))
-        if sign * (now.chosen.score - best.chosen.score) <= TIE:
+def _weakened(heads: Heads) -> tuple[Cell, Validated | None]:
+    """The best cell, or that of a weaker penalty where its head is better; its head where two had to be compared."""
+    cells, sign, best = heads.cells, heads.judge.sign, heads.cells.best
+    head: Validated | None = None
+    for weak in heads.grid.below(best):
+        head = head or heads.validated(best)
+        now = heads.validated(best_of(cells.judged(best.size, weak), sign))
+        if sign * (now.chosen.score - head.chosen.score) <= TIE:
             break
-        best = now
-    return best
+        best, head = now.cell, now
+    return best, head
