@@ -133,6 +133,18 @@ def test_two_networks_that_differ_in_their_activation_alone(attribute: str) -> N
     assert made[0] != made[1]
 
 
+@pytest.mark.parametrize("values", [(1.0, 2.0), ("mean", "max"), (2, 4), (False, True), ([1, 2], [2, 1])])
+def test_private_settings_of_own_modules_count_and_what_they_keep_does_not(values: tuple[Any, Any]) -> None:
+    def made(value: Any, kept: Any = None) -> str:
+        torch.manual_seed(0)
+        module = Holds(None)
+        module._setting, module._kept = value, kept
+        return from_module(module, ArrayPreprocess((4,))).fingerprint
+
+    assert made(values[0]) == made(values[0]) != made(values[1])
+    assert made(values[0], torch.ones(3)) == made(values[0], torch.zeros(3))
+
+
 CODE = """
 from torch import nn
 from regraft.network import ArrayPreprocess

@@ -34,7 +34,8 @@ def architecture(module: nn.Module, config: Mapping[str, Any] | None = None) -> 
     configuration) or, without one, every plain attribute of every module (numbers of heads, strides,
     switches) and every attribute that can be called, so that two networks with the same weights and another
     forward pass differ. Classes and functions that belong to no library count with their source text, and modules of
-    such classes with their public mappings, sets, tensors, arrays and settings objects as well.
+    such classes with their private plain attributes and their public mappings, sets, tensors, arrays and settings
+    objects as well: private ones of these kinds are mostly what a forward pass keeps for the next one.
     """
     lines = []
     for path, part in module.named_modules():
@@ -52,7 +53,7 @@ def _plain(module: nn.Module) -> dict[str, Any]:
         if name in _OF_EVERY_MODULE:
             continue
         public = not name.startswith("_")
-        if public and _is_plain(value):
+        if (public or own) and _is_plain(value):
             settings[name] = repr(value)
             continue
         try:
