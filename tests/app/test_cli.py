@@ -154,6 +154,9 @@ def test_dry_run_says_the_cost_and_writes_nothing(regraft, photos, tmp_path, mon
     assert "a linear probe: 1 backbone pass" in words["beside"]
     assert "fine-tuning by 500 steps of 64 rows" in out
     assert "1 backbone pass," in words["sweep"]
+    assert "pass" not in words["solve"]
+    crossing = regraft("adapt", photos, *MODEL, "--method", "gradient", "--dry-run")[1]
+    assert "backbone pass" in next(line for line in crossing.splitlines() if line.startswith("solve"))
     predicted = json.loads(regraft("adapt", photos, *MODEL, "--dry-run", "--json")[1])
     assert predicted["status"] == "dry-run"
     assert predicted["scores"] == {"validation": None, "test": None}

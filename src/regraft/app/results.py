@@ -83,8 +83,10 @@ def say_estimate(record: Record) -> None:
     for cost in record.costs:
         about = duration(cost.seconds)
         about = about if about.startswith("under") else f"about {about}"
-        if cost.stage == "sweep":
-            about = "stored already" if cost.reused else f"{about}, {_passes(cost.backbone_passes)}"
+        if cost.reused:
+            about = "stored already"
+        elif cost.stage == "sweep" or cost.backbone_passes:
+            about = f"{about}, {_passes(cost.backbone_passes)}"
         flops = f", {cost.flops:.2e} floating-point operations" if cost.flops else ""
         lines.append((cost.stage, about + flops))
     lines += [
