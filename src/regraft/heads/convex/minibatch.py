@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.batches import batches
 from regraft.heads.convex.problem import ConvexFit, ConvexProblem, Progress, Trace
 from regraft.heads.readout import Status
 from regraft.linear import Blocks
@@ -99,12 +100,12 @@ def minibatch(
     point = problem.point(u, problem.plain(u, trace), trace)
     state = _State(problem, scale, problem.coefficients(u), point.shift[:, 0])
     optimiser = state.optimiser(schedule)
-    batches = _batches(problem.design.n_rows, schedule.batch, seed)
+    drawn = batches(problem.design.n_rows, schedule.batch, torch.Generator().manual_seed(seed))
     while trace.iterations < steps and not (objective is not None and point.objective <= objective):
         rate = schedule.lr * 0.5 ** (trace.iterations // schedule.halve_every)
         for group in optimiser.param_groups:
             group["lr"] = rate
-        rows = next(batches)
+        rows = next(drawn)
         state.slope(rows, schedule.clip)
         optimiser.step()
         trace.iterations += 1
@@ -127,15 +128,6 @@ def _scales(problem: ConvexProblem, deviations: Mapping[str, float] | None) -> d
     if unknown or any(value <= 0 for value in given.values()):
         raise SolverError("the deviations of a schedule", expected="numbers above zero by block", got=repr(unknown[:1]))
     return {name: float(given.get(name, 1.0)) for name in problem.design.shapes}
-
-
-def _batches(rows: int, size: int, seed: int) -> Iterator[Tensor]:
-    generator = torch.Generator().manual_seed(seed)
-    size = min(size, rows)
-    while True:
-        order = torch.randperm(rows, generator=generator)
-        for start in range(0, rows - size + 1, size):
-            yield order[start : start + size]
 
 
 class _State:

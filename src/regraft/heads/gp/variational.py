@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.batches import batches
 from regraft.heads.calibration import link
 from regraft.heads.gp.forms import columns, finite
 from regraft.heads.readout import Status
@@ -324,10 +325,10 @@ def _climb(
     history: list[tuple[int, float]] = []
     first = descent.steps - max(1, round(descent.average * descent.steps))
     sums = [torch.zeros_like(centre), torch.zeros_like(spread)]
-    batches = _batches(problem.design.n_rows, descent.batch, generator)
+    drawn = batches(problem.design.n_rows, descent.batch, generator)
     for step in range(descent.steps):
         rate = descent.lr * 0.5 * (1 + math.cos(math.pi * step / descent.steps))
-        value, *slopes = _slopes(problem, next(batches), descent.draws, centre, spread, generator)
+        value, *slopes = _slopes(problem, next(drawn), descent.draws, centre, spread, generator)
         total, since = total + value, since + 1
         for optimiser, slope in zip(optimisers, slopes):
             optimiser.step(slope, rate)
@@ -380,12 +381,3 @@ def _signed(size: int, count: int, generator: torch.Generator) -> Tensor:
 def _together(size: int) -> int:
     """How many vectors of so many coefficients are multiplied at a time: an even number."""
     return max(2, _BYTES // (8 * size) // 2 * 2)
-
-
-def _batches(rows: int, size: int, generator: torch.Generator) -> Iterator[Tensor]:
-    """Rows without replacement, epoch by epoch, the rest of an epoch left out."""
-    size = min(size, rows)
-    while True:
-        order = torch.randperm(rows, generator=generator)
-        for start in range(0, rows - size + 1, size):
-            yield order[start : start + size]
