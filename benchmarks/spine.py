@@ -35,7 +35,7 @@ from sklearn.preprocessing import StandardScaler
 import regraft
 from common import Row, Timing, interleaved, note, parser, report
 from regraft.data import Manifest, scan
-from regraft.features import batches, plan, pool_batch, sweep
+from regraft.features import gathered, in_order, plan, pool_batch, sweep
 from regraft.graft import METHODS
 from regraft.network import ImagePreprocess, Network, from_module, load
 from regraft.reproduce.sources import pack_network
@@ -126,12 +126,8 @@ def _few(manifest: Manifest, train: int, test: int) -> Manifest:
 
 def _our_loop(network: Network, manifest: Manifest) -> None:
     blocks = plan(network, [METHODS["probe"].features.taps]).blocks
-    for batch in batches(network.preprocess, manifest.inputs, _spans(manifest), None):
+    for batch in gathered(network.preprocess, manifest.inputs, in_order(len(manifest), BATCH), None):
         pool_batch(network, blocks, batch)
-
-
-def _spans(manifest: Manifest) -> list[tuple[int, int]]:
-    return [(start, min(start + BATCH, len(manifest))) for start in range(0, len(manifest), BATCH)]
 
 
 def _plain_loop(network: Network, manifest: Manifest, *, keep: bool) -> np.ndarray | None:
@@ -141,7 +137,7 @@ def _plain_loop(network: Network, manifest: Manifest, *, keep: bool) -> np.ndarr
         lambda _module, inputs: kept.append(inputs[0].flatten(1).cpu()) if keep else None
     )
     with torch.no_grad():
-        for batch in batches(network.preprocess, manifest.inputs, _spans(manifest), None):
+        for batch in gathered(network.preprocess, manifest.inputs, in_order(len(manifest), BATCH), None):
             network.module(network.place(batch))
     hook.remove()
     return torch.cat(kept).numpy() if keep else None

@@ -12,7 +12,7 @@ from PIL import Image
 import regraft
 from regraft.app.demo import digits
 from regraft.data import Target
-from regraft.errors import DataError
+from regraft.errors import DataError, RecipeError
 from regraft.graft.crops import _Cropped, _larger, predict_over_crops
 from regraft.network import ImagePreprocess
 
@@ -80,5 +80,8 @@ def test_what_has_no_crops_is_refused(model) -> None:
     adapted, some = model
     with pytest.raises(DataError, match="at least 1"):
         predict_over_crops(adapted, some, crops=0)
+    for wrong in ({"batch_size": 0}, {"batch_size": -3}, {"workers": -1}):
+        with pytest.raises(RecipeError, match="out of range"):
+            predict_over_crops(adapted, some, **wrong)
     with pytest.raises(DataError, match="mask is of the whole image"):
         predict_over_crops(replace(adapted, kind="segmentation"), some)

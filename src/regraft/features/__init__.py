@@ -1,6 +1,6 @@
 """One pass of the backbone: plan what is needed, sweep once, keep it in the store."""
 
-from regraft.features.batching import batches, by_length, gathered
+from regraft.features.batching import by_length, gathered, in_order
 from regraft.features.cache import cache_root, entries, prune, verify
 from regraft.features.maps import grid_of, map_plan, maps, positions, upsampled, whole_images
 from regraft.features.plan import Block, Plan, Taps, by_size, plan
@@ -31,7 +31,6 @@ __all__ = [
     "Tangent",
     "TangentCost",
     "Taps",
-    "batches",
     "by_length",
     "by_size",
     "cache_root",
@@ -41,6 +40,7 @@ __all__ = [
     "form_error",
     "gathered",
     "grid_of",
+    "in_order",
     "map_plan",
     "maps",
     "ntk",

@@ -14,7 +14,7 @@ from regraft.data import Source
 from regraft.errors import DataError, RegraftError
 from regraft.network import Preprocess
 
-__all__ = ["batches", "by_length", "gathered"]
+__all__ = ["by_length", "gathered", "in_order"]
 
 _WORKER_PAYS_AFTER_SECONDS = 2.0  # below this much decoding, starting worker processes costs more than it saves
 
@@ -71,16 +71,9 @@ def by_length(preprocess: Preprocess, source: Source, rows: Sequence[int], size:
     return [order[start : start + size] for start in range(0, len(order), size)]
 
 
-def batches(
-    preprocess: Preprocess, source: Source, spans: Sequence[tuple[int, int]], workers: int | None
-) -> Iterator[Any]:
-    """The preprocessed batches of the row ranges, in order; else as :func:`gathered`.
-
-    Args:
-        preprocess, source, workers: as there.
-        spans: ``(start, stop)`` of each batch.
-    """
-    return gathered(preprocess, source, [range(start, stop) for start, stop in spans], workers)
+def in_order(count: int, size: int) -> list[range]:
+    """``count`` rows in batches of ``size`` as they come, the last one of what is left."""
+    return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def gathered(

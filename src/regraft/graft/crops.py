@@ -11,8 +11,9 @@ from torch import Tensor
 
 from regraft.data import Manifest, checked, scan
 from regraft.errors import DataError
-from regraft.features import Progress, batches
+from regraft.features import Progress, gathered, in_order
 from regraft.graft.adapted import Adapted, check_modality
+from regraft.graft.options import check_counts
 from regraft.graft.prediction import Prediction
 from regraft.network import ImagePreprocess, Preprocess
 
@@ -79,7 +80,9 @@ def predict_over_crops(
 
     Raises:
         DataError: the backbone reads no images, its answers are masks, fewer than one crop, or unreadable inputs.
+        RecipeError: counts that are none.
     """
+    check_counts(batch_size=batch_size, workers=workers)
     plain = adapted.network.preprocess
     if not isinstance(plain, ImagePreprocess):
         raise DataError(f"{adapted.network.name} reads no images, so there is nothing to crop")
@@ -95,20 +98,21 @@ def predict_over_crops(
         raise DataError(f"the preprocessing of {adapted.network.name} fixes no size to crop to")
     wanted = (size, size) if isinstance(size, int) else size
     whole = replace(plain, crop=None, resize=_larger(plain, wanted))
-    spans = [(a, min(a + batch_size, len(manifest))) for a in range(0, len(manifest), batch_size)]
+    spans = in_order(len(manifest), batch_size)
     means = torch.zeros(len(manifest), len(adapted.classes), dtype=torch.float64)
     squares, variances = torch.zeros_like(means), torch.zeros_like(means)
     for crop in range(crops):
         one = _Cropped(whole, wanted, seed, crop)
-        for (a, b), batch in zip(spans, batches(one, manifest.inputs, spans, workers)):
+        for rows, batch in zip(spans, gathered(one, manifest.inputs, spans, workers)):
             found, spread = adapted.predicted(batch)
-            away = found - means[a:b]  # Welford's: of large values the difference of two squares would be rounding
-            means[a:b] += away / (crop + 1)
-            squares[a:b] += away * (found - means[a:b])
+            here = slice(rows.start, rows.stop)
+            away = found - means[here]  # Welford's: of large values the difference of two squares would be rounding
+            means[here] += away / (crop + 1)
+            squares[here] += away * (found - means[here])
             if spread is not None:
-                variances[a:b] += spread**2
+                variances[here] += spread**2
             if progress:
-                progress(crop * len(manifest) + b, crops * len(manifest))
+                progress(crop * len(manifest) + rows.stop, crops * len(manifest))
     if adapted.kind == "regression":
         variances += squares  # of the mixture of the crops' own
     bars = None if adapted.posterior is None else (variances / crops).sqrt().numpy()

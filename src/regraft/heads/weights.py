@@ -12,7 +12,7 @@ from regraft.errors import SolverError
 from regraft.heads.metrics import as_array
 from regraft.heads.response import Response
 
-__all__ = ["ClassWeight", "moments", "row_weights", "sample_weights"]
+__all__ = ["ClassWeight", "class_weights", "moments", "row_weights", "sample_weights"]
 
 ClassWeight = None | Literal["balanced"] | Mapping[str, float]
 
@@ -48,9 +48,7 @@ def sample_weights(response: Response, sample_weight: Any) -> Tensor:
 def row_weights(response: Response, class_weight: ClassWeight, rows: Tensor) -> Tensor:
     """Sample weights times class weights: (N, 1), or (N, C) where outputs differ (missing labels, multilabel).
 
-    ``"balanced"`` gives class c the weight n / (C · n_c), counted over all rows of positive weight and the C classes
-    that occur in them, or, for each multilabel column, n / (2 n_1) to its ones and n / (2 n_0) to its zeros. A mapping
-    gives weights by class name; for a multilabel column the weight of its ones. Classes that are not named weigh 1.
+    Classes are counted over the rows of positive weight (:func:`class_weights`).
 
     Raises:
         SolverError: class weights for regression, an unknown class, a negative weight.
@@ -61,24 +59,43 @@ def row_weights(response: Response, class_weight: ClassWeight, rows: Tensor) -> 
         weights = weights * response.mask.to(torch.float64)
     if class_weight is None:
         return weights
+    for_ones, for_zeros = class_weights(response, class_weight, weights > 0)
+    if columns:
+        return weights * torch.where(response.values > 0.5, for_ones, for_zeros)
+    return weights * (response.values @ for_ones)[:, None]
+
+
+def class_weights(
+    response: Response, class_weight: Literal["balanced"] | Mapping[str, float], there: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The weights of each output's ones and of its zeros: (C,) float64 each; zeros weigh less or more in multilabel
+    columns alone.
+
+    ``"balanced"`` gives class c the weight n / (C · n_c), of n counted rows (pixels) and the C classes that occur in
+    them, or, for each multilabel column, n / (2 n_1) to its ones and n / (2 n_0) to its zeros. A mapping gives weights
+    by class name; for a multilabel column the weight of its ones. Classes that are not named weigh 1.
+
+    Args:
+        response: labels.
+        class_weight: see above.
+        there: (N, 1) or (N, C), what is counted.
+
+    Raises:
+        SolverError: class weights for regression, an unknown class, a negative weight.
+    """
     if response.kind == "regression":
         raise SolverError("class weights do not fit regression", do="use sample weights")
     if class_weight != "balanced" and not isinstance(class_weight, Mapping):
         raise SolverError(f"class weight is {class_weight!r}", expected="'balanced' or a mapping from class to weight")
-    there = (weights > 0).to(torch.float64)
+    if not isinstance(class_weight, str):
+        named = _named(response, class_weight)
+        return named, torch.ones_like(named)
+    there = there.to(torch.float64).expand_as(response.values)
     ones = (there * response.values).sum(0)
-    if isinstance(class_weight, str):
-        if columns:
-            there = there.expand_as(response.values)
-            total, zeros = there.sum(0), (there * (1 - response.values)).sum(0)
-            for_ones, for_zeros = total / (2 * ones.clamp_min(1)), total / (2 * zeros.clamp_min(1))
-        else:
-            for_ones, for_zeros = there.sum() / ((ones > 0).sum() * ones.clamp_min(1)), torch.ones_like(ones)
-    else:
-        for_ones, for_zeros = _named(response, class_weight), torch.ones_like(ones)
-    if columns:
-        return weights * torch.where(response.values > 0.5, for_ones, for_zeros)
-    return weights * (response.values @ for_ones)[:, None]
+    if response.kind != "multilabel":
+        return ones.sum() / ((ones > 0).sum() * ones.clamp_min(1)), torch.ones_like(ones)
+    total, zeros = there.sum(0), (there * (1 - response.values)).sum(0)
+    return total / (2 * ones.clamp_min(1)), total / (2 * zeros.clamp_min(1))
 
 
 def moments(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

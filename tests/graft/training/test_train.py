@@ -18,7 +18,7 @@ from scipy import stats
 from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor, nn
 
-from regraft.errors import ArtifactError, DataError, RecipeError, RegraftError
+from regraft.errors import ArtifactError, DataError, RecipeError, RegraftError, SolverError
 from regraft.graft.stages.augment import Augment, uniforms
 from regraft.graft.training.loop import (
     DivergedError,
@@ -218,6 +218,9 @@ def test_balanced_weights_are_scikit_learns() -> None:
         assert found.weights[:, column].tolist() == pytest.approx(expected.tolist())
     named = SimpleNamespace(kind="multilabel", metric="map", class_weight={"b": 3.0}, response=response)
     assert Objective.of(named).weights.tolist() == [[1.0, 1.0], [1.0, 3.0]]  # of its ones
+    for wrong in ({"nope": 1.0}, {"b": -3.0}, "even"):
+        with pytest.raises(SolverError, match="class weight"):
+            Objective.of(SimpleNamespace(kind="multilabel", metric="map", class_weight=wrong, response=response))
 
 
 def test_a_part_of_one_row_is_refused_where_its_statistics_would_normalise_it() -> None:

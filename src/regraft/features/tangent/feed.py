@@ -11,7 +11,7 @@ from torch.utils import _pytree as pytree
 
 from regraft.data import Manifest
 from regraft.errors import DataError
-from regraft.features.batching import batches
+from regraft.features.batching import gathered, in_order
 from regraft.network import Network
 
 __all__ = ["Feed", "length", "take"]
@@ -50,14 +50,13 @@ class Feed:
 
     def batches(self, size: int) -> Iterator[tuple[int, int, Any]]:
         """(start, stop, batch) over all rows in order."""
-        spans = [(start, min(start + size, self.rows)) for start in range(0, self.rows, size)]
+        spans = in_order(self.rows, size)
         if self.batch is not None:
-            for start, stop in spans:
-                yield start, stop, take(self.batch, slice(start, stop))
+            for rows in spans:
+                yield rows.start, rows.stop, take(self.batch, slice(rows.start, rows.stop))
         elif self.manifest is not None:
-            read = batches(self.preprocess, self.manifest.inputs, spans, None)
-            for (start, stop), batch in zip(spans, read):
-                yield start, stop, batch
+            for rows, batch in zip(spans, gathered(self.preprocess, self.manifest.inputs, spans, None)):
+                yield rows.start, rows.stop, batch
 
 
 def take(batch: Any, index: Any) -> Any:

@@ -10,7 +10,7 @@ from torch import Tensor
 from regraft.data import Manifest
 from regraft.diagnose import exchange
 from regraft.errors import DataError, RecipeError
-from regraft.features import batches, pool_batch
+from regraft.features import gathered, in_order, pool_batch
 from regraft.graft.adapted import Adapted, check_modality
 from regraft.heads import Response, default_metric
 from regraft.linear import Dense, Design
@@ -65,10 +65,10 @@ def _reads(model: Adapted) -> tuple[object, ...]:
 
 def _design(model: Adapted, manifest: Manifest, batch_size: int) -> Design:
     check_modality(model.network, manifest)
-    spans = [(a, min(a + batch_size, len(manifest))) for a in range(0, len(manifest), batch_size)]
+    rows = in_order(len(manifest), batch_size)
     parts = [
         pool_batch(model.network, model.plan.blocks, batch)
-        for batch in batches(model.network.preprocess, manifest.inputs, spans, None)
+        for batch in gathered(model.network.preprocess, manifest.inputs, rows, None)
     ]
     matrices = {b.name: Dense(torch.cat([part[b.name].float().cpu() for part in parts])) for b in model.plan.blocks}
     return model.view.design(matrices, len(model.classes))

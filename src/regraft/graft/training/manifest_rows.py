@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regraft.data import Manifest, Target
 from regraft.errors import DataError
-from regraft.features import batches
+from regraft.features import gathered, in_order
 from regraft.files import canonical_json, digest
 from regraft.graft.stages.augment import Augment
 from regraft.network import ImagePreprocess, Network, Preprocess
@@ -117,9 +117,9 @@ class ManifestRows:
 
 
 def _pixels(preprocess: ImagePreprocess, manifest: Manifest, workers: int | None) -> Tensor:
-    spans = [(a, min(a + _CHUNK, len(manifest))) for a in range(0, len(manifest), _CHUNK)]
+    spans = in_order(len(manifest), _CHUNK)
     held: Tensor | None = None
-    for (start, stop), batch in zip(spans, batches(preprocess.pixels(), manifest.inputs, spans, workers)):
+    for rows, batch in zip(spans, gathered(preprocess.pixels(), manifest.inputs, spans, workers)):
         if held is None:
             held = torch.empty((len(manifest), *batch.shape[1:]), dtype=torch.uint8)
         if batch.shape[1:] != held.shape[1:]:
@@ -129,7 +129,7 @@ def _pixels(preprocess: ImagePreprocess, manifest: Manifest, workers: int | None
                 got=str(tuple(batch.shape[1:])),
                 do="use a backbone whose preprocessing crops to a fixed size",
             )
-        held[start:stop] = batch.to(torch.uint8)
+        held[rows.start : rows.stop] = batch.to(torch.uint8)
     return torch.empty(0, dtype=torch.uint8) if held is None else held
 
 

@@ -17,7 +17,7 @@ from regraft.graft.dense.pixels import confusion, segmented
 from regraft.graft.problem import Task
 from regraft.graft.training.checkpoint import tensor_digest
 from regraft.heads import Response, higher_is_better, link, score
-from regraft.heads.weights import moments, row_weights, sample_weights
+from regraft.heads.weights import class_weights, moments, row_weights, sample_weights
 
 __all__ = ["Criterion", "Objective", "affine"]
 
@@ -84,14 +84,21 @@ class Objective:
 
     @staticmethod
     def of(task: Task) -> Objective:
-        """For a task's labels: balanced weights ``n / (C n_c)`` if asked for, and the targets' spread."""
+        """For a task's labels: weights of classes if asked for (:func:`regraft.heads.weights.class_weights`), and the
+        targets' spread.
+
+        Raises:
+            SolverError: an unknown class, or a weight that is none.
+        """
         response = task.response
         weights: Tensor | None = None
         spread: Tensor | None = None
         if task.kind == "regression":
             spread = affine(task)[1]
         elif task.class_weight is not None:
-            weights = _weights(response, task)
+            there = response.present[:, None] if response.mask is None else response.mask
+            for_ones, for_zeros = class_weights(response, task.class_weight, there)
+            weights = torch.stack([for_zeros, for_ones]) if task.kind == "multilabel" else for_ones
         return Objective(task.kind, task.metric, weights, spread)
 
     @property
@@ -181,16 +188,3 @@ def affine(task: Task) -> tuple[Tensor, Tensor]:
         return zero, zero + 1
     response = task.response
     return moments(response.values, row_weights(response, None, sample_weights(response, None)))
-
-
-def _weights(response: Response, task: Task) -> Tensor:
-    if not isinstance(task.class_weight, str):
-        named = {str(name): float(value) for name, value in (task.class_weight or {}).items()}
-        ones = torch.tensor([named.get(name, 1.0) for name in response.classes], dtype=torch.float64)
-        return torch.stack([torch.ones_like(ones), ones]) if response.kind == "multilabel" else ones
-    if response.kind == "multilabel":
-        mask = torch.ones_like(response.values) if response.mask is None else response.mask.to(response.values)
-        total, ones = mask.sum(0), (response.values * mask).sum(0)
-        return torch.stack([total / (2 * (total - ones).clamp_min(1)), total / (2 * ones.clamp_min(1))])
-    counts = response.values.sum(0)
-    return counts.sum() / ((counts > 0).sum() * counts.clamp_min(1))
