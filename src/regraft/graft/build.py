@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from regraft.data import Manifest
-from regraft.errors import DataError, RecipeError
+from regraft.errors import RecipeError
 from regraft.features import Store, Tangent, by_size, cache_root
 from regraft.graft.dense.problem import DenseProblem
 from regraft.graft.frozen.problem import FeatureProblem
@@ -16,7 +16,7 @@ from regraft.graft.gradient.problem import GradientProblem
 from regraft.graft.options import Options
 from regraft.graft.posterior.problem import GaussianProblem
 from regraft.graft.preparation import Prepared, training_stage
-from regraft.graft.problem import Problem, Task
+from regraft.graft.problem import Problem
 from regraft.graft.training.dense import DenseTraining
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.problem import TrainingProblem, planned
@@ -70,19 +70,11 @@ def _training(ready: Prepared, rows: Manifest, store: Store, options: Options, w
     return TrainingProblem(frozen.task, inputs, frozen, ready.network, ready.plan, stages, work, origin=ready.origin)
 
 
-def _task(ready: Prepared, rows: Manifest, options: Options) -> Task:
-    if rows.target is None:
-        raise DataError(f"{rows.name} has no labels")
-    weight = "balanced" if options.class_weight else None
-    cross = options.folds is not None
-    return Task(rows.target, rows.groups, ready.metric, options.seed, options.inner_folds, weight, cross)  # type: ignore[arg-type]
-
-
 def _frozen(ready: Prepared, rows: Manifest, store: Store, options: Options) -> FeatureProblem:
     """A linear head on features of the frozen backbone."""
     recipe, network = ready.recipe, ready.network
     return FeatureProblem(
-        _task(ready, rows, options),
+        ready.task(rows, options),
         store.matrices(),
         recipe.features.scalings,
         recipe.solve,
@@ -94,7 +86,7 @@ def _frozen(ready: Prepared, rows: Manifest, store: Store, options: Options) -> 
 def _dense(ready: Prepared, rows: Manifest, store: Store, options: Options) -> DenseProblem:
     """A linear head on every position of a frozen feature map."""
     (block,), recipe = ready.plan.blocks, ready.recipe
-    task, maps = _task(ready, rows, options), store.matrices()[block.name]
+    task, maps = ready.task(rows, options), store.matrices()[block.name]
     return DenseProblem.of(task, maps, block, recipe.features.scalings, recipe.solve)
 
 
@@ -116,6 +108,6 @@ def _gradient(ready: Prepared, rows: Manifest, store: Store, options: Options, w
             tangent.keep()
     first, second = recipe.solves[0], recipe.solve
     gradient = GradientProblem(
-        _task(ready, rows, options), store.matrices(), tangent, torch.arange(len(rows)), stage, first, second
+        ready.task(rows, options), store.matrices(), tangent, torch.arange(len(rows)), stage, first, second
     )
     return gradient if recipe.posterior is None else GaussianProblem(gradient, recipe.posterior)

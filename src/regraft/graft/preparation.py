@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from regraft.features import Plan, Store, find, map_plan, plan, sweep, whole_ima
 from regraft.graft.adapted import check_modality, readable
 from regraft.graft.alike import together
 from regraft.graft.options import Options, check_options, choose_metric
+from regraft.graft.problem import Task
 from regraft.graft.protocol import check_protocol
 from regraft.graft.recipe import METHODS, Recipe, find_recipe
 from regraft.graft.stages.augment import Augment
@@ -60,6 +61,18 @@ class Prepared:
         """The named test split's rows."""
         rows = self.manifest.rows_of("test")
         return self.manifest.take(rows) if len(rows) else None
+
+    def task(self, rows: Manifest, options: Options) -> Task:
+        """The labels of some of the rows, and how heads are judged on them.
+
+        Raises:
+            DataError: the rows have no labels.
+        """
+        if rows.target is None:
+            raise DataError(f"{rows.name} has no labels")
+        weight: Literal["balanced"] | None = "balanced" if options.class_weight else None
+        cross = options.folds is not None
+        return Task(rows.target, rows.groups, self.metric, options.seed, options.inner_folds, weight, cross)
 
 
 def prepare(

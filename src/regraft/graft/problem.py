@@ -189,16 +189,17 @@ class Problem(ABC):
     def solve(self) -> Head:
         """Choose and fit a head on these rows alone."""
 
-    @abstractmethod
     def sharing(self) -> Problem:
-        """The problem with what all parts that :meth:`take` will cut from it have in common, computed once."""
+        """The problem with what all parts that :meth:`take` will cut from it have in common, computed once; itself
+        where that is nothing."""
+        return self
 
-    @abstractmethod
     def settled(self, head: Any) -> Problem:
         """The problem that takes over the choices of a head chosen on part of its rows, instead of choosing anew.
 
         For dear problems and heads on features of many rows; others give themselves, and choose anew.
         """
+        return self
 
     def __len__(self) -> int:
         return len(self.task)

@@ -21,7 +21,6 @@ from regraft.heads.metrics import (
     fitting,
     higher_is_better,
     nll,
-    predictions,
     score,
 )
 from regraft.heads.readout import Readout, Solution, Status
@@ -124,7 +123,6 @@ __all__ = [
     "overlap_matrix",
     "paired_difference",
     "paired_error",
-    "predictions",
     "rank_curve",
     "rank_offset",
     "ranked",

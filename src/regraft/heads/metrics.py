@@ -23,12 +23,12 @@ __all__ = [
     "WITH_SPREAD",
     "as_array",
     "check_predictions",
+    "confusion",
     "default_metric",
     "ece",
     "fitting",
     "higher_is_better",
     "nll",
-    "predictions",
     "resampled",
     "score",
 ]
@@ -124,12 +124,11 @@ def ece(response: Response, probabilities: Any, bins: int = 15) -> float:
     return float(_ece(response, as_array(probabilities), ones, bins)[0])
 
 
-def predictions(response: Response, probabilities: Any) -> Array:
-    """Predicted class indices (N,), labels (N, C) of 0/1, or the values themselves for regression."""
-    values = as_array(probabilities)
-    if response.kind == "regression":
-        return values
-    return (values > 0.5).astype(np.int64) if response.kind == "multilabel" else values.argmax(1)
+def confusion(truth: Array, predicted: Array, classes: int) -> Array:
+    """Counts ``(C, C)`` by class and predicted class, of the places whose truth is a class (-1: none)."""
+    there = truth >= 0
+    pairs = truth[there] * classes + predicted[there]
+    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 
 
 def resampled(metric: str, response: Response, probabilities: Any, weights: Array) -> Array:

@@ -78,6 +78,11 @@ class Solution:
     candidates: tuple[Candidate, ...]
     out_of_fold: Tensor
 
+    @property
+    def chosen(self) -> Candidate:
+        """The cell that the readout comes from."""
+        return next(candidate for candidate in self.candidates if candidate.chosen)
+
     def held_out(self) -> tuple[Tensor, Tensor]:
         """The rows that a fold held out, ``(n,)``, and their probabilities (or values) ``(n, C)``."""
         rows = (~self.out_of_fold.isnan()).all(1).nonzero().squeeze(1)

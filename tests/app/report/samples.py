@@ -230,7 +230,6 @@ def multiclass(images: tuple[str, ...] = ()) -> Record:
             "classes": per_class(FLOWERS, counts),
             "reliability": reliability(rows, 1),
             "layers": layers(38, 2),
-            "strengths": strengths(),
             "mistakes": [
                 {
                     "id": f"{t}/{1000 + 37 * i}.jpg",
@@ -453,7 +452,6 @@ def broken() -> Record:
                     "thumbnail": "https://example.org/x.png",
                 },
             ],
-            "strengths": [*junk, {"form": None, "strength": None, "score": nan}],
             "scatter": [*junk, {"truth": nan, "predicted": 1.0}],
             "classes": [*junk, {"name": "a", "rows": None, "recall": nan, "precision": None}],
             "floor_seconds": nan,

@@ -192,7 +192,7 @@ JSON = st.recursive(
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.data())
 def test_any_figures_are_survived(data: st.DataObject) -> None:
-    keys = ["confusion", "reliability", "layers", "mistakes", "strengths", "scatter", "classes", "floor_seconds"]
+    keys = ["confusion", "reliability", "layers", "mistakes", "scatter", "classes", "floor_seconds"]
     fields = ["classes", "counts", "bins", "ece", "low", "high", "confidence", "accuracy", "count", "name", "share"]
     fields += ["depth", "truth", "predicted", "strength", "score", "standard_error", "chosen", "form", "recall", "rows"]
     row = st.dictionaries(st.sampled_from(fields), JSON | st.floats(-5, 5), max_size=12)

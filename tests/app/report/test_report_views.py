@@ -257,10 +257,7 @@ def test_penalties_of_the_head_before_are_not_drawn_as_shares_of_gradients() -> 
     assert [path.form for path in view.paths] == ["head: ridge", "tangent-gp"]
 
 
-def test_strengths_fall_back_on_the_candidates() -> None:
-    record = samples.multiclass()
-    figures = {k: v for k, v in record.figures.items() if k != "strengths"}
-    assert curves.strengths(replace(record, figures=figures)) == curves.strengths(record)
+def test_one_strength_has_no_curve() -> None:
     alone = replace(samples.minimal(), candidates=(Candidate("ridge", 1.0, 0.5, 0.1, True),))
     assert curves.strengths(alone) is None
 

@@ -22,7 +22,6 @@ from regraft.graft.evidence.score_findings import no_better_than_constant
 from regraft.graft.prediction import Prediction
 from regraft.graft.protocol import Scored
 from regraft.heads import Response, score
-from regraft.heads.metrics import predictions
 from regraft.record import Candidate
 
 
@@ -143,11 +142,10 @@ def test_every_score_can_be_computed_again_from_the_rows():
     assert score("nll", response, shown) == score("nll", response, np.array(probabilities))
 
 
-@pytest.mark.parametrize("probability", [0.5, np.nextafter(0.5, 1)])
-def test_a_probability_of_one_half_is_counted_as_the_metrics_count_it(probability):
+@pytest.mark.parametrize(("probability", "scored"), [(0.5, False), (np.nextafter(0.5, 1), True)])
+def test_a_probability_of_one_half_is_counted_as_the_metrics_count_it(probability, scored):
     values = np.array([[probability, 0.2]])
     response = Response.of("multilabel", ("a", "b"), np.array([[1.0, 0.0]]))
-    scored = bool(predictions(response, values)[0, 0])
     assert score("accuracy", response, values) == (1.0 if scored else 0.5)
     assert Prediction(("row 0",), values, "multilabel", ("a", "b")).labels == [["a"] if scored else []]
     assert table("multilabel", ("a", "b"), [[1.0, 0.0]], values.tolist())[1][4] == ("a" if scored else "")

@@ -68,16 +68,16 @@ def test_the_bound_is_unbiased_and_as_near_as_it_says() -> None:
         assert math.sqrt((found[:, 1] ** 2).mean()) == pytest.approx(scatter, rel=0.2)
 
 
-@pytest.mark.parametrize("family", ["softmax", "sigmoid"])
-def test_draws_and_probes_are_multiplied_together_as_one_by_one(family, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("likelihood", ["softmax", "sigmoid"])
+def test_draws_and_probes_are_multiplied_together_as_one_by_one(likelihood, monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = normal(12, 4), torch.nn.functional.one_hot(torch.arange(12) % 3).double()
     design = FeatureDesign({"a": Dense(x[:, :3]), "b": Dense(x[:, 3:])}, 3)
     short = Descent(steps=5, batch=4, judged=10)
 
     def found() -> list[torch.Tensor]:
-        fit = variational(design, y, family, prior={"a": 0.3}, base=0.1 * y, descent=short)
+        fit = variational(design, y, likelihood, prior={"a": 0.3}, base=0.1 * y, descent=short)
         chance, draws = fit.probabilities(design, y, draws=7), [each.flatten() for each in fit.draw(7)]
-        alone = [link(family, y + x @ each.view(4, 3)) for each in draws]
+        alone = [link(likelihood, y + x @ each.view(4, 3)) for each in draws]
         torch.testing.assert_close(chance, sum(alone) / 7)
         torch.testing.assert_close(fit.sample(design, 7), torch.stack([x @ each.view(4, 3) for each in draws]))
         bound = torch.tensor([fit.bound, fit.error], dtype=torch.float64)

@@ -143,22 +143,11 @@ class _Cell:
 
 
 def _cells(record: Record) -> list[_Cell]:
-    raw = read.rows(record.figures.get("strengths")) or [
-        {
-            "form": c.name,
-            "strength": c.strength,
-            "score": c.score,
-            "standard_error": c.standard_error,
-            "chosen": c.chosen,
-        }
-        for c in record.candidates
-    ]
     cells = []
-    for row in raw:
-        strength, score = read.number(row.get("strength")), read.number(row.get("score"))
+    for found in record.candidates:
+        strength, score = read.number(found.strength), read.number(found.score)
         if strength is not None and score is not None:
-            error = read.number(row.get("standard_error"))
-            cells.append(_Cell(read.text(row.get("form")), strength, score, error, read.flag(row.get("chosen"))))
+            cells.append(_Cell(read.text(found.name), strength, score, read.number(found.standard_error), found.chosen))
     return cells
 
 

@@ -8,8 +8,9 @@ from torch import Tensor
 
 from regraft.data import Target
 from regraft.features import upsampled
+from regraft.heads.metrics import confusion
 
-__all__ = ["confusion", "confusions", "position_labels", "segmented"]
+__all__ = ["confusions", "position_labels", "segmented"]
 
 
 def position_labels(target: Target, grid: tuple[int, int]) -> Tensor:
@@ -28,13 +29,6 @@ def position_labels(target: Target, grid: tuple[int, int]) -> Tensor:
         votes = votes.reshape(count, target.outputs)
         found[row] = torch.from_numpy(np.where(votes.sum(1) > 0, votes.argmax(1), -1))
     return found
-
-
-def confusion(truth: np.ndarray, predicted: np.ndarray, classes: int) -> np.ndarray:
-    """Counts ``(C, C)`` by class and predicted class, of the places whose truth is a class (-1: none)."""
-    there = truth >= 0
-    pairs = truth[there] * classes + predicted[there]
-    return np.bincount(pairs, minlength=classes * classes).reshape(classes, classes)
 
 
 def segmented(logits: Tensor, size: tuple[int, int]) -> np.ndarray:

@@ -19,12 +19,13 @@ from torch import Tensor
 from regraft.data import Target
 from regraft.features import Block, Plan, grid_of, maps, positions
 from regraft.graft.adapted import Adapted
-from regraft.graft.dense.pixels import confusion, confusions, position_labels
+from regraft.graft.dense.pixels import confusions, position_labels
 from regraft.graft.frozen.problem import INNER, FeatureHead, FeatureProblem
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.features import Solve
 from regraft.graft.view import Scaling, View
 from regraft.heads import Readout, Response, Status
+from regraft.heads.metrics import confusion
 from regraft.linear import Dense, Matrix, Taken
 from regraft.network import Network
 from regraft.record import Candidate, Finding
@@ -147,14 +148,6 @@ class DenseProblem(Problem):
         """The problem on some of its images."""
         index = torch.as_tensor(rows, dtype=torch.long)
         return replace(self, task=self.task.take(rows), maps=Taken(self.maps, index), labels=self.labels[index])
-
-    def sharing(self) -> DenseProblem:
-        """Itself: its parts have nothing in common that is dear."""
-        return self
-
-    def settled(self, head: DenseHead) -> DenseProblem:
-        """Itself: choosing anew costs little."""
-        return self
 
     def features(self, images: Tensor) -> Tensor:
         """``(B h w, C)`` of some images, position by position."""

@@ -21,7 +21,6 @@ from regraft.graft.adapted import Adapted, check_modality, with_own_head
 from regraft.graft.artifact import CONFIG, load_artifact
 from regraft.graft.options import Options, pick_device
 from regraft.graft.preparation import Prepared, Progress, prepare, swept
-from regraft.graft.problem import Task
 from regraft.graft.recipe import Recipe
 from regraft.graft.stages.features import Features, Solve
 from regraft.heads import Readout, solve
@@ -100,7 +99,7 @@ def probing(
     store, _ = swept(replace(ready, manifest=ready.fit), options, ledger, progress)
     values = _values(ready, store)
     source = values.get(_LOGITS)
-    task = _task(ready, options)
+    task = ready.task(ready.fit, options)
     shares = None if source is None or source.shape[1] < 2 else source.double().softmax(1)
     groups = ready.fit.hashes if task.groups is None and copies(ready.fit) else task.groups
     return ready, Labelled(values[_EMBEDDING], task.response, shares, groups)
@@ -320,12 +319,6 @@ def _told_apart(kind: str, classes: Sequence[str], other_kind: str, others: Sequ
     return f"the same {len(classes)} labels", f"{len(others)}, {' and '.join(said)}"
 
 
-def _task(ready: Prepared, options: Options) -> Task:
-    rows = ready.fit
-    weight = "balanced" if options.class_weight else None
-    return Task(rows.target, rows.groups, ready.metric, options.seed, options.inner_folds, weight)  # type: ignore[arg-type]
-
-
 def _values(ready: Prepared, store: Store) -> dict[str, Tensor]:
     """What the pass computed, by kind of block: float32 in memory."""
     matrices = store.matrices()
@@ -342,7 +335,7 @@ def _probed(ready: Prepared, labelled: Labelled, options: Options) -> Network:
 
     Numbers are standardised under it: outputs and targets are in standard deviations of the training rows.
     """
-    task = _task(ready, options)
+    task = ready.task(ready.fit, options)
     design = FeatureDesign({_EMBEDDING: Dense(labelled.features)}, task.target.outputs)
     forms = ("ridge",) if task.kind == "regression" else ("logistic",)
     found = solve(design, task.response, forms=forms, folds=task.fold_ids(), metric=task.metric).readout

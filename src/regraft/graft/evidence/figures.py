@@ -18,6 +18,7 @@ from regraft.graft.prediction import predicted_names
 from regraft.graft.problem import Problem
 from regraft.graft.protocol import Evaluation, Scored
 from regraft.heads import NINETY, reliability
+from regraft.heads.metrics import confusion
 
 __all__ = ["figures", "prediction_rows"]
 
@@ -40,16 +41,6 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, plan: P
     found: dict[str, Any] = {
         **evaluation.head.figures(fit, plan),
         "varied": dict(zip(("letter", "name"), evaluation.head.varied)),
-        "strengths": [
-            {
-                "form": c.name,
-                "strength": c.strength,
-                "score": c.score,
-                "standard_error": c.standard_error,
-                "chosen": c.chosen,
-            }
-            for c in evaluation.head.candidates
-        ],
     }
     if kind == "regression":
         found["scatter"] = _scatter(main)
@@ -57,7 +48,7 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, plan: P
     if outputs := by_output(main):
         found["classes"] = outputs
     if kind in ("binary", "multiclass"):
-        counts = _confusion(main)
+        counts = confusion(_codes(main), main.probabilities.argmax(1).numpy(), len(target.classes))
         found["confusion"] = {
             "classes": list(target.classes),
             "counts": counts.tolist(),
@@ -78,14 +69,6 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, plan: P
             "ece": next((s.value for s in main.others if s.metric == "ece"), None),
         }
     return found
-
-
-def _confusion(scored: Scored) -> np.ndarray:
-    count = scored.response.n_outputs
-    truth, predicted = _codes(scored), scored.probabilities.argmax(1).numpy()
-    counts = np.zeros((count, count), dtype=int)
-    np.add.at(counts, (truth, predicted), 1)
-    return counts
 
 
 def _codes(scored: Scored) -> np.ndarray:

@@ -195,7 +195,7 @@ class FeatureProblem(Problem):
         found = self._solutions([View(scaling) for scaling in self.scalings], fold_ids)
         heads = [FeatureHead(view, solution, fold_ids) for view, solution in found]
         sign = 1 if higher_is_better(task.metric) else -1
-        best = max(range(len(heads)), key=lambda i: sign * _chosen(heads[i]).score)
+        best = max(range(len(heads)), key=lambda i: sign * heads[i].solution.chosen.score)
         tried = [_named(head, c, i == best) for i, head in enumerate(heads) for c in head.solution.candidates]
         return replace(heads[best], solution=replace(heads[best].solution, candidates=tuple(tried)))
 
@@ -283,10 +283,6 @@ def held_out(solution: Solution, fold_ids: np.ndarray) -> HeldOut:
     if len(np.unique(fold)) == 1:
         return HeldOut(rows.numpy(), probabilities, None, INNER_HOLDOUT)
     return HeldOut(rows.numpy(), probabilities, fold, INNER)
-
-
-def _chosen(head: FeatureHead) -> Candidate:
-    return next(candidate for candidate in head.solution.candidates if candidate.chosen)
 
 
 def _named(head: FeatureHead, candidate: Candidate, best: bool) -> Candidate:

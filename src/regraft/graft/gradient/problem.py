@@ -22,12 +22,12 @@ from regraft.graft.view import View
 from regraft.heads import Solution, Status, higher_is_better, link, solve
 from regraft.heads.search import Judge
 from regraft.heads.solve import check_training, search
-from regraft.heads.weights import row_weights, sample_weights
+from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import Blocks, Cast, FeatureDesign, Matrix, Taken
 from regraft.network import Network
 from regraft.record import Candidate, Finding
 
-__all__ = ["GradientHead", "GradientProblem", "derivatives_read"]
+__all__ = ["GradientHead", "GradientProblem", "behind", "derivatives_read"]
 
 #: Strengths of the gradients' penalty, in units of their mean square; the search goes on past an edge that is best.
 STRENGTHS = (1.0, 1e-1, 1e-2, 1e-3)
@@ -168,14 +168,6 @@ class GradientProblem(Problem):
         """Of the kernels."""
         return 0 if self.tangent is None else self.tangent.passed_rows
 
-    def settled(self, head: GradientHead) -> GradientProblem:
-        """Itself."""
-        return self
-
-    def sharing(self) -> GradientProblem:
-        """Itself: what is below θ₂ is computed once for all parts already."""
-        return self
-
     def take(self, rows: np.ndarray) -> GradientProblem:
         """The problem on some of its rows."""
         index = torch.as_tensor(rows, dtype=torch.long)
@@ -191,20 +183,25 @@ class GradientProblem(Problem):
         features = FeatureDesign(matrices, self.task.target.outputs, device=device)
         return Both(features, self.tangent, self.rows, self.stage.mode)
 
+    def first_head(self, form: str, class_weight: ClassWeight = None) -> Solution:
+        """The head on features alone, its penalty λ₁ cross-validated: ω."""
+        features, task = self.both.features, self.task
+        return solve(
+            FeatureDesign(features.matrices, features.n_outputs),
+            task.response,
+            forms=(form,),
+            strengths=self.first.strengths,
+            folds=task.fold_ids(),
+            metric=task.metric,
+            class_weight=class_weight,
+        )
+
     def solve(self) -> GradientHead:
         """Cross-validate ω, then λ₂ at two of its λ₁ with ω solved inside each fold, and solve on all rows."""
         task, both = self.task, self.both
         fold_ids, response = task.fold_ids(), task.response
         regression = response.kind == "regression"
-        first = solve(
-            FeatureDesign(both.features.matrices, both.features.n_outputs),
-            response,
-            forms=("ridge",) if regression else ("logistic",),
-            strengths=self.first.strengths,
-            folds=fold_ids,
-            metric=task.metric,
-            class_weight=task.class_weight,
-        )
+        first = self.first_head("ridge" if regression else "logistic", task.class_weight)
         if self.stage.mode == "activation":
             return GradientHead(first, None, fold_ids, self.stage)
         rows = sample_weights(response, None)
@@ -217,10 +214,16 @@ class GradientProblem(Problem):
         # one at a time, for the weakest penalties take most of the products, and in the noise of a fold's score three
         # more are tempting often: measured, half of the whole time, and the same cell in the end
         found = search(fitter, judge, forms, self.second.strengths, default=STRENGTHS, steps=1)
-        tried = (*(replace(c, chosen=False, name=f"head: {c.name}") for c in first.candidates), *found.candidates)
         path = () if self.tangent is None else self.tangent.path
         head = fitter.head(found.readout.form)
-        return GradientHead(replace(found, candidates=tried), head, fold_ids, self.stage, path)
+        return GradientHead(behind(first, found), head, fold_ids, self.stage, path)
+
+
+def behind(first: Solution, found: Solution) -> Solution:
+    """What was found on top of a first head, with that head's candidates, under names of their own, among those
+    tried."""
+    heads = (replace(candidate, chosen=False, name=f"head: {candidate.name}") for candidate in first.candidates)
+    return replace(found, candidates=(*heads, *found.candidates))
 
 
 def _heads(first: Solution, higher: bool) -> list[float]:
@@ -228,7 +231,7 @@ def _heads(first: Solution, higher: bool) -> list[float]:
 
     A head that fits its rows without penalty leaves no residual, and so nothing for gradients to learn from.
     """
-    best = next(c for c in first.candidates if c.chosen)
+    best = first.chosen
     floor = (best.score if higher else -best.score) - (best.standard_error or 0.0)
     near = [c.strength for c in first.candidates if (c.score if higher else -c.score) >= floor]
     return list(dict.fromkeys([best.strength, max(near, default=best.strength)]))

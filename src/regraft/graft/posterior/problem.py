@@ -14,17 +14,16 @@ from regraft.errors import DataError
 from regraft.features import Plan
 from regraft.graft.adapted import Adapted
 from regraft.graft.frozen.problem import INNER
-from regraft.graft.gradient.problem import GradientProblem, derivatives_read
+from regraft.graft.gradient.problem import GradientProblem, behind, derivatives_read
 from regraft.graft.posterior.fit import Fitted, KernelFitter, squared
 from regraft.graft.posterior.kernel import share
 from regraft.graft.problem import Head, HeldOut, Predicted, Problem, Task
 from regraft.graft.stages.posterior import Posterior
 from regraft.graft.view import View
-from regraft.heads import Solution, Status, link, solve
+from regraft.heads import Solution, Status, link
 from regraft.heads.search import Judge
 from regraft.heads.solve import search
 from regraft.heads.weights import sample_weights
-from regraft.linear import FeatureDesign
 from regraft.network import Network
 from regraft.record import Candidate, Finding
 
@@ -202,14 +201,6 @@ class GaussianProblem(Problem):
         """Of the kernels."""
         return self.gradient.passed
 
-    def settled(self, head: GaussianHead) -> GaussianProblem:
-        """Itself."""
-        return self
-
-    def sharing(self) -> GaussianProblem:
-        """Itself."""
-        return self
-
     def take(self, rows: np.ndarray) -> GaussianProblem:
         """The problem on some of its rows."""
         return replace(self, gradient=self.gradient.take(rows))
@@ -225,22 +216,14 @@ class GaussianProblem(Problem):
                 do="fill them in or leave these rows out, or use another --method",
             )
         both = gradient.both
-        first = solve(
-            FeatureDesign(both.features.matrices, both.features.n_outputs),
-            response,
-            forms=("ridge",),
-            strengths=gradient.first.strengths,
-            folds=fold_ids,
-            metric=task.metric,
-        )
+        first = gradient.first_head("ridge")
         folds = torch.as_tensor(fold_ids).to(torch.int64)
         weights = sample_weights(response, None)[:, None]
-        strength = next(c.strength for c in first.candidates if c.chosen)
         fitter = KernelFitter(
             both,
             squared(response, weights),
             folds,
-            strength,
+            first.chosen.strength,
             gradient.stage.prior,
             self.stage,
             task.seed,
@@ -251,11 +234,10 @@ class GaussianProblem(Problem):
         judge = Judge(task.metric, response, folds, counted, True)
         ratios = (0.0,) if gradient.tangent is None else gradient.second.strengths
         found = search(fitter, judge, ["tangent-gp"], ratios, default=RATIOS)
-        tried = (*(replace(c, chosen=False, name=f"head: {c.name}") for c in first.candidates), *found.candidates)
         ratio = found.readout.strength
         path = () if gradient.tangent is None else gradient.tangent.tape.path
         return GaussianHead(
-            replace(found, candidates=tried),
+            behind(first, found),
             fitter.fitted(ratio),
             fitter.searched.numpy(),
             fitter.spread(ratio),

@@ -6,7 +6,6 @@ import math
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 from torch.nn import functional
 
@@ -15,6 +14,7 @@ from regraft.graft.pretraining.pretext import Pretext
 from regraft.graft.training.outputs import logits
 from regraft.graft.training.rows import ImageRows
 from regraft.heads.intervals import measure, wilson
+from regraft.heads.metrics import confusion
 from regraft.heads.response import Response
 from regraft.network.loaders.bundled import load_folder
 from regraft.record import Score
@@ -34,8 +34,7 @@ def of_classes(folder: Path, manifest: Manifest, rows: ImageRows, part: str) -> 
     score = measure(
         "accuracy", response, functional.softmax(outputs.double(), 1), manifest.groups, protocol=f"{part} split"
     )
-    counts = torch.zeros(len(classes), len(classes), dtype=torch.long)
-    counts.index_put_((rows.labels, outputs.argmax(1)), torch.ones_like(rows.labels), accumulate=True)
+    counts = confusion(rows.labels.numpy(), outputs.argmax(1).numpy(), len(classes))
     return score, {"confusion": {"classes": list(classes), "counts": counts.tolist(), "rows": part}}
 
 

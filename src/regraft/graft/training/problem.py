@@ -181,10 +181,6 @@ class TrainingProblem(Problem):
         """The problem on some of its rows."""
         return replace(self, task=self.task.take(rows), rows=self.rows.take(rows), frozen=self.frozen.take(rows))
 
-    def sharing(self) -> TrainingProblem:
-        """Itself: the rows are decoded already."""
-        return self
-
     def settled(self, head: TrainedHead) -> TrainingProblem:
         """The problem with the choices of a head trained on part of the rows."""
         return replace(self, settled_on=head)

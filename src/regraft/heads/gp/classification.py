@@ -21,7 +21,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.calibration import link
 from regraft.heads.gp.curvature import Curvature, Likelihood, curvature_of, hessian
-from regraft.heads.gp.forms import Form, check_symmetric, columns, finite, form_of
+from regraft.heads.gp.forms import Form, check_probabilities, check_symmetric, columns, finite, form_of
 from regraft.heads.gp.predictive import By, average
 from regraft.heads.products import one_blas_thread
 from regraft.heads.readout import Status
@@ -247,11 +247,7 @@ def _labels(targets: Tensor, likelihood: Likelihood, mask: Tensor | None) -> Ten
     values = columns(targets)
     if likelihood not in ("softmax", "sigmoid"):
         raise SolverError(f"{likelihood!r} is no likelihood of classes", expected="softmax or sigmoid")
-    inside = bool(((values >= 0) & (values <= 1)).all())
-    if likelihood == "softmax" and (not inside or bool(((values.sum(1) - 1).abs() > 1e-6).any())):
-        raise SolverError("the targets of softmax", expected="rows that sum to one, none below zero", got="others")
-    if not inside:
-        raise SolverError("the targets of sigmoid", expected="numbers from 0 to 1", got="others")
+    check_probabilities(values, likelihood)
     if mask is not None and (likelihood == "softmax" or tuple(mask.shape) != tuple(values.shape)):
         raise SolverError(
             "a mask of labels",

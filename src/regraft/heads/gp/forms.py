@@ -23,7 +23,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.linear import all_finite
 
-__all__ = ["Form", "Kind", "columns", "finite", "form_of", "noise_of"]
+__all__ = ["Form", "Kind", "check_probabilities", "columns", "finite", "form_of", "noise_of"]
 
 Kind = Literal["shared", "per-output", "full"]
 _TILE = 256
@@ -49,6 +49,19 @@ def columns(targets: Tensor) -> Tensor:
     if found.ndim != 2 or not found.numel():
         raise SolverError("the targets of a Gaussian process", expected="(N, C), N > 0", got=str(tuple(targets.shape)))
     return found
+
+
+def check_probabilities(values: Tensor, likelihood: str) -> None:
+    """Refuse (N, C) targets that are no probabilities: of softmax each row sums to one.
+
+    Raises:
+        SolverError: they are none.
+    """
+    inside = bool(((values >= 0) & (values <= 1)).all())
+    if likelihood == "softmax" and (not inside or bool(((values.sum(1) - 1).abs() > 1e-6).any())):
+        raise SolverError("the targets of softmax", expected="rows that sum to one, none below zero", got="others")
+    if not inside:
+        raise SolverError(f"the targets of {likelihood}", expected="numbers from 0 to 1", got="others")
 
 
 @dataclass(frozen=True)

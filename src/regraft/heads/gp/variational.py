@@ -26,14 +26,14 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.batches import batches
 from regraft.heads.calibration import link
-from regraft.heads.gp.forms import columns, finite
+from regraft.heads.gp.forms import check_probabilities, columns, finite
 from regraft.heads.readout import Status
 from regraft.linear import Blocks, Design
 from regraft.linear.design import deviations_of
 
 __all__ = ["Descent", "Variational", "variational"]
 
-Family = Literal["softmax", "sigmoid", "gaussian"]
+Likelihood = Literal["softmax", "sigmoid", "gaussian"]
 _PROBES = 32
 _LOOKS = 20
 _CURVATURE_FLOOR = 1e-12
@@ -79,7 +79,7 @@ class Variational:
     Attributes:
         coefficients: the means, by block.
         deviations: the standard deviations, by block.
-        family: ``softmax``, ``sigmoid`` or ``gaussian``.
+        likelihood: ``softmax``, ``sigmoid`` or ``gaussian``.
         bound: an estimate of the ELBO, which log p(y) is never below.
         error: the standard error of that estimate.
         history: (step, mean of the bound's estimates since the last entry).
@@ -88,7 +88,7 @@ class Variational:
 
     coefficients: Blocks
     deviations: Blocks
-    family: Family
+    likelihood: Likelihood
     bound: float
     error: float
     history: tuple[tuple[int, float], ...]
@@ -121,18 +121,18 @@ class Variational:
 
     def probabilities(self, new: Design, mean: Tensor | None = None, draws: int = 128, seed: int = 0) -> Tensor:
         """Class probabilities (M, C), the average of link(mean + Φ* w) over draws of w."""
-        if self.family == "gaussian":
+        if self.likelihood == "gaussian":
             raise SolverError("a Gaussian likelihood has no classes", do="use mean and sample")
         total = torch.zeros(new.n_rows, new.n_outputs, dtype=torch.float64)
         for logits in self._drawn(new, draws, seed):
-            total += link(self.family, logits if mean is None else logits + mean).sum(0)
+            total += link(self.likelihood, logits if mean is None else logits + mean).sum(0)
         return total / draws
 
 
 def variational(
     design: Design,
     targets: Tensor,
-    family: Family = "softmax",
+    likelihood: Likelihood = "softmax",
     *,
     base: Tensor | None = None,
     prior: Mapping[str, float] | float = 1.0,
@@ -146,7 +146,7 @@ def variational(
     Args:
         design: Φ; batches are taken by ``take``.
         targets: (N, C): rows on the simplex for softmax, numbers from 0 to 1 for sigmoid, numbers for gaussian.
-        family: the likelihood.
+        likelihood: of the targets.
         base: (N, C), the mean function at the rows; zero if ``None``.
         prior: standard deviations of the coefficients, one number or numbers by block (1 where not named).
         noise: the variance of a Gaussian likelihood.
@@ -157,7 +157,7 @@ def variational(
     Raises:
         SolverError: shapes that do not fit, NaN, or steps that diverge.
     """
-    problem = _Problem.of(design, targets, family, base, prior, noise)
+    problem = _Problem.of(design, targets, likelihood, base, prior, noise)
     centre, spread, history = _climb(problem, descent, _standardised(problem, start), progress)
     bound, error = problem.bound(centre, spread.exp(), descent)
     early, late = (sum(value for _, value in part) / len(part) for part in _halves(history))
@@ -169,7 +169,7 @@ def variational(
     return Variational(
         problem.blocks(centre),
         problem.blocks(spread.exp()),
-        family,
+        likelihood,
         bound,
         error,
         history,
@@ -194,14 +194,14 @@ class _Problem:
     prior: Mapping[str, float]
     targets: Tensor
     base: Tensor
-    family: Family
+    likelihood: Likelihood
     noise: float
 
     @staticmethod
     def of(
         design: Design,
         targets: Tensor,
-        family: Family,
+        likelihood: Likelihood,
         base: Tensor | None,
         prior: Mapping[str, float] | float,
         noise: float,
@@ -210,18 +210,16 @@ class _Problem:
         shape = (design.n_rows, design.n_outputs)
         if tuple(values.shape) != shape:
             raise SolverError("the targets", expected=f"{shape}, as the design", got=str(tuple(values.shape)))
-        if family not in ("softmax", "sigmoid", "gaussian"):
-            raise SolverError(f"{family!r} is no likelihood", expected="softmax, sigmoid or gaussian")
-        if family == "softmax" and bool(((values.sum(1) - 1).abs() > 1e-6).any()):
-            raise SolverError("the targets of softmax", expected="rows that sum to one", got="others")
-        if family != "gaussian" and not bool(((values >= 0) & (values <= 1)).all()):
-            raise SolverError(f"the targets of {family}", expected="numbers from 0 to 1", got="others")
+        if likelihood not in ("softmax", "sigmoid", "gaussian"):
+            raise SolverError(f"{likelihood!r} is no likelihood", expected="softmax, sigmoid or gaussian")
+        if likelihood != "gaussian":
+            check_probabilities(values, likelihood)
         if not (math.isfinite(noise) and noise > 0):
             raise SolverError("the noise variance", expected="a finite number above zero", got=f"{noise}")
         centre = torch.zeros_like(values) if base is None else finite(base, "the mean function")
         if centre.shape != values.shape:
             raise SolverError("the mean function", expected=str(shape), got=str(tuple(centre.shape)))
-        return _Problem(design, deviations_of(design, prior), values, centre, family, noise)
+        return _Problem(design, deviations_of(design, prior), values, centre, likelihood, noise)
 
     @cached_property
     def roots(self) -> Tensor:
@@ -251,17 +249,17 @@ class _Problem:
     def errors(self, outputs: Tensor, rows: Tensor) -> Tensor:
         """−∂ log p / ∂f."""
         y = self.targets[rows, :, None]
-        if self.family == "gaussian":
+        if self.likelihood == "gaussian":
             return (outputs - y) / self.noise
-        return link(self.family, outputs.mT).mT - y
+        return link(self.likelihood, outputs.mT).mT - y
 
     def log_likelihood(self, outputs: Tensor, rows: Tensor) -> Tensor:
         """Σ log p of each vector, (k,)."""
         y = self.targets[rows, :, None]
-        if self.family == "gaussian":
+        if self.likelihood == "gaussian":
             each = (outputs - y).square() / self.noise + math.log(2 * math.pi * self.noise)
             return -0.5 * each.sum((0, 1))
-        if self.family == "softmax":
+        if self.likelihood == "softmax":
             return (y * outputs).sum((0, 1)) - torch.logsumexp(outputs, 1).sum(0)
         return (y * outputs - torch.nn.functional.softplus(outputs)).sum((0, 1))
 
@@ -278,10 +276,10 @@ class _Problem:
         return total / _PROBES
 
     def _residual(self, outputs: Tensor, generator: torch.Generator) -> Tensor:
-        if self.family == "gaussian":
+        if self.likelihood == "gaussian":
             return torch.randn(outputs.shape, generator=generator, dtype=torch.float64) * self.noise**-0.5
-        chance = link(self.family, outputs)
-        if self.family == "sigmoid":
+        chance = link(self.likelihood, outputs)
+        if self.likelihood == "sigmoid":
             return chance - torch.bernoulli(chance, generator=generator)
         drawn = torch.multinomial(chance, 1, generator=generator)[:, 0]
         return chance - torch.nn.functional.one_hot(drawn, outputs.shape[1])
