@@ -11,7 +11,6 @@ from regraft.graft.cost.counts import (
     alternatives,
     finetune_flops,
     gram_search_flops,
-    head_bytes,
     head_flops,
     head_parts,
     paper_flops,
@@ -19,7 +18,7 @@ from regraft.graft.cost.counts import (
     paper_stored_words,
 )
 from regraft.heads import FRACTIONS
-from regraft.heads.selection.packing import stored_bytes
+from regraft.heads.selection.packing import head_bytes, stored_bytes
 
 # Head2Toe, Table 3 with the steps of Table 2: F, N, C, steps, FLOPs / fine-tuning, size / fine-tuning, size / linear
 TABLE_3 = {

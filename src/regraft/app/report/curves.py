@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regraft.app.report import read, words
-from regraft.app.report.measures import measure
+from regraft.app.report.measures import Measure, measure
 from regraft.app.report.scale import Scale, Tick, linear_ticks, log_ticks, padded
 from regraft.app.report.verdict import quoted
 from regraft.record import Record
@@ -180,7 +180,7 @@ def strengths(record: Record) -> Strengths | None:
     lead = (
         f"Chosen: {best.form + ' at ' if best.form else ''}{letter} = {words.strength(best.strength)}, "
         f"{label if label.isupper() else label[0].lower() + label[1:]} {shown.write(best.score)}"
-        + (f" ± {_error(best.error, shown.form)}" if best.error is not None else "")
+        + (f" ± {shown.write_error(best.error)}" if best.error is not None else "")
         + " in the inner folds."
         if best
         else ""
@@ -190,13 +190,11 @@ def strengths(record: Record) -> Strengths | None:
         label=label,
         letter=letter,
         axis=axis,
-        paths=tuple(
-            _path(form, letter, i % LINES, line, x, y, shown.form) for i, (form, line) in enumerate(forms.items())
-        ),
+        paths=tuple(_path(form, letter, i % LINES, line, x, y, shown) for i, (form, line) in enumerate(forms.items())),
         ticks=tuple(Tick(x(t), words.strength(t)) for t in _strength_ticks(low, high)),
         ticks_y=tuple(Tick(y(t), shown.tick(t)) for t in linear_ticks(bottom, top, 5)),
         table=tuple(
-            (c.form, words.strength(c.strength), shown.write(c.score), _error(c.error, shown.form), c.chosen)
+            (c.form, words.strength(c.strength), shown.write(c.score), shown.write_error(c.error), c.chosen)
             for c in cells
         ),
     )
@@ -207,22 +205,14 @@ def _strength_ticks(low: float, high: float) -> list[float]:
     return ticks if len(ticks) > 1 else [low, high]
 
 
-def _error(value: float | None, form: str) -> str:
-    if value is None:
-        return ""
-    return words.percent(value, unit=False) if form == "percent" else words.decimal(value)
-
-
-def _path(form: str, letter: str, style: int, line: list[_Cell], x: Scale, y: Scale, how: str) -> Path:
+def _path(form: str, letter: str, style: int, line: list[_Cell], x: Scale, y: Scale, shown: Measure) -> Path:
     line = [c for c in line if c.strength > 0]
 
     def dot(c: _Cell) -> Dot:
-        value = words.percent(c.score) if how == "percent" else words.decimal(c.score)
-        error = f" ± {_error(c.error, how)}" if c.error is not None else ""
+        error = f" ± {shown.write_error(c.error)}" if c.error is not None else ""
         chosen = ", chosen" if c.chosen else ""
-        return Dot(
-            x(c.strength), y(c.score), f"{form} {letter} = {words.strength(c.strength)}: {value}{error}{chosen}".strip()
-        )
+        tip = f"{form} {letter} = {words.strength(c.strength)}: {shown.write(c.score)}{error}{chosen}"
+        return Dot(x(c.strength), y(c.score), tip.strip())
 
     upper = [f"{x(c.strength)},{y(c.score + (c.error or 0))}" for c in line]
     lower = [f"{x(c.strength)},{y(c.score - (c.error or 0))}" for c in reversed(line)]

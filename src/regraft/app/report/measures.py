@@ -37,6 +37,10 @@ class Measure:
         """The number in this metric's form."""
         return words.percent(value) if self.form == "percent" else words.decimal(value)
 
+    def write_error(self, value: float | None) -> str:
+        """A standard error in this metric's form, its unit left to the number before it."""
+        return words.percent(value, unit=False) if self.form == "percent" else words.decimal(value)
+
     def tick(self, value: float) -> str:
         """The number as a tick label, without idle zeros."""
         return words.trimmed(self.write(value))

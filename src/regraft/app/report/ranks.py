@@ -40,8 +40,7 @@ class _Point:
         return None if score is None else _Point((read.number(row.get("offset")) or 0.0) + 1, score, error or 0.0)
 
     def written(self, shown: Measure) -> tuple[str, str]:
-        error = words.percent(self.error, unit=False) if shown.form == "percent" else words.decimal(self.error)
-        return shown.write(self.score), error
+        return shown.write(self.score), shown.write_error(self.error)
 
 
 def ranks(figure: Mapping[str, Any], shown: Measure) -> Ranks | None:

@@ -306,7 +306,7 @@ def _grid(cells: Sequence[Mapping[str, Any]], shown: Measure) -> Grid:
                 words.count(read.number(c.get("kept"))),
                 words.bytes_(float(c["stored_bytes"])),
                 shown.write(float(c["score"])),
-                _written(read.number(c.get("standard_error")), shown),
+                shown.write_error(read.number(c.get("standard_error"))),
                 read.flag(c.get("chosen")),
             )
             for c in drawn
@@ -318,13 +318,9 @@ def _error(cell: Mapping[str, Any]) -> float:
     return read.number(cell.get("standard_error")) or 0.0
 
 
-def _written(value: float | None, shown: Measure) -> str:
-    return words.percent(value, unit=False) if shown.form == "percent" else words.decimal(value)
-
-
 def _tip(cell: Mapping[str, Any], shown: Measure) -> str:
     error = read.number(cell.get("standard_error"))
-    spread = f" ± {_written(error, shown)}" if error is not None else ""
+    spread = f" ± {shown.write_error(error)}" if error is not None else ""
     return (
         f"target size {read.text(cell.get('size'))}, {_part(float(cell['fraction']))} of the features: "
         f"{shown.write(float(cell['score']))}{spread}, {words.bytes_(float(cell['stored_bytes']))}"

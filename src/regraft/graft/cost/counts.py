@@ -16,6 +16,7 @@ from regraft.heads.drawn import DRAWN, ENOUGH
 from regraft.heads.held import HELD_BYTES
 from regraft.heads.l2.fitters import streams
 from regraft.heads.selection.nested import NESTED_COLUMNS
+from regraft.heads.selection.packing import head_bytes
 from regraft.heads.selection.panel import EXACT_COLUMNS, KERNEL_COLUMNS
 from regraft.heads.selection.relevance import GRAM_ROWS
 from regraft.heads.selection.tall_scores import sample_limit
@@ -27,7 +28,6 @@ __all__ = [
     "alternatives",
     "finetune_flops",
     "gram_search_flops",
-    "head_bytes",
     "head_flops",
     "head_parts",
     "paper_flops",
@@ -104,11 +104,6 @@ def paper_stored_words(fraction: float, width: int, outputs: int) -> float:
     The paper leaves the intercept out; :func:`regraft.heads.selection.packing.stored_bytes` counts it.
     """
     return fraction * width * outputs + width / 32
-
-
-def head_bytes(features: int, outputs: int) -> int:
-    """4 C (d + 2): a linear head in float32 with its intercept in float64."""
-    return 4 * outputs * (features + 2)
 
 
 def head_flops(rows: int, features: int, outputs: int, *, folds: int, solves: int = 1) -> float:

@@ -12,7 +12,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regraft.features import DTYPES, Store, by_length, find, gathered, pool_batch
 from regraft.graft.cost import pace
-from regraft.graft.cost.counts import Workload, head_bytes, head_parts
+from regraft.graft.cost.counts import Workload, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
 from regraft.graft.cost.posterior import with_posterior_cost
 from regraft.graft.cost.pricing import head_shape, head_work, own_work, price_figure, refitted, workload
@@ -21,7 +21,7 @@ from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.recording import task_of, versions
 from regraft.heads.selection.kept import kept_count
-from regraft.heads.selection.packing import stored_bytes
+from regraft.heads.selection.packing import head_bytes, stored_bytes
 from regraft.record import Cost, Record
 
 __all__ = ["estimate"]

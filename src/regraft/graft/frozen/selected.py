@@ -13,7 +13,7 @@ from regraft.features import Block
 from regraft.graft.frozen.scoring import penalties, scorer_figure
 from regraft.graft.stages.features import Select
 from regraft.heads import Overlap, Selection, Status, mean_depth, overlap, stability
-from regraft.heads.selection.packing import index_bytes
+from regraft.heads.selection.packing import head_bytes, index_bytes
 
 __all__ = ["selection_figure"]
 
@@ -70,8 +70,8 @@ def selection_figure(
         "scorer": scorer,
         "kept": kept,
         "width": width,
-        "stored_bytes": 4 * outputs * (kept + 2) + index_bytes(selection.columns, widths),
-        "whole_bytes": 4 * outputs * (width + 2),
+        "stored_bytes": head_bytes(kept, outputs) + index_bytes(selection.columns, widths),
+        "whole_bytes": head_bytes(width, outputs),
         "layers": layers,
         "grid": [
             {

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["index_bytes", "pack", "stored_bytes", "unpack"]
+__all__ = ["head_bytes", "index_bytes", "pack", "stored_bytes", "unpack"]
 
 
 def pack(kept: Tensor, width: int) -> Tensor:
@@ -49,12 +49,17 @@ def index_bytes(columns: Mapping[str, Tensor], widths: Mapping[str, int]) -> int
     return sum(packed.numel() * packed.element_size() for packed in (pack(columns[n], widths[n]) for n in columns))
 
 
+def head_bytes(features: int, outputs: int) -> int:
+    """4 C (d + 2): a linear head in float32 with its intercept in float64."""
+    return 4 * outputs * (features + 2)
+
+
 def stored_bytes(kept: int, outputs: int, width: int) -> int:
     """A head in float32 on the kept features, its intercept in float64, and what says which of ``width`` they are.
 
     4 C (k + 2) + min(⌈d/8⌉, 2 k); by layers (:func:`pack`) it can be less, and more by gaps of 65,536 features.
     """
-    return 4 * outputs * (kept + 2) + min(_bitmap_bytes(width), 2 * kept)
+    return head_bytes(kept, outputs) + min(_bitmap_bytes(width), 2 * kept)
 
 
 def _bitmap_bytes(width: int) -> int:

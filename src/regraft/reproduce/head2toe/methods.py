@@ -11,9 +11,9 @@ from regraft.graft.cost.counts import (
     FINETUNE_STEPS,
     finetune_flops,
     gram_search_flops,
-    head_bytes,
     paper_stored_words,
 )
+from regraft.heads.selection.packing import head_bytes
 from regraft.reproduce.arms import FOLDS, Bench, Place
 from regraft.reproduce.full import bench_of, names_of
 from regraft.reproduce.head2toe.frozen import ALL_L2, H2T, LINEAR
