@@ -14,7 +14,8 @@ from regraft.diagnose import Objective, curvature, weight_changes
 from regraft.diagnose.checks.check import unlike
 from regraft.errors import DataError, RecipeError
 from regraft.graft import Options, Scope, diagnose, rank
-from regraft.graft.diagnosis.case import case_of_model, case_of_run
+from regraft.graft.diagnosis.of_model import case_of_model
+from regraft.graft.diagnosis.of_run import case_of_run
 from regraft.network import About, ArrayPreprocess, Network
 from regraft.record import Ledger, Record
 

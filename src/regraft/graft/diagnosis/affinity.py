@@ -11,7 +11,7 @@ import numpy as np
 from regraft.data import Manifest, holdout
 from regraft.diagnose.transfer.affinity import affinity
 from regraft.errors import DataError, RecipeError
-from regraft.graft.diagnosis.case import copies
+from regraft.graft.diagnosis.probing import copies
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.protocol import FRACTION

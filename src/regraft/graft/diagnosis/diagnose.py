@@ -12,7 +12,9 @@ from regraft.diagnose.checks.all import CHECKS
 from regraft.diagnose.checks.check import Check, examine
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.graft.diagnosis.affinity import AFFINITY, SOURCE, measured
-from regraft.graft.diagnosis.case import NONE, RANDOM, Scope, case_of_model, case_of_run
+from regraft.graft.diagnosis.case import NONE, RANDOM, Scope
+from regraft.graft.diagnosis.of_model import case_of_model
+from regraft.graft.diagnosis.of_run import case_of_run
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.recording import backbone_of, data_of, task_of, versions

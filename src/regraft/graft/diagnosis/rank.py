@@ -16,8 +16,8 @@ from regraft.diagnose.transfer.ranking import Place, Ranking, rank_models
 from regraft.diagnose.transfer.reliability import Reliability, reliability
 from regraft.diagnose.transfer.scores import SCORES, spoken
 from regraft.errors import DataError, RecipeError
-from regraft.graft.diagnosis.case import probing, repeats
 from regraft.graft.diagnosis.course import checkpoints
+from regraft.graft.diagnosis.probing import probing, repeats
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.recording import data_of, task_of, versions

@@ -1,0 +1,106 @@
+"""From data and a run to the case: the network as its training left it, beside that of another run."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from regraft.diagnose.checks.check import Case
+from regraft.errors import DataError, RecipeError
+from regraft.files import read_json
+from regraft.graft.adapted import Adapted, check_modality, with_own_head
+from regraft.graft.artifact import CONFIG, load_artifact
+from regraft.graft.diagnosis.case import NONE, RANDOM, Looked, Scope, drawn, last_layer, subject_of, told_apart, unit_of
+from regraft.graft.diagnosis.probing import PROBE
+from regraft.graft.options import Options, pick_device
+from regraft.graft.preparation import Prepared, Progress, prepare
+from regraft.network import Network, reinitialised
+from regraft.record import Ledger
+
+__all__ = ["case_of_run"]
+
+_SCRATCH = "scratch"
+_RECORD = "record.json"
+
+
+def case_of_run(
+    data: Any,
+    run: Path,
+    scope: Scope,
+    options: Options,
+    ledger: Ledger,
+    *,
+    against: str = NONE,
+    model: str | Network | None = None,
+    progress: Progress | None = None,
+    **columns: Any,
+) -> Looked:
+    """A trained network as its run keeps it, beside that of another run.
+
+    Raises:
+        RegraftError: a run whose head reads something else than the last layer, or other classes than the data's.
+    """
+
+    def loaded(folder: Path) -> Adapted:
+        if not folder.is_dir():
+            raise DataError(f"{folder} does not exist", expected="the folder of a run of adapt")
+        return load_artifact(folder, model=model, weights=options.weights, device=pick_device(options.device))
+
+    if against == RANDOM:
+        raise RecipeError("a run is not compared with random weights", do="name another run, such as of scratch")
+    found = [("trained", run, loaded(run))]
+    if against != NONE:
+        found.append((Path(against).name, Path(against), loaded(Path(against))))
+    backbone = found[0][2].source or found[0][2].network
+    ready = prepare(data, backbone, method=PROBE, options=options, ledger=ledger, progress=progress, **columns)
+    rows, unit = drawn(ready.fit, scope.rows, options.seed), unit_of(ready.fit.target)
+    subjects = []
+    for name, folder, adapted in found:
+        _check_classes(ready, adapted, name)
+        check_modality(adapted.network, rows)
+        network = _with_last_layer(adapted, folder)
+        if unit is not None:
+            network = network.with_head(*last_layer(adapted.readout, unit), adapted.classes)
+        subject = subject_of(name, network, rows, scope, options, unit)
+        subjects.append(replace(subject, start=_start(adapted, folder), rows=_trained_on(folder)))
+    case = Case(tuple(subjects), None, len(ready.fit), None, scope.top, scope.points, options.seed)
+    return Looked(case, ready)
+
+
+def _with_last_layer(adapted: Adapted, folder: Path) -> Network:
+    """The network of a run whose head is its last layer; others have none whose loss could be looked at."""
+    try:
+        return with_own_head(adapted)
+    except RecipeError as error:
+        method = ((read_json(folder / CONFIG) or {}).get("provenance") or {}).get("method", "")
+        raise RecipeError(
+            f"the head of the run {folder}{f' (by {method})' if method else ''} is not a last layer of its network",
+            expected="a run by lp-ft, finetune or scratch, whose head reads the embedding",
+            got=error.got,
+            do="diagnose its backbone with --model, or name such a run",
+        ) from error
+
+
+def _start(adapted: Adapted, folder: Path) -> Network | None:
+    """Where the training began: the pretrained backbone, or of ``scratch`` the random weights of its seed."""
+    if adapted.source is None:
+        return None
+    provenance = (read_json(folder / CONFIG) or {}).get("provenance", {})
+    if provenance.get("method") == _SCRATCH:
+        return reinitialised(adapted.source, int(provenance["seed"]))
+    return adapted.source
+
+
+def _trained_on(folder: Path) -> int | None:
+    """How many rows a run trained on, by its record."""
+    rows = ((read_json(folder / _RECORD) or {}).get("task") or {}).get("rows") or {}
+    return int(rows.get("train", 0)) + int(rows.get("validation", 0)) or None
+
+
+def _check_classes(ready: Prepared, adapted: Adapted, name: str) -> None:
+    target = ready.manifest.target
+    if target is not None and (target.kind, target.classes) != (adapted.kind, adapted.classes):
+        expected, got = told_apart(adapted.kind, adapted.classes, target.kind, target.classes)
+        do = "give the data that the run was made of, or other rows with the same labels"
+        raise DataError(f"the labels are not those of the {name} run", expected=expected, got=got, do=do)

@@ -1,0 +1,75 @@
+"""One pass for what all verbs that judge a backbone look at: features of its last layer, its own classes, copies."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from torch import Tensor
+
+from regraft.data import Manifest
+from regraft.diagnose.checks.check import Labelled
+from regraft.errors import DataError
+from regraft.features import Store, Taps, plan
+from regraft.graft.options import Options
+from regraft.graft.preparation import Prepared, Progress, prepare, swept
+from regraft.graft.recipe import Recipe
+from regraft.graft.stages.features import Features, Solve
+from regraft.network import Network
+from regraft.record import Finding, Ledger
+
+__all__ = ["EMBEDDING", "PROBE", "copies", "probing", "repeats", "values_of"]
+
+EMBEDDING, LOGITS = "embedding", "logits"
+PROBE = Recipe("probe", "linear probe on the last layer", (Features(Taps((EMBEDDING,), (None,)), ("none",)), Solve()))
+
+
+def probing(
+    data: Any, model: str | Network, options: Options, ledger: Ledger, progress: Progress | None, **columns: Any
+) -> tuple[Prepared, Labelled]:
+    """Rows, backbone, and in one pass the features of its last layer and the probabilities of its own classes.
+
+    Where rows are repeated and no groups are given, the copies of one are a group.
+
+    Raises:
+        DataError: the labels are masks.
+    """
+    ready = prepare(data, model, method=PROBE, options=options, ledger=ledger, progress=progress, **columns)
+    if ready.manifest.target is not None and ready.manifest.target.kind == "segmentation":
+        raise DataError("masks cannot be diagnosed", expected="one label a row", do="choose a column with --label")
+    network = ready.network
+    if network.has_logits and network.head:
+        ready = replace(ready, plan=plan(network, [Taps((EMBEDDING, LOGITS), (None,))]))
+    store, _ = swept(replace(ready, manifest=ready.fit), options, ledger, progress)
+    values = values_of(ready, store)
+    source = values.get(LOGITS)
+    task = ready.task(ready.fit, options)
+    shares = None if source is None or source.shape[1] < 2 else source.double().softmax(1)
+    groups = ready.fit.hashes if task.groups is None and copies(ready.fit) else task.groups
+    return ready, Labelled(values[EMBEDDING], task.response, shares, groups)
+
+
+def copies(rows: Manifest) -> int:
+    """How many rows repeat another."""
+    return len(rows) - len(set(rows.hashes))
+
+
+def repeats(rows: Manifest) -> tuple[Finding, ...]:
+    """What is said where rows are repeated."""
+    if not (count := copies(rows)):
+        return ()
+    kept = "by the groups that were given" if rows.groups is not None else "with it"
+    verb = "repeats" if count == 1 else "repeat"
+    return (
+        Finding(
+            "repeated-rows", f"{count:,} of {len(rows):,} inputs {verb} another", "warning", count, "rows",
+            detail=f"The same bytes stand in several rows. Where one is left out, its copies are left out {kept}.",
+            advice="Remove them: they count as often as they stand there.",
+        ),
+    )  # fmt: skip
+
+
+def values_of(ready: Prepared, store: Store) -> dict[str, Tensor]:
+    """What the pass computed, by kind of block: float32 in memory."""
+    matrices = store.matrices()
+    return {block.kind: matrices[block.name].rows(slice(0, store.rows)).float() for block in ready.plan.blocks}
