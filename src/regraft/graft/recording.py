@@ -1,4 +1,4 @@
-"""The Record of a run of `adapt`."""
+"""What the records of all verbs say alike, and the Record of a run of ``adapt``."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from regraft.graft.team import Team
 from regraft.network import Network
 from regraft.record import Ledger, Record
 
-__all__ = ["backbone_of", "data_of", "record_of", "task_of", "versions"]
+__all__ = ["backbone_of", "data_of", "now", "record_of", "short_name", "task_of", "versions"]
 
 
 def record_of(ready: Prepared, evaluation: Evaluation, options: Options, ledger: Ledger, command: str) -> Record:
@@ -37,14 +37,25 @@ def record_of(ready: Prepared, evaluation: Evaluation, options: Options, ledger:
         versions=versions(),
         command=command,
         citations=(ready.recipe.citation,) if ready.recipe.citation else (),
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        created=now(),
     )
+
+
+def now() -> str:
+    """The time in UTC, in ISO 8601 to the second."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def short_name(network: Network) -> str:
+    """What a backbone is called: of a folder its last part."""
+    path = Path(network.name)
+    return path.name if path.is_dir() else network.name
 
 
 def backbone_of(network: Network) -> dict[str, Any]:
     """Which backbone."""
     return {
-        "name": Path(network.name).name if Path(network.name).is_dir() else network.name,
+        "name": short_name(network),
         "path": network.name,
         "source": network.about.source,
         "revision": network.about.revision,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Sequence
-from datetime import datetime, timezone
 
 from safetensors.torch import save
 from torch.utils.flop_counter import FlopCounterMode
@@ -15,11 +14,11 @@ from regraft.graft.cost import pace
 from regraft.graft.cost.counts import Workload, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
 from regraft.graft.cost.posterior import with_posterior_cost
-from regraft.graft.cost.pricing import head_shape, head_work, own_work, price_figure, refitted, workload
+from regraft.graft.cost.pricing import head_shape, head_work, own_work, price_figure, refitted, spent, workload
 from regraft.graft.cost.training import training_cost
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
-from regraft.graft.recording import task_of, versions
+from regraft.graft.recording import now, task_of, versions
 from regraft.heads.selection.kept import kept_count
 from regraft.heads.selection.packing import head_bytes, stored_bytes
 from regraft.record import Cost, Record
@@ -66,12 +65,6 @@ def estimate(ready: Prepared, options: Options) -> Record:
         train += (Cost("refit", seconds, backbone_passes=seen / len(ready.manifest), flops=seen * flops_per_row),)
         stored += _most_bytes(refit[0], refit[1].widths, outputs)
     costs = (sweep, *train, *((solve,) if own.solves else ()))
-    spent = {
-        "passes": sum(cost.backbone_passes for cost in costs),
-        "backbone_flops": sum(cost.flops for cost in costs),
-        "seconds": sum(cost.seconds for cost in costs),
-        "stored_bytes": stored,
-    }
     return Record(
         verb="adapt",
         status="dry-run",
@@ -81,10 +74,10 @@ def estimate(ready: Prepared, options: Options) -> Record:
         data={"name": ready.manifest.name, "store_bytes": rows * width * DTYPES[options.dtype].itemsize},
         scores={"validation": None, "test": None},
         costs=costs,
-        figures={"price": price_figure(ready, work, spent)},
+        figures={"price": price_figure(ready, work, spent(costs, stored))},
         seeds={"seed": options.seed},
         versions=versions(),
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        created=now(),
         artifact_bytes=stored,
     )
 

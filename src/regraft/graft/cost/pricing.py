@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -23,7 +23,7 @@ from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.problem import MANY
 from regraft.heads.selection.packing import index_bytes
-from regraft.record import Ledger
+from regraft.record import Cost, Ledger
 
 __all__ = [
     "finals",
@@ -35,6 +35,7 @@ __all__ = [
     "price_of_run",
     "refitted",
     "solves",
+    "spent",
     "workload",
 ]
 
@@ -204,13 +205,14 @@ def price_of_run(
         # of one batch alone the time is mostly that of starting, so there the pace is not known
         row_seconds=sum(s.pass_seconds for s in swept) / rows if rows > options.batch_size * len(swept) else 0.0,
     )
-    return price_figure(
-        ready,
-        work,
-        {
-            "passes": sum(cost.backbone_passes for cost in ledger.costs),
-            "backbone_flops": sum(cost.flops for cost in ledger.costs),
-            "seconds": sum(cost.seconds for cost in ledger.costs),
-            "stored_bytes": kept_bytes(adapted),
-        },
-    )
+    return price_figure(ready, work, spent(ledger.costs, kept_bytes(adapted)))
+
+
+def spent(costs: Sequence[Cost], stored_bytes: int) -> dict[str, Any]:
+    """What a run's stages cost together, as :func:`price_figure` takes it."""
+    return {
+        "passes": sum(cost.backbone_passes for cost in costs),
+        "backbone_flops": sum(cost.flops for cost in costs),
+        "seconds": sum(cost.seconds for cost in costs),
+        "stored_bytes": stored_bytes,
+    }

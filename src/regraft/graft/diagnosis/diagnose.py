@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import datetime, timezone
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,7 @@ from regraft.graft.diagnosis.of_model import case_of_model
 from regraft.graft.diagnosis.of_run import case_of_run
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
-from regraft.graft.recording import backbone_of, data_of, task_of, versions
+from regraft.graft.recording import backbone_of, data_of, now, task_of, versions
 from regraft.network import Network
 from regraft.record import Finding, Ledger, Record
 
@@ -104,7 +103,7 @@ def diagnose(
         versions=versions(),
         command=command,
         citations=(CITATION, SOURCE) if trains else (CITATION,),
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        created=now(),
     )
 
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from pathlib import Path
 from typing import Any
 
 from regraft.data import scan
@@ -20,7 +18,7 @@ from regraft.graft.diagnosis.course import checkpoints
 from regraft.graft.diagnosis.probing import probing, repeats
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
-from regraft.graft.recording import data_of, task_of, versions
+from regraft.graft.recording import data_of, now, short_name, task_of, versions
 from regraft.network import Network
 from regraft.record import Finding, Ledger, Record, Severity
 
@@ -97,7 +95,7 @@ def rank(
         seeds={"seed": options.seed},
         versions=versions(),
         command=command,
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        created=now(),
     )
 
 
@@ -148,7 +146,7 @@ def _looked(
 
 
 def _named(network: Network, taken: dict[str, Any]) -> str:
-    name = Path(network.name).name if Path(network.name).is_dir() else network.name
+    name = short_name(network)
     return name if name not in taken else f"{name} ({len(taken) + 1})"
 
 

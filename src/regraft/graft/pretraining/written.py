@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import platform
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -18,6 +17,7 @@ from regraft.data import Manifest
 from regraft.errors import RecipeError
 from regraft.files import canonical_json, digest
 from regraft.graft.pretraining.pretext import Pretext
+from regraft.graft.recording import now
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import TrainConfig
 from regraft.graft.training.outcome import Outcome
@@ -103,7 +103,7 @@ def record(
             "python": platform.python_version(),
         },
         citations=tuple(filter(None, (plan.pretext.citation, _ARCHITECTURES.get(plan.arch, _RESIDUAL)))),
-        created=datetime.now(timezone.utc).isoformat(timespec="seconds"),
+        created=now(),
         artifact_bytes=(output / "model.safetensors").stat().st_size,
     )  # fmt: skip
     return Record.from_json(made.to_json())  # what is returned now equals what is loaded later
