@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import functools
 import subprocess
@@ -108,6 +109,12 @@ VALUES: dict[str, Callable[[], Any]] = {
     "an empty tensor": lambda: torch.zeros(0),
     "an array": lambda: np.ones(3),
     "another array": lambda: np.zeros(3),
+    "a queue": lambda: collections.deque([1.0]),
+    "another queue": lambda: collections.deque([2.0]),
+    "a complex number": lambda: 1j,
+    "another complex number": lambda: 2j,
+    "bytes": lambda: b"a",
+    "other bytes": lambda: b"b",
     "a dtype": lambda: torch.float16,
     "another dtype": lambda: torch.bfloat16,
 }
@@ -142,7 +149,7 @@ def test_private_settings_of_own_modules_count_and_what_they_keep_does_not(value
         return from_module(module, ArrayPreprocess((4,))).fingerprint
 
     assert made(values[0]) == made(values[0]) != made(values[1])
-    assert made(values[0], torch.ones(3)) == made(values[0], torch.zeros(3))
+    assert made(values[0], torch.ones(100)) == made(values[0], torch.zeros(100))
 
 
 CODE = """
@@ -202,3 +209,103 @@ def test_library_code_counts_by_name_alone(monkeypatch: pytest.MonkeyPatch) -> N
     assert other != key
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "99.0")
     assert base_key(again, manifest, "float32") not in (key, other)
+
+
+class Layers(nn.Module):
+    def __init__(self, order: str) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        parts = {name: nn.Sequential(nn.Linear(4, 4), nn.Tanh()) for name in "AB"}
+        self.layers = nn.Sequential(*(parts[name] for name in order))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def test_where_a_module_or_a_tensor_stands_once_more_counts() -> None:
+    def made(module: nn.Module) -> str:
+        return from_module(module, ArrayPreprocess((4,))).fingerprint
+
+    assert made(Layers("AB")) == made(Layers("AB"))
+    orders = ("AB", "ABA", "ABB", "ABAB", "ABBB")
+    assert len({made(Layers(order)) for order in orders}) == len(orders)
+
+    def tied(source: int) -> str:
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 4))
+        module[4].weight = module[source].weight
+        return made(module)
+
+    assert tied(0) == tied(0) != tied(2)
+
+
+def test_hooks_that_change_a_forward_pass_count() -> None:
+    def made(*hooks: Callable[..., Any], before: bool = False) -> str:
+        torch.manual_seed(0)
+        module = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+        for hook in hooks:
+            (module[0].register_forward_pre_hook if before else module[0].register_forward_hook)(hook)
+        return from_module(module, ArrayPreprocess((4,))).fingerprint
+
+    def double(module: nn.Module, given: Any, output: Tensor) -> Tensor:
+        return 2 * output
+
+    def triple(module: nn.Module, given: Any, output: Tensor) -> Tensor:
+        return 3 * output
+
+    def halved(module: nn.Module, given: tuple[Tensor]) -> tuple[Tensor]:
+        return (given[0] / 2,)
+
+    assert made(double) == made(double)
+    assert len({made(), made(double), made(triple), made(double, triple), made(halved, before=True)}) == 5
+
+
+USES = """
+import functools, torch
+from torch import nn
+from regraft.network import ArrayPreprocess
+SCALE = {scale}
+TABLE = {{"a": {table}, "of": lambda: helper}}
+def once(x):
+    return x * {inner}
+def helper(x, deep=4):
+    return helper(x, deep - 1) if deep else once(x)
+def timed(function):
+    @functools.wraps(function)
+    def call(*given):
+        return function(*given)
+    return call
+class Net(nn.Linear):
+    @timed
+    def forward(self, x):
+        return helper(super().forward(x)) * self.factor * sum(TABLE["a"] for _ in range(2))
+    @property
+    def factor(self):
+        return SCALE
+def build():
+    torch.manual_seed(0)
+    return Net(4, 4), ArrayPreprocess((4,))
+"""
+
+
+def test_functions_and_values_of_the_file_that_a_forward_pass_uses_count(tmp_path: Path) -> None:
+    def made(**text: float) -> str:
+        space: dict[str, Any] = {"__name__": "users_file"}
+        exec(USES.format(**{"scale": 1.0, "table": 1.0, "inner": 2.0, **text}), space)
+        return from_module(*space["build"]()).fingerprint
+
+    assert made() == made()
+    assert len({made(), made(scale=2.0), made(table=2.0), made(inner=3.0)}) == 4
+
+
+@pytest.mark.parametrize(
+    "values", [({"s": 1.0}, {"s": 2.0}), (torch.tensor(1.0), torch.tensor(2.0)), (Settings(1.0), Settings(2.0))]
+)
+def test_small_private_settings_of_own_modules_count(values: tuple[Any, Any]) -> None:
+    def made(value: Any) -> str:
+        torch.manual_seed(0)
+        module = Holds(None)
+        module._setting = value
+        return from_module(module, ArrayPreprocess((4,))).fingerprint
+
+    assert made(values[0]) == made(values[0]) != made(values[1])

@@ -6,8 +6,10 @@ import argparse
 import functools
 import hashlib
 import inspect
+import math
 import sys
 import types
+from collections import deque
 from collections.abc import Mapping
 from typing import Any
 
@@ -21,7 +23,11 @@ __all__ = ["architecture", "fingerprint"]
 
 # Code of these is known by its name: a network must keep its fingerprint when they are upgraded.
 _LIBRARIES = frozenset(("torch", "transformers", "timm", "torchvision", "regraft", "numpy", *sys.stdlib_module_names))
-_PLAIN = (bool, int, float, str, type(None))
+_IN_JSON = (bool, int, float, str, type(None))
+_PLAIN = (*_IN_JSON, complex, bytes)
+_FEW = 16  # numbers of a tensor that a module keeps to itself: a setting, not what a pass left behind
+# values that hold each other, a tensor without values, a variable that is not set yet, an object that acts its part
+_UNREADABLE = (RuntimeError, ValueError, AttributeError, TypeError)
 _SPACES = (argparse.Namespace, types.SimpleNamespace)
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -33,79 +39,156 @@ def architecture(module: nn.Module, config: Mapping[str, Any] | None = None) -> 
     The settings are what the module prints of itself, and either ``config`` (a published architecture
     configuration) or, without one, every plain attribute of every module (numbers of heads, strides,
     switches) and every attribute that can be called, so that two networks with the same weights and another
-    forward pass differ. Classes and functions that belong to no library count with their source text, and modules of
-    such classes with their private plain attributes and their public mappings, sets, tensors, arrays and settings
-    objects as well: private ones of these kinds are mostly what a forward pass keeps for the next one.
+    forward pass differ; further the hooks that change what a module takes or gives and, without ``config``, where a
+    module or a tensor stands once more. Classes and functions that belong to no library count with their source text
+    and with what they use of their file, and modules of such classes with mappings, sets, tensors, arrays and settings
+    objects as well. Private ones of these count where they hold plain values or few numbers: larger ones are mostly
+    what a forward pass keeps for the next.
     """
-    lines = []
+    write, lines = _Writer(), []
     for path, part in module.named_modules():
-        settings = "" if config is not None else canonical_json(_plain(part))
+        settings = "" if config is not None else canonical_json(write.settings(part))
         lines.append(f"{path}:{type(part).__qualname__}({part.extra_repr()}){settings}")
+        for hook in [*part._forward_pre_hooks.values(), *part._forward_hooks.values()]:
+            lines.append(f"{path} calls {write.bound(hook)}")
+    if config is None:
+        lines += _repeated(module)
     kinds = dict.fromkeys(kind for part in module.modules() for kind in type(part).__mro__)
-    lines += [_code(kind) for kind in kinds if _is_own(kind)]
+    lines += [write.code(kind) for kind in kinds if _is_own(kind)]
     return "\n".join(lines) + "\n" + (canonical_json(_json(config)) if config is not None else "")
 
 
-def _plain(module: nn.Module) -> dict[str, Any]:
-    settings: dict[str, str] = {}
-    own = _is_own(type(module))
-    for name, value in vars(module).items():
-        if name in _OF_EVERY_MODULE:
-            continue
-        public = not name.startswith("_")
-        if (public or own) and _is_plain(value):
-            settings[name] = repr(value)
-            continue
+def _repeated(module: nn.Module) -> list[str]:
+    """Where a module, a parameter or a buffer stands once more, and where it stood first."""
+    lines = []
+    for kind in ("modules", "parameters", "buffers"):
+        first: dict[int, str] = {}
+        for path, held in getattr(module, f"named_{kind}")(remove_duplicate=False):
+            if (known := first.setdefault(id(held), path)) != path:
+                lines.append(f"{path} is {known}")
+    return lines
+
+
+class _Writer:
+    """Settings and code as text without addresses in memory; of each function and class the code is written once."""
+
+    def __init__(self) -> None:
+        self._written: dict[int, Any] = {}  # held, for the number of what is gone is given to another
+
+    def settings(self, module: nn.Module) -> dict[str, str]:
+        """The attributes of a module that its forward pass may read, by name."""
+        found: dict[str, str] = {}
+        own = _is_own(type(module))
+        for name, value in vars(module).items():
+            if name in _OF_EVERY_MODULE:
+                continue
+            public = not name.startswith("_")
+            if (public or own) and _is_plain(value):
+                found[name] = repr(value)
+                continue
+            try:
+                text = self.bound(value) if own and (public or _is_small(value)) else self.called(value)
+            except (
+                RuntimeError,
+                ValueError,
+            ):  # they hold each other, a tensor has no values, a variable is not set yet
+                text = type(value).__qualname__
+            if text:
+                found[name] = text
+        return found
+
+    def called(self, value: Any) -> str:
+        """The functions, classes and callable objects in ``value``, with what is bound to them; or nothing.
+
+        Library code by module and name, other code by name and source.
+        """
+        if isinstance(value, list | tuple):
+            entries = [self.called(entry) for entry in value]
+            return canonical_json(entries) if any(entries) else ""
+        if isinstance(value, Mapping):
+            found = {str(key): text for key, entry in value.items() if (text := self.called(entry))}
+            return canonical_json(found) if found else ""
+        if isinstance(value, nn.Module):  # in a list, say: no part of the tree
+            return ",".join(f"{path}:{type(part).__qualname__}" for path, part in value.named_modules())
+        if isinstance(value, functools.partial):
+            return f"partial({self.called(value.func)},{self.bound(value.args)},{self.bound(value.keywords)})"
+        if inspect.ismethod(value):
+            owner = value.__self__
+            held = {} if isinstance(owner, nn.Module | type) else getattr(owner, "__dict__", {})
+            return f"{type(owner).__qualname__}{self.bound(held)}:{self.called(value.__func__)}"
+        if not callable(value):
+            return ""
+        if not hasattr(value, "__qualname__"):  # an object of a class with __call__
+            return f"{self.called(type(value))}{self.bound(getattr(value, '__dict__', {}))}"
+        return self.code(value) if _is_own(value) else f"{value.__module__}.{value.__qualname__}"
+
+    def bound(self, value: Any) -> str:
+        """Arguments or settings of a callable: plain values as they are, callables by :meth:`called`."""
+        if isinstance(value, list | tuple | deque):
+            return "[" + ",".join(self.bound(entry) for entry in value) + "]"
+        if isinstance(value, Mapping):
+            return "{" + ",".join(f"{self.bound(key)}:{self.bound(entry)}" for key, entry in value.items()) + "}"
+        if isinstance(value, set | frozenset):
+            return "{" + ",".join(sorted(map(self.bound, value))) + "}"
+        if isinstance(value, Tensor):
+            return f"{value.dtype}{tuple(value.shape)}{digest(bytes(_content(value)))}"
+        if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
+            return f"{value.dtype}{value.shape}{digest(value.tobytes())}"
+        if isinstance(value, (*_PLAIN, torch.dtype, torch.device)):
+            return repr(value)
+        return self.called(value) or type(value).__qualname__ + (self.bound(held) if (held := _held(value)) else "")
+
+    def code(self, code: Any) -> str:
+        """Name and source of a class or function; where there is none (typed in), what it was compiled to. Further
+        what is bound to a function, and the functions, classes and values of its file that are used."""
+        if id(code) in self._written:
+            return str(code.__qualname__)
+        self._written[id(code)] = code
         try:
-            text = _bound(value) if own and public else _called(value)
-        except (RuntimeError, ValueError):  # they hold each other, a tensor has no values, a variable is not set yet
-            text = type(value).__qualname__
-        if text:
-            settings[name] = text
-    return settings
+            text = inspect.getsource(code)
+        except (OSError, TypeError):
+            members = vars(code).values() if isinstance(code, type) else [code]
+            compiled = [body for entry in members if (body := getattr(entry, "__code__", None))]
+            text = ",".join(
+                f"{c.co_code.hex()}{c.co_names}{[k for k in c.co_consts if isinstance(k, _PLAIN)]}" for c in compiled
+            )
+        bound = ""
+        if inspect.isfunction(code):
+            cells = list(inspect.getclosurevars(code).nonlocals.items())
+            bound = self.bound([code.__defaults__ or (), code.__kwdefaults__ or {}, cells])
+        return f"{code.__qualname__}{bound}={text}{self._used(code)}"
+
+    def _used(self, code: Any) -> str:
+        """What the functions of a class, or one function, read by global names, a line each."""
+        lines = []
+        for name, value in sorted(_globals_of(code).items()):
+            if isinstance(value, types.ModuleType):
+                continue
+            try:
+                lines.append(f"\n{name}:{self.bound(value)}")
+            except _UNREADABLE:
+                lines.append(f"\n{name}:{type(value).__qualname__}")
+        return "".join(lines)
 
 
-def _called(value: Any) -> str:
-    """The functions, classes and callable objects in ``value`` as text, with what is bound to them; or nothing.
-
-    Library code by module and name, other code by name and source. No text holds an address in memory.
-    """
-    if isinstance(value, list | tuple):
-        entries = [_called(entry) for entry in value]
-        return canonical_json(entries) if any(entries) else ""
-    if isinstance(value, Mapping):
-        found = {str(key): text for key, entry in value.items() if (text := _called(entry))}
-        return canonical_json(found) if found else ""
-    if isinstance(value, nn.Module):  # in a list, say: no part of the tree
-        return ",".join(f"{path}:{type(part).__qualname__}" for path, part in value.named_modules())
-    if isinstance(value, functools.partial):
-        return f"partial({_called(value.func)},{_bound(value.args)},{_bound(value.keywords)})"
-    if inspect.ismethod(value):
-        owner = value.__self__
-        held = {} if isinstance(owner, nn.Module | type) else getattr(owner, "__dict__", {})
-        return f"{type(owner).__qualname__}{_bound(held)}:{_called(value.__func__)}"
-    if not callable(value):
-        return ""
-    if not hasattr(value, "__qualname__"):  # an object of a class with __call__
-        return f"{_called(type(value))}{_bound(getattr(value, '__dict__', {}))}"
-    return _code(value) if _is_own(value) else f"{value.__module__}.{value.__qualname__}"
+def _globals_of(code: Any) -> dict[str, Any]:
+    """The global names that the functions of a class, or one function, read, and their values."""
+    found: dict[str, Any] = {}
+    for member in vars(code).values() if isinstance(code, type) else [code]:
+        wrapped = next((inner for of in ("fget", "func", "__func__") if (inner := getattr(member, of, None))), member)
+        function = inspect.unwrap(wrapped) if callable(wrapped) else None
+        if inspect.isfunction(function):
+            found |= _read(function.__code__, function.__globals__)
+    return found
 
 
-def _bound(value: Any) -> str:
-    """Arguments or settings of a callable: plain values as they are, callables by :func:`_called`."""
-    if isinstance(value, list | tuple):
-        return "[" + ",".join(_bound(entry) for entry in value) + "]"
-    if isinstance(value, Mapping):
-        return "{" + ",".join(f"{_bound(key)}:{_bound(entry)}" for key, entry in value.items()) + "}"
-    if isinstance(value, set | frozenset):
-        return "{" + ",".join(sorted(map(_bound, value))) + "}"
-    if isinstance(value, Tensor):
-        return f"{value.dtype}{tuple(value.shape)}{digest(bytes(_content(value)))}"
-    if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
-        return f"{value.dtype}{value.shape}{digest(value.tobytes())}"
-    if isinstance(value, (*_PLAIN, torch.dtype, torch.device)):
-        return repr(value)
-    return _called(value) or type(value).__qualname__ + (_bound(held) if (held := _held(value)) else "")
+def _read(body: types.CodeType, space: Mapping[str, Any]) -> dict[str, Any]:
+    """What a function's code, and code inside it, reads of its module."""
+    found = {name: space[name] for name in body.co_names if name in space}
+    for inner in body.co_consts:
+        if isinstance(inner, types.CodeType):
+            found |= _read(inner, space)
+    return found
 
 
 def _held(value: Any) -> dict[str, Any]:
@@ -123,27 +206,21 @@ def _is_own(code: Any) -> bool:
     return isinstance(module, str) and module.split(".")[0] not in _LIBRARIES
 
 
-def _code(code: Any) -> str:
-    """Name and source of a class or function; where there is none (typed in), what it was compiled to."""
-    try:
-        text = inspect.getsource(code)
-    except (OSError, TypeError):
-        members = vars(code).values() if isinstance(code, type) else [code]
-        compiled = [body for entry in members if (body := getattr(entry, "__code__", None))]
-        text = ",".join(
-            f"{c.co_code.hex()}{c.co_names}{[k for k in c.co_consts if isinstance(k, _PLAIN)]}" for c in compiled
-        )
-    bound = ""
-    if inspect.isfunction(code):
-        cells = list(inspect.getclosurevars(code).nonlocals.items())
-        bound = _bound([code.__defaults__ or (), code.__kwdefaults__ or {}, cells])
-    return f"{code.__qualname__}{bound}={text}"
-
-
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(_is_plain(entry) for entry in value)
     return isinstance(value, _PLAIN)
+
+
+def _is_small(value: Any) -> bool:
+    """Whether a value holds plain values alone, and of tensors and arrays few numbers."""
+    if isinstance(value, Tensor | np.ndarray):
+        return math.prod(value.shape) <= _FEW
+    if isinstance(value, list | tuple | set | frozenset | deque):
+        return all(map(_is_small, value))
+    if isinstance(value, Mapping):
+        return all(map(_is_small, value.values()))
+    return isinstance(value, _PLAIN) or bool(held := _held(value)) and all(map(_is_small, held.values()))
 
 
 def _json(value: Any) -> Any:
@@ -151,7 +228,7 @@ def _json(value: Any) -> Any:
         return {str(key): _json(entry) for key, entry in value.items()}
     if isinstance(value, list | tuple):
         return [_json(entry) for entry in value]
-    return value if isinstance(value, _PLAIN) else str(value)
+    return value if isinstance(value, _IN_JSON) else str(value)
 
 
 def fingerprint(tensors: Mapping[str, Tensor], architecture: str, preprocess: Mapping[str, Any]) -> str:
