@@ -142,3 +142,32 @@ def test_nothing_to_fold() -> None:
     whole = network(nn.Sequential(nn.Linear(3, 2)), (3,))
     assert fold(whole).network is whole
     assert fold(whole).folded == fold(whole).kept == ()
+
+
+class Gate(nn.Module):
+    """A second reader of the layer's output that is silent near zero: far from it, it is not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.c, self.b, self.h = nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        z = self.c(x)
+        return self.h(torch.relu(self.b(z)) + torch.relu(z - 30))
+
+
+def test_a_layer_with_a_reader_that_is_silent_on_the_example_keeps_its_norm() -> None:
+    net = network(Gate(), (5,))
+    done = fold(net)
+    assert not done.folded
+    assert "used elsewhere" in dict(done.kept)["b"]
+    far = 100 * torch.randn(50, 5)
+    torch.testing.assert_close(done.network.forward(far), net.forward(far))
+
+
+def test_a_layer_whose_weight_is_computed_keeps_its_norm() -> None:
+    layer = nn.utils.parametrizations.weight_norm(nn.Linear(5, 4))
+    net = network(nn.Sequential(layer, nn.BatchNorm1d(4), nn.ReLU(), nn.Linear(4, 2)), (5,))
+    done = fold(net)
+    assert not done.folded
+    assert "computes its weights" in dict(done.kept)["1"]
