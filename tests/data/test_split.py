@@ -211,3 +211,8 @@ def test_groups_that_hold_repeats_together_and_groups_that_cross_parts():
     assert duplicates(crossing)["ungrouped"] == 1
     clean = duplicates(doubled(["a", "b"], ["train", "train"], [0, 1]))
     assert clean["across"] == clean["conflicting"] == clean["within"]["train"] == []
+
+
+def test_rows_without_a_label_do_not_count_as_a_class():
+    values = np.array([0] * 50 + [1] * 50 + [-1] * 2)
+    assert sorted(set(folds(Target("multiclass", ("a", "b"), values), None, 5).tolist())) == [0, 1, 2, 3, 4]

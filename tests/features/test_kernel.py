@@ -79,7 +79,7 @@ def flat_network() -> Network:
 
 def exact(tangent: Tangent, batch: object, prior: dict[str, float] | None = None) -> Tensor:
     """J D^½ by reverse mode on the whole network, ``(N, C, P)``."""
-    matrix = jacobian(tangent._network, tangent.names, batch).view(tangent.n_rows, tangent.n_outputs, -1)
+    matrix = jacobian(tangent.network, tangent.names, batch).view(tangent.n_rows, tangent.n_outputs, -1)
     sizes = {name: torch.Size(shape).numel() for name, shape in tangent.shapes.items()}
     scale = torch.cat([torch.full((size,), (prior or {}).get(name, 1.0)) for name, size in sizes.items()])
     return matrix * scale.double()

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from regraft.features import choose_pooling
+from regraft.features.pooling import _masked_windows
 
 
 def loop_map(value: np.ndarray, size: int | None) -> np.ndarray:
@@ -113,3 +114,11 @@ def test_result_is_no_view():
         pooled = choose_pooling(shape, layout, size)(value)
         value.zero_()
         assert (pooled == 1).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_windows_of_many_tokens_are_counted_exactly_in_half_precision(dtype):
+    value = torch.randn(2, 700, 3, generator=torch.Generator().manual_seed(0)).to(dtype)
+    mask = torch.ones(2, 700, dtype=torch.long)
+    exact = _masked_windows(value.double(), mask, 64)
+    torch.testing.assert_close(_masked_windows(value, mask, 64), exact.to(dtype), rtol=1e-2, atol=1e-2)

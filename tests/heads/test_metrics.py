@@ -249,3 +249,11 @@ def test_scores_of_numbers_with_a_deviation_equal_scipy() -> None:
         score("coverage-90", response, mean)
     with pytest.raises(DataError, match="does not fit"):
         score("coverage-90", Response.of("binary", ["x", "y"], [0, 1]), pairs[:2])
+
+
+def test_f1_of_labels_leaves_out_a_column_that_no_row_has():
+    truth = np.array([[1.0, np.nan, 0.0], [0.0, np.nan, 0.0], [1.0, np.nan, 0.0]])
+    response = Response.of("multilabel", ("a", "b", "c"), truth)
+    said = np.array([[0.9, 0.9, 0.1], [0.1, 0.9, 0.2], [0.9, 0.1, 0.3]])
+    expected = [sk.f1_score(truth[:, c], said[:, c] > 0.5, zero_division=0) for c in (0, 2)]
+    assert score("f1", response, said) == pytest.approx(np.mean(expected)) == 0.5

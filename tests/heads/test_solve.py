@@ -553,3 +553,12 @@ def test_bad_input_is_refused_in_a_sentence(monkeypatch) -> None:
     refused("has a label in column 1", response=Response.of("regression", list("abc"), partly), **settings)
     monkeypatch.setattr(fitters, "EIGEN_LIMIT", 2)
     refused("NaN", x=spoilt)
+
+
+def test_a_fit_that_no_feature_helps_has_converged():
+    """Every row stands there once with each class: the optimum is the intercept alone, its gradient rounding."""
+    x = np.repeat(np.random.default_rng(0).normal(size=(10, 3)), 3, 0)
+    design = FeatureDesign({"a": Dense(torch.from_numpy(x))}, 3)
+    found, status = refit(design, classes_of(np.tile([0, 1, 2], 10)), form="logistic", strength=0.1)
+    assert status.converged
+    assert float(found.coefficients["a"].abs().max()) < 1e-8

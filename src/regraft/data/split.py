@@ -50,7 +50,7 @@ def folds(target: Target, groups: Sequence[str] | np.ndarray | None, k: int, see
     if codes is not None:
         k = min(k, int(codes.max()) + 1)
     if _is_classes(target):
-        counts = np.bincount(target.values + 1)
+        counts = np.bincount(target.values[target.values >= 0])
         several = counts[counts >= 2]
         k = max(2, min(k, int(several.min()) if len(several) else 2))
     rng = np.random.default_rng(seed)

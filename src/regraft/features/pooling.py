@@ -108,15 +108,19 @@ class Pooling:
 
 
 def _masked_windows(value: Tensor, mask: Tensor | None, count: int) -> Tensor:
-    """Average the real tokens in ``count`` equal parts of each row's own length; an empty part is zero."""
+    """Average the real tokens in ``count`` equal parts of each row's own length; an empty part is zero.
+
+    Places are counted in float32 at least: half precision has no odd numbers from 256 (2,048) on.
+    """
     batch, length, width = value.shape
-    real = torch.ones(batch, length, device=value.device) if mask is None else mask.to(value.dtype)
+    wide = torch.promote_types(value.dtype, torch.float32)
+    real = torch.ones(batch, length, dtype=wide, device=value.device) if mask is None else mask.to(wide)
     position = real.cumsum(1) - 1
     total = real.sum(1, keepdim=True).clamp(min=1)
     window = (position * count / total).floor().clamp(0, count - 1).long()
-    weight = functional.one_hot(window, count).to(value.dtype) * real.to(value.dtype)[..., None]
-    sums = torch.einsum("blk,bld->bkd", weight, value)
-    return (sums / weight.sum(1)[..., None].clamp(min=1)).reshape(batch, count * width)
+    weight = functional.one_hot(window, count) * real[..., None]
+    sums = torch.einsum("blk,bld->bkd", weight, value.to(wide))
+    return (sums / weight.sum(1)[..., None].clamp(min=1)).to(value.dtype).reshape(batch, count * width)
 
 
 def choose_pooling(

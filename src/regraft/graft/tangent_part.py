@@ -8,12 +8,13 @@ from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regraft.errors import RecipeError
 from regraft.features import Tangent, ntk
 from regraft.linear import Blocks, Design
 from regraft.network import Network
+from regraft.network.fold import TRANSPOSED
 
 __all__ = ["PREFIX", "Prior", "TangentPart", "prior_deviations", "prior_kernel"]
 
@@ -77,12 +78,19 @@ def _body(network: Network) -> Network:
     return _BODIES[network]
 
 
-def prior_deviations(shapes: Mapping[str, tuple[int, ...]], prior: Prior) -> dict[str, float]:
+def prior_deviations(
+    shapes: Mapping[str, tuple[int, ...]], prior: Prior, module: nn.Module | None = None
+) -> dict[str, float]:
     """The prior standard deviation of each parameter's coefficients.
 
-    ``ntk``: √(1 / out) of a weight with out outputs (its first axis), √0.1 of a bias, 1 of any other vector (a norm's
-    scale acts on one channel each): the parametrisation W = √(1/out) W', b = √0.1 b' of the paper's §4, in which the
-    penalty is on W' and b'. ``unit``: 1 of each.
+    ``ntk``: √(1 / out) of a weight with out outputs (its first axis; the second, times the groups, of a transposed
+    convolution), √0.1 of a bias, 1 of any other vector (a norm's scale acts on one channel each): the parametrisation
+    W = √(1/out) W', b = √0.1 b' of the paper's §4, in which the penalty is on W' and b'. ``unit``: 1 of each.
+
+    Args:
+        shapes: of the parameters, by name.
+        prior: see above.
+        module: whose parameters they are; without it no weight is taken for a transposed convolution's.
 
     Raises:
         RecipeError: another prior.
@@ -91,13 +99,19 @@ def prior_deviations(shapes: Mapping[str, tuple[int, ...]], prior: Prior) -> dic
         raise RecipeError(f"the prior {prior!r} is unknown", expected="'ntk' or 'unit'")
     if prior == "unit":
         return dict.fromkeys(shapes, 1.0)
-    return {name: _ntk(name, shape) for name, shape in shapes.items()}
+    parts = {} if module is None else dict(module.named_modules())
+    return {name: _ntk(name, shape, parts) for name, shape in shapes.items()}
 
 
-def _ntk(name: str, shape: tuple[int, ...]) -> float:
+def _ntk(name: str, shape: tuple[int, ...], parts: Mapping[str, nn.Module]) -> float:
+    path, _, leaf = name.rpartition(".")
     if len(shape) > 1:
-        return float(shape[0]) ** -0.5
-    return 0.1**0.5 if name.rsplit(".", 1)[-1] == "bias" else 1.0
+        layer = parts.get(path)
+        turned = leaf == "weight" and isinstance(layer, TRANSPOSED)
+        outputs = shape[1] * int(getattr(layer, "groups", 1)) if turned else shape[0]
+        return float(outputs) ** -0.5
+    # in_proj_bias of an attention, bias_ih_l0 of a recurrent layer
+    return 0.1**0.5 if leaf == "bias" or leaf.endswith("_bias") or leaf.startswith("bias_") else 1.0
 
 
 def prior_kernel(design: Design, deviations: Mapping[str, float]) -> Tensor:

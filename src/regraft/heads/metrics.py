@@ -262,8 +262,9 @@ def _balanced(response: Response, values: Array, weights: Array) -> Array:
 
 def _f1(response: Response, values: Array, weights: Array) -> Array:
     hits, positives, guesses = _counts(response, values, weights)
-    if response.kind == "multilabel":  # an empty column counts as 0, as in scikit-learn
-        return np.where(positives + guesses > 0, 2 * hits / (positives + guesses), 0.0).mean(1)
+    if response.kind == "multilabel":  # a column without a one, true or guessed, counts as 0, as in scikit-learn
+        found = np.where(positives + guesses > 0, 2 * hits / (positives + guesses), 0.0)
+        return _nanmean(np.where(weights @ _mask(response) > 0, found, np.nan))
     return _nanmean(np.where(positives + guesses > 0, 2 * hits / (positives + guesses), np.nan))
 
 

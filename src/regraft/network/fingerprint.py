@@ -49,8 +49,8 @@ def architecture(module: nn.Module, config: Mapping[str, Any] | None = None) -> 
     for path, part in module.named_modules():
         settings = "" if config is not None else canonical_json(write.settings(part))
         lines.append(f"{path}:{type(part).__qualname__}({part.extra_repr()}){settings}")
-        for hook in [*part._forward_pre_hooks.values(), *part._forward_hooks.values()]:
-            lines.append(f"{path} calls {write.bound(hook)}")
+        hooks = [*part._forward_pre_hooks.values(), *part._forward_hooks.values()]
+        lines += [f"{path} calls {write.bound(hook)}" for hook in hooks]
     if config is None:
         lines += _repeated(module)
     kinds = dict.fromkeys(kind for part in module.modules() for kind in type(part).__mro__)
@@ -220,7 +220,7 @@ def _is_small(value: Any) -> bool:
         return all(map(_is_small, value))
     if isinstance(value, Mapping):
         return all(map(_is_small, value.values()))
-    return isinstance(value, _PLAIN) or bool(held := _held(value)) and all(map(_is_small, held.values()))
+    return isinstance(value, _PLAIN) or (bool(held := _held(value)) and all(map(_is_small, held.values())))
 
 
 def _json(value: Any) -> Any:

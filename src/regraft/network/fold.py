@@ -27,11 +27,11 @@ from regraft.network.policy import slow_attention
 from regraft.network.reading import first_tensor
 from regraft.network.surgery import shared_copy
 
-__all__ = ["Fold", "Folding", "as_weight", "by_output", "deviation", "fold", "folded_tensors"]
+__all__ = ["TRANSPOSED", "Fold", "Folding", "as_weight", "by_output", "deviation", "fold", "folded_tensors"]
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
-_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *_TRANSPOSED)
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 _AGREE = 1e-9  # in float64, where nothing but a wrong fold differs by more
 
 
@@ -125,7 +125,7 @@ def deviation(norm: Any, dtype: torch.dtype) -> Tensor:
 
 def by_output(layer: Any, weight: Tensor) -> Tensor:
     """A layer's weight, behind any number of other axes, as ``(…, outputs, rest)``."""
-    if not isinstance(layer, _TRANSPOSED):
+    if not isinstance(layer, TRANSPOSED):
         axes = weight.ndim - layer.weight.ndim
         return weight.reshape(*weight.shape[: axes + 1], -1)
     inputs, narrow, *kernel = layer.weight.shape
@@ -136,7 +136,7 @@ def by_output(layer: Any, weight: Tensor) -> Tensor:
 
 def as_weight(layer: Any, matrix: Tensor, shape: torch.Size) -> Tensor:
     """The inverse of :func:`by_output`."""
-    if not isinstance(layer, _TRANSPOSED):
+    if not isinstance(layer, TRANSPOSED):
         return matrix.reshape(shape)
     inputs, narrow, *_ = layer.weight.shape
     groups = int(layer.groups)

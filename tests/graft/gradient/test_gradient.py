@@ -119,6 +119,19 @@ def test_the_prior_is_the_ntk_parametrisation() -> None:
     shapes = {"conv.weight": (16, 3, 2, 2), "conv.bias": (16,), "norm.weight": (16,)}
     assert prior_deviations(shapes, "ntk") == {"conv.weight": 0.25, "conv.bias": 0.1**0.5, "norm.weight": 1.0}
     assert set(prior_deviations(shapes, "unit").values()) == {1.0}
+    module = nn.ModuleDict(
+        {
+            "up": nn.ConvTranspose2d(64, 4, 3, groups=2),
+            "attend": nn.MultiheadAttention(8, 2),
+            "recur": nn.GRU(3, 5, batch_first=True),
+        }
+    )
+    found = prior_deviations({name: tuple(p.shape) for name, p in module.named_parameters()}, "ntk", module)
+    assert found["up.weight"] == 4**-0.5  # 2 groups of 2 outputs
+    assert found["attend.in_proj_weight"] == 24**-0.5
+    assert found["recur.weight_ih_l0"] == 15**-0.5
+    biases = ("up.bias", "attend.in_proj_bias", "attend.out_proj.bias", "recur.bias_ih_l0", "recur.bias_hh_l0")
+    assert {found[name] for name in biases} == {0.1**0.5}
     # the penalty on W' of W = s W' is λ / s² on W
     both, response = both_of()
     cut = _Cut(both, labels_of(response), 1e-2, Gradients(LAST), None)

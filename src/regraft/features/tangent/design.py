@@ -95,7 +95,7 @@ class Tangent(Design):
         check_modes(network)
         _check_head(network, of, self.names)
         first = next(iter(network.params[name] for name in self.names))
-        self._network, self.of, self.batch_size, self._fast, self._memory = network, of, batch_size, fast, memory
+        self.network, self.of, self.batch_size, self._fast, self._memory = network, of, batch_size, fast, memory
         self.feed, self._read = Feed(network, inputs), 0
         self._engine = self._new_engine(dtype or first.dtype, fast)
         shapes = {name: tuple(network.params[name].shape) for name in self.names}
@@ -111,7 +111,7 @@ class Tangent(Design):
     @property
     def _source(self) -> Network:
         """What is differentiated."""
-        return self._network.without_head() if self.of == "embedding" else self._network
+        return self.network.without_head() if self.of == "embedding" else self.network
 
     def on(self, inputs: Manifest | Any) -> Tangent:
         """The same tangent on other rows.
@@ -126,13 +126,13 @@ class Tangent(Design):
             ModelError: a module was put into training mode since.
             DataError: there are no rows.
         """
-        check_modes(self._network)
+        check_modes(self.network)
         self.tape  # noqa: B018 - made before the copy, which then shares it
         found = copy.copy(self)
         for of_rows in ("_engine", "_before", "key"):
             vars(found).pop(of_rows, None)
         found._read = 0
-        found.feed = Feed(self._network, inputs)
+        found.feed = Feed(self.network, inputs)
         Design.__init__(found, self.shapes, found.feed.rows, self.n_outputs, self.dtype, device=self.device)
         return found
 
@@ -142,7 +142,7 @@ class Tangent(Design):
         manifest = self.feed.manifest
         if manifest is None:
             return ""
-        base = base_key(self._network, manifest, str(self.dtype))
+        base = base_key(self.network, manifest, str(self.dtype))
         return digest("tangent", base, self.of, canonical_json(list(self.names)))
 
     @property

@@ -196,8 +196,9 @@ class _Cut:
     @cached_property
     def deviations(self) -> dict[str, float]:
         """The prior's, of every block of gradients."""
+        module = None if self.both.tangent is None else self.both.tangent.network.module
         shapes = {n.removeprefix(PREFIX): shape for n, shape in self.design.shapes.items() if n.startswith(PREFIX)}
-        return {PREFIX + name: value for name, value in prior_deviations(shapes, self.stage.prior).items()}
+        return {PREFIX + name: value for name, value in prior_deviations(shapes, self.stage.prior, module).items()}
 
     @cached_property
     def unit(self) -> float:

@@ -111,7 +111,7 @@ class Grafted:
             if bool(head.any()):  # a constant target's head is zero, and so is every derivative below it
                 rows = both.rows if held is None else torch.cat([both.rows, held.rows])
                 design = both.tangent.through(head).take(rows)
-                deviations = prior_deviations(design.shapes, prior)
+                deviations = prior_deviations(design.shapes, prior, both.tangent.network.module)
                 tangent, tangent_unit = about_the_mean(design, deviations, len(x))
                 deviations = {} if tangent is None else deviations
         whole = Kernels(scaled @ scaled.T, tangent)

@@ -148,9 +148,9 @@ def minimise(
         tolerance: relative.
         max_iterations: of L-BFGS.
     """
-    yardstick = (
-        _dot(reference, problem.precondition(reference, penalty)).sqrt().clamp_min(4 * torch.finfo(start.dtype).eps)
-    )
+    # where no feature follows the labels the reference is rounding, and a share of it could never be reached
+    least = 16 * torch.finfo(start.dtype).eps / tolerance
+    yardstick = _dot(reference, problem.precondition(reference, penalty)).sqrt().clamp_min(least)
     theta, out_logits = start.clone(), problem.logits(start)
     residual = torch.zeros_like(yardstick)
     active = torch.arange(len(theta))
