@@ -132,6 +132,36 @@ def test_the_record_is_whole_and_the_same_command_gives_the_same_bytes(run, tmp_
     assert json.loads((tmp_path / "a" / "record.json").read_text())["versions"]["torch"] == torch.__version__
 
 
+@pytest.mark.parametrize(
+    ("other", "words"),
+    [
+        ({"method": "gradient"}, "another method"),
+        ({"data": {"name": "other", "fingerprint": ""}}, "other data"),
+        ({"model": {"fingerprint": "of other weights", "path": "elsewhere"}}, "another backbone"),
+        ({"verb": "diagnose"}, "another verb"),
+    ],
+)
+def test_another_run_is_replaced_on_demand_alone(run, tmp_path, other, words):
+    folder = tmp_path / "run"
+    run.save(folder)
+    there = Record.load(folder / "record.json")
+    replace(there, **{key: {**getattr(there, key), **value} if key in ("data", "model") else value
+                      for key, value in other.items()}).save(folder / "record.json")  # fmt: skip
+    before = (folder / "record.json").read_bytes()
+    with pytest.raises(DataError, match=f"{words}.*overwrite=True"):
+        run.save(folder)
+    assert (folder / "record.json").read_bytes() == before
+    run.save(folder, overwrite=True)
+    assert Record.load(folder / "record.json").method == run.record.method
+
+
+def test_files_that_are_no_run_s_are_not_replaced(run, tmp_path):
+    (tmp_path / "README.md").write_text("of my project")
+    with pytest.raises(DataError, match=r"README\.md"):
+        run.save(tmp_path)
+    assert [item.name for item in tmp_path.iterdir()] == ["README.md"]
+
+
 def test_the_report_of_an_earlier_run_does_not_stay_beside_a_new_one(run, tmp_path):
     run.save(tmp_path)
     (tmp_path / "report.html").write_text("of the run before")

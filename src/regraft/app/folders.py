@@ -13,16 +13,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from regraft.errors import ArtifactError, DataError, MissingPathError
+from regraft.errors import ArtifactError, DataError
 from regraft.record import Record
+from regraft.record.folder import RUN_FILES, record_in
 
 if TYPE_CHECKING:
     from regraft.graft.preparation import Prepared
 
 __all__ = ["check_artifact", "check_folder", "check_predictions", "check_run", "check_verb", "slug", "whole"]
-
-
-_RUN = {"README.md", "config.json", "model.safetensors", "predictions.csv", "record.json", "report.html"}
 
 
 @contextmanager
@@ -69,7 +67,7 @@ def check_folder(folder: Path) -> None:
 
 def check_artifact(folder: Path) -> None:
     """Refuse, as something to predict with, what a verb left that makes no model."""
-    there = _record_in(folder)
+    there = record_in(folder)
     if there is not None and there.verb != "adapt":
         raise ArtifactError(
             f"{folder} holds nothing to predict with",
@@ -81,7 +79,7 @@ def check_artifact(folder: Path) -> None:
 
 def check_predictions(path: Path) -> None:
     """Refuse a file for predictions that a run folder holds already: its scored rows, say, or its record."""
-    if path.name in _RUN and (path.parent / "config.json").is_file():
+    if path.name in RUN_FILES and (path.parent / "config.json").is_file():
         raise DataError(
             f"{path} is a file of the run in {path.parent}",
             expected="a file for new predictions",
@@ -99,11 +97,11 @@ def _check_files(folder: Path, unfinished: Collection[str] = ()) -> None:
 
     ``unfinished`` are names that a run which was stopped leaves there.
     """
-    if not folder.is_dir() or _record_in(folder) is not None:
+    if not folder.is_dir() or record_in(folder) is not None:
         return
     mine = {"lost+found", *unfinished}  # the first is that of a disk of its own
     if (folder / "record.json").is_file():  # one that cannot be read: a torn run's, if only a run's files lie there
-        mine |= _RUN
+        mine |= RUN_FILES
     names = sorted(item.name for item in folder.iterdir() if item.name not in mine)
     if others := [name for name in names if not name.startswith(".")]:
         raise DataError(
@@ -120,7 +118,7 @@ def check_run(output: Path | None, ready: Prepared) -> None:
     same classes no other data: labels are added, and runs made again."""
     folder = output or Path("runs") / _slug(ready.manifest.name, ready.network.name, ready.recipe.name)
     _check_files(folder)
-    there = _record_in(folder)
+    there = record_in(folder)
     if there is None:
         return
     drawn = ready.origin is not None and there.model.get("path") == ready.network.name
@@ -148,7 +146,7 @@ def check_verb(output: Path | None, verb: str, unfinished: Collection[str] = ())
     if output is None:
         return
     _check_files(output, unfinished)
-    there = _record_in(output)
+    there = record_in(output)
     if there is not None and there.verb != verb:
         raise DataError(
             f"{output} holds another run",
@@ -156,14 +154,6 @@ def check_verb(output: Path | None, verb: str, unfinished: Collection[str] = ())
             got=f"what {there.verb} left of {there.data.get('name')}",
             do="choose another place with --output",
         )
-
-
-def _record_in(folder: Path) -> Record | None:
-    """The record of what was done there, if there is one that can be read."""
-    try:
-        return Record.load(folder / "record.json")
-    except (MissingPathError, ArtifactError):
-        return None
 
 
 def slug(record: Record) -> str:

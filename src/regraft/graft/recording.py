@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from dataclasses import asdict
-from datetime import datetime, timezone
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -14,9 +13,9 @@ from regraft.graft.preparation import Prepared
 from regraft.graft.protocol import Evaluation
 from regraft.graft.team import Team
 from regraft.network import Network
-from regraft.record import Ledger, Record
+from regraft.record import Ledger, Record, now
 
-__all__ = ["backbone_of", "data_of", "now", "record_of", "short_name", "task_of", "versions"]
+__all__ = ["backbone_of", "data_of", "record_of", "short_name", "task_of", "versions"]
 
 
 def record_of(ready: Prepared, evaluation: Evaluation, options: Options, ledger: Ledger, command: str) -> Record:
@@ -39,11 +38,6 @@ def record_of(ready: Prepared, evaluation: Evaluation, options: Options, ledger:
         citations=(ready.recipe.citation,) if ready.recipe.citation else (),
         created=now(),
     )
-
-
-def now() -> str:
-    """The time in UTC, in ISO 8601 to the second."""
-    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 def short_name(network: Network) -> str:

@@ -29,6 +29,7 @@ from regraft.graft.recipe import SETTINGS, Recipe
 from regraft.graft.recording import record_of, versions
 from regraft.network import Network
 from regraft.record import Ledger, Record, Score
+from regraft.record.folder import check_replaced
 
 __all__ = ["Options", "Progress", "Run", "adapt", "pick_device", "prepare", "versions"]
 
@@ -66,18 +67,24 @@ class Run:
         """Probabilities for raw inputs."""
         return self.adapted.predict_proba(inputs, **options)
 
-    def save(self, folder: str | Path, *, embed: bool = False) -> Run:
+    def save(self, folder: str | Path, *, embed: bool = False, overwrite: bool = False) -> Run:
         """Write the run folder: artifact, record, model card, per-row predictions.
 
         Args:
-            folder: created if need be; files of an earlier run are replaced one by one, each atomically.
+            folder: created if need be; files of the same run made earlier are replaced one by one, each atomically.
             embed: keep a copy of the backbone in the artifact.
+            overwrite: replace what lies there, whatever run or file it is.
 
         Returns:
             the same run with the paths and the artifact's size in its record.
+
+        Raises:
+            DataError: the folder holds another run, or files that this one's would replace.
         """
         folder = Path(folder)
         record = self.record
+        if not overwrite:
+            check_replaced(folder, record)
         provenance = {
             "method": record.method,
             "regraft": record.versions["regraft"],

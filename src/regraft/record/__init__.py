@@ -2,6 +2,6 @@
 
 from regraft.record.finding import Finding, Severity, counted
 from regraft.record.ledger import Cost, Ledger
-from regraft.record.record import Candidate, Record, Score
+from regraft.record.record import Candidate, Record, Score, now
 
-__all__ = ["Candidate", "Cost", "Finding", "Ledger", "Record", "Score", "Severity", "counted"]
+__all__ = ["Candidate", "Cost", "Finding", "Ledger", "Record", "Score", "Severity", "counted", "now"]

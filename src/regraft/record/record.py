@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 from dataclasses import dataclass, field
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +15,14 @@ from regraft.files import plain, write_json
 from regraft.record.finding import Finding, counted
 from regraft.record.ledger import Cost
 
-__all__ = ["SCHEMA", "Candidate", "Record", "Score"]
+__all__ = ["SCHEMA", "Candidate", "Record", "Score", "now"]
 
 SCHEMA = 1
+
+
+def now() -> str:
+    """The time in UTC, in ISO 8601 to the second: when a record was made."""
+    return datetime.now(timezone.utc).isoformat(timespec="seconds")
 
 
 @dataclass(frozen=True)

@@ -355,7 +355,7 @@ def test_regression_and_multilabel_labels_go_all_the_way(tmp_path):
     for target in (Target("regression", ("u", "v"), y), Target("multilabel", ("u", "v"), many)):
         for method in ("finetune", "finetune-refit", "finetune-refit-head2toe"):
             run = regraft.adapt(replace(base, target=target), wide(), method=quick(method), cache=tmp_path)
-            run.save(tmp_path / "run")
+            run.save(tmp_path / "run", overwrite=True)
             loaded = load_artifact(tmp_path / "run", model=wide())
             found = loaded.predict_proba(base).probabilities
             assert np.array_equal(found, run.predict_proba(base).probabilities)

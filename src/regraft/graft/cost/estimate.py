@@ -18,10 +18,10 @@ from regraft.graft.cost.pricing import head_shape, head_work, own_work, price_fi
 from regraft.graft.cost.training import training_cost
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
-from regraft.graft.recording import now, task_of, versions
+from regraft.graft.recording import task_of, versions
 from regraft.heads.selection.kept import kept_count
 from regraft.heads.selection.packing import head_bytes, stored_bytes
-from regraft.record import Cost, Record
+from regraft.record import Cost, Record, now
 
 __all__ = ["estimate"]
 

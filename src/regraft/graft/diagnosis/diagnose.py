@@ -16,9 +16,9 @@ from regraft.graft.diagnosis.of_model import case_of_model
 from regraft.graft.diagnosis.of_run import case_of_run
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
-from regraft.graft.recording import backbone_of, data_of, now, task_of, versions
+from regraft.graft.recording import backbone_of, data_of, task_of, versions
 from regraft.network import Network
-from regraft.record import Finding, Ledger, Record
+from regraft.record import Finding, Ledger, Record, now
 
 __all__ = ["chosen", "diagnose"]
 

@@ -18,9 +18,9 @@ from regraft.graft.diagnosis.course import checkpoints
 from regraft.graft.diagnosis.probing import probing, repeats
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
-from regraft.graft.recording import data_of, now, short_name, task_of, versions
+from regraft.graft.recording import data_of, short_name, task_of, versions
 from regraft.network import Network
-from regraft.record import Finding, Ledger, Record, Severity
+from regraft.record import Finding, Ledger, Record, Severity, now
 
 __all__ = ["rank"]
 

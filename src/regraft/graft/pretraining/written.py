@@ -17,13 +17,12 @@ from regraft.data import Manifest
 from regraft.errors import RecipeError
 from regraft.files import canonical_json, digest
 from regraft.graft.pretraining.pretext import Pretext
-from regraft.graft.recording import now
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import TrainConfig
 from regraft.graft.training.outcome import Outcome
 from regraft.network import load
 from regraft.network.loaders.bundled import Stored
-from regraft.record import Ledger, Record, Score, counted
+from regraft.record import Ledger, Record, Score, counted, now
 
 __all__ = ["Plan", "Provenance", "card", "record"]
 
