@@ -248,6 +248,20 @@ def test_backticks_of_a_name_stay_in_the_verdict_of_a_run() -> None:
     assert "a`b`c -3" in Outline(render(record)).text
 
 
+def test_warnings_stand_below_the_verdict_and_lead_to_the_findings() -> None:
+    plain = replace(samples.multiclass(), findings=())
+    loud = replace(plain, findings=(
+        Finding("a", "Thirty inputs are in two splits.", "warning"), Finding("b", "Try more.", "advice"),
+    ))  # fmt: skip
+    html = render(loud)
+    head = html[: html.index("</header>")]
+    assert 'href="#findings">Thirty inputs are in two splits.' in head
+    assert "Try more." not in head
+    assert 'class="mind"' not in render(plain)
+    for verb in ("diagnose", "rank"):  # there findings come first
+        assert 'class="mind"' not in render(replace(loud, verb=verb))
+
+
 def test_long_names_may_break_and_numbers_may_not() -> None:
     html = render(samples.multiclass())
     assert "google/<wbr>mobilenet_<wbr>v2_<wbr>1.0_<wbr>224" in html

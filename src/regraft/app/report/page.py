@@ -44,19 +44,21 @@ class Section:
 
 @dataclass(frozen=True)
 class Page:
-    """The whole page; a section without content is not in ``sections``."""
+    """The whole page; a section without content is not in ``sections``. ``warnings`` stand below the verdict where
+    findings do not come first."""
 
     title: str
     eyebrow: str
     status: str
     verdict: tuple[Piece, ...]
+    warnings: tuple[str, ...]
     created: str
     sections: tuple[Section, ...]
 
 
 def page(record: Record) -> Page:
     """Decide what the page shows."""
-    each, wrong = classes.per_class(record), facts.mistakes(record)
+    each, wrong, notes = classes.per_class(record), facts.mistakes(record), facts.notes(record)
     parts: tuple[tuple[str, str, object], ...] = (
         ("ranking", "Which backbone?", ranking(record)),
         ("scores", "Scores", scores.scores(record)),
@@ -77,7 +79,7 @@ def page(record: Record) -> Page:
         ("landscape", "What lies around the weights?", landscape(record)),
         ("gradients", "What do gradients see?", gradients(record)),
         ("deviation", "How far did the weights go?", deviation(record)),
-        ("findings", "Findings", facts.notes(record)),
+        ("findings", "Findings", notes),
         ("facts", "Data and model", facts.facts(record)),
         ("reproduce", "Reproduce", facts.reproduce(record)),
         ("citations", "Citations", tuple(filter(None, map(read.text, record.citations)))),
@@ -95,6 +97,7 @@ def page(record: Record) -> Page:
         eyebrow=" · ".join(filter(None, (data, model, method))),
         status="" if status.lower() in _FINE else status,
         verdict=headline(record) if found else verdict(record),
+        warnings=() if found or notes is None else tuple(n.title for n in notes.found if n.severity == "warning"),
         created=words.date(read.text(record.created)),
         sections=tuple(Section(key, title, view) for key, title, view in parts if view),
     )
