@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from regraft.data import Manifest, Target, Texts, duplicates, folds, holdout
+from regraft.data import Manifest, Target, Texts, duplicates, fold_count, folds, holdout
 from regraft.data.hashing import hash_rows
 from regraft.errors import DataError
 
@@ -216,3 +216,11 @@ def test_groups_that_hold_repeats_together_and_groups_that_cross_parts():
 def test_rows_without_a_label_do_not_count_as_a_class():
     values = np.array([0] * 50 + [1] * 50 + [-1] * 2)
     assert sorted(set(folds(Target("multiclass", ("a", "b"), values), None, 5).tolist())) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("groups", [None, ["a", "b", "c"] * 34])
+@pytest.mark.parametrize("k", [2, 5, 40, 500])
+def test_the_count_of_folds_is_known_before_they_are_made(groups, k):
+    target = Target("multiclass", ("a", "b"), np.array([0] * 60 + [1] * 42))
+    made = folds(target, groups, k)
+    assert fold_count(target, groups, k) == made.max() + 1

@@ -26,13 +26,15 @@ Folders = Callable[[str], Path]
 
 CODE = """
 from torch import nn
-from regraft.network import ArrayPreprocess
+from regraft.network import ArrayPreprocess, from_module
 def plain():
     return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
 def image():
     return nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2))
 def told():
     return image(), ArrayPreprocess((3, 9, 9))
+def whole():
+    return from_module(image(), ArrayPreprocess((3, 9, 9)))
 def breaks():
     raise ZeroDivisionError("oh")
 number = 3
@@ -155,6 +157,7 @@ def test_own_callable(package: str, tmp_path: Path) -> None:
     assert all(bool((value == 1).all()) for value in loaded.params.values())
     assert load(f"{package}:plain", head=False).sites[-1].shape == (6,)
     assert load(f"{package}:told").preprocess == ArrayPreprocess((3, 9, 9))
+    assert load(f"{package}:whole").fingerprint == load(f"{package}:told").fingerprint
 
 
 def test_own_callable_with_a_description_beside_its_weights(package: str, tmp_path: Path) -> None:
@@ -173,7 +176,7 @@ def test_own_callable_with_a_description_beside_its_weights(package: str, tmp_pa
         ("{}:image", "preprocessing of .* is not known.*let the callable return"),
         ("{}:breaks", r"breaks\(\) fails; got ZeroDivisionError: oh"),
         ("{}:number", "cannot be called"),
-        ("{}:text", "gives no module"),
+        ("{}:text", "gives no module.*let the callable return"),
         ("{}:plane", "has no 'plane'.*did you mean plain"),
         ("{}_x:plain", "cannot be imported"),
     ],

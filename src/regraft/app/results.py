@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["say_estimate", "say_result", "summary"]
 
+_DETAIL = 200  # characters of what a warning is about
 NAMED = 6  # classes that are named in a line
 
 
@@ -59,7 +61,9 @@ def say_result(record: Record, weights: Path | str | None = None) -> None:
         lines.append(("licence", f"{licence} (the backbone's)"))
     for finding in record.findings:
         if finding.severity in ("warning", "advice"):
-            lines += [(finding.severity, finding.title), *([("", finding.advice)] if finding.advice else [])]
+            about = finding.detail if finding.severity == "warning" else ""
+            more = [textwrap.shorten(about, _DETAIL, placeholder=" …"), finding.advice]
+            lines += [(finding.severity, finding.title), *(("", text) for text in more if text)]
     lines += [
         ("model", record.paths["run"]),
         ("report", record.paths["report"]),

@@ -18,7 +18,7 @@ from regraft.data.source import (
     Source,
     Texts,
 )
-from regraft.data.split import duplicates, folds, holdout
+from regraft.data.split import duplicates, fold_count, folds, holdout
 from regraft.data.table import DATA_SUFFIXES
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "checked",
     "drop",
     "duplicates",
+    "fold_count",
     "folds",
     "holdout",
     "image_size",

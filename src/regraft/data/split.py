@@ -13,9 +13,30 @@ from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, Stratified
 from regraft.data.manifest import PARTS, Manifest, Target
 from regraft.errors import DataError
 
-__all__ = ["duplicates", "folds", "holdout"]
+__all__ = ["duplicates", "fold_count", "folds", "holdout"]
 
 _BINS = 10  # quantile bins of a regression target, where groups forbid the exact split
+
+
+def fold_count(target: Target, groups: Sequence[str] | np.ndarray | None, k: int) -> int:
+    """How many folds :func:`folds` makes where ``k`` are wanted.
+
+    Raises:
+        DataError: fewer than 2 folds, rows or groups.
+    """
+    rows = len(target)
+    if k < 2:
+        raise DataError(f"{k} folds", expected="at least 2", do="raise the number of folds")
+    if rows < 2:
+        raise DataError(f"{rows} rows cannot be split into folds", expected="at least 2")
+    k = min(k, rows)
+    if (codes := _group_codes(groups, rows)) is not None:
+        k = min(k, int(codes.max()) + 1)
+    if _is_classes(target):
+        counts = np.bincount(target.values[target.values >= 0])
+        several = counts[counts >= 2]
+        k = max(2, min(k, int(several.min()) if len(several) else 2))
+    return k
 
 
 def folds(target: Target, groups: Sequence[str] | np.ndarray | None, k: int, seed: int = 0) -> np.ndarray:
@@ -41,18 +62,7 @@ def folds(target: Target, groups: Sequence[str] | np.ndarray | None, k: int, see
         DataError: fewer than 2 folds, rows or groups.
     """
     rows = len(target)
-    if k < 2:
-        raise DataError(f"{k} folds", expected="at least 2", do="raise the number of folds")
-    if rows < 2:
-        raise DataError(f"{rows} rows cannot be split into folds", expected="at least 2")
-    k = min(k, rows)
-    codes = _group_codes(groups, rows)
-    if codes is not None:
-        k = min(k, int(codes.max()) + 1)
-    if _is_classes(target):
-        counts = np.bincount(target.values[target.values >= 0])
-        several = counts[counts >= 2]
-        k = max(2, min(k, int(several.min()) if len(several) else 2))
+    k, codes = fold_count(target, groups, k), _group_codes(groups, rows)
     rng = np.random.default_rng(seed)
     if target.kind == "multilabel":
         return _iterative(target.values, codes, np.full(k, 1.0 / k), rng)

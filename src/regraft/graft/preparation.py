@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from regraft.data import NO_LABEL, Manifest, check_target, checked, image_size, scan
+from regraft.data import NO_LABEL, Manifest, check_target, checked, fold_count, image_size, scan
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, Store, find, map_plan, plan, sweep, whole_images
 from regraft.graft.adapted import check_modality, readable
@@ -61,6 +61,10 @@ class Prepared:
         """The named test split's rows."""
         rows = self.manifest.rows_of("test")
         return self.manifest.take(rows) if len(rows) else None
+
+    def folds(self, options: Options) -> int:
+        """The inner folds that the rows allow."""
+        return fold_count(self.fit.target, self.fit.groups, options.inner_folds)  # type: ignore[arg-type]
 
     def task(self, rows: Manifest, options: Options) -> Task:
         """The labels of some of the rows, and how heads are judged on them.
@@ -283,6 +287,8 @@ def _anew(network: Network, stage: Reinitialise, seed: int) -> Network:
     """The backbone with weights drawn from the seed, in all or its last blocks."""
     if stage.blocks is None:
         return reinitialised(network, seed)
+    if not network.blocks:
+        raise RecipeError(f"{network.name} has no blocks that could be drawn anew", do="leave --partial out")
     if not 0 < stage.blocks <= len(network.blocks):
         raise RecipeError(
             f"{network.name} cannot have {stage.blocks} of its blocks drawn anew",

@@ -56,7 +56,9 @@ _MEASURES = {
         form="percent",
         meaning="recall, averaged over the classes, so that rare classes count as much as common ones",
     ),
-    "f1": Measure("F1", "reaches an F1 of", meaning="harmonic mean of precision and recall, over the classes"),
+    "f1": Measure(
+        "F1", "reaches an F1 of", meaning="harmonic mean of precision and recall, mean over the classes (macro)"
+    ),
     "roc-auc": Measure(
         "ROC AUC",
         "reaches an area under the ROC curve of",

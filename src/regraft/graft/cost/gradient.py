@@ -59,8 +59,8 @@ def with_gradient_cost(
     began = time.perf_counter()
     tangent.adjoint(tangent.apply(weights))
     product = (time.perf_counter() - began) / 2 / rows
-    n, fits = len(ready.manifest), solves * (_FITS * options.inner_folds + 1)
-    heads = solves * (2 * options.inner_folds + 1)
+    n, fits = len(ready.manifest), solves * (_FITS * ready.folds(options) + 1)
+    heads = solves * (2 * ready.folds(options) + 1)
     columns = ready.manifest.target.outputs  # type: ignore[union-attr]
     few = stage.solver == "auto" and stage.iterations is None and len(ready.fit) * columns <= stage.row_space
     passed, beside, kernels = fits * _rows_of_a_fit(stage.solver, len(ready.fit)), 0.0, 0.0

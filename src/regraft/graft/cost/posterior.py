@@ -58,9 +58,9 @@ def with_posterior_cost(
     began = time.perf_counter()
     torch.linalg.eigh(matrix)
     eigen = (time.perf_counter() - began) * (m / _PROBE) ** 3
-    rows = solves * (_KERNELS * options.inner_folds * m + (_KERNELS + 1) * n)
+    rows = solves * (_KERNELS * ready.folds(options) * m + (_KERNELS + 1) * n)
     whole = len(ready.manifest) if kept else rows
-    total = rows * seconds + kept * whole * row[0] + solves * (_MIXTURES * options.inner_folds + 1) * eigen
+    total = rows * seconds + kept * whole * row[0] + solves * (_MIXTURES * ready.folds(options) + 1) * eigen
     rank = min(keep.rank_for(parameters), n)
     stored = 4 * outputs * parameters + 4 * (1 + rank) * (parameters + ready.plan.width)
     passes, spent = whole / len(ready.manifest), round(rows * flops + kept * whole * row[1])

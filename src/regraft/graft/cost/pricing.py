@@ -50,7 +50,7 @@ def solves(ready: Prepared, options: Options) -> int:
         return 2
     if len(ready.manifest.rows_of("test")):
         return 1
-    return 2 if options.folds is None and len(ready.fit) >= MANY else 1 + options.inner_folds
+    return 2 if options.folds is None and len(ready.fit) >= MANY else 1 + ready.folds(options)
 
 
 def finals(ready: Prepared) -> int:
@@ -93,7 +93,7 @@ def workload(ready: Prepared, options: Options, forward: float, row_seconds: flo
         rows=len(ready.manifest),
         solve_rows=len(ready.fit),
         outputs=ready.manifest.target.outputs,  # type: ignore[union-attr]
-        folds=options.inner_folds,
+        folds=ready.folds(options),
         solves=solves(ready, options),
         forward=forward,
         row_seconds=row_seconds,

@@ -177,5 +177,5 @@ def _costly(figure: Mapping[str, Any]) -> Iterator[Finding]:
         ),
         advice="If storage counts, take the smaller head: --tolerance 1 (fast and exact search)."
         if smaller
-        else "If storage counts, give Select smaller fractions; if not, compare with --method all-layers.",
+        else "If storage counts, give Select smaller fractions in Python; if not, compare with --method all-layers.",
     )

@@ -128,7 +128,8 @@ def _low_level(figures: Mapping[str, Any]) -> Iterator[Finding]:
         max(depths) if folds else None,
         detail="Lower layers hold edges and textures, higher ones what the backbone was trained to name, which may "
         "not help here and may stand in the way.",
-        advice="Try --method finetune --partial 1: it draws the topmost block anew and trains it with the head.",
+        advice="Try --method finetune, of a network with blocks with --partial 1: the topmost one is drawn anew and "
+        "trained with the head.",
     )
 
 

@@ -47,9 +47,9 @@ def from_module(
 def load(path: str, weights: str | None, seed: int | None) -> Network:
     """Import ``package.module``, call ``callable()`` and load the weights.
 
-    The callable returns a module or ``(module, preprocess)``; a module may also carry its preprocessing as
-    the attribute ``preprocess``. It runs under a fixed seed, so that layers without weights in the file are
-    the same in every process. With ``seed`` they keep what was drawn under it, whatever the file holds.
+    The callable returns a module, ``(module, preprocess)`` or what :func:`from_module` gives; a module may also carry
+    its preprocessing as the attribute ``preprocess``. It runs under a fixed seed, so that layers without weights in
+    the file are the same in every process. With ``seed`` they keep what was drawn under it, whatever the file holds.
 
     Raises:
         ModelError: the import fails, the call gives no module, the weights do not fit, or the
@@ -62,9 +62,12 @@ def load(path: str, weights: str | None, seed: int | None) -> Network:
             made = builder()
         except Exception as error:
             raise ModelError(f"{path}() fails", got=f"{type(error).__name__}: {error}") from error
+    if isinstance(made, Network):
+        made = made.module, made.preprocess
     module, preprocess = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, nn.Module):
-        raise ModelError(f"{path}() gives no module", expected="a torch.nn.Module", got=type(module).__name__)
+        got = type(module).__name__
+        raise ModelError(f"{path}() gives no module", expected="a torch.nn.Module", got=got, do=_HOW)
     sidecar: Mapping[str, Any] = {}
     if weights is not None:
         if seed is None:
