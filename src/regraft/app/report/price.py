@@ -80,7 +80,7 @@ def _method(row: Mapping[str, Any], most: float, record: Record) -> Method:
         passes=words.passes_number(passes),
         backbone=words.flops(backbone) if backbone else "",
         head=words.flops(head) if head else "",
-        seconds=words.seconds(seconds) if seconds else "",
+        seconds="" if not seconds else words.seconds(seconds) if own else f"from {words.seconds(seconds)}",
         stored=words.bytes_(stored) if stored else "",
         width=round(100 * stored / most, 3) if most else 0.0,
         raw=(passes, backbone, head, seconds, stored),
@@ -119,7 +119,7 @@ def _notes(figure: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tupl
             "its rows; every weight is stored."
         )
     if any(_number(row, "seconds") for row in rows[1:]):
-        notes.append("Times of the others are those of the backbone alone, at the pace of this run’s pass.")
+        notes.append("Times of the others begin at the backbone’s, at the pace of this run’s pass; their heads are not in.")
     head = read.mapping(figure.get("head"))
     parts = {key: _number(head, key) for key in ("score", "fractions")}
     if all(parts.values()):

@@ -29,7 +29,7 @@ def _folds(context: Context) -> Iterator[Finding]:
         yield Finding(
             "folds-reduced",
             f"The rows are cut into {used} folds, not {asked}.",
-            "info",
+            "advice",
             used,
             "folds",
             detail=f"There are no more {', or '.join(limits) or 'rows'} to share among folds.",
