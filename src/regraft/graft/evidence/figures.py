@@ -23,7 +23,7 @@ from regraft.heads.metrics import confusion
 __all__ = ["figures", "prediction_rows"]
 
 _MISTAKES = 12
-_THUMBNAIL = 96
+_THUMBNAIL = 160  # as large as a page shows it
 _SCATTER_POINTS = 2000
 
 
