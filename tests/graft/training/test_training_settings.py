@@ -329,7 +329,7 @@ def test_what_the_backbone_cannot_do_is_refused_before_the_pass(tmp_path):
         regraft.adapt(manifest, wide(), method=decay, cache=tmp_path)
     with pytest.raises(RecipeError, match="wide has no blocks"):
         finetune(start(wide(), manifest), manifest, decay.train.config)
-    with pytest.raises(RecipeError, match="wide has no blocks that could be drawn anew.*leave --partial out"):
+    with pytest.raises(RecipeError, match=r"wide has no blocks that could be drawn anew.*leave --partial out"):
         regraft.adapt(manifest, wide(), method=quick("finetune").altered(partial=1), cache=tmp_path)
     assert regraft.graft.prepare(manifest, normed(), method=decay)
     assert not list(tmp_path.glob("*"))

@@ -119,7 +119,9 @@ def _notes(figure: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tupl
             "its rows; every weight is stored."
         )
     if any(_number(row, "seconds") for row in rows[1:]):
-        notes.append("Times of the others begin at the backbone’s, at the pace of this run’s pass; their heads are not in.")
+        notes.append(
+            "Times of the others begin at the backbone’s, at the pace of this run’s pass; their heads are not in."
+        )
     head = read.mapping(figure.get("head"))
     parts = {key: _number(head, key) for key in ("score", "fractions")}
     if all(parts.values()):
