@@ -309,3 +309,21 @@ def test_small_private_settings_of_own_modules_count(values: tuple[Any, Any]) ->
         return from_module(module, ArrayPreprocess((4,))).fingerprint
 
     assert made(values[0]) == made(values[0]) != made(values[1])
+
+
+def test_functions_of_other_own_files_count(tmp_path: Path) -> None:
+    """``import helpers`` and ``helpers.scale(x)``, between processes."""
+
+    def made(folder: str, factor: int) -> str:
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "helpers.py").write_text(f"def scale(x):\n    return x * {factor}\n")
+        code = CODE.replace("from torch import nn", "import helpers\nfrom torch import nn")
+        code = code.format(function="relu", forward=".mul(1) + helpers.scale(0)")
+        (tmp_path / folder / "mynet.py").write_text(code)
+        script = "from regraft.network import load; print(load('mynet:build').fingerprint)"
+        done = subprocess.run(
+            [sys.executable, "-c", script], cwd=tmp_path / folder, capture_output=True, text=True, check=True
+        )
+        return done.stdout.strip()
+
+    assert made("a", 2) == made("b", 2) != made("c", 3)

@@ -7,7 +7,9 @@ import functools
 import hashlib
 import inspect
 import math
+import os
 import sys
+import sysconfig
 import types
 from collections import deque
 from collections.abc import Mapping
@@ -28,6 +30,7 @@ _PLAIN = (*_IN_JSON, complex, bytes)
 _FEW = 16  # numbers of a tensor that a module keeps to itself: a setting, not what a pass left behind
 # values that hold each other, a tensor without values, a variable that is not set yet, an object that acts its part
 _UNREADABLE = (RuntimeError, ValueError, AttributeError, TypeError)
+_INSTALLED = tuple({path + os.sep for path in map(sysconfig.get_path, ("purelib", "platlib"))})
 _SPACES = (argparse.Namespace, types.SimpleNamespace)
 
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -140,7 +143,7 @@ class _Writer:
 
     def code(self, code: Any) -> str:
         """Name and source of a class or function; where there is none (typed in), what it was compiled to. Further
-        what is bound to a function, and the functions, classes and values of its file that are used."""
+        what is bound to a function, and the functions, classes and values of own files that it uses."""
         if id(code) in self._written:
             return str(code.__qualname__)
         self._written[id(code)] = code
@@ -156,7 +159,7 @@ class _Writer:
         if inspect.isfunction(code):
             cells = list(inspect.getclosurevars(code).nonlocals.items())
             bound = self.bound([code.__defaults__ or (), code.__kwdefaults__ or {}, cells])
-        return f"{code.__qualname__}{bound}={text}{self._used(code)}"
+        return f"{code.__qualname__}{bound}={text}{'' if _is_installed(code) else self._used(code)}"
 
     def _used(self, code: Any) -> str:
         """What the functions of a class, or one function, read by global names, a line each."""
@@ -183,8 +186,11 @@ def _globals_of(code: Any) -> dict[str, Any]:
 
 
 def _read(body: types.CodeType, space: Mapping[str, Any]) -> dict[str, Any]:
-    """What a function's code, and code inside it, reads of its module."""
+    """What a function's code, and code inside it, reads of its module, and of own modules that it imported."""
     found = {name: space[name] for name in body.co_names if name in space}
+    for name, module in list(found.items()):
+        if isinstance(module, types.ModuleType) and module.__name__.split(".")[0] not in _LIBRARIES:
+            found |= {f"{name}.{inner}": vars(module)[inner] for inner in body.co_names if inner in vars(module)}
     for inner in body.co_consts:
         if isinstance(inner, types.CodeType):
             found |= _read(inner, space)
@@ -204,6 +210,12 @@ def _is_own(code: Any) -> bool:
     """Whether a class or function belongs to no library. What was built into the interpreter does not count."""
     module = getattr(code, "__module__", None)
     return isinstance(module, str) and module.split(".")[0] not in _LIBRARIES
+
+
+def _is_installed(code: Any) -> bool:
+    """Whether a class or function belongs to an installed package, whose own parts are then left aside."""
+    file = getattr(sys.modules.get(code.__module__), "__file__", None) or ""
+    return file.startswith(_INSTALLED)
 
 
 def _is_plain(value: Any) -> bool:
