@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from regraft.errors import ArtifactError, DataError
 from regraft.record import Record
-from regraft.record.folder import RUN_FILES, record_in
+from regraft.record.folder import RUN_FILES, record_in, refuse, unlike
 
 if TYPE_CHECKING:
     from regraft.graft.preparation import Prepared
@@ -123,19 +123,14 @@ def check_run(output: Path | None, ready: Prepared) -> None:
         return
     drawn = ready.origin is not None and there.model.get("path") == ready.network.name
     target = ready.manifest.target
-    task = (ready.manifest.name, None if target is None else list(target.classes))
-    kept = {
-        "other data": (there.data.get("name"), there.task.get("classes")) == task,
-        "another backbone": drawn or there.model.get("fingerprint") == ready.network.fingerprint,
-        "another method": there.method == ready.recipe.name,
-    }
-    if other := [what for what, same in kept.items() if not same]:
-        raise DataError(
-            f"{folder} holds another run",
-            expected="none, or one on the same data and classes, of the same backbone and by the same method",
-            got=f"{there.method or there.verb} on {there.data.get('name')}: {', '.join(other)}",
-            do="choose another place with --output, or delete this one",
-        )
+    found = unlike(
+        there,
+        name=ready.manifest.name,
+        classes=None if target is None else list(target.classes),
+        fingerprint=there.model.get("fingerprint") if drawn else ready.network.fingerprint,
+        method=ready.recipe.name,
+    )
+    refuse(folder, there, found, do="choose another place with --output, or delete this one")
 
 
 def check_verb(output: Path | None, verb: str, unfinished: Collection[str] = ()) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from regraft.errors import ArtifactError, DataError, MissingPathError
 from regraft.record.record import Record
 
-__all__ = ["RUN_FILES", "check_replaced", "record_in"]
+__all__ = ["RUN_FILES", "check_replaced", "record_in", "refuse", "unlike"]
 
 RUN_FILES = frozenset(
     ("README.md", "config.json", "model.safetensors", "predictions.csv", "record.json", "report.html")
@@ -40,20 +42,37 @@ def check_replaced(folder: Path, record: Record) -> None:
                 do="choose another folder, or pass overwrite=True",
             )
         return
+    found = unlike(
+        there,
+        name=record.data.get("name"),
+        classes=record.task.get("classes"),
+        fingerprint=record.model.get("fingerprint"),
+        method=record.method,
+    )
+    refuse(folder, there, found, do="choose another folder, or pass overwrite=True")
+
+
+def unlike(there: Record, *, name: Any, classes: Any, fingerprint: Any, method: str) -> list[str]:
+    """In what another run differs from one on data of this name with these classes, of the backbone with this
+    fingerprint, by this method: in words."""
     same = {
-        "another verb": there.verb == record.verb,
-        "other data": _task(there) == _task(record),
-        "another backbone": any(there.model.get(key) == record.model.get(key) for key in ("fingerprint", "path")),
-        "another method": there.method == record.method,
+        "other data": (there.data.get("name"), there.task.get("classes")) == (name, classes),
+        "another backbone": there.model.get("fingerprint") == fingerprint,
+        "another method": there.method == method,
     }
-    if other := [what for what, kept in same.items() if not kept]:
+    return [what for what, kept in same.items() if not kept]
+
+
+def refuse(folder: Path, there: Record, found: Sequence[str], do: str) -> None:
+    """Refuse to replace what lies there, if it differs in anything.
+
+    Raises:
+        DataError: it does.
+    """
+    if found:
         raise DataError(
             f"{folder} holds another run",
             expected="none, or one on the same data and classes, of the same backbone and by the same method",
-            got=f"{there.method or there.verb} on {there.data.get('name')}: {', '.join(other)}",
-            do="choose another folder, or pass overwrite=True",
+            got=f"{there.method or there.verb} on {there.data.get('name')}: {', '.join(found)}",
+            do=do,
         )
-
-
-def _task(record: Record) -> tuple[object, object]:
-    return record.data.get("name"), record.task.get("classes")
