@@ -91,10 +91,7 @@ class _Writer:
                 continue
             try:
                 text = self.bound(value) if own and (public or _is_small(value)) else self.called(value)
-            except (
-                RuntimeError,
-                ValueError,
-            ):  # they hold each other, a tensor has no values, a variable is not set yet
+            except _UNREADABLE:
                 text = type(value).__qualname__
             if text:
                 found[name] = text
