@@ -17,56 +17,25 @@ split it takes over the choices made on the training rows.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from regraft.data import Manifest, Target, check_target, folds, holdout
 from regraft.errors import DataError
 from regraft.graft.problem import MANY, Head, Predicted, Problem, Task
-from regraft.heads import WITH_SPREAD, Response, calibrated_range, measure, score
-from regraft.record import Score
+from regraft.graft.scored import Scored, scored
+from regraft.heads import Response, score
 
-__all__ = ["Evaluation", "Scored", "check_protocol", "evaluate"]
+__all__ = ["Evaluation", "check_protocol", "evaluate"]
 
 TEST = "test split"
 VALIDATION = "validation split"
 OUTER = "outer cross-validation"
 HOLDOUT = "hold-out of a fifth"
 FRACTION = 0.2
-
-
-@dataclass(frozen=True, eq=False)
-class Scored:
-    """Predictions that were made without their rows' labels.
-
-    Attributes:
-        part: ``validation`` or ``test``.
-        rows: indices into the problem that the predictions belong to.
-        fold: outer fold per row, -1 where there are no folds.
-        probabilities: ``(n, C)``.
-        response: the labels of these rows.
-        headline: the metric with its interval.
-        others: further metrics on the same rows.
-        undefined: further metrics that these rows leave undefined, each with why.
-        spread: ``(n, C)``, the deviations of numbers about their predictions, where the head knows them.
-        calibrated: the range of the calibration error that calibrated probabilities would have on these rows.
-    """
-
-    part: str
-    rows: np.ndarray
-    fold: np.ndarray
-    probabilities: Tensor
-    response: Response
-    headline: Score
-    others: tuple[Score, ...]
-    undefined: tuple[tuple[str, str], ...] = ()
-    spread: Tensor | None = None
-    calibrated: tuple[float, float] | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -305,53 +274,15 @@ def _scored(
     protocol: str,
     response: Response | None = None,
 ) -> Scored:
-    probabilities, spread = predicted.probabilities, predicted.spread
-    response = response or task.response.take(torch.as_tensor(rows))
-    groups = None if task.groups is None else [task.groups[i] for i in rows]
-
-    def measured(name: str) -> Score:
-        return measure(name, response, probabilities, groups=groups, seed=task.seed, protocol=protocol)
-
-    headline = measured(task.metric)
-    if fold is not None:
-        held = [torch.as_tensor(np.flatnonzero(fold == number)) for number in range(int(fold.max()) + 1)]
-        headline = replace(
-            headline, per_fold=tuple(_score_or_nan(task.metric, response, probabilities, rows) for rows in held)
-        )
-    others: list[Score] = []
-    undefined: list[tuple[str, str]] = []
-    for name in _other_metrics(task.target.kind, task.metric):
-        try:
-            others.append(measured(name))
-        except DataError as error:  # nobody asked for this one: a finding says why it is not there
-            undefined.append((name, str(error)))
-    if spread is not None and task.target.kind == "regression":
-        pairs = torch.stack([probabilities, spread], dim=1)
-        others += [
-            measure(name, response, pairs, groups=groups, seed=task.seed, protocol=protocol) for name in WITH_SPREAD
-        ]
-    ids = np.full(len(rows), -1) if fold is None else fold
-    known = any(score.metric == "ece" for score in (headline, *others))
-    calibrated = calibrated_range(response, probabilities, groups, task.seed) if known else None
-    return Scored(
-        part, rows, ids, probabilities, response, headline, tuple(others), tuple(undefined), spread, calibrated
+    return scored(
+        part,
+        task.metric,
+        response or task.response.take(torch.as_tensor(rows)),
+        predicted.probabilities,
+        rows=rows,
+        groups=None if task.groups is None else tuple(task.groups[i] for i in rows),
+        seed=task.seed,
+        protocol=protocol,
+        fold=fold,
+        spread=predicted.spread,
     )
-
-
-def _score_or_nan(metric: str, response: Response, probabilities: Tensor, rows: Tensor) -> float:
-    """A fold of one row or one class may leave undefined what all rows together define."""
-    try:
-        return score(metric, response.take(rows), probabilities[rows])
-    except DataError:
-        return math.nan
-
-
-def _other_metrics(kind: str, metric: str) -> tuple[str, ...]:
-    by_kind = {
-        "binary": ("accuracy", "balanced-accuracy", "roc-auc", "nll", "ece", "brier"),
-        "multiclass": ("accuracy", "balanced-accuracy", "nll", "ece", "brier"),
-        "multilabel": ("map", "roc-auc", "nll", "brier"),
-        "regression": ("r2", "rmse"),
-        "segmentation": ("miou", "accuracy", "balanced-accuracy"),
-    }
-    return tuple(name for name in by_kind[kind] if name != metric)

@@ -20,7 +20,7 @@ from regraft.graft.evidence.findings import check
 from regraft.graft.evidence.outputs import by_output
 from regraft.graft.evidence.score_findings import no_better_than_constant
 from regraft.graft.prediction import Prediction
-from regraft.graft.protocol import Scored
+from regraft.graft.scored import Scored
 from regraft.heads import Response, score
 from regraft.record import Candidate
 

@@ -16,7 +16,8 @@ from regraft.features import Plan
 from regraft.graft.evidence.outputs import by_output
 from regraft.graft.prediction import predicted_names
 from regraft.graft.problem import Problem
-from regraft.graft.protocol import Evaluation, Scored
+from regraft.graft.protocol import Evaluation
+from regraft.graft.scored import Scored
 from regraft.heads import NINETY, reliability
 from regraft.heads.metrics import confusion
 

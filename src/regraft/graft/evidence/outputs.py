@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from regraft.errors import DataError
-from regraft.graft.protocol import Scored
+from regraft.graft.scored import Scored
 from regraft.heads import Response, score
 
 __all__ = ["by_output"]
