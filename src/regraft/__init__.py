@@ -22,6 +22,7 @@ _PUBLIC = {
     "load": "regraft.graft.artifact",
     "report": "regraft.app.report",
     "scan": "regraft.data",
+    "score_on": "regraft.graft.later",
 }
 _RENAMED = {"load": "load_artifact", "report": "write"}
 
@@ -36,6 +37,7 @@ __all__ = [
     "load",
     "report",
     "scan",
+    "score_on",
 ]
 
 

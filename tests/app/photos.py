@@ -24,7 +24,7 @@ def picture(klass: int, number: int, size: int = 16) -> Image.Image:
     return Image.fromarray(pixels.astype(np.uint8))
 
 
-def folder(root: Path, *, classes: int = 4, per_class: int = 12, parts: Sequence[str] = ("",)) -> Path:
+def folder(root: Path, *, classes: int = 4, per_class: int = 12, parts: Sequence[str] = ("",), first: int = 0) -> Path:
     """``root[/part]/colour0/00.png`` …, every fourth one a JPEG."""
     for p, part in enumerate(parts):
         for klass in range(classes):
@@ -32,7 +32,7 @@ def folder(root: Path, *, classes: int = 4, per_class: int = 12, parts: Sequence
             place.mkdir(parents=True, exist_ok=True)
             for i in range(per_class):
                 ending = "jpg" if i % 4 == 3 else "png"
-                picture(klass, i + 1000 * p).save(place / f"{i:02d}.{ending}")
+                picture(klass, first + i + 1000 * p).save(place / f"{i:02d}.{ending}")
     return root
 
 

@@ -491,6 +491,62 @@ def test_an_embedded_backbone_is_read_from_the_run_folder_and_verified(regraft, 
 # ---------------------------------------------------------------- report, cache, doctor, the rest
 
 
+# ---------------------------------------------------------------- score
+
+
+def test_labels_that_come_later_are_scored_beside_what_the_run_said(regraft, adapted, photos, tmp_path):
+    later = folder(tmp_path / "later", per_class=5, first=500)
+    shutil.rmtree(later / "colour0")
+    code, out, err = regraft("score", adapted, later, "-o", tmp_path / "rows.csv")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert lines[0].startswith("score   accuracy ")
+    assert "95 % interval" in lines[0]
+    assert lines[1].strip() == "15 rows of later"
+    assert any(line.startswith("lowest  recall of colour") for line in lines)
+    assert any(line.startswith(("beside  the run said ", "warning")) for line in lines)
+    with (tmp_path / "rows.csv").open() as stream:
+        rows = list(csv.DictReader(stream))
+    assert len(rows) == 15
+    value = float(lines[0].split()[2].rstrip(","))
+    assert value == pytest.approx(np.mean([row["truth"] == row["predicted"] for row in rows]), abs=1e-4)
+    _, predicted, _ = regraft("predict", adapted, later)
+    assert [row["prediction"] for row in csv.DictReader(io.StringIO(predicted))] == [row["predicted"] for row in rows]
+
+
+def test_a_runs_own_test_part_scores_what_the_run_said(regraft, tmp_path):
+    data = folder(tmp_path / "data", per_class=6, parts=("train", "test"))
+    _, first, _ = regraft("adapt", data, *MODEL, "-o", tmp_path / "run", "--json")
+    code, out, err = regraft("score", tmp_path / "run", data, "--json")
+    assert (code, err, out.count("\n")) == (0, "", 1)
+    value, said = json.loads(out), json.loads(first)["scores"]["test"]
+    assert {key: value["scores"]["accuracy"][key] for key in said} == said
+    assert value["findings"][0]["title"] == "this is the test split that the run was scored on"
+    assert value["paths"] == {"run": str(tmp_path / "run"), "predictions": None}
+
+
+def test_scoring_the_rows_that_were_learnt_from_is_warned_of(regraft, adapted, photos):
+    code, out, _ = regraft("score", adapted, photos)
+    assert code == 0
+    assert "warning  these are the rows that the run was adapted to" in out
+
+
+def test_strange_rows_are_named_or_left_out(regraft, adapted, tmp_path):
+    later = folder(tmp_path / "later", per_class=3, first=500)
+    (later / "colour3").rename(later / "mauve")
+    code, out, err = regraft("score", adapted, later)
+    assert (code, out) == (2, "")
+    assert "3 of the inputs in later cannot be used: mauve/" in err
+    assert "the label 'mauve' is none of colour0, colour1, colour2, colour3" in err
+    code, out, err = regraft("score", adapted, later, "--skip-bad")
+    assert (code, err) == (0, "")
+    assert "9 rows of later" in out
+    assert "left out  3 rows: mauve/" in out
+    code, _, err = regraft("score", adapted, later, "-o", tmp_path / "rows.parquet")
+    assert code == 2
+    assert "cannot write scored rows as rows.parquet; expected a .csv file" in err
+
+
 def test_report_is_written_again_from_the_record_alone(regraft, adapted, tmp_path):
     (tmp_path / "run").mkdir()
     shutil.copy(adapted / "record.json", tmp_path / "run")
@@ -594,7 +650,8 @@ def test_python_m_regraft_is_the_same_command_and_help_needs_no_torch():
     light = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     same = subprocess.run([sys.executable, "-m", "regraft", "--help"], capture_output=True, text=True, check=True)
     assert same.stdout == light.stdout
-    verbs = ["demo", "adapt", "predict", "report", "diagnose", "rank", "doctor", "cache", "pretrain", "reproduce"]
+    verbs = ["demo", "adapt", "predict", "score", "report", "diagnose", "rank"]
+    verbs += ["doctor", "cache", "pretrain", "reproduce"]
     listed = [line.split()[0] for line in same.stdout.split("Commands:")[1].splitlines() if line.strip()]
     assert listed == verbs
 
@@ -606,7 +663,7 @@ def test_a_bare_verb_shows_its_help(regraft, words):
     assert out.startswith(" ".join(["Usage: regraft", *words]))
 
 
-@pytest.mark.parametrize("verb", ["adapt", "predict", "report", "demo", "doctor", "reproduce"])
+@pytest.mark.parametrize("verb", ["adapt", "predict", "score", "report", "demo", "doctor", "reproduce"])
 def test_help_explains_every_option(regraft, verb, monkeypatch):
     monkeypatch.setenv("COLUMNS", "100")
     code, out, _ = regraft(verb, "--help")

@@ -59,6 +59,13 @@ def test_adapt_and_predict(regraft, folder, tmp_path, method, more):
     assert "its mask" in page
     assert page.count("data:image/jpeg") == 9
     assert "labelled pixels" in page
+    code, out, err = regraft("score", place, folder, "--json")  # whose test part the run has scored
+    assert code == 0, err
+    again = json.loads(out)
+    for key in ("value", "low", "high"):
+        assert again["scores"]["miou"][key] == pytest.approx(said["scores"]["test"][key])
+    assert [finding["code"] for finding in again["findings"]] == ["own-rows"]
+    assert again["outputs"][2]["name"] == "day"
     given = folder / "test" / "images"
     code, out, err = regraft("predict", place, given, "-o", tmp_path / "out.csv")
     assert code == 0, err

@@ -12,6 +12,7 @@ from regraft.app.folders import check_artifact, check_folder, check_predictions,
 from regraft.app.options import (
     PASS,
     RESULT,
+    Backbone,
     Batch,
     ClassWeight,
     Data,
@@ -167,9 +168,7 @@ def predict(
     inputs: Annotated[
         list[str], typer.Argument(metavar="INPUT...", show_default=False, help="Image files, one folder, or one table.")
     ],
-    model: Annotated[
-        str | None, typer.Option("--model", "-m", metavar="NAME", help="The backbone, if it moved.")
-    ] = None,
+    model: Backbone = None,
     weights: Weights = None,
     input_column: Input = None,
     skip_bad: SkipBad = False,

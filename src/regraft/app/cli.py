@@ -12,7 +12,7 @@ from typing import Any
 
 import typer
 
-from regraft.app import adapting, diagnosing, housekeeping, research
+from regraft.app import adapting, diagnosing, housekeeping, research, scoring
 from regraft.app.console import GroupedVerbs, say, show_json
 from regraft.errors import RegraftError
 
@@ -36,6 +36,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 adapting.register(app)
+scoring.register(app)
 diagnosing.register(app)
 housekeeping.register(app)
 research.register(app)

@@ -82,7 +82,19 @@ class Grouped(_Grouping, TyperCommand):
 class GroupedVerbs(_Grouping, TyperGroup):
     """The root: verbs in the order in which people need them."""
 
-    order = ("demo", "adapt", "predict", "report", "diagnose", "rank", "doctor", "cache", "pretrain", "reproduce")
+    order = (
+        "demo",
+        "adapt",
+        "predict",
+        "score",
+        "report",
+        "diagnose",
+        "rank",
+        "doctor",
+        "cache",
+        "pretrain",
+        "reproduce",
+    )
 
     def list_commands(self, ctx: Any) -> list[str]:
         """The verbs' names in that order, verbs that it does not know last."""

@@ -10,6 +10,7 @@ import typer
 __all__ = [
     "PASS",
     "RESULT",
+    "Backbone",
     "Batch",
     "ClassWeight",
     "Data",
@@ -63,6 +64,7 @@ Model = Annotated[
         "timm/NAME, torchvision/NAME, or package.module:callable.",
     ),
 ]  # fmt: skip
+Backbone = Annotated[str | None, typer.Option("--model", "-m", metavar="NAME", help="The backbone, if it moved.")]
 Weights = Annotated[
     str | None,
     typer.Option(

@@ -136,7 +136,8 @@ def _columns(labels: Any, wish: Wish, rows: int) -> list[Column]:
     if array.ndim == 1:
         return [Column(wish.labels[0] if wish.labels else "y", array.tolist())]
     width = array.shape[1]
-    names = wish.labels if len(wish.labels) == width else tuple(f"y{j}" for j in range(width))
+    named = (names for names in (wish.labels, wish.known) if len(names) == width)
+    names = next(named, tuple(f"y{j}" for j in range(width)))
     return [Column(name, array[:, j].tolist()) for j, name in enumerate(names)]
 
 
@@ -181,7 +182,7 @@ def npz_rows(path: Path, wish: Wish) -> Rows:
             raise DataError(f"{path}: no array {wish.group!r}", do=near(wish.group, list(arrays)))
         rows = array_rows((arrays[x], arrays.get(y), arrays.get(group)), wish, path.name)
         found.append((part, x, rows))
-    if not found or (wish.labelled and found[0][0] != "train"):
+    if not found or (wish.labelled and not wish.known and found[0][0] != "train"):
         raise DataError(
             f"{path}: no inputs",
             expected=wish.input or " or ".join(_X[:3]),

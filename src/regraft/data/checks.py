@@ -13,7 +13,7 @@ __all__ = ["check_target"]
 
 
 def check_target(manifest: Manifest) -> None:
-    """Refuse a task that cannot be learnt or scored.
+    """Refuse a task that cannot be learnt or scored; of labels that score alone, no row at all.
 
     Raises:
         DataError: no row, no or one training row, one class, a class that training lacks but another part
@@ -22,7 +22,7 @@ def check_target(manifest: Manifest) -> None:
     if not len(manifest):
         raise DataError(f"{manifest.name}: no usable row is left", do="mend the rows that were left out")
     target = manifest.target
-    if target is None:
+    if target is None or target.scores_only:
         return
     train = manifest.rows_of("train")
     if len(train) < 2:

@@ -70,7 +70,7 @@ def part_files(root: Path) -> list[tuple[str, Path]]:
     return []
 
 
-def folder_rows(root: Path, *, labelled: bool, skip_bad: bool) -> Rows:
+def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, one_class: bool = False) -> Rows:
     """The rows of an ImageFolder tree; a row's id is its path below ``root``.
 
     Args:
@@ -78,6 +78,7 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool) -> Rows:
         labelled: False: every image below ``root``, whatever the folders; they name parts where all images lie in
             folders such as train and test.
         skip_bad: leave out images that lie beside the class folders instead of refusing them.
+        one_class: whether there may be one alone.
 
     Raises:
         DataError: no image, or folders that cannot be understood as classes.
@@ -103,7 +104,7 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool) -> Rows:
     paths = [path for path in paths if len(path) >= depth + 2]
     classes = sorted({path[depth] for path in paths})
     empty = _empty(root, {path[0] for path in paths} if in_parts else set(), classes)
-    if len(classes) == 1:
+    if len(classes) == 1 and not one_class:
         inner = sorted({path[depth + 1] for path in paths if len(path) > depth + 2})
         there = f" (the folders in it: {', '.join(inner[:4])})" if len(inner) > 1 else ""
         raise DataError(

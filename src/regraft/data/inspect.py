@@ -102,7 +102,7 @@ def _some(rows: Sequence[str]) -> str:
 def _without_empty_classes(manifest: Manifest) -> Manifest:
     """Classes whose every row was left out are no classes of the task any more."""
     target = manifest.target
-    if target is None or target.kind not in ("binary", "multiclass") or target.masks is not None:
+    if target is None or target.scores_only or target.kind not in ("binary", "multiclass"):
         return manifest
     used = np.unique(target.values[target.values >= 0])
     if len(used) == len(target.classes):

@@ -51,6 +51,7 @@ class Target:
         masks: segmentation: a source whose row i is the ``(H, W)`` array of class indices.
         ignore: the mask value that is left out; -1: none.
         label_type: what the labels were before they became class names, and what predictions are given as.
+        scores_only: nothing is to be learnt from them: they may lack classes, and there may be one alone.
     """
 
     kind: Kind
@@ -59,6 +60,7 @@ class Target:
     masks: Source | None = None
     ignore: int = -1
     label_type: LabelType = "str"
+    scores_only: bool = False
 
     def __len__(self) -> int:
         return len(self.values)

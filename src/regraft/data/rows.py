@@ -26,12 +26,14 @@ PART_NAMES = {
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user asked for: label columns, group and input column (empty: guess), and whether labels are needed."""
+    """What the user asked for: label columns, group and input column (empty: guess), whether labels are needed, and the
+    classes (label columns, outputs) of a head that the rows are to score: they may hold one class alone."""
 
     labels: tuple[str, ...] = ()
     group: str = ""
     input: str = ""
     labelled: bool = True
+    known: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from regraft.data.dense import dense_target, has_masks, mask_rows
 from regraft.data.folder import folder_rows, part_files
 from regraft.data.hashing import hash_rows
 from regraft.data.inspect import checked, drop, without
+from regraft.data.known import by_known_classes
 from regraft.data.labels import KINDS, read_target
 from regraft.data.loose import FileTexts
 from regraft.data.manifest import NO_LABEL, BadRow, Kind, Manifest, Target
@@ -45,6 +47,7 @@ def scan(
     skip_bad: bool = False,
     progress: Callable[[int, int], None] | None = None,
     labelled: bool = True,
+    classes: Sequence[str] | None = None,
 ) -> Manifest:
     """Read rows, labels and parts of any kind of data, and hash every row's content once.
 
@@ -80,26 +83,36 @@ def scan(
         skip_bad: leave out rows that cannot be read or have no label, and record them in ``skipped``.
         progress: called with (rows read, rows) where ``skip_bad`` reads them all.
         labelled: whether labels are needed; ``False`` gives ``target=None``.
+        classes: the classes, label columns or outputs, in order, of a head that the rows are to score, with its
+            ``kind``: labels become indices of these, and nothing needs to be learnable from them.
 
     Raises:
         MissingPathError: a path is not there.
-        DataError: no row, no label, one class, a class absent from training, an unknown column, and the like.
+        DataError: no row, no label, one class, a class absent from training, an unknown column, a label that is none
+            of ``classes`` (left out with ``skip_bad``), and the like.
         MissingDependencyError: a Hugging Face id without the package ``datasets``.
     """
     if isinstance(data, Manifest):
-        return checked(data, skip_bad=True, progress=progress) if skip_bad else data
+        manifest = data if classes is None else _with_known(data, kind, classes, (), skip_bad)
+        return checked(manifest, skip_bad=True, progress=progress) if skip_bad else manifest
     if kind is not None and kind not in KINDS:
         near = difflib.get_close_matches(str(kind), KINDS, n=1)
         raise DataError(
             f"unknown kind {kind!r}", expected=", ".join(KINDS), do=f"perhaps {near[0]} was meant" if near else ""
         )
     labels = (label,) if isinstance(label, str) else tuple(label or ())
-    wish = Wish(labels, group or "", input or "", labelled)
+    wish = Wish(labels, group or "", input or "", labelled, tuple(classes or ()))
     name, rows = _read(data, wish, skip_bad)
     if not len(rows.inputs):
         raise DataError(f"{name}: no rows", do="check that the right file was named")
     ids = tuple(rows.ids)
-    target, bad = _target(rows, kind, ids, name, ignore) if labelled else (None, [])
+    if classes is not None and kind == "binary":
+        reading: Kind | None = "multiclass"  # a third class is told by its name
+    else:
+        reading = kind
+    if classes is not None and rows.dense is not None and not rows.dense.classes:
+        rows = replace(rows, dense=replace(rows.dense, classes=tuple(classes)))
+    target, bad = _target(rows, reading, ids, name, ignore) if labelled else (None, [])
     manifest = Manifest(
         name=name,
         inputs=rows.inputs,
@@ -110,6 +123,8 @@ def scan(
         groups=None if rows.groups is None else group_names(rows.groups, ids),
         empty=tuple(rows.empty),
     )
+    if classes is not None:
+        manifest = _with_known(manifest, kind, classes, [column.name for column in rows.columns], skip_bad)
     if bad:
         manifest = without(manifest, bad, skip_bad=skip_bad)
         target = manifest.target
@@ -119,6 +134,21 @@ def scan(
         manifest = checked(manifest, skip_bad=True, progress=progress)
     check_target(manifest)
     return manifest
+
+
+def _with_known(
+    manifest: Manifest, kind: Kind | None, classes: Sequence[str], columns: Sequence[str], skip_bad: bool
+) -> Manifest:
+    """The rows with labels by the classes of a head; those of other classes are refused or left out.
+
+    Raises:
+        DataError: rows without labels, labels of another kind or of no class of the head.
+    """
+    if manifest.target is None:
+        raise DataError(f"{manifest.name}: rows without labels score nothing", do="name the label column with --label")
+    where = manifest.ids
+    target, bad = by_known_classes(manifest.target, kind or manifest.target.kind, classes, where, columns=columns)
+    return without(replace(manifest, target=target), bad, skip_bad=skip_bad)
 
 
 def _of_pandas(frame: Any) -> pa.Table:
@@ -190,7 +220,8 @@ def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str,
             )
         if has_masks(path):
             return name, mask_rows(path, labelled=wish.labelled)
-        return name, folder_rows(path, labelled=wish.labelled, skip_bad=skip_bad)
+        one = bool(wish.known)
+        return name, folder_rows(path, labelled=wish.labelled, skip_bad=skip_bad, one_class=one)
     if suffix in TABLE_SUFFIXES:
         return name, read_pieces([read_table(path)], wish)
     if suffix == ".npz":

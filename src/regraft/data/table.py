@@ -195,6 +195,8 @@ def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
 def _choose(piece: Piece, wish: Wish) -> _Choice:
     names = piece.table.column_names
     labels = _matching(wish.labels, names)
+    if not labels and wish.known and set(wish.known) <= set(names):
+        labels = wish.known
     for name in (*labels, wish.group, wish.input):
         if name and name not in names:
             raise DataError(f"{piece.name}: no column {name!r}", do=near(name, names))

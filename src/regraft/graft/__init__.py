@@ -10,6 +10,7 @@ from regraft.graft.diagnosis.rank import rank
 from regraft.graft.estimator import GraftClassifier, GraftRegressor
 from regraft.graft.evidence.exchange import head_exchange
 from regraft.graft.gradient.recipe import gradient_features, with_gradients
+from regraft.graft.later import Later, score_on
 from regraft.graft.options import Options, pick_device
 from regraft.graft.prediction import Prediction
 from regraft.graft.preparation import prepare
@@ -37,6 +38,7 @@ __all__ = [
     "GraftClassifier",
     "GraftRegressor",
     "Head",
+    "Later",
     "Loop",
     "Optimiser",
     "Options",
@@ -71,5 +73,6 @@ __all__ = [
     "pretrain",
     "rank",
     "save_artifact",
+    "score_on",
     "with_gradients",
 ]

@@ -194,6 +194,12 @@ class Adapted:
         check_modality(self.network, manifest, chosen=True)
         manifest = checked(replace(manifest, target=None), skip_bad=skip_bad)
         manifest = readable(self.network, manifest, skip_bad)
+        return self.predict_rows(manifest, batch_size=batch_size, workers=workers, progress=progress)
+
+    def predict_rows(
+        self, manifest: Manifest, *, batch_size: int = 32, workers: int | None = None, progress: Progress | None = None
+    ) -> Prediction:
+        """:meth:`predict_proba` of rows that are known to be readable."""
         preprocess, done = self.network.preprocess, 0
         cut = by_length(preprocess, manifest.inputs, range(len(manifest)), batch_size)
         if self.kind == "segmentation":

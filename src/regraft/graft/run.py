@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -17,10 +15,12 @@ from regraft.graft.build import problems, workshop
 from regraft.graft.card import model_card
 from regraft.graft.cost.pricing import price_of_run
 from regraft.graft.evidence.context import Context
-from regraft.graft.evidence.figures import figures, prediction_rows
+from regraft.graft.evidence.figures import figures
 from regraft.graft.evidence.findings import check
+from regraft.graft.evidence.lines import as_csv, prediction_rows
 from regraft.graft.evidence.overlays import overlays
 from regraft.graft.gradient.recipe import with_gradients
+from regraft.graft.later import Later, score_on
 from regraft.graft.options import Options, pick_device
 from regraft.graft.prediction import Prediction
 from regraft.graft.preparation import Prepared, Progress, prepare, swept
@@ -67,6 +67,10 @@ class Run:
         """Probabilities for raw inputs."""
         return self.adapted.predict_proba(inputs, **options)
 
+    def score_on(self, data: Any, **options: Any) -> Later:
+        """The head on labelled rows that it has not seen: see :func:`regraft.graft.score_on`; by the run's metric."""
+        return score_on(self.adapted, data, **{"metric": self.score.metric, **options})
+
     def save(self, folder: str | Path, *, embed: bool = False, overwrite: bool = False) -> Run:
         """Write the run folder: artifact, record, model card, per-row predictions.
 
@@ -95,7 +99,7 @@ class Run:
         paths = {"run": str(folder), "artifact": str(folder / "model.safetensors")}
         record = replace(record, artifact_bytes=size, paths=paths)
         (folder / "report.html").unlink(missing_ok=True)  # of an earlier run: it would be read as this one's
-        write_bytes(folder / "predictions.csv", _csv(self.rows))
+        write_bytes(folder / "predictions.csv", as_csv(self.rows))
         write_bytes(folder / "README.md", model_card(record).encode())
         record.save(folder / "record.json")
         return replace(self, record=record)
@@ -178,11 +182,7 @@ def adapt(
     record = record_of(ready, evaluation, options, ledger, command)
     record = replace(record, figures=pictures, findings=(*findings, *work.findings()))
     work.clear()
-    lines = prediction_rows(evaluation, fit_rows, test_rows)
-    return Run(adapted, record, lines)
-
-
-def _csv(rows: list[list[Any]]) -> bytes:
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(rows)
-    return buffer.getvalue().encode()
+    parts = [(evaluation.validation, fit_rows)]
+    if evaluation.test is not None and test_rows is not None:
+        parts.append((evaluation.test, test_rows))
+    return Run(adapted, record, prediction_rows(*parts))

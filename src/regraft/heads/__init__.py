@@ -10,7 +10,7 @@ from regraft.heads.gp.parameters import CoefficientPosterior, condition_design, 
 from regraft.heads.gp.regression import Posterior, condition
 from regraft.heads.gp.spectrum import Hyperparameters, Spectrum
 from regraft.heads.gp.variational import Descent, Variational, variational
-from regraft.heads.intervals import calibrated_range, measure, paired_difference, paired_error, wilson
+from regraft.heads.intervals import calibrated_range, difference, measure, paired_difference, paired_error, wilson
 from regraft.heads.metrics import (
     METRICS,
     NINETY,
@@ -106,6 +106,7 @@ __all__ = [
     "condition",
     "condition_design",
     "default_metric",
+    "difference",
     "ece",
     "fitting",
     "group_lasso",

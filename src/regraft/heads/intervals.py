@@ -17,7 +17,7 @@ from regraft.heads.metrics import as_array, calibration_gaps, resampled, score
 from regraft.heads.response import Response
 from regraft.record import Score
 
-__all__ = ["calibrated_range", "measure", "paired_difference", "paired_error", "wilson"]
+__all__ = ["calibrated_range", "difference", "measure", "paired_difference", "paired_error", "wilson"]
 
 RESAMPLES = 1000
 _Z = 1.959963984540054  # the normal distribution's 97.5 % point
@@ -249,6 +249,24 @@ def paired_difference(
         return value, *_widened(value, found, units, (-most, most))
     half = _students(units) * _error(value, found, units)
     return value, max(-most, value - half), min(most, value + half)
+
+
+def difference(first: Score, second: Score) -> tuple[float, float, float]:
+    """The second score less the first, of independent rows, and its 95 % interval.
+
+    With values v₁, v₂ and intervals (l₁, u₁), (l₂, u₂) of their own the difference d = v₂ − v₁ has the limits
+    d − sqrt((v₂ − l₂)² + (u₁ − v₁)²) and d + sqrt((u₂ − v₂)² + (v₁ − l₁)²): variances recovered from the limits of the
+    parts (Zou and Donner, *Statistics in Medicine* 27, 2008). NaN where an interval is not known.
+
+    Raises:
+        DataError: scores of two metrics.
+    """
+    if first.metric != second.metric:
+        raise DataError("the scores are of two metrics", expected=first.metric, got=second.metric)
+    value = second.value - first.value
+    below = math.hypot(second.value - second.low, first.high - first.value)
+    above = math.hypot(second.high - second.value, first.value - first.low)
+    return value, value - below, value + above
 
 
 def _bonett_price(second: float, first: float, rows: int) -> tuple[float, float]:

@@ -15,8 +15,8 @@ from regraft.graft.evidence import data_findings, findings, score_findings
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import _largest_errors as largest_errors
 from regraft.graft.evidence.figures import _scatter as scatter
-from regraft.graft.evidence.figures import prediction_rows
 from regraft.graft.evidence.findings import check
+from regraft.graft.evidence.lines import prediction_rows
 from regraft.graft.evidence.outputs import by_output
 from regraft.graft.evidence.score_findings import no_better_than_constant
 from regraft.graft.prediction import Prediction
@@ -30,9 +30,8 @@ def table(kind, classes, values, probabilities):
     rows = np.arange(len(response))
     probabilities = torch.tensor(probabilities, dtype=torch.float64)
     scored = Scored("validation", rows, rows * 0, probabilities, response, None, ())
-    evaluation = SimpleNamespace(validation=scored, test=None, main=scored)
     named = SimpleNamespace(ids=tuple(f"row {i}" for i in rows), groups=None)
-    return prediction_rows(evaluation, named, None)
+    return prediction_rows((scored, named))
 
 
 def test_a_table_of_many_rows_asks_for_their_confidence_once(monkeypatch):
@@ -125,7 +124,14 @@ def test_each_number_is_scored_in_its_own_unit_and_one_alone_is_the_runs():
         assert cell["r2"] == pytest.approx(r2_score(values[:, j], predicted[:, j]))
         assert cell["rmse"] == pytest.approx(np.sqrt(np.square(values[:, j] - predicted[:, j]).mean()))
     assert of_outputs("regression", ("mass",), values[:, :1], predicted[:, :1]) == []
-    assert of_outputs("binary", ("a", "b"), [0, 1], [[0.9, 0.1], [0.2, 0.8]]) == []
+
+
+def test_each_class_has_its_recall_and_precision():
+    said = [[0.9, 0.1, 0.0], [0.2, 0.8, 0.0], [0.4, 0.6, 0.0]]
+    first, second, third = of_outputs("multiclass", ("a", "b", "c"), [0, 1, 0], said)
+    assert first == {"name": "a", "rows": 2, "recall": 0.5, "precision": 1.0}
+    assert second == {"name": "b", "rows": 1, "recall": 1.0, "precision": 0.5}
+    assert third == {"name": "c", "rows": 0, "recall": None, "precision": None}
 
 
 def test_a_row_without_a_class_has_no_truth():

@@ -13,15 +13,13 @@ from PIL import Image
 from regraft.data import Manifest, Source
 from regraft.errors import RegraftError
 from regraft.features import Plan
-from regraft.graft.evidence.outputs import by_output
-from regraft.graft.prediction import predicted_names
+from regraft.graft.evidence.outputs import by_output, counted_pairs
 from regraft.graft.problem import Problem
 from regraft.graft.protocol import Evaluation
 from regraft.graft.scored import Scored
 from regraft.heads import NINETY, reliability
-from regraft.heads.metrics import confusion
 
-__all__ = ["figures", "prediction_rows"]
+__all__ = ["figures"]
 
 _MISTAKES = 12
 _THUMBNAIL = 160  # as large as a page shows it
@@ -48,22 +46,12 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, plan: P
         found["errors"] = _largest_errors(main, scored_rows)
     if outputs := by_output(main):
         found["classes"] = outputs
+    if kind in ("binary", "multiclass", "segmentation"):
+        rows = "pixels" if kind == "segmentation" else "test" if main.part == "test" else "out-of-fold"
+        found["confusion"] = {"classes": list(target.classes), "counts": counted_pairs(main).tolist(), "rows": rows}
     if kind in ("binary", "multiclass"):
-        counts = confusion(_codes(main), main.probabilities.argmax(1).numpy(), len(target.classes))
-        found["confusion"] = {
-            "classes": list(target.classes),
-            "counts": counts.tolist(),
-            "rows": "test" if main.part == "test" else "out-of-fold",
-        }
-        found["classes"] = _per_class(target.classes, counts)
         found["mistakes"] = _mistakes(main, scored_rows)
-    if kind == "segmentation":
-        counts = main.probabilities.sum(0).long().numpy()
-        found["confusion"] = {"classes": list(target.classes), "counts": counts.tolist(), "rows": "pixels"}
-        found["classes"] = [
-            {**row, "iou": iou} for row, iou in zip(_per_class(target.classes, counts), _intersections(counts))
-        ]
-    elif kind != "regression":
+    if kind not in ("segmentation", "regression"):
         bins = reliability(main.probabilities, main.response)
         found["reliability"] = {
             "bins": bins,
@@ -74,26 +62,6 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, plan: P
 
 def _codes(scored: Scored) -> np.ndarray:
     return scored.response.codes.numpy()  # type: ignore[union-attr]
-
-
-def _per_class(classes: tuple[str, ...], counts: np.ndarray) -> list[dict[str, Any]]:
-    right = np.diag(counts).astype(float)
-    rows, said = counts.sum(1), counts.sum(0)
-    return [
-        {
-            "name": name,
-            "rows": int(rows[i]),
-            "recall": right[i] / rows[i] if rows[i] else None,
-            "precision": right[i] / said[i] if said[i] else None,
-        }
-        for i, name in enumerate(classes)
-    ]
-
-
-def _intersections(counts: np.ndarray) -> list[float | None]:
-    """Intersection over union of each class; ``None`` for one that nothing is and nothing is said to be."""
-    right, union = np.diag(counts), counts.sum(1) + counts.sum(0) - np.diag(counts)
-    return [float(hits / whole) if whole else None for hits, whole in zip(right, union)]
 
 
 def _mistakes(scored: Scored, rows: Manifest) -> list[dict[str, Any]]:
@@ -172,65 +140,3 @@ def _scatter(scored: Scored) -> list[dict[str, float]]:
     if scored.spread is not None:
         columns["half"] = NINETY * scored.spread[chosen, 0]  # of the 90 % interval
     return [dict(zip(columns, row)) for row in zip(*(values.tolist() for values in columns.values()))]
-
-
-def prediction_rows(evaluation: Evaluation, fit: Manifest, test: Manifest | None) -> list[list[Any]]:
-    """One line per scored row, the first being the header.
-
-    Columns: id, part, outer fold, truth, predicted, confidence. A truth that is not known is an empty cell.
-    Images with masks have the commonest class and predicted class of their labelled pixels, and the share of these
-    that is right in place of a confidence.
-    Classes and labels have a column ``p(NAME)`` each, so that any score can be computed again, and with error bars
-    ``std``. Several regression outputs give a pair ``truth NAME``, ``predicted NAME`` each, with error bars ``std`` or
-    ``std NAME`` beside it. Multilabel rows list the labels known to hold, and in a column ``unknown`` those of which
-    nothing is known; their confidence is that of the least sure of their labels. Where rows have groups, ``group``
-    comes last.
-    """
-    grouped = fit.groups is not None
-    lines: list[list[Any]] = [["id", "part", "fold", *_header(evaluation.main), *["group"] * grouped]]
-    for scored, rows in ((evaluation.validation, fit), (evaluation.test, test)):
-        if scored is None or rows is None:
-            continue
-        for i, row in enumerate(scored.rows):
-            group = [rows.groups[row]] if rows.groups is not None else []
-            lines.append([rows.ids[row], scored.part, int(scored.fold[i]), *_line(scored, i), *group])
-    return lines
-
-
-def _header(scored: Scored) -> list[str]:
-    response = scored.response
-    bars = ["std"] * (scored.spread is not None)
-    if response.kind == "regression":
-        several = [f" {name}" for name in response.classes] if response.n_outputs > 1 else [""]
-        return [f"{what}{name}" for name in several for what in ("truth", "predicted", *bars)]
-    if response.kind == "segmentation":
-        return ["truth", "predicted", "pixel accuracy"]
-    unknown = ["unknown"] * (response.kind == "multilabel")
-    return ["truth", "predicted", "confidence", *unknown, *(f"p({name})" for name in response.classes), *bars]
-
-
-def _line(scored: Scored, i: int) -> list[Any]:
-    response, row = scored.response, scored.probabilities[i].numpy()
-    classes = response.classes
-    if response.kind == "segmentation":
-        right = float(np.trace(row) / row.sum()) if row.sum() else ""
-        return [classes[int(row.sum(1).argmax())], classes[int(row.sum(0).argmax())], right]
-    spread = [] if scored.spread is None else scored.spread[i].tolist()
-    bars = [] if scored.spread is None else [float(scored.spread[i].mean())]
-    if response.codes is not None:
-        code = int(response.codes[i])
-        named = ["" if code < 0 else classes[code], classes[int(row.argmax())]]
-        return [*named, float(row.max()), *row.tolist(), *bars]
-    truth = response.values[i].tolist()
-    known = [True] * len(truth) if response.mask is None else response.mask[i].tolist()
-    if response.kind == "regression":
-        numbers = zip(truth, known, row.tolist())
-        return [cell for j, (t, k, p) in enumerate(numbers) for cell in (t if k else "", p, *spread[j : j + 1])]
-    return [
-        "|".join(c for c, t, k in zip(classes, truth, known) if k and t > 0.5),
-        "|".join(predicted_names(classes, row)),
-        float(np.maximum(row, 1 - row).min()),
-        "|".join(c for c, k in zip(classes, known) if not k),
-        *row.tolist(),
-        *bars,
-    ]

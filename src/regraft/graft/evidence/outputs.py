@@ -1,4 +1,4 @@
-"""How well each of several labels or numbers is predicted, by itself."""
+"""How well each class, label or number is predicted, by itself."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import numpy as np
 from regraft.errors import DataError
 from regraft.graft.scored import Scored
 from regraft.heads import Response, score
+from regraft.heads.metrics import confusion
 
-__all__ = ["by_output"]
+__all__ = ["by_output", "counted_pairs"]
 
 _METRICS = {
     "multilabel": (("map", "average_precision"), ("roc-auc", "roc_auc")),
@@ -19,10 +20,15 @@ _METRICS = {
 
 
 def by_output(scored: Scored) -> list[dict[str, Any]]:
-    """For each label its rows, its share of positives, average precision and ROC AUC; for each number its rows, R² and
-    RMSE in its own unit; ``None`` where the rows leave a score undefined, missing labels left out. Nothing of one
-    number, whose scores are the run's."""
+    """Nothing of one number, whose scores are the run's; ``None`` where the rows leave a score undefined.
+
+    Of each class its rows (of masks: pixels), recall and precision, of masks intersection over union; of each label
+    its rows, its share of positives, average precision and ROC AUC, missing labels left out; of each number its rows,
+    R², and RMSE in its own unit.
+    """
     response = scored.response
+    if response.kind in ("binary", "multiclass", "segmentation"):
+        return _by_class(response, counted_pairs(scored))
     if response.kind not in _METRICS or (response.kind == "regression" and response.n_outputs < 2):
         return []
     values, predicted = response.values.numpy(), scored.probabilities.numpy()
@@ -45,3 +51,35 @@ def _score(metric: str, response: Response, predicted: np.ndarray) -> float | No
         return score(metric, response, predicted)
     except DataError:  # no row, one class alone, or values that do not vary
         return None
+
+
+def counted_pairs(scored: Scored) -> np.ndarray:
+    """Rows (of masks, pixels) by class and predicted class, ``(C, C)``."""
+    response = scored.response
+    if response.codes is None:
+        counts: np.ndarray = scored.probabilities.sum(0).long().numpy()
+        return counts
+    return confusion(response.codes.numpy(), scored.probabilities.argmax(1).numpy(), response.n_outputs)
+
+
+def _by_class(response: Response, counts: np.ndarray) -> list[dict[str, Any]]:
+    right = np.diag(counts)
+    rows, said = counts.sum(1), counts.sum(0)
+    found: list[dict[str, Any]] = [
+        {
+            "name": name,
+            "rows": int(rows[i]),
+            "recall": float(right[i] / rows[i]) if rows[i] else None,
+            "precision": float(right[i] / said[i]) if said[i] else None,
+        }
+        for i, name in enumerate(response.classes)
+    ]
+    if response.kind == "segmentation":
+        found = [{**row, "iou": iou} for row, iou in zip(found, _intersections(counts))]
+    return found
+
+
+def _intersections(counts: np.ndarray) -> list[float | None]:
+    """Intersection over union of each class; ``None`` for one that nothing is and nothing is said to be."""
+    right, union = np.diag(counts), counts.sum(1) + counts.sum(0) - np.diag(counts)
+    return [float(hits / whole) if whole else None for hits, whole in zip(right, union)]

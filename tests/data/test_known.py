@@ -1,0 +1,91 @@
+"""Labels by the classes of a head that is there already."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.data.helpers import tree
+
+from regraft.data import scan
+from regraft.errors import DataError
+
+X = np.arange(12, dtype=np.float32).reshape(6, 2)
+
+
+def read(labels, kind, classes, **options):
+    return scan((X[: len(labels)], labels), kind=kind, classes=classes, **options)
+
+
+def test_labels_become_indices_of_the_given_classes_whichever_occur():
+    found = read(["c", "a", "c"], "multiclass", ("a", "b", "c")).target
+    assert found.classes == ("a", "b", "c")
+    assert found.values.tolist() == [2, 0, 2]
+    assert read(["no", "no"], "binary", ("no", "yes")).target.values.tolist() == [0, 0]
+
+
+def test_numbers_are_named_as_they_were():
+    assert read([7, 3, 7], "multiclass", ("3", "5", "7")).target.values.tolist() == [2, 0, 2]
+    assert read([7.0, 3.0, 7.0], "multiclass", ("3", "5", "7")).target.values.tolist() == [2, 0, 2]
+    assert read([True, True], "binary", ("False", "True")).target.values.tolist() == [1, 1]
+
+
+def test_a_strange_label_is_refused_by_name_or_left_out():
+    with pytest.raises(DataError, match=r"row 1: the label 'z' is none of a, b"):
+        read(["a", "z", "b"], "binary", ("a", "b"))
+    kept = read(["a", "z", "b"], "binary", ("a", "b"), skip_bad=True)
+    assert kept.ids == ("row 0", "row 2")
+    assert kept.target.classes == ("a", "b")
+    assert [bad.where for bad in kept.skipped] == ["row 1"]
+
+
+def test_where_no_label_is_known_the_wrong_column_was_read():
+    with pytest.raises(DataError, match=r"none of the labels is a class of the head, such as 'x'"):
+        read(["x", "y"], "binary", ("a", "b"))
+
+
+def test_a_row_without_a_label_is_refused_or_left_out():
+    with pytest.raises(DataError, match="1 of 3 rows have no label"):
+        read(["a", None, "a"], "binary", ("a", "b"))
+    assert len(read(["a", None, "a"], "binary", ("a", "b"), skip_bad=True)) == 2
+
+
+def test_a_list_says_which_labels_do_not_apply():
+    found = read([["red"], ["blue", "red"], []], "multilabel", ("blue", "green", "red")).target
+    assert found.values.tolist() == [[0, 0, 1], [1, 0, 1], [0, 0, 0]]
+
+
+def test_a_column_that_is_missing_says_nothing(tmp_path):
+    path = tmp_path / "later.csv"
+    path.write_text("x0,x1,red,blue\n1,2,0,1\n3,4,1,\n")
+    found = scan(path, kind="multilabel", classes=("blue", "green", "red"), label=["red", "blue"]).target
+    np.testing.assert_array_equal(found.values, [[1, np.nan, 0], [np.nan, np.nan, 1]])
+
+
+def test_columns_called_as_the_outputs_are_the_labels(tmp_path):
+    path = tmp_path / "later.csv"
+    path.write_text("x0,mass,age,x1\n1,0.5,2.5,9\n3,1.5,3.5,8\n")
+    found = scan(path, kind="regression", classes=("age", "mass"))
+    np.testing.assert_array_equal(found.target.values, [[2.5, 0.5], [3.5, 1.5]])
+    assert found.inputs.read(0).tolist() == [1, 9]
+
+
+def test_one_number_may_have_another_name_several_may_not():
+    assert read([1.5, 1.5], "regression", ("price",)).target.classes == ("price",)
+    with pytest.raises(DataError, match=r"'y0' is none of what the head predicts; expected a, b, c"):
+        read([[1.0, 2.0], [3.0, 4.0]], "regression", ("a", "b", "c"))
+
+
+def test_a_folder_may_hold_one_class_alone(tmp_path):
+    found = scan(tree(tmp_path / "later", {"cat": 3}), kind="binary", classes=("cat", "dog"))
+    assert found.target.values.tolist() == [0, 0, 0]
+    with pytest.raises(DataError, match="a single class"):
+        scan(tmp_path / "later")
+
+
+def test_a_manifest_is_read_by_other_classes_too():
+    manifest = scan((X, ["a", "b"] * 3))
+    assert scan(manifest, kind="multiclass", classes=("z", "b", "a")).target.values.tolist() == [2, 1] * 3
+    with pytest.raises(DataError, match="of kind binary; expected regression"):
+        scan(manifest, kind="regression", classes=("y",))
+    with pytest.raises(DataError, match="rows without labels score nothing"):
+        scan(scan(X, labelled=False), kind="binary", classes=("a", "b"))

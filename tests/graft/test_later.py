@@ -1,0 +1,128 @@
+"""A head on labels that come later: the scores are those of the metrics on its own predictions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from sklearn.metrics import accuracy_score, log_loss, r2_score
+from tests.features.toy import toy_arrays, toy_manifest, toy_network
+
+import regraft
+from regraft.data import scan
+from regraft.errors import DataError
+from regraft.graft.later import beside
+from regraft.heads import difference
+from regraft.record import Score
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    return regraft.adapt(toy_manifest(90), toy_network(), method="probe", cache=str(tmp_path_factory.mktemp("cache")))
+
+
+def test_the_scores_are_those_of_its_predictions(run):
+    x, y = toy_arrays(60, seed=5)
+    later = run.score_on((x, y))
+    said = run.predict_proba(x)
+    assert later.score.value == accuracy_score(y, said.labels)
+    assert later.score.low < later.score.value < later.score.high
+    assert later.score.rows == 60
+    nll = next(one for one in later.scored.others if one.metric == "nll")
+    assert nll.value == pytest.approx(log_loss(y, said.probabilities))
+
+
+def test_rows_of_one_class_are_enough(run):
+    x, y = toy_arrays(60, seed=5)
+    mine = y == "class 1"
+    later = run.score_on((x[mine], y[mine]))
+    assert later.score.value == (np.array(run.predict(x[mine])) == "class 1").mean()
+
+
+def test_the_metric_is_the_runs_or_the_one_asked_for(run):
+    data = toy_arrays(60, seed=5)
+    assert run.score_on(data).score.metric == "accuracy"
+    assert run.score_on(data, metric="roc-auc").score.metric == "roc-auc"
+    assert regraft.score_on(run.adapted, data, metric="nll").score.metric == "nll"
+
+
+def test_a_test_part_alone_is_scored(run):
+    manifest = toy_manifest(90)
+    later = run.score_on(replace(manifest, split=("train", "train", "test") * 30))
+    assert later.score.rows == 30
+    assert later.score.protocol.endswith("its test split")
+
+
+def test_rows_that_hang_together_are_no_independent_evidence(run):
+    x, y = toy_arrays(60, seed=5)
+    alone = run.score_on((x, y)).score
+    together = run.score_on((x, y, np.arange(60) // 6)).score
+    assert together.value == alone.value
+    assert "groups" in together.interval
+
+
+def test_numbers_are_scored(tmp_path):
+    x, _ = toy_arrays(80)
+    y = x.reshape(80, -1).mean(1).astype(float)
+    run = regraft.adapt((x[:60], y[:60]), toy_network(), method="probe")
+    later = run.score_on((x[60:], y[60:]))
+    assert later.score.value == pytest.approx(r2_score(y[60:], run.predict(x[60:])))
+
+
+def test_the_runs_own_rows_are_told(run):
+    own = list(beside(run.score_on(toy_manifest(90)), run.record))
+    assert [(finding.code, finding.severity) for finding in own] == [("own-rows", "warning")]
+
+
+def test_a_loss_beyond_chance_is_a_warning_and_less_is_not(run):
+    x, y = toy_arrays(60, seed=5)
+    (same,) = beside(run.score_on((x, y)), run.record)
+    assert same.severity == "info"
+    assert same.low < 0 < same.high
+    (lost,) = beside(run.score_on((x, np.roll(np.sort(y), 25))), run.record)
+    assert lost.severity == "warning"
+    assert lost.high < 0
+
+
+def test_the_difference_is_that_of_two_independent_scores():
+    first = Score("accuracy", 0.8, 0.7, 0.85, "", 50)
+    second = Score("accuracy", 0.6, 0.4, 0.7, "", 20)
+    value, low, high = difference(first, second)
+    assert value == pytest.approx(-0.2)
+    assert low == pytest.approx(-0.2 - np.hypot(0.2, 0.05))
+    assert high == pytest.approx(-0.2 + np.hypot(0.1, 0.1))
+    assert np.isnan(difference(first, Score("accuracy", 0.6, np.nan, np.nan, "", 1))[1])
+    with pytest.raises(DataError, match="two metrics"):
+        difference(first, Score("r2", 0.6, 0.5, 0.7, "", 20))
+
+
+def test_the_differences_interval_holds_the_difference_as_often_as_it_says():
+    """Newcombe's hybrid score interval is this one for two Wilson intervals: 95 % within two points, 2,000 draws."""
+    from regraft.heads import wilson
+
+    rng, held = np.random.default_rng(0), 0
+    for _ in range(2000):
+        scores = []
+        for p, n in ((0.85, 60), (0.7, 90)):
+            hits = rng.binomial(n, p)
+            scores.append(Score("accuracy", hits / n, *wilson(hits, n), "wilson", n))
+        _, low, high = difference(scores[0], scores[1])
+        held += low <= 0.7 - 0.85 <= high
+    assert 0.93 < held / 2000 < 0.97
+
+
+def test_other_inputs_are_refused_in_a_sentence(run):
+    with pytest.raises(DataError, match="reads array inputs"):
+        run.score_on((["one text", "another"], ["class 0", "class 1"]))
+    with pytest.raises(DataError, match="none of the labels is a class of the head"):
+        run.score_on((toy_arrays(4)[0], ["tulip", "rose"] * 2))
+    with pytest.raises(DataError, match="r2 does not fit multiclass labels"):
+        run.score_on(toy_arrays(30, seed=5), metric="r2")
+
+
+def test_labels_come_as_they_may(run):
+    """A manifest whose classes are in another order is scored alike."""
+    x, y = toy_arrays(60, seed=5)
+    manifest = scan((x[::-1].copy(), y[::-1].copy()))
+    assert run.score_on(manifest).score.value == run.score_on((x, y)).score.value
