@@ -64,7 +64,10 @@ Model = Annotated[
         "timm/NAME, torchvision/NAME, or package.module:callable.",
     ),
 ]  # fmt: skip
-Backbone = Annotated[str | None, typer.Option("--model", "-m", metavar="NAME", help="The backbone, if it moved.")]
+Backbone = Annotated[
+    str | None,
+    typer.Option("--model", "-m", metavar="NAME", rich_help_panel=_BACKBONE, help="The backbone, if it moved."),
+]
 Weights = Annotated[
     str | None,
     typer.Option(
