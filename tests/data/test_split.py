@@ -33,8 +33,7 @@ def test_class_folds_are_balanced_to_one_row_and_repeatable(values, k, seed):
     target = classes(values)
     fold = folds(target, None, k, seed)
     counts = np.bincount(values)
-    several = counts[counts > 1]
-    used = max(2, min(k, len(values), several.min() if len(several) else 2))
+    used = max(2, min(k, len(values), counts.max()))
     assert fold.shape == (len(values),)
     assert fold.dtype == np.int64
     assert set(fold) <= set(range(used))
@@ -114,9 +113,17 @@ def test_dense_labels_are_dealt_evenly():
     assert holdout(target, None, 0.25, 0).sum() in (5, 6)
 
 
-def test_a_rare_class_lowers_k_and_a_single_row_does_not():
-    assert folds(classes([0] * 20 + [1] * 3), None, 5, 0).max() == 2
-    assert folds(classes([0] * 20 + [1] * 20 + [2]), None, 5, 0).max() == 4
+def test_a_rare_class_does_not_lower_k_and_is_in_every_training_part():
+    labels = np.array([0] * 20 + [1] * 20 + [2] * 2 + [3])
+    fold = folds(classes(labels), None, 5, 0)
+    assert fold.max() == 4
+    assert all({0, 1, 2} <= set(labels[fold != f]) for f in range(5))
+
+
+def test_no_class_with_k_rows_lowers_k():
+    """As scikit-learn, which refuses then."""
+    assert folds(classes([0] * 3 + [1] * 2), None, 5, 0).max() == 2
+    assert folds(classes([0, 1, 2]), None, 5, 0).max() == 1
     assert folds(classes([0, 0]), None, 5, 0).max() == 1
 
 

@@ -33,9 +33,7 @@ def fold_count(target: Target, groups: Sequence[str] | np.ndarray | None, k: int
     if (codes := _group_codes(groups, rows)) is not None:
         k = min(k, int(codes.max()) + 1)
     if _is_classes(target):
-        counts = np.bincount(target.values[target.values >= 0])
-        several = counts[counts >= 2]
-        k = max(2, min(k, int(several.min()) if len(several) else 2))
+        k = max(2, min(k, int(np.bincount(target.values[target.values >= 0], minlength=1).max())))
     return k
 
 
@@ -49,8 +47,8 @@ def folds(target: Target, groups: Sequence[str] | np.ndarray | None, k: int, see
     * Dense labels: at random.
 
     With groups, all rows of a group share a fold and the balance is as good as the groups allow. ``k`` is lowered
-    to the number of groups, and to the smallest class count (at least 2; classes of one row are not
-    counted, since no split can serve them).
+    to the number of groups, and to the rows of the largest class (at least 2). A rare class does not lower it: its
+    rows lie in as many folds as there are, so that every training part has one of them, unless it has one row.
 
     Args:
         target: the labels.

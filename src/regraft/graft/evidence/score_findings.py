@@ -18,13 +18,13 @@ _MEANS = ("balanced-accuracy", "f1", "roc-auc", "map")  # over classes or labels
 
 
 def _folds(context: Context) -> Iterator[Finding]:
-    """Fewer folds than were asked for, which rare classes and few groups leave."""
+    """Fewer folds than were asked for, which few rows and few groups leave."""
     asked, fold = context.fit.task.folds, context.evaluation.validation.fold
     used = int(fold.max()) + 1
     if 0 < used < asked and len(fold) == len(context.fit):  # of many rows one fold may choose
         limits = ["groups"] if context.fit.task.groups is not None else []
         if context.fit.task.target.kind in ("binary", "multiclass"):
-            limits.append("rows of one class")
+            limits.append("rows of any class")
         purpose = "score" if context.evaluation.test is None else "choose the settings"
         yield Finding(
             "folds-reduced",
