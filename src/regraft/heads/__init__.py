@@ -46,7 +46,7 @@ from regraft.heads.selection.reference import ReferenceCell, select_reference
 from regraft.heads.selection.reference_scores import AdamScores, reference_scores
 from regraft.heads.selection.relevance import relevance
 from regraft.heads.selection.scorer import Scorer
-from regraft.heads.selection.scorers import ByLayer, FirstGradient, Offset, RandomScores, Relevance, Stability, Variance
+from regraft.heads.selection.scorers import ByLayer, FirstGradient, RandomScores, Relevance, Stability, Variance
 from regraft.heads.solve import FORMS, refit, solve, solve_best
 from regraft.heads.sparse.path import GroupLassoFit, GroupLassoPath, group_lasso, lasso
 from regraft.heads.sparse.solve import solve_sparse
@@ -81,7 +81,6 @@ __all__ = [
     "Laplace",
     "LayerGroups",
     "Link",
-    "Offset",
     "Overlap",
     "Posterior",
     "RandomScores",

@@ -14,7 +14,7 @@ from regraft.heads import Response, group_lasso, select
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.penalised_scorers import ExactGroupLasso, LayerGroups
 from regraft.heads.selection.relevance import fold_tasks, panel_scores
-from regraft.heads.selection.scorers import ByLayer, FirstGradient, Offset, RandomScores, Relevance, Stability, Variance
+from regraft.heads.selection.scorers import ByLayer, FirstGradient, RandomScores, Relevance, Stability, Variance
 from regraft.heads.sparse.layers import LayerLasso
 from regraft.heads.sparse.problem import data_term
 from regraft.linear import Dense, FeatureDesign
@@ -31,7 +31,6 @@ ALL = [
     Stability(3),
     ByLayer(),
     ByLayer(Variance()),
-    Offset(Relevance(), 5),
     ExactGroupLasso((0.5, 0.1), tol=1e-8),
     LayerGroups((0.5, 0.1), tol=1e-8),
 ]
@@ -64,7 +63,7 @@ def test_every_scorer_is_finite_repeats_itself_and_never_sees_its_fold(scorer, k
     held = (folds == 1).numpy()
     other = x.copy()
     # other labels in the fold; other features too, but for scorers of which the unit of the penalty is a mean over rows
-    uses_unit = isinstance(scorer, Stability | ByLayer | Offset) and scorer != ByLayer(Variance())
+    uses_unit = isinstance(scorer, Stability | ByLayer) and scorer != ByLayer(Variance())
     if not uses_unit:
         other[held] = np.random.default_rng(9).normal(size=(held.sum(), 60))
     values = response.values.numpy().copy()
@@ -181,20 +180,6 @@ def test_layers_are_taken_whole_by_their_mean():
             next_ones = torch.topk(found[task, level], count + 3).indices[count:]
             expected = edges[order[1]] + torch.topk(plain[task, level, inside], 3).indices
             assert sorted(next_ones.tolist()) == sorted(expected.tolist())
-
-
-def test_an_offset_passes_the_best_over():
-    x, codes = features(40, 60, 3)
-    design, response, folds = unit_design(x, 3), classes_of(codes), torch.arange(40) % 4
-    plain = scores_of(Relevance(), design, response, folds)
-    found = scores_of(Offset(Relevance(), 10), design, response, folds)
-    order = torch.argsort(plain[1, 0], descending=True)
-    moved = torch.argsort(found[1, 0], descending=True)
-    assert torch.equal(moved[:50], order[10:])
-    assert torch.equal(moved[50:], order[:10])
-    assert torch.equal(scores_of(Offset(Relevance(), 0), design, response, folds), plain.double())
-    with pytest.raises(SolverError, match="rank offset"):
-        scores_of(Offset(Relevance(), 60), design, response, folds)
 
 
 def test_exact_scores_are_the_group_lassos_and_go_on_with_the_next_to_enter():

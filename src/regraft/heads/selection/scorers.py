@@ -22,7 +22,7 @@ from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import FoldTask, panel_scores
 from regraft.heads.selection.scorer import Scorer
 
-__all__ = ["ByLayer", "FirstGradient", "Offset", "RandomScores", "Relevance", "Stability", "Variance"]
+__all__ = ["ByLayer", "FirstGradient", "RandomScores", "Relevance", "Stability", "Variance"]
 
 _COLUMNS = 8192
 #: Bytes of dual weights that one pass over the columns serves.
@@ -181,46 +181,6 @@ class ByLayer:
         pieces = torch.split(scores, list(panel.widths.values()), dim=2)
         means = torch.stack([_mean(piece) for piece in pieces], dim=2)
         return whole_layers(means, scores, list(panel.widths.values()))
-
-
-@dataclass(frozen=True)
-class Offset:
-    """Another score whose best features come last: a set of k features then has the ranks offset … offset + k − 1.
-
-    For the rank-offset ablation (Head2Toe, Fig. 11 right). The features above the offset score below all others,
-    in their own order.
-
-    Attributes:
-        inner: what scores the features.
-        offset: how many features are passed over.
-
-    Raises:
-        SolverError: (when scoring) no feature is left below the offset.
-    """
-
-    inner: Scorer
-    offset: int
-
-    @property
-    def name(self) -> str:
-        """Of this scorer."""
-        return f"{self.inner.name} from rank {self.offset}"
-
-    def __call__(
-        self, panel: Panel, tasks: Sequence[FoldTask], response: Response, strengths: Sequence[float]
-    ) -> Tensor:
-        """(tasks, strengths, width)."""
-        if not 0 <= self.offset < panel.width:
-            raise SolverError(
-                f"the rank offset is {self.offset}", expected=f"0 to {panel.width - 1} for these features"
-            )
-        scores = self.inner(panel, tasks, response, strengths).to(torch.float64).clone()
-        if self.offset == 0:
-            return scores
-        order = torch.sort(scores, dim=2, descending=True, stable=True).indices
-        passed = order[:, :, : self.offset]
-        below = scores.amin(2, keepdim=True) - torch.arange(1, self.offset + 1, dtype=torch.float64)
-        return scores.scatter(2, passed, below)
 
 
 def whole_layers(means: Tensor, scores: Tensor, widths: Sequence[int]) -> Tensor:
