@@ -289,6 +289,17 @@ def test_the_section_in_view_is_marked(visit: Any) -> None:
     assert page.locator(".rail a[aria-current]").count() == 1
 
 
+def test_the_sections_stay_on_top_of_a_narrow_page(visit: Any) -> None:
+    page = visit(samples.multiclass()).page
+    page.set_viewport_size({"width": 390, "height": 844})
+    page.locator(".rail a", has_text="Confusion").click()
+    page.locator(".rail a[aria-current]", has_text="Confusion").wait_for()
+    assert page.evaluate("window.scrollY") > 400
+    assert page.locator(".rail").evaluate("(e) => e.getBoundingClientRect().top") == 0
+    assert page.locator(".rail").evaluate("(e) => e.clientHeight") < 50
+    assert page.evaluate("document.documentElement.scrollWidth") == 390
+
+
 def test_print_shows_whole_tables_and_no_buttons(visit: Any) -> None:
     page = visit(samples.cross_validated()).page
     page.emulate_media(media="print", color_scheme="dark")

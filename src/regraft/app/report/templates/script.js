@@ -130,14 +130,17 @@
     });
   });
 
-  // The section in view is marked in the list at the side.
+  // The section in view is marked in the list at the side, or on top where the page is narrow.
+  const rail = document.querySelector(".rail");
   const links = new Map(all(".rail a").map((link) => [link.hash.slice(1), link]));
   if (links.size && "IntersectionObserver" in window) {
     const watch = new IntersectionObserver((entries) => {
       for (const entry of entries) {
         if (!entry.isIntersecting) continue;
         links.forEach((link) => link.removeAttribute("aria-current"));
-        links.get(entry.target.id).setAttribute("aria-current", "true");
+        const link = links.get(entry.target.id);
+        link.setAttribute("aria-current", "true");
+        rail.scrollTo({ left: link.offsetLeft - (rail.clientWidth - link.offsetWidth) / 2 });
       }
     }, { rootMargin: "-15% 0px -75% 0px" });
     all("main > section").forEach((section) => watch.observe(section));
