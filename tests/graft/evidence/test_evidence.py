@@ -65,8 +65,10 @@ def test_multilabel_truth_is_what_is_known_and_the_rest_is_named_unknown():
     assert lines == [  # as sure as of the least sure label, that it holds or that it does not
         ["id", "part", "fold", "truth", "predicted", "confidence", "unknown", "p(a)", "p(b)", "p(c)"],
         ["row 0", "validation", 0, "a", "a|b", 0.8, "b|c", 0.9, 0.8, 0.1],
-        ["row 1", "validation", 0, "a|c", "", 0.7, "", 0.2, 0.1, 0.3],
+        ["row 1", "validation", 0, "a|c", "|", 0.7, "", 0.2, 0.1, 0.3],
     ]
+    none = table("multilabel", ("a", "b"), [[0, 0], [0, np.nan]], [[0.1, 0.2], [0.1, 0.2]])
+    assert [line[3] for line in none[1:]] == ["|", ""]
     sure = Prediction(("row 0", "row 1"), np.array([line[7:] for line in lines[1:]]), "multilabel", ("a", "b", "c"))
     assert sure.confidence.tolist() == [line[5] for line in lines[1:]]
 
@@ -154,7 +156,7 @@ def test_a_probability_of_one_half_is_counted_as_the_metrics_count_it(probabilit
     response = Response.of("multilabel", ("a", "b"), np.array([[1.0, 0.0]]))
     assert score("accuracy", response, values) == (1.0 if scored else 0.5)
     assert Prediction(("row 0",), values, "multilabel", ("a", "b")).labels == [["a"] if scored else []]
-    assert table("multilabel", ("a", "b"), [[1.0, 0.0]], values.tolist())[1][4] == ("a" if scored else "")
+    assert table("multilabel", ("a", "b"), [[1.0, 0.0]], values.tolist())[1][4] == ("a" if scored else "|")
 
 
 @pytest.mark.parametrize(
@@ -358,8 +360,8 @@ def test_fewer_folds_than_asked_for_are_told(used, said, monkeypatch):
 @pytest.mark.parametrize(
     ("kind", "groups", "test", "detail", "advice"),
     [
-        ("multiclass", None, None, "no more rows of one class to", "Heads that score are"),
-        ("multiclass", ("g",), None, "no more groups, or rows of one class to", "Heads that score are"),
+        ("multiclass", None, None, "no more rows of any class to", "Heads that score are"),
+        ("multiclass", ("g",), None, "no more groups, or rows of any class to", "Heads that score are"),
         ("regression", None, None, "no more rows to", "Heads that score are"),
         ("regression", ("g",), "rows", "no more groups to", "Heads that choose the settings are"),
     ],

@@ -145,6 +145,8 @@ def _lead(
         )
     elif score is not None:
         sentence += f" On held-out rows its twin reached {shown.write(score)}."
+    if best is not None or score is not None:
+        sentence += " The score at the top is of rows that had no part in this."
     if len(runs) > 1 and total:
         sentence += f" All {words.plural(len(runs), 'run')} together took {words.plural(total, 'step')}."
     return sentence

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from regraft.data import Manifest
+from regraft.data.labels import SEPARATOR
 from regraft.graft.prediction import predicted_names
 from regraft.graft.scored import Scored
 
@@ -24,9 +25,9 @@ def prediction_rows(*parts: tuple[Scored, Manifest]) -> list[list[Any]]:
     that is right in place of a confidence.
     Classes and labels have a column ``p(NAME)`` each, so that any score can be computed again, and with error bars
     ``std``. Several regression outputs give a pair ``truth NAME``, ``predicted NAME`` each, with error bars ``std`` or
-    ``std NAME`` beside it. Multilabel rows list the labels known to hold, and in a column ``unknown`` those of which
-    nothing is known; their confidence is that of the least sure of their labels. Where rows have groups, ``group``
-    comes last.
+    ``std NAME`` beside it. Multilabel rows list the labels known to hold, ``|`` alone where none does, and in a
+    column ``unknown`` those of which nothing is known; their confidence is that of the least sure of their labels.
+    Where rows have groups, ``group`` comes last.
     """
     last, manifest = parts[-1]
     grouped = manifest.groups is not None
@@ -74,11 +75,12 @@ def _line(scored: Scored, i: int) -> list[Any]:
     if response.kind == "regression":
         numbers = zip(truth, known, row.tolist())
         return [cell for j, (t, k, p) in enumerate(numbers) for cell in (t if k else "", p, *spread[j : j + 1])]
+    held = SEPARATOR.join(c for c, t, k in zip(classes, truth, known) if k and t > 0.5)
     return [
-        "|".join(c for c, t, k in zip(classes, truth, known) if k and t > 0.5),
-        "|".join(predicted_names(classes, row)),
+        held or (SEPARATOR if all(known) else ""),
+        SEPARATOR.join(predicted_names(classes, row)) or SEPARATOR,
         float(np.maximum(row, 1 - row).min()),
-        "|".join(c for c, k in zip(classes, known) if not k),
+        SEPARATOR.join(c for c, k in zip(classes, known) if not k),
         *row.tolist(),
         *bars,
     ]

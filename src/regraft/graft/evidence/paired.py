@@ -132,7 +132,10 @@ def predictions_of(folder: str | Path) -> Predictions | Unpaired:
     for line in lines:
         ids.append((line["id"], seen[line["id"]]))
         seen[line["id"]] += 1
-    truth, predicted = (dict(zip(ids, [line[of] for line in lines])) for of in ("truth", "predicted"))
+    none = "|" if kind == "multilabel" else None  # that no label applies, which earlier runs left empty
+    truth, predicted = (
+        dict(zip(ids, ["" if line[of] == none else line[of] for line in lines])) for of in ("truth", "predicted")
+    )
     groups, unknown = (
         dict(zip(ids, [line[of] for line in lines])) if of in columns else {} for of in ("group", "unknown")
     )
