@@ -75,6 +75,16 @@ class DataTerm:
             inner = predictions * (torch.expm1(up) - up) + (1 - predictions) * (torch.expm1(down) - down)
         return float((self.weights * torch.log1p(inner)).sum())
 
+    def curvature(self, predictions: Tensor, step: Tensor) -> Tensor:
+        """∇²f(Z) D of a direction D (C, n), with p the prediction at Z: ω p (d − Σ_c p_c d_c) for softmax."""
+        if self.loss == "softmax":
+            return self.weights * predictions * (step - (predictions * step).sum(0, keepdim=True))
+        return self.curvatures(predictions) * step
+
+    def curvatures(self, predictions: Tensor) -> Tensor:
+        """The diagonal of ∇²f(Z), (C, n) or what broadcasts to it: ω p (1 − p), of a squared loss ω."""
+        return self.weights if self.loss == "squared" else self.weights * predictions * (1 - predictions)
+
     def null(self) -> Tensor:
         """The intercept of the model without features, (C, 1), in closed form."""
         means = self.mean.T if self.loss == "softmax" else self.mean

@@ -1,4 +1,5 @@
-"""A sparse problem on a working set of features held in memory: accelerated proximal gradient."""
+"""A sparse problem on a working set of features held in memory: accelerated proximal gradient, and Newton steps where
+that creeps."""
 
 from __future__ import annotations
 
@@ -8,11 +9,15 @@ import torch
 from torch import Tensor
 
 from regraft.heads.data_term import SMOOTHNESS, DataTerm
+from regraft.heads.sparse.newton import newton
 from regraft.heads.sparse.penalty import Penalty
 
 __all__ = ["WorkingSet"]
 
 _CHECK_EVERY = 10
+_PATIENCE = (400, 100)
+"""Proximal steps before the first Newton steps, and between them: easy problems end before."""
+_ROUNDS = 3
 _SLACK = 1 + 1e-6
 
 
@@ -79,17 +84,43 @@ class WorkingSet:
     def descend(self, state: Tensor, strength: float, target: float, budget: int) -> tuple[Tensor, int]:
         """Minimise over the held columns until the duality gap there is at most ``target``.
 
-        FISTA (Beck and Teboulle 2009) with adaptive restart (O'Donoghue and Candès 2015) and a step found by
-        backtracking on the loss's own divergence, which may also grow: softmax flattens as it fits.
+        Proximal steps find which coefficients are zero, and all of them where the problem is easy; under ℓ1, after 400
+        of them, Newton steps over the others (:mod:`regraft.heads.sparse.newton`) take turns with a hundred more.
 
         Args:
             state: (C, 1 + k) float64, where to start.
             strength: λ.
             target: the gap to reach.
-            budget: at most so many iterations.
+            budget: at most so many iterations (and those of the last Newton steps): each is a product with the columns
+                and one with their transpose.
 
         Returns:
             The coefficients (float64) and the number of iterations.
+        """
+        if self.penalty.order != 1:
+            return self._accelerated(state, strength, target, budget)[:2]
+        spent, patience, before = 0, _PATIENCE[0], None
+        thresholds = torch.cat([torch.zeros(1, dtype=torch.float64), strength / self.scales])
+        while True:
+            state, steps, done = self._accelerated(state, strength, target, min(patience, budget - spent))
+            spent += steps
+            if done or spent >= budget:
+                return state, spent
+            state, products, begun, reached = newton(self.fit, self._fast, state, thresholds, target, _ROUNDS)
+            spent += products
+            # neither kind may spend much where the other gains more by a product
+            better = before is None or (begun - reached) * steps >= (before - begun) * products
+            patience = _PATIENCE[1] if better else 2 * patience
+            if reached >= begun:  # rounding is what is left of these products
+                self.refine()
+            before = reached
+
+    def _accelerated(self, state: Tensor, strength: float, target: float, budget: int) -> tuple[Tensor, int, bool]:
+        """FISTA (Beck and Teboulle 2009) with adaptive restart (O'Donoghue and Candès 2015) and a step found by
+        backtracking on the loss's own divergence, which may also grow: softmax flattens as it fits.
+
+        Returns:
+            The coefficients (float64), the number of steps, and whether the gap is reached.
         """
         fit, fast = self.fit, self._fast
         thresholds = torch.cat([torch.zeros(1, dtype=torch.float64), strength / self.scales]).to(self.dtype)
@@ -108,7 +139,7 @@ class WorkingSet:
                     break
                 self._steepness = min(2 * self._steepness, self._limit)
             if count % _CHECK_EVERY == 0 and self._gap(found.double(), found_logits, strength) <= target:
-                return found.double(), count
+                return found.double(), count, True
             if float(((ahead - found) * (found - here)).sum()) > 0:
                 momentum = 1.0
             following = (1 + (1 + 4 * momentum * momentum) ** 0.5) / 2
@@ -117,7 +148,7 @@ class WorkingSet:
             ahead_logits = found_logits + pull * (found_logits - logits)
             here, logits, momentum = found, found_logits, following
             self._steepness *= 0.95
-        return here.double(), budget
+        return here.double(), budget, False
 
     def _gap(self, state: Tensor, logits: Tensor, strength: float) -> float:
         """The gap over the held columns, in the precision of the products."""

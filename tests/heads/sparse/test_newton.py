@@ -1,0 +1,138 @@
+"""Newton steps between the kinks: derivatives against automatic differentiation, and what the steps do."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+import torch
+
+from regraft.data import rendered
+from regraft.heads import Response, lasso
+from regraft.heads.data_term import DataTerm
+from regraft.heads.sparse import inner
+from regraft.heads.sparse.newton import newton
+
+LOSSES = ("softmax", "sigmoid", "squared")
+
+
+def term(loss: str, outputs: int = 3, rows: int = 20) -> DataTerm:
+    generator = torch.Generator().manual_seed(3)
+    if loss == "softmax":
+        targets = torch.eye(outputs, dtype=torch.float64)[torch.arange(rows) % outputs].T
+        return DataTerm(loss, targets, torch.rand(1, rows, generator=generator, dtype=torch.float64) + 0.1)
+    targets = torch.randn(outputs, rows, generator=generator, dtype=torch.float64)
+    targets = targets if loss == "squared" else (targets > 0).double()
+    return DataTerm(loss, targets, torch.rand(outputs, rows, generator=generator, dtype=torch.float64) + 0.1)
+
+
+def smooth(data: DataTerm, logits: torch.Tensor) -> torch.Tensor:
+    """f(Z) by torch's own functions."""
+    if data.loss == "softmax":
+        return -(data.weights * data.targets * torch.log_softmax(logits, 0)).sum()
+    if data.loss == "sigmoid":
+        losses = torch.nn.functional.binary_cross_entropy_with_logits(logits, data.targets, reduction="none")
+        return (data.weights * losses).sum()
+    return 0.5 * (data.weights * (data.targets - logits).square()).sum()
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_curvature_is_the_hessian(loss):
+    data = term(loss)
+    logits = torch.randn(3, 20, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    hessian = torch.autograd.functional.hessian(lambda z: smooth(data, z), logits).reshape(60, 60)
+    step = torch.randn(3, 20, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    predictions = data.predict(logits)
+    torch.testing.assert_close(data.curvature(predictions, step).reshape(-1), hessian @ step.reshape(-1))
+    torch.testing.assert_close(data.curvatures(predictions).expand(3, 20).reshape(-1), hessian.diagonal())
+
+
+def held(loss: str, seed: int = 0):
+    """A row of ones above eight columns, some coefficients zero."""
+    generator = torch.Generator().manual_seed(seed)
+    data = term(loss)
+    matrix = torch.cat([torch.ones(1, 20), torch.randn(8, 20, generator=generator)]).double()
+    state = 0.3 * torch.randn(3, 9, generator=generator, dtype=torch.float64)
+    state[:, 5] = 0.0
+    state[0, 3] = 0.0
+    thresholds = torch.full((9,), 0.02, dtype=torch.float64)
+    thresholds[0] = 0.0
+    return data, matrix, state, thresholds
+
+
+def objective(data: DataTerm, matrix: torch.Tensor, state: torch.Tensor, thresholds: torch.Tensor) -> float:
+    return float(smooth(data, state @ matrix) + (thresholds * state.abs()).sum())
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_steps_lower_the_objective_and_leave_zeros_alone(loss):
+    data, matrix, state, thresholds = held(loss)
+    values = [objective(data, matrix, state, thresholds)]
+    for _ in range(8):
+        before = state
+        state, products, begun, reached = newton(data, matrix, state, thresholds, 0.0, 1)
+        assert products >= 1
+        assert begun == pytest.approx(values[-1])
+        values.append(objective(data, matrix, state, thresholds))
+        assert reached == pytest.approx(values[-1])
+        assert not bool(state[(before == 0) & (thresholds > 0)].any())
+        assert not bool((state * before < 0)[:, 1:].any())
+    assert all(after <= before + 1e-14 for before, after in itertools.pairwise(values))
+    assert values[0] - values[-1] > 1e-3
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_the_end_is_the_minimum_over_the_support(loss):
+    """The gradient of F vanishes there, to what a hundred damped steps leave of it."""
+    data, matrix, state, thresholds = held(loss)
+    state, *_ = newton(data, matrix, state, thresholds, 0.0, 100)
+    gradient = -data.residual(data.predict(state @ matrix)) @ matrix.T + thresholds * state.sign()
+    free = (state != 0) | (thresholds == 0)
+    assert float(gradient[free].abs().max()) < 1e-7
+
+
+def pixels(rows: int = 200) -> tuple[np.ndarray, Response]:
+    """Pictures of a turned shape, 8 × 8 pixels: under a weak penalty the loss of 16 classes is nearly flat."""
+    manifest = rendered("orientation", rows, 0)
+    pictures = np.stack([np.asarray(manifest.inputs.read(i))[..., 0] for i in range(rows)]) / 255
+    x = pictures.reshape(rows, 8, 8, 8, 8).mean((2, 4)).reshape(rows, 64)
+    target = manifest.target
+    return x[:, x.std(0) > 0.01], Response.of("multiclass", target.classes, target.values)
+
+
+def test_a_weak_penalty_is_certified_where_proximal_steps_alone_are_not(monkeypatch):
+    x, response = pixels()
+    largest = lasso(x, response, strengths=[1e9]).strength_max
+    path = {"strengths": [largest * 10 ** (-k / 2) for k in range(1, 8)], "tol": 1e-3}
+    found = lasso(x, response, **path)[-1]
+    monkeypatch.setattr(inner, "_PATIENCE", (10**9, 10**9))
+    alone = lasso(x, response, **path)[-1]
+    assert found.status.converged
+    assert found.relative_gap <= 1e-3
+    assert alone.relative_gap > 5e-3
+    assert found.objective < alone.objective
+
+
+def test_both_ways_have_one_solution(monkeypatch):
+    x, response = pixels(120)
+    largest = lasso(x, response, strengths=[1e9]).strength_max
+    path = {"strengths": [0.1 * largest, 0.01 * largest], "tol": 1e-8, "max_iterations": 100_000}
+    found = lasso(x, response, **path)[-1]
+    monkeypatch.setattr(inner, "_PATIENCE", (10**9, 10**9))
+    alone = lasso(x, response, **path)[-1]
+    assert found.status.iterations > 400
+    assert found.objective == pytest.approx(alone.objective, rel=1e-7)
+    np.testing.assert_allclose(
+        found.intercept - found.intercept.mean(), alone.intercept - alone.intercept.mean(), atol=1e-2
+    )
+
+
+def test_labels_of_several_columns_too():
+    x, _ = pixels(150)
+    rng = np.random.default_rng(0)
+    labels = (x[:, :4] + 0.2 * rng.normal(size=(150, 4)) > x[:, :4].mean(0)).astype(float)
+    response = Response.of("multilabel", list("abcd"), labels)
+    largest = lasso(x, response, strengths=[1e9]).strength_max
+    found = lasso(x, response, strengths=[0.1 * largest, 0.01 * largest, 1e-3 * largest], tol=1e-6)
+    assert all(fit.status.converged for fit in found)
