@@ -521,14 +521,24 @@ def test_a_runs_own_test_part_scores_what_the_run_said(regraft, tmp_path):
     assert (code, err, out.count("\n")) == (0, "", 1)
     value, said = json.loads(out), json.loads(first)["scores"]["test"]
     assert {key: value["scores"]["accuracy"][key] for key in said} == said
-    assert value["findings"][0]["title"] == "this is the test split that the run was scored on"
+    assert value["findings"][0]["title"] == "the run was scored on these rows"
     assert value["paths"] == {"run": str(tmp_path / "run"), "predictions": None}
 
 
 def test_scoring_the_rows_that_were_learnt_from_is_warned_of(regraft, adapted, photos):
     code, out, _ = regraft("score", adapted, photos)
     assert code == 0
-    assert "warning  these are the rows that the run was adapted to" in out
+    assert "warning  the run has learnt from all of these rows" in out
+
+
+def test_what_is_scored_or_predicted_is_never_written_over(regraft, adapted, photos, tmp_path):
+    listed = table(tmp_path / "later.csv", "path,label", [f"{photos}/colour{k}/00.png,colour{k}" for k in range(4)])
+    before = listed.read_bytes()
+    for verb in ("score", "predict"):
+        code, out, err = regraft(verb, adapted, listed, "-o", listed)
+        assert (code, out) == (2, "")
+        assert "is one of the inputs; expected a file for new predictions" in err
+        assert listed.read_bytes() == before
 
 
 def test_strange_rows_are_named_or_left_out(regraft, adapted, tmp_path):

@@ -86,6 +86,26 @@ def test_adapt_and_predict(regraft, folder, tmp_path, method, more):
     assert json.loads(out)["predictions"][0]["width"] == 68
 
 
+def test_the_value_without_a_label_is_remembered(regraft, folder, tmp_path):
+    """A run that was told which value says nothing scores later masks by it, and counts pixels as such."""
+    for part in ("first", "later"):
+        for role in ("images", "masks"):
+            (tmp_path / part / role).mkdir(parents=True)
+        for i in range(8):
+            pixels, mask = scene(i + (500 if part == "later" else 0))
+            Image.fromarray(pixels).save(tmp_path / part / "images" / f"{i}.png")
+            Image.fromarray(np.where(mask == 255, 0, mask + 1).astype(np.uint8)).save(
+                tmp_path / part / "masks" / f"{i}.png"
+            )
+    run = tmp_path / "run"
+    assert regraft("adapt", tmp_path / "first", "-m", MODEL, "--method", "probe", "--ignore", 0, "-o", run)[0] == 0
+    code, out, err = regraft("score", run, tmp_path / "later")
+    assert code == 0, err
+    said = regraft("score", run, tmp_path / "later", "--ignore", 0)[1]
+    assert out == said
+    assert "pixels)" in out
+
+
 def test_dry_run(regraft, folder):
     for method in ("probe", "finetune"):
         code, out, err = regraft("adapt", folder, "-m", MODEL, "--method", method, "--dry-run", "--json")

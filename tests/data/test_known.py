@@ -61,6 +61,40 @@ def test_a_column_that_is_missing_says_nothing(tmp_path):
     np.testing.assert_array_equal(found.values, [[1, np.nan, 0], [np.nan, np.nan, 1]])
 
 
+def test_a_manifests_missing_column_says_nothing_either(tmp_path):
+    path = tmp_path / "later.csv"
+    path.write_text("x0,x1,red,blue\n1,2,0,1\n3,4,1,\n")
+    manifest = scan(path, label=["red", "blue"])
+    found = scan(manifest, kind="multilabel", classes=("blue", "green", "red")).target
+    np.testing.assert_array_equal(found.values, [[1, np.nan, 0], [np.nan, np.nan, 1]])
+
+
+def test_one_strange_label_of_several_is_refused_by_row_or_left_out():
+    labels = [["red"], ["zzz", "red"], []]
+    with pytest.raises(DataError, match=r"row 1: the label 'zzz' is none of blue, red"):
+        read(labels, "multilabel", ("blue", "red"))
+    assert read(labels, "multilabel", ("blue", "red"), skip_bad=True).ids == ("row 0", "row 2")
+
+
+def test_numbers_that_are_labels_are_no_flags(tmp_path):
+    path = tmp_path / "later.csv"
+    path.write_text("x0,labels\n1,1\n3,2\n5,|\n")
+    found = scan(path, kind="multilabel", classes=("1", "2", "3"), label="labels").target
+    assert found.values.tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 0]]
+
+
+def test_columns_called_as_the_classes_are_no_labels(tmp_path):
+    path = tmp_path / "later.csv"
+    path.write_text("text,label,up,low\nhigh above,up,0.9,0.1\nfar below,low,0.2,0.8\n")
+    assert scan(path, kind="binary", classes=("low", "up")).target.values.tolist() == [1, 0]
+
+
+def test_a_part_may_stand_alone(tmp_path):
+    found = scan(tree(tmp_path / "later", {"test/cat": 2, "test/dog": 1}), kind="binary", classes=("cat", "dog"))
+    assert found.split == ("test",) * 3
+    assert found.target.values.tolist() == [0, 0, 1]
+
+
 def test_columns_called_as_the_outputs_are_the_labels(tmp_path):
     path = tmp_path / "later.csv"
     path.write_text("x0,mass,age,x1\n1,0.5,2.5,9\n3,1.5,3.5,8\n")

@@ -12,7 +12,7 @@ from tests.features.toy import toy_arrays, toy_manifest, toy_network
 import regraft
 from regraft.data import scan
 from regraft.errors import DataError
-from regraft.graft.later import beside
+from regraft.graft.evidence.beside import beside
 from regraft.heads import difference
 from regraft.record import Score
 
@@ -75,6 +75,56 @@ def test_the_runs_own_rows_are_told(run):
     assert [(finding.code, finding.severity) for finding in own] == [("own-rows", "warning")]
 
 
+def test_rows_are_known_by_their_contents(run):
+    """In whatever order, part and group, and however few of them."""
+    x, y = toy_arrays(90)
+    new, named = toy_arrays(30, seed=5)
+    for rows, said in (
+        ((x[::-1].copy(), y[::-1].copy()), "all of these rows"),
+        ((x[:40], y[:40]), "all of these rows"),
+        ((x, y, np.arange(90) // 3), "all of these rows"),
+        ((np.concatenate([new, x[:5]]), [*named, *y[:5]]), "5 of these 35 rows"),
+    ):
+        (found,) = beside(run.score_on(rows), run.record)
+        assert found.title == f"the run has learnt from {said}"
+        assert found.severity == "warning"
+    leaked = replace(scan((x, y)), split=("test",) * 90)
+    assert [finding.severity for finding in beside(run.score_on(leaked), run.record)] == ["warning"]
+
+
+def test_rows_that_scored_the_run_are_no_second_evidence():
+    manifest = replace(toy_manifest(120), split=("train", "train", "train", "test") * 30)
+    run = regraft.adapt(manifest, toy_network(), method="probe")
+    tested = manifest.part("test")
+    (found,) = beside(run.score_on(replace(tested, split=("train",) * 30)), run.record)
+    assert (found.title, found.severity) == ("the run was scored on these rows", "info")
+    assert run.score_on(manifest).score.value == run.score.value
+
+
+def test_means_over_other_outputs_are_not_compared():
+    x, _ = toy_arrays(120)
+    rng = np.random.default_rng(0)
+    y = np.stack([x.reshape(120, -1).mean(1), rng.normal(size=120)], 1).astype(float)
+    run = regraft.adapt((x[:80], y[:80]), toy_network(), method="probe")
+    later = y[80:].copy()
+    (both,) = beside(run.score_on((x[80:], later)), run.record)
+    assert "from there" in both.title
+    later[:, 0] = 1.0  # whose R² nothing defines
+    (one,) = beside(run.score_on((x[80:], later)), run.record)
+    assert one.severity == "info"
+    assert one.detail == "These rows leave out y0."
+
+
+def test_another_metric_is_not_compared(run):
+    (found,) = beside(run.score_on(toy_arrays(60, seed=5), metric="nll"), run.record)
+    assert found.title.endswith("another metric, not compared")
+
+
+def test_records_without_marks_are_read(run):
+    record = replace(run.record, data={k: v for k, v in run.record.data.items() if k != "seen"})
+    assert len(list(beside(run.score_on(toy_manifest(90)), record))) == 1
+
+
 def test_a_loss_beyond_chance_is_a_warning_and_less_is_not(run):
     x, y = toy_arrays(60, seed=5)
     (same,) = beside(run.score_on((x, y)), run.record)
@@ -117,7 +167,7 @@ def test_other_inputs_are_refused_in_a_sentence(run):
         run.score_on((["one text", "another"], ["class 0", "class 1"]))
     with pytest.raises(DataError, match="none of the labels is a class of the head"):
         run.score_on((toy_arrays(4)[0], ["tulip", "rose"] * 2))
-    with pytest.raises(DataError, match="r2 does not fit multiclass labels"):
+    with pytest.raises(DataError, match="the metric 'r2' of multiclass labels"):
         run.score_on(toy_arrays(30, seed=5), metric="r2")
 
 

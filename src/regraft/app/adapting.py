@@ -199,7 +199,7 @@ def predict(
     if output is not None:
         if output.suffix not in _TABLES:
             raise DataError(f"cannot write predictions as {output.name}", expected="a .csv, .parquet or .json file")
-        check_predictions(output)
+        check_predictions(output, inputs)
     check_artifact(run)
     from regraft.data import scan
     from regraft.graft import load_artifact, pick_device, predict_over_crops

@@ -8,7 +8,7 @@ import shutil
 import tempfile
 import unicodedata
 import uuid
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -77,8 +77,17 @@ def check_artifact(folder: Path) -> None:
         )
 
 
-def check_predictions(path: Path) -> None:
-    """Refuse a file for predictions that a run folder holds already: its scored rows, say, or its record."""
+def check_predictions(path: Path, inputs: Sequence[str]) -> None:
+    """Refuse a file for predictions that a run folder holds already (its scored rows, say, or its record), and one of
+    the inputs themselves, or in a folder of them."""
+    there = path.resolve()
+    own = next((name for name in inputs if there.exists() and Path(name).resolve() in (there, *there.parents)), None)
+    if own is not None:
+        raise DataError(
+            f"{path} is {'one of the inputs' if Path(own).is_file() else f'a file of the inputs in {own}'}",
+            expected="a file for new predictions",
+            do="choose another name with --output",
+        )
     if path.name in RUN_FILES and (path.parent / "config.json").is_file():
         raise DataError(
             f"{path} is a file of the run in {path.parent}",

@@ -84,13 +84,13 @@ def score(
     if output is not None:
         if output.suffix != ".csv":
             raise DataError(f"cannot write scored rows as {output.name}", expected="a .csv file")
-        check_predictions(output)
+        check_predictions(output, [data])
     check_artifact(run)
     from regraft.files import write_bytes
     from regraft.graft import load_artifact, pick_device, score_on
+    from regraft.graft.evidence.beside import beside
     from regraft.graft.evidence.lines import as_csv, prediction_rows
     from regraft.graft.evidence.outputs import by_output
-    from regraft.graft.later import beside
     from regraft.record import Record
 
     adapted = load_artifact(run, model=model, weights=weights, device=pick_device(device))
@@ -144,10 +144,12 @@ def _say(later: Later, findings: list[Finding], outputs: list[dict[str, Any]], o
     lines = [("score", headline.stated), ("", f"{counted(headline.rows, 'row')} of {headline.protocol}")]
     if found.others:
         lines.append(("also", ", ".join(f"{one.metric} {one.value:.4f}" for one in found.others)))
+    lines += [("", f"{why.split(';')[0]}") for _, why in found.undefined]
     key, what = next(((key, what) for key, what in _BY.items() if outputs and key in outputs[0]), ("", ""))
     known = sorted((row for row in outputs if key and row[key] is not None), key=lambda row: row[key])
     if len(known) > 1:
-        worst = ", ".join(f"{row['name']} {row[key]:.2f} ({counted(row['rows'], 'row')})" for row in known[:_WORST])
+        unit = "pixel" if key == "iou" else "row"
+        worst = ", ".join(f"{row['name']} {row[key]:.2f} ({counted(row['rows'], unit)})" for row in known[:_WORST])
         lines.append(("lowest", f"{what} of {worst}"))
     for finding in findings:
         word = "beside" if finding.severity == "info" else finding.severity

@@ -182,7 +182,7 @@ def npz_rows(path: Path, wish: Wish) -> Rows:
             raise DataError(f"{path}: no array {wish.group!r}", do=near(wish.group, list(arrays)))
         rows = array_rows((arrays[x], arrays.get(y), arrays.get(group)), wish, path.name)
         found.append((part, x, rows))
-    if not found or (wish.labelled and not wish.known and found[0][0] != "train"):
+    if not found or (wish.labelled and not wish.scores_only and found[0][0] != "train"):
         raise DataError(
             f"{path}: no inputs",
             expected=wish.input or " or ".join(_X[:3]),

@@ -70,7 +70,7 @@ def part_files(root: Path) -> list[tuple[str, Path]]:
     return []
 
 
-def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, one_class: bool = False) -> Rows:
+def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, scores_only: bool = False) -> Rows:
     """The rows of an ImageFolder tree; a row's id is its path below ``root``.
 
     Args:
@@ -78,7 +78,7 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, one_class: bool =
         labelled: False: every image below ``root``, whatever the folders; they name parts where all images lie in
             folders such as train and test.
         skip_bad: leave out images that lie beside the class folders instead of refusing them.
-        one_class: whether there may be one alone.
+        scores_only: there may be one class alone, and parts without train.
 
     Raises:
         DataError: no image, or folders that cannot be understood as classes.
@@ -92,7 +92,7 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, one_class: bool =
         )
     if not labelled:
         return _rows(root, paths, _parts_of(paths), [])
-    in_parts = _in_parts(root, paths)
+    in_parts = _in_parts(root, paths, alone=scores_only)
     depth = 1 if in_parts else 0  # where the class stands in a path
     loose = [path for path in paths if len(path) < depth + 2]
     if loose and (not skip_bad or len(loose) == len(paths)):
@@ -104,7 +104,7 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, one_class: bool =
     paths = [path for path in paths if len(path) >= depth + 2]
     classes = sorted({path[depth] for path in paths})
     empty = _empty(root, {path[0] for path in paths} if in_parts else set(), classes)
-    if len(classes) == 1 and not one_class:
+    if len(classes) == 1 and not scores_only:
         inner = sorted({path[depth + 1] for path in paths if len(path) > depth + 2})
         there = f" (the folders in it: {', '.join(inner[:4])})" if len(inner) > 1 else ""
         raise DataError(
@@ -143,11 +143,14 @@ def _rows(root: Path, paths: Sequence[tuple[str, ...]], split: Sequence[str], la
     return Rows(FileImages(root.joinpath(*path) for path in paths), ["/".join(path) for path in paths], columns, split)
 
 
-def _in_parts(root: Path, paths: Sequence[tuple[str, ...]]) -> bool:
-    """Whether the first folders are parts (train, val, test …) and not classes."""
+def _in_parts(root: Path, paths: Sequence[tuple[str, ...]], *, alone: bool = False) -> bool:
+    """Whether the first folders are parts (train, val, test …) and not classes; ``alone``: also without train, where
+    there are folders in all of them."""
     heads = {path[0] for path in paths if len(path) > 1}
     parts = {head for head in heads if head.lower() in PART_NAMES}
     _refuse_parts_in_other_words(root, paths, heads - parts)
+    if alone and parts and parts == heads and all(len(path) > 2 for path in paths):
+        return True
     if not any(PART_NAMES[head.lower()] == "train" for head in parts):
         return False
     if parts == heads:

@@ -16,7 +16,7 @@ _UNKNOWN = "label it with one of the classes, or leave the row out"
 
 
 def by_known_classes(
-    target: Target, kind: Kind, classes: Sequence[str], where: Sequence[str], *, columns: Sequence[str] = ()
+    target: Target, kind: Kind, classes: Sequence[str], where: Sequence[str], *, listed: bool = False
 ) -> tuple[Target, list[tuple[int, BadRow]]]:
     """The same labels as indices (columns, values of masks) of the given classes, and the rows that have another.
 
@@ -24,8 +24,8 @@ def by_known_classes(
         target: labels by their own classes.
         kind, classes: of the head. A class may have no row here.
         where: the rows' names.
-        columns: the label columns that were read: of several labels a column stands for one label, and one that is
-            missing says nothing; elsewhere a label that a row does not list does not apply.
+        listed: of several labels: each row lists those that apply, so that the others do not; else what the labels have
+            no column of is not known.
 
     Raises:
         DataError: labels of another kind, a column or a value of masks that the head does not know.
@@ -42,7 +42,8 @@ def by_known_classes(
     elif kind == "regression" and len(known) == len(target.classes) == 1:
         values = target.values  # whatever the column is called
     else:
-        values = _columns(target, known, own, bool(columns) and set(columns) <= set(known))
+        values, bad = _columns(target, known, own, listed, where)
+        return dataclasses.replace(target, kind=kind, classes=known, values=values, scores_only=True), bad
     return dataclasses.replace(target, kind=kind, classes=known, values=values, scores_only=True), []
 
 
@@ -69,19 +70,28 @@ def _codes(
     return dataclasses.replace(target, kind=kind, classes=known, values=codes, scores_only=True), bad
 
 
-def _columns(target: Target, known: tuple[str, ...], own: np.ndarray, each: bool) -> np.ndarray:
-    if (own < 0).any():
-        strange = target.classes[int((own < 0).argmax())]
+def _columns(
+    target: Target, known: tuple[str, ...], own: np.ndarray, listed: bool, where: Sequence[str]
+) -> tuple[np.ndarray, list[tuple[int, BadRow]]]:
+    listed = listed and target.kind == "multilabel"
+    strange = np.flatnonzero(own < 0)
+    shown = ", ".join(known[:9]) + (", …" if len(known) > 9 else "")
+    if len(strange) and (not listed or len(strange) == len(own)):
         raise DataError(
-            f"{strange!r} is none of what the head predicts",
-            expected=", ".join(known[:9]) + (", …" if len(known) > 9 else ""),
+            f"{target.classes[strange[0]]!r} is none of what the head predicts",
+            expected=shown,
             do="name the label columns with --label",
         )
     values = np.full((len(target), len(known)), np.nan, dtype=target.values.dtype)
-    if target.kind == "multilabel" and not each:
+    if listed:
         values[target.present] = 0.0
-    values[:, own] = target.values
-    return values
+    values[:, own[own >= 0]] = target.values[:, own >= 0]
+    held = target.values[:, strange] > 0
+    bad = []
+    for row in np.flatnonzero(held.any(axis=1)).tolist():
+        name = target.classes[strange[held[row].argmax()]]
+        bad.append((row, BadRow(where[row], f"the label {name!r} is none of {shown}", _UNKNOWN)))
+    return values, bad
 
 
 def _pixels(target: Target, known: tuple[str, ...]) -> np.ndarray:

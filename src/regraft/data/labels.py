@@ -24,7 +24,7 @@ import numpy as np
 from regraft.data.manifest import Kind, LabelType, Target
 from regraft.errors import DataError
 
-__all__ = ["KINDS", "Column", "plain", "read_target"]
+__all__ = ["KINDS", "Column", "as_lists", "plain", "read_target"]
 
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression", "segmentation")
 FEW = 20  # whole numbers with at most this many values are classes
@@ -92,6 +92,17 @@ def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]
             f"a {kind} task has one label column", got=names, do="name one column, or use --kind multilabel"
         )
     return _classes(reads[0], kind, ids)
+
+
+def as_lists(column: Column) -> Column:
+    """The cells of one column of several labels as texts, lest numbers are read as flags; lists as they are."""
+    values = [plain(value) for value in column.values]
+    as_text = [value if value is None or isinstance(value, list | str) else _text(value) for value in values]
+    return Column(column.name, as_text, column.names)
+
+
+def _text(value: Any) -> str:
+    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
 def _read(column: Column) -> _Read:

@@ -26,14 +26,15 @@ PART_NAMES = {
 
 @dataclass(frozen=True)
 class Wish:
-    """What the user asked for: label columns, group and input column (empty: guess), whether labels are needed, and the
-    classes (label columns, outputs) of a head that the rows are to score: they may hold one class alone."""
+    """What the user asked for: label columns, group and input column (empty: guess), whether labels are needed, label
+    columns that are taken where they are there, and whether the labels only score: they may be of one class alone."""
 
     labels: tuple[str, ...] = ()
     group: str = ""
     input: str = ""
     labelled: bool = True
     known: tuple[str, ...] = ()
+    scores_only: bool = False
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from regraft.data.folder import folder_rows, part_files
 from regraft.data.hashing import hash_rows
 from regraft.data.inspect import checked, drop, without
 from regraft.data.known import by_known_classes
-from regraft.data.labels import KINDS, read_target
+from regraft.data.labels import KINDS, as_lists, read_target
 from regraft.data.loose import FileTexts
 from regraft.data.manifest import NO_LABEL, BadRow, Kind, Manifest, Target
 from regraft.data.pixels import IMAGE_SUFFIXES
@@ -93,7 +93,7 @@ def scan(
         MissingDependencyError: a Hugging Face id without the package ``datasets``.
     """
     if isinstance(data, Manifest):
-        manifest = data if classes is None else _with_known(data, kind, classes, (), skip_bad)
+        manifest = data if classes is None else _with_known(data, kind, classes, False, skip_bad)
         return checked(manifest, skip_bad=True, progress=progress) if skip_bad else manifest
     if kind is not None and kind not in KINDS:
         near = difflib.get_close_matches(str(kind), KINDS, n=1)
@@ -101,7 +101,8 @@ def scan(
             f"unknown kind {kind!r}", expected=", ".join(KINDS), do=f"perhaps {near[0]} was meant" if near else ""
         )
     labels = (label,) if isinstance(label, str) else tuple(label or ())
-    wish = Wish(labels, group or "", input or "", labelled, tuple(classes or ()))
+    known = tuple(classes or ()) if kind in ("multilabel", "regression") else ()
+    wish = Wish(labels, group or "", input or "", labelled, known, classes is not None)
     name, rows = _read(data, wish, skip_bad)
     if not len(rows.inputs):
         raise DataError(f"{name}: no rows", do="check that the right file was named")
@@ -112,6 +113,9 @@ def scan(
         reading = kind
     if classes is not None and rows.dense is not None and not rows.dense.classes:
         rows = replace(rows, dense=replace(rows.dense, classes=tuple(classes)))
+    listed = len(rows.columns) == 1 and rows.columns[0].name not in known and not rows.columns[0].names
+    if classes is not None and kind == "multilabel" and listed:  # a list of one number is no flag
+        rows = replace(rows, columns=[as_lists(rows.columns[0])])
     target, bad = _target(rows, reading, ids, name, ignore) if labelled else (None, [])
     manifest = Manifest(
         name=name,
@@ -124,7 +128,7 @@ def scan(
         empty=tuple(rows.empty),
     )
     if classes is not None:
-        manifest = _with_known(manifest, kind, classes, [column.name for column in rows.columns], skip_bad)
+        manifest = _with_known(manifest, kind, classes, listed, skip_bad)
     if bad:
         manifest = without(manifest, bad, skip_bad=skip_bad)
         target = manifest.target
@@ -137,7 +141,7 @@ def scan(
 
 
 def _with_known(
-    manifest: Manifest, kind: Kind | None, classes: Sequence[str], columns: Sequence[str], skip_bad: bool
+    manifest: Manifest, kind: Kind | None, classes: Sequence[str], listed: bool, skip_bad: bool
 ) -> Manifest:
     """The rows with labels by the classes of a head; those of other classes are refused or left out.
 
@@ -147,7 +151,7 @@ def _with_known(
     if manifest.target is None:
         raise DataError(f"{manifest.name}: rows without labels score nothing", do="name the label column with --label")
     where = manifest.ids
-    target, bad = by_known_classes(manifest.target, kind or manifest.target.kind, classes, where, columns=columns)
+    target, bad = by_known_classes(manifest.target, kind or manifest.target.kind, classes, where, listed=listed)
     return without(replace(manifest, target=target), bad, skip_bad=skip_bad)
 
 
@@ -220,8 +224,7 @@ def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str,
             )
         if has_masks(path):
             return name, mask_rows(path, labelled=wish.labelled)
-        one = bool(wish.known)
-        return name, folder_rows(path, labelled=wish.labelled, skip_bad=skip_bad, one_class=one)
+        return name, folder_rows(path, labelled=wish.labelled, skip_bad=skip_bad, scores_only=wish.scores_only)
     if suffix in TABLE_SUFFIXES:
         return name, read_pieces([read_table(path)], wish)
     if suffix == ".npz":

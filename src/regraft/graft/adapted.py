@@ -99,6 +99,7 @@ class Adapted:
             (outputs, width, units) where a hidden layer is under it.
         posterior: the error bars of what it predicts, and what derivatives add to it; unknown if ``None``.
         label_type: what predicted classes are given as.
+        ignore: of segmentation: the value that says "not labelled" in the masks that the head was solved on; -1: none.
         neck: of segmentation: what stands between the backbone's map and the head at each position; nothing if
             ``None``.
     """
@@ -115,6 +116,7 @@ class Adapted:
     neck: Aspp | None = None
     posterior: PosteriorPart | None = None
     label_type: LabelType = "str"
+    ignore: int = -1
 
     def __repr__(self) -> str:
         form = f"{self.readout.form} head".strip()

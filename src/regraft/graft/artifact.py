@@ -98,7 +98,8 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
     config = {
         "format": FORMAT,
         "version": VERSION,
-        "task": {"kind": adapted.kind, "classes": list(adapted.classes), "label_type": adapted.label_type},
+        "task": {"kind": adapted.kind, "classes": list(adapted.classes), "label_type": adapted.label_type}
+        | ({"ignore": adapted.ignore} if adapted.ignore >= 0 else {}),
         "backbone": {
             "name": network.name,
             "source": network.about.source,
@@ -211,6 +212,7 @@ def _solved(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[st
         "neck": _neck(config.get("neck"), tensors),
         "posterior": _posterior(config.get("posterior"), tensors),
         "label_type": task.get("label_type", "str"),
+        "ignore": int(task.get("ignore", -1)),
     }
 
 

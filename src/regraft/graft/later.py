@@ -1,9 +1,8 @@
-"""A saved head on labelled rows that it has not seen: what it scores there, and whether that is what its run said."""
+"""A saved head on labelled rows that came later: what it scores there."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,11 +16,11 @@ from regraft.features import Progress
 from regraft.graft.adapted import Adapted, check_modality, readable
 from regraft.graft.options import check_counts
 from regraft.graft.scored import Scored, scored
-from regraft.heads import Response, default_metric, difference, higher_is_better
+from regraft.heads import Response, default_metric, fitting
 from regraft.heads.metrics import confusion
-from regraft.record import Finding, Record, Score
+from regraft.record import Score
 
-__all__ = ["Later", "beside", "score_on"]
+__all__ = ["Later", "score_on"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,12 +30,10 @@ class Later:
     Attributes:
         rows: the rows that were scored.
         scored: their predictions beside their labels, and every score.
-        fingerprint: of all rows of the data, scored or not.
     """
 
     rows: Manifest
     scored: Scored
-    fingerprint: str
 
     def __repr__(self) -> str:
         return f"Later({self.score})"
@@ -70,8 +67,8 @@ def score_on(
         adapted: network and head.
         data: labelled rows, as :func:`regraft.data.scan` reads them; they may lack classes.
         metric: the one to quote; by the kind of labels if ``None``, as in ``adapt``.
-        label, group, input, ignore: columns, and the value of unlabelled pixels. Columns named like the head's outputs
-            are taken where no label is named.
+        label, group, input, ignore: columns, and the value of unlabelled pixels, by default that of the masks that the
+            head was solved on. Columns named like the head's outputs are taken where no label is named.
         skip_bad: leave out rows that cannot be read, have no label, or one that the head does not know.
         seed: of the resamples behind the intervals.
         batch_size, workers, progress: as in :meth:`Adapted.predict_proba`.
@@ -80,11 +77,15 @@ def score_on(
         DataError: rows that cannot be read, labels that the head does not know, or a metric that is undefined on them.
     """
     check_counts(batch_size=batch_size, workers=workers)
+    metric = metric or default_metric(adapted.kind)
+    if metric not in fitting(adapted.kind):
+        raise DataError(f"the metric {metric!r} of {adapted.kind} labels", expected=", ".join(fitting(adapted.kind)))
+    if ignore is None and adapted.ignore >= 0:
+        ignore = adapted.ignore
     manifest = scan(
         data, kind=adapted.kind, classes=adapted.classes, label=label, group=group, input=input, ignore=ignore,
         skip_bad=skip_bad,
     )  # fmt: skip
-    fingerprint = manifest.fingerprint
     if len(manifest.rows_of("test")):
         manifest = manifest.part("test")
     check_modality(adapted.network, manifest, chosen=True)
@@ -100,7 +101,7 @@ def score_on(
     spread: Tensor | None = None if prediction.spread is None else torch.from_numpy(prediction.spread)
     found = scored(
         "test",
-        metric or default_metric(adapted.kind),
+        metric,
         Response.of(target.kind, target.classes, target.values),
         probabilities,
         rows=np.arange(len(rows)),
@@ -109,38 +110,4 @@ def score_on(
         protocol=f"{rows.name}, its test split" if "test" in rows.split else rows.name,
         spread=spread,
     )
-    return Later(rows, found, fingerprint)
-
-
-def beside(later: Later, record: Record) -> Iterator[Finding]:
-    """What the scores say of those that the run gave: whether the rows are its own, or how far the headline is from
-    the run's, with the interval of two independent scores (:func:`regraft.heads.difference`); a warning where all of
-    that is a loss."""
-    if later.fingerprint == record.data.get("fingerprint"):
-        if "test" in later.rows.split:
-            yield Finding("own-rows", "this is the test split that the run was scored on")
-            return
-        yield Finding(
-            "own-rows",
-            "these are the rows that the run was adapted to",
-            "warning",
-            detail="The head has learnt from them: the score says nothing of new rows.",
-            advice="score rows that were not there, or read the run's own score",
-        )
-        return
-    said, now = record.headline, later.score
-    if said is None or said.metric != now.metric:
-        return
-    value, low, high = difference(said, now)
-    if math.isnan(low):
-        return
-    worse = high < 0 if higher_is_better(now.metric) else low > 0
-    title = f"the run said {said.value:.4f}: {value:+.4f} from there, 95 % interval {low:+.4f} to {high:+.4f}"
-    if not worse:
-        yield Finding("beside-the-run", title, "info", value, now.metric, low, high)
-        return
-    yield Finding(
-        "beside-the-run", title, "warning", value, now.metric, low, high,
-        detail="Chance alone hardly makes such a loss: these rows are unlike those that the run was scored on.",
-        advice="look at the wrong ones (--output FILE), and adapt again with some of these rows",
-    )  # fmt: skip
+    return Later(rows, found)

@@ -11,6 +11,7 @@ from typing import Any
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.protocol import Evaluation
+from regraft.graft.seen import marks
 from regraft.graft.team import Team
 from regraft.network import Network
 from regraft.record import Ledger, Record, now
@@ -27,7 +28,7 @@ def record_of(ready: Prepared, evaluation: Evaluation, options: Options, ledger:
         method=ready.recipe.name,
         task=task_of(ready),
         model={**backbone_of(ready.network), "taps": len(ready.plan.blocks), "features": ready.plan.width},
-        data=data_of(ready),
+        data={**data_of(ready), "seen": marks(ready.manifest)},
         scores={name: None if part is None else part.headline for name, part in scored.items()},
         other_scores={name: part.others for name, part in scored.items() if part is not None},
         candidates=evaluation.head.candidates,

@@ -169,7 +169,8 @@ def adapt(
         passed = work.rows + fit.passed + (0 if test is None else test.passed)
         extra.update(backbone_passes=passed / len(ready.manifest), flops=work.flops + products)
     adapted = evaluation.head.adapted(fit.task, ready.network, ready.plan)
-    adapted = replace(adapted, label_type=fit.task.target.label_type)
+    target = fit.task.target
+    adapted = replace(adapted, label_type=target.label_type, ignore=target.ignore)
     with ledger.stage("evidence"):
         main = evaluation.main
         scored = (test_rows if main.part == "test" else fit_rows).take(main.rows)  # type: ignore[union-attr]

@@ -1,0 +1,73 @@
+"""The scores of later rows beside those that the run gave."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from regraft.graft.evidence.outputs import by_output
+from regraft.graft.later import Later
+from regraft.graft.seen import among
+from regraft.heads import difference, higher_is_better
+from regraft.record import Finding, Record
+
+__all__ = ["beside"]
+
+_OVER_OUTPUTS = ("multilabel", "regression")
+
+
+def beside(later: Later, record: Record) -> Iterator[Finding]:
+    """Whether the run has had some of the rows, by their contents; else how far the headline is from the run's, with
+    the interval of two independent scores (:func:`regraft.heads.difference`), a warning where all of that is a loss;
+    or why that cannot be said."""
+    rows = len(later.rows)
+    had = among(later.rows, record.data.get("seen", {}))
+    if learnt := had.get("learnt", 0):
+        which = "all of these rows" if learnt == rows else f"{learnt:,} of these {rows:,} rows"
+        yield Finding(
+            "own-rows",
+            f"the run has learnt from {which}",
+            "warning",
+            learnt,
+            "rows",
+            detail="Their part of the score says nothing of new rows.",
+            advice="leave them out, or read the run's own score",
+        )
+        return
+    if tested := had.get("tested", 0):
+        which = "on these rows" if tested == rows else f"on {tested:,} of these {rows:,} rows"
+        yield Finding("own-rows", f"the run was scored {which}", value=tested, unit="rows")
+        return
+    said, now = record.headline, later.score
+    if said is None:
+        return
+    if said.metric != now.metric:
+        yield Finding("beside-the-run", f"the run said {said.metric} {said.value:.4f}: another metric, not compared")
+        return
+    if absent := _left_out(later):
+        yield Finding(
+            "beside-the-run",
+            f"the run's {said.metric} of {said.value:.4f} is a mean over other outputs, and not compared",
+            detail=f"These rows leave out {', '.join(absent)}.",
+        )
+        return
+    value, low, high = difference(said, now)
+    if math.isnan(low):
+        return
+    worse = high < 0 if higher_is_better(now.metric) else low > 0
+    title = f"the run said {said.value:.4f}: {value:+.4f} from there, 95 % interval {low:+.4f} to {high:+.4f}"
+    if not worse:
+        yield Finding("beside-the-run", title, "info", value, now.metric, low, high)
+        return
+    yield Finding(
+        "beside-the-run", title, "warning", value, now.metric, low, high,
+        detail="Chance alone hardly makes such a loss: these rows are unlike those that the run was scored on.",
+        advice="look at the wrong ones (--output FILE), and adapt again with some of these rows",
+    )  # fmt: skip
+
+
+def _left_out(later: Later) -> list[str]:
+    """Of several labels or numbers those that the headline, a mean over them, passes over here."""
+    if later.scored.response.kind not in _OVER_OUTPUTS:
+        return []
+    return [row["name"] for row in by_output(later.scored) if None in row.values()]
