@@ -37,7 +37,8 @@ def folder(root: Path, *, classes: int = 4, per_class: int = 12, parts: Sequence
 
 
 def table(path: Path, header: str, lines: Sequence[str]) -> Path:
-    """A CSV file."""
+    """A CSV file, its folder made."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("\n".join([header, *lines]) + "\n")
     return path
 

@@ -541,6 +541,19 @@ def test_what_is_scored_or_predicted_is_never_written_over(regraft, adapted, pho
         assert listed.read_bytes() == before
 
 
+def test_a_folders_tables_are_inputs_and_earlier_predictions_in_it_are_not(regraft, adapted, photos, tmp_path):
+    listed = table(
+        tmp_path / "data" / "test.csv", "path,label", [f"{photos}/colour{k}/00.png,colour{k}" for k in range(4)]
+    )
+    code, _, err = regraft("score", adapted, listed.parent, "-o", listed)
+    assert code == 2
+    assert "is one of the inputs" in err
+    shutil.copytree(photos / "colour0", tmp_path / "new")
+    for _ in range(2):  # the second time over what the first one wrote
+        code, _, err = regraft("predict", adapted, tmp_path / "new", "-o", tmp_path / "new" / "out.csv")
+        assert (code, err) == (0, "")
+
+
 def test_strange_rows_are_named_or_left_out(regraft, adapted, tmp_path):
     later = folder(tmp_path / "later", per_class=3, first=500)
     (later / "colour3").rename(later / "mauve")

@@ -79,12 +79,10 @@ def check_artifact(folder: Path) -> None:
 
 def check_predictions(path: Path, inputs: Sequence[str]) -> None:
     """Refuse a file for predictions that a run folder holds already (its scored rows, say, or its record), and one of
-    the inputs themselves, or in a folder of them."""
-    there = path.resolve()
-    own = next((name for name in inputs if there.exists() and Path(name).resolve() in (there, *there.parents)), None)
-    if own is not None:
+    the inputs themselves: a table, or one of a folder's tables."""
+    if path.exists() and path.resolve() in _tables(inputs):
         raise DataError(
-            f"{path} is {'one of the inputs' if Path(own).is_file() else f'a file of the inputs in {own}'}",
+            f"{path} is one of the inputs",
             expected="a file for new predictions",
             do="choose another name with --output",
         )
@@ -95,6 +93,16 @@ def check_predictions(path: Path, inputs: Sequence[str]) -> None:
             do="choose another name with --output",
         )
     check_folder(path.parent)
+
+
+def _tables(inputs: Sequence[str]) -> set[Path]:
+    """The files among the inputs, and those that name the rows of folders among them."""
+    from regraft.data.folder import part_files
+
+    given = [Path(name) for name in inputs]
+    return {path.resolve() for path in given if path.is_file()} | {
+        path.resolve() for folder in given if folder.is_dir() for _, path in part_files(folder)
+    }
 
 
 def _cannot_write(folder: Path, why: str) -> DataError:

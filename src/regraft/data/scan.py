@@ -107,15 +107,9 @@ def scan(
     if not len(rows.inputs):
         raise DataError(f"{name}: no rows", do="check that the right file was named")
     ids = tuple(rows.ids)
-    if classes is not None and kind == "binary":
-        reading: Kind | None = "multiclass"  # a third class is told by its name
-    else:
-        reading = kind
-    if classes is not None and rows.dense is not None and not rows.dense.classes:
-        rows = replace(rows, dense=replace(rows.dense, classes=tuple(classes)))
-    listed = len(rows.columns) == 1 and rows.columns[0].name not in known and not rows.columns[0].names
-    if classes is not None and kind == "multilabel" and listed:  # a list of one number is no flag
-        rows = replace(rows, columns=[as_lists(rows.columns[0])])
+    reading, listed = kind, False
+    if classes is not None:
+        rows, reading, listed = _as_of_head(rows, kind, classes)
     target, bad = _target(rows, reading, ids, name, ignore) if labelled else (None, [])
     manifest = Manifest(
         name=name,
@@ -138,6 +132,19 @@ def scan(
         manifest = checked(manifest, skip_bad=True, progress=progress)
     check_target(manifest)
     return manifest
+
+
+def _as_of_head(rows: Rows, kind: Kind | None, classes: Sequence[str]) -> tuple[Rows, Kind | None, bool]:
+    """The rows as a head's labels are to be read, the kind to read them as, and whether each lists its labels."""
+    if kind == "binary":
+        return rows, "multiclass", False  # a third class is told by its name
+    if rows.dense is not None and not rows.dense.classes:
+        return replace(rows, dense=replace(rows.dense, classes=tuple(classes))), kind, False
+    one = rows.columns[0] if len(rows.columns) == 1 else None
+    listed = kind == "multilabel" and one is not None and one.name not in classes and not one.names
+    if listed and one is not None:  # a list of one number is no flag
+        rows = replace(rows, columns=[as_lists(one)])
+    return rows, kind, listed
 
 
 def _with_known(
