@@ -14,7 +14,7 @@ from regraft.errors import RecipeError
 from regraft.features import Tangent, ntk
 from regraft.linear import Blocks, Design
 from regraft.network import Network
-from regraft.network.fold import TRANSPOSED
+from regraft.network.outputs import transposed
 
 __all__ = ["PREFIX", "Prior", "TangentPart", "prior_deviations", "prior_kernel"]
 
@@ -99,16 +99,14 @@ def prior_deviations(
         raise RecipeError(f"the prior {prior!r} is unknown", expected="'ntk' or 'unit'")
     if prior == "unit":
         return dict.fromkeys(shapes, 1.0)
-    parts = {} if module is None else dict(module.named_modules())
-    return {name: _ntk(name, shape, parts) for name, shape in shapes.items()}
+    return {name: _ntk(name, shape, module) for name, shape in shapes.items()}
 
 
-def _ntk(name: str, shape: tuple[int, ...], parts: Mapping[str, nn.Module]) -> float:
-    path, _, leaf = name.rpartition(".")
+def _ntk(name: str, shape: tuple[int, ...], module: nn.Module | None) -> float:
+    leaf = name.rpartition(".")[2]
     if len(shape) > 1:
-        layer = parts.get(path)
-        turned = leaf == "weight" and isinstance(layer, TRANSPOSED)
-        outputs = shape[1] * int(getattr(layer, "groups", 1)) if turned else shape[0]
+        turned = None if module is None else transposed(module, name)
+        outputs = shape[0] if turned is None else shape[1] * int(turned.groups)
         return float(outputs) ** -0.5
     # in_proj_bias of an attention, bias_ih_l0 of a recurrent layer
     return 0.1**0.5 if leaf == "bias" or leaf.endswith("_bias") or leaf.startswith("bias_") else 1.0

@@ -23,14 +23,14 @@ from torch.utils import _pytree as pytree
 
 from regraft.network.hooks import Hook, hooked
 from regraft.network.network import Network
+from regraft.network.outputs import TRANSPOSED, as_weight, by_output
 from regraft.network.policy import slow_attention
 from regraft.network.reading import first_tensor
 from regraft.network.surgery import shared_copy
 
-__all__ = ["TRANSPOSED", "Fold", "Folding", "as_weight", "by_output", "deviation", "fold", "folded_tensors"]
+__all__ = ["Fold", "Folding", "deviation", "fold", "folded_tensors"]
 
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 _AGREE = 1e-9  # in float64, where nothing but a wrong fold differs by more
 
@@ -121,27 +121,6 @@ def folded_tensors(
 def deviation(norm: Any, dtype: torch.dtype) -> Tensor:
     """1/σ = 1/√(var + ε), a number a channel."""
     return torch.rsqrt(norm.running_var.to(dtype) + norm.eps)
-
-
-def by_output(layer: Any, weight: Tensor) -> Tensor:
-    """A layer's weight, behind any number of other axes, as ``(…, outputs, rest)``."""
-    if not isinstance(layer, TRANSPOSED):
-        axes = weight.ndim - layer.weight.ndim
-        return weight.reshape(*weight.shape[: axes + 1], -1)
-    inputs, narrow, *kernel = layer.weight.shape
-    groups, front = int(layer.groups), weight.shape[: weight.ndim - len(kernel) - 2]
-    grouped = weight.reshape(*front, groups, inputs // groups, narrow, -1).transpose(-3, -2)
-    return grouped.reshape(*front, groups * narrow, -1)
-
-
-def as_weight(layer: Any, matrix: Tensor, shape: torch.Size) -> Tensor:
-    """The inverse of :func:`by_output`."""
-    if not isinstance(layer, TRANSPOSED):
-        return matrix.reshape(shape)
-    inputs, narrow, *_ = layer.weight.shape
-    groups = int(layer.groups)
-    grouped = matrix.reshape(*matrix.shape[:-2], groups, narrow, inputs // groups, -1).transpose(-3, -2)
-    return grouped.reshape(shape)
 
 
 # ---------------------------------------------------------------------------------------- candidates

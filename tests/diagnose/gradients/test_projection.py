@@ -107,6 +107,26 @@ def test_layers_are_those_of_autograd() -> None:
     assert all(torch.equal(a.whole.values, b.whole.values) for a, b in zip(found.layers, again.layers))
 
 
+@pytest.mark.parametrize("side", ["both", "left", "right"])
+def test_a_transposed_convolution_is_read_by_output(side: str) -> None:
+    """Of one pixel it is the convolution whose weight is the transposed one."""
+    images, codes = _draw(ROWS, 3, 8, 8, seed=3), torch.arange(ROWS) % 4
+    found = []
+    plain = nn.Conv2d(3, 5, 1)
+    turned = nn.ConvTranspose2d(3, 5, 1)
+    with torch.no_grad():
+        turned.weight.copy_(plain.weight.transpose(0, 1))
+        turned.bias.copy_(plain.bias)  # type: ignore[union-attr, arg-type]
+    head = nn.Linear(5, 4)
+    for first in (plain, turned):
+        module = nn.Sequential(first, nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), head)
+        network = from_module(module, preprocess=ArrayPreprocess((3, 8, 8)))
+        found.append(projections(Objective(network, images, codes, dtype=torch.float64), side=side))  # type: ignore[arg-type]
+    for one, other in zip(*(each.layers for each in found)):
+        torch.testing.assert_close(one.whole.values, other.whole.values, rtol=1e-6, atol=1e-9)
+        assert one.whole.chance == other.whole.chance
+
+
 def test_mistakes_are_named() -> None:
     w = _draw(3, 4)
     with pytest.raises(DataError, match=r"norms .* and 0"):

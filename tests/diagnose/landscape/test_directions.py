@@ -5,10 +5,13 @@ from __future__ import annotations
 import pytest
 import torch
 from tests.diagnose.landscape.networks import objective
+from torch import nn
 
+from regraft.diagnose import Objective
 from regraft.diagnose.landscape import filter_norms, given_directions, normalised, random_directions, towards
 from regraft.errors import DataError
 from regraft.linear import Blocks
+from regraft.network import ArrayPreprocess, from_module
 
 
 def test_each_filter_has_the_norm_of_the_weights_filter() -> None:
@@ -19,6 +22,25 @@ def test_each_filter_has_the_norm_of_the_weights_filter() -> None:
                 continue
             for moved, row in zip(vector[name], weight):
                 assert float(moved.norm()) == pytest.approx(float(row.norm()), rel=1e-12)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_filter_of_a_transposed_convolution_is_what_makes_one_output(groups: int) -> None:
+    torch.manual_seed(0)
+    up = nn.ConvTranspose2d(4, 6, 3, stride=2, groups=groups)
+    module = nn.Sequential(up, nn.Tanh(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(6, 3))
+    network = from_module(module, preprocess=ArrayPreprocess((4, 5, 5)))
+    images, codes = torch.randn(7, 4, 5, 5), torch.arange(7) % 3
+    found = Objective(network, images, codes, dtype=torch.float64)
+    (moved,) = random_directions(found, 1, seed=3).vectors
+    makes = up(images).sum((0, 2, 3))
+    assert len(makes) == 6
+    for channel in makes:
+        (gradient,) = torch.autograd.grad(channel, up.weight, retain_graph=True)
+        mine = gradient != 0
+        assert int(mine.sum()) == 4 // groups * 9
+        expected = float(up.weight.double()[mine].norm())
+        assert float(moved["0.weight"][mine].norm()) == pytest.approx(expected, rel=1e-6)
 
 
 def test_biases_and_norms_are_left_out_or_one_filter() -> None:

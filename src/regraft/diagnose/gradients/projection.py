@@ -21,6 +21,7 @@ from regraft.diagnose.spread import Spread
 from regraft.diagnose.weights import owner
 from regraft.errors import DataError
 from regraft.linear import Blocks
+from regraft.network.outputs import by_output, transposed
 
 __all__ = ["LayerProjection", "Projection", "Projections", "Side", "projection", "projections"]
 
@@ -116,7 +117,8 @@ def projection(weight: Tensor, gradient: Tensor, side: Side = "both") -> Project
     argument, that gradients are not amplified on their way back, is about ``left``.
 
     Args:
-        weight, gradient: ``(m, …)`` alike, read as ``(m, n)`` matrices: outputs × (inputs · kernel).
+        weight, gradient: ``(m, …)`` alike, read as ``(m, n)`` matrices: outputs × (inputs · kernel). Those of a
+            transposed convolution have their inputs first: take them by output before.
         side: see the table.
 
     Raises:
@@ -167,13 +169,14 @@ def projections(
     Raises:
         DataError: no selected weight is a matrix with a gradient, or as :func:`projection`.
     """
-    here = Blocks({**objective.point, **(point or {})})
+    at = {**objective.point, **(point or {})}
+    here = _by_output(objective, at)
     names = [n for n, value in here.items() if _is_matrix(value) and _is_one_map(objective, n) and bool(value.any())]
     total = here.map(torch.zeros_like)
     each: dict[str, list[Projection]] = {name: [] for name in names}
     parts = objective.split()
     for i, (share, part) in enumerate(parts):
-        gradient = part.gradient(here)[1]
+        gradient = _by_output(objective, part.gradient(Blocks(at))[1])
         total = total + gradient * share
         for name in names:
             if bool(gradient[name].any()):
@@ -203,6 +206,15 @@ def projections(
 def _is_matrix(value: Tensor) -> bool:
     """Whether a tensor is a matrix of at least two rows and columns, its later axes taken together."""
     return value.ndim >= 2 and len(value) >= 2 and value[0].numel() >= 2
+
+
+def _by_output(objective: Objective, values: Mapping[str, Tensor]) -> Blocks:
+    """Weights with their outputs on the first axis."""
+    module = objective.network.module
+    layers = {name: transposed(module, name) for name in values}
+    return Blocks(
+        {name: value if layers[name] is None else by_output(layers[name], value) for name, value in values.items()}
+    )
 
 
 def _is_one_map(objective: Objective, name: str) -> bool:

@@ -4,8 +4,9 @@ With θ_ij the j-th filter of the i-th parameter, a direction d is normalised to
 
     d_ij ← d_ij ‖θ_ij‖ / ‖d_ij‖,
 
-so that rescaling the filters of a ReLU network, which changes nothing, changes no picture. A filter is a row of the
-first axis (an output of a linear layer or a convolution). Parameters of one axis or none (biases, the scale and shift
+so that rescaling the filters of a ReLU network, which changes nothing, changes no picture. A filter is what makes one
+output of a linear layer or a convolution: a row of the first axis, or of the second of a transposed convolution.
+Parameters of one axis or none (biases, the scale and shift
 of norms) have no filters: their entries are single numbers, and scaling each entry to its own size would give them all
 the same relative step. They are left out (the direction is zero there) or taken as one filter.
 
@@ -20,12 +21,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regraft.diagnose.objective import Objective
 from regraft.errors import DataError
 from regraft.linear import Blocks
 from regraft.network import Network
+from regraft.network.outputs import as_weight, by_output, transposed
 
 __all__ = [
     "By",
@@ -90,7 +92,12 @@ def filter_norms(value: Tensor) -> Tensor:
 
 
 def normalised(
-    direction: Mapping[str, Tensor], point: Mapping[str, Tensor], *, by: By = "filter", vectors: Vectors = "zero"
+    direction: Mapping[str, Tensor],
+    point: Mapping[str, Tensor],
+    *,
+    by: By = "filter",
+    vectors: Vectors = "zero",
+    module: nn.Module | None = None,
 ) -> Blocks:
     """A direction scaled to a point, see above; a filter that is zero in either is zero in the result.
 
@@ -99,6 +106,7 @@ def normalised(
         point: θ by parameter, of the same names and shapes.
         by: ``filter``; ``layer``, d_i ← d_i ‖θ_i‖ / ‖d_i‖ for each parameter as a whole; or ``none``.
         vectors: parameters of one axis or none: ``zero`` (left out) or ``whole`` (each is one filter).
+        module: whose parameters they are; without it no weight is taken for a transposed convolution's.
 
     Raises:
         DataError: unknown words, or names and shapes that do not fit.
@@ -110,7 +118,15 @@ def normalised(
         expected = ", ".join(f"{name} {tuple(value.shape)}" for name, value in list(point.items())[:3])
         got = ", ".join(f"{name} {tuple(value.shape)}" for name, value in list(direction.items())[:3])
         raise DataError("a direction over the selected parameters", expected=expected, got=got)
-    return Blocks({name: _scaled(direction[name], value, by, vectors) for name, value in point.items()})
+    found = {}
+    for name, value in point.items():
+        layer = None if module is None else transposed(module, name)
+        if layer is None:
+            found[name] = _scaled(direction[name], value, by, vectors)
+        else:
+            matrices = by_output(layer, direction[name]), by_output(layer, value)
+            found[name] = as_weight(layer, _scaled(*matrices, by, vectors), value.shape)
+    return Blocks(found)
 
 
 def _scaled(direction: Tensor, value: Tensor, by: By, vectors: Vectors) -> Tensor:
@@ -218,7 +234,7 @@ def _directions(
     kept = [_left_out(blocks.to(objective.device), vectors) for blocks in raw]
     if orthogonal:
         kept = _orthogonal(kept, labels)
-    made = tuple(normalised(blocks, point, by=by, vectors=vectors) for blocks in kept)
+    made = tuple(normalised(blocks, point, by=by, vectors=vectors, module=objective.network.module) for blocks in kept)
     for label, blocks in zip(labels, made):
         if not float(blocks.norm()):
             raise DataError(

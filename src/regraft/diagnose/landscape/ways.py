@@ -22,10 +22,11 @@ from regraft.features.tangent.replay import Form, Replay
 from regraft.features.tangent.unfold import Unfold
 from regraft.linear import Blocks
 from regraft.network import Network
+from regraft.network.outputs import TRANSPOSED
 
 __all__ = ["Layer", "Prefix", "Unfit", "moving", "step"]
 
-_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
 _BYTES = 2 * 2**20  # of the layer's output in one pass: several points of a small layer, one of a large one
 _POINTS = 1024  # in one pass, at most
 

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 from regraft.errors import ModelError
 from regraft.network import Network
-from regraft.network.fold import Fold, as_weight, by_output, deviation, fold, folded_tensors
+from regraft.network.fold import Fold, deviation, fold, folded_tensors
+from regraft.network.outputs import as_weight, by_output
 
 __all__ = ["Unfold"]
 
