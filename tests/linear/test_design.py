@@ -306,6 +306,29 @@ def test_an_implementation_that_gives_a_wrong_shape_or_dtype_is_told(answer):
         Broken(answer).adjoint(normal(2, 1))
 
 
+def test_blocks_that_do_not_fit_are_named_and_no_others():
+    shapes = {f"layer{i}": (i + 1,) for i in range(40)}
+    point = Blocks({name: normal(*shape) for name, shape in shapes.items()})
+    odd = Blocks({**point, "layer7": normal(9)})
+    with pytest.raises(ShapeError, match=r"expected layer7 \(8,\); got layer7 \(9,\)"):
+        point + odd
+    few = Blocks({name: value for name, value in point.items() if name not in ("layer3", "layer4")})
+    with pytest.raises(ShapeError, match="expected layer3, layer4; got none of these"):
+        few.ordered(list(point))
+    with pytest.raises(ShapeError, match="expected none of these; got layer3, layer4"):
+        point.ordered(list(few))
+    with pytest.raises(ShapeError, match="expected the order layer0, layer1, layer2; got the order layer39"):
+        point + point.ordered(list(point)[::-1])
+    with pytest.raises(ShapeError) as refused:
+        Blocks({name: normal(50) for name in shapes}) + point
+    assert "and 37 more" in str(refused.value)
+    assert len(str(refused.value)) < 200
+    two = features()
+    (name, *_) = two.shapes
+    with pytest.raises(ShapeError, match=f"got {name} "):
+        two.apply({key: normal(*shape, 2) if key == name else normal(*shape) for key, shape in two.shapes.items()})
+
+
 @pytest.mark.parametrize("prior", [{"a": float("nan")}, {"a": -1.0}, {"z": 1.0}, float("inf"), -0.5])
 def test_a_wrong_prior_is_refused(prior):
     with pytest.raises(ShapeError):

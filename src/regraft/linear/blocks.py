@@ -8,7 +8,7 @@ from math import prod
 import torch
 from torch import Tensor
 
-from regraft.linear.checks import ShapeError, check_float
+from regraft.linear.checks import ShapeError, check_float, unlike
 
 __all__ = ["Blocks"]
 
@@ -102,14 +102,16 @@ class Blocks(Mapping[str, Tensor]):
         """Return the same blocks in the order of ``names`` (which must be exactly the names here)."""
         wanted = list(names)
         if sorted(wanted) != sorted(self):
-            raise ShapeError("Blocks", expected=f"blocks {wanted}", got=f"blocks {list(self)}")
+            names_here, expected = dict.fromkeys(self, ""), dict.fromkeys(wanted, "")
+            raise ShapeError("Blocks", expected=unlike(expected, names_here), got=unlike(names_here, expected))
         return self if wanted == list(self) else Blocks({name: self[name] for name in wanted})
 
     def _matching(self, other: Blocks) -> Blocks:
         if not isinstance(other, Blocks):
             raise ShapeError("Blocks arithmetic", expected="Blocks", got=type(other).__name__)
         if self.shapes != other.shapes or list(self) != list(other):
-            raise ShapeError("Blocks arithmetic", expected=str(self.shapes), got=str(other.shapes))
+            expected, got = unlike(self.shapes, other.shapes), unlike(other.shapes, self.shapes)
+            raise ShapeError("Blocks arithmetic", expected=expected, got=got)
         if self.dtype != other.dtype:
             raise ShapeError(
                 "Blocks arithmetic", expected=str(self.dtype), got=str(other.dtype), do="convert one with .to()"

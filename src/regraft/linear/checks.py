@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regraft.errors import RegraftError
 
-__all__ = ["Index", "ShapeError", "all_finite", "as_index", "check_float"]
+__all__ = ["Index", "ShapeError", "all_finite", "as_index", "check_float", "unlike"]
 
 Index = slice | Tensor | np.ndarray | Sequence[int]
 """Rows of a design: a slice, integers (repeats allowed, order kept) or a boolean mask."""
@@ -49,6 +49,14 @@ def as_index(index: Index, n_rows: int) -> Tensor:
     if int(found.min()) < 0 or int(found.max()) >= n_rows:
         raise ShapeError("a row index", expected=f"entries below {n_rows}", got="an entry out of range")
     return found
+
+
+def unlike(shapes: Mapping[str, object], others: Mapping[str, object]) -> str:
+    """What a set of blocks has and the other one has not, for a message: three of them and how many more there are."""
+    odd = [f"{name} {shape}".strip() for name, shape in shapes.items() if others.get(name) != shape]
+    if not odd:
+        return "none of these" if len(shapes) < len(others) else "the order " + ", ".join(list(shapes)[:3])
+    return ", ".join(odd[:3]) + (f" and {len(odd) - 3} more" if len(odd) > 3 else "")
 
 
 def check_float(dtype: torch.dtype, what: str) -> None:

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from regraft.linear.blocks import Blocks
-from regraft.linear.checks import Index, ShapeError, as_index, check_float
+from regraft.linear.checks import Index, ShapeError, as_index, check_float, unlike
 from regraft.linear.operator import Operator, Tagged
 from regraft.linear.structured import BlockDiagonal
 from regraft.linear.tags import Tag, closure
@@ -110,7 +110,10 @@ class Design(ABC):
 
     def _same(self, got: object, expected: object, dtype: torch.dtype, what: str) -> None:
         if got != expected:
-            raise ShapeError(f"{what} of {type(self).__name__}", expected=str(expected), got=str(got))
+            texts = str(expected), str(got)
+            if isinstance(got, dict) and isinstance(expected, dict):
+                texts = unlike(expected, got), unlike(got, expected)
+            raise ShapeError(f"{what} of {type(self).__name__}", expected=texts[0], got=texts[1])
         if dtype != self.dtype:
             raise ShapeError(
                 f"{what} of {type(self).__name__}",
