@@ -679,6 +679,28 @@ def test_python_m_regraft_is_the_same_command_and_help_needs_no_torch():
     assert listed == verbs
 
 
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["adapt", "gone", "--model", "regraft/fashion-resnet"], "gone: no such file or folder"),
+        (["adapt", "gone/photos.npz", "--model", "regraft/fashion-resnet"], "gone/photos.npz: no such file or folder"),
+        (["rank", "./gone", "--models", "a,b"], "gone: no such file or folder"),
+        (["diagnose", "./gone", "--model", "a"], "gone: no such file or folder"),
+        (["pretrain", "rotation", "./gone", "--output", "source"], "gone: no such file or folder"),
+        (["predict", "gone", "image.png"], "gone holds no artifact"),
+        (["score", "gone", "labels.csv"], "gone holds no artifact"),
+    ],
+)
+def test_a_mistyped_path_is_told_before_torch_is_loaded(arguments: list[str], told: str, tmp_path: Path) -> None:
+    code = (
+        "import sys; from regraft.app.cli import run; "
+        f"print(run({arguments!r}), *sorted({{'torch', 'sklearn', 'scipy'}} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert told in done.stderr
+    assert done.stdout.split() == ["2"]
+
+
 @pytest.mark.parametrize("words", [(), ("cache",), ("pretrain",)])
 def test_a_bare_verb_shows_its_help(regraft, words):
     code, out, err = regraft(*words)

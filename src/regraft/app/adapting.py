@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regraft.app.console import Bars, Grouped, command_line, say, show_json
-from regraft.app.folders import check_artifact, check_folder, check_predictions, check_run, slug, whole
+from regraft.app.folders import check_artifact, check_data, check_folder, check_predictions, check_run, slug, whole
 from regraft.app.options import (
     PASS,
     RESULT,
@@ -116,6 +116,7 @@ def adapt(
     for methods that train measured on a held-out fifth. What was computed is kept in the cache, so that
     the same command goes on where it stopped.
     """
+    check_data(data)
     from regraft.graft import Options, estimate, joined, prepare, with_gradients
     from regraft.graft import adapt as run_adapt
     from regraft.graft.preparation import check_pass
@@ -201,6 +202,7 @@ def predict(
             raise DataError(f"cannot write predictions as {output.name}", expected="a .csv, .parquet or .json file")
         check_predictions(output, inputs)
     check_artifact(run)
+    given = _inputs(inputs)
     from regraft.data import scan
     from regraft.graft import load_artifact, pick_device, predict_over_crops
     from regraft.graft.prediction import check_masks
@@ -208,7 +210,7 @@ def predict(
     adapted = load_artifact(run, model=model, weights=weights, device=pick_device(device))
     if output is not None and adapted.kind == "segmentation":
         check_masks(output)
-    manifest = scan(_inputs(inputs), labelled=False, input=input_column)
+    manifest = scan(given, labelled=False, input=input_column)
     how: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "skip_bad": skip_bad}
     with Bars(STAGES) as bars:
         how["progress"] = bars.stage("predict")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regraft.app.console import Bars, Grouped, command_line, duration, show_json, table
-from regraft.app.folders import check_folder, check_verb, slug, whole
+from regraft.app.folders import check_data, check_folder, check_verb, slug, whole
 from regraft.app.options import (
     Batch,
     Data,
@@ -172,6 +172,7 @@ def diagnose(
     the same network with random weights. Of a run: the same where its training ended, and how far the weights went. A
     check that does not apply says why, and the others go on.
     """
+    check_data(data)
     from regraft.graft import Options, Scope
     from regraft.graft import diagnose as run_diagnose
 
@@ -218,6 +219,7 @@ def rank(
     Says which differences the rows can tell apart, and how well the score's order agreed with measured accuracies
     where these are known.
     """
+    check_data(data)
     from regraft.graft import Options
     from regraft.graft import rank as run_rank
 

@@ -15,12 +15,21 @@ from typing import TYPE_CHECKING
 
 from regraft.errors import ArtifactError, DataError
 from regraft.record import Record
-from regraft.record.folder import RUN_FILES, record_in, refuse, unlike
+from regraft.record.folder import CONFIG, RUN_FILES, check_config, record_in, refuse, unlike
 
 if TYPE_CHECKING:
     from regraft.graft.preparation import Prepared
 
-__all__ = ["check_artifact", "check_folder", "check_predictions", "check_run", "check_verb", "slug", "whole"]
+__all__ = [
+    "check_artifact",
+    "check_data",
+    "check_folder",
+    "check_predictions",
+    "check_run",
+    "check_verb",
+    "slug",
+    "whole",
+]
 
 
 @contextmanager
@@ -66,7 +75,7 @@ def check_folder(folder: Path) -> None:
 
 
 def check_artifact(folder: Path) -> None:
-    """Refuse, as something to predict with, what a verb left that makes no model."""
+    """Refuse, as something to predict with, what a verb left that makes no model, and a folder without one."""
     there = record_in(folder)
     if there is not None and there.verb != "adapt":
         raise ArtifactError(
@@ -75,6 +84,14 @@ def check_artifact(folder: Path) -> None:
             got=f"what {there.verb} left of {there.data.get('name')}",
             do="name the run folder of an adapted model, or make one with `regraft adapt`",
         )
+    check_config(folder)
+
+
+def check_data(data: str) -> None:
+    """Refuse a mistyped path before what takes seconds to load."""
+    from regraft.data import check_there
+
+    check_there(data)
 
 
 def check_predictions(path: Path, inputs: Sequence[str]) -> None:
@@ -86,7 +103,7 @@ def check_predictions(path: Path, inputs: Sequence[str]) -> None:
             expected="a file for new predictions",
             do="choose another name with --output",
         )
-    if path.name in RUN_FILES and (path.parent / "config.json").is_file():
+    if path.name in RUN_FILES and (path.parent / CONFIG).is_file():
         raise DataError(
             f"{path} is a file of the run in {path.parent}",
             expected="a file for new predictions",

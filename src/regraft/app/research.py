@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from regraft.app.console import Bars, Grouped, say, show_json
-from regraft.app.folders import check_folder, check_verb
+from regraft.app.folders import check_data, check_folder, check_verb
 from regraft.record import Record
 
 __all__ = ["register"]
@@ -86,6 +86,7 @@ def _pretrain(
     as_json: bool,
     **options: Any,
 ) -> None:
+    check_data(data)
     from dataclasses import replace
 
     from regraft.app.results import summary

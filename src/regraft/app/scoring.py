@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regraft.app.console import Bars, Grouped, show_json, table
-from regraft.app.folders import check_artifact, check_predictions
+from regraft.app.folders import check_artifact, check_data, check_predictions
 from regraft.app.options import (
     RESULT,
     Backbone,
@@ -86,6 +86,7 @@ def score(
             raise DataError(f"cannot write scored rows as {output.name}", expected="a .csv file")
         check_predictions(output, [data])
     check_artifact(run)
+    check_data(data)
     from regraft.files import write_bytes
     from regraft.graft import load_artifact, pick_device, score_on
     from regraft.graft.evidence.beside import beside

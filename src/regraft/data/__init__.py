@@ -6,7 +6,7 @@ from regraft.data.inspect import checked, drop, inspect, without
 from regraft.data.loose import FileTexts, Pictures
 from regraft.data.manifest import NO_LABEL, PARTS, BadRow, Kind, LabelType, Manifest, Target, joined
 from regraft.data.rendered import rendered
-from regraft.data.scan import scan
+from regraft.data.scan import check_there, scan
 from regraft.data.source import (
     Arrays,
     EncodedImages,
@@ -42,6 +42,7 @@ __all__ = [
     "Target",
     "Texts",
     "check_target",
+    "check_there",
     "checked",
     "drop",
     "duplicates",

@@ -30,7 +30,7 @@ from regraft.data.source import FileImages
 from regraft.data.table import DATA_SUFFIXES, TABLE_SUFFIXES, Piece, read_pieces, read_table
 from regraft.errors import DataError, MissingPathError
 
-__all__ = ["scan"]
+__all__ = ["check_there", "scan"]
 
 _NONE_APPLIES = " (an empty list, or | alone in a cell, says that no label applies)"
 _LONGEST = 255  # characters of a file's name; what is longer is a text
@@ -213,13 +213,9 @@ def _read(data: Any, wish: Wish, skip_bad: bool) -> tuple[str, Rows]:
 
 
 def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str, Rows]:
-    if not typed:
-        raise DataError("the name of the data is empty", expected="a folder, a file or the id of a data set")
+    if not check_there(typed):
+        return typed, read_pieces(hub.pieces(hub.fetch(typed), typed), wish)
     suffix = path.suffix.lower()
-    if not os.path.exists(path):  # False, where Path.exists fails: of a name that is too long or holds a NUL
-        if hub.looks_like_id(typed) and not path.parent.exists() and suffix not in (*TABLE_SUFFIXES, *IMAGE_SUFFIXES):
-            return typed, read_pieces(hub.pieces(hub.fetch(typed), typed), wish)
-        raise _missing(path)
     name = path.stem if suffix in DATA_SUFFIXES else path.resolve().name
     if path.is_dir():
         if parts := part_files(path):
@@ -243,6 +239,24 @@ def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str,
         expected=f"a folder of images, or a file ending in {', '.join(DATA_SUFFIXES)}",
         do="convert it" if wish.labelled else "name images, a folder or a table",
     )
+
+
+def check_there(typed: str) -> bool:
+    """Whether data named by a string is a file or folder; ``False`` of what may be the id of a data set.
+
+    Raises:
+        DataError: an empty name.
+        MissingPathError: neither.
+    """
+    if not typed:
+        raise DataError("the name of the data is empty", expected="a folder, a file or the id of a data set")
+    path = Path(typed).expanduser()
+    if os.path.exists(path):  # False, where Path.exists fails: of a name that is too long or holds a NUL
+        return True
+    file = path.suffix.lower() in (*DATA_SUFFIXES, *IMAGE_SUFFIXES)
+    if hub.looks_like_id(typed) and not path.parent.exists() and not file:
+        return False
+    raise _missing(path)
 
 
 def _missing(path: Path) -> MissingPathError:

@@ -8,7 +8,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-from sklearn.model_selection import GroupKFold, StratifiedGroupKFold, StratifiedKFold
 
 from regraft.data.manifest import PARTS, Manifest, Target
 from regraft.errors import DataError
@@ -68,6 +67,8 @@ def folds(target: Target, groups: Sequence[str] | np.ndarray | None, k: int, see
     if codes is not None:
         return _grouped(strata, codes, k, seed)
     if _is_classes(target) and np.bincount(strata + 1).max() >= k:
+        from sklearn.model_selection import StratifiedKFold
+
         return _numbered(StratifiedKFold(k, shuffle=True, random_state=seed), strata, None)
     order = rng.permutation(rows)
     order = order[np.argsort(strata[order], kind="stable")]
@@ -204,6 +205,9 @@ def _bins(strata: np.ndarray) -> np.ndarray:
 
 
 def _grouped(strata: np.ndarray, codes: np.ndarray, k: int, seed: int) -> np.ndarray:
+    # loaded where folds are made: it takes five times as long as all else here, and mistakes in the data come before
+    from sklearn.model_selection import GroupKFold, StratifiedGroupKFold
+
     classes = strata if strata.dtype.kind == "i" else _bins(strata)
     if np.bincount(classes - classes.min()).max() >= k:
         result = _numbered(StratifiedGroupKFold(k, shuffle=True, random_state=seed), classes, codes)

@@ -28,7 +28,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
-from regraft.errors import ArtifactError, MissingPathError, ModelError
+from regraft.errors import ArtifactError, ModelError
 from regraft.features import Plan
 from regraft.files import canonical_json, digest, file_digest, read_json, write_bytes, write_json
 from regraft.graft.adapted import Adapted, with_last_layer
@@ -41,8 +41,9 @@ from regraft.heads import Readout
 from regraft.heads.selection.packing import pack, unpack
 from regraft.linear import Blocks
 from regraft.network import Network, load, preprocess_from_json, save
+from regraft.record.folder import CONFIG, check_config
 
-__all__ = ["CONFIG", "FORMAT", "TENSORS", "kept_columns", "load_artifact", "save_artifact"]
+__all__ = ["FORMAT", "TENSORS", "kept_columns", "load_artifact", "save_artifact"]
 
 FORMAT = "regraft-artifact"
 VERSION = 6
@@ -55,7 +56,7 @@ _NECK = "neck."
 _POSTERIOR = "posterior."
 _TANGENT, _TANGENT_HEAD = "tangent.", "tangent-head"
 _RECORDED = ("name", "source", "revision", "fingerprint", "embedded")  # of the backbone, in every version
-CONFIG, TENSORS, BACKBONE = "config.json", "model.safetensors", "backbone"
+TENSORS, BACKBONE = "model.safetensors", "backbone"
 
 
 def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any], embed: bool = False) -> int:
@@ -278,10 +279,7 @@ def _trained(source: Network, changed: dict[str, torch.Tensor], fingerprint: str
 
 def _read_config(folder: Path) -> dict[str, Any]:
     path = folder / CONFIG
-    if not path.is_file():
-        raise MissingPathError(
-            f"{folder} holds no artifact", expected=f"a {CONFIG}", do="name a run folder of `regraft adapt`"
-        )
+    check_config(folder)
     config = read_json(path)
     if not isinstance(config, dict) or config.get("format") != FORMAT:
         raise ArtifactError(f"{path} is no regraft artifact", do="name a run folder of `regraft adapt`")

@@ -9,11 +9,22 @@ from typing import Any
 from regraft.errors import ArtifactError, DataError, MissingPathError
 from regraft.record.record import Record
 
-__all__ = ["RUN_FILES", "check_replaced", "record_in", "refuse", "unlike"]
+__all__ = ["CONFIG", "RUN_FILES", "check_config", "check_replaced", "record_in", "refuse", "unlike"]
 
-RUN_FILES = frozenset(
-    ("README.md", "config.json", "model.safetensors", "predictions.csv", "record.json", "report.html")
-)
+CONFIG = "config.json"
+RUN_FILES = frozenset(("README.md", CONFIG, "model.safetensors", "predictions.csv", "record.json", "report.html"))
+
+
+def check_config(folder: Path) -> None:
+    """Refuse a folder that no model was saved in.
+
+    Raises:
+        MissingPathError: it holds no ``config.json``.
+    """
+    if not (folder / CONFIG).is_file():
+        raise MissingPathError(
+            f"{folder} holds no artifact", expected=f"a {CONFIG}", do="name a run folder of `regraft adapt`"
+        )
 
 
 def record_in(folder: Path) -> Record | None:

@@ -10,13 +10,14 @@ from regraft.diagnose.checks.check import Case
 from regraft.errors import DataError, RecipeError
 from regraft.files import read_json
 from regraft.graft.adapted import Adapted, check_modality, with_own_head
-from regraft.graft.artifact import CONFIG, load_artifact
+from regraft.graft.artifact import load_artifact
 from regraft.graft.diagnosis.case import NONE, RANDOM, Looked, Scope, drawn, last_layer, subject_of, told_apart, unit_of
 from regraft.graft.diagnosis.probing import PROBE
 from regraft.graft.options import Options, pick_device
 from regraft.graft.preparation import Prepared, Progress, prepare
 from regraft.network import Network, reinitialised
 from regraft.record import Ledger
+from regraft.record.folder import CONFIG
 
 __all__ = ["case_of_run"]
 
