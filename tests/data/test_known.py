@@ -123,3 +123,19 @@ def test_a_manifest_is_read_by_other_classes_too():
         scan(manifest, kind="regression", classes=("y",))
     with pytest.raises(DataError, match="rows without labels score nothing"):
         scan(scan(X, labelled=False), kind="binary", classes=("a", "b"))
+
+
+@pytest.mark.parametrize("rows", [[[0], [1, 0], []], [[0], [2, 0], []]], ids=["unused", "used"])
+def test_names_of_a_list_column_that_the_head_does_not_know_matter_where_a_row_has_them(rows):
+    datasets = pytest.importorskip("datasets")
+    features = datasets.Features(
+        {"text": datasets.Value("string"), "labels": [datasets.ClassLabel(names=["red", "blue", "zzz"])]}
+    )
+    data = datasets.Dataset.from_dict({"text": ["a b", "c", "d"], "labels": rows}, features=features)
+    known = {"kind": "multilabel", "classes": ("blue", "green", "red")}
+    if rows[1] == [1, 0]:
+        assert scan(data, **known).target.values.tolist() == [[0, 0, 1], [1, 0, 1], [0, 0, 0]]
+        return
+    with pytest.raises(DataError, match="row 1: the label 'zzz' is none of blue, green, red"):
+        scan(data, **known)
+    assert scan(data, **known, skip_bad=True).target.values.tolist() == [[0, 0, 1], [0, 0, 0]]

@@ -89,7 +89,9 @@ def score_on(
     if len(manifest.rows_of("test")):
         manifest = manifest.part("test")
     check_modality(adapted.network, manifest, chosen=True)
-    rows = readable(adapted.network, checked(manifest, skip_bad=skip_bad), skip_bad)
+    if not skip_bad:  # with it the scan has looked at all of them
+        manifest = checked(manifest)
+    rows = readable(adapted.network, manifest, skip_bad)
     prediction = adapted.predict_rows(rows, batch_size=batch_size, workers=workers, progress=progress)
     target = rows.target
     if target is None:  # scan() with classes gives labels
