@@ -132,7 +132,11 @@ def test_a_missing_folder_names_its_neighbours(tmp_path):
 
 
 def test_images_beside_the_classes_can_be_skipped(tmp_path):
-    assert len(scan(tree(tmp_path, {"a": 2, "b": 2, ".": 1}), skip_bad=True)) == 4
+    found = scan(tree(tmp_path, {"a": 2, "b": 2, ".": 1}), skip_bad=True)
+    assert len(found) == 4
+    assert [(bad.where, bad.reason) for bad in found.skipped] == [
+        (str(tmp_path / "000.png"), "it lies outside any class folder")
+    ]
 
 
 def test_a_folder_has_no_columns(tmp_path):

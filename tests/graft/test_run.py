@@ -262,7 +262,7 @@ def test_rows_without_a_label_are_not_called_unreadable():
     told = {f.code: (f.value, f.title) for f in found if f.code in ("skipped-rows", "unlabelled-rows")}
     assert {code: value for code, (value, _) in told.items()} == {"skipped-rows": 1, "unlabelled-rows": 3}
     assert "3 rows carry no label" in told["unlabelled-rows"][1]
-    assert told["skipped-rows"][1] == "1 unreadable input was left out."
+    assert told["skipped-rows"][1] == "1 input was left out."
 
 
 def test_leaks_and_contradictions_are_findings():

@@ -10,6 +10,7 @@ from itertools import combinations
 from pathlib import Path
 
 from regraft.data.labels import Column
+from regraft.data.manifest import BadRow
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import PART_NAMES, Rows
 from regraft.data.source import FileImages
@@ -115,7 +116,9 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, scores_only: bool
         )
     split = [PART_NAMES[path[0].lower()] if in_parts else "train" for path in paths]
     rows = _rows(root, paths, split, [path[depth] for path in paths])
-    return replace(rows, empty=empty)
+    mend = "move it into a class folder"
+    skipped = [BadRow(str(root.joinpath(*path)), "it lies outside any class folder", mend) for path in loose]
+    return replace(rows, empty=empty, skipped=skipped)
 
 
 def _empty(root: Path, parts: set[str], classes: Sequence[str]) -> list[str]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regraft.data.labels import Column, plain
+from regraft.data.manifest import BadRow
 from regraft.data.source import Source
 from regraft.errors import DataError
 
@@ -48,7 +49,8 @@ class Dense:
 
 @dataclass(frozen=True)
 class Rows:
-    """Inputs, ids, label columns, parts and groups of equal length; and folders of classes or parts without a row."""
+    """Inputs, ids, label columns, parts and groups of equal length; folders of classes or parts without a row; and
+    what was left out on the way."""
 
     inputs: Source
     ids: Sequence[str]
@@ -57,6 +59,7 @@ class Rows:
     groups: Sequence[Any] | None = None  # as they stand in the file
     dense: Dense | None = None
     empty: Sequence[str] = ()
+    skipped: Sequence[BadRow] = ()
 
 
 def group_names(values: Sequence[Any], ids: Sequence[str]) -> tuple[str, ...]:

@@ -120,6 +120,7 @@ def scan(
         split=tuple(rows.split),
         groups=None if rows.groups is None else group_names(rows.groups, ids),
         empty=tuple(rows.empty),
+        skipped=tuple(rows.skipped),
     )
     if classes is not None:
         manifest = _with_known(manifest, kind, classes, listed, skip_bad)

@@ -88,7 +88,7 @@ def _left_out(context: Context) -> Iterator[Finding]:
     if skipped := context.manifest.skipped:
         yield Finding(
             "skipped-rows",
-            f"{counted(len(skipped), 'unreadable input was', 'unreadable inputs were')} left out.",
+            f"{counted(len(skipped), 'input was', 'inputs were')} left out.",
             "warning",
             len(skipped),
             "rows",
