@@ -25,7 +25,6 @@ from regraft.graft.recipe import METHODS
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.features import Solve
 from regraft.graft.stages.training import Probe
-from regraft.graft.training import dense as dense_training
 from regraft.graft.training import probing
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
@@ -274,7 +273,7 @@ def test_heads_on_masks_are_probed_as_is_said(folder, tmp_path, monkeypatch, giv
 
         return train
 
-    for where in (dense_training, probing, training_cost):
+    for where in (probing, training_cost):
         monkeypatch.setattr(where, "train", noting(where.train))
     recipe = METHODS["finetune"].altered(**SHORT)
     stages = tuple(dataclasses.replace(s, **given) if isinstance(s, Probe) else s for s in recipe.stages)

@@ -21,9 +21,8 @@ from regraft.graft.dense.problem import DenseProblem
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.stages.training import Probe
 from regraft.graft.training.finetune import random_head
-from regraft.graft.training.loop import DivergedError, train
 from regraft.graft.training.objective import Objective
-from regraft.graft.training.probing import BATCH, FeatureRows, Heads, probing_config, probing_heads
+from regraft.graft.training.probing import BATCH, FeatureRows, Heads, probing_heads, trajectory
 from regraft.graft.training.problem import TrainingProblem
 from regraft.heads import Response, temperature
 from regraft.linear import Blocks
@@ -103,22 +102,9 @@ class DenseTraining(TrainingProblem):
         under = Plan((replace(block, width=neck.width * self.frozen.labels.shape[1]),))
         start = replace(random_head(self.network, under, task, task.seed), plan=self.plan, neck=neck)
         module = _OnMaps(start)
-        kept: dict[int, Adapted] = {}
-
-        def keep(epoch: int, _: nn.Module) -> None:
-            if epoch in taus:
-                kept[epoch] = module.result()
-
-        if max(taus) == 0:
-            return Heads({0: start}, {0: None})
         features = self.frozen.maps.rows(slice(0, len(self))).float()
         rows = FeatureRows(features, self.frozen.labels.unflatten(1, self.frozen.grid))
-        config, said = probing_config(probe, max(taus), task.seed), ""
-        try:
-            train(module, rows, config, objective=Objective.of(task), on_epoch=keep)
-        except DivergedError as error:
-            said = error.what
-        return Heads(kept, dict.fromkeys(kept), said)
+        return trajectory(module, rows, probe, taus, Objective.of(task), module.result, task.seed)
 
     def _everywhere(self, head: Adapted) -> Adapted:
         """The head of one position, at every position of the map."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,12 +21,13 @@ from regraft.graft.training.finetune import random_head
 from regraft.graft.training.loop import DivergedError, train
 from regraft.graft.training.objective import Objective, affine
 from regraft.graft.training.outcome import Epoch
+from regraft.graft.training.rows import Rows
 from regraft.linear import Blocks, Matrix
 from regraft.network import Network
 from regraft.network.hidden import hidden_parameters, with_hidden
 from regraft.network.seeding import seeded
 
-__all__ = ["FeatureRows", "Heads", "probing_config", "probing_heads", "starting_head"]
+__all__ = ["FeatureRows", "Heads", "probing_config", "probing_heads", "starting_head", "trajectory"]
 
 RATE, BATCH = 1e-2, 64  # of head probing, where none are given
 
@@ -120,23 +122,35 @@ def probing_heads(
     start = starting_head(network, wanted, task, stage.hidden, task.seed)
     shift, spread = affine(task)
     module = _layers(start, shift, spread)
-    kept: dict[int, Adapted] = {}
-
-    def keep(epoch: int, _: nn.Module) -> None:
-        if epoch in taus:
-            kept[epoch] = _with(start, module, shift, spread)
-
-    if max(taus) == 0:
-        keep(0, module)
-        return Heads(kept, {0: None})
     targets = ((labels - shift) / spread).float() if task.kind == "regression" else labels
     rows = FeatureRows(features.rows(slice(0, features.shape[0])).float(), targets)
     objective = Objective.of(task)
     if task.kind == "regression":
         objective = Objective(task.kind, task.metric)
+    return trajectory(module, rows, stage, taus, objective, partial(_with, start, module, shift, spread), task.seed)
+
+
+def trajectory(
+    module: nn.Module,
+    rows: Rows,
+    stage: Probe,
+    taus: Sequence[int],
+    objective: Objective,
+    head: Callable[[], Adapted],
+    seed: int,
+) -> Heads:
+    """Train a head for max(τ) epochs; ``head()`` is what is kept at every τ of the module as it is then."""
+    kept: dict[int, Adapted] = {}
+
+    def keep(epoch: int, _: nn.Module) -> None:
+        if epoch in taus:
+            kept[epoch] = head()
+
+    if max(taus) == 0:
+        return Heads({0: head()}, {0: None})
+    config, said = probing_config(stage, max(taus), seed), ""
     try:
-        outcome, said = train(module, rows, probing_config(stage, max(taus), task.seed), objective=objective,
-                              on_epoch=keep), ""  # fmt: skip
+        outcome = train(module, rows, config, objective=objective, on_epoch=keep)
     except DivergedError as error:
         outcome, said = error.outcome, error.what
     return Heads.along(kept, outcome.history, said)
