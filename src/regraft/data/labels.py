@@ -30,10 +30,10 @@ KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression", "
 FEW = 20  # whole numbers with at most this many values are classes
 SEPARATOR = "|"
 
-Form = Literal["list", "text", "flag", "integer", "real", "empty"]
+CellForm = Literal["list", "text", "flag", "integer", "real", "empty"]
 
 # what predicted labels are given as: as they came
-_TYPES: dict[Form, LabelType] = {"integer": "int", "real": "int", "flag": "bool"}
+_TYPES: dict[CellForm, LabelType] = {"integer": "int", "real": "int", "flag": "bool"}
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})")  # "007" is a code, not a number
 _REAL = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
@@ -56,7 +56,7 @@ class _Read:
     """A column whose values have one Python type: lists, str, bool, int or float; gaps are ``None``."""
 
     name: str
-    form: Form
+    form: CellForm
     values: list[Any]
     names: tuple[str, ...]
 
@@ -108,7 +108,7 @@ def _text(value: Any) -> str:
 def _read(column: Column) -> _Read:
     values = [plain(value) for value in column.values]
     present = [value for value in values if value is not None]
-    form: Form
+    form: CellForm
     if not present:
         form = "empty"
     elif any(isinstance(value, list) for value in present):
@@ -133,7 +133,7 @@ def _read_text(column: Column, values: list[str | None]) -> _Read:
         real = [bool(_REAL.fullmatch(value)) for value in given]
         if any(real) and all(is_real or _INFINITE.fullmatch(value) for is_real, value in zip(real, given)):
             return _Read(column.name, "real", [None if v is None else float(v) for v in numbers], ())
-    form: Form = "text" if any(value is not None for value in values) else "empty"
+    form: CellForm = "text" if any(value is not None for value in values) else "empty"
     return _Read(column.name, form, values, column.names)
 
 

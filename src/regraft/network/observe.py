@@ -61,7 +61,7 @@ class _Observer:
         self.delivered += 1
         self.running = False  # functions that the callee calls are none of the network's
         try:
-            self.on_value(tap.site.name, value if self.raw else tap.form(value))
+            self.on_value(tap.site.name, value if self.raw else tap.axes(value))
         finally:
             self.running = True
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regraft.errors import TapError
 
-__all__ = ["Form", "Kind", "Layout", "Site", "match_sites", "near"]
+__all__ = ["Axes", "Kind", "Layout", "Site", "match_sites", "near"]
 
 Kind = Literal["activation", "block", "embedding", "logits", "module", "input"]
 Layout = Literal["map", "tokens", "vector"]
@@ -52,7 +52,7 @@ class Site:
 
 
 @dataclass(frozen=True)
-class Form:
+class Axes:
     """How a raw tensor lies in memory, and how it becomes ``(B, C, H, W)``, ``(B, L, D)`` or ``(B, D)``.
 
     Attributes:

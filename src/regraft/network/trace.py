@@ -26,7 +26,7 @@ from regraft.errors import ModelError
 from regraft.network.blocks import find_blocks
 from regraft.network.hooks import Hook, hooked
 from regraft.network.reading import Pooled, Reading, choose, first_tensor
-from regraft.network.site import Form, Kind, Layout, Site
+from regraft.network.site import Axes, Kind, Layout, Site
 
 __all__ = ["Tap", "Trace", "activation_name", "trace"]
 
@@ -47,7 +47,7 @@ class Tap:
 
     Attributes:
         site: its public description.
-        form: how its raw tensor lies.
+        axes: how its raw tensor lies.
         path: of the module that is hooked; unused for functions.
         call: which call, counting from 0: of that module, or of all activation functions.
         source: where the value is: a module's output, a module's input, a function's result, or the
@@ -56,7 +56,7 @@ class Tap:
     """
 
     site: Site
-    form: Form
+    axes: Axes
     path: str
     call: int
     source: str
@@ -242,14 +242,14 @@ def trace(
             expected=f"({rows}, …) for a batch of {rows}",
             got=str(tuple(value.shape)),
         )
-    timed = _forms(tracer.events, tracer.events, rows, prefix, tokens)
+    timed = _timed(tracer.events, tracer.events, rows, prefix, tokens)
     taps = tuple(tap for _, tap in timed)
     head, head_call, given = _find_head(tracer, key, value)
     logits = bool(head) or key in ("logits", "out")
     pooled: Pooled = "as is" if logits or value.ndim == 2 else _pooling(value, prefix, pool)
     reading = Reading(key, logits, pooled)
     ends = _end_taps(tracer, value, reading, (head, head_call, given), rows, prefix)
-    inner = sorted([*timed, *_forms(tracer.modules, tracer.events, rows, prefix, tokens)], key=lambda item: item[0])
+    inner = sorted([*timed, *_timed(tracer.modules, tracer.events, rows, prefix, tokens)], key=lambda item: item[0])
     everything = (*_input_tap(tracer.given, rows), *(tap for _, tap in inner), *ends)
     return Trace((*taps, *ends), reading, head, tracer.functions, value, everything)
 
@@ -258,8 +258,8 @@ def _input_tap(given: Tensor | None, rows: int) -> list[Tap]:
     """The network's own input: an image (features on axis 1) or a row of numbers, where it is one of these."""
     if given is None or given.ndim not in (2, 4) or len(given) != rows or not given.is_floating_point():
         return []
-    form = _form(tuple(given.shape), 0, 1)
-    return [Tap(_site("input", "input", tuple(given.shape), form, 0), form, "", 0, "input")]
+    axes = _axes(tuple(given.shape), 0, 1)
+    return [Tap(_site("input", "input", tuple(given.shape), axes, 0), axes, "", 0, "input")]
 
 
 def _pooling(value: Tensor, prefix: int, pool: Pooled | None) -> Pooled:
@@ -291,25 +291,25 @@ def _end_taps(
     path, call, given = head
     if not reading.logits:
         pooled = reading(value if not reading.key else {reading.key: value}, None)
-        form = Form("vector", 0, 1)
-        return [Tap(Site("embedding", "embedding", (pooled[0].numel(),), "vector"), form, "", 0, "reading")]
+        axes = Axes("vector", 0, 1)
+        return [Tap(Site("embedding", "embedding", (pooled[0].numel(),), "vector"), axes, "", 0, "reading")]
     taps = []
     if not path and tracer.linear:  # logits that no single layer gives (an average of heads, say)
         path, call, _, given = tracer.linear[-1]
     if path and given and given[0] == rows:
         convolutional = isinstance(tracer.module.get_submodule(path), nn.Conv2d)
-        form = _form(given, 0, 1 if convolutional else len(given) - 1)
-        taps.append(Tap(_site("embedding", "embedding", given, form, prefix), form, path, call, "input"))
+        axes = _axes(given, 0, 1 if convolutional else len(given) - 1)
+        taps.append(Tap(_site("embedding", "embedding", given, axes, prefix), axes, path, call, "input"))
     shape = tuple(value.shape)
-    form = _form(shape, 0, 1 if len(shape) != 3 else 2)
-    taps.append(Tap(_site("logits", "logits", shape, form, prefix), form, "", 0, "reading"))
+    axes = _axes(shape, 0, 1 if len(shape) != 3 else 2)
+    taps.append(Tap(_site("logits", "logits", shape, axes, prefix), axes, "", 0, "reading"))
     return taps
 
 
 # ------------------------------------------------------------------------------------------ layout
 
 
-def _forms(
+def _timed(
     events: list[_Event], named: list[_Event], rows: int, prefix: int, tokens: int | None
 ) -> list[tuple[int, Tap]]:
     """Decide for every event which raw axis counts rows and which counts features; taps with their times.
@@ -341,12 +341,12 @@ def _forms(
         if axis is None:
             convention = 1 if event.convolutional or (len(shape) > 3 and event.width not in shape) else -1
             axis = certain.get(_place(event), convention) % len(shape)
-        form = _form(shape, batch_axis, axis)
+        axes = _axes(shape, batch_axis, axis)
         same = by_event.get(id(named[event.same]), "") if event.same >= 0 else ""
-        site = replace(_site(name, event.kind, shape, form, prefix), same_as=same)
+        site = replace(_site(name, event.kind, shape, axes, prefix), same_as=same)
         if tokens is not None and site.layout == "tokens" and site.shape[0] != tokens:
             continue
-        taps.append((event.time, Tap(site, form, event.path, event.call, event.source, event.function)))
+        taps.append((event.time, Tap(site, axes, event.path, event.call, event.source, event.function)))
     return taps
 
 
@@ -369,18 +369,18 @@ def _place(event: _Event) -> str:
     return re.sub(r"\d+", "#", event.base) + f"/{len(event.shape)}"
 
 
-def _form(shape: tuple[int, ...], batch_axis: int, feature_axis: int) -> Form:
+def _axes(shape: tuple[int, ...], batch_axis: int, feature_axis: int) -> Axes:
     positions = [n for i, n in enumerate(shape) if i not in (0, feature_axis)]
     layout: Layout = "map" if len(shape) >= 4 else "tokens"
     if len(shape) < 3 or all(n == 1 for n in positions):
         layout = "vector"
-    return Form(layout, batch_axis, feature_axis)
+    return Axes(layout, batch_axis, feature_axis)
 
 
-def _site(name: str, kind: Kind, shape: tuple[int, ...], form: Form, prefix: int) -> Site:
-    row = tuple(Form(form.layout, 0, form.feature_axis)(torch.empty(shape, device="meta")).shape[1:])
-    counted = prefix if form.layout == "tokens" and row[0] > prefix else 0
-    return Site(name, kind, row, form.layout, counted)
+def _site(name: str, kind: Kind, shape: tuple[int, ...], axes: Axes, prefix: int) -> Site:
+    row = tuple(Axes(axes.layout, 0, axes.feature_axis)(torch.empty(shape, device="meta")).shape[1:])
+    counted = prefix if axes.layout == "tokens" and row[0] > prefix else 0
+    return Site(name, kind, row, axes.layout, counted)
 
 
 def _numbered(names: list[str]) -> list[str]:

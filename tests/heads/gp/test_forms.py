@@ -5,7 +5,7 @@ import torch
 from tests.heads.gp.problems import kernel
 
 from regraft.errors import SolverError
-from regraft.heads.gp.forms import Form, check_symmetric, finite
+from regraft.heads.gp.forms import KernelForm, check_symmetric, finite
 
 
 @pytest.mark.parametrize("wide", [True, False])
@@ -41,9 +41,9 @@ def test_symmetry_is_judged_in_units_of_the_largest_entry(unit):
 
 def test_variances_of_outputs_with_their_own_kernels_are_not_taken_row_by_row():
     """(N, C) has as many numbers as (C, N)."""
-    form, prior = Form("per-output", 3), torch.tensor([[1.0, 1.0], [5.0, 5.0], [9.0, 9.0]], dtype=torch.float64)
+    form, prior = KernelForm("per-output", 3), torch.tensor([[1.0, 1.0], [5.0, 5.0], [9.0, 9.0]], dtype=torch.float64)
     assert torch.equal(form.diagonal(prior, 2), prior)
     with pytest.raises(SolverError, match=r"expected \(C, N\) = \(3, 2\); got \(2, 3\)"):
         form.diagonal(prior.T, 2)
     assert form.release(form.diagonal(prior[:, :1], 1)).shape == (3, 1)
-    assert Form("per-output", 1).diagonal(torch.ones(4), 4).shape == (1, 4)
+    assert KernelForm("per-output", 1).diagonal(torch.ones(4), 4).shape == (1, 4)

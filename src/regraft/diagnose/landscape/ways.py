@@ -18,7 +18,7 @@ from torch.utils import _pytree as pytree
 
 from regraft.diagnose.objective import Objective, use_batches
 from regraft.errors import ModelError
-from regraft.features.tangent.replay import Form, Replay
+from regraft.features.tangent.replay import Replay, RowAxis
 from regraft.features.tangent.unfold import Unfold
 from regraft.linear import Blocks
 from regraft.network import Network
@@ -109,7 +109,7 @@ class Layer:
         self.replay.network.module.get_submodule(self.path).register_forward_pre_hook(self._seen)
         self.slot, self.form, self.rowwise = self._prepared()
         last = isinstance(self.layer, nn.Conv2d) and objective.dtype == torch.float32
-        self.last = last and objective.device.type == "cpu" and self.rowwise and self.form == Form()
+        self.last = last and objective.device.type == "cpu" and self.rowwise and self.form == RowAxis()
         if self.last:
             _channels_last(self.replay.network.module)
         self.note = f"layer: what comes behind {self.path} runs from z_0 + Σ c_k z_k at every point, the rest once"
@@ -119,7 +119,7 @@ class Layer:
     def _seen(self, _layer: nn.Module, args: Any) -> None:
         self.inputs.append(args[0].detach().clone())
 
-    def _prepared(self) -> tuple[int, Form, bool]:
+    def _prepared(self) -> tuple[int, RowAxis, bool]:
         """The slot of z, where it keeps its rows, and whether points can share a pass."""
         replay, few = self.replay, _three(self.objective)
         rowwise = self.objective.batchnorm == "running" and not replay.probe(few)

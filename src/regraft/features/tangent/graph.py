@@ -20,7 +20,7 @@ from torch import Tensor, fx
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from regraft.features.tangent.generic import Generic, Way
-from regraft.features.tangent.replay import Form, form_of
+from regraft.features.tangent.replay import RowAxis, row_axis
 from regraft.features.tangent.rewrite import Folded, GraphError, fold, live, simplified
 
 __all__ = ["Graph", "GraphError", "check", "fold_module"]
@@ -71,7 +71,7 @@ class Graph:
         self._programs: dict[int, _Program] = {2: two}
         self._asked: Counter[int] = Counter()
         self._refused: set[int] = set()
-        self._forms: list[Form] = []
+        self._forms: list[RowAxis] = []
         self._last: list[bool] = []  # which values are kept with their channels last, as convolutions like them
         self._check(two)
         counts = (_operations(two.tangent), _operations(two.adjoint))
@@ -99,11 +99,11 @@ class Graph:
         if len(full.shapes) != len(two.shapes):
             raise GraphError("its operations depend on the number of rows")
         for (a, _), (b, _) in zip(full.shapes, two.shapes):
-            form = form_of(a, b, size)
+            form = row_axis(a, b, size)
             if form is None or form.axis < 0:
                 raise GraphError("a value in it does not keep its rows on one axis")
             self._forms.append(form)
-        self._last = [m and f == Form() and len(s) == 4 for m, f, (s, _) in zip(two.maps, self._forms, two.shapes)]
+        self._last = [m and f == RowAxis() and len(s) == 4 for m, f, (s, _) in zip(two.maps, self._forms, two.shapes)]
         for rows in (2, size):
             check(self, self.generic, self.few, rows)
 
@@ -173,7 +173,7 @@ class Graph:
         try:
             self._programs[rows] = made = self._trace(rows)
             pairs = zip(made.shapes, two, self._forms, strict=True)
-            if not all(form_of(shape, other, rows) == form for (shape, _), (other, _), form in pairs):
+            if not all(row_axis(shape, other, rows) == form for (shape, _), (other, _), form in pairs):
                 raise GraphError("other values are kept")
             check(self, self.generic, self.few, rows)
         except (GraphError, ValueError):  # another number of values

@@ -21,13 +21,13 @@ from torch.utils import _pytree as pytree
 from regraft.errors import DataError, ModelError
 from regraft.network import Network
 
-__all__ = ["Form", "Kept", "Replay", "cast", "form_of", "private_copy"]
+__all__ = ["Kept", "Replay", "RowAxis", "cast", "private_copy", "row_axis"]
 
 _AGREE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
 @dataclass(frozen=True)
-class Form:
+class RowAxis:
     """Where a value keeps its rows: ``factor`` entries of ``axis`` a row (attention windows: several).
 
     ``axis`` -1 stands for a value that does not depend on the rows (a table of positions).
@@ -50,17 +50,17 @@ class Form:
         return value.reshape(-1, *value.shape[2:]).movedim(0, self.axis)
 
 
-def form_of(many: Sequence[int], two: Sequence[int], rows: int = 3) -> Form | None:
+def row_axis(many: Sequence[int], two: Sequence[int], rows: int = 3) -> RowAxis | None:
     """The form of a value from its shapes in passes of ``rows`` rows and of two; ``None`` where there is none."""
     if len(many) != len(two):
         return None
     axes = [axis for axis, (a, b) in enumerate(zip(many, two)) if a != b]
     if not axes:
-        return Form(-1)
+        return RowAxis(-1)
     axis = axes[0]
     if len(axes) > 1 or many[axis] * 2 != two[axis] * rows or many[axis] % rows:
         return None
-    return Form(axis, many[axis] // rows)
+    return RowAxis(axis, many[axis] // rows)
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class _Slot:
 
     needed: bool = True
     written: bool = False  # the network writes into it afterwards
-    form: Form = Form()
+    form: RowAxis = RowAxis()
     shape: tuple[int, ...] = ()  # with three rows
     dtype: torch.dtype = torch.float32
     shared: Tensor | None = None  # the value, where it does not depend on the rows
@@ -342,7 +342,7 @@ class Replay:
             )
         outputs_two, values_two = self.record(two)
         for slot, a, b in zip(self.slots, values, values_two):
-            form = form_of(a.shape, b.shape)
+            form = row_axis(a.shape, b.shape)
             if form is None:
                 return f"a value of shape {tuple(a.shape)} before the cut does not keep its rows on one axis"
             slot.form, slot.shape, slot.dtype = form, tuple(a.shape), a.dtype

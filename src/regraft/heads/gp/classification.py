@@ -21,7 +21,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.calibration import link
 from regraft.heads.gp.curvature import Curvature, Likelihood, curvature_of, hessian
-from regraft.heads.gp.forms import Form, check_probabilities, check_symmetric, columns, finite, form_of
+from regraft.heads.gp.forms import KernelForm, check_probabilities, check_symmetric, columns, finite, form_of
 from regraft.heads.gp.predictive import By, average
 from regraft.heads.products import one_blas_thread
 from regraft.heads.readout import Status
@@ -48,7 +48,7 @@ class Laplace:
         status: the largest entry of a − (y − π), which is zero at the mode.
     """
 
-    form: Form
+    form: KernelForm
     likelihood: Likelihood
     scale: float
     weights: Tensor
@@ -151,7 +151,7 @@ class _Problem:
     """Ψ: ``kernel`` is s K as (B, n, n), the rest (N, C)."""
 
     kernel: Tensor
-    form: Form
+    form: KernelForm
     likelihood: Likelihood
     targets: Tensor
     centre: Tensor

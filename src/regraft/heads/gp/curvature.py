@@ -23,7 +23,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.gp.factor import Factor
-from regraft.heads.gp.forms import Form
+from regraft.heads.gp.forms import KernelForm
 from regraft.heads.products import cholesky, cholesky_inverse
 
 __all__ = ["Curvature", "Likelihood", "curvature_of", "hessian"]
@@ -54,7 +54,7 @@ class Curvature(ABC):
 
 
 def curvature_of(
-    kernel: Tensor, form: Form, probabilities: Tensor, likelihood: Likelihood, mask: Tensor | None
+    kernel: Tensor, form: KernelForm, probabilities: Tensor, likelihood: Likelihood, mask: Tensor | None
 ) -> Curvature:
     """G for kernels (B, n, n), scale included, at probabilities (N, C)."""
     if form.kind == "full":

@@ -23,7 +23,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.linear import all_finite
 
-__all__ = ["Form", "Kind", "check_probabilities", "columns", "finite", "form_of", "noise_of"]
+__all__ = ["KernelForm", "Kind", "check_probabilities", "columns", "finite", "form_of", "noise_of"]
 
 Kind = Literal["shared", "per-output", "full"]
 _TILE = 256
@@ -65,7 +65,7 @@ def check_probabilities(values: Tensor, likelihood: str) -> None:
 
 
 @dataclass(frozen=True)
-class Form:
+class KernelForm:
     """How N rows and C outputs are laid out in a kernel matrix."""
 
     kind: Kind
@@ -146,7 +146,7 @@ class Form:
         return (rows[:, None] * self.outputs + torch.arange(self.outputs)).reshape(-1)
 
 
-def form_of(shape: tuple[int, ...], rows: int, outputs: int) -> Form:
+def form_of(shape: tuple[int, ...], rows: int, outputs: int) -> KernelForm:
     """The form of a kernel matrix of ``rows`` rows and ``outputs`` outputs.
 
     Raises:
@@ -154,8 +154,8 @@ def form_of(shape: tuple[int, ...], rows: int, outputs: int) -> Form:
     """
     kinds: tuple[Kind, ...] = ("shared", "per-output", "full")
     for kind in kinds:
-        if shape == Form(kind, outputs).shape(rows, rows):
-            return Form(kind, outputs)
+        if shape == KernelForm(kind, outputs).shape(rows, rows):
+            return KernelForm(kind, outputs)
     raise SolverError(
         "the kernel matrix of a Gaussian process",
         expected=f"({rows}, {rows}), ({outputs}, {rows}, {rows}) or ({rows * outputs}, {rows * outputs})",
@@ -180,7 +180,7 @@ def check_symmetric(systems: Tensor) -> None:
         )
 
 
-def noise_of(noise: float | Tensor, form: Form, rows: int) -> Tensor:
+def noise_of(noise: float | Tensor, form: KernelForm, rows: int) -> Tensor:
     """Noise variances as (B, n): a number, (N,) by row, or (N, C) by row and output (not in the form ``shared``)."""
     given = torch.as_tensor(noise, dtype=torch.float64).detach().cpu()
     if not bool(torch.isfinite(given).all()) or bool((given < 0).any()):

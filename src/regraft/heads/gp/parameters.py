@@ -20,7 +20,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.gp.factor import factorise
-from regraft.heads.gp.forms import Form, columns, noise_of
+from regraft.heads.gp.forms import KernelForm, columns, noise_of
 from regraft.heads.gp.iterative import ITERATION, Iteration, matrix_free
 from regraft.heads.gp.regression import least_noise, mean_diagonal, raised
 from regraft.heads.gp.system import System
@@ -132,7 +132,7 @@ def condition_design(
     if method not in ("auto", "dense", "cg"):
         raise SolverError(f"{method!r} is no method of conditioning", expected="auto, dense, cg")
     scaled = design.scaled(prior)
-    wide = Form("full", design.n_outputs)
+    wide = KernelForm("full", design.n_outputs)
     level = mean_diagonal(scaled.gram())[None]
     flat, said = raised(noise_of(noise, wide, design.n_rows), least_noise(level, design.dtype))
     if not bool((flat > 0).all()):

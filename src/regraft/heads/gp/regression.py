@@ -21,7 +21,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.gp.factor import factorise
-from regraft.heads.gp.forms import Form, check_symmetric, columns, form_of, noise_of
+from regraft.heads.gp.forms import KernelForm, check_symmetric, columns, form_of, noise_of
 from regraft.heads.gp.iterative import ITERATION, Iteration, matrix_free, mixed
 from regraft.heads.gp.system import System
 from regraft.heads.products import eigen, one_blas_thread
@@ -59,7 +59,7 @@ class Posterior:
         status: the residual of A α = y, with the note in its message.
     """
 
-    form: Form
+    form: KernelForm
     scale: float
     noise: Tensor
     targets: Tensor
@@ -246,7 +246,7 @@ def condition(
 
 
 def _by_iteration(
-    gram: Tensor | Operator, form: Form, scale: float, variances: Tensor, values: Tensor, iteration: Iteration
+    gram: Tensor | Operator, form: KernelForm, scale: float, variances: Tensor, values: Tensor, iteration: Iteration
 ) -> Posterior:
     """By conjugate gradients."""
     if isinstance(gram, Operator):
@@ -284,7 +284,7 @@ def raised(noise: Tensor, floor: Tensor) -> tuple[Tensor, str]:
     return noise.maximum(floor[:, None]), said
 
 
-def _posterior(form: Form, scale: float, noise: Tensor, targets: Tensor, system: System, note: str) -> Posterior:
+def _posterior(form: KernelForm, scale: float, noise: Tensor, targets: Tensor, system: System, note: str) -> Posterior:
     """With the weights, and how well they solve A α = y."""
     if not bool((noise > 0).all()):
         raise SolverError("neither prior nor noise is above zero", do="give a noise above zero")

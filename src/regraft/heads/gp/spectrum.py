@@ -12,7 +12,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.gp.forms import Form, check_symmetric, columns, finite, form_of
+from regraft.heads.gp.forms import KernelForm, check_symmetric, columns, finite, form_of
 from regraft.heads.products import eigen, one_blas_thread
 
 __all__ = ["Hyperparameters", "Spectrum"]
@@ -210,7 +210,7 @@ class Spectrum:
 
     # ------------------------------------------------------------------ pieces
 
-    def _form(self, values: Tensor) -> Form:
+    def _form(self, values: Tensor) -> KernelForm:
         return form_of(tuple(self.vectors.shape), *values.shape)
 
     def _levels(self, scale: float, noise: float) -> Tensor:
@@ -227,14 +227,14 @@ class Spectrum:
             )
         return levels
 
-    def _turned(self, targets: Tensor) -> tuple[Tensor, Form]:
+    def _turned(self, targets: Tensor) -> tuple[Tensor, KernelForm]:
         """Vᵀ y, (B, n, k)."""
         values = columns(targets)
         form = self._form(values)
         basis = self.vectors.reshape(form.systems, *self.vectors.shape[-2:])
         return basis.mT @ form.fold(values), form
 
-    def _left_out(self, targets: Tensor, scale: float, noise: float) -> tuple[Tensor, Tensor, Form]:
+    def _left_out(self, targets: Tensor, scale: float, noise: float) -> tuple[Tensor, Tensor, KernelForm]:
         """A⁻¹y as (N, C), and [A⁻¹]_ii: (B, n) numbers, or (N, C, C) blocks in the form ``full``."""
         turned, form = self._turned(targets)
         levels = self._levels(scale, noise)
