@@ -1,8 +1,8 @@
 """The exact lasso over features of all layers: a whole path with its certificates, beside what there is.
 
 MobileNetV1-0.25 of the data pack on the orientation of rendered shapes, 1,000 rows, 16 classes, rows of unit norm in
-each layer, at one target size or more; eight ℓ1 penalties from λ_max down to 10⁻⁴ of it, to a relative duality gap of
-10⁻³. ``--quick``, or no data pack: drawn features, 300 rows.
+each layer, at one target size or more; eight ℓ1 penalties from half λ_max down to 10⁻⁴ of it, to a relative duality gap
+of 10⁻³. ``--quick``, or no data pack: drawn features, 300 rows.
 
 *Ours* is :func:`regraft.heads.lasso`. Peers, each in this process, one after the other:
 
