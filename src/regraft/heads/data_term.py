@@ -85,6 +85,20 @@ class DataTerm:
         """The diagonal of ∇²f(Z), (C, n) or what broadcasts to it: ω p (1 − p), of a squared loss ω."""
         return self.weights if self.loss == "squared" else self.weights * predictions * (1 - predictions)
 
+    def between(self, predictions: Tensor, output: int, other: int) -> Tensor:
+        """What ∇²f(Z) has between two outputs of each row, (n,): ω p_c (δ_cd − p_d) for softmax; else nothing between
+        different ones."""
+        if output == other:
+            return self.curvatures(predictions).expand_as(predictions)[output]
+        if self.separable:
+            return torch.zeros_like(predictions[output])
+        return -self.weights[0] * predictions[output] * predictions[other]
+
+    @property
+    def separable(self) -> bool:
+        """Whether outputs have nothing between them."""
+        return self._loss.separable
+
     def null(self) -> Tensor:
         """The intercept of the model without features, (C, 1), in closed form."""
         means = self.mean.T if self.loss == "softmax" else self.mean

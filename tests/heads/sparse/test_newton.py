@@ -12,6 +12,7 @@ from regraft.data import rendered
 from regraft.heads import Response, lasso
 from regraft.heads.data_term import DataTerm
 from regraft.heads.sparse import inner
+from regraft.heads.sparse import newton as newton_module
 from regraft.heads.sparse.newton import newton
 
 LOSSES = ("softmax", "sigmoid", "squared")
@@ -46,6 +47,9 @@ def test_the_curvature_is_the_hessian(loss):
     predictions = data.predict(logits)
     torch.testing.assert_close(data.curvature(predictions, step).reshape(-1), hessian @ step.reshape(-1))
     torch.testing.assert_close(data.curvatures(predictions).expand(3, 20).reshape(-1), hessian.diagonal())
+    blocks = hessian.reshape(3, 20, 3, 20)
+    for c, d in itertools.product(range(3), repeat=2):
+        torch.testing.assert_close(data.between(predictions, c, d), blocks[c, :, d].diagonal())
 
 
 def held(loss: str, seed: int = 0):
@@ -90,6 +94,49 @@ def test_the_end_is_the_minimum_over_the_support(loss):
     gradient = -data.residual(data.predict(state @ matrix)) @ matrix.T + thresholds * state.sign()
     free = (state != 0) | (thresholds == 0)
     assert float(gradient[free].abs().max()) < 1e-7
+
+
+@pytest.mark.parametrize("strength", [0.02, 0.1, 0.3])
+def test_of_squares_one_step_ends_at_the_minimum_of_a_face(strength):
+    """F is its own quadratic model inside the orthant: what crosses zero goes to zero, and the others to their minimum
+    with it there."""
+    data, matrix, state, thresholds = held("squared")
+    thresholds = thresholds * (strength / 0.02)
+    found, *_ = newton(data, matrix, state, thresholds, 0.0, 1)
+    gradient = -data.residual(data.predict(found @ matrix)) @ matrix.T + thresholds * found.sign()
+    free = (found != 0) | (thresholds == 0)
+    assert float(gradient[free].abs().max()) < 1e-5  # what the damping leaves
+    assert not bool((found * state < 0)[:, 1:].any())
+    gone = int(((found == 0) & (state != 0)).sum())
+    assert gone >= 1
+    assert gone < int((state != 0).sum())
+
+
+@pytest.mark.parametrize("loss", LOSSES)
+def test_a_system_that_is_written_out_ends_where_conjugate_gradients_end(loss, monkeypatch):
+    data, matrix, state, thresholds = held(loss)
+    direct, *_ = newton(data, matrix, state, thresholds, 0.0, 50)
+    monkeypatch.setattr(newton_module, "_DIRECT", 0)
+    monkeypatch.setattr(newton_module, "_FORCING", 1e-12)
+    iterated, *_ = newton(data, matrix, direct, thresholds, 0.0, 50)
+    values = [objective(data, matrix, each, thresholds) for each in (direct, iterated)]
+    assert values[0] == pytest.approx(values[1], rel=1e-9)
+    torch.testing.assert_close(direct[:, 1:], iterated[:, 1:], atol=1e-4, rtol=0)
+    predictions = [
+        data.predict(each @ matrix) for each in (direct, iterated)
+    ]  # softmax leaves the intercept's level free
+    torch.testing.assert_close(*predictions, atol=1e-4, rtol=0)
+
+
+def test_columns_that_are_nearly_alike_are_certified():
+    """Seven directions in 300 columns."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(150, 7)) @ rng.normal(size=(7, 300)) + 0.03 * rng.normal(size=(150, 300))
+    codes = (x[:, :4] + rng.gumbel(size=(150, 4))).argmax(1)
+    response = Response.of("multiclass", list("abcd"), codes)
+    largest = lasso(x, response, strengths=[1e9]).strength_max
+    path = {"strengths": [largest * 10 ** (-k / 2) for k in range(1, 7)], "tol": 1e-3}
+    assert all(fit.status.converged for fit in lasso(x, response, **path))
 
 
 def pixels(rows: int = 200) -> tuple[np.ndarray, Response]:

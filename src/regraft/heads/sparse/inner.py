@@ -15,9 +15,9 @@ from regraft.heads.sparse.penalty import Penalty
 __all__ = ["WorkingSet"]
 
 _CHECK_EVERY = 10
-_PATIENCE = (400, 100)
+_PATIENCE = (100, 20)
 """Proximal steps before the first Newton steps, and between them: easy problems end before."""
-_ROUNDS = 3
+_ROUNDS = 5
 _SLACK = 1 + 1e-6
 
 
@@ -35,7 +35,7 @@ class WorkingSet:
     """
 
     def __init__(self, fit: DataTerm, penalty: Penalty, gather: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
-        self.fit, self.penalty, self.dtype = fit, penalty, dtype
+        self.fit, self.penalty, self.dtype, self._first = fit, penalty, dtype, dtype
         self._gather, self._share = gather, fit.weights.mean(0)
         rows = fit.targets.shape[1]
         self.columns = torch.empty(0, dtype=torch.long)
@@ -68,8 +68,12 @@ class WorkingSet:
         self.scales = torch.where(self.scales > 0, self.scales, torch.ones_like(self.scales))
         self._prepare(torch.cat([torch.ones(1, raw.shape[1], dtype=torch.float64), centred / self.scales[:, None]]))
 
+    def restart(self) -> None:
+        """Iterate in the first precision again, at the next columns: a new penalty begins far from its solution."""
+        self.dtype = self._first
+
     def refine(self) -> None:
-        """Iterate in float64 from here on."""
+        """Iterate in float64 from here on, until :meth:`restart`."""
         self.dtype, self._fast = torch.float64, self.matrix
 
     def scaled(self, weights: Tensor, intercept: Tensor) -> Tensor:
@@ -84,8 +88,8 @@ class WorkingSet:
     def descend(self, state: Tensor, strength: float, target: float, budget: int) -> tuple[Tensor, int]:
         """Minimise over the held columns until the duality gap there is at most ``target``.
 
-        Proximal steps find which coefficients are zero, and all of them where the problem is easy; under ℓ1, after 400
-        of them, Newton steps over the others (:mod:`regraft.heads.sparse.newton`) take turns with a hundred more.
+        Proximal steps find which coefficients are zero, and all of them where the problem is easy; under ℓ1, after a
+        hundred of them, Newton steps over the others (:mod:`regraft.heads.sparse.newton`) take turns with twenty more.
 
         Args:
             state: (C, 1 + k) float64, where to start.

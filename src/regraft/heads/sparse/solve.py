@@ -29,7 +29,7 @@ __all__ = ["SPARSE_GRID", "SparsePath", "solve_sparse"]
 #: (1e-3, 1e-4, 1e-5) lie for unit-norm layers, in half decades.
 SPARSE_GRID: tuple[float, ...] = tuple(10 ** (-k / 2) for k in range(1, 6))
 _BOUNDS = (1e-4, 1.0)
-_ITERATIONS = 10_000
+_ITERATIONS = 30_000
 _FOLD_TOLERANCE = 5.0
 """How much larger the relative gap of a fit may be that only scores a fold."""
 
