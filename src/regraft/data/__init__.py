@@ -1,6 +1,7 @@
 """Data of any form → a :class:`Manifest`: rows with inputs, labels, parts, groups and content hashes."""
 
 from regraft.data.checks import check_target
+from regraft.data.columns import with_columns
 from regraft.data.dense import image_size
 from regraft.data.inspect import checked, drop, inspect, without
 from regraft.data.loose import FileTexts, Pictures
@@ -54,5 +55,6 @@ __all__ = [
     "joined",
     "rendered",
     "scan",
+    "with_columns",
     "without",
 ]

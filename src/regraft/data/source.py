@@ -44,6 +44,7 @@ class Source(ABC):
 
     modality: Modality
     encoded: bool = False  # content() is an encoded image file
+    columns: tuple[str, ...] = ()  # names of the columns that a row of numbers was read from
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({len(self):,} rows)"
@@ -75,6 +76,10 @@ class Source(ABC):
     @abstractmethod
     def take(self, rows: Sequence[int] | np.ndarray) -> Source:
         """The given rows, in the given order; row places (``where``) are kept."""
+
+    def reordered(self, columns: tuple[str, ...]) -> Source:
+        """The same rows with these of their ``columns``, in this order."""
+        raise DataError(f"{type(self).__name__} has no named columns", got=", ".join(columns[:3]))
 
 
 class FileImages(Source):
@@ -245,6 +250,7 @@ class Arrays(Source):
         values: ``(N, …)`` numbers, kept as float32.
         name: what the rows are called in messages.
         rows: the row numbers in the file; ``0 … N-1`` where not given.
+        columns: the names of the columns; none where not given.
 
     Raises:
         DataError: no numbers, or no row axis.
@@ -252,7 +258,13 @@ class Arrays(Source):
 
     modality: Modality = "array"
 
-    def __init__(self, values: Any, name: str = "", rows: Sequence[int] | np.ndarray | None = None) -> None:
+    def __init__(
+        self,
+        values: Any,
+        name: str = "",
+        rows: Sequence[int] | np.ndarray | None = None,
+        columns: Sequence[str] = (),
+    ) -> None:
         array = np.asarray(values)
         if array.ndim < 2 or array.dtype.kind not in "buif":
             raise DataError(
@@ -262,7 +274,7 @@ class Arrays(Source):
                 do="give one row of numbers per input",
             )
         self.values = array.astype(np.float32, copy=False)
-        self.name = name
+        self.name, self.columns = name, tuple(columns)
         self.rows = np.arange(len(array)) if rows is None else np.asarray(rows, dtype=np.int64)
 
     def __len__(self) -> int:
@@ -279,7 +291,11 @@ class Arrays(Source):
 
     def take(self, rows: Sequence[int] | np.ndarray) -> Arrays:
         index = _index(rows, len(self))
-        return Arrays(self.values[index], self.name, self.rows[index])
+        return Arrays(self.values[index], self.name, self.rows[index], self.columns)
+
+    def reordered(self, columns: tuple[str, ...]) -> Arrays:
+        places = [self.columns.index(column) for column in columns]
+        return Arrays(self.values[:, places], self.name, self.rows, columns)
 
 
 class Texts(Source):
@@ -350,6 +366,7 @@ class Joined(Source):
             )
         self.modality: Modality = sources[0].modality
         self.encoded = all(source.encoded for source in sources)
+        self.columns = sources[0].columns if len({source.columns for source in sources}) == 1 else ()
         self.sources = tuple(sources)
         if index is None:  # row → (source, its row)
             index = np.concatenate(
@@ -388,6 +405,9 @@ class Joined(Source):
             index[mine] = np.stack([np.full(mine.sum(), -len(kept)), np.arange(mine.sum())], axis=1)
         index[:, 0] = -index[:, 0] - 1  # negative while renumbering, so that no source is taken twice
         return Joined(kept, index)
+
+    def reordered(self, columns: tuple[str, ...]) -> Joined:
+        return Joined([source.reordered(columns) for source in self.sources], self.index)
 
 
 def _index(rows: Sequence[int] | np.ndarray, length: int) -> np.ndarray:

@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 import pyarrow.json as pj
 import pyarrow.parquet as pq
 
+from regraft.data.columns import in_order
 from regraft.data.labels import Column
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Dense, Rows, Wish, part_of
@@ -141,6 +142,7 @@ def read_pieces(pieces: Sequence[Piece], wish: Wish) -> Rows:
     """
     read = [_read_piece(piece, wish, several=len(pieces) > 1) for piece in pieces]
     first = read[0]
+    inputs = [in_order(rows.inputs, first.inputs.columns, piece.name) for rows, piece in zip(read, pieces)]
     names = [column.name for column in first.columns]
     columns = []
     for number, column in enumerate(first.columns):
@@ -161,7 +163,7 @@ def read_pieces(pieces: Sequence[Piece], wish: Wish) -> Rows:
         dense = Dense(Joined(masks) if len(masks) > 1 else masks[0], first.dense.classes, first.dense.ignore)
     grouped = first.groups is not None
     return Rows(
-        inputs=first.inputs if len(read) == 1 else Joined([rows.inputs for rows in read]),
+        inputs=first.inputs if len(read) == 1 else Joined(inputs),
         ids=[i for rows in read for i in rows.ids],
         columns=columns,
         split=[s for rows in read for s in rows.split],
@@ -290,7 +292,7 @@ def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[
     ids = [f"{prefix}row {row}" for row in range(piece.table.num_rows)]
     if len(choice.input) > 1 or _holds_numbers(piece.table, choice.input[0]):
         columns = [_floats(piece.table[name]) for name in choice.input]
-        return Arrays(np.stack(columns, axis=1), piece.name), ids
+        return Arrays(np.stack(columns, axis=1), piece.name, columns=choice.input), ids
     column = piece.table[choice.input[0]]
     if _encoded(column.type):
         return _images(column, piece), ids

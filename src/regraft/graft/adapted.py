@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.data import BadRow, Kind, LabelType, Manifest, checked, image_size, scan, without
+from regraft.data import BadRow, Kind, LabelType, Manifest, checked, image_size, scan, with_columns, without
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, Progress, by_length, gathered, grid_of, maps, pool_batch, positions, upsampled
 from regraft.graft.aspp import Aspp
@@ -99,6 +99,7 @@ class Adapted:
             (outputs, width, units) where a hidden layer is under it.
         posterior: the error bars of what it predicts, and what derivatives add to it; unknown if ``None``.
         label_type: what predicted classes are given as.
+        columns: the names of the columns of numbers that a row is made of, in order; none where they had no names.
         ignore: of segmentation: the value that says "not labelled" in the masks that the head was solved on; -1: none.
         neck: of segmentation: what stands between the backbone's map and the head at each position; nothing if
             ``None``.
@@ -117,6 +118,7 @@ class Adapted:
     posterior: PosteriorPart | None = None
     label_type: LabelType = "str"
     ignore: int = -1
+    columns: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         form = f"{self.readout.form} head".strip()
@@ -194,6 +196,7 @@ class Adapted:
         check_counts(batch_size=batch_size, workers=workers)
         manifest = inputs if isinstance(inputs, Manifest) else scan(inputs, labelled=False)
         check_modality(self.network, manifest, chosen=True)
+        manifest = with_columns(manifest, self.columns)
         manifest = checked(replace(manifest, target=None), skip_bad=skip_bad)
         manifest = readable(self.network, manifest, skip_bad)
         return self.predict_rows(manifest, batch_size=batch_size, workers=workers, progress=progress)

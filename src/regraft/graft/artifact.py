@@ -100,7 +100,8 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
         "format": FORMAT,
         "version": VERSION,
         "task": {"kind": adapted.kind, "classes": list(adapted.classes), "label_type": adapted.label_type}
-        | ({"ignore": adapted.ignore} if adapted.ignore >= 0 else {}),
+        | ({"ignore": adapted.ignore} if adapted.ignore >= 0 else {})
+        | ({"columns": list(adapted.columns)} if adapted.columns else {}),
         "backbone": {
             "name": network.name,
             "source": network.about.source,
@@ -214,6 +215,7 @@ def _solved(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[st
         "posterior": _posterior(config.get("posterior"), tensors),
         "label_type": task.get("label_type", "str"),
         "ignore": int(task.get("ignore", -1)),
+        "columns": tuple(task.get("columns", ())),
     }
 
 

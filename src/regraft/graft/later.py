@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.data import Manifest, checked, scan
+from regraft.data import Manifest, checked, scan, with_columns
 from regraft.errors import DataError
 from regraft.features import Progress
 from regraft.graft.adapted import Adapted, check_modality, readable
@@ -89,6 +89,7 @@ def score_on(
     if len(manifest.rows_of("test")):
         manifest = manifest.part("test")
     check_modality(adapted.network, manifest, chosen=True)
+    manifest = with_columns(manifest, adapted.columns)
     if not skip_bad:  # with it the scan has looked at all of them
         manifest = checked(manifest)
     rows = readable(adapted.network, manifest, skip_bad)

@@ -1,0 +1,76 @@
+"""Columns of numbers go by their names: in parts, in predictions and in scores."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from torch import nn
+
+from regraft.data import scan
+from regraft.errors import DataError
+from regraft.graft import Options, adapt, load_artifact, score_on
+from regraft.network import ArrayPreprocess, from_module
+
+NAMES = ("a", "b", "c", "d")
+
+
+def table(names: tuple[str, ...] = NAMES, seed: int = 0, rows: int = 60, **more: list) -> pa.Table:
+    """Numbers of different sizes; the class follows the first two."""
+    values = np.random.default_rng(seed).normal(size=(rows, 4)) * (1, 2, 5, 10)
+    label = ["p" if row[0] + row[1] > 0 else "q" for row in values]
+    columns = {name: values[:, NAMES.index(name)] if name in NAMES else np.zeros(rows) for name in names}
+    return pa.table({**columns, "label": label, **more})
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory):
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3))
+    network = from_module(module, preprocess=ArrayPreprocess((4,)))
+    options = Options(cache=tmp_path_factory.mktemp("cache"))
+    return adapt(table(), network, method="probe", options=options), network
+
+
+def test_predictions_go_by_name(run, tmp_path: Path):
+    done, network = run
+    expected = done.predict(table())
+    assert done.predict(table(("d", "c", "b", "a"))) == expected
+    assert (
+        done.predict(table(("b", "extra", "a", "d", "c"))) == expected
+    )  # what the model was not made of is left aside
+    assert done.predict(np.stack([table()[name].to_numpy() for name in NAMES], 1)) == expected  # no names: by position
+    done.save(tmp_path / "run")
+    loaded = load_artifact(tmp_path / "run", model=network)
+    assert loaded.columns == NAMES
+    assert loaded.predict(table(("c", "d", "a", "b"))) == expected
+
+
+def test_a_column_that_is_not_there_is_named(run):
+    done, _ = run
+    with pytest.raises(DataError, match=r"has no column 'a'; expected a, b, c, d; got w, b, c, d"):
+        done.predict(table(("w", "b", "c", "d")))
+
+
+def test_scores_go_by_name(run):
+    done, _ = run
+    plain, turned = (score_on(done.adapted, table(names, seed=1)) for names in (NAMES, NAMES[::-1]))
+    np.testing.assert_array_equal(plain.scored.probabilities, turned.scored.probabilities)
+
+
+def test_parts_go_by_name(tmp_path: Path):
+    from pyarrow import csv
+
+    (tmp_path / "parts").mkdir()
+    csv.write_csv(table(), tmp_path / "parts" / "train.csv")
+    csv.write_csv(table(NAMES[::-1], seed=1), tmp_path / "parts" / "test.csv")
+    found = scan(tmp_path / "parts")
+    assert found.inputs.columns == NAMES
+    test = found.part("test")
+    np.testing.assert_allclose(test.inputs.read(3)[0], table(seed=1)["a"][3].as_py(), rtol=1e-5)
+    csv.write_csv(table(("w", "b", "c", "d"), seed=1), tmp_path / "parts" / "test.csv")
+    with pytest.raises(DataError, match="has no column 'a'"):
+        scan(tmp_path / "parts")
