@@ -257,3 +257,21 @@ def test_f1_of_labels_leaves_out_a_column_that_no_row_has():
     said = np.array([[0.9, 0.9, 0.1], [0.1, 0.9, 0.2], [0.9, 0.1, 0.3]])
     expected = [sk.f1_score(truth[:, c], said[:, c] > 0.5, zero_division=0) for c in (0, 2)]
     assert score("f1", response, said) == pytest.approx(np.mean(expected)) == 0.5
+
+
+@pytest.mark.parametrize("base", [0.0, 0.1, 1.0, 20.3])
+def test_r2_of_draws_of_one_distinct_target_is_undefined(base: float) -> None:
+    """Whatever the other rows are: rounding of their spread is none."""
+    rng = np.random.default_rng(0)
+    y = np.full(40, base)
+    y[-3:] += rng.integers(1, 9, 3)
+    response = Response.of("regression", ["a"], y)
+    p = torch.from_numpy(y + rng.normal(size=40))[:, None]
+    draws = np.zeros((200, 40))
+    for draw in draws:
+        draw[rng.choice(37, 8, replace=False)] = rng.integers(1, 4, 8)
+    assert np.isnan(resampled("r2", response, p, draws)).all()
+    draws[:, -1] = 1.0  # with one other row it is defined
+    found = resampled("r2", response, p, draws)
+    expected = [sk.r2_score(y, p[:, 0], sample_weight=draw) for draw in draws]
+    np.testing.assert_allclose(found, expected, rtol=1e-9)

@@ -43,6 +43,7 @@ _LOWER = ("rmse", "nll", "ece", "brier", "gaussian-nll")
 _REGRESSION = ("r2", "rmse")
 _SEGMENTATION = ("miou", "accuracy", "balanced-accuracy", "f1")
 _TINY = 1e-15
+_CANCELLED = 1e-6  # of a sum of squares: what is left below it after subtracting is not known well
 NINETY = 1.6448536269514722
 """Of a normal distribution 90 % lie within so many deviations of the mean."""
 
@@ -310,15 +311,26 @@ def _average_precision(truth: Array, values: Array, weights: Array) -> Array:
 def _r2(response: Response, values: Array, weights: Array) -> Array:
     mask, truth = _mask(response), response.values.numpy()
     total = weights @ mask
-    mean = (weights @ (mask * truth)) / total
     # centred by the plain mean first: Σ w (y - m)² would cancel for targets far from zero
     shift = (mask * truth).sum(0) / mask.sum(0)
     moved = (truth - shift) * mask
-    spread = weights @ moved**2 - total * (mean - shift) ** 2
+    second = weights @ moved**2
+    spread = second - (weights @ moved) ** 2 / total
+    for draw, output in zip(*np.nonzero(spread <= _CANCELLED * second)):  # rounding is what is left
+        taken = (weights[draw] > 0) & (mask[:, output] > 0)
+        spread[draw, output] = _about_its_mean(truth[taken, output], weights[draw, taken])
     error = weights @ (mask * (truth - values) ** 2)
     # equal targets differ from their mean by rounding, 1e-16 of them; what differs by 1e-12 of itself is known
     floor = 1e-24 * np.maximum((weights @ (mask * truth**2)), 1e-300)
     return _nanmean(np.where(spread > floor, 1 - error / spread, np.nan))
+
+
+def _about_its_mean(values: Array, weights: Array) -> float:
+    """Σ w (y − m)² about the weighted mean; nothing for equal values, whatever their rounding."""
+    if not len(values) or (values == values[0]).all():
+        return 0.0
+    moved = values - values[0]
+    return float(weights @ (moved - weights @ moved / weights.sum()) ** 2)
 
 
 def _rmse(response: Response, values: Array, weights: Array) -> Array:
