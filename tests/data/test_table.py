@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from regraft.data import EncodedImages, FileImages, duplicates, scan
-from regraft.data.table import read_csv
+from regraft.data.table import read_csv, read_table
 from regraft.errors import DataError
 
 from .helpers import encoded, put
@@ -320,3 +320,14 @@ def test_any_bytes_are_a_table_or_a_sentence(tmp_path, content):
     except DataError as error:
         message = str(error)
     assert "\n" not in message
+
+
+def test_dates_in_json_lines_are_texts_as_they_stand(tmp_path):
+    lines = [
+        {"x": i, "z": 2.5, "when": f"2020-01-0{i % 2 + 1}", "more": None if i else "2020-01-01T10:00:00"}
+        for i in range(6)
+    ]
+    path = write(tmp_path / "a.jsonl", "\n".join(json.dumps(line) for line in lines))
+    assert scan(path, label="when", input="x").target.classes == ("2020-01-01", "2020-01-02")
+    assert read_table(path).table["more"].to_pylist() == ["2020-01-01T10:00:00", *[None] * 5]
+    assert read_table(path).table.column_names == ["x", "z", "when", "more"]

@@ -85,7 +85,15 @@ def read_table(path: Path, part: str = "") -> Piece:
 def _read_json_lines(path: Path) -> pa.Table:
     """An object a line, whose fields are the columns; a field that a line lacks is empty there."""
     try:
-        return pj.read_json(path, pj.ReadOptions(use_threads=False, block_size=max(path.stat().st_size, 1)))
+        whole = pj.ReadOptions(use_threads=False, block_size=max(path.stat().st_size, 1))
+        found = pj.read_json(path, whole)
+        dates = [field.name for field in found.schema if pa.types.is_timestamp(field.type)]
+        if not dates:
+            return found
+        # texts that all look like dates: as they stand in the file, lest a label changes its name
+        texts = pa.schema([(name, pa.string()) for name in dates])
+        told = pj.ParseOptions(explicit_schema=texts, unexpected_field_behavior="infer")
+        return pj.read_json(path, whole, told).select(found.column_names)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"{path}: no JSON lines that can be read ({str(error).splitlines()[0]})",
