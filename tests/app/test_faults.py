@@ -83,7 +83,8 @@ def refused(capfd, tmp_path, monkeypatch):
         (("reproduce", "no-such-row", "--no-gates"), "no-such-row"),
     ],
 )
-def test_a_slip_of_the_keyboard_gets_one_line(refused, typed, said):
+def test_a_slip_of_the_keyboard_gets_one_line(refused, tmp_path, typed, said):
+    (tmp_path / "photos").mkdir(exist_ok=True)  # a path that is not there is told first
     assert said in refused(*typed)
 
 
