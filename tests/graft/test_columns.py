@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch import nn
 
-from regraft.data import scan
+from regraft.data import scan, with_columns
 from regraft.errors import DataError
 from regraft.graft import Options, adapt, load_artifact, score_on
 from regraft.network import ArrayPreprocess, from_module
@@ -53,6 +53,12 @@ def test_a_column_that_is_not_there_is_named(run):
     done, _ = run
     with pytest.raises(DataError, match=r"has no column 'a'; expected a, b, c, d; got w, b, c, d"):
         done.predict(table(("w", "b", "c", "d")))
+
+
+def test_a_single_column_may_have_any_name():
+    values = [[1.0, 2.0], [3.0, 4.0]]
+    manifest = scan(pa.table({"v": values}), labelled=False)
+    assert with_columns(manifest, ("x",)) is manifest
 
 
 def test_scores_go_by_name(run):

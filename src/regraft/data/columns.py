@@ -30,8 +30,8 @@ def with_columns(manifest: Manifest, columns: Sequence[str]) -> Manifest:
 def in_order(inputs: Source, columns: Sequence[str], name: str) -> Source:
     """The same of inputs alone, which ``name`` names in a message."""
     names = inputs.columns
-    if not columns or not names or tuple(columns) == names:
-        return inputs
+    if not columns or not names or tuple(columns) == names or len(columns) == len(names) == 1:
+        return inputs  # a single one may have any name, as the output of a regression may
     if lacking := [column for column in columns if column not in names]:
         raise DataError(
             f"{name} has no column {lacking[0]!r}",

@@ -23,6 +23,7 @@ __all__ = ["newton"]
 _DIRECT = 250
 """What a system may cost that is written out, in products with the columns and their transpose."""
 _PIVOTS = 20
+"""How often more coefficients may be set to zero in one step; the line search cuts off what would cross it after."""
 _PRODUCTS = 100
 """The most conjugate-gradient steps for one direction."""
 _FORCING = 0.05
