@@ -6,16 +6,28 @@ import torch
 from scipy.optimize import minimize_scalar
 
 from regraft.errors import DataError
-from regraft.heads import Response, ece, link, reliability, temperature
+from regraft.heads import Response, ece, link, nll, reliability, temperature
 from regraft.heads.calibration import temperatures
 
 
 def likelihood(t: float, logits: torch.Tensor, response: Response) -> float:
+    """Of the labels, each of which holds with the chance (n + 1) / (n + 2) of Laplace's rule of succession."""
     if response.kind == "multilabel":
-        each = torch.nn.functional.binary_cross_entropy_with_logits(logits / t, response.values, reduction="none")
-        return float(each.sum() if response.mask is None else each[response.mask].sum())
-    there = response.present
-    return float(torch.nn.functional.cross_entropy(logits[there] / t, response.codes[there], reduction="sum"))
+        there = torch.ones_like(response.values, dtype=torch.bool) if response.mask is None else response.mask
+        chance = 1 / (int(there.sum()) + 2)
+        targets = response.values.clamp(chance, 1 - chance)
+        each = torch.nn.functional.binary_cross_entropy_with_logits(logits / t, targets, reduction="none")
+        return float(each[there].sum())
+    there, classes = response.present, logits.shape[1]
+    chance = 1 / (int(there.sum()) + 2)
+    return float(
+        torch.nn.functional.cross_entropy(
+            logits[there] / t,
+            response.codes[there],
+            reduction="sum",
+            label_smoothing=chance * classes / (classes - 1),
+        )
+    )
 
 
 def cases() -> list[tuple[torch.Tensor, Response]]:
@@ -56,7 +68,7 @@ def test_extremes_stay_within_bounds() -> None:
     codes = np.array([0, 1, 0, 1])
     response = Response.of("binary", ["a", "b"], codes)
     right = torch.tensor(np.eye(2)[codes])
-    assert 1e-3 <= temperature(right, response) < 0.05  # the likelihood is 1 to rounding from there on
+    assert temperature(right * 1e-6, response) == pytest.approx(1e-3)
     assert temperature(-right, response) == pytest.approx(1e3)
     assert temperature(torch.zeros(4, 2), response) == 1.0
     assert temperature(torch.full((4, 2), 0.5), response) == 1.0  # of a ridge head without features
@@ -65,6 +77,40 @@ def test_extremes_stay_within_bounds() -> None:
     assert temperature(torch.zeros(4, 1), Response.of("regression", ["y"], np.arange(4.0))) == 1.0
     with pytest.raises(DataError, match="NaN"):
         temperature(right * torch.nan, response)
+
+
+@pytest.mark.parametrize("classes", [2, 3, 7])
+@pytest.mark.parametrize("rows", [4, 80, 5000])
+def test_where_every_row_is_right_confidence_is_that_of_the_rule_of_succession(rows: int, classes: int) -> None:
+    codes = np.arange(rows) % classes
+    kind = "binary" if classes == 2 else "multiclass"
+    response = Response.of(kind, [str(c) for c in range(classes)], codes)
+    logits = torch.tensor(9.0 * np.eye(classes)[codes])
+    confidence = link("softmax", logits / temperature(logits, response)).amax(1)
+    assert confidence.tolist() == pytest.approx([(rows + 1) / (rows + 2)] * rows)
+
+
+def test_labels_that_are_all_right_have_the_confidence_of_the_rule_of_succession() -> None:
+    labels = (np.random.default_rng(0).random((30, 3)) < 0.3).astype(float)
+    labels[:9, 1] = np.nan
+    response = Response.of("multilabel", list("abc"), labels)
+    logits = torch.tensor(np.where(labels == 1, 4.0, -4.0))
+    confidence = link("sigmoid", logits / temperature(logits, response))
+    there = ~np.isnan(labels)
+    assert np.where(labels == 1, confidence, 1 - confidence)[there] == pytest.approx(82 / 83)  # 81 labels are there
+
+
+def test_rows_that_are_all_right_do_not_make_the_wrong_rows_of_another_part_certain() -> None:
+    rng = np.random.default_rng(1)
+    codes = rng.integers(3, size=1000)
+    logits = torch.tensor(rng.normal(size=(1000, 3)) + 3 * np.eye(3)[codes])
+    right = (logits.argmax(1).numpy() == codes).nonzero()[0][:60]
+    later = np.setdiff1d(np.arange(1000), right)
+    fitted, other = (Response.of("multiclass", list("abc"), codes[rows]) for rows in (right, later))
+    t = temperature(logits[right], fitted)
+    said = nll(other, link("softmax", logits[later] / t))
+    best = nll(other, link("softmax", logits[later] / temperature(logits[later], other)))
+    assert said < 1.5 * best
 
 
 def test_calibration_lowers_the_calibration_error_of_overconfident_logits() -> None:

@@ -15,7 +15,7 @@ from regraft.heads.response import Link, Response
 
 __all__ = ["link", "reliability", "temperature", "temperatures"]
 
-#: Temperatures are kept within these bounds: rows that are all right would send one to zero.
+#: Temperatures are kept within these bounds: logits that order the rows wrongly would send one to infinity.
 BOUNDS = (1e-3, 1e3)
 
 
@@ -27,11 +27,17 @@ def link(name: Link, logits: Tensor) -> Tensor:
 
 
 def temperature(logits: Tensor, response: Response) -> float:
-    """The T > 0 that minimises the negative log-likelihood of link(logits / T) (Guo et al., 2017).
+    """The T > 0 that minimises the negative log-likelihood of link(logits / T) (Guo et al., 2017), its targets smoothed.
+
+    With n labels, each is taken to hold with the chance (n + 1) / (n + 2) that Laplace's rule of succession gives one
+    more label after n that were all right (Platt, 1999, smooths those of each class so). Where the likelihood alone
+    would send T to zero and every confidence to 1, because no row is wrong, no confidence passes that; where some
+    are wrong it hardly moves T.
 
     Args:
         logits: (N, C) of rows that the model did not see.
-        response: their labels; rows and labels that are missing are left out.
+        response: their labels; rows and labels that are missing are left out. n counts rows, or for multilabel the
+            labels that are there.
 
     Returns:
         T in [1e-3, 1e3]; 1.0 for regression and where the logits say nothing.
@@ -56,10 +62,12 @@ def temperatures(logits: Tensor, response: Response) -> Tensor:
     if response.kind == "multilabel":
         mask = torch.ones_like(values) if response.mask is None else response.mask[there].to(values)
         step, target = rows.reshape(sets, 1, -1), values.reshape(1, 1, -1)
-        weights, loss = mask.reshape(1, -1), LOSSES["sigmoid"]
+        weights, loss, others = mask.reshape(1, -1).to(torch.float64), LOSSES["sigmoid"], 1
     else:
         step, target, loss = rows.transpose(1, 2).contiguous(), values.T[None], LOSSES["softmax"]
-        weights = torch.ones(1, len(values), dtype=torch.float64)
+        weights, others = torch.ones(1, len(values), dtype=torch.float64), max(values.shape[1] - 1, 1)
+    doubt = 1 / (weights.sum() + 2)
+    target = target * (1 - doubt) + (1 - target) * (doubt / others)
     low = torch.full((sets,), math.log(1 / BOUNDS[1]), dtype=torch.float64)
     high = torch.full((sets,), math.log(1 / BOUNDS[0]), dtype=torch.float64)
     log_beta = torch.zeros(sets, dtype=torch.float64)
