@@ -140,6 +140,18 @@ def test_resumes_at_the_first_missing_batch(cache):
         assert torch.equal(matrix.rows(slice(None)), fresh.matrices()[name].rows(slice(None)))
 
 
+def test_the_pace_of_a_pass_is_not_known_from_one_batch_alone(cache):
+    network, manifest = toy_network(), toy_manifest()
+    wanted = plan(network, [ALL])
+    assert sweep(network, manifest, wanted, cache=cache, batch_size=30).seconds_per_row == 0.0
+    other = cache.parent / "other"
+    assert sweep(network, manifest, wanted, cache=other, batch_size=10).seconds_per_row > 0.0
+    third = cache.parent / "third"
+    with pytest.raises(Stop):
+        sweep(network, manifest, wanted, cache=third, batch_size=10, progress=stop_after(20))
+    assert sweep(network, manifest, wanted, cache=third, batch_size=10).seconds_per_row == 0.0
+
+
 @pytest.mark.parametrize("damage", ["truncate", "flip", "delete", "rubbish done.json", "rubbish part.json"])
 def test_torn_files_are_computed_again(cache, damage):
     network, manifest = toy_network(), toy_manifest()

@@ -318,11 +318,10 @@ class Store:
         return f"Store(rows: {self.rows:,}, blocks: {blocks}, features: {width:,}, bytes: {size})"
 
     @property
-    def pass_seconds(self) -> float:
-        """Wall seconds that one pass over these rows took when it was made: the floor of this machine."""
+    def seconds_per_row(self) -> float:
+        """Wall seconds that the pass took for one row when it was made; 0 where its last call made one batch alone."""
         parts = {part.path: part for part, _ in self._where.values()}
-        rates = [((part.done or {}).get("about", {}).get("seconds_per_row", 0.0)) for part in parts.values()]
-        return self.rows * max(rates)
+        return max((part.done or {}).get("about", {}).get("seconds_per_row", 0.0) for part in parts.values())
 
     @property
     def flops_per_row(self) -> int:

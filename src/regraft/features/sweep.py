@@ -210,8 +210,9 @@ class _Meter:
 
     @property
     def pace(self) -> float:
-        """Seconds per row."""
-        return (time.perf_counter() - self.began) / max(self.rows - self.before, 1)
+        """Seconds per row; 0, not known, of one batch alone, whose time is mostly that of starting."""
+        after = self.rows - self.before if self.before else 0
+        return (time.perf_counter() - self.began) / after if after else 0.0
 
 
 def pool_batch(network: Network, blocks: Sequence[Block], batch: Any) -> dict[str, Tensor]:

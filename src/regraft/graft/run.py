@@ -13,7 +13,7 @@ from regraft.graft.adapted import Adapted
 from regraft.graft.artifact import save_artifact
 from regraft.graft.build import problems, workshop
 from regraft.graft.card import model_card
-from regraft.graft.cost.pricing import price_of_run
+from regraft.graft.cost.pricing import price_of_run, row_seconds
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import figures
 from regraft.graft.evidence.findings import check
@@ -179,7 +179,7 @@ def adapt(
         pictures = figures(evaluation, fit, scored, ready.plan)
         if seen := overlays(adapted, scored):
             pictures["overlays"] = seen
-        pictures["floor_seconds"] = sum(store.pass_seconds for store in stores if store)
+        pictures["floor_seconds"] = len(ready.manifest) * row_seconds([store for store in stores if store])
         findings = check(Context(ready.manifest, ready.unlabelled, fit, evaluation, pictures, ready.network.preprocess))
     pictures["price"] = price_of_run(ready, stores, adapted, options, ledger)
     record = record_of(ready, evaluation, options, ledger, command)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import time
-from collections.abc import Sequence
 
 from safetensors.torch import save
 from torch.utils.flop_counter import FlopCounterMode
@@ -14,7 +13,7 @@ from regraft.graft.cost import pace
 from regraft.graft.cost.counts import Workload, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
 from regraft.graft.cost.posterior import with_posterior_cost
-from regraft.graft.cost.pricing import head_shape, head_work, own_work, price_figure, refitted, spent, workload
+from regraft.graft.cost.pricing import head_shape, head_work, own_work, price_figure, refitted, row_seconds, spent, workload
 from regraft.graft.cost.training import training_cost
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
@@ -41,7 +40,10 @@ def estimate(ready: Prepared, options: Options) -> Record:
     stores = [find(ready.network, p, ready.plan, cache=options.cache, dtype=options.dtype) for p in ready.parts]
     todo = [part for part, store in zip(ready.parts, stores) if store is None]
     rows = sum(len(part) for part in todo)
-    seconds_per_row, flops_per_row = _one_batch(ready, options) if todo else _of_stored(stores)
+    there = [] if todo else [store for store in stores if store is not None]
+    seconds_per_row, flops_per_row = row_seconds(there), max((store.flops_per_row for store in there), default=0)
+    if not seconds_per_row:
+        seconds_per_row, flops_per_row = _one_batch(ready, options)
     width, outputs = ready.plan.width, ready.manifest.target.outputs  # type: ignore[union-attr]
     sweep = Cost(
         "sweep",
@@ -106,13 +108,6 @@ def _one_batch(ready: Prepared, options: Options) -> tuple[float, int]:
         # a shard's copy and its digest, which is most of writing it; nothing is written here
         hashlib.sha256(save({name: value.to(DTYPES[options.dtype]).cpu() for name, value in values.items()}))
     return (time.perf_counter() - began) / rows, counter.get_total_flops() // rows
-
-
-def _of_stored(stores: Sequence[Store | None]) -> tuple[float, int]:
-    """(seconds, FLOPs) per row of the pass that filled the stores."""
-    there = [store for store in stores if store is not None]
-    seconds = sum(store.pass_seconds for store in there) / sum(store.rows for store in there)
-    return seconds, max(store.flops_per_row for store in there)
 
 
 def _solve_seconds(ready: Prepared, work: Workload) -> float:

@@ -34,6 +34,7 @@ __all__ = [
     "price_figure",
     "price_of_run",
     "refitted",
+    "row_seconds",
     "solves",
     "spent",
     "workload",
@@ -197,15 +198,15 @@ def price_of_run(
 ) -> dict[str, Any]:
     """:func:`price_figure` of a run whose stages the ledger has metered."""
     swept = [store for store in stores if store is not None]
-    rows = sum(store.rows for store in swept)
-    work = workload(
-        ready,
-        options,
-        forward=max(store.flops_per_row for store in swept),
-        # of one batch alone the time is mostly that of starting, so there the pace is not known
-        row_seconds=sum(s.pass_seconds for s in swept) / rows if rows > options.batch_size * len(swept) else 0.0,
-    )
+    work = workload(ready, options, max(store.flops_per_row for store in swept), row_seconds(swept))
     return price_figure(ready, work, spent(ledger.costs, kept_bytes(adapted)))
+
+
+def row_seconds(stores: Sequence[Store]) -> float:
+    """Wall seconds of one row's pass when the stores were filled; 0 where none of them knows."""
+    known = [store for store in stores if store.seconds_per_row > 0]
+    rows = sum(store.rows for store in known)
+    return sum(store.rows * store.seconds_per_row for store in known) / rows if rows else 0.0
 
 
 def spent(costs: Sequence[Cost], stored_bytes: int) -> dict[str, Any]:
