@@ -68,6 +68,20 @@ def test_no_group_is_parted_and_no_fold_is_empty(data, k, seed, kind):
     assert not {n for n, h in zip(names, held) if h} & {n for n, h in zip(names, held) if not h}
 
 
+@settings(max_examples=80, deadline=None)
+@given(st.data(), st.sampled_from([0.2, 0.5]), st.integers(0, 10**6), st.sampled_from(["classes", "regression"]))
+def test_groups_hold_out_their_share_to_half_the_largest_group(data, fraction, seed, kind):
+    groups = data.draw(st.lists(st.integers(0, 12), min_size=8, max_size=80).filter(lambda g: len(set(g)) > 2))
+    rng = np.random.default_rng(seed)
+    # classes follow the groups: that drives parts far from their share where labels alone decide
+    near = np.array(groups) % 3
+    codes = np.where(rng.random(len(groups)) < 0.8, near, rng.integers(0, 3, len(groups)))
+    held = holdout(classes(codes) if kind == "classes" else regression(codes[:, None]), groups, fraction, seed)
+    sizes = np.bincount(groups)
+    parts = [len(set(np.array(groups)[part])) for part in (held, ~held)]
+    assert min(parts) == 1 or abs(held.sum() - fraction * len(groups)) <= sizes.max() / 2
+
+
 def test_the_seed_changes_the_folds_and_group_names_do_not():
     target = classes([0, 1] * 30)
     assert (folds(target, None, 5, 0) != folds(target, None, 5, 1)).any()

@@ -260,8 +260,9 @@ def _iterative(
     """Iterative stratification of rows, or of whole groups, into parts of the given shares.
 
     Repeatedly takes the label with the fewest unplaced rows, and gives each unit (row or group) that has it to the
-    part that still wants most of that label, then to the part that wants most rows, then by chance. Units
-    without a label come last. No part stays empty.
+    part that still wants most of that label, then to the part that wants most rows, then by chance. A group goes to
+    no part without room for half of it while another has that: parts would follow the labels' shares far from their
+    own. Units without a label come last. No part stays empty.
     """
     ones = np.nan_to_num(np.asarray(labels, dtype=np.float64), nan=0.0)
     unit = np.arange(len(ones)) if codes is None else codes
@@ -271,13 +272,16 @@ def _iterative(
     size = np.bincount(unit, minlength=units).astype(np.float64)
     want = amount.sum(axis=0)[:, None] * shares  # (labels, parts)
     room = size.sum() * shares
+    every = np.arange(len(shares))
     place = np.full(units, -1, dtype=np.int64)
     shuffled = rng.permutation(units)
     # large groups first: they are hardest to place
     shuffled = shuffled[np.argsort(-size[shuffled], kind="stable")]
 
     def put(item: int, wish: np.ndarray) -> None:
-        best = np.flatnonzero(wish >= wish.max() - 1e-9)
+        fits = every if codes is None else every[room >= size[item] / 2]
+        fits = fits if len(fits) else every
+        best = fits[wish[fits] >= wish[fits].max() - 1e-9]
         best = best[room[best] >= room[best].max() - 1e-9]
         part = int(best[0] if len(best) == 1 else rng.choice(best))
         place[item] = part
