@@ -39,6 +39,11 @@ def read(*columns, kind=None, names=()) -> Target:
         (["a|b", "b", "c|a"], "multilabel", ("a", "b", "c")),
         ([["x"], [], ["y", "x"]], "multilabel", ("x", "y")),
         ([[2, 10], [10]], "multilabel", ("2", "10")),
+        ([[2, 10], [10, 3]], "multilabel", ("2", "3", "10")),
+        ([[0.5, 10], None, [1, 3]], "regression", ("c00", "c01")),
+        ([np.float32([0.5, 1]), np.float32([2, 3])], "regression", ("c00", "c01")),
+        ([[0.5], [1.5, 2]], "multilabel", ("0.5", "1.5", "2")),
+        (np.array([b"a", b"b", b"a"]), "binary", ("a", "b")),
     ],
 )
 def test_the_kind_of_one_column(values, kind, classes):
@@ -122,6 +127,17 @@ def test_lists_of_labels_fill_zero_one_columns():
         read([[2]], names=("x", "y"))
 
 
+def test_lists_of_numbers_are_outputs():
+    target = read([[0.5, 10], None, [1, 3]])
+    np.testing.assert_array_equal(target.values, [[0.5, 10], [np.nan, np.nan], [1, 3]])
+    np.testing.assert_array_equal(read([[1, 2], [3, 4]], kind="regression").values, [[1, 2], [3, 4]])
+    assert read([[0.5, 1.5], [1.5, 2]], kind="multilabel").classes == ("0.5", "1.5", "2")
+
+
+def test_names_from_the_file_may_hold_what_separates_labels():
+    assert read(["a|b", "c", "a|b"], names=("a|b", "c")).kind == "binary"
+
+
 def test_the_kind_can_be_overridden():
     assert read([0, 1, 2] * 5, kind="regression").values.tolist() == [[0.0], [1.0], [2.0]] * 5
     assert read([0.0, 1.0, 2.0], kind="multiclass").classes == ("0", "1", "2")
@@ -140,6 +156,9 @@ def test_the_kind_can_be_overridden():
         ([[1, 0], [1, 0]], "multiclass", "one label column"),
         ([[0, 2]], "multilabel", "got 2 in row 1"),
         ([[["a"], ["b"]]], "multiclass", "holds lists"),
+        ([[[0.5, 1], [2.0]]], "regression", r"expected 2 numbers in every list, as in the first; got \[2.0\] in row 1"),
+        ([[[0.5, 1], [2.0, "x"]]], "regression", r"got \[2.0, 'x'\] in row 1"),
+        ([[[], [2.0]]], "regression", "expected a list of numbers"),
         ([[None, ""]], None, "no label at all"),
         ([[0.5, float("inf")]], "regression", "a finite number; got inf in row 1"),
         ([["0", "1", "inf"] * 9], None, "a finite number; got inf in row 2"),

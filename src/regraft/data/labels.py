@@ -3,7 +3,8 @@
 The rules, in this order (``kind=`` overrides them):
 
 * several columns: all values 0, 1 or missing → multilabel; other numbers → regression with several outputs;
-* lists of labels, or texts of which one holds ``a|b`` → multilabel;
+* lists of equally many numbers that are not all whole → regression with an output for each; other lists, which say
+  which labels apply, or texts of which one holds ``a|b`` → multilabel;
 * names given with the column (Hugging Face's ``ClassLabel``), texts, booleans → binary or multiclass;
 * whole numbers, ``1.0`` too (as pandas writes a column that had gaps) → classes where they are few (at most 20 values,
   or 0…C-1 / 1…C without a gap) and every value comes twice on average; regression otherwise;
@@ -81,6 +82,8 @@ def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]
     for read in reads:
         if read.form == "empty":
             raise DataError(f"the label column {read.name!r} holds no label at all", do="name another one with --label")
+    if len(reads) == 1 and reads[0].form == "list" and (kind == "regression" or (kind is None and _measures(reads[0]))):
+        reads, kind = _outputs(reads[0], ids), "regression"
     kind = kind or _infer(reads, ids)
     if kind == "regression":
         return _regression(reads, ids)
@@ -141,6 +144,8 @@ def plain(value: Any) -> Any:
     """A cell as a Python scalar or list; NaN and blank texts are gaps, of which lists hold none."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
+    if isinstance(value, bytes):
+        value = value.decode(errors="replace")
     if isinstance(value, str):
         return value.strip() or None
     if isinstance(value, float) and np.isnan(value):
@@ -154,6 +159,25 @@ def plain(value: Any) -> Any:
     return str(value)
 
 
+def _measures(read: _Read) -> bool:
+    """Whether the lists of a column are measurements, not lists of labels."""
+    lists = [value for value in read.values if value is not None]
+    numbers = all(type(item) in (int, float) for value in lists for item in value)
+    whole = numbers and all(float(item).is_integer() for value in lists for item in value)
+    return numbers and not whole and len({len(value) for value in lists}) == 1
+
+
+def _outputs(read: _Read, ids: Sequence[str]) -> list[_Read]:
+    """A column of lists of numbers as a column for each place in them."""
+    width = next(len(value) for value in read.values if value is not None)
+    wrong = f"{width} numbers in every list, as in the first" if width else "a list of numbers"
+    _refuse_first(read, ids, lambda value: len(value) != width or not width or any(map(_not_finite, value)), wrong)
+    return [
+        _Read(f"{read.name}{j}", "real", [None if value is None else value[j] for value in read.values], ())
+        for j in range(width)
+    ]
+
+
 def _infer(reads: list[_Read], ids: Sequence[str]) -> Kind:
     if len(reads) > 1:
         return "multilabel" if all(_zero_one(read) for read in reads) else "regression"
@@ -161,7 +185,7 @@ def _infer(reads: list[_Read], ids: Sequence[str]) -> Kind:
     present = [value for value in read.values if value is not None]
     if read.form == "list":
         return "multilabel"
-    if read.form == "text" and any(SEPARATOR in value for value in present):
+    if read.form == "text" and not read.names and any(SEPARATOR in value for value in present):
         return "multilabel"
     if read.form == "text" and len(set(present)) > FEW and all(_COMMA.fullmatch(value) for value in present):
         raise DataError(
