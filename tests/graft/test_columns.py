@@ -67,6 +67,15 @@ def test_scores_go_by_name(run):
     np.testing.assert_array_equal(plain.scored.probabilities, turned.scored.probabilities)
 
 
+def test_what_else_a_table_holds_is_left_aside(run, tmp_path: Path):
+    done, _ = run
+    others = {"day": ["2024-01-02"] * 60, "text": ["x"] * 60}
+    more = table(**others).rename_columns([*NAMES, "kind", *others])
+    np.testing.assert_array_equal(done.predict(more), done.predict(table()))
+    scored = score_on(done.adapted, table(**others))
+    np.testing.assert_array_equal(scored.scored.probabilities, score_on(done.adapted, table()).scored.probabilities)
+
+
 def test_parts_go_by_name(tmp_path: Path):
     from pyarrow import csv
 

@@ -210,7 +210,7 @@ def predict(
     adapted = load_artifact(run, model=model, weights=weights, device=pick_device(device))
     if output is not None and adapted.kind == "segmentation":
         check_masks(output)
-    manifest = scan(given, labelled=False, input=input_column)
+    manifest = scan(given, labelled=False, input=input_column, numbers=adapted.columns)
     how: dict[str, Any] = {"batch_size": batch_size, "workers": workers, "skip_bad": skip_bad}
     with Bars(STAGES) as bars:
         how["progress"] = bars.stage("predict")

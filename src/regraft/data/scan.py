@@ -48,6 +48,7 @@ def scan(
     progress: Callable[[int, int], None] | None = None,
     labelled: bool = True,
     classes: Sequence[str] | None = None,
+    numbers: Sequence[str] = (),
 ) -> Manifest:
     """Read rows, labels and parts of any kind of data, and hash every row's content once.
 
@@ -85,6 +86,7 @@ def scan(
         labelled: whether labels are needed; ``False`` gives ``target=None``.
         classes: the classes, label columns or outputs, in order, of a head that the rows are to score, with its
             ``kind``: labels become indices of these, and nothing needs to be learnable from them.
+        numbers: the columns of numbers that such a head reads, whatever else a table holds.
 
     Raises:
         MissingPathError: a path is not there.
@@ -102,7 +104,7 @@ def scan(
         )
     labels = (label,) if isinstance(label, str) else tuple(label or ())
     known = tuple(classes or ()) if kind in ("multilabel", "regression") else ()
-    wish = Wish(labels, group or "", input or "", labelled, known, classes is not None)
+    wish = Wish(labels, group or "", input or "", labelled, known, classes is not None, tuple(numbers))
     name, rows = _read(data, wish, skip_bad)
     if not len(rows.inputs):
         raise DataError(f"{name}: no rows", do="check that the right file was named")

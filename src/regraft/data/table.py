@@ -35,6 +35,7 @@ MASKS = ("mask", "segmentation_mask", "annotation")
 SPLITS = ("split",)
 JSON_LINES = (".jsonl", ".ndjson")
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", *JSON_LINES, ".parquet")
+_HEADER = 1 << 20  # characters that tell a table's separator
 DATA_SUFFIXES = (*TABLE_SUFFIXES, ".npz")  # files that hold rows; any other file is one input
 
 
@@ -104,20 +105,18 @@ def _read_json_lines(path: Path) -> pa.Table:
 def read_csv(path: Path) -> pa.Table:
     """A CSV or TSV file as a table of texts; the first line names the columns.
 
-    The separator is a tab in ``.tsv`` and ``.tab`` files; in ``.csv`` files a comma or, where the first line holds
-    none, a semicolon or a tab.
+    The separator is a tab in ``.tsv`` and ``.tab`` files; in ``.csv`` files that of comma, semicolon and tab which
+    parts the first line into most names.
 
     Raises:
         DataError: not UTF-8, no header, a column named twice, or a line with too many or too few cells.
     """
     text = file_text(path)
     stream = io.StringIO(text, newline="")
-    first = stream.readline()
-    stream.seek(0)
     likely = "\t" if path.suffix.lower() in (".tsv", ".tab") else ",;\t"
-    delimiter = next((mark for mark in likely if mark in first), likely[0])
     limit = csv.field_size_limit(max(len(text), csv.field_size_limit()))  # a cell may hold a whole document
     try:
+        delimiter = max(likely, key=lambda mark: _names(text[:_HEADER], mark))
         reader = csv.reader(stream, delimiter=delimiter, strict=True)
         header = [name.strip() for name in next(reader, [])]
         if not any(header):
@@ -140,6 +139,14 @@ def read_csv(path: Path) -> pa.Table:
         csv.field_size_limit(limit)
     columns = list(zip(*cells)) if cells else [() for _ in header]
     return pa.table({name: pa.array(column, pa.string()) for name, column in zip(header, columns)})
+
+
+def _names(text: str, mark: str) -> int:
+    """How many columns the first line names if this is the separator."""
+    try:
+        return len(next(csv.reader(io.StringIO(text), delimiter=mark, strict=True), ()))
+    except csv.Error:
+        return 0
 
 
 def read_pieces(pieces: Sequence[Piece], wish: Wish) -> Rows:
@@ -204,19 +211,19 @@ def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
 
 def _choose(piece: Piece, wish: Wish) -> _Choice:
     names = piece.table.column_names
-    labels = _matching(wish.labels, names)
+    labels, read = _matching(wish.labels, names), wish.numbers if set(wish.numbers) <= set(names) else ()
     if not labels and wish.known and set(wish.known) <= set(names):
         labels = wish.known
     for name in (*labels, wish.group, wish.input):
         if name and name not in names:
             raise DataError(f"{piece.name}: no column {name!r}", do=near(name, names))
     split = _guess(names, SPLITS, ())
-    taken = [name for name in (split, wish.group, wish.input, *labels) if name]
+    taken = [name for name in (split, wish.group, wish.input, *labels, *read) if name]
     if not labels and (found := _guess(names, (*LABELS, *MASKS), taken)):
         labels = (found,)
     taken += labels
     # molecules are grouped by what they are read from
-    field = wish.input or _guess(names, INPUTS, taken) or _guess((wish.group,), INPUTS, ())
+    field = wish.input or ("" if read else _guess(names, INPUTS, taken) or _guess((wish.group,), INPUTS, ()))
     rest = [name for name in names if name not in taken]
     numbers = tuple(name for name in rest if _numeric(piece.table[name]))
     if not field and len(rest) == 2 and not labels and wish.labelled and len(numbers) == 1:
@@ -224,7 +231,7 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
         numbers = ()
     if not wish.input and field.lower() in TEXTS:
         _check_one_text(piece.name, [name for name in (field, *rest) if name.lower() in TEXTS])
-    inputs: tuple[str, ...] = (field,) if field else ()
+    inputs: tuple[str, ...] = (field,) if field else read
     if not inputs and len(rest) == 1 and not numbers:
         inputs = (rest[0],)
     if not inputs and rest and len(numbers) == len(rest):
@@ -232,11 +239,12 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
     if not inputs and not piece.table.num_rows:
         raise DataError(f"{piece.name}: no rows", do="check that the right file was named")
     if not inputs:
+        other = next(((name, str(piece.table[name][0])) for name in rest if name not in numbers), ("", ""))
         raise DataError(
             f"{piece.name}: no input column",
             expected=f"one of {', '.join(INPUTS)}, or columns of numbers alone",
-            got=", ".join(names),
-            do="name it with --input",
+            got=", ".join(names) + (f"; {other[0]!r} begins with {other[1]!r}" if other[0] else ""),
+            do="name it with --input" + (", or leave out what is no number" if numbers else ""),
         )
     if not labels and wish.labelled:
         others = [name for name in rest if name not in inputs]

@@ -194,7 +194,7 @@ class Adapted:
             RecipeError: ``batch_size`` or ``workers`` out of range.
         """
         check_counts(batch_size=batch_size, workers=workers)
-        manifest = inputs if isinstance(inputs, Manifest) else scan(inputs, labelled=False)
+        manifest = inputs if isinstance(inputs, Manifest) else scan(inputs, labelled=False, numbers=self.columns)
         check_modality(self.network, manifest, chosen=True)
         manifest = with_columns(manifest, self.columns)
         manifest = checked(replace(manifest, target=None), skip_bad=skip_bad)

@@ -27,7 +27,7 @@ def link(name: Link, logits: Tensor) -> Tensor:
 
 
 def temperature(logits: Tensor, response: Response) -> float:
-    """The T > 0 that minimises the negative log-likelihood of link(logits / T) (Guo et al., 2017), its targets smoothed.
+    """The T > 0 that minimises the negative log-likelihood of link(logits / T) (Guo et al., 2017), smoothed.
 
     With n labels, each is taken to hold with the chance (n + 1) / (n + 2) that Laplace's rule of succession gives one
     more label after n that were all right (Platt, 1999, smooths those of each class so). Where the likelihood alone

@@ -8,12 +8,21 @@ import time
 from safetensors.torch import save
 from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.features import DTYPES, Store, by_length, find, gathered, pool_batch
+from regraft.features import DTYPES, by_length, find, gathered, pool_batch
 from regraft.graft.cost import pace
 from regraft.graft.cost.counts import Workload, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
 from regraft.graft.cost.posterior import with_posterior_cost
-from regraft.graft.cost.pricing import head_shape, head_work, own_work, price_figure, refitted, row_seconds, spent, workload
+from regraft.graft.cost.pricing import (
+    head_shape,
+    head_work,
+    own_work,
+    price_figure,
+    refitted,
+    row_seconds,
+    spent,
+    workload,
+)
 from regraft.graft.cost.training import training_cost
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
