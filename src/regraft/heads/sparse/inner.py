@@ -15,7 +15,7 @@ from regraft.heads.sparse.penalty import Penalty
 __all__ = ["WorkingSet"]
 
 _CHECK_EVERY = 10
-_PATIENCE = (100, 20)
+_PATIENCE = {"l1": (100, 20), "l21": (1000, 100)}
 """Proximal steps before the first Newton steps, and between them: easy problems end before."""
 _ROUNDS = 5
 _SLACK = 1 + 1e-6
@@ -88,8 +88,8 @@ class WorkingSet:
     def descend(self, state: Tensor, strength: float, target: float, budget: int) -> tuple[Tensor, int]:
         """Minimise over the held columns until the duality gap there is at most ``target``.
 
-        Proximal steps find which coefficients are zero, and all of them where the problem is easy; under ℓ1, after a
-        hundred of them, Newton steps over the others (:mod:`regraft.heads.sparse.newton`) take turns with twenty more.
+        Proximal steps find which coefficients are zero, and all of them where the problem is easy; after many of them
+        Newton steps over the others (:mod:`regraft.heads.sparse.newton`) take turns with some more.
 
         Args:
             state: (C, 1 + k) float64, where to start.
@@ -101,21 +101,21 @@ class WorkingSet:
         Returns:
             The coefficients (float64) and the number of iterations.
         """
-        if self.penalty.order != 1:
-            return self._accelerated(state, strength, target, budget)[:2]
-        spent, patience, before = 0, _PATIENCE[0], None
+        (patience, between), spent, before = _PATIENCE[self.penalty.name], 0, None
         thresholds = torch.cat([torch.zeros(1, dtype=torch.float64), strength / self.scales])
         while True:
             state, steps, done = self._accelerated(state, strength, target, min(patience, budget - spent))
             spent += steps
             if done or spent >= budget:
                 return state, spent
-            state, products, begun, reached = newton(self.fit, self._fast, state, thresholds, target, _ROUNDS)
+            state, products, begun, reached = newton(
+                self.fit, self.penalty, self._fast, state, thresholds, target, _ROUNDS
+            )
             spent += products
             # neither kind may spend much where the other gains more by a product
             better = before is None or (begun - reached) * steps >= (before - begun) * products
-            patience = _PATIENCE[1] if better else 2 * patience
-            if reached >= begun:  # rounding is what is left of these products
+            patience = between if better else 2 * patience
+            if products and reached >= begun:  # rounding is what is left of these products
                 self.refine()
             before = reached
 

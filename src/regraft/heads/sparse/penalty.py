@@ -36,6 +36,24 @@ class Penalty:
         """‖Θ X_j‖_q of every feature: (C, k) → (k,)."""
         return _lengths(correlations) if self.order == 2 else correlations.abs().amax(0)
 
+    def smooth(self, coefficients: Tensor) -> Tensor:
+        """Of which coefficients Σ_j ‖U_j‖_p is a smooth function, (C, k) bool: those that are not zero (p = 1), or of
+        features that are not (p = 2)."""
+        there = coefficients != 0
+        return there if self.order == 1 else there.any(0, keepdim=True).expand_as(there)
+
+    def slopes(self, coefficients: Tensor) -> Tensor:
+        """The gradient of Σ_j ‖U_j‖_p where it is smooth, else zero: (C, k) → (C, k)."""
+        if self.order == 1:
+            return coefficients.sign()
+        return coefficients / _lengths(coefficients).clamp_min(torch.finfo(coefficients.dtype).tiny)
+
+    def crossed(self, before: Tensor, after: Tensor) -> Tensor:
+        """Which coefficients a straight way took past a kink, (C, k) bool: those of another sign (p = 1), or those of
+        features that turned by more than a right angle (p = 2)."""
+        turned = before * after
+        return turned < 0 if self.order == 1 else (turned.sum(0, keepdim=True) < 0).expand_as(turned)
+
     def shrink(self, coefficients: Tensor, thresholds: Tensor) -> Tensor:
         """The proximal operator of Σ_j τ_j ‖U_j‖_p: (C, k), (k,) → (C, k).
 
