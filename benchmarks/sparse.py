@@ -135,7 +135,7 @@ def measured(task: Task, passes: int) -> list[Row]:
 
 def _proximal() -> AbstractContextManager[Any]:
     """So patient that Newton steps never come."""
-    return mock.patch.dict(inner._PATIENCE, {name: (MOST + 1, MOST + 1) for name in inner._PATIENCE})
+    return mock.patch.dict(inner._PATIENCE, dict.fromkeys(inner._PATIENCE, (MOST + 1, MOST + 1)))
 
 
 def _certified(path: GroupLassoPath) -> int:
