@@ -136,7 +136,7 @@ Workers = Annotated[
 Device = Annotated[str, typer.Option("--device", metavar="NAME", rich_help_panel=PASS, help="auto, cpu, cuda or mps.")]
 SkipBad = Annotated[
     bool,
-    typer.Option("--skip-bad", rich_help_panel=_DATA, help="Leave unreadable or unlabelled rows out, and say so."),
+    typer.Option("--skip-bad", rich_help_panel=_DATA, help="Leave rows out that cannot be used, and say so."),
 ]
 Kind = Annotated[
     str | None,
@@ -160,7 +160,7 @@ Ignore = Annotated[
     int | None,
     typer.Option(
         "--ignore", metavar="VALUE", min=0, rich_help_panel=_DATA,
-        help="Of masks: the value of pixels without a label; 255, or what the file says, if absent.",
+        help="Of masks: the value of pixels without a label; 255, or what the data or the run says, if absent.",
     ),
 ]  # fmt: skip
 Input = Annotated[
@@ -189,7 +189,8 @@ Folds = Annotated[
     ),
 ]  # fmt: skip
 Seed = Annotated[
-    int, typer.Option("--seed", metavar="N", rich_help_panel=_SCORE, help="Of limit, folds and intervals.")
+    int,
+    typer.Option("--seed", metavar="N", rich_help_panel=_SCORE, help="Of all that is drawn: rows, folds, intervals."),
 ]
 ClassWeight = Annotated[
     str | None,
@@ -206,7 +207,11 @@ Dtype = Annotated[
 Output = Annotated[
     Path | None,
     typer.Option(
-        "--output", "-o", metavar="FOLDER", rich_help_panel=RESULT, help="Run folder; runs/DATA-MODEL-METHOD if absent."
+        "--output",
+        "-o",
+        metavar="FOLDER",
+        rich_help_panel=RESULT,
+        help="Run folder; one named after data and model in runs/ if absent.",
     ),
 ]
 Embed = Annotated[
@@ -215,13 +220,18 @@ Embed = Annotated[
 ]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", rich_help_panel=RESULT, help="Say what it would cost; compute and write nothing."),
+    typer.Option(
+        "--dry-run", rich_help_panel=RESULT, help="Say what it would cost, from one timed batch; write nothing."
+    ),
 ]
 RunFolder = Annotated[
     Path, typer.Argument(metavar="RUN", show_default=False, help="Run folder that `regraft adapt` wrote.")
 ]
 RunFolders = Annotated[
-    list[Path], typer.Argument(metavar="RUN...", show_default=False, help="Run folders that `regraft adapt` wrote.")
+    list[Path],
+    typer.Argument(
+        metavar="RUN...", show_default=False, help="Folders that `regraft adapt`, `diagnose` or `rank` wrote."
+    ),
 ]
 
 

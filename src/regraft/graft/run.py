@@ -72,7 +72,8 @@ class Run:
         return score_on(self.adapted, data, **{"metric": self.score.metric, **options})
 
     def save(self, folder: str | Path, *, embed: bool = False, overwrite: bool = False) -> Run:
-        """Write the run folder: artifact, record, model card, per-row predictions.
+        """Write the run folder: artifact, record, model card, per-row predictions; `regraft report` writes the report,
+        and one that is there is removed, for it may be another run's.
 
         Args:
             folder: created if need be; files of the same run made earlier are replaced one by one, each atomically.
