@@ -33,3 +33,9 @@ def test_numbers_are_those_of_numpy(given) -> None:
 def test_one_name_a_row(names) -> None:
     with pytest.raises(DataError, match=r"one (name )?a row"):
         group_numbers(names, 2)
+
+
+def test_the_gaps_of_pandas_are_one_group() -> None:
+    names = pd.Series(["a", pd.NA, "b", pd.NA], dtype="string")
+    assert group_numbers(names, 4).tolist() == group_numbers(["a", None, "b", None], 4).tolist()
+    assert group_numbers(pd.Series([1, pd.NA, 1], dtype="Int64"), 3).tolist() == [0, 1, 0]

@@ -127,7 +127,7 @@ def read_csv(path: Path) -> pa.Table:
         for line in reader:
             if line and len(line) != len(header):
                 raise DataError(
-                    f"{path} line {reader.line_num}: {len(line)} cells",
+                    f"{path} line {reader.line_num}: {len(line)} cell{'s' * (len(line) > 1)}",
                     expected=f"{len(header)} as in the header",
                     do='put cells that hold the separator in "quotes"',
                 )

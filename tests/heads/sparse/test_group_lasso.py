@@ -399,8 +399,9 @@ def test_what_cannot_be_solved_is_refused():
         group_lasso(x, response, strengths=0.1)
     with pytest.raises(SolverError, match="tolerance"):
         group_lasso(x, response, tol=0.0)
-    with pytest.raises(SolverError, match="max_iterations"):
-        group_lasso(x, response, max_iterations=0)
+    for wrong in (0, 1.5, float("inf"), None, "10", True):
+        with pytest.raises(SolverError, match="max_iterations"):
+            group_lasso(x, response, max_iterations=wrong)
     with pytest.raises(SolverError, match="rows"):
         group_lasso(x[:-1], response)
     with pytest.raises(DataError, match="does not fit regression"):

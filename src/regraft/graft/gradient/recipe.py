@@ -38,7 +38,8 @@ def with_gradients(method: str | Recipe, mode: str | None, select: str | Sequenc
         return recipe
     if recipe.gradients is None:
         raise RecipeError(
-            f"method {recipe.name!r} takes no gradients", do="use --mode and --theta2 with --method gradient"
+            f"method {recipe.name!r} takes no gradients",
+            do="use --mode and --theta2 with --method gradient or tangent-gp",
         )
     if recipe.posterior is not None and mode == "gradient":
         raise RecipeError(

@@ -128,7 +128,8 @@ def _path(
     require_learnable(response)
     chosen = check_loss(loss, response)
     _positive("the tolerance", tol)
-    if isinstance(max_iterations, bool) or int(max_iterations) != max_iterations or max_iterations < 1:
+    whole = isinstance(max_iterations, Real) and np.isfinite(max_iterations) and int(max_iterations) == max_iterations
+    if isinstance(max_iterations, bool) or not whole or max_iterations < 1:
         raise SolverError(f"max_iterations is {max_iterations!r}", expected="a whole number, at least 1")
     weights = row_weights(response, None, sample_weights(response, sample_weight))
     problem = SparseProblem(as_features(design, response), response, chosen, weights, PENALTIES[penalty], tol)
