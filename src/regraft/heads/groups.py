@@ -16,7 +16,8 @@ __all__ = ["group_numbers"]
 def group_numbers(groups: Sequence[Any] | np.ndarray[Any, Any], rows: int) -> np.ndarray[Any, Any]:
     """(N,) numbers of groups from 0 on, in the order of their names, whatever the order of the rows.
 
-    Names may be of several types, numbers before words: 1 and "1" are two groups. NaN and the gaps of pandas are the name ``None``.
+    Names may be of several types, numbers before words: 1 and "1" are two groups. NaN and the gaps of pandas are
+    the name ``None``.
 
     Raises:
         DataError: not one name a row.
