@@ -124,6 +124,10 @@ def test_the_system_that_is_written_out_is_the_hessian(loss, name):
     whole = torch.autograd.functional.hessian(lambda u: objective(name, data, part, u, bounds), here)
     expected = whole.reshape(here.numel(), -1)[free.reshape(-1)][:, free.reshape(-1)]
     torch.testing.assert_close(system.written_out(), expected + 1e-3 * torch.eye(len(expected)), atol=1e-9, rtol=1e-9)
+    direction = torch.where(free, torch.randn(free.shape, dtype=torch.float64), 0.0)
+    torch.testing.assert_close(
+        system.product(direction)[free], (expected + 1e-3 * torch.eye(len(expected))) @ direction[free]
+    )
 
 
 @pytest.mark.parametrize("strength", [0.02, 0.1, 0.3])
@@ -142,14 +146,16 @@ def test_of_squares_one_step_ends_at_the_minimum_of_a_face(strength):
     assert gone < int((state != 0).sum())
 
 
+@pytest.mark.parametrize("name", ORDERS)
 @pytest.mark.parametrize("loss", LOSSES)
-def test_a_system_that_is_written_out_ends_where_conjugate_gradients_end(loss, monkeypatch):
+def test_a_system_that_is_written_out_ends_where_conjugate_gradients_end(loss, name, monkeypatch):
     data, matrix, state, thresholds = held(loss)
-    direct, *_ = newton(data, PENALTIES["l1"], matrix, state, thresholds, 0.0, 50)
-    monkeypatch.setitem(newton_module._DIRECT, "l1", 0)
+    thresholds /= 4  # lest all features vanish
+    direct, *_ = newton(data, PENALTIES[name], matrix, state, thresholds, 0.0, 50)
+    monkeypatch.setitem(newton_module._DIRECT, name, 0)
     monkeypatch.setattr(newton_module, "_FORCING", 1e-12)
-    iterated, *_ = newton(data, PENALTIES["l1"], matrix, direct, thresholds, 0.0, 50)
-    values = [float(objective("l1", data, matrix, each, thresholds)) for each in (direct, iterated)]
+    iterated, *_ = newton(data, PENALTIES[name], matrix, direct, thresholds, 0.0, 50)
+    values = [float(objective(name, data, matrix, each, thresholds)) for each in (direct, iterated)]
     assert values[0] == pytest.approx(values[1], rel=1e-9)
     torch.testing.assert_close(direct[:, 1:], iterated[:, 1:], atol=1e-4, rtol=0)
     predictions = [

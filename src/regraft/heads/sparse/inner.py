@@ -115,7 +115,7 @@ class WorkingSet:
             # neither kind may spend much where the other gains more by a product
             better = before is None or (begun - reached) * steps >= (before - begun) * products
             patience = between if better else 2 * patience
-            if products and reached >= begun:  # rounding is what is left of these products
+            if reached >= begun:  # rounding is what is left of these products
                 self.refine()
             before = reached
 

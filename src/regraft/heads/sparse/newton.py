@@ -7,8 +7,7 @@ quadratic model without crossing a kink: coefficients that would (under ℓ2,1 f
 right angle) are set to zero, and the system of the others is solved again.
 
 Where they are many, the Hessian's product with a direction costs what a gradient costs, two products with the held
-columns. Under ℓ1 conjugate gradients then give a direction of which what crosses zero is cut off. Under ℓ2,1, which is
-curved itself, such directions were measured to gain nothing, and no step is taken.
+columns, and conjugate gradients give a direction of which what crosses a kink is cut off.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ __all__ = ["newton"]
 
 _DIRECT = {"l1": 250, "l21": 5000}
 """What a system may cost that is written out, in products with the columns and their transpose: under ℓ1 conjugate
-gradients are there where it costs more."""
+gradients gain more."""
 _PIVOTS = 20
 """How often more coefficients may be set to zero in one step; the line search cuts off what would cross it after."""
 _PRODUCTS = 100
@@ -39,7 +38,7 @@ _DAMPING = (1e-3, 1e-6)
 there is no curvature."""
 _DECREASE = 1e-4
 _HALVINGS = 40
-_WORTH = 0.01
+_WORTH = 0.1
 """Of the gap to reach: a step that gains less is the last."""
 _ROUNDED = {torch.float32: 1e-6, torch.float64: 1e-12}
 """Of the data term's largest diagonal entry: what rounding may have taken from its eigenvalues."""
@@ -63,8 +62,7 @@ def newton(
         rounds: steps at most.
 
     Returns:
-        U (C, k) float64, how many products with X, each way, were made (none where no step is worth what it takes), and
-        F before and after them.
+        U (C, k) float64, how many products with X, each way, were made, and F before and after them.
     """
     logits = _product(state, matrix)
     objective, made = term.value(logits) + float(thresholds @ penalty.sizes(state)), 0
@@ -80,8 +78,6 @@ def newton(
             break
         damping = min(_DAMPING[0] * float(gradient.norm()), _DAMPING[1])
         direction, products = _System(term, penalty, part, here, bounds, free, predictions, damping).step(-gradient)
-        if not products:
-            break
         made += products + 1
         slope, length, found = float((gradient * direction).sum()), 1.0, None
         for _ in range(_HALVINGS):
@@ -127,7 +123,7 @@ class _System:
     damping: float
 
     def step(self, target: Tensor) -> tuple[Tensor, int]:
-        """A direction D of (H + damping) D ≈ target, and what it took, in products: 0 where it is not worth them.
+        """A direction D of (H + damping) D ≈ target, and what it took, in products.
 
         Args:
             target: −∇F (C, k), zero where not free.
@@ -137,7 +133,7 @@ class _System:
         if products <= _DIRECT[self.penalty.name]:
             with contextlib.suppress(torch.linalg.LinAlgError):  # rounding of what hardly curves
                 return self.inside(target), products
-        return self.solve(target) if self.penalty.name == "l1" else (torch.zeros_like(target), 0)
+        return self.solve(target)
 
     def inside(self, target: Tensor) -> Tensor:
         """D by Cholesky, with no kink between U and U + D: what crosses one goes to zero, and the rest follows.
@@ -182,9 +178,9 @@ class _System:
         return hessian
 
     def solve(self, target: Tensor) -> tuple[Tensor, int]:
-        """D by conjugate gradients under ℓ1, preconditioned by the data term's diagonal, and the products it took."""
+        """D by conjugate gradients, preconditioned by the diagonal, and the products it took."""
         curvatures = self.term.curvatures(self.predictions).expand_as(self.predictions)
-        diagonal = _adjoint(curvatures, self.matrix.square()) + self.damping
+        diagonal = _adjoint(curvatures, self.matrix.square()) + self.turning * (1 - self.slopes.square()) + self.damping
         found, residual = torch.zeros_like(target), target
         enough = _FORCING * float(target.norm())
         scaled = residual / diagonal
@@ -204,9 +200,10 @@ class _System:
         return found, _PRODUCTS
 
     def product(self, direction: Tensor) -> Tensor:
-        """(H + damping) D under ℓ1."""
+        """(H + damping) D."""
         bend = self.term.curvature(self.predictions, _product(direction, self.matrix))
-        return torch.where(self.free, _adjoint(bend, self.matrix), 0.0) + self.damping * direction
+        turned = self.turning * (direction - self.slopes * (self.slopes * direction).sum(0))
+        return torch.where(self.free, _adjoint(bend, self.matrix), 0.0) + turned + self.damping * direction
 
     @cached_property
     def slopes(self) -> Tensor:
@@ -215,7 +212,9 @@ class _System:
 
     @cached_property
     def turning(self) -> Tensor:
-        """τ_j / ‖U_j‖₂ (k,): the curvature of the norm across U_j; along it there is none."""
+        """τ_j / ‖U_j‖₂ (k,): the curvature of the norm across U_j; along it there is none, and none under ℓ1."""
+        if self.penalty.name == "l1":
+            return torch.zeros_like(self.bounds)
         return self.bounds / torch.where(self.bounds > 0, self.penalty.sizes(self.here), 1.0)
 
 

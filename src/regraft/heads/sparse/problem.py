@@ -22,7 +22,7 @@ __all__ = ["NEVER", "SparseProblem", "State", "data_term", "only_class"]
 
 _FEWEST = 64
 """The smallest working set, and the fewest features that join it at once."""
-_EARLY = 0.1
+_EARLY = 0.3
 """The gap to reach on a working set, of that over all features: lower wastes steps on a set that will still grow."""
 _SINGLE = 1e-5
 """Above this tolerance a working set from float32 features is iterated on in float32."""
