@@ -71,7 +71,8 @@ def test_curvature_is_that_of_the_probed_network(found, options):
 def test_the_landscape_passes_through_the_loss(found):
     for curved, plane in zip(found.figures["curvature"]["subjects"], found.figures["landscape"]["subjects"]):
         assert plane["centre"] == pytest.approx(curved["loss"], rel=1e-5)
-        assert plane["losses"][2][2] == pytest.approx(curved["loss"], rel=0.1)
+        reach = max(map(max, plane["losses"])) - min(map(min, plane["losses"]))  # a surrogate may be 1 % of it away
+        assert plane["losses"][2][2] == pytest.approx(curved["loss"], abs=0.01 * reach)
         assert plane["profile"]["losses"][6] == pytest.approx(curved["loss"], rel=1e-5)
     assert found.figures["landscape"]["subjects"][0]["losses"] != found.figures["landscape"]["subjects"][1]["losses"]
 

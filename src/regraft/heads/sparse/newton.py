@@ -38,7 +38,7 @@ _DAMPING = (1e-3, 1e-6)
 there is no curvature."""
 _DECREASE = 1e-4
 _HALVINGS = 40
-_WORTH = 0.1
+_WORTH = {"l1": 0.01, "l21": 0.1}
 """Of the gap to reach: a step that gains less is the last."""
 _ROUNDED = {torch.float32: 1e-6, torch.float64: 1e-12}
 """Of the data term's largest diagonal entry: what rounding may have taken from its eigenvalues."""
@@ -94,7 +94,7 @@ def newton(
         state = state.clone()
         state[:, held] = found
         logits, gained, objective = ahead, objective - reached, reached
-        if gained < _WORTH * target:
+        if gained < _WORTH[penalty.name] * target:
             break
     return state, made, begun, objective
 

@@ -22,7 +22,7 @@ __all__ = ["NEVER", "SparseProblem", "State", "data_term", "only_class"]
 
 _FEWEST = 64
 """The smallest working set, and the fewest features that join it at once."""
-_EARLY = 0.3
+_EARLY = {"l1": 0.1, "l21": 0.3}
 """The gap to reach on a working set, of that over all features: lower wastes steps on a set that will still grow."""
 _SINGLE = 1e-5
 """Above this tolerance a working set from float32 features is iterated on in float32."""
@@ -223,7 +223,7 @@ class SparseProblem:
             place = torch.searchsorted(work.columns, state.columns)
             weights = torch.zeros(len(state.intercept), len(work), dtype=torch.float64)
             weights[:, place] = state.weights
-            target = max(share * tol * primal, _EARLY * (primal - bound))
+            target = max(share * tol * primal, _EARLY[self.penalty.name] * (primal - bound))
             begin = work.scaled(weights, state.intercept)
             coefficients, steps = work.descend(begin, strength, target, budget - spent)
             spent, passes = spent + steps, passes + 1
