@@ -56,7 +56,7 @@ def group_lasso(
         strengths: λ values above zero, solved and returned in falling order; or the length of a geometric path from
             λ_max to λ_max / 100 (20 by default).
         tol: the duality gap to reach, relative to the objective.
-        max_iterations: of proximal gradient, for each λ.
+        max_iterations: for each λ, in products with the held features and their transpose.
         loss: by default the one of the labels: softmax, sigmoid (multilabel) or squared (regression). ``squared``
             takes one-hot classes, and labels as ±1.
         sample_weight: (N,) weights, zero or more; ω is their share (in each label column over its own rows).
