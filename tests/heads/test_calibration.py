@@ -90,6 +90,15 @@ def test_where_every_row_is_right_confidence_is_that_of_the_rule_of_succession(r
     assert confidence.tolist() == pytest.approx([(rows + 1) / (rows + 2)] * rows)
 
 
+def test_of_two_classes_the_mean_confidence_by_margin_is_that_of_the_rule_of_succession() -> None:
+    codes = np.arange(50) % 2
+    margins = np.random.default_rng(0).gamma(2.0, size=50)
+    logits = torch.tensor(margins[:, None] * np.eye(2)[codes])
+    response = Response.of("binary", ["a", "b"], codes)
+    confidence = link("softmax", logits / temperature(logits, response)).amax(1).numpy()
+    assert np.average(confidence, weights=margins) == pytest.approx(51 / 52)
+
+
 def test_labels_that_are_all_right_have_the_confidence_of_the_rule_of_succession() -> None:
     labels = (np.random.default_rng(0).random((30, 3)) < 0.3).astype(float)
     labels[:9, 1] = np.nan

@@ -30,9 +30,9 @@ def temperature(logits: Tensor, response: Response) -> float:
     """The T > 0 that minimises the negative log-likelihood of link(logits / T) (Guo et al., 2017), smoothed.
 
     With n labels, each is taken to hold with the chance (n + 1) / (n + 2) that Laplace's rule of succession gives one
-    more label after n that were all right (Platt, 1999, smooths those of each class so). Where the likelihood alone
-    would send T to zero and every confidence to 1, because no row is wrong, no confidence passes that; where some
-    are wrong it hardly moves T.
+    more label after n that were all right (Platt, 1999, smooths those of each class so). The likelihood alone
+    would send T to zero and every confidence to 1 where no row is wrong; so confidences lie about that chance (of two
+    classes their mean, weighted by the margins, is it). Where many rows are wrong it hardly moves T.
 
     Args:
         logits: (N, C) of rows that the model did not see.
