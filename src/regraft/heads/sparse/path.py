@@ -47,8 +47,9 @@ def group_lasso(
 
     Each λ starts from the solution before it. Features join a working set in the order of ‖Σ_i x_ij ω_i (y_i − v_i)‖,
     first those that the strong rule (Tibshirani et al. 2012) lets through, then those that violate optimality; on
-    the set runs accelerated proximal gradient. Every certificate reads all features once, in chunks of rows, so
-    memory is that of the working set (k columns of n float64 numbers, and their copies).
+    the set run accelerated proximal steps and, where these creep, Newton steps between the kinks of the norm. Every
+    certificate reads all features once, in chunks of rows, so memory is that of the working set (k columns of n float64
+    numbers, and their copies), and of a Newton system that is written out.
 
     Args:
         design: features of N rows: a FeatureDesign, or an (N, d) array.
