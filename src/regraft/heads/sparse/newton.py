@@ -146,8 +146,9 @@ class _System:
         found = torch.zeros_like(target)
         for _ in range(_PIVOTS):
             moved[fixed] = -now[fixed]
-            left = slope[~fixed] - hessian[~fixed][:, fixed] @ moved[fixed]
-            factor = torch.linalg.cholesky(hessian[~fixed][:, ~fixed])
+            rows = hessian[~fixed]
+            left = slope[~fixed] - rows[:, fixed] @ moved[fixed]
+            factor = torch.linalg.cholesky(rows[:, ~fixed])
             moved[~fixed] = torch.cholesky_solve(left[:, None], factor)[:, 0]
             found[self.free] = moved
             kinked = self.penalty.crossed(self.here, self.here + found) & (self.bounds > 0)
