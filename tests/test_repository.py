@@ -383,6 +383,14 @@ def test_every_finding_is_explained_and_every_explained_one_made() -> None:
     assert [code for code in sorted(told - made) if f'"{code}"' not in source] == []
 
 
+def test_every_section_of_the_report_is_explained() -> None:
+    bold = {name for part in re.findall(r"^\*\*([^*]+)\*\*", text_of("docs/reading-the-report.md"), re.MULTILINE)
+            for name in part.rstrip(".").split(", ")}  # fmt: skip
+    titles = re.findall(r'^ {8}\("[a-z]+", "([^"]+)", ', text_of("src/regraft/app/report/page.py"), re.MULTILINE)
+    assert len(titles) > 20
+    assert [title for title in titles if title not in bold] == []
+
+
 def test_the_page_of_reproduction_tells_every_row_and_what_came_out() -> None:
     from regraft.reproduce import ROWS
 

@@ -60,7 +60,7 @@ def _verb(objective: str, says: str) -> None:
         ] = False,
         as_json: Json = False,
     ) -> None:
-        length = {"epochs": 30 if epochs is None and steps is None else epochs, "steps": steps}
+        length = {"epochs": EPOCHS if epochs is None and steps is None else epochs, "steps": steps}
         _pretrain(
             data, output, objective, pixels, lr, {**length, "batch_size": batch_size, "seed": seed}, as_json,
             arch=arch, device=device, resume=resume, keep_checkpoints=keep_checkpoints,
@@ -92,7 +92,7 @@ def _pretrain(
     from regraft.app.results import summary
     from regraft.graft.options import pick_device
     from regraft.graft.pretraining.choose import pretext_of
-    from regraft.graft.pretraining.pretrain import default_config, unfinished
+    from regraft.graft.pretraining.pretrain import EPOCHS, default_config, unfinished
     from regraft.graft.pretraining.pretrain import pretrain as run_pretrain
 
     check_folder(output)

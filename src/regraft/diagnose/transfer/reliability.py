@@ -40,13 +40,14 @@ class Reliability:
     @property
     def title(self) -> str:
         """In short."""
-        return f"Where the truth is known, the first by {spoken(self.score)} was {self.lost:.1f} points under the best"
+        by = spoken(self.score)
+        return f"On other tasks, where the truth is known, the first by {by} was {self.lost:.1f} points under the best"
 
     @property
     def sentence(self) -> str:
         """For people."""
         return (
-            f"On {self.tasks} tasks of classes, 400 to 1,000 rows each, and {self.backbones} backbones the order by "
+            f"On {self.tasks} other tasks of classes, 400 to 1,000 rows each, and {self.backbones} backbones the order by "
             f"{spoken(self.score)} agreed with the accuracy of a linear head: weighted Kendall τ {self.tau:.2f} "
             f"({self.low:.2f} to {self.high:.2f}); its first was {self.lost:.1f} points under the best on average."
         )

@@ -36,8 +36,9 @@ from regraft.network.preprocess import ImagePreprocess
 from regraft.network.seeding import seeded
 from regraft.record import Ledger, Record, Score
 
-__all__ = ["OBJECTIVES", "Provenance", "default_config", "pretrain", "unfinished"]
+__all__ = ["EPOCHS", "OBJECTIVES", "Provenance", "default_config", "pretrain", "unfinished"]
 
+EPOCHS = 30
 WARMUP = 20
 _CALIBRATION_BATCH = 256
 
@@ -59,7 +60,7 @@ def pretrain(
     objective: str | Pretext = "supervised",
     arch: str = "small_resnet",
     options: Mapping[str, Any] | None = None,
-    epochs: int = 15,
+    epochs: int = EPOCHS,
     size: int = 32,
     seed: int = 0,
     config: TrainConfig | None = None,
