@@ -60,9 +60,9 @@ def _verb(objective: str, says: str) -> None:
         ] = False,
         as_json: Json = False,
     ) -> None:
-        length = {"epochs": EPOCHS if epochs is None and steps is None else epochs, "steps": steps}
+        settings = {"epochs": epochs, "steps": steps, "batch_size": batch_size, "seed": seed}
         _pretrain(
-            data, output, objective, pixels, lr, {**length, "batch_size": batch_size, "seed": seed}, as_json,
+            data, output, objective, pixels, lr, settings, as_json,
             arch=arch, device=device, resume=resume, keep_checkpoints=keep_checkpoints,
         )  # fmt: skip
 
@@ -82,7 +82,7 @@ def _pretrain(
     objective: str,
     pixels: int,
     lr: float | None,
-    length: dict[str, int | None],
+    settings: dict[str, int | None],
     as_json: bool,
     **options: Any,
 ) -> None:
@@ -92,13 +92,13 @@ def _pretrain(
     from regraft.app.results import summary
     from regraft.graft.options import pick_device
     from regraft.graft.pretraining.choose import pretext_of
-    from regraft.graft.pretraining.pretrain import EPOCHS, default_config, unfinished
+    from regraft.graft.pretraining.pretrain import default_config, unfinished
     from regraft.graft.pretraining.pretrain import pretrain as run_pretrain
 
     check_folder(output)
     check_verb(output, "pretrain", unfinished(output))
     options["device"] = pick_device(options["device"])
-    config = default_config(pretext_of(objective, pixels), **length)
+    config = default_config(pretext_of(objective, pixels), **settings)
     if lr is not None:
         config = replace(config, optimiser=replace(config.optimiser, lr=lr))
     with Bars({"train": "training"}) as bars:

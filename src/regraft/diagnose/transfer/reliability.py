@@ -47,8 +47,8 @@ class Reliability:
     def sentence(self) -> str:
         """For people."""
         return (
-            f"On {self.tasks} other tasks of classes, 400 to 1,000 rows each, and {self.backbones} backbones the order by "
-            f"{spoken(self.score)} agreed with the accuracy of a linear head: weighted Kendall τ {self.tau:.2f} "
+            f"On {self.tasks} other tasks of classes, 400 to 1,000 rows each, and {self.backbones} backbones the order "
+            f"by {spoken(self.score)} agreed with the accuracy of a linear head: weighted Kendall τ {self.tau:.2f} "
             f"({self.low:.2f} to {self.high:.2f}); its first was {self.lost:.1f} points under the best on average."
         )
 

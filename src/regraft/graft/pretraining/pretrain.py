@@ -43,14 +43,18 @@ WARMUP = 20
 _CALIBRATION_BATCH = 256
 
 
-def default_config(pretext: Pretext, **length: Any) -> TrainConfig:
+def default_config(
+    pretext: Pretext, *, epochs: int | None = None, steps: int | None = None, **other: Any
+) -> TrainConfig:
     """How a pretext is trained where nothing else is said: its own optimiser, 20 steps of warm-up, cosine to zero.
 
     Args:
         pretext: what is trained.
-        length: ``epochs`` or ``steps``, and any other field of :class:`TrainConfig`.
+        epochs, steps: the length, one of them; :data:`EPOCHS` where neither is given.
+        other: any other field of :class:`TrainConfig`.
     """
-    return TrainConfig(optimiser=pretext.optimiser, schedule=Schedule(warmup=WARMUP), **length)
+    epochs = EPOCHS if epochs is None and steps is None else epochs
+    return TrainConfig(epochs, steps, optimiser=pretext.optimiser, schedule=Schedule(warmup=WARMUP), **other)
 
 
 def pretrain(
