@@ -41,7 +41,7 @@ class Readout:
         intercept: (C,) float64: targets may lie far from zero.
         link: ``softmax``, ``sigmoid`` or ``identity``.
         temperature: T of the calibrated probabilities link(f / T).
-        form: ``ridge`` or ``logistic``.
+        form: what made it, such as ``ridge``, ``logistic`` or ``trained``.
         strength: the penalty λ in units of the features' mean squared norm about their mean.
     """
 

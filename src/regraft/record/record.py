@@ -30,8 +30,8 @@ class Score:
     """A metric's value with its spread.
 
     Attributes:
-        metric: ``accuracy``, ``balanced-accuracy``, ``f1``, ``roc-auc``, ``map``, ``r2``, ``rmse``,
-            ``nll``, ``ece``, ``brier``.
+        metric: ``accuracy``, ``balanced-accuracy``, ``f1``, ``roc-auc``, ``map``, ``miou``, ``r2``, ``rmse``,
+            ``nll``, ``ece``, ``brier``, ``gaussian-nll``, ``coverage-90``.
         value: the point estimate.
         low, high: a 95 % interval.
         interval: how it was made: ``wilson``, ``bootstrap over rows``, ``wilson, by a bootstrap over N groups``,
@@ -40,8 +40,8 @@ class Score:
             ``high`` NaN.
         rows: how many rows it was measured on.
         per_fold: the same metric on each outer fold, where the score is a cross-validation.
-        protocol: which rows: ``test split``, ``validation split``, ``outer cross-validation`` or
-            ``inner cross-validation (selection: optimistic)``.
+        protocol: which rows: those of a split (``test split``), of ``outer cross-validation`` or of a ``hold-out of a
+            fifth``; where they chose as well, ``(selection: optimistic)`` ends it; of later rows, their name.
     """
 
     metric: str

@@ -412,7 +412,7 @@ def test_many_rows_choose_on_some_and_keep_directions_by_lanczos(monkeypatch: py
     """The leading directions without a whole eigendecomposition; scale and noise from the rows that were drawn."""
     both, labels, _ = problem(rows=40, outputs=1)
     folds, stage = torch.arange(40) % 2, Posterior(rank=6)
-    monkeypatch.setattr("regraft.graft.posterior.fit._SEARCHED", 16)
+    monkeypatch.setattr("regraft.graft.stages.posterior.Posterior.searched", 16)
     few = KernelFitter(both, labels, folds, 1e-2, "ntk", stage, 3)
     out = few.out_of_fold("", [1.0])[0][0]
     assert len(few.searched) == 16

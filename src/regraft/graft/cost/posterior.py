@@ -14,8 +14,8 @@ from regraft.record import Cost
 
 __all__ = ["with_posterior_cost"]
 
-_SEARCHED, _MIXTURES, _KERNELS, _PROBE = 1500, 5, 3, 256
-"""Rows that the choice is made on; mixtures that are tried; passes a fit; rows of the timed matrix."""
+_KERNELS, _PROBE = 3, 256
+"""Passes a fit; rows of the timed matrix."""
 
 
 def with_posterior_cost(
@@ -23,9 +23,10 @@ def with_posterior_cost(
 ) -> tuple[Cost, int]:
     """The cost of solving, and bytes of the artifact, with those of the kernels and their eigenpairs.
 
-    For n rows, m = min(n, 1500) of them in the choice, K inner folds and S solves of the protocol:
-    S · (3 K m + 4 n) rows' derivatives, and S · (5 K + 1) eigendecompositions of m numbers, at the pace of one batch
-    and of one matrix of 256, timed now. One pass of all rows is of the whole network, the others begin at θ₂, where
+    For n rows, m of them in the choice (all, up to ``Posterior.searched``), K inner folds and S solves of the protocol:
+    S · (3 K m + 4 n) rows' derivatives, and S · ((R + 1) K + 1) eigendecompositions of m numbers, R being the number of
+    ``Posterior.ratios`` and one more for an edge that was best, at the pace of one batch and of one matrix of 256, timed
+    now. One pass of all rows is of the whole network, the others begin at θ₂, where
     what comes before it can be kept.
 
     Args:
@@ -42,7 +43,7 @@ def with_posterior_cost(
     if stage is None or keep is None:
         return solve, 0
     n, outputs = len(ready.fit), ready.manifest.target.outputs  # type: ignore[union-attr]
-    m = min(n, _SEARCHED)
+    m = min(n, keep.searched)
     seconds, flops, parameters, kept = 0.0, 0.0, 0, False
     if stage.mode != "activation":
         few = ready.fit.take(range(min(options.batch_size, n)))
@@ -60,7 +61,8 @@ def with_posterior_cost(
     eigen = (time.perf_counter() - began) * (m / _PROBE) ** 3
     rows = solves * (_KERNELS * ready.folds(options) * m + (_KERNELS + 1) * n)
     whole = len(ready.manifest) if kept else rows
-    total = rows * seconds + kept * whole * row[0] + solves * (_MIXTURES * ready.folds(options) + 1) * eigen
+    decomposed = solves * ((len(keep.ratios) + 1) * ready.folds(options) + 1)
+    total = rows * seconds + kept * whole * row[0] + decomposed * eigen
     rank = min(keep.rank_for(parameters), n)
     stored = 4 * outputs * parameters + 4 * (1 + rank) * (parameters + ready.plan.width)
     passes, spent = whole / len(ready.manifest), round(rows * flops + kept * whole * row[1])

@@ -29,8 +29,6 @@ from regraft.linear import Blocks
 
 __all__ = ["Fitted", "KernelFitter", "Solved", "squared"]
 
-_SEARCHED = 1500
-"""Rows that the kernel's mixture, scale and noise are chosen on: an eigendecomposition costs N³."""
 _MOST = 25_000
 """Rows that one factorisation is taken of."""
 _ROUNDED = 1e-12
@@ -156,7 +154,7 @@ class KernelFitter(Fitter):
                 do="take fewer rows with --limit, or use --method gradient, whose model is of the same form",
             )
         order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
-        self.searched = order[:_SEARCHED].sort().values
+        self.searched = order[: Posterior.searched].sort().values
         self.new = _first_of_their_kind(both, labels)
         self._folds: dict[int, tuple[Grafted, Labels, Tensor]] = {}
         self._solved: dict[tuple[int, float], Solved] = {}
@@ -227,7 +225,7 @@ class KernelFitter(Fitter):
         labels = self.labels.take(rows)
         grafted = Grafted.of(self.both.take(rows), labels, self.strength, self.prior)
         contrasts, y = grafted.contrasts(ratio), labels.standard
-        if len(rows) <= 2 * _SEARCHED:
+        if len(rows) <= 2 * Posterior.searched:
             solved = Solved.of(contrasts, y, self.stage.by, self.together)
             values, vectors = solved.spectrum.values.flip(0), solved.spectrum.vectors.flip(1)
             dual, scale, noise, chosen = solved.weights, solved.scale, solved.noise, solved.chosen

@@ -29,8 +29,6 @@ from regraft.record import Candidate, Finding
 
 __all__ = ["GaussianHead", "GaussianProblem"]
 
-#: ρ, the tangent kernel's share over the last layer's; the search goes on past an edge that is best.
-RATIOS = (10.0, 1.0, 1e-1, 1e-2)
 _FEW = 30
 """Rows below which error bars are said to be too narrow: fitted to ten, 90 % intervals held 75 % of new targets."""
 _CRITERIA = {"marginal": "marginal likelihood", "loo": "the density of rows left out one by one"}
@@ -233,7 +231,7 @@ class GaussianProblem(Problem):
         counted[fitter.searched] = True
         judge = Judge(task.metric, response, folds, counted, True)
         ratios = (0.0,) if gradient.tangent is None else gradient.second.strengths
-        found = search(fitter, judge, ["tangent-gp"], ratios, default=RATIOS)
+        found = search(fitter, judge, ["tangent-gp"], ratios, default=Posterior.ratios)
         ratio = found.readout.strength
         path = () if gradient.tangent is None else gradient.tangent.tape.path
         return GaussianHead(

@@ -26,6 +26,9 @@ class Posterior:
     megabytes: float = 32.0
     by: Literal["marginal", "loo"] = "marginal"
 
+    searched: ClassVar[int] = 1500  # rows that scale, noise and ρ are chosen on: an eigendecomposition costs N³
+    ratios: ClassVar[tuple[float, ...]] = (10.0, 1.0, 1e-1, 1e-2)
+    """ρ, the tangent kernel's share over the last layer's; the search goes on past an edge that is best."""
     needs: ClassVar[tuple[str, ...]] = ("design",)
     yields: ClassVar[tuple[str, ...]] = ("posterior",)
 

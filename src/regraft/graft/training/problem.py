@@ -28,6 +28,7 @@ from regraft.features import Plan
 from regraft.graft.adapted import Adapted
 from regraft.graft.frozen.problem import FeatureHead, FeatureProblem
 from regraft.graft.problem import Head, HeldOut, Problem, Task
+from regraft.graft.protocol import FRACTION
 from regraft.graft.stages.training import Probe, Train
 from regraft.graft.team import Team
 from regraft.graft.training.choice import (
@@ -55,9 +56,8 @@ from regraft.heads import Status, link, temperature
 from regraft.network import Network
 from regraft.record import Candidate, Finding
 
-__all__ = ["FRACTION", "TrainedHead", "TrainingProblem", "planned"]
+__all__ = ["TrainedHead", "TrainingProblem", "planned"]
 
-FRACTION = 0.2
 _BATCH, _ENOUGH = 64, 256  # rows of a pass; rows that show whether a training collapsed
 HOLDOUT = "hold-out of a fifth (selection: optimistic)"
 
