@@ -1,6 +1,6 @@
-"""The data term of the group lasso, its free intercept, and the dual points that certify a solution.
+"""The data term of a convex head, its free intercept, and the dual points that certify a solution.
 
-Logits stand as (C, n): outputs, rows. With weights ω (each output's sum to one) the problem and its dual are
+Logits stand as (C, n): outputs, rows. With weights ω (each output's sum to one) the group lasso and its dual are
 
     min_{W, b}  Σ_i ω_i ℓ(y_i, Wᵀx_i + b) + λ Σ_j ‖W_j‖₂
     max_Θ      −Σ_i ω_i ℓ*(y_i, −Θ_i/ω_i)      subject to  ‖Θ X_j‖₂ ≤ λ for every feature j,  Σ_i Θ_i = 0,
@@ -76,9 +76,9 @@ class DataTerm:
         return float((self.weights * torch.log1p(inner)).sum())
 
     def curvature(self, predictions: Tensor, step: Tensor) -> Tensor:
-        """∇²f(Z) D of a direction D (C, n), with p the prediction at Z: ω p (d − Σ_c p_c d_c) for softmax."""
+        """∇²f(Z) D of directions D (…, C, n), with p the prediction at Z: ω p (d − Σ_c p_c d_c) for softmax."""
         if self.loss == "softmax":
-            return self.weights * predictions * (step - (predictions * step).sum(0, keepdim=True))
+            return self.weights * predictions * (step - (predictions * step).sum(-2, keepdim=True))
         return self.curvatures(predictions) * step
 
     def curvatures(self, predictions: Tensor) -> Tensor:
@@ -93,6 +93,19 @@ class DataTerm:
         if self.separable:
             return torch.zeros_like(predictions[output])
         return -self.weights[0] * predictions[output] * predictions[other]
+
+    def of_intercept(self, predictions: Tensor) -> Tensor:
+        """The Hessian of f(Z + b) in the intercept b, (C, C), with p the prediction at Z."""
+        if self.separable:
+            return torch.diag(self.curvatures(predictions).expand_as(predictions).sum(1))
+        weighted = self.weights * predictions
+        return torch.diag(weighted.sum(1)) - weighted @ predictions.T
+
+    def along(self, logits: Tensor, step: Tensor) -> tuple[float, float]:
+        """First and second derivative of f along a step, both (C, n), at Z."""
+        parts = (logits.view(self._shape), self.targets.view(self._shape), self.weights, step.view(self._shape))
+        first, second = self._loss.slope(*parts)
+        return float(first.sum()), float(second.sum())
 
     @property
     def separable(self) -> bool:
@@ -152,8 +165,7 @@ class DataTerm:
 
     def _newton(self, predictions: Tensor, slope: Tensor) -> Tensor:
         """H⁻¹ slope of softmax's intercept, (C, 1); the free direction, all equal, gets nothing."""
-        weighted = self.weights * predictions
-        hessian = torch.diag(weighted.sum(1)) - weighted @ predictions.T
+        hessian = self.of_intercept(predictions)
         trace = float(hessian.diagonal().sum())
         hessian += trace / len(slope) ** 2 + (1e-12 * trace + 1e-16) * torch.eye(len(slope), dtype=hessian.dtype)
         step = torch.linalg.solve(hessian, slope.unsqueeze(1))

@@ -24,10 +24,10 @@ def with_posterior_cost(
     """The cost of solving, and bytes of the artifact, with those of the kernels and their eigenpairs.
 
     For n rows, m of them in the choice (all, up to ``Posterior.searched``), K inner folds and S solves of the protocol:
-    S · (3 K m + 4 n) rows' derivatives, and S · ((R + 1) K + 1) eigendecompositions of m numbers, R being the number of
-    ``Posterior.ratios`` and one more for an edge that was best, at the pace of one batch and of one matrix of 256, timed
-    now. One pass of all rows is of the whole network, the others begin at θ₂, where
-    what comes before it can be kept.
+    S · (3 K m + 4 n) rows' derivatives, and S · ((R + 1) K + 1) eigendecompositions of m numbers, R the number of
+    ``Posterior.ratios`` and one more for an edge that was best, at the pace of one batch and of one matrix of 256,
+    timed now. One pass of all rows is of the whole network, the others begin at θ₂, where what comes before it can be
+    kept.
 
     Args:
         solve: of the head on features.

@@ -127,9 +127,9 @@ def search(problem: ConvexProblem, point: Point, direction: Tensor, moved: Tenso
     moved = moved + problem.eliminated(point.predictions).shift(moved)
     quadratic = float(direction.to(torch.float64).square().sum())
     linear = float((point.u.to(torch.float64) * direction.to(torch.float64)).sum())
-    length, low, high, slope = 1.0, 0.0, float("inf"), problem.along(point.logits, moved)[0] + linear
+    length, low, high, slope = 1.0, 0.0, float("inf"), problem.term.along(point.logits, moved)[0] + linear
     for _ in range(_SEARCHES):
-        first, second = problem.along(point.logits + length * moved, moved)
+        first, second = problem.term.along(point.logits + length * moved, moved)
         first, second = first + linear + quadratic * length, second + quadratic
         if abs(first) <= 0.1 * abs(slope):
             break

@@ -118,11 +118,11 @@ class Eliminated:
 
     def shift(self, step: Tensor) -> Tensor:
         """The intercept's answer (…, C, 1) to steps of the logits (…, C, N), to first order."""
-        return -self.inverse @ self.problem.curve(self.predictions, step).sum(-1, keepdim=True)
+        return -self.inverse @ self.problem.term.curvature(self.predictions, step).sum(-1, keepdim=True)
 
     def product(self, step: Tensor) -> Tensor:
         """H' Z."""
-        return self.problem.curve(self.predictions, step + self.shift(step))
+        return self.problem.term.curvature(self.predictions, step + self.shift(step))
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,29 +279,14 @@ class ConvexProblem:
                 predictions = predictions / predictions.sum(0, keepdim=True)
         return term.balanced(predictions)
 
-    def curve(self, predictions: Tensor, step: Tensor) -> Tensor:
-        """H Z for Z (…, C, N), H the Hessian of the data term at predictions p: ω p(1 − p) z, or ω p∘(z − p·z)."""
-        weights = self.term.weights
-        if self.loss == "squared":
-            return weights * step
-        if self.loss == "sigmoid":
-            return weights * predictions * (1 - predictions) * step
-        return weights * predictions * (step - (predictions * step).sum(-2, keepdim=True))
-
     def eliminated(self, predictions: Tensor) -> Eliminated:
         """The Hessian at some predictions with the intercept eliminated."""
-        if self.loss == "softmax":
-            weighted = self.term.weights * predictions
-            block = torch.diag(weighted.sum(1)) - weighted @ predictions.T
-        else:
-            block = torch.diag(self.curve(predictions, torch.ones_like(predictions)).sum(1))
+        block = self.term.of_intercept(predictions)
         return Eliminated(self, predictions, torch.linalg.pinv(block, hermitian=True, rtol=1e-12))
 
     def curvature(self, predictions: Tensor) -> float:
         """The mean second derivative in one output's logit."""
-        if self.loss == "squared":
-            return 1.0
-        return float((self.term.weights * predictions * (1 - predictions)).sum()) / len(predictions)
+        return float(self.term.curvatures(predictions).expand_as(predictions).sum()) / len(predictions)
 
     @cached_property
     def _axes(self) -> dict[str, tuple[Tensor, Tensor]]:
@@ -322,15 +307,6 @@ class ConvexProblem:
             shrink = 1 / (1 + curvature * squares / self.penalties[name])
             blocks[name] = turn @ (shrink.to(turn)[:, None] * (turn.T @ blocks[name]))
         return Blocks(blocks).flatten()
-
-    def along(self, logits: Tensor, step: Tensor) -> tuple[float, float]:
-        """First and second derivative of the data term along a step, both (C, N)."""
-        term = self.term
-        shape = (step.shape[0], 1, -1) if LOSSES[self.loss].separable else (1, step.shape[0], -1)
-        first, second = LOSSES[self.loss].slope(
-            logits.view(shape), term.targets.view(shape), term.weights, step.view(shape)
-        )
-        return float(first.sum()), float(second.sum())
 
     def fit(self, point: Point, trace: Trace, status: Status) -> ConvexFit:
         """The outcome at a point."""
