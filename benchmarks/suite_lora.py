@@ -68,7 +68,7 @@ def _adapted(network: Network, classes: int) -> nn.Module:
     ]
     config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=reached, modules_to_save=[path])
     model = get_peft_model(module, config)  # type: ignore[arg-type]
-    for part in model.modules():  # a MobileNet of transformers asks its convolutions how to pad, and a wrapped one hides it
+    for part in model.modules():  # a MobileNet of transformers asks its convolutions how to pad; wrapped ones hide it
         base = getattr(part, "base_layer", None)
         if isinstance(base, nn.Conv2d):
             part.stride, part.kernel_size, part.dilation = base.stride, base.kernel_size, base.dilation

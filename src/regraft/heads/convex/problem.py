@@ -37,7 +37,7 @@ from regraft.heads.losses import LOSSES
 from regraft.heads.readout import Status
 from regraft.linear import Blocks, Design
 
-__all__ = ["ConvexFit", "ConvexProblem", "Point", "Progress", "Trace"]
+__all__ = ["ConvexFit", "ConvexProblem", "Point", "Progress", "Trace", "not_finite"]
 
 #: Called with (iterations, relative gap, objective).
 Progress = Callable[[int, float, float], None]
@@ -205,7 +205,7 @@ class ConvexProblem:
     def _out(self, outputs: Tensor) -> Tensor:
         found = outputs.detach().to(device="cpu", dtype=torch.float64).T.contiguous()
         if not bool(torch.isfinite(found).all()):
-            raise _not_finite()
+            raise not_finite()
         return found
 
     def forward(self, u: Tensor, trace: Trace) -> Tensor:
@@ -219,7 +219,7 @@ class ConvexProblem:
         placed = outputs.T.to(device=self.design.device, dtype=self.design.dtype).contiguous()
         found = self.scaled.adjoint(placed).flatten()
         if not bool(torch.isfinite(found).all()):
-            raise _not_finite()
+            raise not_finite()
         return found
 
     def standardised(self, coefficients: Blocks | None) -> Tensor:
@@ -328,7 +328,8 @@ class ConvexProblem:
         return self.fit(point, trace, Status(False, 0, point.relative_gap, "evaluated, not solved"))
 
 
-def _not_finite() -> SolverError:
+def not_finite() -> SolverError:
+    """The refusal of a design whose products overflow."""
     return SolverError(
         "the design's products hold NaN or infinities",
         expected="finite numbers",

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.convex.path import Path, PathFit
+from regraft.heads.convex.problem import not_finite
 from regraft.heads.convex.rowspace import about_mean, output_major, solve_rows
 from regraft.linear import Design, FeatureDesign
 from regraft.linear.operator import dense
@@ -54,7 +55,7 @@ class RowPath(Path):
         outputs = self.whole.n_outputs
         kernel = output_major(dense(self.whole.gram()) if self.kernel is None else self.kernel(), outputs)
         if not bool(torch.isfinite(kernel.diagonal()).all()):
-            raise SolverError("the design's products hold NaN or infinities", expected="finite numbers")
+            raise not_finite()
         self.trace.products += outputs
         return about_mean(kernel[..., : self.steep.n_rows])
 

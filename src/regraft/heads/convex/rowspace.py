@@ -29,7 +29,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.convex.newton import newton
-from regraft.heads.convex.problem import ConvexFit, ConvexProblem, Progress
+from regraft.heads.convex.problem import ConvexFit, ConvexProblem, Progress, not_finite
 from regraft.linear import Design
 
 __all__ = ["RowPoint", "about_mean", "dual", "output_major", "solve_rows"]
@@ -139,7 +139,7 @@ def _point(
     if problem.offset is not None:
         dual -= float((theta * problem.offset).sum())
     if not objective < float("inf"):
-        raise SolverError("the rows of the design hold NaN or infinities", expected="finite numbers")
+        raise not_finite()
     gap = max(0.0, objective - dual)
     return RowPoint(alpha, image, shift, logits, predictions, term.residual(predictions), objective, gap, steps)
 
@@ -176,7 +176,7 @@ def dual(
     rows = _rows(design)
     kernel = rows.to(torch.float64) @ rows.to(torch.float64).T
     if not bool(torch.isfinite(kernel.diagonal()).all()):
-        raise SolverError("the rows of the design hold NaN or infinities", expected="finite numbers")
+        raise not_finite()
     centred, _ = about_mean(output_major(kernel, design.n_outputs))
     found = solve_rows(problem, centred.view(size, size), 0.1 * gap)
     u = rows.T @ found.alpha.T.flatten().to(rows.dtype)

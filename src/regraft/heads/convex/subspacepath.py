@@ -22,9 +22,8 @@ from typing import final
 import torch
 from torch import Tensor
 
-from regraft.errors import SolverError
 from regraft.heads.convex.path import Path, PathFit
-from regraft.heads.convex.problem import Trace
+from regraft.heads.convex.problem import Trace, not_finite
 from regraft.heads.convex.subspace import State, Subspace, squares
 from regraft.linear import Blocks
 
@@ -86,7 +85,7 @@ class SubspacePath(Path):
         found = self.steep.adjoint(placed)
         size = sum(squares(block) for block in found.values())
         if not size < float("inf"):
-            raise SolverError("the design's products hold NaN or infinities", expected="finite numbers")
+            raise not_finite()
         return found, size
 
     def _take_beta(self, residual: Tensor, drawn: Blocks, size: float) -> bool:

@@ -6,14 +6,13 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.gp.forms import check_semidefinite
 from regraft.heads.gp.system import System
 from regraft.heads.products import cholesky, cholesky_apply, eigen, triangular_solve
 from regraft.heads.readout import Status
 
 __all__ = ["Factor", "factorise"]
 
-_FAR = 1e-4
-"""An eigenvalue below minus this share of the largest is no rounding error of float32."""
 _BLOCK = 32
 
 
@@ -148,13 +147,7 @@ def factorise(systems: Tensor, floor: Tensor) -> tuple[Factor, str]:
             whole = system.triu(1)
             whole = whole + whole.mT + torch.diag(diagonal)
             values, _ = eigen(whole)
-            if float(values[0]) < -_FAR * float(values[-1].abs()):
-                raise SolverError(
-                    "the kernel matrix is not positive semi-definite",
-                    expected="eigenvalues above zero, up to rounding",
-                    got=f"{float(values[0]):.2e}, the largest being {float(values[-1]):.2e}",
-                    do="look at how the kernel was computed",
-                )
+            check_semidefinite(float(values[0]), float(values[-1]))
             extra = max(0.0, -float(values[0])) + least
             whole.diagonal().add_(extra)
             found, worst = cholesky(whole), max(worst, extra)

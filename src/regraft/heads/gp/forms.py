@@ -23,12 +23,24 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.linear import all_finite
 
-__all__ = ["KernelForm", "Kind", "check_probabilities", "columns", "finite", "form_of", "noise_of"]
+__all__ = [
+    "KernelForm",
+    "Kind",
+    "check_probabilities",
+    "check_semidefinite",
+    "check_symmetric",
+    "columns",
+    "finite",
+    "form_of",
+    "noise_of",
+]
 
 Kind = Literal["shared", "per-output", "full"]
 _TILE = 256
 _ASYMMETRY = 1e-4
 """How far from symmetric a kernel matrix may be, relative to its largest diagonal entry: some float32 roundings."""
+_FAR = 1e-4
+"""An eigenvalue below minus this share of the largest is no rounding error of float32."""
 
 
 def finite(
@@ -177,6 +189,17 @@ def check_symmetric(systems: Tensor) -> None:
             "the kernel matrix of a Gaussian process",
             expected="a symmetric matrix",
             got=f"entries that differ from their mirror by {worst:.1e}, the largest being {largest:.1e}",
+        )
+
+
+def check_semidefinite(least: float, largest: float) -> None:
+    """Refuse a kernel matrix whose least eigenvalue is too far below zero for the rounding of float32."""
+    if least < -_FAR * abs(largest):
+        raise SolverError(
+            "the kernel matrix is not positive semi-definite",
+            expected="eigenvalues above zero, up to rounding",
+            got=f"{least:.2e}, the largest being {largest:.2e}",
+            do="look at how the kernel was computed",
         )
 
 

@@ -12,13 +12,12 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.gp.forms import KernelForm, check_symmetric, columns, finite, form_of
+from regraft.heads.gp.forms import KernelForm, check_semidefinite, check_symmetric, columns, finite, form_of
 from regraft.heads.products import eigen, one_blas_thread
 
 __all__ = ["Hyperparameters", "Spectrum"]
 
 _LOG_2PI = math.log(2 * math.pi)
-_FAR = 1e-4
 #: Ratios noise / scale that are searched, in units of the mean prior variance.
 RATIOS = (1e-8, 1e4)
 #: The least of them in units of :attr:`Spectrum.clipped`: that is how far rounding moved eigenvalues, and weights
@@ -79,13 +78,7 @@ class Spectrum:
         found = [eigen(system.contiguous()) for system in systems]
         values, vectors = torch.stack([pair[0] for pair in found]), torch.stack([pair[1] for pair in found])
         least, largest = float(values.min()), float(values.abs().max())
-        if least < -_FAR * largest:
-            raise SolverError(
-                "the kernel matrix is not positive semi-definite",
-                expected="eigenvalues above zero, up to rounding",
-                got=f"{least:.2e}, the largest being {largest:.2e}",
-                do="look at how the kernel was computed",
-            )
+        check_semidefinite(least, largest)
         shape = gram.shape[:-1]
         return Spectrum(values.clamp_min(0).reshape(shape), vectors.reshape(gram.shape), max(0.0, -least))
 
