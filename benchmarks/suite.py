@@ -7,9 +7,9 @@ seed; every choice by cross-validation on the 1,000. MobileNets see 128 × 128 p
 737,280 pictures of one shape, a training and a test draw share one or two by chance). Two tasks of sentences (all
 test rows of SST-2, a tenth of Subj) stand apart from the means.
 
-Methods that train the backbone are opted into by ``--trained``: they take minutes of CPU a pair and seed. With
-``--cache`` features, checkpoints and every result are kept there, so that an interrupted run, or one with further
-methods, goes on.
+Methods that train the backbone, ours and LoRA by peft, are opted into by ``--trained``: they take minutes of CPU a
+pair and seed. With ``--cache`` features, checkpoints and every result are kept there, so that an interrupted run, or
+one with further methods, goes on.
 
 One pass per pair and seed computes every tap that any method needs; its CPU seconds stand apart (`pass_cpu_s`), and a
 method's `cpu_s` is what it takes beyond the pass. Every frozen method needs that one pass and no more, but for
@@ -43,6 +43,7 @@ from regraft.graft import METHODS, Features, Options, Select, Solve, adapt
 from regraft.network import Network, load
 from regraft.reproduce.sources import pack_network
 from regraft.reproduce.words import clustered_interval
+from suite_lora import LORA, at_hand, lora
 from suite_training import TRAINED, Measured, Trained, remembered
 
 ROWS = 1000
@@ -60,7 +61,6 @@ FROZEN["head2toe-512"] = replace(
 FROZEN["head2toe-512-reference"] = replace(
     METHODS["head2toe"], stages=(Features(Taps(sizes=(512,)), ("unit",)), Select(solver="reference"), Solve())
 )
-LATER = "LoRA through peft: not run"
 
 
 @dataclass(frozen=True)
@@ -201,7 +201,10 @@ class Arms:
         calls = {name: lambda make=make: _peer(make, rows, features) for name, make in peers().items()}
         calls |= {name: lambda name=name: ours(name, rows, network, seed, cache) for name in self.frozen}
         results = {name: remembered(folder / f"{name}.json", call) for name, call in calls.items()}
-        results |= Trained(cache, folder, self.taus).measure(self.trained, rows, network, seed)
+        mine = [name for name in self.trained if name != LORA]
+        results |= Trained(cache, folder, self.taus).measure(mine, rows, network, seed)
+        if LORA in self.trained:
+            results[LORA] = remembered(folder / f"{LORA}.json", lambda: lora(rows, network, seed))
         cost = {
             "passes": 1,
             "pass_cpu_s": seconds * len(rows) / max(computed, 1) if computed else None,
@@ -276,7 +279,11 @@ def main() -> None:
     options.add_argument("--seeds", nargs="*", type=int, default=(), help="some seeds only (default: 0 1 2)")
     options.add_argument("--methods", nargs="*", default=DEFAULT, choices=list(FROZEN), help="on the frozen backbone")
     options.add_argument(
-        "--trained", nargs="*", default=(), choices=TRAINED, help="methods that train (minutes each; none by default)"
+        "--trained",
+        nargs="*",
+        default=(),
+        choices=(*TRAINED, LORA),
+        help=f"methods that train (minutes each; none by default); {LORA} needs peft",
     )
     options.add_argument("--taus", nargs="*", type=int, default=(), help="of head probing (default: the methods' own)")
     options.add_argument("--cache", type=Path, help="keep the features here (default: a folder that is deleted)")
@@ -288,6 +295,8 @@ def main() -> None:
     unknown = [name for name in names if name not in {pair.name for pair in PAIRS}]
     if unknown:
         options.error(f"no pair is called {unknown[0]}; the pairs are {', '.join(p.name for p in PAIRS)}")
+    if LORA in chosen.trained and not at_hand():
+        options.error(f"{LORA}: peft is not installed")
     seeds = tuple(chosen.seeds) or (SEEDS[:1] if chosen.quick else SEEDS)
     with tempfile.TemporaryDirectory() as folder:
         arms = Arms(chosen.methods, chosen.trained, chosen.taus, chosen.data, chosen.cache or Path(folder))
@@ -303,10 +312,9 @@ def main() -> None:
         taus=list(chosen.taus) or "the methods' own",
         training_rows=ROWS,
         summary=totals,
-        not_run=LATER,
     )
     shown = (table(_accuracies(rows), list(_accuracies(rows)[0])), table(totals, list(totals[0]) if totals else []))
-    for text in (*shown, f"clustered by task, {len(seeds)} seed(s); {LATER}"):
+    for text in (*shown, f"clustered by task, {len(seeds)} seed(s)"):
         note(text) if chosen.json == "-" else print(f"\n{text}")
 
 

@@ -383,6 +383,15 @@ def test_every_finding_is_explained_and_every_explained_one_made() -> None:
     assert [code for code in sorted(told - made) if f'"{code}"' not in source] == []
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/which-method.md"])
+def test_figures_of_the_first_pages_stand_among_the_measurements(page: str) -> None:
+    number = re.compile(r"(?<![\w.])\d+\.\d+(?![\w.])")
+    told = [line for line in text_of(page).splitlines() if not line.startswith(("![", "- **Platform.**"))]
+    figures = set(number.findall("\n".join(told)))
+    assert len(figures) > 5
+    assert figures - set(number.findall(text_of("docs/measurements.md"))) == set()
+
+
 def test_every_section_of_the_report_is_explained() -> None:
     bold = {name for part in re.findall(r"^\*\*([^*]+)\*\*", text_of("docs/reading-the-report.md"), re.MULTILINE)
             for name in part.rstrip(".").split(", ")}  # fmt: skip

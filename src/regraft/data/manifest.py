@@ -164,6 +164,17 @@ class Manifest:
         labels = "no labels" if self.target is None else repr(self.target)
         return f"Manifest({self.name!r}, {len(self):,} {self.inputs.modality} rows: {parts}; {labels})"
 
+    @property
+    def labels(self) -> Target:
+        """The target.
+
+        Raises:
+            DataError: there is none.
+        """
+        if self.target is None:
+            raise DataError(f"{self.name} has no labels", do="name the label column with --label")
+        return self.target
+
     def take(self, rows: Rows) -> Manifest:
         """The given rows, in the given order."""
         index = np.asarray(rows, dtype=np.int64).reshape(-1)

@@ -17,10 +17,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from regraft.network.site import Layout
+
 __all__ = ["Cls", "Pooling", "choose_pooling"]
 
 Cls = Literal["pooled", "only", "apart"]
-Layout = Literal["map", "tokens", "vector"]
 
 # On a processor avg_pool2d takes a half to a quarter of the time of means over reshaped axes below windows so wide, and
 # a third to a twentieth with channels last; above, means are up to three times as fast.

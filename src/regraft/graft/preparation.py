@@ -72,11 +72,9 @@ class Prepared:
         Raises:
             DataError: the rows have no labels.
         """
-        if rows.target is None:
-            raise DataError(f"{rows.name} has no labels")
         weight: Literal["balanced"] | None = "balanced" if options.class_weight else None
         cross = options.folds is not None
-        return Task(rows.target, rows.groups, self.metric, options.seed, options.inner_folds, weight, cross)
+        return Task(rows.labels, rows.groups, self.metric, options.seed, options.inner_folds, weight, cross)
 
 
 def prepare(
@@ -106,7 +104,7 @@ def prepare(
         manifest, unlabelled = _labelled(manifest)
         if options.limit is not None:
             manifest = _limited(manifest, options.limit, options.seed)
-        metric = choose_metric(options, manifest.target.kind)  # type: ignore[union-attr]
+        metric = choose_metric(options, manifest.labels.kind)
         _check_protocol(manifest, metric, options, recipe)
     with ledger.stage("model"):
         network = model if isinstance(model, Network) else load(model, weights=options.weights)
@@ -122,7 +120,7 @@ def prepare(
         if recipe.train is not None:
             _check_training(network, recipe.train)
             _check_smoothing(recipe, manifest)
-        if manifest.target.kind == "segmentation":  # type: ignore[union-attr]
+        if manifest.labels.kind == "segmentation":
             network, wanted = _dense(network, manifest, recipe)
         else:
             _check_error_bars(recipe, options)
@@ -263,7 +261,7 @@ def _check_smoothing(recipe: Recipe, manifest: Manifest) -> None:
     """Refuse, before the pass, labels that are to be smoothed and cannot be."""
     probed = 0.0 if recipe.probe is None else recipe.probe.smoothing
     trained = 0.0 if recipe.train is None else recipe.train.config.label_smoothing
-    if manifest.target.kind == "regression" and (probed or trained):  # type: ignore[union-attr]
+    if manifest.labels.kind == "regression" and (probed or trained):
         option = "--smoothing" if probed else "--train-smoothing"
         raise RecipeError("numbers are not smoothed", expected="classes", got=option, do=f"leave {option} out")
 
@@ -311,9 +309,7 @@ def _limited(manifest: Manifest, rows: int, seed: int) -> Manifest:
 
 def _labelled(manifest: Manifest) -> tuple[Manifest, int]:
     """The rows with a label, and how many have none; ``skipped`` keeps those that could not be read."""
-    target = manifest.target
-    if target is None:
-        raise DataError(f"{manifest.name} has no labels", do="name the label column with --label")
+    target = manifest.labels
     present = target.present
     if not present.any():
         raise DataError(f"no row of {manifest.name} has a label", do="name the label column with --label")

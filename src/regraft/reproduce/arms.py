@@ -233,9 +233,7 @@ class Sample:
         """Labels by part."""
         out = {}
         for name, part in self.parts.items():
-            if part.target is None:
-                raise ValueError(f"{self.place.task} has no labels")
-            out[name] = Response.of(part.target.kind, part.target.classes, part.target.values)
+            out[name] = Response.of(part.labels.kind, part.labels.classes, part.labels.values)
         return out
 
     @property
@@ -247,9 +245,7 @@ class Sample:
     def folds(self) -> Tensor:
         """(N,) the fold of each training row: stratified, by the seed, never through a group."""
         part = self.parts["train"]
-        if part.target is None:
-            raise ValueError(f"{self.place.task} has no labels")
-        return torch.from_numpy(folds(part.target, part.groups, FOLDS, self.place.seed))
+        return torch.from_numpy(folds(part.labels, part.groups, FOLDS, self.place.seed))
 
     def blocks(self, taps: Taps) -> tuple[Block, ...]:
         """The blocks of some taps, in the network's order."""

@@ -7,7 +7,6 @@ from pathlib import Path
 import torch
 
 from regraft.data import Manifest, folds
-from regraft.errors import DataError
 from regraft.features import Taps, plan, sweep
 from regraft.heads import Response, score, solve
 from regraft.linear import FeatureDesign
@@ -35,14 +34,10 @@ def probed(network: Network, rows: Manifest, cache: Path, seed: int) -> float:
     designs, responses = {}, {}
     for name in ("train", "test"):
         part = rows.part(name)
-        if part.target is None:
-            raise DataError(f"{rows.name} has no labels")
         store = sweep(network, part, plan(network, [Taps(("embedding",), (None,))]), cache=cache, workers=0)
-        responses[name] = Response.of(part.target.kind, part.target.classes, part.target.values)
+        responses[name] = Response.of(part.labels.kind, part.labels.classes, part.labels.values)
         designs[name] = FeatureDesign(store.matrices(), responses[name].n_outputs)
     train = rows.part("train")
-    if train.target is None:
-        raise DataError(f"{rows.name} has no labels")
-    held = torch.from_numpy(folds(train.target, train.groups, _FOLDS, seed))
+    held = torch.from_numpy(folds(train.labels, train.groups, _FOLDS, seed))
     found = solve(designs["train"], responses["train"], folds=held, metric="accuracy", calibrate=False)
     return 100.0 * score("accuracy", responses["test"], found.readout.predict_proba(designs["test"]))

@@ -108,9 +108,7 @@ def top1(name: str, data: Path, rows: str, cache: Path) -> float:
     """
     # As numbers, for a file with one image per class is refused as a classification task.
     manifest = scan(data / rows, kind="regression")
-    if manifest.target is None:
-        raise ModelError(f"{rows} has no labels to compare with")
-    labels = manifest.target.values[:, 0]
+    labels = manifest.labels.values[:, 0]
     network = pack_network(name, data)
     wanted = plan(network, [Taps(patterns=("logits",), sizes=(None,))])
     store = sweep(network, manifest, wanted, cache=cache)

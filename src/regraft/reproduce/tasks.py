@@ -154,9 +154,7 @@ def some_classes(manifest: Manifest, codes: Sequence[int]) -> Manifest:
 
 
 def _labels(manifest: Manifest) -> Target:
-    if manifest.target is None:
-        raise DataError(f"{manifest.name} has no labels")
-    return manifest.target
+    return manifest.labels
 
 
 def _crops(frames: Manifest) -> Manifest:

@@ -126,9 +126,7 @@ def accuracy(adapted: Adapted, manifest: Manifest, crops: int = 1) -> float:
 
 def split(manifest: Manifest, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows to train on and rows to choose by."""
-    if manifest.target is None:
-        raise DataError(f"{manifest.name} has no labels")
-    held = holdout(manifest.target, manifest.groups, HELD_OUT, seed)
+    held = holdout(manifest.labels, manifest.groups, HELD_OUT, seed)
     return np.flatnonzero(~held), np.flatnonzero(held)
 
 

@@ -53,7 +53,7 @@ def estimate(ready: Prepared, options: Options) -> Record:
     seconds_per_row, flops_per_row = row_seconds(there), max((store.flops_per_row for store in there), default=0)
     if not seconds_per_row:
         seconds_per_row, flops_per_row = _one_batch(ready, options)
-    width, outputs = ready.plan.width, ready.manifest.target.outputs  # type: ignore[union-attr]
+    width, outputs = ready.plan.width, ready.manifest.labels.outputs
     sweep = Cost(
         "sweep",
         rows * seconds_per_row,

@@ -61,7 +61,7 @@ def with_gradient_cost(
     product = (time.perf_counter() - began) / 2 / rows
     n, fits = len(ready.manifest), solves * (_FITS * ready.folds(options) + 1)
     heads = solves * (2 * ready.folds(options) + 1)
-    columns = ready.manifest.target.outputs  # type: ignore[union-attr]
+    columns = ready.manifest.labels.outputs
     few = stage.solver == "auto" and stage.iterations is None and len(ready.fit) * columns <= stage.row_space
     passed, beside, kernels = fits * _rows_of_a_fit(stage.solver, len(ready.fit)), 0.0, 0.0
     if few:

@@ -42,7 +42,7 @@ def with_posterior_cost(
     stage, keep = ready.recipe.gradients, ready.recipe.posterior
     if stage is None or keep is None:
         return solve, 0
-    n, outputs = len(ready.fit), ready.manifest.target.outputs  # type: ignore[union-attr]
+    n, outputs = len(ready.fit), ready.manifest.labels.outputs
     m = min(n, keep.searched)
     seconds, flops, parameters, kept = 0.0, 0.0, 0, False
     if stage.mode != "activation":

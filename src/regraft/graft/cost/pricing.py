@@ -93,7 +93,7 @@ def workload(ready: Prepared, options: Options, forward: float, row_seconds: flo
     return Workload(
         rows=len(ready.manifest),
         solve_rows=len(ready.fit),
-        outputs=ready.manifest.target.outputs,  # type: ignore[union-attr]
+        outputs=ready.manifest.labels.outputs,
         folds=ready.folds(options),
         solves=solves(ready, options),
         forward=forward,

@@ -12,7 +12,7 @@ from torch import Tensor
 from regraft.data import Manifest, Target
 from regraft.diagnose.checks.check import Case, Subject
 from regraft.diagnose.objective import LossName
-from regraft.errors import DataError, RecipeError
+from regraft.errors import RecipeError
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.heads import Readout
@@ -69,12 +69,10 @@ class Looked:
 
 def drawn(rows: Manifest, count: int, seed: int) -> Manifest:
     """So many rows whose labels are all there, classes alike."""
-    if rows.target is None:
-        raise DataError(f"{rows.name} has no labels")
-    values = np.asarray(rows.target.values, dtype=np.float64).reshape(len(rows), -1)
-    known = np.isfinite(values).all(1) & ((values >= 0).all(1) | (rows.target.kind == "regression"))
+    values = np.asarray(rows.labels.values, dtype=np.float64).reshape(len(rows), -1)
+    known = np.isfinite(values).all(1) & ((values >= 0).all(1) | (rows.labels.kind == "regression"))
     whole = rows.take(np.flatnonzero(known))
-    least = rows.target.outputs if rows.target.kind in ("binary", "multiclass") else 2
+    least = rows.labels.outputs if rows.labels.kind in ("binary", "multiclass") else 2
     if count < least:
         raise RecipeError(
             "too few rows to take losses on", expected=f"--rows {least} or more, one a class", got=f"{count}"
@@ -104,9 +102,7 @@ def subject_of(
     name: str, network: Network, rows: Manifest, scope: Scope, options: Options, unit: tuple[Tensor, Tensor] | None
 ) -> Subject:
     """A network, the rows that its loss is taken on, with numbers in the ``unit`` of its head, and what of it moves."""
-    target = rows.target
-    if target is None:
-        raise DataError(f"{rows.name} has no labels")
+    target = rows.labels
     values = torch.as_tensor(np.asarray(target.values))
     if unit is not None:
         values = (values.double().reshape(len(rows), -1) - unit[0]) / unit[1]

@@ -38,7 +38,7 @@ def overlays(adapted: Adapted, rows: Manifest) -> list[dict[str, Any]]:
     colours = palette(len(adapted.classes))
     found = []
     for i, said in enumerate(adapted.predict_proba(shown, workers=0).masks):
-        picture, truth = shown.inputs.read(i), shown.target.mask(i)  # type: ignore[union-attr]
+        picture, truth = shown.inputs.read(i), shown.labels.mask(i)
         pixels = np.asarray(picture, dtype=np.float64)
         there = np.union1d(np.unique(truth[truth >= 0]), np.unique(said))
         found.append(

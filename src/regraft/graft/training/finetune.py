@@ -78,10 +78,8 @@ def start(network: Network, manifest: Manifest, *, seed: int = 0) -> Adapted:
     Raises:
         DataError: no labels.
     """
-    if manifest.target is None:
-        raise DataError(f"{manifest.name} has no labels")
     wanted = plan(network, [Taps(("embedding",), (None,))])
-    return random_head(network, wanted, Task(manifest.target, None, default_metric(manifest.target.kind)), seed)
+    return random_head(network, wanted, Task(manifest.labels, None, default_metric(manifest.labels.kind)), seed)
 
 
 def random_head(network: Network, wanted: Plan, task: Task, seed: int) -> Adapted:

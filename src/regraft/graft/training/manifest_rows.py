@@ -60,9 +60,7 @@ class ManifestRows:
             DataError: a row cannot be decoded, rows of other shapes than the first, no labels, or an augmentation of
                 what is no image.
         """
-        target = manifest.target
-        if target is None:
-            raise DataError(f"{manifest.name} has no labels")
+        target = manifest.labels
         preprocess = network.preprocess
         if augment is not None and augment != Augment() and not isinstance(preprocess, ImagePreprocess):
             raise DataError("only images can be augmented", got=f"{preprocess.modality} inputs", do="leave it out")

@@ -115,12 +115,10 @@ def _problem(
     sample: Sample, part: str, stage: Gradients, tangent: Tangent | None, omega: Tensor | None = None
 ) -> GradientProblem:
     manifest = sample.parts[part]
-    if manifest.target is None:
-        raise DataError(f"{manifest.name} has no labels")
-    metric = "map" if manifest.target.kind == "multilabel" else "accuracy"
+    metric = "map" if manifest.labels.kind == "multilabel" else "accuracy"
     recipe = gradient_features(stage)
     return GradientProblem(
-        Task(manifest.target, manifest.groups, metric, sample.place.seed, FOLDS),
+        Task(manifest.labels, manifest.groups, metric, sample.place.seed, FOLDS),
         sample.matrices(sample.blocks(EMBEDDING), part),
         tangent,
         torch.arange(len(manifest)),

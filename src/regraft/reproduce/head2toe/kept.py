@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from regraft.heads import Response, Solution, keep, kept_design, solve
+from regraft.heads import Choice, Response, Solution, keep, kept_design, solve
 from regraft.heads.held import in_memory
 from regraft.heads.l2.fitters import fitter
 from regraft.heads.search import Judge
@@ -24,9 +24,7 @@ from regraft.heads.selection.scorer import Scorer
 from regraft.heads.solve import search
 from regraft.linear import FeatureDesign
 
-__all__ = ["Choice", "Ranking", "every_fold", "layers_at", "rank", "ridge_head", "score_of", "state_of", "take_best"]
-
-Choice = Mapping[str, Tensor]
+__all__ = ["Ranking", "every_fold", "layers_at", "rank", "ridge_head", "score_of", "state_of", "take_best"]
 
 
 @dataclass(frozen=True, eq=False)

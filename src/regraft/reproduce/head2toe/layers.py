@@ -11,14 +11,13 @@ import torch
 from torch import Tensor
 
 from regraft.features import Block, Taps
-from regraft.heads import ByLayer, LayerGroups, Relevance, kept_design
+from regraft.heads import ByLayer, Choice, LayerGroups, Relevance, kept_design
 from regraft.heads.selection.chosen import ranked
 from regraft.heads.selection.scorer import Scorer
 from regraft.linear import FeatureDesign
 from regraft.reproduce.arms import EMBEDDING, Arm, Bench, Place, Sample, unit
 from regraft.reproduce.head2toe.frozen import Rows, linear_value
 from regraft.reproduce.head2toe.kept import (
-    Choice,
     Ranking,
     every_fold,
     rank,

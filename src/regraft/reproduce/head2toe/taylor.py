@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regraft.data import Manifest, scan
-from regraft.errors import DataError
 from regraft.features import Taps, plan, sweep
 from regraft.graft.adapted import Adapted
 from regraft.graft.training.finetune import finetune
@@ -225,9 +224,7 @@ def _features(network: Network, manifest: Manifest) -> dict[str, Tensor]:
 
 
 def _response(manifest: Manifest) -> Response:
-    if manifest.target is None:
-        raise DataError(f"{manifest.name} has no labels")
-    return Response.of(manifest.target.kind, manifest.target.classes, manifest.target.values)
+    return Response.of(manifest.labels.kind, manifest.labels.classes, manifest.labels.values)
 
 
 def _points(outputs: Tensor, labels: Tensor) -> float:

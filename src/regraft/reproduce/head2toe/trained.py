@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from regraft.data import folds
-from regraft.errors import DataError
 from regraft.features import Block, Plan
 from regraft.graft.adapted import Adapted
 from regraft.graft.training.finetune import start
@@ -124,9 +123,7 @@ def head2toe(sample: Sample, index: np.ndarray | None = None) -> Adapted:
     part, response = sample.parts["train"], sample.train
     rows = np.arange(len(part)) if index is None else index
     chosen = part.take(rows)
-    if chosen.target is None:
-        raise DataError(f"{part.name} has no labels")
-    fold_of = folds(chosen.target, chosen.groups, FOLDS, sample.place.seed)
+    fold_of = folds(chosen.labels, chosen.groups, FOLDS, sample.place.seed)
     taken: Response = response.take(torch.from_numpy(rows))
     blocks: dict[str, tuple[Block, ...]] = {str(size): sample.layers(size) for size in sample.backbone.sizes}
     designs = {}
@@ -136,7 +133,7 @@ def head2toe(sample: Sample, index: np.ndarray | None = None) -> Adapted:
     found = select(designs, taken, folds=fold_of, metric="accuracy")
     used = tuple(block for block in blocks[found.size] if block.name in found.columns)
     view = View("unit", found.columns, found.normalised)
-    kind, classes = chosen.target.kind, chosen.target.classes
+    kind, classes = chosen.labels.kind, chosen.labels.classes
     return Adapted(sample.network, Plan(used), view, found.solution.readout, kind, classes)
 
 

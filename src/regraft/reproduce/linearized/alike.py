@@ -20,7 +20,6 @@ from torch.nn import functional
 
 from regraft.data import scan
 from regraft.diagnose import jacobian_similarities
-from regraft.errors import DataError
 from regraft.features import Tangent, ntk
 from regraft.linear import Design
 from regraft.reproduce.arms import seeds_gate
@@ -45,11 +44,9 @@ PAIRS = (("M1", "M2"), ("M1", "F"), ("M2", "F"))
 def pictures_of(folder: Path, part: str) -> tuple[Tensor, Tensor]:
     """Grey pictures (N, 1, 28, 28) from 0 to 1 and their classes (N,)."""
     manifest = scan(folder).part(part)
-    if manifest.target is None:
-        raise DataError(f"{folder} has no labels")
     seen = np.stack([np.asarray(manifest.inputs.read(row)) for row in range(len(manifest))])
     grey = seen if seen.ndim == 3 else seen[..., 0]
-    return torch.from_numpy(grey).float()[:, None] / 255, torch.from_numpy(np.asarray(manifest.target.values))
+    return torch.from_numpy(grey).float()[:, None] / 255, torch.from_numpy(np.asarray(manifest.labels.values))
 
 
 def similarities(designs: Mapping[str, Sequence[Design]]) -> dict[str, list[list[float]]]:

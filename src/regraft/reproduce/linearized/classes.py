@@ -18,7 +18,6 @@ from torch import Tensor
 from torch.nn import functional
 
 from regraft.data import Manifest
-from regraft.errors import DataError
 from regraft.features import Form, Tangent, form_error, ntk, ntk_adjoints, ntk_within_rows
 from regraft.graft.pretraining.pretrain import pretrain
 from regraft.graft.stages.config import Schedule, TrainConfig
@@ -134,9 +133,7 @@ def _loss(targets: Tensor, logits: Tensor, weights: Tensor) -> float:
 
 
 def _classes(manifest: Manifest) -> Tensor:
-    if manifest.target is None:
-        raise DataError(f"{manifest.name} has no labels")
-    return torch.as_tensor(manifest.target.values).long()
+    return torch.as_tensor(manifest.labels.values).long()
 
 
 def generalised(rows: Manifest, network: Network, seed: int) -> dict[str, float]:
@@ -208,9 +205,7 @@ def _halved(result: Result) -> Result:
 
 def figures(probabilities: Tensor, manifest: Manifest) -> dict[str, float]:
     """Accuracy in per cent, negative log-likelihood, expected calibration error in per cent."""
-    if manifest.target is None:
-        raise DataError(f"{manifest.name} has no labels")
-    response = Response.of(manifest.target.kind, manifest.target.classes, manifest.target.values)
+    response = Response.of(manifest.labels.kind, manifest.labels.classes, manifest.labels.values)
     right = (probabilities.argmax(1) == _classes(manifest)).double().mean()
     return {
         "accuracy": 100 * float(right),

@@ -10,7 +10,6 @@ import torch
 from torch import Tensor, nn
 
 from regraft.diagnose import Kernel, feature_kernel
-from regraft.errors import DataError
 from regraft.features import Taps, plan
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig, Tuning
@@ -127,14 +126,12 @@ def _run_trends(context: Context) -> Result:
 def _kernels(bench: Bench, place: Place, random: bool, tau: int, logs: int = LOGS) -> dict[str, Any]:
     """``norm`` of the kernel after each epoch of fine-tuning, and its ``gap`` from one to the next."""
     network, manifest = bench.network(place.network, place.seed), bench.rows(place.task, place.seed).part("train")
-    if manifest.target is None:
-        raise DataError(f"{manifest.name} has no labels")
     if random:
         network = reinitialised(network, place.seed)
     rows = ManifestRows.of(network, manifest, workers=0)
     wanted = plan(network, [Taps(("embedding",), (None,))])
     features = settings.pooled(network, wanted, rows)
-    task = Task(manifest.target, None, "accuracy", seed=place.seed)
+    task = Task(manifest.labels, None, "accuracy", seed=place.seed)
     probe = Probe(lr=1e-2, batch_size=128)
     head = probing_heads(network, wanted, Dense(features), rows.labels, task, probe, [tau]).by_tau[tau]
     probes: Tensor = rows.inputs(torch.arange(0, len(rows), max(1, len(rows) // PROBES))[:PROBES])

@@ -23,7 +23,6 @@ from torch.nn import functional
 from regraft.data import Manifest, PixelImages, joined, scan
 from regraft.data.hashing import hash_rows
 from regraft.diagnose import drift, energy
-from regraft.errors import DataError
 from regraft.features import Taps, plan
 from regraft.graft.adapted import Adapted
 from regraft.graft.evidence.exchange import head_exchange
@@ -199,12 +198,10 @@ def _toy(bench: Bench, place: Place, sweep: Sequence[int] = SWEEP, powers: Seque
     """By τ as text: the head's start (``heads``), the training from it (``tuned``); the exchange matrix."""
     network, whole = bench.network(place.network, place.seed), bench.rows(place.task, place.seed)
     manifest, held = whole.part("train"), whole.part("test")
-    if manifest.target is None:
-        raise DataError(f"{manifest.name} has no labels")
     rows = ManifestRows.of(network, manifest, workers=0)
     wanted = plan(network, [Taps(("embedding",), (None,))])
     before = pooled(network, wanted, rows)
-    task = Task(manifest.target, None, "accuracy", seed=place.seed)
+    task = Task(manifest.labels, None, "accuracy", seed=place.seed)
     probe = Probe(lr=RATE, batch_size=BATCH)
     taus = sorted({0, *sweep, *powers})
     short = [tau for tau in taus if tau < LONG]

@@ -16,7 +16,6 @@ from torch import Tensor, nn
 from regraft.data import Manifest
 from regraft.diagnose import Objective
 from regraft.diagnose.objective import Statistics
-from regraft.errors import DataError
 from regraft.network import Network, reinitialised, settled
 from regraft.network.seeding import seeded
 from regraft.reproduce.arms import BACKBONES, Bench, Place
@@ -51,10 +50,8 @@ def drawn(bench: Bench, place: Place, count: int) -> tuple[Manifest, Tensor]:
         DataError: no labels.
     """
     whole = bench.rows(place.task, place.seed).part("train")
-    if whole.target is None:
-        raise DataError(f"{place.task} has no labels")
     chosen = np.sort(np.random.default_rng(place.seed).permutation(len(whole))[:count])
-    return whole.take(chosen), torch.from_numpy(np.asarray(whole.target.values)[chosen])
+    return whole.take(chosen), torch.from_numpy(np.asarray(whole.labels.values)[chosen])
 
 
 def beginning(

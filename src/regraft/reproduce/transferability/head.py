@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from regraft.errors import DataError
 from regraft.features import plan, sweep
 from regraft.graft.training.loop import DivergedError, train
 from regraft.graft.training.probing import FeatureRows
@@ -42,11 +41,9 @@ def rows_of(bench: Bench, place: Place, part: str) -> FeatureRows:
         DataError: the rows have no classes.
     """
     network, manifest = bench.network(place.network, place.seed), bench.rows(place.task, place.seed).part(part)
-    if manifest.target is None:
-        raise DataError(f"{place.task} has no labels")
     store = sweep(network, manifest, plan(network, [EMBEDDING]), cache=bench.context.cache, workers=0)
     (matrix,) = store.matrices().values()
-    labels = torch.from_numpy(manifest.target.values.astype("int64"))
+    labels = torch.from_numpy(manifest.labels.values.astype("int64"))
     return FeatureRows(matrix.rows(slice(0, store.rows)).float(), labels)
 
 

@@ -16,7 +16,6 @@ from typing import Any
 
 from torch.nn import functional
 
-from regraft.errors import DataError
 from regraft.files import canonical_json, digest
 from regraft.graft.adapted import with_own_head
 from regraft.graft.problem import Task
@@ -70,11 +69,9 @@ def _loss(module: Grafted, rows: ManifestRows) -> float:
 def _descended(bench: Bench, place: Place) -> dict[str, Any]:
     whole = bench.rows(place.task, place.seed)
     manifest = whole.part("train")
-    if manifest.target is None:
-        raise DataError(f"{place.task} has no labels")
     begin = start(bench.network(place.network, place.seed), manifest, seed=place.seed)
     rows = ManifestRows.of(begin.network, manifest, workers=0)
-    task = Task(manifest.target, manifest.groups, default_metric(manifest.target.kind))
+    task = Task(manifest.labels, manifest.groups, default_metric(manifest.labels.kind))
     module = grafted(begin, task, Tuning(norms="trained"))
     run = training(module, rows, _config(place.seed), Training.of(task), None, None)
     losses = [_loss(module, rows)]
