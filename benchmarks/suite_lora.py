@@ -35,7 +35,7 @@ def at_hand() -> bool:
 
 
 def lora(rows: Manifest, network: Network, seed: int) -> Measured:
-    """Accuracy on the test rows of what the best rate gives, CPU seconds of all of it, bytes to store."""
+    """Accuracy on the test rows of what the best rate gives, CPU seconds of all of it but decoding, bytes to store."""
     train, test = (ManifestRows.of(network, rows.part(part), workers=0) for part in ("train", "test"))
     began = time.process_time()
     target = rows.part("train").target

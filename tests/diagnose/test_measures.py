@@ -62,6 +62,12 @@ def test_energy_of_labels_counts_those_that_are_there() -> None:
     assert found.right is None
 
 
+def test_masks_have_no_energy() -> None:
+    masks = Response.of("segmentation", "abc", RNG.integers(0, 9, (4, 3)))
+    with pytest.raises(DataError, match="masks"):
+        energy(torch.zeros(4, 3), masks)
+
+
 def test_energy_of_values_is_their_distance() -> None:
     outputs, values = RNG.normal(size=(20, 2)), RNG.normal(size=(20, 2))
     values[3, 1] = np.nan

@@ -56,6 +56,19 @@ class Tokens(nn.Module):
         return self.head(torch.tanh(x).mean(1))
 
 
+class Gained(nn.Module):
+    """A residual branch under a gain, a parameter without dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.branch, self.head = nn.Linear(5, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.gain = nn.Parameter(torch.tensor(0.3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        return self.head(x + self.gain * torch.tanh(self.branch(x)))
+
+
 class InPlace(nn.Module):
     """What layers returned is written into afterwards."""
 
@@ -89,6 +102,7 @@ NETWORKS = {
     "flat": flat_network,
     "residual": lambda: made(Residual(3), (3, 5, 4)),
     "shared": lambda: made(Shared(), (4,)),
+    "gained": lambda: made(Gained(), (5,)),
     "in place": lambda: made(InPlace(), (2, 6, 6)),
     "tokens": lambda: made(Tokens(), (3, 4)),
     "mixed tokens": lambda: made(Tokens(mixing=True), (3, 4)),
@@ -248,7 +262,7 @@ def test_many_directions_at_once(name: str) -> None:
     j = exact(tangent, batch, prior)
     vectors = torch.randn(5, tangent.n_outputs, 3, dtype=torch.float64)
     back = ntk_adjoints(tangent, vectors, prior=prior)
-    flat = torch.cat([block.flatten(1) for block in back.values()], dim=1)
+    flat = torch.cat([block.reshape(len(block), -1) for block in back.values()], dim=1)
     torch.testing.assert_close(flat, torch.einsum("nck,ncp->kp", vectors, j))
     found = ntk_project(tangent, back, prior=prior)
     torch.testing.assert_close(found.along, j @ flat.T)

@@ -31,7 +31,8 @@ def jacobian(network: Network, names: Sequence[str], batch: Any) -> Tensor:
     params = {name: held[name].detach() for name in names}
     with network.policy.differentiable():
         blocks = torch.func.jacrev(lambda p: exact(p, {}, batch))(params)
-    return torch.cat([blocks[name].flatten(0, 1).flatten(1) for name in names], dim=1)
+    flat = [blocks[name].flatten(0, 1) for name in names]
+    return torch.cat([block.reshape(len(block), -1) for block in flat], dim=1)
 
 
 def _double(value: Tensor) -> Tensor:

@@ -53,8 +53,10 @@ def energy(outputs: Tensor, response: Response) -> Energy:
         response: the labels of the same rows.
 
     Raises:
-        DataError: other rows or outputs than the labels', or no labels.
+        DataError: other rows or outputs than the labels', masks, or no labels.
     """
+    if response.kind == "segmentation":
+        raise DataError("the energy of masks", expected="classes, labels or numbers, one row each")
     if tuple(outputs.shape) != tuple(response.values.shape):
         raise DataError(
             "outputs and labels do not fit", expected=str(tuple(response.values.shape)), got=str(tuple(outputs.shape))

@@ -81,7 +81,7 @@ def _blocks(side: Side, prior: Mapping[str, float]) -> Iterator[tuple[int, int, 
         for seen in side.tape.read(batch, side.vectors, layers):
             places = held[seen.layer][:, seen.output].split(_sizes(seen.layer), dim=1)
             for (inner, value), place in zip(seen.rows.items(), places):
-                torch.mul(value.flatten(1), prior[seen.layer.names[inner]], out=place)
+                torch.mul(value.reshape(stop - start, -1), prior[seen.layer.names[inner]], out=place)
         for layer in layers:
             yield start, stop, layer, held.pop(layer)
 
@@ -96,4 +96,4 @@ def _shapes(side: Side) -> list[tuple[str, tuple[int, ...]]]:
 
 def _flat(layer: Layer, directions: Mapping[str, Tensor]) -> Tensor:
     """``(k, p)`` of one layer."""
-    return torch.cat([directions[name].flatten(1) for name in layer.names.values()], dim=1)
+    return torch.cat([directions[name].reshape(len(directions[name]), -1) for name in layer.names.values()], dim=1)
