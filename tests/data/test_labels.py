@@ -5,8 +5,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from regraft.data.arrays import array_rows
 from regraft.data.labels import Column, read_target
 from regraft.data.manifest import Target
+from regraft.data.rows import Wish
 from regraft.errors import DataError
 
 
@@ -66,6 +68,14 @@ def test_the_kind_of_one_column(values, kind, classes):
 )
 def test_the_labels_type_is_kept(values, label_type):
     assert read(values).label_type == label_type
+
+
+@pytest.mark.parametrize("texts", [["3", "10", "3"], ["1001", "1002", "1002"], ["0.5", "1e3", "0.5"]])
+@pytest.mark.parametrize("form", [list, np.array, lambda texts: np.array(texts, dtype=object)])
+def test_texts_in_memory_are_names_as_in_scikit_learn(texts, form):
+    (column,) = array_rows((np.zeros((3, 2)), form(texts)), Wish()).columns
+    target = read_target([column], None, ["row 0", "row 1", "row 2"])
+    assert (target.kind, target.classes, target.label_type) == ("binary", tuple(sorted(set(texts))), "str")
 
 
 def test_decimal_commas_are_not_taken_for_names():

@@ -253,6 +253,16 @@ def test_unbounded_metrics_that_never_vary_have_no_interval() -> None:
     assert unknown(got, "every resample agrees")
 
 
+@pytest.mark.parametrize("groups", [None, np.arange(30) % 6])
+def test_the_interval_of_an_error_has_the_unit_of_its_targets(groups) -> None:
+    y, said = np.random.default_rng(0).normal(size=(2, 30, 1))
+    plain = measure("rmse", Response.of("regression", ["y"], y), said, groups=groups)
+    assert plain.low < plain.value < plain.high
+    for unit in (2.0**-50, 2.0**50):
+        got = measure("rmse", Response.of("regression", ["y"], y * unit), said * unit, groups=groups)
+        assert (got.value, got.low, got.high) == (plain.value * unit, plain.low * unit, plain.high * unit)
+
+
 def test_no_resample_that_defines_the_metric_leaves_the_interval_open() -> None:
     """Two groups of one class each can only be drawn as a pair of both or of one: with both the area is 1."""
     y, groups = np.repeat([0, 1], 5), np.repeat(["a", "b"], 5)

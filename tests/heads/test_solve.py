@@ -34,6 +34,21 @@ def test_the_logistic_choice_is_scikit_learns_model() -> None:
 
 
 @pytest.mark.parametrize("d", [8, 150])
+def test_the_unit_of_the_targets_changes_no_choice(d: int) -> None:
+    x, _, folds = problem(d=d)
+    y = x[:, :1] + np.random.default_rng(1).normal(size=(60, 1))
+    found = []
+    for unit in (1.0, 2.0**-50, 2.0**50):
+        got = solve(
+            design_of(x, 1), Response.of("regression", ["y"], y * unit), forms=["ridge"], folds=folds, metric="rmse"
+        )
+        found.append((got.readout.strength, flat(got.readout.coefficients) / unit))
+    assert len({strength for strength, _ in found}) == 1
+    for _, coefficients in found:
+        np.testing.assert_allclose(coefficients, found[0][1], rtol=1e-9)
+
+
+@pytest.mark.parametrize("d", [8, 150])
 def test_candidates_are_the_scores_of_refits(d: int) -> None:
     x, codes, folds = problem(d=d)
     strengths = [1.0, 1e-2, 1e-4]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -121,7 +122,7 @@ def _columns(labels: Any, wish: Wish, rows: int) -> list[Column]:
         ragged = any(isinstance(item, list | tuple) for item in labels)
         if ragged and len({len(item) if isinstance(item, list | tuple) else -1 for item in labels}) > 1:
             _same_length("labels", len(labels), rows)
-            return [Column("y", list(labels))]
+            return [Column("y", list(labels), typed=True)]
     array = _array(labels, "labels")
     if array.ndim == 0 or array.ndim > 2:
         raise DataError(
@@ -134,11 +135,11 @@ def _columns(labels: Any, wish: Wish, rows: int) -> list[Column]:
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim == 1:
-        return [Column(wish.labels[0] if wish.labels else "y", array.tolist())]
+        return [Column(wish.labels[0] if wish.labels else "y", array.tolist(), typed=True)]
     width = array.shape[1]
     named = (names for names in (wish.labels, wish.known) if len(names) == width)
     names = next(named, tuple(f"y{j}" for j in range(width)))
-    return [Column(name, array[:, j].tolist()) for j, name in enumerate(names)]
+    return [Column(name, array[:, j].tolist(), typed=True) for j, name in enumerate(names)]
 
 
 def _same_length(what: str, got: int, rows: int) -> None:
@@ -206,7 +207,7 @@ def _joined(found: Sequence[tuple[str, str, Rows]]) -> Rows:
     if any((rows.groups is None) != (first.groups is None) for _, _, rows in found):
         raise DataError("some parts have groups and some have none", do="give every part its groups")
     columns = [
-        Column(column.name, [value for _, _, rows in found for value in rows.columns[number].values])
+        replace(column, values=[value for _, _, rows in found for value in rows.columns[number].values])
         for number, column in enumerate(first.columns)
     ]
     return Rows(

@@ -10,7 +10,8 @@ The rules, in this order (``kind=`` overrides them):
   or 0…C-1 / 1…C without a gap) and every value comes twice on average; regression otherwise;
 * other numbers → regression.
 
-Text columns whose every cell reads as a number count as numbers. Two classes make a binary task.
+Text columns of files whose every cell reads as a number count as numbers; texts in memory are names, as in
+scikit-learn. Two classes make a binary task.
 """
 
 from __future__ import annotations
@@ -45,11 +46,13 @@ _GAPS = ("", "nan", "na", "n/a", "null", "none")  # in columns of numbers only: 
 
 @dataclass(frozen=True)
 class Column:
-    """One label column: its name, a value per row (``None`` = missing), and class names where the file has them."""
+    """One label column: its name, a value per row (``None`` = missing), class names where the file has them, and
+    whether its texts are names even where they read as numbers."""
 
     name: str
     values: Sequence[Any]
     names: tuple[str, ...] = ()
+    typed: bool = False
 
 
 @dataclass(frozen=True)
@@ -130,7 +133,7 @@ def _read(column: Column) -> _Read:
 def _read_text(column: Column, values: list[str | None]) -> _Read:
     numbers = [None if value is None or value.lower() in _GAPS else value for value in values]
     given = [value for value in numbers if value is not None]
-    if given and not column.names:
+    if given and not column.names and not column.typed:
         if all(_INTEGER.fullmatch(value) for value in given):
             return _Read(column.name, "integer", [None if v is None else int(v) for v in numbers], ())
         real = [bool(_REAL.fullmatch(value)) for value in given]

@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 
 from regraft.errors import DataError
 from regraft.heads.groups import group_numbers
-from regraft.heads.metrics import as_array, calibration_gaps, resampled, score
+from regraft.heads.metrics import as_array, calibration_gaps, resampled, rounding, score
 from regraft.heads.response import Response
 from regraft.record import Score
 
@@ -304,7 +304,7 @@ def _interval(
     if not len(draws):
         return math.nan, math.nan, "unknown: undefined in every resample"
     low, high = _percentiles(value, draws)
-    if high - low > _NO_WIDTH:
+    if high - low > rounding(value):
         if unit == "group":
             return _of_groups(metric, value, response, draws, int(member.max()) + 1)
         return *_widened(value, draws, len(member), _range(metric, response)), "bootstrap over rows"

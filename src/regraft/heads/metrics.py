@@ -30,6 +30,7 @@ __all__ = [
     "higher_is_better",
     "nll",
     "resampled",
+    "rounding",
     "score",
 ]
 
@@ -67,6 +68,11 @@ def higher_is_better(metric: str) -> bool:
     if metric not in METRICS + PROPER + WITH_SPREAD:
         raise DataError(f"{metric!r} is no metric", expected=", ".join(METRICS + PROPER))
     return metric not in _LOWER
+
+
+def rounding(score: float) -> float:
+    """By how much a score may differ and be the same: 10⁻¹² of it, for errors have the unit of their targets."""
+    return 1e-12 * abs(score)
 
 
 def defined(metric: str, response: Response) -> bool:

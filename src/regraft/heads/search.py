@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.calibration import link, temperatures
-from regraft.heads.metrics import higher_is_better, resampled
+from regraft.heads.metrics import higher_is_better, resampled, rounding
 from regraft.heads.products import one_torch_thread
 from regraft.heads.response import Response
 from regraft.record import Candidate
@@ -25,7 +25,6 @@ GRID: tuple[float, ...] = tuple(float(s) for s in np.logspace(0, -6, 10))
 STRONGEST, WEAKEST = 1e4, 1e-9
 STEPS = 3
 _MOST = 9  # strengths past an edge
-_TIE = 1e-12
 _RESAMPLES = 200
 
 
@@ -137,20 +136,20 @@ class Judge:
 
 
 def choose(trials: Sequence[Trial], sign: float, one_standard_error: bool = False) -> Trial:
-    """The best trial: by score; scores within 1e-12 by lower loss, then by the stronger penalty.
+    """The best trial: by score; equal scores, to 1e-12 of them, by lower loss, then by the stronger penalty.
 
     With ``one_standard_error``, the strongest penalty of the same form whose score is within one standard
     error of the best (Breiman et al., 1984).
     """
     top = max(sign * trial.score for trial in trials)
-    tied = [trial for trial in trials if sign * trial.score >= top - _TIE]
+    tied = [trial for trial in trials if sign * trial.score >= top - rounding(top)]
     least = min(trial.loss for trial in tied)
-    tied = [trial for trial in tied if trial.loss <= least + _TIE]
+    tied = [trial for trial in tied if trial.loss <= least + rounding(least)]
     best = max(tied, key=lambda trial: trial.strength)
     if not one_standard_error or math.isnan(best.standard_error):
         return best
     floor = sign * best.score - best.standard_error
-    near = [trial for trial in trials if trial.form == best.form and sign * trial.score >= floor - _TIE]
+    near = [trial for trial in trials if trial.form == best.form and sign * trial.score >= floor - rounding(floor)]
     return max(near, key=lambda trial: trial.strength)
 
 
@@ -185,13 +184,13 @@ def explore(
             more = [best / ratio**k for k in range(1, steps + 1)]
         else:
             break
-        more = [s for s in more if bounds[0] * (1 - _TIE) <= s <= bounds[1] * (1 + _TIE)]
+        more = [s for s in more if bounds[0] - rounding(bounds[0]) <= s <= bounds[1] + rounding(bounds[1])]
         if not more:
             break
         found = run(more)
         before = max(sign * trial.score for trial in trials)
         trials = trials + found
-        if max(sign * trial.score for trial in found) <= before + max(gain, _TIE):
+        if max(sign * trial.score for trial in found) <= before + max(gain, rounding(before)):
             break  # a plateau: its far end is no better
     return trials
 

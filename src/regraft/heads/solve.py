@@ -87,8 +87,8 @@ def solve(
         calibrate: fit the temperature on the out-of-fold logits of the chosen cell; else it is 1.
 
     Returns:
-        The head refitted on all rows, its status, all candidates, and out-of-fold logits. Ties within 1e-12
-        go to the lower negative log-likelihood, then to the stronger penalty.
+        The head refitted on all rows, its status, all candidates, and out-of-fold logits. Equal scores (to 1e-12
+        of them) go to the lower negative log-likelihood, then to the stronger penalty.
 
     Raises:
         SolverError: NaN features, one class, an output without labels, folds or weights that do not fit,

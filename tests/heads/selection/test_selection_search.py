@@ -54,6 +54,25 @@ def test_features_that_matter_are_found():
     assert len(found.table) == 3 * 2 * 2
 
 
+def test_the_unit_of_the_targets_changes_no_selection():
+    x, _ = planted()
+    strong = np.linspace(1, 3, 20)
+    x[:, :20] *= strong
+    y = normalised(x, CUTS)[:, :20].sum(1, keepdims=True)  # more features than the smallest choice, which any tie would go to
+    found = []
+    for unit in (1.0, 2.0**-50):
+        got = select(
+            {"512": design_of(x, 1)},
+            Response.of("regression", ["y"], y * unit),
+            folds=np.arange(90) % 5,
+            metric="rmse",
+            fractions=(0.01, 0.05, 0.2),
+        )
+        found.append((got.fraction, got.strength, {name: index.tolist() for name, index in got.columns.items()}))
+    assert found[0] == found[1]
+    assert found[0][0] > 0.01
+
+
 def brute_force(x, codes, folds, strength, fraction, normalise, classes=3):
     """Select inside each fold by dense coefficients, refit by scikit-learn, score each fold."""
     z = normalised(x, CUTS)

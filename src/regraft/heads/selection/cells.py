@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.metrics import PROPER
+from regraft.heads.metrics import PROPER, rounding
 from regraft.heads.response import Response
 from regraft.heads.search import Judge
-from regraft.heads.selection.kept import TIE, Cell, check_fractions, kept_count, ranking
+from regraft.heads.selection.kept import Cell, check_fractions, kept_count, ranking
 from regraft.heads.selection.nested import Nested, steps, union
 from regraft.heads.selection.packing import stored_bytes
 from regraft.heads.selection.panel import Panel
@@ -212,7 +212,7 @@ def best_of(table: Sequence[Cell], sign: float) -> Cell:
     """Best score, then fewest bytes, then stronger penalty, then norms recomputed; of fractions that keep the very same
     features the largest, past which wider ones go on."""
     top = max(sign * cell.score for cell in table)
-    tied = (cell for cell in table if sign * cell.score >= top - TIE)
+    tied = (cell for cell in table if sign * cell.score >= top - rounding(top))
     return min(tied, key=lambda cell: (cell.stored_bytes, -cell.strength, not cell.normalised, -cell.fraction))
 
 

@@ -16,13 +16,14 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.metrics import rounding
 from regraft.heads.products import one_blas_thread, one_torch_thread
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import Judge
 from regraft.heads.selection.all_rows import again
 from regraft.heads.selection.cells import Cells, Grid, best_of
 from regraft.heads.selection.heads import Heads, Validated
-from regraft.heads.selection.kept import FRACTIONS, TIE, Cell, Selection, leanest
+from regraft.heads.selection.kept import FRACTIONS, Cell, Selection, leanest
 from regraft.heads.selection.relevance import GRAM_ROWS, check_features
 from regraft.heads.selection.scorer import Scorer
 from regraft.heads.solve import FORMS, check_folds, check_forms, check_training
@@ -189,7 +190,7 @@ def _weakened(heads: Heads) -> tuple[Cell, Validated | None]:
     for weak in heads.grid.below(best):
         head = head or heads.validated(best)
         now = heads.validated(best_of(cells.judged(best.size, weak), sign))
-        if sign * (now.chosen.score - head.chosen.score) <= TIE:
+        if sign * (now.chosen.score - head.chosen.score) <= rounding(head.chosen.score):
             break
         best, head = now.cell, now
     return best, head

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
+from regraft.heads.metrics import rounding
 from regraft.heads.readout import Solution
 from regraft.linear import FeatureDesign, Matrix, UnitRows, columns_of
 
 __all__ = [
     "FRACTIONS",
-    "TIE",
     "TOLERANCE",
     "WEAKER",
     "WIDER",
@@ -50,9 +50,6 @@ WEAKER: tuple[float, ...] = (1e-4, 1e-5)
 
 #: Standard errors by which a smaller selection may be under the best one and still be taken.
 TOLERANCE = 0.5
-
-#: Scores that differ by no more are equal.
-TIE = 1e-12
 
 
 @dataclass(frozen=True)
@@ -104,7 +101,7 @@ def leanest(table: Sequence[Cell], sign: float, best: Cell | None = None, tolera
     def near(cell: Cell) -> bool:
         lost = sign * (np.array(best.fold_scores) - np.array(cell.fold_scores))
         error = lost.std(ddof=1) / math.sqrt(len(lost)) if len(lost) > 1 else 0.0
-        return bool(lost.mean() <= tolerance * error + TIE)
+        return bool(lost.mean() <= tolerance * error + rounding(best.score))
 
     return min(
         (cell for cell in table if cell.strength == best.strength and near(cell)),

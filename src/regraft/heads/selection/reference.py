@@ -15,14 +15,13 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.metrics import PROPER
+from regraft.heads.metrics import PROPER, rounding
 from regraft.heads.readout import Readout, Solution, Status
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import Judge
 from regraft.heads.selection.adam import Trained
 from regraft.heads.selection.kept import (
     FRACTIONS,
-    TIE,
     Cell,
     Selection,
     by_block,
@@ -251,7 +250,7 @@ def _judged(judge: Judge, size: str, design: FeatureDesign, grid: _Grid, logits:
 
 def _choose(table: Sequence[ReferenceCell], sign: float) -> ReferenceCell:
     top = max(sign * cell.score for cell in table)
-    tied = [cell for cell in table if sign * cell.score >= top - TIE]
+    tied = [cell for cell in table if sign * cell.score >= top - rounding(top)]
     return min(tied, key=lambda cell: (cell.stored_bytes, -cell.strength, cell.steps, cell.rate, -cell.fraction))
 
 
