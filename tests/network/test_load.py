@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import importlib.util
 import json
 import shutil
@@ -20,7 +21,16 @@ from tests.network.zoo import save as save_model
 from torch import nn
 
 from regraft.errors import ArtifactError, MissingDependencyError, MissingPathError, ModelError
-from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network, load, preprocess_from_json, save
+from regraft.network import (
+    About,
+    ArrayPreprocess,
+    ImagePreprocess,
+    Network,
+    from_module,
+    load,
+    preprocess_from_json,
+    save,
+)
 
 Folders = Callable[[str], Path]
 
@@ -35,6 +45,10 @@ def told():
     return image(), ArrayPreprocess((3, 9, 9))
 def whole():
     return from_module(image(), ArrayPreprocess((3, 9, 9)))
+def half():
+    return plain().bfloat16()
+def lazy():
+    return nn.Sequential(nn.LazyLinear(6), nn.ReLU(), nn.Linear(6, 3)), ArrayPreprocess((4,))
 def breaks():
     raise ZeroDivisionError("oh")
 number = 3
@@ -160,6 +174,26 @@ def test_own_callable(package: str, tmp_path: Path) -> None:
     assert load(f"{package}:whole").fingerprint == load(f"{package}:told").fingerprint
 
 
+def test_modules_of_any_precision_run_in_float32(package: str) -> None:
+    plain = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    for dtype in (torch.float16, torch.bfloat16, torch.float64):
+        module = copy.deepcopy(plain).to(dtype)
+        network = from_module(module, ArrayPreprocess((4,)))
+        assert {value.dtype for value in network.params.values()} == {torch.float32}
+        assert torch.equal(network.params["0.weight"], module[0].weight.float())
+        assert module[0].weight.dtype == dtype
+        assert network.example(2).dtype == torch.float32
+        assert network.sites[-1].shape == (3,)
+    assert {value.dtype for value in load(f"{package}:half").params.values()} == {torch.float32}
+
+
+def test_a_module_that_cannot_be_copied_says_what_to_do() -> None:
+    module = nn.Linear(4, 3)
+    module.kept = module(torch.zeros(1, 4))
+    with pytest.raises(ModelError, match=r"^wn cannot be copied; got Only Tensors.*deepcopy.*detach.*parametrizations"):
+        from_module(module, ArrayPreprocess((4,)), name="wn")
+
+
 def test_own_callable_with_a_description_beside_its_weights(package: str, tmp_path: Path) -> None:
     module = load(f"{package}:told").module
     save_file(module.state_dict(), tmp_path / "model.safetensors")
@@ -175,6 +209,7 @@ def test_own_callable_with_a_description_beside_its_weights(package: str, tmp_pa
     [
         ("{}:image", "preprocessing of .* is not known.*let the callable return"),
         ("{}:breaks", r"breaks\(\) fails; got ZeroDivisionError: oh"),
+        ("{}:lazy", r"lazy layer that has no size yet \(0.weight\).*run the module once"),
         ("{}:number", "cannot be called"),
         ("{}:text", "gives no module.*let the callable return"),
         ("{}:plane", "has no 'plane'.*did you mean plain"),

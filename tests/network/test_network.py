@@ -15,7 +15,7 @@ from tests.network.zoo import FAMILIES, OWN, Functional, Residual
 from torch import Tensor, nn
 
 from regraft.errors import ModelError
-from regraft.network import ArrayPreprocess, ImagePreprocess, Network, from_module, load
+from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network, from_module, load
 
 Zoo = Callable[[str], Network]
 
@@ -93,7 +93,7 @@ def test_the_pure_call_differentiates_in_its_tensors() -> None:
         def example(self, rows: int) -> Tensor:
             return super().example(rows).double()
 
-    network = from_module(module, Doubled((3,)))
+    network = Network("module", module, Doubled((3,)), About("module"))
     x, params = network.example(4), dict(network.params)
     direction = {name: torch.randn_like(value) for name, value in params.items()}
     _, jvp = torch.func.jvp(lambda p: network(p, {}, x), (params,), (direction,))

@@ -58,7 +58,7 @@ def test_the_unit_of_the_targets_changes_no_selection():
     x, _ = planted()
     strong = np.linspace(1, 3, 20)
     x[:, :20] *= strong
-    y = normalised(x, CUTS)[:, :20].sum(1, keepdims=True)  # more features than the smallest choice, which any tie would go to
+    y = normalised(x, CUTS)[:, :20].sum(1, keepdims=True)  # more than the smallest choice, where ties go
     found = []
     for unit in (1.0, 2.0**-50):
         got = select(

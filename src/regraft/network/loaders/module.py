@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import importlib
+import itertools
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from regraft.errors import MissingPathError, ModelError
 from regraft.network.network import About, Network
@@ -33,15 +35,37 @@ _HOW = (
 def from_module(
     module: nn.Module, preprocess: Preprocess, *, name: str = "module", about: About | None = None
 ) -> Network:
-    """A network from a module that you hold; the module itself is copied and stays as it is.
+    """A network from a module that you hold; the module itself is copied and stays as it is. The copy is float32.
 
     Args:
         module: gives logits or features for a batch of ``preprocess``.
         preprocess: raw input to the module's input.
         name: a short name for messages and records.
         about: where it comes from, its classes and licence.
+
+    Raises:
+        ModelError: lazy layers that have no size yet; a module that torch cannot copy.
     """
-    return Network(name, copy.deepcopy(module), preprocess, about or About("module"))
+    try:
+        copied = copy.deepcopy(module)
+    except RuntimeError as error:
+        raise ModelError(
+            f"{name} cannot be copied",
+            got=str(error).partition(". ")[0],
+            do="detach the tensors that it keeps; instead of torch.nn.utils.weight_norm and spectral_norm take those "
+            "of torch.nn.utils.parametrizations",
+        ) from error
+    return Network(name, _sized(copied, name).float(), preprocess, about or About("module"))
+
+
+def _sized(module: nn.Module, name: str) -> nn.Module:
+    """The module, unless a lazy layer of it is yet to be made."""
+    held = itertools.chain(module.named_parameters(), module.named_buffers())
+    if empty := next((path for path, tensor in held if is_lazy(tensor)), ""):
+        raise ModelError(
+            f"{name} has a lazy layer that has no size yet ({empty})", do="run the module once on a batch before"
+        )
+    return module
 
 
 def load(path: str, weights: str | None, seed: int | None) -> Network:
@@ -68,6 +92,7 @@ def load(path: str, weights: str | None, seed: int | None) -> Network:
     if not isinstance(module, nn.Module):
         got = type(module).__name__
         raise ModelError(f"{path}() gives no module", expected="a torch.nn.Module", got=got, do=_HOW)
+    module = _sized(module, f"what {path}() gives").float()
     sidecar: Mapping[str, Any] = {}
     if weights is not None:
         if seed is None:
