@@ -115,7 +115,10 @@ def test_the_grid_shows_the_best_cell_of_each_size_and_fraction() -> None:
         cell("512", 0.2, 0.94, chosen=True),
     ]
     view = selection.selection(with_figure("selection", grid=grid)).grid
-    assert [path.form for path in view.paths] == ["512", "8192"]  # by size, not by letter
+    assert [path.name for path in view.scores.paths] == [
+        "target size 512",
+        "target size 8192",
+    ]  # by size
     written = [(row[0], plain(row[1]), plain(row[4]), row[6]) for row in view.table]
     assert written == [
         ("512", "1 %", "60.0 %", False),
@@ -123,10 +126,10 @@ def test_the_grid_shows_the_best_cell_of_each_size_and_fraction() -> None:
         ("512", "20 %", "94.0 %", True),  # the chosen one, though another norm scored more
         ("8192", "10 %", "80.0 %", False),
     ]
-    (mark,) = view.paths[0].chosen
-    assert mark.y == min(float(point.split(",")[1]) for point in view.paths[0].points.split())
-    assert len(view.paths[0].band.split()) == 2 * 3
-    assert [plain(tick.label) for tick in view.ticks] == ["1 %", "10 %", "20 %"]
+    (mark,) = view.scores.paths[0].chosen
+    assert mark.y == min(float(point.split(",")[1]) for point in view.scores.paths[0].points.split())
+    assert len(view.scores.paths[0].band.split()) == 2 * 3
+    assert [plain(tick.label) for tick in view.scores.ticks] == ["1 %", "10 %", "20 %"]
 
 
 def test_a_choice_on_the_tuned_network_s_held_out_rows_says_so() -> None:
@@ -134,11 +137,11 @@ def test_a_choice_on_the_tuned_network_s_held_out_rows_says_so() -> None:
     record = with_figure("selection", grid=grid, tuned=True, ranks=None)
     view = selection.selection(record)
     assert "features of the tuned network" in view.lead
-    assert view.grid.label == "Accuracy, held-out rows"
+    assert view.grid.scores.label == "Accuracy, held-out rows"
     assert not view.grid.banded
     assert "error over folds" not in render(record)
     usual = selection.selection(samples.head2toe())
-    assert usual.grid.label == "Accuracy, inner folds"
+    assert usual.grid.scores.label == "Accuracy, inner folds"
     assert usual.grid.banded
     assert "band: ± one standard error over folds" in render(samples.head2toe())
 
@@ -185,7 +188,7 @@ def test_two_sets_have_no_next_one_and_without_a_curve_there_is_none() -> None:
 
 
 def test_small_fractions_are_not_rounded_away() -> None:
-    labels = [plain(tick.label) for tick in selection.selection(samples.head2toe()).grid.ticks]
+    labels = [plain(tick.label) for tick in selection.selection(samples.head2toe()).grid.scores.ticks]
     assert labels == ["0.05 %", "", "0.2 %", "", "1 %", "", "5 %", "", "20 %"]
 
 
@@ -232,7 +235,7 @@ def test_a_ring_marks_the_lean_cell_unless_it_is_the_chosen_one() -> None:
 
 def test_stored_bytes_share_the_fractions_axis() -> None:
     view = selection.selection(samples.head2toe()).grid
-    for score, stored in zip(view.paths, view.bytes_, strict=True):
+    for score, stored in zip(view.scores.paths, view.stored.paths, strict=True):
         places = [[point.split(",")[0] for point in path.points.split()] for path in (score, stored)]
         assert places[0] == places[1]
         heights = [float(point.split(",")[1]) for point in stored.points.split()]
@@ -300,10 +303,12 @@ def test_the_best_epoch_is_that_of_held_out_rows() -> None:
     held = [row["validation"] for row in chosen_samples.training()["runs"][1]["epochs"]]
     best = held.index(max(held)) + 1
     assert f"it was best after epoch {best}: " in plain(view.lead)
-    assert view.score.best.tip.startswith(f"best after epoch {best}")
-    dashed = next(line for line in view.score.lines if line.style == 1 and not line.faint)
-    assert view.score.best.y == min(dot.y for dot in dashed.dots)
-    assert sum(line.faint for line in view.score.lines) == 2  # the diverged one has no held-out score
+    lines = view.graphs[0].paths
+    dashed = next(line for line in lines if line.style == 1 and not line.faint)
+    (mark,) = dashed.chosen
+    assert mark.tip.startswith(f"best after epoch {best}")
+    assert mark.y == min(dot.y for dot in dashed.dots)
+    assert sum(line.faint for line in lines) == 2  # the diverged one has no held-out score
     assert [trial.status for trial in view.trials] == [
         "completed", "completed", "stopped early", "completed", "diverged",
     ]  # fmt: skip
@@ -323,8 +328,9 @@ def test_a_training_without_held_out_rows_draws_the_loss_alone() -> None:
     epochs = [{"epoch": 1, "loss": 0.5, "train": None, "validation": None}, {"epoch": 2, "loss": math.nan}]
     figure = {"runs": [{"name": "a", "role": "final", "steps": 2, "status": "diverged", "epochs": epochs}]}
     view = training.training(replace(samples.minimal(), figures={"training": figure}))
-    assert view.score is None
-    assert [len(line.dots) for line in view.loss.lines] == [1]
+    (loss,) = view.graphs
+    assert loss.title == "Loss by epoch"
+    assert [len(line.dots) for line in loss.paths] == [1]
     assert not view.held_out
     assert not view.by_epoch
     assert training.training(samples.multiclass()) is None
@@ -359,5 +365,6 @@ def test_runs_without_an_epoch_are_named_and_held_out_scores_need_no_curve() -> 
     figure["runs"].append({"name": "lr 0.001", "role": "candidate", "steps": 1, "status": "completed", "epochs": []})
     view = training.training(replace(samples.minimal(), figures={"training": figure}))
     assert "On held-out rows its twin reached 87.5 %." in plain(view.lead)
-    assert (view.held_out, view.by_epoch, view.score.best) == (True, False, None)
+    assert (view.held_out, view.by_epoch) == (True, False)
+    assert not any(line.chosen for graph in view.graphs for line in graph.paths)
     assert (view.trials[-1].name, view.trials[-1].epochs, view.trials[-1].loss) == ("lr 0.001", "0", "")

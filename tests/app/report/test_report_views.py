@@ -9,9 +9,12 @@ import numpy as np
 import pytest
 from tests.app.report import samples
 
-from regraft.app.report import classes, cost, curves, facts, layers, read, scores
+from regraft.app.report import classes, cost, facts, layers, read, scores
 from regraft.app.report.page import page
+from regraft.app.report.reliability import reliability
 from regraft.app.report.render import render
+from regraft.app.report.scatter import scatter
+from regraft.app.report.strengths import strengths
 from regraft.app.report.verdict import protocol, verdict
 from regraft.record import Candidate, Cost, Finding, Record, Score
 
@@ -217,7 +220,7 @@ def test_reliability_speaks_of_the_mean_gap() -> None:
         {"low": 0.5, "high": 1.0, "confidence": 0.9, "accuracy": 0.7, "count": 30},
         {"low": 0.9, "high": 1.0, "confidence": None, "accuracy": None, "count": 0},
     ]
-    view = curves.reliability(replace(samples.minimal(), figures={"reliability": {"bins": bins, "ece": 0.175}}))
+    view = reliability(replace(samples.minimal(), figures={"reliability": {"bins": bins, "ece": 0.175}}))
     assert len(view.bins) == 2
     assert "12.5 percentage points too confident" in view.lead  # (30 · 0.2 − 10 · 0.1) / 40
     assert "0.175" in view.lead
@@ -227,39 +230,39 @@ def test_reliability_speaks_of_the_mean_gap() -> None:
 
 
 def test_strengths_mark_the_chosen_cell_and_its_band() -> None:
-    view = curves.strengths(samples.multiclass())
-    assert [path.form for path in view.paths] == ["ridge", "logistic"]
-    assert len(view.paths[0].chosen) == 1
-    assert not view.paths[1].chosen
+    view = strengths(samples.multiclass())
+    assert [path.name for path in view.graph.paths] == ["ridge", "logistic"]
+    assert len(view.graph.paths[0].chosen) == 1
+    assert not view.graph.paths[1].chosen
     assert view.lead.replace("\u00a0", " ") == "Chosen: ridge at λ = 0.01, accuracy 90.5 % ± 0.7 in the inner folds."
-    best = min(float(point.split(",")[1]) for point in view.paths[0].points.split())
-    assert view.paths[0].chosen[0].y == best
-    assert len(view.paths[0].band.split()) == 2 * 11
+    best = min(float(point.split(",")[1]) for point in view.graph.paths[0].points.split())
+    assert view.graph.paths[0].chosen[0].y == best
+    assert len(view.graph.paths[0].band.split()) == 2 * 11
 
 
 def test_strengths_of_another_kind_have_their_own_letter() -> None:
     record = samples.multiclass()
     mixed = {**record.figures, "varied": {"letter": "ρ", "name": "share of gradients"}}
-    view = curves.strengths(replace(record, figures=mixed))
+    view = strengths(replace(record, figures=mixed))
     assert "ridge at ρ = 0.01" in view.lead
-    assert view.axis == "share of gradients ρ"
-    assert view.paths[0].chosen[0].tip.startswith("ridge ρ = 0.01")
+    assert view.graph.label_x == "share of gradients ρ"
+    assert view.graph.paths[0].chosen[0].tip.startswith("ridge ρ = 0.01")
 
 
 def test_penalties_of_the_head_before_are_not_drawn_as_shares_of_gradients() -> None:
     cells = [("head: ridge", 1e-6, False), ("head: ridge", 1.0, False), ("tangent-gp", 0.1, False)]
     tried = tuple(Candidate(form, at, 0.5, 0.1, chosen) for form, at, chosen in [*cells, ("tangent-gp", 1.0, True)])
     mixed = {"varied": {"letter": "ρ", "name": "share of gradients"}}
-    view = curves.strengths(replace(samples.minimal(), candidates=tried, figures=mixed))
-    assert [path.form for path in view.paths] == ["tangent-gp"]
+    view = strengths(replace(samples.minimal(), candidates=tried, figures=mixed))
+    assert [path.name for path in view.graph.paths] == ["tangent-gp"]
     assert {row[0] for row in view.table} == {"tangent-gp"}
-    view = curves.strengths(replace(samples.minimal(), candidates=tried, figures={}))
-    assert [path.form for path in view.paths] == ["head: ridge", "tangent-gp"]
+    view = strengths(replace(samples.minimal(), candidates=tried, figures={}))
+    assert [path.name for path in view.graph.paths] == ["head: ridge", "tangent-gp"]
 
 
 def test_one_strength_has_no_curve() -> None:
     alone = replace(samples.minimal(), candidates=(Candidate("ridge", 1.0, 0.5, 0.1, True),))
-    assert curves.strengths(alone) is None
+    assert strengths(alone) is None
 
 
 def test_layers_are_ordered_by_depth_and_summed() -> None:
@@ -286,7 +289,7 @@ def test_an_error_of_several_numbers_is_in_no_unit() -> None:
 
 def test_scatter_is_thinned_evenly_and_says_so() -> None:
     pairs = [{"truth": float(i), "predicted": i + 2.0} for i in range(4000)]
-    view = curves.scatter(replace(samples.minimal(), figures={"scatter": pairs}))
+    view = scatter(replace(samples.minimal(), figures={"scatter": pairs}))
     assert len(view.dots) == 1334
     assert view.lead.replace("\u00a0", " ") == (
         "Half of the 4,000 rows are predicted within 2.00 of the truth. One row in 3 is drawn."
@@ -296,23 +299,23 @@ def test_scatter_is_thinned_evenly_and_says_so() -> None:
 def test_scatter_of_several_outputs_names_the_one_that_is_drawn() -> None:
     record = replace(samples.regression(), task={"kind": "regression", "classes": ["strength", "slump"]})
     lead = "Drawn and counted here: strength alone, the first of 2 outputs. Half of the 309"
-    assert curves.scatter(record).lead.replace("\u00a0", " ").startswith(lead)
-    assert curves.scatter(samples.regression()).lead.startswith("Half of the 309")
+    assert scatter(record).lead.replace("\u00a0", " ").startswith(lead)
+    assert scatter(samples.regression()).lead.startswith("Half of the 309")
 
 
 def test_error_bars_are_drawn_and_counted() -> None:
     """Errors of 2: half an interval of 3 holds the truth, one of 1 does not."""
     pairs = [{"truth": float(i), "predicted": i + 2.0, "half": 3.0 if i < 300 else 1.0} for i in range(400)]
-    view = curves.scatter(replace(samples.minimal(), figures={"scatter": pairs}))
+    view = scatter(replace(samples.minimal(), figures={"scatter": pairs}))
     assert view.lead.replace("\u00a0", " ").endswith("Of the 90 % intervals 75.0 % hold it.")
     assert 100 <= len(view.bars) <= 150
     assert all(bar.high < bar.low for bar in view.bars)  # places from the top
-    assert not curves.scatter(replace(samples.minimal(), figures={"scatter": [{"truth": 0, "predicted": 1}]})).bars
+    assert not scatter(replace(samples.minimal(), figures={"scatter": [{"truth": 0, "predicted": 1}]})).bars
 
 
 def test_error_bars_end_inside_the_plot() -> None:
     pairs = [{"truth": float(i), "predicted": float(i), "half": 5.0} for i in range(10)]
-    view = curves.scatter(replace(samples.minimal(), figures={"scatter": pairs}))
+    view = scatter(replace(samples.minimal(), figures={"scatter": pairs}))
     assert all(0 < bar.high < bar.low < 100 for bar in view.bars)
     assert len({round(bar.low - bar.high, 2) for bar in view.bars}) == 1  # all of one length, as they are
 

@@ -1,4 +1,4 @@
-"""Lines over two axes: what every plot of courses, spectra and profiles shares."""
+"""Lines over two axes: what every plot of scores, courses, spectra and profiles shares. Places in per cent."""
 
 from __future__ import annotations
 
@@ -6,23 +6,40 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from regraft.app.report import words
-from regraft.app.report.curves import LINES, Dot
 from regraft.app.report.scale import Scale, Tick, linear_ticks, log_ticks, padded
 
-__all__ = ["Graph", "Path", "Series", "graph"]
+__all__ = ["LINES", "RING", "Dot", "Graph", "Path", "Series", "graph", "path"]
 
+RING = 7.0  # radius of the dot of what was chosen
+LINES = 5  # distinct line styles; more lines start over
 _DOTS = 60  # more dots than this on a line hide it
 
 
 @dataclass(frozen=True)
+class Dot:
+    """A point of a plot."""
+
+    x: float
+    y: float
+    tip: str
+    size: float = 4.0
+
+
+@dataclass(frozen=True)
 class Path:
-    """A line; ``style`` counts from 0. ``name`` stands in the legend, where there is one."""
+    """A line; ``style`` counts from 0. ``name`` stands in the legend, where there is one.
+
+    ``points`` and ``band``, the outline of what lies around the line, are SVG points in a 100 × 100 box; ``chosen``
+    are dots that stand out, ``faint`` lines stand back.
+    """
 
     style: int
     points: str
-    dots: tuple[Dot, ...]
+    dots: tuple[Dot, ...] = ()
     name: str = ""
     band: str = ""
+    chosen: tuple[Dot, ...] = ()
+    faint: bool = False
 
 
 @dataclass(frozen=True)
@@ -84,11 +101,7 @@ def graph(
     paths = []
     for number, s in enumerate(drawn):
         dots = [Dot(x(a), y(b), say(s.name, a, b), 3.0) for a, b in s.points[:: -(-len(s.points) // _DOTS)]]
-        places = [f"{x(a)},{y(b)}" for a, b in s.points]
-        upper = [f"{x(a)},{y(high)}" for (a, _), (_, high) in zip(s.points, s.band)]
-        lower = [f"{x(a)},{y(low)}" for (a, _), (low, _) in zip(s.points, s.band)]
-        band = " ".join(upper + lower[::-1])
-        paths.append(Path(number % LINES, " ".join(places), tuple(dots), s.name, band))
+        paths.append(path(s.points, x, y, style=number % LINES, name=s.name, band=s.band, dots=dots))
     level = log_ticks(x.low, x.high, 6) if log_x else linear_ticks(x.low, x.high, 6)
     level = [t for t in level if not whole or t == int(t)]
     how = words.count if whole else words.strength if log_x else _short
@@ -98,6 +111,28 @@ def graph(
         tuple(map(Tick, map(y, marks), map(words.strength, marks) if log else _labels(marks))),
         tuple(paths),
     )  # fmt: skip
+
+
+def path(
+    points: Sequence[tuple[float, float]],
+    x: Scale,
+    y: Scale,
+    *,
+    style: int = 0,
+    name: str = "",
+    band: Sequence[tuple[float, float]] = (),
+    errors: Sequence[float] = (),
+    dots: Sequence[Dot] = (),
+    chosen: Sequence[Dot] = (),
+    faint: bool = False,
+) -> Path:
+    """A line through points of the data; its band lies between two ends, or is as wide as the errors."""
+    if len(points) > 1 and any(errors):
+        band = [(b - error, b + error) for (_, b), error in zip(points, errors)]
+    upper = [f"{x(a)},{y(high)}" for (a, _), (_, high) in zip(points, band)]
+    lower = [f"{x(a)},{y(low)}" for (a, _), (low, _) in zip(points, band)]
+    places = " ".join(f"{x(a)},{y(b)}" for a, b in points)
+    return Path(style, places, tuple(dots), name, " ".join(upper + lower[::-1]), tuple(chosen), faint)
 
 
 def _short(value: float) -> str:

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regraft.app.report import read, words
-from regraft.app.report.curves import LINES, Dot
-from regraft.app.report.graph import Graph, Path, Series, graph
+from regraft.app.report.graph import LINES, Dot, Graph, Series, graph, path
 from regraft.app.report.scale import Scale, Tick, linear_ticks, padded
 from regraft.record import Record
 
@@ -208,10 +207,11 @@ def _tracks(part: Mapping[str, Any]) -> Graph | None:
     codes = read.items(part.get("classes"))
     paths = []
     for i in shown:
-        places = [(x(points[i][0]), y(points[i][1])) for _, points in notes]
+        places = [(points[i][0], points[i][1]) for _, points in notes]
         style = codes[i] % LINES if i < len(codes) and isinstance(codes[i], int) else 0
-        end = Dot(*places[-1], f"row {i + 1} after epoch {words.count(notes[-1][0])}", 3.0)
-        paths.append(Path(style, " ".join(f"{a},{b}" for a, b in places), (end,)))
+        last = places[-1]
+        end = Dot(x(last[0]), y(last[1]), f"row {i + 1} after epoch {words.count(notes[-1][0])}", 3.0)
+        paths.append(path(places, x, y, style=style, dots=[end]))
     explained = read.numbers(part.get("explained"))
     share = f" ({words.percent(sum(explained))} of the variance)" if explained else ""
     return Graph(

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from regraft.app.report import (
     classes,
     cost,
-    curves,
     facts,
     instruments,
     layers,
@@ -25,6 +24,9 @@ from regraft.app.report.diagnosis.headline import headline
 from regraft.app.report.diagnosis.landscape import landscape
 from regraft.app.report.diagnosis.ranking import ranking
 from regraft.app.report.diagnosis.transfer import transfer
+from regraft.app.report.reliability import reliability
+from regraft.app.report.scatter import scatter
+from regraft.app.report.strengths import strengths
 from regraft.app.report.verdict import Piece, verdict
 from regraft.record import Record
 
@@ -66,14 +68,14 @@ def page(record: Record) -> Page:
         ("confusion", "Confusion", classes.confusion(record)),
         ("classes", {"number": "Numbers", "label": "Labels"}.get(each.what if each else "", "Classes"), each),
         ("overlays", "Masks", overlays.overlays(record)),
-        ("reliability", "Reliability", curves.reliability(record)),
+        ("reliability", "Reliability", reliability(record)),
         ("training", "Training", training.training(record)),
         ("instruments", "What did training change?", instruments.instruments(record)),
         ("selection", "Which layers does the task need?", selection.selection(record)),
         ("layers", "Which layers does the head read?", layers.layers(record)),
-        ("strengths", "Strengths", curves.strengths(record)),
+        ("strengths", "Strengths", strengths(record)),
         ("mistakes", wrong.title if wrong else "", wrong),
-        ("scatter", "Predictions", curves.scatter(record)),
+        ("scatter", "Predictions", scatter(record)),
         ("transfer", "Do the features fit?", transfer(record)),
         ("curvature", "How sharp is the loss?", curvature(record)),
         ("landscape", "What lies around the weights?", landscape(record)),

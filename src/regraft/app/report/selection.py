@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from regraft.app.report import read, words
-from regraft.app.report.curves import LINES, Dot, Path
+from regraft.app.report.graph import LINES, RING, Dot, Graph, Path, path
 from regraft.app.report.measures import Measure, measure
 from regraft.app.report.ranks import Ranks, ranks
 from regraft.app.report.scale import Scale, Tick, linear_ticks, log_ticks, padded
@@ -17,6 +17,7 @@ from regraft.record import Record
 
 __all__ = ["Firm", "Grid", "Row", "Selection", "selection"]
 
+_LEAN = 8.0  # radius of a ring around a dot
 _LABELS = 5  # fractions named below the axis
 _WON = "The chosen one won, so its score here is optimistic."
 _OUTDONE = (
@@ -60,14 +61,10 @@ class Grid:
     ``banded`` where scores have standard errors: not of one set of held-out rows.
     """
 
-    label: str
     banded: bool
     outcome: str
-    paths: tuple[Path, ...]
-    bytes_: tuple[Path, ...]
-    ticks: tuple[Tick, ...]
-    ticks_y: tuple[Tick, ...]
-    ticks_bytes: tuple[Tick, ...]
+    scores: Graph
+    stored: Graph
     lean: Dot | None
     table: tuple[tuple[str, str, str, str, str, str, bool], ...]
 
@@ -289,16 +286,28 @@ def _grid(cells: Sequence[Mapping[str, Any]], shown: Measure) -> Grid:
     banded = any(_error(cell) > 0 for cell in drawn)
     return Grid(
         outcome=_outcome(cells, sign),
-        label=f"{shown.label}, {'inner folds' if banded else 'held-out rows'}",
         banded=banded,
-        paths=tuple(_path(size, i, line, x, y, shown) for i, (size, line) in enumerate(lines.items())),
-        bytes_=tuple(_bytes(size, i, line, x, z) for i, (size, line) in enumerate(lines.items())),
-        ticks=tuple(Tick(x(f), _part(f) if f in named else "") for f in fractions),
-        ticks_y=tuple(Tick(y(t), shown.tick(t)) for t in linear_ticks(bottom, top, 5)),
-        ticks_bytes=tuple(Tick(z(t), words.trimmed(words.bytes_(t))) for t in log_ticks(min(sizes), max(sizes), 3)),
+        scores=Graph(
+            "Score against the fraction of features that is kept",
+            f"{shown.label}, {'inner folds' if banded else 'held-out rows'}",
+            "",
+            tuple(Tick(x(f), _part(f) if f in named else "") for f in fractions),
+            tuple(Tick(y(t), shown.tick(t)) for t in linear_ticks(bottom, top, 5)),
+            tuple(_path(size, i % LINES, line, x, y, shown) for i, (size, line) in enumerate(lines.items())),
+        ),
+        stored=Graph(
+            "Stored bytes against the fraction of features that is kept",
+            "stored",
+            "fraction of the features that is kept",
+            (),
+            tuple(Tick(z(t), words.trimmed(words.bytes_(t))) for t in log_ticks(min(sizes), max(sizes), 3)),
+            tuple(_bytes(size, i % LINES, line, x, z) for i, (size, line) in enumerate(lines.items())),
+        ),
         lean=None
         if lean is None or read.flag(lean.get("chosen"))
-        else Dot(x(lean["fraction"]), y(lean["score"]), _tip(lean, shown) + ": the smallest within one standard error"),
+        else Dot(
+            x(lean["fraction"]), y(lean["score"]), _tip(lean, shown) + ": the smallest within one standard error", _LEAN
+        ),
         table=tuple(
             (
                 read.text(c.get("size")),
@@ -327,30 +336,24 @@ def _tip(cell: Mapping[str, Any], shown: Measure) -> str:
     )
 
 
-def _path(size: str, index: int, line: Sequence[Mapping[str, Any]], x: Scale, y: Scale, shown: Measure) -> Path:
-    upper = [f"{x(c['fraction'])},{y(c['score'] + _error(c))}" for c in line]
-    lower = [f"{x(c['fraction'])},{y(c['score'] - _error(c))}" for c in reversed(line)]
-    dots = {flag: [c for c in line if read.flag(c.get("chosen")) is flag] for flag in (True, False)}
-    return Path(
-        form=size,
-        style=index % LINES,
-        points=" ".join(f"{x(c['fraction'])},{y(c['score'])}" for c in line),
-        band=" ".join(upper + lower) if len(line) > 1 and any(map(_error, line)) else "",
-        dots=tuple(Dot(x(c["fraction"]), y(c["score"]), _tip(c, shown)) for c in dots[False]),
-        chosen=tuple(Dot(x(c["fraction"]), y(c["score"]), _tip(c, shown) + ", chosen") for c in dots[True]),
-    )
+def _path(size: str, style: int, line: Sequence[Mapping[str, Any]], x: Scale, y: Scale, shown: Measure) -> Path:
+    def dots(chosen: bool, size: float, more: str = "") -> list[Dot]:
+        found = [cell for cell in line if read.flag(cell.get("chosen")) is chosen]
+        return [Dot(x(cell["fraction"]), y(cell["score"]), _tip(cell, shown) + more, size) for cell in found]
+
+    return path(
+        [(cell["fraction"], cell["score"]) for cell in line], x, y, style=style, name=f"target size {size}",
+        errors=list(map(_error, line)), dots=dots(False, 4.0), chosen=dots(True, RING, ", chosen"),
+    )  # fmt: skip
 
 
-def _bytes(size: str, index: int, line: Sequence[Mapping[str, Any]], x: Scale, z: Scale) -> Path:
-    chosen = [c for c in line if read.flag(c.get("chosen"))]
-    return Path(
-        form=size,
-        style=index % LINES,
-        points=" ".join(f"{x(c['fraction'])},{z(c['stored_bytes'])}" for c in line),
-        band="",
-        dots=(),
-        chosen=tuple(Dot(x(c["fraction"]), z(c["stored_bytes"]), words.bytes_(c["stored_bytes"])) for c in chosen),
-    )
+def _bytes(size: str, style: int, line: Sequence[Mapping[str, Any]], x: Scale, z: Scale) -> Path:
+    chosen = [
+        Dot(x(cell["fraction"]), z(cell["stored_bytes"]), f"{words.bytes_(cell['stored_bytes'])} stored, chosen", RING)
+        for cell in line
+        if read.flag(cell.get("chosen"))
+    ]
+    return path([(cell["fraction"], cell["stored_bytes"]) for cell in line], x, z, style=style, chosen=chosen)
 
 
 def _firm(figure: Mapping[str, Any]) -> Firm | None:

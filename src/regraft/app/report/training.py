@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from regraft.app.report import read, words
-from regraft.app.report.curves import Dot
+from regraft.app.report.graph import RING, Dot, Graph, Path, path
 from regraft.app.report.measures import Measure, measure
 from regraft.app.report.scale import Scale, Tick, linear_ticks, padded
 from regraft.record import Record
 
-__all__ = ["Curve", "Line", "Training", "Trial", "training"]
+__all__ = ["Training", "Trial", "training"]
 
 _ROLES = {
     "final": "final, on all rows",
@@ -20,27 +20,6 @@ _ROLES = {
     "candidate": "tried",
 }
 _STATUS = {"completed": "completed", "stopped": "stopped early", "diverged": "diverged"}
-
-
-@dataclass(frozen=True)
-class Line:
-    """A line over the epochs; ``style`` 0 is of training rows, 1 of held-out rows, ``faint`` of another run."""
-
-    style: int
-    faint: bool
-    points: str
-    dots: tuple[Dot, ...]
-
-
-@dataclass(frozen=True)
-class Curve:
-    """A plot over the epochs."""
-
-    label: str
-    lines: tuple[Line, ...]
-    ticks: tuple[Tick, ...]
-    ticks_y: tuple[Tick, ...]
-    best: Dot | None
 
 
 @dataclass(frozen=True)
@@ -61,11 +40,10 @@ class Trial:
 
 @dataclass(frozen=True)
 class Training:
-    """The section."""
+    """The section; lines of style 0 are of training rows, of style 1 of held-out rows, faint ones of other runs."""
 
     lead: str
-    score: Curve | None
-    loss: Curve | None
+    graphs: tuple[Graph, ...]
     trials: tuple[Trial, ...]
     compared: bool
     held_out: bool
@@ -84,10 +62,13 @@ def training(record: Record) -> Training | None:
     judged = _judged(first, runs)
     keys = ("train", "validation") if _best(judged, shown) else ("train",)
     trials = tuple(_trial(run, shown, run is first) for run in runs)
+    graphs = (
+        _curve("Score by epoch", first, judged, runs, keys, shown.label, shown.tick, shown.write, _better(shown)),
+        _curve("Loss by epoch", first, judged, runs, ("loss",), "Loss", _loss_tick, words.decimal, None),
+    )
     return Training(
         lead=_lead(first, judged, runs, shown, _total(figure, runs)),
-        score=_curve(first, judged, runs, keys, shown.label, shown.tick, shown.write, _better(shown)),
-        loss=_curve(first, judged, runs, ("loss",), "Loss", _loss_tick, words.decimal, None),
+        graphs=tuple(graph for graph in graphs if graph is not None),
         trials=trials,
         compared=len(trials) > 1,
         held_out=any(trial.validation for trial in trials),
@@ -157,6 +138,7 @@ def _loss_tick(value: float) -> str:
 
 
 def _curve(
+    title: str,
     first: Mapping[str, Any],
     judged: Mapping[str, Any],
     runs: Sequence[Mapping[str, Any]],
@@ -165,7 +147,7 @@ def _curve(
     tick: Callable[[float], str],
     write: Callable[[float], str],
     sign: float | None,
-) -> Curve | None:
+) -> Graph | None:
     """One plot: the final run's lines, and faintly the others' last key."""
     drawn: list[tuple[Mapping[str, Any], str, int, bool]] = [(first, key, i, False) for i, key in enumerate(keys)]
     if judged is not first and "validation" in keys:
@@ -183,30 +165,23 @@ def _curve(
     x = Scale(0.5, last + 0.5)
     bottom, top = padded(values)
     y = Scale(bottom, top, flip=True)
-    lines = tuple(
-        Line(
-            style,
-            faint,
-            " ".join(f"{x(epoch)},{y(value)}" for epoch, value in found),
-            tuple(
-                Dot(x(epoch), y(value), _tip(run, key, epoch, write(value)), 3.5)
-                for epoch, value in (found if not faint else [])
-            ),
-        )
-        for run, key, style, faint, found in series
-    )
-    best = None
+    best: list[Dot] = []
     if sign is not None and (held := _series(judged, "validation")):
         epoch, value = max(held, key=lambda item: (sign * item[1], -item[0]))
-        best = Dot(x(epoch), y(value), f"best after epoch {words.count(epoch)}: {write(value)}", 7.0)
+        best = [Dot(x(epoch), y(value), f"best after epoch {words.count(epoch)}: {write(value)}", RING)]
+
+    def line(run: Mapping[str, Any], key: str, style: int, faint: bool, found: list[tuple[float, float]]) -> Path:
+        dots = [Dot(x(epoch), y(value), _tip(run, key, epoch, write(value)), 3.5) for epoch, value in found]
+        held = run is judged and key == "validation" and not faint
+        return path(found, x, y, style=style, dots=[] if faint else dots, chosen=best if held else [], faint=faint)
+
     whole = [t for t in linear_ticks(1, last, 6) if t == int(t)] or [1.0]
-    return Curve(
-        label=label,
-        lines=lines,
-        ticks=tuple(Tick(x(t), words.count(t)) for t in whole),
-        ticks_y=tuple(Tick(y(t), tick(t)) for t in linear_ticks(bottom, top, 4)),
-        best=best,
-    )
+    return Graph(
+        title, label, "epoch (passes over the training rows)",
+        tuple(Tick(x(t), words.count(t)) for t in whole),
+        tuple(Tick(y(t), tick(t)) for t in linear_ticks(bottom, top, 4)),
+        tuple(line(*drawn) for drawn in series),
+    )  # fmt: skip
 
 
 def _series(run: Mapping[str, Any], key: str) -> list[tuple[float, float]]:
