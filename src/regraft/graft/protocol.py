@@ -28,13 +28,10 @@ from regraft.errors import DataError
 from regraft.graft.problem import MANY, Head, Predicted, Problem, Task
 from regraft.graft.scored import Scored, scored
 from regraft.heads import Response, score
+from regraft.record.protocol import HOLDOUT, OUTER, TEST, VALIDATION
 
 __all__ = ["Evaluation", "check_protocol", "evaluate"]
 
-TEST = "test split"
-VALIDATION = "validation split"
-OUTER = "outer cross-validation"
-HOLDOUT = "hold-out of a fifth"
 FRACTION = 0.2
 
 

@@ -40,8 +40,7 @@ class Score:
             ``high`` NaN.
         rows: how many rows it was measured on.
         per_fold: the same metric on each outer fold, where the score is a cross-validation.
-        protocol: which rows: those of a split (``test split``), of ``outer cross-validation`` or of a ``hold-out of a
-            fifth``; where they chose as well, ``(selection: optimistic)`` ends it; of later rows, their name.
+        protocol: which rows: one of :mod:`regraft.record.protocol`; of later rows, their name.
     """
 
     metric: str

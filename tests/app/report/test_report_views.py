@@ -17,6 +17,7 @@ from regraft.app.report.scatter import scatter
 from regraft.app.report.strengths import strengths
 from regraft.app.report.verdict import protocol, verdict
 from regraft.record import Candidate, Cost, Finding, Record, Score
+from regraft.record.protocol import HOLDOUT, INNER, INNER_POSITIONS, OUTER, TEST, TRAINING_HOLDOUT, VALIDATION
 
 
 def sentence(record: Record) -> str:
@@ -73,21 +74,18 @@ def test_verdict_without_a_score() -> None:
 def test_validation_protocol_is_no_test() -> None:
     kinds = [
         protocol(Score("accuracy", 1, 1, 1, "", 3, protocol=p)).kind
-        for p in ("test split", "validation split", "outer cross-validation", "inner cross-validation", "")
+        for p in (TEST, VALIDATION, OUTER, INNER, INNER_POSITIONS, "", "a folder of later test rows")
     ]
-    assert kinds == ["test", "validation", "outer", "inner", "other"]
+    assert kinds == ["test", "validation", "outer", "inner", "inner", "other", "other"]
 
 
 def test_held_out_rows_that_chose_are_told_from_those_that_did_not() -> None:
-    chose, honest = (
-        protocol(Score("accuracy", 1, 1, 1, "", 40, protocol=p))
-        for p in ("hold-out of a fifth (selection: optimistic)", "hold-out of a fifth")
-    )
+    chose, honest = (protocol(Score("accuracy", 1, 1, 1, "", 40, protocol=p)) for p in (TRAINING_HOLDOUT, HOLDOUT))
     assert (chose.kind, honest.kind) == ("inner", "holdout")
     assert "optimistic" in chose.note
-    assert "cross-validation" not in chose.label + chose.opening
+    assert "cross-validation" not in chose.label + chose.told
     assert "optimistic" not in honest.note
-    assert "never saw" in honest.opening
+    assert "never saw" in honest.told
 
 
 def test_headline_bar_and_the_commonest_class() -> None:

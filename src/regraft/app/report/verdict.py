@@ -8,6 +8,16 @@ from typing import Literal
 from regraft.app.report import read, words
 from regraft.app.report.measures import measure
 from regraft.record import Record, Score
+from regraft.record.protocol import (
+    HOLDOUT,
+    INNER,
+    INNER_HOLDOUT,
+    INNER_POSITIONS,
+    OUTER,
+    TEST,
+    TRAINING_HOLDOUT,
+    VALIDATION,
+)
 
 __all__ = ["Piece", "Protocol", "protocol", "quoted", "subject", "verdict"]
 
@@ -34,75 +44,75 @@ class Protocol:
     Attributes:
         kind: ``test``, ``validation``, ``holdout``, ``outer``, ``inner`` or ``other``.
         label: a few words for a chip or a caption.
-        opening: how the verdict begins, given the number of rows.
+        row: what one of them is called.
+        told: what the verdict says of them.
         note: what a reader should know about it.
     """
 
     kind: Literal["test", "validation", "holdout", "outer", "inner", "other"]
     label: str
-    opening: str
-    note: str
+    row: str = "row"
+    told: str = ""
+    note: str = ""
+
+    def opening(self, score: Score) -> str:
+        """How the verdict begins."""
+        rows = read.number(score.rows)
+        if not rows and self.kind == "other":
+            return "In this run"
+        return f"On {words.plural(rows, self.row) if rows else f'the {self.row}s'}{self.told}"
+
+
+_CHOSE = "These rows also chose the settings, so the score is optimistic. Keep a test split apart for an honest one."
+_INNER = Protocol(
+    "inner",
+    "inner cross-validation, optimistic",
+    told=" that also chose the settings (inner cross-validation, so optimistic)",
+    note=_CHOSE,
+)
+_INNER_HOLDOUT = Protocol(
+    "inner", "hold-out, optimistic", "held-out row", " that also chose the settings (so optimistic)", _CHOSE
+)
+_PROTOCOLS = {
+    TEST: Protocol(
+        "test",
+        "test split",
+        "test row",
+        note="The test rows chose nothing: they were used once, for this score. The model that is kept was fitted to "
+        "the other labelled rows.",
+    ),
+    VALIDATION: Protocol(
+        "validation",
+        "validation split",
+        "validation row",
+        note="Predicted by a model fitted to the training rows alone; the one that is kept was then fitted to both.",
+    ),
+    HOLDOUT: Protocol(
+        "holdout",
+        "hold-out of a fifth",
+        "held-out row",
+        " (a fifth that the scored model never saw)",
+        "A fifth of the rows was held out; a model trained on the others was scored on it. The model that is kept was "
+        "then trained on all rows.",
+    ),
+    OUTER: Protocol(
+        "outer",
+        "outer cross-validation",
+        told=", each predicted by a fit that never saw it (outer cross-validation)",
+        note="Every row was predicted by a fit that never saw it; the settings were chosen inside each outer fold. The "
+        "model that is kept was then fitted to all rows.",
+    ),
+    INNER: _INNER,
+    INNER_POSITIONS: _INNER,
+    INNER_HOLDOUT: _INNER_HOLDOUT,
+    TRAINING_HOLDOUT: _INNER_HOLDOUT,
+}
 
 
 def protocol(score: Score) -> Protocol:
-    """Read the protocol of a score; selection is called optimistic."""
+    """What the report says of the rows of a score; of those that it does not know, their name."""
     name = read.text(score.protocol)
-    rows = read.number(score.rows)
-    lower = name.lower()
-
-    def on(what: str) -> str:
-        return f"On {words.plural(rows, what + ' row')}" if rows else f"On the {what} rows"
-
-    if "hold-out" in lower:
-        if "optimistic" in lower:
-            return Protocol(
-                "inner",
-                "hold-out, optimistic",
-                f"{on('held-out')} that also chose the settings (so optimistic)",
-                "These rows also chose the settings, so the score is optimistic. Keep a test split apart for an"
-                " honest one.",
-            )
-        return Protocol(
-            "holdout",
-            "hold-out of a fifth",
-            f"{on('held-out')} (a fifth that the scored model never saw)",
-            "A fifth of the rows was held out; a model trained on the others was scored on it. The model that is"
-            " kept was then trained on all rows.",
-        )
-    if "inner" in lower or "optimistic" in lower or "selection" in lower:
-        return Protocol(
-            "inner",
-            "inner cross-validation, optimistic",
-            f"On {words.plural(rows, 'row') if rows else 'the rows'} that also chose the settings"
-            " (inner cross-validation, so optimistic)",
-            "These rows also chose the settings, so the score is optimistic. Keep a test split apart for an"
-            " honest one.",
-        )
-    if "outer" in lower or "cross-validation" in lower:
-        return Protocol(
-            "outer",
-            "outer cross-validation",
-            f"On {words.plural(rows, 'row') if rows else 'the rows'}, each predicted by a fit that never saw it"
-            " (outer cross-validation)",
-            "Every row was predicted by a fit that never saw it; the settings were chosen inside each outer fold. The"
-            " model that is kept was then fitted to all rows.",
-        )
-    if "test" in lower:
-        return Protocol(
-            "test",
-            "test split",
-            on("test"),
-            "The test rows chose nothing: they were used once, for this score. The model that is kept was fitted to the"
-            " other labelled rows.",
-        )
-    if "validation" in lower:
-        return Protocol(
-            "validation",
-            "validation split",
-            on("validation"),
-            "Predicted by a model fitted to the training rows alone; the one that is kept was then fitted to both.",
-        )
-    return Protocol("other", name, f"On {words.plural(rows, 'row')}" if rows else "In this run", "")
+    return _PROTOCOLS.get(name) or Protocol("other", name)
 
 
 def quoted(record: Record) -> Score | None:
@@ -131,7 +141,7 @@ def verdict(record: Record) -> tuple[Piece, ...]:
         return (Piece(f"{start[0].upper()}{start[1:]} has no score in this run{';' if cost else '.'}"), *ending)
     shown = measure(read.text(score.metric), value)
     pieces = [
-        Piece(f"{protocol(score).opening}, {subject(record)} {shown.claim} "),
+        Piece(f"{protocol(score).opening(score)}, {subject(record)} {shown.claim} "),
         Piece(shown.write(value), strong=True),
     ]
     if shown.after:

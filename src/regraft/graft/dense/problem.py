@@ -20,7 +20,7 @@ from regraft.data import Target
 from regraft.features import Block, Plan, grid_of, maps, positions
 from regraft.graft.adapted import Adapted
 from regraft.graft.dense.pixels import confusions, position_labels
-from regraft.graft.frozen.problem import INNER, FeatureHead, FeatureProblem
+from regraft.graft.frozen.problem import FeatureHead, FeatureProblem
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.features import Solve
 from regraft.graft.view import Scaling, View
@@ -29,6 +29,7 @@ from regraft.heads.metrics import confusion
 from regraft.linear import Dense, Matrix, Taken
 from regraft.network import Network
 from regraft.record import Candidate, Finding
+from regraft.record.protocol import INNER_POSITIONS
 
 __all__ = ["LIMIT", "DenseHead", "DenseProblem"]
 
@@ -88,7 +89,7 @@ class DenseHead(Head):
         there = np.flatnonzero(fold >= 0)
         names = [str(code) for code in range(classes)]
         response = Response.of("segmentation", names, counts[there].sum(2))
-        return HeldOut(there, torch.from_numpy(counts[there]), fold[there], f"{INNER}, positions", response)
+        return HeldOut(there, torch.from_numpy(counts[there]), fold[there], INNER_POSITIONS, response)
 
     def adapted(self, task: Task, network: Network, plan: Plan) -> Adapted:
         """The backbone with this head at every position."""

@@ -16,6 +16,7 @@ import numpy as np
 from regraft.data import Kind
 from regraft.heads import Response, paired_difference
 from regraft.record import Record
+from regraft.record.protocol import HOLDOUT, OUTER, TEST, VALIDATION
 
 __all__ = ["Apart", "Pair", "Predictions", "Unpaired", "pairs", "predictions_of"]
 
@@ -23,10 +24,10 @@ _BY_NAME = ("accuracy", "balanced-accuracy", "f1")
 """Metrics of classes that need no probability, for runs whose files have none."""
 _BY_VALUE = ("rmse", "r2")
 _SCORED = {
-    "test split": "test rows",
-    "validation split": "validation rows",
-    "outer cross-validation": "cross-validated rows",
-    "hold-out of a fifth": "held-out rows",
+    TEST: "test rows",
+    VALIDATION: "validation rows",
+    OUTER: "cross-validated rows",
+    HOLDOUT: "held-out rows",
 }
 _WITH_PROBABILITIES = ("binary", "multiclass", "multilabel")
 

@@ -33,11 +33,10 @@ from regraft.heads import (
 from regraft.linear import Design, FeatureDesign, Matrix, Taken
 from regraft.network import Network
 from regraft.record import Candidate, Finding
+from regraft.record.protocol import INNER, INNER_HOLDOUT
 
-__all__ = ["INNER", "INNER_HOLDOUT", "FeatureHead", "FeatureProblem", "held_out"]
+__all__ = ["FeatureHead", "FeatureProblem", "held_out"]
 
-INNER = "inner cross-validation (selection: optimistic)"
-INNER_HOLDOUT = "hold-out of a part (selection: optimistic)"
 _SHOWN_ROWS = 1000
 _KERNEL_ROWS = 6000  # two scalings in float64 then take 0.6 GB
 

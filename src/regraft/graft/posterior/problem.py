@@ -13,7 +13,6 @@ from torch import Tensor
 from regraft.errors import DataError
 from regraft.features import Plan
 from regraft.graft.adapted import Adapted
-from regraft.graft.frozen.problem import INNER
 from regraft.graft.gradient.problem import GradientProblem, behind, derivatives_read
 from regraft.graft.posterior.fit import Fitted, KernelFitter, squared
 from regraft.graft.posterior.kernel import share
@@ -26,6 +25,7 @@ from regraft.heads.solve import search
 from regraft.heads.weights import sample_weights
 from regraft.network import Network
 from regraft.record import Candidate, Finding
+from regraft.record.protocol import INNER
 
 __all__ = ["GaussianHead", "GaussianProblem"]
 

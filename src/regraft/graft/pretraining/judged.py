@@ -18,9 +18,11 @@ from regraft.heads.metrics import confusion
 from regraft.heads.response import Response
 from regraft.network.loaders.bundled import load_folder
 from regraft.record import Score
+from regraft.record.protocol import TEST, VALIDATION
 
 __all__ = ["of_classes", "of_pretext", "terms_of"]
 
+_ROWS = {"test": TEST, "validation": VALIDATION}
 _Z = 1.959963984540054  # the normal distribution's 97.5 % point
 
 
@@ -32,7 +34,7 @@ def of_classes(folder: Path, manifest: Manifest, rows: ImageRows, part: str) -> 
     kind, classes = (target.kind, target.classes) if target is not None else ("multiclass", ())
     response = Response.of(kind, classes, rows.labels.numpy())
     score = measure(
-        "accuracy", response, functional.softmax(outputs.double(), 1), manifest.groups, protocol=f"{part} split"
+        "accuracy", response, functional.softmax(outputs.double(), 1), manifest.groups, protocol=_ROWS[part]
     )
     counts = confusion(rows.labels.numpy(), outputs.argmax(1).numpy(), len(classes))
     return score, {"confusion": {"classes": list(classes), "counts": counts.tolist(), "rows": part}}
@@ -62,5 +64,5 @@ def of_pretext(
         low, high, kind = value - half, value + half, "normal over rows"
     else:
         low, high, kind = math.nan, math.nan, "unknown: one row"
-    score = Score(pretext.measure, value, low, high, kind, count, protocol=f"{part} split")
+    score = Score(pretext.measure, value, low, high, kind, count, protocol=_ROWS[part])
     return score, dict(zip(pretext.terms, outputs.mean(0).tolist()))

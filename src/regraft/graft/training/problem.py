@@ -55,11 +55,11 @@ from regraft.graft.training.twin import collapsed, whole_trainings
 from regraft.heads import Status, link, temperature
 from regraft.network import Network
 from regraft.record import Candidate, Finding
+from regraft.record.protocol import TRAINING_HOLDOUT
 
 __all__ = ["TrainedHead", "TrainingProblem", "planned"]
 
 _BATCH, _ENOUGH = 64, 256  # rows of a pass; rows that show whether a training collapsed
-HOLDOUT = "hold-out of a fifth (selection: optimistic)"
 
 
 def planned(probe: Probe | None, train: Train, rows: int, *, twice: bool) -> int:
@@ -280,7 +280,7 @@ class TrainingProblem(Problem):
             choice = replace(choice, refit=refitted)
         if probabilities is None:
             probabilities = held.seen(outputs, choice.temperature)
-        kept = HeldOut(np.flatnonzero(out), probabilities, None, HOLDOUT)
+        kept = HeldOut(np.flatnonzero(out), probabilities, None, TRAINING_HOLDOUT)
         said = (*notes(ranking, prepared, choice), *one_class(held.task))
         if choice.tau != 0 and not choice.frozen:  # at 0 the head is a random one
             said += tuple(lost(held.task, held.begun(prepared.by_tau[choice.tau]), probabilities))
