@@ -97,6 +97,12 @@ def test_adapt_and_predict(regraft, gcn, assays, tmp_path, method, more):
     first, same, other = ([float(line[f"p({name})"]) for name in TARGETS] for line in lines)
     np.testing.assert_allclose(first, same, atol=1e-5)  # one molecule, written in two ways
     assert not np.allclose(first, other, atol=1e-3)
+    code, out, err = regraft("predict", tmp_path / "run", "CCCC(=O)O", "CCCN")  # molecules as they are
+    assert (code, err) == (0, "")
+    again = [[float(line[f"p({name})"]) for name in TARGETS] for line in csv.DictReader(io.StringIO(out))]
+    np.testing.assert_allclose(again, [first, other], atol=1e-5)
+    code, _, err = regraft("predict", tmp_path / "run", "new")
+    assert (code, "new is not there" in err) == (2, True)
 
 
 def test_numbers_about_molecules_have_error_bars(regraft, gcn, assays, tmp_path):

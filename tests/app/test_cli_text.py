@@ -14,7 +14,7 @@ from markupsafe import escape
 from sklearn.model_selection import cross_val_score
 from tests.network.texts import LABELS, LENGTH, SENTENCES, make_bert, make_tokenizer
 
-from regraft import GraftClassifier
+from regraft import GraftClassifier, load
 
 ROWS = list(zip(SENTENCES, LABELS)) * 2
 
@@ -98,6 +98,20 @@ def test_predict_reads_text_files_and_an_embedded_backbone(regraft, bert, review
     code, out, err = regraft("predict", tmp_path / "run", *texts)
     assert (code, err) == (0, "")
     assert [row["id"] for row in csv.DictReader(io.StringIO(out))] == [str(path) for path in texts]
+
+
+def test_predict_takes_the_texts_themselves(regraft, bert, reviews, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert regraft("adapt", reviews, "-m", bert, "--method", "probe", "-o", "run")[0] == 0
+    code, out, err = regraft("predict", "run", "a good film", "a dull film, very very number 3.5")
+    assert (code, err) == (0, "")
+    alone = load("run").predict_proba(["a good film", "a dull film, very very number 3.5"])
+    rows = list(csv.DictReader(io.StringIO(out)))
+    assert [float(row["confidence"]) for row in rows] == pytest.approx(alone.confidence.tolist(), abs=1e-6)
+    for mistyped in (("reviews",), ("new reviews.csv",), ("a good film", "one.txt")):  # a name, not a sentence
+        code, _, err = regraft("predict", "run", *mistyped)
+        assert code == 2
+        assert f"{mistyped[-1]} is not there" in err
 
 
 def table(path: Path, lines: str) -> Path:

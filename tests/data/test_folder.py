@@ -106,8 +106,8 @@ def test_the_fingerprint_does_not_depend_on_the_place(tmp_path):
 @pytest.mark.parametrize(
     ("counts", "message"),
     [
-        ({}, "no image in this folder"),
-        ({"a": 0, "b": 0}, "no image in this folder"),
+        ({}, "no image and no text in this folder"),
+        ({"a": 0, "b": 0}, "no image and no text in this folder"),
         ({"a": 3}, "a single class, 'a'"),
         ({"set/a": 2, "set/b": 2}, r"a single class, 'set' \(the folders in it: a, b\).*use .*set/"),
         ({".": 2}, "2 images outside any class folder"),
@@ -140,10 +140,37 @@ def test_images_beside_the_classes_can_be_skipped(tmp_path):
 
 
 def test_a_folder_has_no_columns(tmp_path):
-    with pytest.raises(DataError, match="a folder of images has no columns"):
+    with pytest.raises(DataError, match="a folder of files has no columns"):
         scan(tree(tmp_path, {"a": 2, "b": 2}), group="patient")
-    with pytest.raises(DataError, match="a folder of images has no columns"):
+    with pytest.raises(DataError, match="a folder of files has no columns"):
         scan(tmp_path, label="kind")
+
+
+def texts(root, counts):
+    """Text files by folder, each with words of its own."""
+    for folder, count in counts.items():
+        (root / folder).mkdir(parents=True, exist_ok=True)
+        for number in range(count):
+            (root / folder / f"{number}.txt").write_text(f" {folder} says {number}\n")
+    return root
+
+
+def test_folders_of_texts_are_read_like_those_of_images(tmp_path):
+    root = texts(tmp_path / "films", {"train/pos": 2, "train/neg": 1, "test/pos": 1, "test/neg": 1})
+    m = scan(root)
+    assert (m.name, m.target.classes, m.inputs.modality) == ("films", ("neg", "pos"), "text")
+    assert m.ids == ("test/neg/0.txt", "test/pos/0.txt", "train/neg/0.txt", "train/pos/0.txt", "train/pos/1.txt")
+    assert m.split == ("test", "test", "train", "train", "train")
+    assert [m.inputs.read(row) for row in (0, 4)] == ["test/neg says 0", "train/pos says 1"]
+    flat = scan(texts(tmp_path / "flat", {"a": 2, "b": 1}))
+    assert flat.target.values.tolist() == [0, 0, 1]
+    assert scan(tmp_path / "flat", labelled=False).ids == ("a/0.txt", "a/1.txt", "b/0.txt")
+    with pytest.raises(DataError, match=r"a single class, 'pos'.*add texts of another class"):
+        scan(texts(tmp_path / "alone", {"pos": 2}))
+    with pytest.raises(DataError, match=r"2 texts outside any class folder \(such as 0.txt\)"):
+        scan(texts(tmp_path / "loose", {".": 2}))
+    put(tmp_path / "flat" / "b" / "0.png")  # notes beside images are no rows
+    assert scan(tmp_path / "flat", labelled=False).ids == ("b/0.png",)
 
 
 def test_unlabelled_folders_lists_and_single_images(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -167,7 +168,11 @@ def _finish(run: Any, folder: Path, embed: bool, as_json: bool, weights: Path | 
 def predict(
     run: RunFolder,
     inputs: Annotated[
-        list[str], typer.Argument(metavar="INPUT...", show_default=False, help="Image files, one folder, or one table.")
+        list[str],
+        typer.Argument(
+            metavar="INPUT...", show_default=False,
+            help="Image or .txt files, one folder, one table, or the texts themselves.",
+        ),
     ],
     model: Backbone = None,
     weights: Weights = None,
@@ -202,12 +207,13 @@ def predict(
             raise DataError(f"cannot write predictions as {output.name}", expected="a .csv, .parquet or .json file")
         check_predictions(output, inputs)
     check_artifact(run)
-    given = _inputs(inputs)
+    _check_inputs(inputs)
     from regraft.data import scan
     from regraft.graft import load_artifact, pick_device, predict_over_crops
     from regraft.graft.prediction import check_masks
 
     adapted = load_artifact(run, model=model, weights=weights, device=pick_device(device))
+    given = _inputs(inputs, adapted.network.preprocess)
     if output is not None and adapted.kind == "segmentation":
         check_masks(output)
     manifest = scan(given, labelled=False, input=input_column, numbers=adapted.columns)
@@ -314,19 +320,43 @@ def demo(
     _finish(run, output, embed=False, as_json=as_json)
 
 
-def _inputs(given: list[str]) -> Any:
-    """One folder or table as it is; anything else as a list of files."""
+def _check_inputs(given: list[str]) -> None:
+    """Refuse what cannot be predicted whatever the backbone reads: files that are not there, a folder among files."""
+    if len(given) > 1 and (folders := [name for name in given if os.path.isdir(name)]):
+        raise DataError(f"{folders[0]} is a folder among files", do="give one folder, or files only")
+    if missing := [name for name in given if _is_file_name(name) and not os.path.exists(name)]:
+        raise _missing(missing[0])
+
+
+def _inputs(given: list[str], preprocess: Preprocess) -> Any:
+    """One folder or table as it is; other names as files, or where none of them is one as texts, if these are read."""
     from regraft.data import DATA_SUFFIXES
 
-    if len(given) == 1 and (Path(given[0]).is_dir() or Path(given[0]).suffix.lower() in DATA_SUFFIXES):
+    if len(given) == 1 and (os.path.isdir(given[0]) or Path(given[0]).suffix.lower() in DATA_SUFFIXES):
         return given[0]
-    missing = [name for name in given if not Path(name).exists()]
-    if missing:
-        raise MissingPathError(f"{missing[0]} is not there", do="check the path")
-    folders = [name for name in given if Path(name).is_dir()]
-    if folders:
-        raise DataError(f"{folders[0]} is a folder among files", do="give one folder, or files only")
-    return [Path(name) for name in given]
+    missing = [name for name in given if not os.path.exists(name)]
+    if missing and not (len(missing) == len(given) and all(_is_text(name, preprocess) for name in given)):
+        raise _missing(missing[0])
+    return given if missing else [Path(name) for name in given]
+
+
+def _is_file_name(name: str) -> bool:
+    from regraft.data import DATA_SUFFIXES
+    from regraft.data.loose import TEXT_SUFFIX
+    from regraft.data.pixels import IMAGE_SUFFIXES
+
+    return name.lower().endswith((*DATA_SUFFIXES, *IMAGE_SUFFIXES, TEXT_SUFFIX))
+
+
+def _is_text(name: str, preprocess: Preprocess) -> bool:
+    """Whether a backbone reads this as it is: by its grammar, or as several words, for one may be a mistyped name."""
+    if preprocess.modality != "text":
+        return False
+    return not preprocess.fault(name) if preprocess.strict else len(name.split()) > 1
+
+
+def _missing(name: str) -> MissingPathError:
+    return MissingPathError(f"{name} is not there", do="check the path")
 
 
 def _settings(training: dict[str, Any]) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import numpy as np
 from PIL import Image
 
 from regraft.data.labels import Column
-from regraft.data.loose import FileTexts, Pictures
+from regraft.data.loose import TEXT_SUFFIX, FileTexts, Pictures
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Rows, Wish
 from regraft.data.source import Arrays, FileImages, Joined, PixelImages, Source, Texts
@@ -89,7 +89,7 @@ def _strings(given: Sequence[str | Path], name: str) -> Source:
     images = sum(value.endswith(IMAGE_SUFFIXES) for value in lower)
     if images and 2 * images >= len(values):
         return FileImages(values)
-    if all(value.endswith(".txt") for value in lower):
+    if all(value.endswith(TEXT_SUFFIX) for value in lower):
         return FileTexts(values)
     other = next((item for item, value in zip(given, lower) if isinstance(item, Path)), None)
     if other is not None:

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from regraft.data.folder import find_images
+from regraft.data.folder import find_files
 from regraft.data.manifest import BadRow, Target
 from regraft.data.pixels import open_image
 from regraft.data.rows import PART_NAMES, Dense, Rows
@@ -49,7 +49,7 @@ def mask_rows(root: Path, *, labelled: bool) -> Rows:
     """
     images: dict[tuple[str, ...], Path] = {}
     masks: dict[tuple[str, ...], Path] = {}
-    for path in find_images(root):
+    for path in find_files(root):
         role = next((name for name in path[:-1] if name in (IMAGES, MASKS)), "")
         at = path.index(role) if role else 0
         key = (*path[:at], *path[at + 1 : -1], Path(path[-1]).stem)

@@ -1,4 +1,5 @@
-"""ImageFolder trees: ``class/…/image`` flat, or ``train/class/…``, ``val/class/…``, ``test/class/…``."""
+"""Trees of images, or of texts where there is no image: ``class/…/file`` flat, or ``train/class/…``, ``val/class/…``,
+``test/class/…``."""
 
 from __future__ import annotations
 
@@ -10,6 +11,7 @@ from itertools import combinations
 from pathlib import Path
 
 from regraft.data.labels import Column
+from regraft.data.loose import TEXT_SUFFIX, FileTexts
 from regraft.data.manifest import BadRow
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import PART_NAMES, Rows
@@ -17,14 +19,14 @@ from regraft.data.source import FileImages
 from regraft.data.table import JSON_LINES
 from regraft.errors import DataError
 
-__all__ = ["find_images", "folder_rows", "part_files"]
+__all__ = ["find_files", "folder_rows", "part_files"]
 
 _WORD = re.compile(r"[a-z]+")
 _SPLIT = {*PART_NAMES, "eval", "evaluation"}
 
 
-def find_images(root: Path) -> list[tuple[str, ...]]:
-    """Paths of all images below ``root`` as tuples of names, sorted.
+def find_files(root: Path, endings: tuple[str, ...] = IMAGE_SUFFIXES) -> list[tuple[str, ...]]:
+    """Paths of all files below ``root`` that end so, as tuples of names, sorted.
 
     Hidden files and folders and ``__MACOSX`` are passed over; linked folders are followed once.
     """
@@ -38,9 +40,7 @@ def find_images(root: Path) -> list[tuple[str, ...]]:
         seen.add(real)
         children[:] = sorted(filter(_looked_into, children))
         inner = Path(folder).relative_to(root).parts
-        found += [
-            (*inner, name) for name in files if not name.startswith(".") and name.lower().endswith(IMAGE_SUFFIXES)
-        ]
+        found += [(*inner, name) for name in files if not name.startswith(".") and name.lower().endswith(endings)]
     return sorted(found)
 
 
@@ -72,33 +72,38 @@ def part_files(root: Path) -> list[tuple[str, Path]]:
 
 
 def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, scores_only: bool = False) -> Rows:
-    """The rows of an ImageFolder tree; a row's id is its path below ``root``.
+    """The rows of a tree of images, or of texts where there is no image; a row's id is its path below ``root``.
 
     Args:
         root: the folder.
-        labelled: False: every image below ``root``, whatever the folders; they name parts where all images lie in
+        labelled: False: every file below ``root``, whatever the folders; they name parts where all files lie in
             folders such as train and test.
-        skip_bad: leave out images that lie beside the class folders instead of refusing them.
+        skip_bad: leave out files that lie beside the class folders instead of refusing them.
         scores_only: there may be one class alone, and parts without train.
 
     Raises:
-        DataError: no image, or folders that cannot be understood as classes.
+        DataError: no image and no text, or folders that cannot be understood as classes.
     """
-    paths = find_images(root)
+    paths, what = find_files(root), "image"
     if not paths:
+        paths, what = find_files(root, (TEXT_SUFFIX,)), "text"
+    source = FileImages if what == "image" else FileTexts
+    if not paths:
+        images = f"{', '.join(IMAGE_SUFFIXES[:2])} or {IMAGE_SUFFIXES[4]}"
         raise DataError(
-            f"{root}{os.sep}: no image in this folder",
-            expected=f"files such as {', '.join(IMAGE_SUFFIXES[:2])} or {IMAGE_SUFFIXES[4]} in one folder per class",
+            f"{root}{os.sep}: no image and no text in this folder",
+            expected=f"files such as {images}, or {TEXT_SUFFIX}" + " in one folder per class" * labelled,
             do="check the path",
         )
     if not labelled:
-        return _rows(root, paths, _parts_of(paths), [])
-    in_parts = _in_parts(root, paths, alone=scores_only)
+        return _rows(root, paths, source, _parts_of(paths), [])
+    in_parts = _in_parts(root, paths, what, alone=scores_only)
     depth = 1 if in_parts else 0  # where the class stands in a path
     loose = [path for path in paths if len(path) < depth + 2]
     if loose and (not skip_bad or len(loose) == len(paths)):
+        several = "s" * (len(loose) > 1)
         raise DataError(
-            f"{root}{os.sep}: {_count(loose)} outside any class folder (such as {'/'.join(loose[0])})",
+            f"{root}{os.sep}: {len(loose)} {what}{several} outside any class folder (such as {'/'.join(loose[0])})",
             expected="one folder per class",
             do="move them into class folders, or use a CSV with path,label",
         )
@@ -111,19 +116,19 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, scores_only: bool
         raise DataError(
             f"{root}{os.sep}: a single class, {classes[0]!r}{there}",
             expected="at least two class folders",
-            got=f"no image in {', '.join(empty[:5])}" if empty else "",
-            do=f"use {root / classes[0]}{os.sep}" if there and not in_parts else "add images of another class",
+            got=f"no {what} in {', '.join(empty[:5])}" if empty else "",
+            do=f"use {root / classes[0]}{os.sep}" if there and not in_parts else f"add {what}s of another class",
         )
     split = [PART_NAMES[path[0].lower()] if in_parts else "train" for path in paths]
-    rows = _rows(root, paths, split, [path[depth] for path in paths])
+    rows = _rows(root, paths, source, split, [path[depth] for path in paths])
     mend = "move it into a class folder"
     skipped = [BadRow(str(root.joinpath(*path)), "it lies outside any class folder", mend) for path in loose]
     return replace(rows, empty=empty, skipped=skipped)
 
 
 def _empty(root: Path, parts: set[str], classes: Sequence[str]) -> list[str]:
-    """Folders without an image where a class or a part is expected, named from ``root`` on; no class that has images
-    in another part."""
+    """Folders without a file where a class or a part is expected, named from ``root`` on; no class that has some in
+    another part."""
     if not parts:
         return [f"{name}/" for name in _folders(root) if name not in classes]
     named = [f"{name}/" for name in _folders(root) if name not in parts and name.lower() in PART_NAMES]
@@ -132,7 +137,7 @@ def _empty(root: Path, parts: set[str], classes: Sequence[str]) -> list[str]:
 
 
 def _folders(root: Path) -> list[str]:
-    """The names of the folders that images are looked for in."""
+    """The names of the folders that files are looked for in."""
     return sorted(path.name for path in root.iterdir() if _looked_into(path.name) and path.is_dir())
 
 
@@ -140,13 +145,19 @@ def _looked_into(name: str) -> bool:
     return not name.startswith(".") and name != "__MACOSX"
 
 
-def _rows(root: Path, paths: Sequence[tuple[str, ...]], split: Sequence[str], labels: Sequence[str]) -> Rows:
+def _rows(
+    root: Path,
+    paths: Sequence[tuple[str, ...]],
+    source: type[FileImages] | type[FileTexts],
+    split: Sequence[str],
+    labels: Sequence[str],
+) -> Rows:
     # names are given so that classes called "0" and "007" stay texts
     columns = [Column("folder", labels, tuple(sorted(set(labels))))] if labels else []
-    return Rows(FileImages(root.joinpath(*path) for path in paths), ["/".join(path) for path in paths], columns, split)
+    return Rows(source(root.joinpath(*path) for path in paths), ["/".join(path) for path in paths], columns, split)
 
 
-def _in_parts(root: Path, paths: Sequence[tuple[str, ...]], *, alone: bool = False) -> bool:
+def _in_parts(root: Path, paths: Sequence[tuple[str, ...]], what: str, *, alone: bool = False) -> bool:
     """Whether the first folders are parts (train, val, test …) and not classes; ``alone``: also without train, where
     there are folders in all of them."""
     heads = {path[0] for path in paths if len(path) > 1}
@@ -160,8 +171,9 @@ def _in_parts(root: Path, paths: Sequence[tuple[str, ...]], *, alone: bool = Fal
         return True
     deep = all(len(path) > 2 for path in paths if path[0] in parts)
     if deep:  # train/ with class folders inside, but something else beside it
+        others = ", ".join(sorted(heads - parts))
         raise DataError(
-            f"{root}{os.sep}: beside {', '.join(sorted(parts))} there are images in {', '.join(sorted(heads - parts))}",
+            f"{root}{os.sep}: beside {', '.join(sorted(parts))} there are {what}s in {others}",
             expected="only train, validation and test folders, or only class folders",
             do="move the other folders away",
         )
@@ -189,10 +201,6 @@ def _refuse_parts_in_other_words(root: Path, paths: Sequence[tuple[str, ...]], h
 
 
 def _parts_of(paths: Sequence[tuple[str, ...]]) -> list[str]:
-    """Parts of images without labels: by their first folders if all of these are parts and train is among them."""
+    """Parts of files without labels: by their first folders if all of these are parts and train is among them."""
     named = [PART_NAMES.get(path[0].lower(), "") if len(path) > 1 else "" for path in paths]
     return named if all(named) and "train" in named else ["train"] * len(paths)
-
-
-def _count(paths: Sequence[tuple[str, ...]]) -> str:
-    return "1 image" if len(paths) == 1 else f"{len(paths)} images"

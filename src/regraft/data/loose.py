@@ -14,7 +14,9 @@ from regraft.data.pixels import DECODER_ERRORS, reason_of, to_rgb
 from regraft.data.source import Modality, Source, array_content, file_text
 from regraft.errors import DataError
 
-__all__ = ["FileTexts", "Pictures"]
+__all__ = ["TEXT_SUFFIX", "FileTexts", "Pictures"]
+
+TEXT_SUFFIX = ".txt"
 
 
 class Pictures(Source):

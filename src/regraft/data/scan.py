@@ -22,7 +22,7 @@ from regraft.data.hashing import hash_rows
 from regraft.data.inspect import checked, drop, without
 from regraft.data.known import by_known_classes
 from regraft.data.labels import KINDS, as_lists, read_target
-from regraft.data.loose import FileTexts
+from regraft.data.loose import TEXT_SUFFIX, FileTexts
 from regraft.data.manifest import NO_LABEL, BadRow, Kind, Manifest, Target
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Rows, Wish, group_names
@@ -225,7 +225,7 @@ def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str,
             return name, read_pieces([read_table(file, part) for part, file in parts], wish)
         if wish.labels or wish.group or wish.input:
             raise DataError(
-                f"{path}{os.sep}: a folder of images has no columns",
+                f"{path}{os.sep}: a folder of files has no columns",
                 do="use a CSV with path,label and the other columns",
             )
         if has_masks(path):
@@ -235,11 +235,11 @@ def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str,
         return name, read_pieces([read_table(path)], wish)
     if suffix == ".npz":
         return name, npz_rows(path, wish)
-    if suffix in (*IMAGE_SUFFIXES, ".txt") and not wish.labelled:
+    if suffix in (*IMAGE_SUFFIXES, TEXT_SUFFIX) and not wish.labelled:
         return name, _unlabelled([path], skip_bad)
     raise DataError(
         f"{path}: data of this form is not read",
-        expected=f"a folder of images, or a file ending in {', '.join(DATA_SUFFIXES)}",
+        expected=f"a folder of images or texts, or a file ending in {', '.join(DATA_SUFFIXES)}",
         do="convert it" if wish.labelled else "name images, a folder or a table",
     )
 

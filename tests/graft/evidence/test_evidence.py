@@ -11,6 +11,8 @@ import torch
 from sklearn.metrics import average_precision_score, r2_score, roc_auc_score
 
 from regraft.data import Target
+from regraft.data.loose import FileTexts
+from regraft.data.source import FileImages
 from regraft.graft.evidence import data_findings, findings, score_findings
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import _largest_errors as largest_errors
@@ -419,15 +421,17 @@ def test_few_groups_that_score_are_told(groups, part, rows, said, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("empty", "said"),
+    ("empty", "inputs", "said"),
     [
-        ((), []),
-        (("lily/",), ["1 folder of a class or a part holds no image: lily/."]),
-        (tuple("abcdef"), ["6 folders of a class or a part hold no image: a, b, c, d, e and 1 more."]),
+        ((), FileImages([]), []),
+        (("lily/",), FileImages([]), ["1 folder of a class or a part holds no image: lily/."]),
+        (("lily/",), FileTexts([]), ["1 folder of a class or a part holds no text: lily/."]),
+        (tuple("abcdef"), None, ["6 folders of a class or a part hold no image: a, b, c, d, e and 1 more."]),
     ],
 )
-def test_folders_without_an_image_are_told(empty, said, monkeypatch):
+def test_folders_without_a_file_are_told(empty, inputs, said, monkeypatch):
     monkeypatch.setattr(findings, "_CHECKS", (data_findings._left_out,))
-    found = check(Context(SimpleNamespace(skipped=(), empty=empty), 0, None, None))
+    found = check(Context(SimpleNamespace(skipped=(), empty=empty, inputs=inputs), 0, None, None))
+    assert all((".txt" in finding.detail) == isinstance(inputs, FileTexts) for finding in found)
     assert [finding.title for finding in found] == said
     assert all(finding.severity == "warning" for finding in found)

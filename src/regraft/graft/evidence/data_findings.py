@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from regraft.data import duplicates
+from regraft.data.loose import TEXT_SUFFIX, FileTexts
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.graft.alike import contents
 from regraft.graft.evidence.context import Context
@@ -97,15 +98,16 @@ def _left_out(context: Context) -> Iterator[Finding]:
         )
     if empty := context.manifest.empty:
         names = ", ".join(empty[:5]) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
+        text = isinstance(context.manifest.inputs, FileTexts)
         yield Finding(
             "empty-folders",
             f"{counted(len(empty), 'folder', 'folders')} of a class or a part {'holds' if len(empty) == 1 else 'hold'} "
-            f"no image: {names}.",
+            f"no {'text' if text else 'image'}: {names}.",
             "warning",
             len(empty),
             "folders",
-            detail=f"Looked for: {', '.join(IMAGE_SUFFIXES)}.",
-            advice="Add the images if some are missing (nothing was learnt of such a class), or remove the folder.",
+            detail=f"Looked for: {TEXT_SUFFIX if text else ', '.join(IMAGE_SUFFIXES)}.",
+            advice="Add the files if some are missing (nothing was learnt of such a class), or remove the folder.",
         )
     if context.unlabelled:
         target = context.manifest.target
