@@ -176,6 +176,12 @@ def test_npz_with_parts_and_groups(tmp_path):
         ({"X": X, "y": Y, "patient": Y}, {"group": "patients"}, "perhaps patient was meant"),
         ({"X": X, "y": Y, "X_test": X}, {}, "no labels beside 'X_test'"),
         ({"X": X, "y": Y, "group": Y, "X_test": X, "y_test": Y}, {}, "some parts have groups"),
+        (
+            {"X": X, "y": Y, "X_test": X, "y_test": Y[:3]},
+            {},
+            r"d\.npz: y_test and inputs .*expected 8; got 3",
+        ),
+        ({"X": X, "y": Y, "group": Y[:5]}, {}, r"d\.npz: group and inputs differ in length; expected 8; got 5"),
         ({"X": np.array([None, 1], dtype=object), "y": Y}, {}, "not an .npz file of plain arrays"),
     ],
 )

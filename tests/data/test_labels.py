@@ -78,6 +78,21 @@ def test_texts_in_memory_are_names_as_in_scikit_learn(texts, form):
     assert (target.kind, target.classes, target.label_type) == ("binary", tuple(sorted(set(texts))), "str")
 
 
+def test_many_numbers_that_are_texts_are_asked_about():
+    texts = [f"{value}.5" for value in range(30)]
+
+    def target(texts, kind=None):
+        return read_target([Column("y", texts, typed=True)], kind, [f"row {row}" for row in range(len(texts))])
+
+    with pytest.raises(
+        DataError, match=r"'y' has numbers that are texts; expected numbers; got '0\.5'.*--kind regression"
+    ):
+        target(texts)
+    assert target(texts, "regression").values[3, 0] == 3.5
+    assert target(texts, "multiclass").kind == "multiclass"
+    assert target([str(7000 + value) for value in range(30)]).kind == "multiclass"  # codes
+
+
 def test_decimal_commas_are_not_taken_for_names():
     commas = [f"{value},{value}5" for value in range(30)]
     with pytest.raises(DataError, match=r"decimal commas.*got '0,05'.*write 0\.05"):

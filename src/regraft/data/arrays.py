@@ -181,6 +181,9 @@ def npz_rows(path: Path, wish: Wish) -> Rows:
         group = _key(arrays, (wish.group,) if wish.group else ("group", "groups"), ends)
         if wish.group and not group:
             raise DataError(f"{path}: no array {wish.group!r}", do=near(wish.group, list(arrays)))
+        for name in filter(None, (y, group)):
+            if arrays[name].ndim and arrays[x].ndim:
+                _same_length(f"{path.name}: {name}", len(arrays[name]), len(arrays[x]))
         rows = array_rows((arrays[x], arrays.get(y), arrays.get(group)), wish, path.name)
         found.append((part, x, rows))
     if not found or (wish.labelled and not wish.scores_only and found[0][0] != "train"):

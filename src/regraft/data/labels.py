@@ -10,8 +10,8 @@ The rules, in this order (``kind=`` overrides them):
   or 0…C-1 / 1…C without a gap) and every value comes twice on average; regression otherwise;
 * other numbers → regression.
 
-Text columns of files whose every cell reads as a number count as numbers; texts in memory are names, as in
-scikit-learn. Two classes make a binary task.
+Cells of CSV and TSV files are texts; columns of them whose every cell reads as a number count as numbers. Elsewhere
+texts are names, as in scikit-learn. Two classes make a binary task.
 """
 
 from __future__ import annotations
@@ -197,6 +197,14 @@ def _infer(reads: list[_Read], ids: Sequence[str]) -> Kind:
             got=f"{present[0]!r}",
             do=f"write {present[0].replace(',', '.')}, or say --kind multiclass if these are names",
         )
+    if read.form == "text" and len(set(present)) > FEW and all(_REAL.fullmatch(value) for value in present):
+        if example := next((value for value in present if not _INTEGER.fullmatch(value)), ""):
+            raise DataError(
+                f"the label column {read.name!r} has numbers that are texts",
+                expected="numbers",
+                got=repr(example),
+                do="convert them, or say --kind regression, or --kind multiclass if these are names",
+            )
     if read.form == "text" and len(set(present)) > FEW and 2 * sum(map(_not_finite, present)) < len(present):
         _refuse_first(read, ids, _not_finite, "a finite number, as in most of its rows")
     if read.form in ("integer", "real") and not read.names:

@@ -9,7 +9,7 @@ import io
 import json
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -48,12 +48,14 @@ class Piece:
         name: what its rows are called in messages.
         part: the part all its rows belong to, where the file's name says so.
         root: the folder that relative paths start from.
+        typed: whether columns have types, so that a text is one even where it reads as a number.
     """
 
     table: pa.Table
     name: str
     part: str = ""
     root: Path = Path()
+    typed: bool = True
 
 
 @dataclass(frozen=True)
@@ -73,7 +75,7 @@ def read_table(path: Path, part: str = "") -> Piece:
     if path.suffix.lower() in JSON_LINES:
         return Piece(_read_json_lines(path), path.name, part, path.parent)
     if path.suffix.lower() != ".parquet":
-        return Piece(read_csv(path), path.name, part, path.parent)
+        return Piece(read_csv(path), path.name, part, path.parent, typed=False)
     try:
         with pq.ParquetFile(path) as file:  # read_table would add columns of folders named a=b
             return Piece(file.read(), path.name, part, path.parent)
@@ -171,7 +173,7 @@ def read_pieces(pieces: Sequence[Piece], wish: Wish) -> Rows:
             raise DataError(
                 f"the parts name the classes of {column.name!r} differently", do="write them with the same class names"
             )
-        columns.append(Column(column.name, [v for rows in read for v in rows.columns[number].values], column.names))
+        columns.append(replace(column, values=[v for rows in read for v in rows.columns[number].values]))
     dense = None
     if first.dense is not None:
         masks = [rows.dense.masks for rows in read if rows.dense is not None]
@@ -205,7 +207,9 @@ def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
     if len(choice.labels) == 1 and _encoded(table.schema.field(choice.labels[0]).type):
         dense = _dense(piece, choice.labels[0])
     else:
-        columns = [Column(name, table[name].to_pylist(), _class_names(table, name)) for name in choice.labels]
+        columns = [
+            Column(name, table[name].to_pylist(), _class_names(table, name), piece.typed) for name in choice.labels
+        ]
     return Rows(inputs=inputs, ids=ids, columns=columns, split=split, groups=groups, dense=dense)
 
 
