@@ -84,9 +84,7 @@ def test_many_numbers_that_are_texts_are_asked_about():
     def target(texts, kind=None):
         return read_target([Column("y", texts, typed=True)], kind, [f"row {row}" for row in range(len(texts))])
 
-    with pytest.raises(
-        DataError, match=r"'y' has numbers that are texts; expected numbers; got '0\.5'.*--kind regression"
-    ):
+    with pytest.raises(DataError, match=r"'y' has numbers that are texts; .*got '0\.5'.*--kind regression"):
         target(texts)
     assert target(texts, "regression").values[3, 0] == 3.5
     assert target(texts, "multiclass").kind == "multiclass"

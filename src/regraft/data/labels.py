@@ -197,14 +197,13 @@ def _infer(reads: list[_Read], ids: Sequence[str]) -> Kind:
             got=f"{present[0]!r}",
             do=f"write {present[0].replace(',', '.')}, or say --kind multiclass if these are names",
         )
-    if read.form == "text" and len(set(present)) > FEW and all(_REAL.fullmatch(value) for value in present):
-        if example := next((value for value in present if not _INTEGER.fullmatch(value)), ""):
-            raise DataError(
-                f"the label column {read.name!r} has numbers that are texts",
-                expected="numbers",
-                got=repr(example),
-                do="convert them, or say --kind regression, or --kind multiclass if these are names",
-            )
+    if read.form == "text" and (example := _number_among(present)):
+        raise DataError(
+            f"the label column {read.name!r} has numbers that are texts",
+            expected="numbers",
+            got=repr(example),
+            do="convert them, or say --kind regression, or --kind multiclass if these are names",
+        )
     if read.form == "text" and len(set(present)) > FEW and 2 * sum(map(_not_finite, present)) < len(present):
         _refuse_first(read, ids, _not_finite, "a finite number, as in most of its rows")
     if read.form in ("integer", "real") and not read.names:
@@ -219,6 +218,13 @@ def _infer(reads: list[_Read], ids: Sequence[str]) -> Kind:
     if read.names and read.form == "integer":
         present = [value for value in present if value >= 0]
     return "binary" if len(set(present)) == 2 else "multiclass"
+
+
+def _number_among(texts: Sequence[str]) -> str:
+    """One with a fraction, of many texts that are all numbers."""
+    if len(set(texts)) <= FEW or not all(map(_REAL.fullmatch, texts)):
+        return ""
+    return next((text for text in texts if not _INTEGER.fullmatch(text)), "")
 
 
 def _zero_one(read: _Read) -> bool:
