@@ -1,7 +1,7 @@
 """Head2Toe's own setting, for those who have its data and a GPU: VTAB-1k, a ResNet-50 and a ViT-B/16.
 
 ``--scale full`` looks for VTAB-1k in the folder ``vtab-1k`` of ``--data``, or where ``REGRAFT_VTAB`` says: a folder of
-the usual layout, or a Hugging Face id with ``{name}`` in it (:func:`regraft.data.vtab.vtab`). The backbones are those
+the usual layout, or a Hugging Face id with ``{name}`` in it. The backbones are those
 of :data:`MODELS`; ``REGRAFT_R50`` and ``REGRAFT_VITB16`` name others. They run on the GPU where there is one.
 """
 
@@ -15,12 +15,12 @@ from pathlib import Path
 import torch
 
 from regraft.data import Manifest
-from regraft.data.vtab import VTAB, vtab
 from regraft.errors import MissingPathError, RecipeError
 from regraft.network import Network, load
 from regraft.reproduce.arms import Backbone, Bench
 from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import KINDS, T12, task
+from regraft.reproduce.vtab import VTAB, vtab
 
 __all__ = ["MODELS", "PATTERNS", "bench_of", "mini_only", "names_of", "vtab_source"]
 

@@ -19,12 +19,12 @@ import torch
 from torch import Tensor
 
 from regraft.data import scan
-from regraft.data.atlas import read_map
 from regraft.errors import DataError, MissingPathError
 from regraft.features import Tangent, ntk
 from regraft.heads import Spectrum, condition
 from regraft.network import Network
 from regraft.reproduce.arms import seeds_gate
+from regraft.reproduce.linearized.atlas import read_map
 from regraft.reproduce.linearized.networks import Descent, gaussian, perceptron, refitted, trained, variance_of
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.packs import DATA
@@ -70,7 +70,7 @@ def shift_of(path: Path, seed: int, sizes: tuple[int, int, int] = (SOURCE, max(S
 
 
 def shift_of_maps(folder: Path, seed: int, sizes: tuple[int, int, int] = (SOURCE, max(SIZES), TEST)) -> Shift:
-    """The same from two maps (:func:`regraft.data.atlas.read_map`): the only file there with 2012 in its name is the
+    """The same from two maps: the only file there with 2012 in its name is the
     source's, that with 2016 the target's.
 
     Raises:

@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.data.helpers import encoded
 
 from regraft.data import hub
-from regraft.data.vtab import VTAB, VtabTask, vtab
 from regraft.errors import DataError, MissingDependencyError, MissingPathError
-
-from .helpers import encoded
+from regraft.reproduce.vtab import VTAB, VtabTask, vtab
 
 TASKS = {"dtd": VtabTask("natural", 4, 12), "kitti": VtabTask("structured", 2, 3)}
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from PIL import Image, TiffImagePlugin
 
-from regraft.data.atlas import read_map
 from regraft.errors import DataError, MissingPathError
+from regraft.reproduce.linearized.atlas import read_map
 
 CELLS = np.array([[0.1, 0.2, np.nan], [-9999.0, 0.5, 0.6]], dtype=np.float32)
 
