@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, TypeVar
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -36,7 +37,22 @@ __all__ = [
 
 Table = Mapping[str, Sequence[Any]]
 Found = TypeVar("Found")
-Measured = tuple[Callable[[Context], Result], Mapping[str, Check], Mapping[str, Disturbance], Mapping[str, float]]
+
+
+class Measured(NamedTuple):
+    """How a row is measured and judged: what :meth:`regraft.reproduce.row.Row.measured_by` takes.
+
+    Attributes:
+        run: measures its arms.
+        checks: by clause, whether it holds.
+        disturb: by clause, what must make it fail.
+        effects: by fragile clause, the size of the paper's own effect.
+    """
+
+    run: Callable[[Context], Result]
+    checks: Mapping[str, Check]
+    disturb: Mapping[str, Disturbance]
+    effects: Mapping[str, float] = MappingProxyType({})
 
 
 class Tables:

@@ -303,9 +303,9 @@ def test_full_scale_asks_for_vtab_in_a_sentence(tmp_path, monkeypatch):
     monkeypatch.delenv("REGRAFT_VTAB", raising=False)
     for name in set(MEASURED) - {"h2t-taylor"}:
         with pytest.raises(MissingPathError, match=r"VTAB folder absent: .*vtab-1k; expected VTAB-1k"):
-            MEASURED[name][0](context)
+            MEASURED[name].run(context)
     with pytest.raises(RecipeError, match="paper 003 itself is not written"):  # its S4 must not be called the paper's
-        MEASURED["h2t-taylor"][0](context)
+        MEASURED["h2t-taylor"].run(context)
     monkeypatch.setenv("REGRAFT_VTAB", str(tmp_path / "elsewhere"))
     with pytest.raises(MissingPathError, match="elsewhere"):
         bench_of(context)

@@ -81,7 +81,7 @@ def test_descent_is_automatic_differentiation():
 
 @pytest.fixture(scope="module")
 def results():
-    return {name: theory_rows.MEASURED[name][0](CONTEXT) for name in theory_rows.MEASURED}
+    return {name: theory_rows.MEASURED[name].run(CONTEXT) for name in theory_rows.MEASURED}
 
 
 @pytest.mark.parametrize("name", theory_rows.MEASURED)

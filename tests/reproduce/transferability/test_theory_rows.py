@@ -139,7 +139,7 @@ def test_the_rows_run_and_are_the_pages(tmp_path, monkeypatch):
     monkeypatch.setattr(theory_rows, "REGIME", regime)
     context = Context(Path("absent"), tmp_path, seeds=(0, 1))
     for name in PASSING:
-        found = theory_rows.MEASURED[name][0](context)
+        found = theory_rows.MEASURED[name].run(context)
         again = Result.from_json(found.to_json())
         judged = ROW[name].judge(again)
         assert judged.status == "not run"  # two seeds are too few

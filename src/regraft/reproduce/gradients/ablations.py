@@ -191,7 +191,7 @@ def _run_table2(context: Context) -> Result:
 _FULL, _GRAD = arm_name("full", "top"), arm_name("gradient", "top")
 
 MEASURED: dict[str, Measured] = {
-    "gf-table1": (
+    "gf-table1": Measured(
         _run_table1,
         {
             "a": _pretrained_helps,
@@ -207,9 +207,8 @@ MEASURED: dict[str, Measured] = {
             "d": swap(arm_name("gradient", "top", ALL), _GRAD),
             "e": swap(_GRAD, "activation"),
         },
-        {},
     ),
-    "gf-table1-depth": (
+    "gf-table1-depth": Measured(
         _run_table1_depth,
         {"a": _top_suffices, "b": _near_tuning, "c": above("FT top 3", arm_name("full", "top 3"))},
         {
@@ -219,7 +218,7 @@ MEASURED: dict[str, Measured] = {
         },
         {"b": 1.27, "c": 2.93},
     ),
-    "gf-table2": (
+    "gf-table2": Measured(
         _run_table2,
         {
             "a": _full_over_activation,

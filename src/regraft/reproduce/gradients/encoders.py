@@ -137,7 +137,7 @@ def _run_supervised(context: Context) -> Result:
 
 
 MEASURED: dict[str, Measured] = {
-    "gf-table3": (
+    "gf-table3": Measured(
         lambda context: table3(bench_of(context, tuple(SETS.values()), LABELS)),
         {"a": _each_cell, "b": _error_is_cut, "c": _gradients_alone, "d": _tuning_near},
         {
@@ -148,22 +148,21 @@ MEASURED: dict[str, Measured] = {
         },
         {"a": 7.4},
     ),
-    "gf-table4-self": (
+    "gf-table4-self": Measured(
         _run_self,
         {"a": _over("full", "act"), "b": _over("full", "grad"), "c": _over("FT", "full")},
         {"a": mirror([("full", "act")]), "b": mirror([("full", "grad")]), "c": mirror([("FT", "full")])},
         {"b": 4.3, "c": 6.18},
     ),
-    "gf-table4-sup": (
+    "gf-table4-sup": Measured(
         _run_supervised,
         {"a": _over("full", "act"), "b": _over("full", "grad", 0.0), "c": _over("full", "FT")},
         {"a": mirror([("full", "act")]), "b": mirror([("full", "act")]), "c": mirror([("full", "FT")])},
         {"b": 0.22, "c": 1.9},
     ),
-    "gf-gap": (
+    "gf-gap": Measured(
         lambda context: gap(_run_self(context), _run_supervised(context)),
         {"": _grows},
         {"": swap("gap(jigsaw)", "gap(supervised)")},
-        {},
     ),
 }

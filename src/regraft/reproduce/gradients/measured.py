@@ -8,8 +8,8 @@ from regraft.reproduce.pieces import Measured
 __all__ = ["MEASURED"]
 
 MEASURED: dict[str, Measured] = {
-    "gf-eq3-7": (identities.run, identities.CHECKS, identities.DISTURB, {}),
-    "gf-cost": (cost.run, cost.CHECKS, cost.DISTURB, {}),
+    "gf-eq3-7": Measured(identities.run, identities.CHECKS, identities.DISTURB),
+    "gf-cost": Measured(cost.run, cost.CHECKS, cost.DISTURB),
     **ablations.MEASURED,
     **encoders.MEASURED,
 }

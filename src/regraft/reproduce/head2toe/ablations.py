@@ -193,19 +193,17 @@ def _run_dist(context: Context) -> Result:
 
 
 MEASURED: dict[str, Measured] = {
-    "h2t-dist": (
+    "h2t-dist": Measured(
         _run_dist,
         {"a": _deeper_when_near, "b": _more_layers},
         {"a": _shuffled_depth, "b": mirror([("hit", "hit whole")])},
-        {},
     ),
-    "h2t-fig13": (
+    "h2t-fig13": Measured(
         lambda context: fig13(bench_of(context), names_of(context, ("V1a",))[0]),
         {"a": _rises, "b": _gain_rises},
         {"a": shuffle_axis("f"), "b": reverse_axis("f")},
-        {},
     ),
-    "h2t-table6-7": (
+    "h2t-table6-7": Measured(
         lambda context: table67(bench_of(context), *names_of(context, ("V1a", "TViT"))),
         {"a": _before_activation, "b": above("original", "with input"), "c": _only_cls, "d": _with_cls},
         {
@@ -216,10 +214,9 @@ MEASURED: dict[str, Measured] = {
         },
         {"a": 2.3, "b": 0.8},
     ),
-    "h2t-norm": (
+    "h2t-norm": Measured(
         _run_norm,
         {"a": _over_none, "b": _over_feature, "c": _forgiving},
         {"a": mirror([("unit", "none")]), "b": mirror([("unit", "feature")]), "c": _one_worse},
-        {},
     ),
 }

@@ -235,28 +235,24 @@ def _still(result: Result) -> Result:
 
 
 MEASURED: dict[str, Measured] = {
-    "h2t-fig7l": (
+    "h2t-fig7l": Measured(
         lambda context: fig7_cross(bench_of(context), names_of(context, ("V1a",))[0]),
         {"a": _own_is_better, "b": _none_is_best_for_all, "c": _own_near_best},
         {"a": _worst_as_own, "b": _worst_as_own, "c": _worst_as_own},
-        {},
     ),
-    "h2t-fig7r-14-16": (
+    "h2t-fig7r-14-16": Measured(
         _run_more,
         {"a": _more_layers, "b": _two_groups},
         {"a": _few_layers_instead, "b": _still},
-        {},
     ),
-    "h2t-fig11c": (
+    "h2t-fig11c": Measured(
         lambda context: fig11_overlap(bench_of(context), names_of(context, ("V1a",))[0]),
         {"a": _mostly_different, "b": _same_task_more, "c": _rendered_more},
         {"a": relabel({"across": "same"}), "b": swap("across", "same"), "c": reverse_tasks("across")},
-        {},
     ),
-    "h2t-fig11r": (
+    "h2t-fig11r": Measured(
         lambda context: fig11_offset(bench_of(context), names_of(context, ("V1a",))[0]),
         {"": _falls},
         {"": shuffle_axis("offset")},
-        {},
     ),
 }

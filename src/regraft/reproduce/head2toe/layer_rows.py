@@ -195,28 +195,24 @@ def _run_oracle(context: Context) -> Result:
 
 
 MEASURED: dict[str, Measured] = {
-    "h2t-fig4-8r": (
+    "h2t-fig4-8r": Measured(
         lambda context: fig4(bench_of(context), names_of(context, ("V1a",))[0]),
         {"a": _far_gain_more, "b": _every_layer, "c": _late_below_early},
         {"a": shuffle_tasks("affinity"), "b": reverse_tasks("affinity"), "c": reverse_axis("layer")},
-        {},
     ),
-    "h2t-fig4-9": (
+    "h2t-fig4-9": Measured(
         lambda context: fig4_best(bench_of(context), names_of(context, ("V1a",))[0]),
         {"a": _different_layers, "b": _near_gain_less},
         {"a": flatten("score by layer"), "b": reverse_tasks("gain")},
-        {},
     ),
-    "h2t-fig4-oracle": (
+    "h2t-fig4-oracle": Measured(
         _run_oracle,
         {"a": above("Control", "Linear"), "b": above("Oracle", "Control")},
         {"a": swap("Control", "Linear"), "b": swap("Oracle", "Control")},
-        {},
     ),
-    "h2t-fig6-10": (
+    "h2t-fig6-10": Measured(
         lambda context: fig6(bench_of(context), names_of(context, ("V1a",))[0]),
         {"a": _features_win, "b": _on_most_tasks, "c": _few_beat_all},
         {"a": swap("feature", "group"), "b": swap("feature", "mean"), "c": exchange("share", 4, 7)},
-        {},
     ),
 }

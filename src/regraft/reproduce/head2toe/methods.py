@@ -216,7 +216,7 @@ def _run_table1(context: Context) -> Result:
 
 
 MEASURED: dict[str, Measured] = {
-    "h2t-table1": (
+    "h2t-table1": Measured(
         _run_table1,
         {"a": _over_linear, "b": _far, "c": _near, "d": _sparse_near_l2, "e": _over_all, "f": _fast},
         {
@@ -229,13 +229,12 @@ MEASURED: dict[str, Measured] = {
         },
         {"e": 1.2},
     ),
-    "h2t-table2": (
+    "h2t-table2": Measured(
         lambda context: table2(bench_of(context), names_of(context, ("V1a",))[0]),
         {"a": _different, "b": _few_features},
         {"a": flatten("F", "T"), "b": relabel({"F": "T"})},
-        {},
     ),
-    "h2t-table3": (
+    "h2t-table3": Measured(
         lambda context: table3(bench_of(context), names_of(context, ("V1a",))[0]),
         {"a": _sizes_match, "b": _grid_sum, "c": _cheaper},
         {
@@ -243,6 +242,5 @@ MEASURED: dict[str, Measured] = {
             "b": swap("ΣF", "ΣF with 0.2"),
             "c": mirror([("FT GFLOP", "H2T GFLOP"), ("FT bytes", "H2T bytes")]),
         },
-        {},
     ),
 }

@@ -303,7 +303,7 @@ def _run_fig8(context: Context) -> Result:
 
 
 MEASURED: dict[str, Measured] = {
-    "h2t-table1-ft": (
+    "h2t-table1-ft": Measured(
         _run_table1_ft,
         {"a": _h2t_near_ft, "b": _ft_over_scratch, "c": _plus_keeps_the_best, "d": _plus_over_h2t},
         {
@@ -314,30 +314,28 @@ MEASURED: dict[str, Measured] = {
         },
         {"a": 2.2, "d": 2.2},
     ),
-    "h2t-table1-vit": (
+    "h2t-table1-vit": Measured(
         lambda context: table1_vit(bench_of(context, T12), names_of(context, ("TViT",))[0]),
         {"a": above("H2T", "Linear", 3), "b": _over_all},
         {"a": swap("H2T", "Linear"), "b": swap("H2T", "All ℓ2")},
         {"b": 0.6},
     ),
-    "h2t-fig2-11l": (
+    "h2t-fig2-11l": Measured(
         _run_fig2,
         {"a": _gain_falls, "b": _gain_over_ft_falls},
         {"a": _shuffled("affinity"), "b": shuffle_tasks("H2T−FT")},
         {"b": 0.55},
     ),
-    "h2t-fig3": (
+    "h2t-fig3": Measured(
         _run_fig3,
         {"a": _ft_wins_far, "b": _ft_over_scratch_far},
         {"a": mirror([("FT", "Linear")]), "b": mirror([("FT", "Scratch")])},
-        {},
     ),
-    "h2t-taylor": (taylor.run, taylor.CHECKS, taylor.DISTURB, {}),
-    "h2t-table4": (
+    "h2t-taylor": Measured(taylor.run, taylor.CHECKS, taylor.DISTURB),
+    "h2t-table4": Measured(
         lambda context: table4(bench_of(context, T12, _fixed), names_of(context, ("V1a",))[0]),
         {"a": _steadier, "b": _linear_steadiest},
         {"a": swap("FT", "H2T"), "b": swap("H2T", "Linear")},
-        {},
     ),
-    "h2t-fig8l": (_run_fig8, {"": _same_order}, {"": _shuffled("affinity")}, {}),
+    "h2t-fig8l": Measured(_run_fig8, {"": _same_order}, {"": _shuffled("affinity")}),
 }

@@ -120,5 +120,5 @@ def _multiple(result: Result) -> Outcome:
 _MIXED = relabel({f"{a}-{b}": "M1-M2" for a, b in itertools.islice(PAIRS, 1, None)})
 
 MEASURED: dict[str, Measured] = {
-    "ntk-fig5": (run, {"a": _apart, "b": _multiple}, {"a": _MIXED, "b": _MIXED}, {}),
+    "ntk-fig5": Measured(run, {"a": _apart, "b": _multiple}, {"a": _MIXED, "b": _MIXED}),
 }

@@ -154,5 +154,7 @@ def _fades(result: Result) -> Outcome:
 
 
 MEASURED: dict[str, Measured] = {
-    "ntk-fig7b": (run, {"a": _lowest, "b": _fades}, {"a": swap("NTK", "no retraining"), "b": reverse_axis("n")}, {}),
+    "ntk-fig7b": Measured(
+        run, {"a": _lowest, "b": _fades}, {"a": swap("NTK", "no retraining"), "b": reverse_axis("n")}
+    ),
 }

@@ -308,7 +308,7 @@ def _over_confident(result: Result) -> Outcome:
 
 
 MEASURED: dict[str, Measured] = {
-    "ntk-eq4": (
+    "ntk-eq4": Measured(
         run_digits,
         {"a": _one_loss, "b": _semidefinite, "c": _near_map},
         {
@@ -316,16 +316,14 @@ MEASURED: dict[str, Measured] = {
             "b": swap("least eigenvalue", "least eigenvalue, explained twice"),
             "c": _halved,
         },
-        {},
     ),
-    "ntk-fig4-acc": (
+    "ntk-fig4-acc": Measured(
         run_figure4,
         {"a": _near(MODELS[0], 3), "b": _near(MODELS[1], 5)},
         {
             "a": swap(f"{MODELS[0]}, VI: accuracy", "network: NLL"),
             "b": swap(f"{MODELS[1]}, VI: accuracy", "network: NLL"),
         },
-        {},
     ),
-    "ntk-fig4-cal": (run_figure4, {"": _over_confident}, {"": swap(f"{MODELS[0]}, VI: ECE", "network: ECE")}, {}),
+    "ntk-fig4-cal": Measured(run_figure4, {"": _over_confident}, {"": swap(f"{MODELS[0]}, VI: ECE", "network: ECE")}),
 }

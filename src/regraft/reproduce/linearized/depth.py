@@ -93,7 +93,7 @@ def _most_probable(result: Result) -> Outcome:
 
 
 MEASURED: dict[str, Measured] = {
-    "ntk-table1": (
+    "ntk-table1": Measured(
         run,
         {"a": _above, "b": above("NTK all", "NTK top"), "c": above("FT all", "NTK all"), "d": _most_probable},
         {

@@ -208,16 +208,14 @@ def _off_by_noise(result: Result) -> Outcome:
 
 
 MEASURED: dict[str, Measured] = {
-    "ntk-eq1": (
+    "ntk-eq1": Measured(
         run_linearisation,
         {"a": _orders, "b": _one_covariance},
         {"a": swap("corrected", "printed"), "b": swap("covariance", "mean")},
-        {},
     ),
-    "ntk-eq2-3": (
+    "ntk-eq2-3": Measured(
         run_posteriors,
         {"a": _agree, "b": _off_by_noise},
         {"a": swap("covariance", "printed as it is"), "b": swap("printed", "printed as it is")},
-        {},
     ),
 }

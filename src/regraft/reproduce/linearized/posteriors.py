@@ -217,7 +217,7 @@ def _deal(arm: str) -> Disturbance:
 
 
 MEASURED: dict[str, Measured] = {
-    "ntk-fig3a": (
+    "ntk-fig3a": Measured(
         run_widths,
         {"a": _rises, "b": _less, "c": _grows, "d": _fits},
         {
@@ -226,12 +226,10 @@ MEASURED: dict[str, Measured] = {
             "c": swap("trained off data", "trained on data"),
             "d": swap("trained error", "trained off data"),
         },
-        {},
     ),
-    "ntk-fig3b": (
+    "ntk-fig3b": Measured(
         run_architectures,
         {"a": _differ, "b": _wider},
         {"a": _deal("mean off data"), "b": swap("variance off data", "variance on data")},
-        {},
     ),
 }

@@ -205,13 +205,12 @@ def _thirty(result: Result) -> Outcome:
 
 
 MEASURED: dict[str, Measured] = {
-    "ntk-eq5": (
+    "ntk-eq5": Measured(
         run_errors,
         {"a": _small, "b": _first_order},
         {"a": swap("error", "error, far step"), "b": reverse_axis("step")},
-        {},
     ),
-    "ntk-fig2-fvp": (
+    "ntk-fig2-fvp": Measured(
         run_speed,
         {"a": _faster, "b": _thirty},
         {"a": swap("autograd", "difference"), "b": swap("autograd", "difference")},

@@ -152,10 +152,9 @@ def _squared(result: Result) -> Result:
 
 
 MEASURED: dict[str, Measured] = {
-    "ntk-fig2-scale": (
+    "ntk-fig2-scale": Measured(
         run,
         {"a": _near_linear, "b": _as_dense},
         {"a": _squared, "b": swap("error", "error of zero")},
-        {},
     ),
 }

@@ -247,10 +247,9 @@ def _catches_up(result: Result) -> Outcome:
 
 
 MEASURED: dict[str, Measured] = {
-    "ntk-fig7a": (
+    "ntk-fig7a": Measured(
         run,
         {"a": _improves, "b": _stagnates, "c": _catches_up},
         {"a": reverse_axis("n"), "b": swap("last layer", "NTK"), "c": swap("last layer, 6 x", "no retraining")},
-        {},
     ),
 }

@@ -240,7 +240,7 @@ def _covers(result: Result) -> Outcome:
 
 
 MEASURED: dict[str, Measured] = {
-    "ntk-alg1": (
+    "ntk-alg1": Measured(
         run_stream,
         {"a": _unchanged, "b": _dense, "c": _falls},
         {
@@ -248,9 +248,8 @@ MEASURED: dict[str, Measured] = {
             "b": swap("apart", "apart, as printed"),
             "c": swap("before", "after"),
         },
-        {},
     ),
-    "ntk-fig6": (
+    "ntk-fig6": Measured(
         run_compared,
         {
             "a": _ratio("ABLR", 0.5),
@@ -266,6 +265,5 @@ MEASURED: dict[str, Measured] = {
             "d": swap("NTK", "deep kernel"),
             "e": swap("coverage", "coverage at a tenth"),
         },
-        {},
     ),
 }

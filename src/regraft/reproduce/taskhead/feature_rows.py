@@ -178,7 +178,7 @@ def _slower(result: Result) -> Outcome:
 
 
 MEASURED: dict[str, Measured] = {
-    "th-fig3-13-15": (
+    "th-fig3-13-15": Measured(
         _run_trends,
         {"a": _moves_less, "b": _turns_less, "c": _rises_and_falls, "d": _ends_apart},
         {
@@ -187,12 +187,10 @@ MEASURED: dict[str, Measured] = {
             "c": still("MLP4 norm"),
             "d": reverse_axis("τ MLP4"),
         },
-        {},
     ),
-    "th-fig6": (
+    "th-fig6": Measured(
         lambda context: kernels(settings.bench_of(context, ("fashion",))),
         {"": _slower},
         {"": swap("random", "HP 8")},
-        {},
     ),
 }

@@ -57,5 +57,5 @@ def _each_and_only(result: Result) -> Outcome:
 
 
 MEASURED: dict[str, Measured] = {
-    "th-guide": (run, {"": _each_and_only}, {"": swap("energy-exhausted", "head-too-weak")}, {}),
+    "th-guide": Measured(run, {"": _each_and_only}, {"": swap("energy-exhausted", "head-too-weak")}),
 }

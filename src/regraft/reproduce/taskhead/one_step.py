@@ -135,5 +135,5 @@ def _second_order(result: Result) -> Outcome:
 
 
 MEASURED: dict[str, Measured] = {
-    "th-eq2": (run, {"": _second_order}, {"": relabel({"residual": "change"})}, {}),
+    "th-eq2": Measured(run, {"": _second_order}, {"": relabel({"residual": "change"})}),
 }

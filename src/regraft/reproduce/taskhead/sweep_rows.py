@@ -211,25 +211,24 @@ def _seeds(context: Context, count: int) -> Context:
 _END = f"HP{LONGEST}"
 _SWAPPED: Mapping[str, Any] = {"a": swap("HPτ*", "HP0"), "b": swap("HPτ*", _END)}
 MEASURED: dict[str, Measured] = {
-    "th-fig1-4": (
+    "th-fig1-4": Measured(
         lambda context: fig1_4(bench_of(context, TARGETS)),
         {"a": _interior, "b": _weak_source},
         {"a": still("accuracy"), "b": reverse_axis("τ")},
         {"b": 1.6},
     ),
-    "th-fig4-graph": (
+    "th-fig4-graph": Measured(
         lambda context: graph(bench_of(_seeds(context, FEW), ("tox21",))),
         {"a": _no_worse, "b": _above_mean},
         _SWAPPED,
         {"b": 2.8},
     ),
-    "th-fig4-seg": (
+    "th-fig4-seg": Measured(
         lambda context: segmentation(bench_of(_seeds(context, FEW), ("camvid",))),
         {"a": _no_worse, "b": _above_mean},
         _SWAPPED,
-        {},
     ),
-    "th-table1": (
+    "th-table1": Measured(
         lambda context: table1(bench_of(context, (*TARGETS, "tox21"))),
         {"a": _pooled, "b": _most_settings, "c": _not_converged},
         {
@@ -237,12 +236,10 @@ MEASURED: dict[str, Measured] = {
             "b": mirror([("HPτ*", "HP200")]),
             "c": swap("probed τ*", "probed 200"),
         },
-        {},
     ),
-    "th-table1-ls": (
+    "th-table1-ls": Measured(
         lambda context: table1_ls(bench_of(context, TARGETS)),
         {"a": _smooth_helps, "b": _weak_gains_little},
         {"a": swap("lsHP200", "HP200"), "b": swap("lsHP200", "HP200")},
-        {},
     ),
 }

@@ -285,7 +285,7 @@ def _closed(result: Result) -> Outcome:
 
 
 MEASURED: dict[str, Measured] = {
-    "th-lem1-3": (
+    "th-lem1-3": Measured(
         run_lemmas,
         {"a": _first_two, "b": _third, "c": _multiple},
         {
@@ -293,18 +293,15 @@ MEASURED: dict[str, Measured] = {
             "b": swap("Lemma 3 corrected", "Lemma 3 printed"),
             "c": swap("aligned", "unaligned"),
         },
-        {},
     ),
-    "th-prop2": (
+    "th-prop2": Measured(
         run_trends,
         {"a": _arrows, "b": _peaks, "c": _unknown},
         {"a": swap("dot", "norm"), "b": swap("dot", "norm"), "c": swap("cos", "euc")},
-        {},
     ),
-    "th-eq28-31": (
+    "th-eq28-31": Measured(
         run_training,
         {"a": _conserved, "b": _closed},
         {"a": swap("invariant", "weights"), "b": swap("error", "error, not lazy")},
-        {},
     ),
 }

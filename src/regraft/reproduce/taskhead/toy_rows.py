@@ -166,22 +166,19 @@ def _run_swapped(context: Context) -> Result:
 
 
 MEASURED: dict[str, Measured] = {
-    "th-prop1": (
+    "th-prop1": Measured(
         _run_prop1,
         {"a": _bounded, "b": _energy_drives},
         {"a": swap("drift", "bound"), "b": relabel({"AIE": "accuracy"})},
-        {},
     ),
-    "th-fig2": (
+    "th-fig2": Measured(
         _run_fig2,
         {"a": _truth_grows, "b": _never_zero, "c": _turns},
         {"a": reverse_axis("τ"), "b": swap("AIE", "accuracy"), "c": swap("‖∇L‖ τ=0", "‖∇L‖ τ=1024")},
-        {},
     ),
-    "th-fig3-swap": (
+    "th-fig3-swap": Measured(
         _run_swapped,
         {"a": _diagonal, "b": _strong_differ},
         {"a": _next_heads, "b": reverse_axis("τ")},
-        {},
     ),
 }

@@ -220,7 +220,7 @@ def _strong_is_weak(result: Result) -> Result:
 
 
 MEASURED: dict[str, Measured] = {
-    "th-table2-ls": (
+    "th-table2-ls": Measured(
         _run_ls,
         {"a": _reserved, "b": _nearest, "c": _order},
         {
@@ -230,7 +230,7 @@ MEASURED: dict[str, Measured] = {
         },
         {"c": 0.37},
     ),
-    "th-table2-mlp": (
+    "th-table2-mlp": Measured(
         _run_mlp,
         {"a": _fits_better, "b": _opposite, "c": _room},
         {
@@ -240,7 +240,7 @@ MEASURED: dict[str, Measured] = {
         },
         {"c": 1.3},
     ),
-    "th-table3": (
+    "th-table3": Measured(
         _run_table3,
         {"a": _heads_fit, "b": _far_goes_deep, "c": _far_deeper, "d": _weak_deeper},
         {
@@ -249,6 +249,5 @@ MEASURED: dict[str, Measured] = {
             "c": _near_is_far,
             "d": _strong_is_weak,
         },
-        {},
     ),
 }

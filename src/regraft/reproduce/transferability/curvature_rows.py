@@ -66,4 +66,4 @@ def _flatter(result: Result) -> Outcome:
     return all_of([share(a < b, 0.8, what=f"{name} smaller pretrained") for name, (a, b) in parts.items()])
 
 
-MEASURED: dict[str, Measured] = {"tr-fig3a": (run, {"": _flatter}, {"": swap(*KINDS)}, {})}
+MEASURED: dict[str, Measured] = {"tr-fig3a": Measured(run, {"": _flatter}, {"": swap(*KINDS)})}

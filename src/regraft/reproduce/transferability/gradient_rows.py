@@ -109,6 +109,6 @@ _TWINS = relabel({f"{a} {word}": f"{b} {word}" for word in ("slope", "lowest") f
 _TOPS, _INDEX = swap("pretrained top", "random top"), swap("pretrained rho", "pretrained unrelated")
 
 MEASURED: dict[str, Measured] = {
-    "tr-fig7abd": (run_scale, {"": _smaller}, {"": _TWINS}, {}),
-    "tr-fig7c": (run_projection, {"a": _avoided, "b": _rising}, {"a": _TOPS, "b": _INDEX}, {}),
+    "tr-fig7abd": Measured(run_scale, {"": _smaller}, {"": _TWINS}),
+    "tr-fig7c": Measured(run_projection, {"a": _avoided, "b": _rising}, {"a": _TOPS, "b": _INDEX}),
 }

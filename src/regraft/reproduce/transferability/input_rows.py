@@ -107,7 +107,7 @@ def _moves(result: Result) -> Outcome:
 
 
 MEASURED: dict[str, Measured] = {
-    "tr-fig8a": (
+    "tr-fig8a": Measured(
         run,
         {
             "a": above("M", "scratch"),
@@ -123,6 +123,5 @@ MEASURED: dict[str, Measured] = {
             "d": relabel({"F": "M"}),
             "e": relabel({f"M {layer}": f"F {layer}" for layer in LAYERS} | {f"F {x}": f"M {x}" for x in LAYERS}),
         },
-        {},
     ),
 }

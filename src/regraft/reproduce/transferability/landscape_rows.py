@@ -162,11 +162,10 @@ def _even(result: Result) -> Outcome:
 _SWAPPED = swap(*KINDS)
 
 MEASURED: dict[str, Measured] = {
-    "tr-fig3-10": (run_minima, {"": _lower}, {"": _SWAPPED}, {}),
-    "tr-fig5-12-13": (
+    "tr-fig3-10": Measured(run_minima, {"": _lower}, {"": _SWAPPED}),
+    "tr-fig5-12-13": Measured(
         run_layers,
         {"a": _lower_third, "b": _upper_third, "c": _even},
         {"a": _SWAPPED, "b": reverse_axis("layer"), "c": _SWAPPED},
-        {},
     ),
 }

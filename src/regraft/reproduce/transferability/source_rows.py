@@ -199,17 +199,15 @@ def _source_rises(result: Result) -> Outcome:
 
 
 MEASURED: dict[str, Measured] = {
-    "tr-fig8b": (
+    "tr-fig8b": Measured(
         run_labels,
         {"a": above("class", "scratch"), "b": above("class", "colour"), "c": _no_better},
         {"a": swap("class", "scratch"), "b": swap("class", "colour"), "c": relabel({"colour": "class"})},
-        {},
     ),
-    "tr-fig8cd": (run_nearer, {"": _nearer_wins}, {"": swap("M", "F 0-4")}, {}),
-    "tr-fig9": (
+    "tr-fig8cd": Measured(run_nearer, {"": _nearer_wins}, {"": swap("M", "F 0-4")}),
+    "tr-fig9": Measured(
         run_epochs,
         {"a": _peak("first"), "b": _peak("last"), "c": _source_rises},
         {"a": still("target"), "b": still("target"), "c": shuffle_axis("epoch")},
-        {},
     ),
 }

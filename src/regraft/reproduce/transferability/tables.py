@@ -216,7 +216,7 @@ def _farther(result: Result) -> Outcome:
 
 _TURNED = reverse_tasks("fixed deviation", "FT deviation")
 MEASURED: dict[str, Measured] = {
-    "tr-table1": (
+    "tr-table1": Measured(
         run_pretrained,
         {"a": _fits, "b": _tuning_helps, "c": _spread},
         {
@@ -224,10 +224,9 @@ MEASURED: dict[str, Measured] = {
             "b": swap("fixed error", "FT error"),
             "c": flatten("fixed error", "FT error"),
         },
-        {},
     ),
-    "tr-table1-dev": (run_pretrained, {"": _proportional}, {"": _TURNED}, {"": 0.7}),
-    "tr-table2": (
+    "tr-table1-dev": Measured(run_pretrained, {"": _proportional}, {"": _TURNED}, {"": 0.7}),
+    "tr-table2": Measured(
         run_scratch,
         {"a": _lower("error"), "b": _lower("deviation"), "c": _cut},
         {
@@ -235,12 +234,10 @@ MEASURED: dict[str, Measured] = {
             "b": swap("FT deviation", "scratch deviation"),
             "c": reverse_tasks("FT error"),
         },
-        {},
     ),
-    "tr-fig2": (
+    "tr-fig2": Measured(
         run_pretrained,
         {"a": _rises, "b": _settles, "c": _farther},
         {"a": shuffle_axis("FT epoch"), "b": shuffle_axis("FT epoch"), "c": _TURNED},
-        {},
     ),
 }

@@ -340,8 +340,8 @@ def _proportional(result: Result) -> Outcome:
 
 
 MEASURED: dict[str, Measured] = {
-    "tr-thm1": (run_lipschitz, {"": _small_and_falling}, {"": exchange("m", 0, 2)}, {}),
-    "tr-thm2": (
+    "tr-thm1": Measured(run_lipschitz, {"": _small_and_falling}, {"": exchange("m", 0, 2)}),
+    "tr-thm2": Measured(
         run_distance,
         {"a": _tight, "b": _ordered, "c": _says_which},
         {
@@ -349,10 +349,9 @@ MEASURED: dict[str, Measured] = {
             "b": _reversed("form", 2),
             "c": swap("form", "form from scratch"),
         },
-        {},
     ),
-    "tr-thm3": (run_convergence, {"": _never_above}, {"": swap("loss", "bound")}, {}),
-    "tr-lemmas": (
+    "tr-thm3": Measured(run_convergence, {"": _never_above}, {"": swap("loss", "bound")}),
+    "tr-lemmas": Measured(
         run_lemmas,
         {"a": _barely_move, "b": _kernels, "c": _definite, "d": _proportional},
         {
@@ -361,6 +360,5 @@ MEASURED: dict[str, Measured] = {
             "c": swap("λmin(H)", "λ0/2"),
             "d": _reversed("moved", 1),
         },
-        {},
     ),
 }

@@ -133,4 +133,4 @@ _TWINS = relabel(
     }
 )
 
-MEASURED: dict[str, Measured] = {"tr-fig6-11": (run, {"": _smaller}, {"": _TWINS}, {})}
+MEASURED: dict[str, Measured] = {"tr-fig6-11": Measured(run, {"": _smaller}, {"": _TWINS})}

@@ -206,11 +206,10 @@ def _faster(result: Result) -> Outcome:
 
 
 MEASURED: dict[str, Measured] = {
-    "tr-fig4": (run_clusters, {"a": _groups, "b": _nearest}, {"a": _interleaved, "b": _interleaved}, {}),
-    "tr-fig5a": (
+    "tr-fig4": Measured(run_clusters, {"a": _groups, "b": _nearest}, {"a": _interleaved, "b": _interleaved}),
+    "tr-fig5a": Measured(
         run_speed,
         {"": _faster},
         {"": relabel({"V1a": "random V1a", "random V1a": "V1a", "S4": "random S4", "random S4": "S4"})},
-        {},
     ),
 }
