@@ -19,7 +19,7 @@ from regraft.graft.adapted import with_own_head
 from regraft.graft.evidence.exchange import head_exchange
 from regraft.graft.gradient.fit import Both, Labels, solve_head, weight_of
 from regraft.graft.posterior.fit import KernelFitter, Solved
-from regraft.graft.posterior.kernel import Grafted, about_the_mean, combination, share
+from regraft.graft.posterior.kernel import AtHead, about_the_mean, combination, share
 from regraft.graft.posterior_part import PosteriorPart
 from regraft.graft.stages.posterior import Posterior
 from regraft.heads import NINETY, Response, Spectrum
@@ -37,7 +37,7 @@ def problem(rows: int = 24, outputs: int = 2, mode: str = "full") -> tuple[Both,
     return Both(features, tangent if mode == "full" else None, torch.arange(rows), mode), labels, x
 
 
-def dense_prior(grafted: Grafted, ratio: float) -> torch.Tensor:
+def dense_prior(grafted: AtHead, ratio: float) -> torch.Tensor:
     """K from features and Jacobians written out."""
     both = grafted.both
     x = both.features.matrices["embedding"].rows(slice(0, both.features.n_rows))
@@ -90,7 +90,7 @@ def test_rows_of_one_gradient_have_no_tangent_kernel() -> None:
 @pytest.mark.parametrize("outputs", [1, 2])
 def test_the_prior_is_that_of_the_linearised_network(outputs: int) -> None:
     both, labels, _ = problem(outputs=outputs)
-    grafted = Grafted.of(both, labels, 1e-2, "ntk")
+    grafted = AtHead.of(both, labels, 1e-2, "ntk")
     for ratio in (0.3, 5.0):
         torch.testing.assert_close(grafted.own.at(ratio), dense_prior(grafted, ratio))
     own = grafted.own.tangent
@@ -122,7 +122,7 @@ def test_weights_and_error_bars_are_the_posterior_in_function_space(outputs: int
     ratio = 0.7 if mode == "full" else 0.0
     fitter = KernelFitter(old, old_labels, torch.arange(18) % 3, 1e-2, "ntk", Posterior(), 0, together)
     fitted = fitter.fitted(ratio)
-    grafted = Grafted.of(old, old_labels, 1e-2, "ntk", whole.take(new))
+    grafted = AtHead.of(old, old_labels, 1e-2, "ntk", whole.take(new))
     solved = Solved.of(grafted.contrasts(ratio), old_labels.standard, "marginal", together)
     assert [each.noise for each in fitted.chosen] == pytest.approx([each.noise for each in solved.chosen])
     mean, spread = old_labels.unit
@@ -144,7 +144,7 @@ def test_weights_and_error_bars_are_the_posterior_in_function_space(outputs: int
 def test_scale_and_noise_are_chosen_by_what_the_stage_says() -> None:
     both, labels, _ = problem()
     folds = torch.arange(24) % 3
-    contrasts = Grafted.of(both, labels, 1e-2, "ntk").contrasts(0.7)
+    contrasts = AtHead.of(both, labels, 1e-2, "ntk").contrasts(0.7)
     chosen = {}
     for by in ("marginal", "loo"):
         fitter = KernelFitter(both, labels, folds, 1e-2, "ntk", Posterior(by=by), 0)
@@ -272,7 +272,7 @@ def test_fewer_directions_widen_error_bars_by_no_more_than_is_said() -> None:
     x = both.features.matrices["embedding"].rows(slice(0, 24))
     design = both.tangent.through(exact.head)  # type: ignore[union-attr, arg-type]
     true = exact.read(x, design)[1][:, 0].square()
-    own = Grafted.of(both, labels, 1e-2, "ntk").contrasts(1.0)
+    own = AtHead.of(both, labels, 1e-2, "ntk").contrasts(1.0)
     prior = own.within(own.kernel, own.kernel.diagonal()) * float(exact.scale)
     unit = float(exact.unit[0]) ** 2
     widths = []
@@ -418,7 +418,7 @@ def test_many_rows_choose_on_some_and_keep_directions_by_lanczos(monkeypatch: py
     assert len(few.searched) == 16
     assert torch.equal(~out.isnan().any(1), torch.zeros(40, dtype=torch.bool).index_fill(0, few.searched, True))
     fitted = few.fitted(1.0)
-    grafted = Grafted.of(both, labels, 1e-2, "ntk")
+    grafted = AtHead.of(both, labels, 1e-2, "ntk")
     scale, noise = fitted.chosen[0].scale, fitted.chosen[0].noise
     values = torch.linalg.eigvalsh(grafted.contrasts(1.0).gram).flip(0)
     torch.testing.assert_close(fitted.part.values, values[:6], rtol=1e-6, atol=1e-6)

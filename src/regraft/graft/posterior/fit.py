@@ -19,7 +19,7 @@ from torch import Tensor
 from regraft.errors import DataError
 from regraft.graft.gradient.fit import Both, Labels
 from regraft.graft.posterior.contrasts import Contrasts
-from regraft.graft.posterior.kernel import Grafted
+from regraft.graft.posterior.kernel import AtHead
 from regraft.graft.posterior_part import PosteriorPart, Rows
 from regraft.graft.stages.posterior import Posterior
 from regraft.graft.tangent_part import Prior
@@ -156,7 +156,7 @@ class KernelFitter(Fitter):
         order = torch.randperm(rows, generator=torch.Generator().manual_seed(seed))
         self.searched = order[: Posterior.searched].sort().values
         self.new = _first_of_their_kind(both, labels)
-        self._folds: dict[int, tuple[Grafted, Labels, Tensor]] = {}
+        self._folds: dict[int, tuple[AtHead, Labels, Tensor]] = {}
         self._solved: dict[tuple[int, float], Solved] = {}
         self._fitted: dict[float, Fitted] = {}
 
@@ -170,7 +170,7 @@ class KernelFitter(Fitter):
                 out[index, held] = self._without(fold, ratio).mean(grafted.cross.at(ratio)) * spread + mean
         return out, [None] * len(strengths)
 
-    def _fold(self, fold: int) -> tuple[Grafted, Labels, Tensor]:
+    def _fold(self, fold: int) -> tuple[AtHead, Labels, Tensor]:
         if fold not in self._folds:
             inside = self.folds[self.searched] == fold
             rows, held = self.searched[~inside & self.new[self.searched]], self.searched[inside]
@@ -181,7 +181,7 @@ class KernelFitter(Fitter):
                     do="use all-layers, or another backbone",
                 )
             labels = self.labels.take(rows)
-            grafted = Grafted.of(self.both.take(rows), labels, self.strength, self.prior, self.both.take(held))
+            grafted = AtHead.of(self.both.take(rows), labels, self.strength, self.prior, self.both.take(held))
             self._folds[fold] = grafted, labels, held
         return self._folds[fold]
 
@@ -223,7 +223,7 @@ class KernelFitter(Fitter):
     def _solve(self, ratio: float) -> Fitted:
         rows = self.new.nonzero().squeeze(1)
         labels = self.labels.take(rows)
-        grafted = Grafted.of(self.both.take(rows), labels, self.strength, self.prior)
+        grafted = AtHead.of(self.both.take(rows), labels, self.strength, self.prior)
         contrasts, y = grafted.contrasts(ratio), labels.standard
         if len(rows) <= 2 * Posterior.searched:
             solved = Solved.of(contrasts, y, self.stage.by, self.together)
@@ -233,7 +233,7 @@ class KernelFitter(Fitter):
         else:
             few = self.searched[self.new[self.searched]]
             some = self.labels.take(few)
-            small = Grafted.of(self.both.take(few), some, self.strength, self.prior).contrasts(ratio)
+            small = AtHead.of(self.both.take(few), some, self.strength, self.prior).contrasts(ratio)
             solved = Solved.of(small, some.standard, self.stage.by, self.together)
             scale, noise, chosen = solved.scale, solved.noise, solved.chosen
             gram = contrasts.gram

@@ -27,7 +27,7 @@ from regraft.graft.posterior_part import Rows
 from regraft.graft.tangent_part import Prior, prior_deviations, prior_kernel
 from regraft.linear import Design
 
-__all__ = ["Grafted", "Kernels", "about_the_mean", "combination", "share"]
+__all__ = ["AtHead", "Kernels", "about_the_mean", "combination", "share"]
 
 
 _ROUNDED = 1e-12
@@ -70,7 +70,7 @@ class Kernels:
 
 
 @dataclass(frozen=True, eq=False)
-class Grafted:
+class AtHead:
     """A head solved on some rows, and the kernels of these and of rows held out.
 
     Attributes:
@@ -96,7 +96,7 @@ class Grafted:
     held: Kernels
 
     @staticmethod
-    def of(both: Both, labels: Labels, strength: float, prior: Prior, held: Both | None = None) -> Grafted:
+    def of(both: Both, labels: Labels, strength: float, prior: Prior, held: Both | None = None) -> AtHead:
         """Solve ω at its penalty, and compute all kernels in one pass over all the rows."""
         x = _features(both)
         centre = x.mean(0)
@@ -117,7 +117,7 @@ class Grafted:
         whole = Kernels(scaled @ scaled.T, tangent)
         mine, theirs = slice(0, len(x)), slice(len(x), len(every))
         parts = (whole.between(mine, mine), whole.between(theirs, mine), whole.between(theirs, theirs))
-        return Grafted(both, head, centre, unit, tangent_unit, deviations, *parts)
+        return AtHead(both, head, centre, unit, tangent_unit, deviations, *parts)
 
     def contrasts(self, ratio: float) -> Contrasts:
         """The kernel of the rows at ρ, their common level taken out."""
