@@ -39,13 +39,14 @@ from regraft.graft.build import problems, workshop
 from regraft.graft.preparation import swept
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Tuning
-from regraft.graft.training.finetune import grafted, start, training
+from regraft.graft.training.finetune import grafted, training
 from regraft.graft.training.loop import Optimiser, TrainConfig, Training
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
 from regraft.graft.training.problem import TrainingProblem
 from regraft.graft.training.rows import order
 from regraft.graft.training.search import search
+from regraft.graft.training.start import start
 from regraft.network import Network
 from regraft.record import Ledger
 from regraft.reproduce.sources import pack_network

@@ -18,12 +18,13 @@ from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Tuning
 from regraft.graft.training import behind as module_of_behind
 from regraft.graft.training.behind import KeptRows, behind
-from regraft.graft.training.finetune import finetune, grafted, price, step_flops, training
+from regraft.graft.training.finetune import finetune, grafted, training
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.loop import Loop, Optimiser, TrainConfig
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
+from regraft.graft.training.price import price, step_flops
 from regraft.graft.training.trial import Work
 
 BELOW = ("stem.*", "blocks.0.*")

@@ -21,10 +21,11 @@ from regraft.graft.evidence.exchange import head_exchange
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig
 from regraft.graft.stages.training import Probe
-from regraft.graft.training.finetune import finetune, start
+from regraft.graft.training.finetune import finetune
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.probing import probing_heads
+from regraft.graft.training.start import start
 from regraft.linear import Dense
 from regraft.network import About, ArrayPreprocess, Network
 

@@ -19,11 +19,12 @@ from regraft.graft import Adapted, load_artifact, save_artifact
 from regraft.graft.problem import Task
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Tuning
-from regraft.graft.training.finetune import finetune, grafted, start
+from regraft.graft.training.finetune import finetune, grafted
 from regraft.graft.training.grafted import Grafted, depths
 from regraft.graft.training.loop import DivergedError, Optimiser, Schedule, TrainConfig
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.outputs import logits
+from regraft.graft.training.start import start
 from regraft.graft.view import View
 from regraft.heads import Readout
 from regraft.linear import Blocks, Dense

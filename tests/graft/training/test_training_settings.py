@@ -19,12 +19,14 @@ from regraft.graft import Features, Probe, Recipe, Reinitialise, Solve, load_art
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, Tuning
 from regraft.graft.training.choice import lost
-from regraft.graft.training.finetune import finetune, grafted, start, step_flops
+from regraft.graft.training.finetune import finetune, grafted
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.loop import DivergedError
 from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.graft.training.price import step_flops
 from regraft.graft.training.problem import planned
 from regraft.graft.training.refit import Refit
+from regraft.graft.training.start import start
 from regraft.graft.training.trial import Trial
 from regraft.heads import Response, score
 from regraft.network import About, ArrayPreprocess, Network

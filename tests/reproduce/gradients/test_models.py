@@ -11,7 +11,7 @@ from tests.reproduce import toys
 
 from regraft.data import Manifest, Target
 from regraft.errors import DataError
-from regraft.graft.training.finetune import start
+from regraft.graft.training.start import start
 from regraft.network import ArrayPreprocess, from_module
 from regraft.network.resnet import s4
 from regraft.reproduce import tuning

@@ -13,7 +13,7 @@ from regraft.data import Manifest, PixelImages, Target
 from regraft.data.hashing import hash_rows
 from regraft.graft.stages.config import Schedule, TrainConfig
 from regraft.graft.training.checkpoint import read
-from regraft.graft.training.finetune import start
+from regraft.graft.training.start import start
 from regraft.network import ImagePreprocess
 from regraft.reproduce.tasks import some_classes
 from regraft.reproduce.transferability import tuned as module

@@ -15,16 +15,18 @@ from regraft.graft.preparation import Prepared, training_stage
 from regraft.graft.problem import Task
 from regraft.graft.training.behind import behind
 from regraft.graft.training.dense import RATE, positions_of
-from regraft.graft.training.finetune import grafted, price, random_head
+from regraft.graft.training.finetune import grafted
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.live import probed_module
 from regraft.graft.training.loop import TrainConfig, Training, train
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
+from regraft.graft.training.price import price
 from regraft.graft.training.probing import FeatureRows, probing_config, starting_head
 from regraft.graft.training.problem import live_steps, planned
 from regraft.graft.training.rows import place
+from regraft.graft.training.start import random_head
 from regraft.record import Cost
 
 __all__ = ["training_cost"]

@@ -20,10 +20,10 @@ from regraft.graft.dense.pixels import confusions
 from regraft.graft.dense.problem import DenseProblem
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.stages.training import Probe
-from regraft.graft.training.finetune import random_head
 from regraft.graft.training.objective import Objective
 from regraft.graft.training.probing import BATCH, FeatureRows, Heads, probing_heads, trajectory
 from regraft.graft.training.problem import TrainingProblem
+from regraft.graft.training.start import random_head
 from regraft.heads import Response, temperature
 from regraft.linear import Blocks
 

@@ -14,41 +14,24 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import nn
 
 from regraft.data import Manifest, Target
 from regraft.errors import DataError
-from regraft.features import Plan, Taps, plan
 from regraft.graft.adapted import Adapted, check_modality
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning
-from regraft.graft.training.behind import KeptRows, behind
+from regraft.graft.training.behind import behind
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.loop import OnEpoch, Outcome, Progress, Training
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective, affine
-from regraft.graft.training.rows import Rows, place
-from regraft.graft.view import View
-from regraft.heads import Readout, default_metric
-from regraft.linear import Blocks
-from regraft.network import Network
-from regraft.network.flops import counting
-from regraft.network.seeding import seeded
+from regraft.graft.training.price import price
+from regraft.graft.training.rows import Rows
+from regraft.heads import default_metric
 from regraft.record import counted
 
-__all__ = [
-    "Price",
-    "Tuned",
-    "finetune",
-    "grafted",
-    "price",
-    "random_head",
-    "sample",
-    "start",
-    "step_flops",
-    "training",
-]
+__all__ = ["Tuned", "finetune", "grafted", "sample", "training"]
 
 _ENOUGH = 256  # rows that show whether a training ended in numbers
 
@@ -70,27 +53,6 @@ class Tuned:
     seconds: float
     flops: int
     passes: int
-
-
-def start(network: Network, manifest: Manifest, *, seed: int = 0) -> Adapted:
-    """The network with a last layer drawn at random, as ``nn.Linear`` draws it, on its embedding: τ = 0.
-
-    Raises:
-        DataError: no labels.
-    """
-    wanted = plan(network, [Taps(("embedding",), (None,))])
-    return random_head(network, wanted, Task(manifest.labels, None, default_metric(manifest.labels.kind)), seed)
-
-
-def random_head(network: Network, wanted: Plan, task: Task, seed: int) -> Adapted:
-    """A linear head on the plan's one block with weights and intercept uniform in ±1/√d, drawn from the seed."""
-    (block,) = wanted.blocks
-    with seeded(seed):
-        layer = nn.Linear(block.channels if task.kind == "segmentation" else block.width, task.target.outputs)
-    shift, spread = affine(task)
-    weight, bias = (layer.weight.detach().T * spread).float(), layer.bias.detach() * spread + shift
-    readout = Readout(Blocks({block.name: weight.contiguous()}), bias, task.response.link, form="random")
-    return Adapted(network, wanted, View("none"), readout, task.kind, task.target.classes)
 
 
 def grafted(adapted: Adapted, task: Task, tuning: Tuning | None = None) -> Grafted:
@@ -191,45 +153,3 @@ def training(
     scales = module.scales(config.optimiser.layer_decay)
     rows = behind(module, rows)
     return Training(module, rows, config, objective, held, folder, scales, str(module.network.device))
-
-
-@dataclass(frozen=True)
-class Price:
-    """What training costs a row, in floating-point operations.
-
-    Attributes:
-        step: forward and back.
-        whole: the same through the whole network, where a step begins behind what stays; else the same number.
-        rows: that passed through the whole network to find what reaches the rest; 0 where each step is whole.
-    """
-
-    step: int
-    whole: int
-    rows: int = 0
-
-    def of(self, steps: int) -> tuple[int, int]:
-        """(rows' worth of whole passes, operations) of so many rows' steps."""
-        if not steps:
-            return 0, 0
-        share = self.step / self.whole if self.whole else 1.0
-        return self.rows + round(steps * share), steps * self.step + self.rows * self.whole // 3
-
-
-def price(module: Grafted, rows: ManifestRows, given: Rows) -> Price:
-    """Of training on ``rows`` as they are ``given``: themselves, or what is kept of them."""
-    whole = step_flops(module, rows)
-    if not isinstance(given, KeptRows):
-        return Price(whole, whole)
-    return Price(step_flops(module, given), whole, given.recorded)
-
-
-def step_flops(module: Grafted, rows: Rows) -> int:
-    """Floating-point operations of one row's forward and backward pass, counted; in eval mode, for running statistics
-    must not follow the rows that are only counted."""
-    few = torch.arange(min(2, len(rows)))
-    module.eval()
-    batch = place(rows.inputs(few), str(module.network.device))
-    with counting() as counter:
-        module(batch).sum().backward()
-    module.zero_grad(set_to_none=True)
-    return int(counter.get_total_flops()) // len(few)

@@ -17,11 +17,11 @@ from regraft.graft.adapted import Adapted
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig
 from regraft.graft.stages.training import Probe
-from regraft.graft.training.finetune import random_head
 from regraft.graft.training.loop import DivergedError, train
 from regraft.graft.training.objective import Objective, affine
 from regraft.graft.training.outcome import Epoch
 from regraft.graft.training.rows import Rows
+from regraft.graft.training.start import random_head
 from regraft.linear import Blocks, Matrix
 from regraft.network import Network
 from regraft.network.hidden import hidden_parameters, with_hidden

@@ -20,11 +20,12 @@ from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning
 from regraft.graft.team import Team
 from regraft.graft.training.behind import KeptRows
-from regraft.graft.training.finetune import Price, grafted, price, sample, training
+from regraft.graft.training.finetune import grafted, sample, training
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.objective import Objective
 from regraft.graft.training.outcome import DivergedError, Epoch, Outcome
+from regraft.graft.training.price import Price, price
 from regraft.record import Finding
 
 __all__ = ["Trial", "Work", "shorter"]

@@ -22,7 +22,7 @@ from regraft.diagnose import weight_distances
 from regraft.diagnose.clusters import silhouette, tsne
 from regraft.files import canonical_json, digest
 from regraft.graft.training.checkpoint import read
-from regraft.graft.training.finetune import start
+from regraft.graft.training.start import start
 from regraft.network import Network
 from regraft.reproduce.arms import BACKBONES, Arm, Backbone, Bench, Place, seeds_gate
 from regraft.reproduce.full import mini_only
