@@ -315,6 +315,22 @@ def test_prune_deletes_folders_that_have_lost_their_description(cache):
     assert list((cache / "features").iterdir()) == []
 
 
+def test_files_that_other_processes_take_away_disturb_nothing(cache, monkeypatch):
+    network, manifest = toy_network(), toy_manifest()
+    sweep(network, manifest, plan(network, [ALL]), cache=cache)
+    (there,) = entries(cache)
+    listed = Path.iterdir
+    monkeypatch.setattr(Path, "iterdir", lambda self: [*listed(self), self / ".gone.part"])  # moved since it was listed
+    assert entries(cache)[0].nbytes == there.nbytes
+    assert [entry.status for entry in verify(cache)] == ["complete"]
+
+    def deleted(self):
+        raise FileNotFoundError(self)
+
+    monkeypatch.setattr(Path, "iterdir", deleted)  # the whole folder
+    assert entries(cache) == ()
+
+
 def test_refusals(cache, monkeypatch, tmp_path):
     network, manifest = toy_network(), toy_manifest()
     wanted = plan(network, [ALL])

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
+import stat
 import sys
 import time
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -65,7 +68,9 @@ def _entry(folder: Path) -> Entry | None:
     meta = read_json(folder / "part.json")
     if meta is None:
         return None
-    files = [f for f in folder.iterdir() if f.is_file()]
+    files = _there(folder)
+    if not files:
+        return None
     about = meta.get("about", {})
     return Entry(
         folder,
@@ -73,17 +78,32 @@ def _entry(folder: Path) -> Entry | None:
         str(about.get("data", "?")),
         int(meta["rows"]),
         len(meta["blocks"]),
-        sum(f.stat().st_size for f in files),
-        (time.time() - max(f.stat().st_mtime for f in files)) / 86400,
+        sum(found.st_size for found in files),
+        (time.time() - max(found.st_mtime for found in files)) / 86400,
         "complete" if (folder / "done.json").is_file() else "partial",
     )
 
 
 def _lost(folder: Path) -> Entry:
-    files = [path.stat() for path in folder.iterdir() if path.is_file()]
-    newest = max((stat.st_mtime for stat in files), default=folder.stat().st_mtime)
+    files = _there(folder)
+    newest = max((found.st_mtime for found in files or _stats([folder])), default=time.time())
     age = (time.time() - newest) / 86400
-    return Entry(folder, "?", "?", 0, 0, sum(stat.st_size for stat in files), age, "lost")
+    return Entry(folder, "?", "?", 0, 0, sum(found.st_size for found in files), age, "lost")
+
+
+def _there(folder: Path) -> list[os.stat_result]:
+    """Of the files in a folder; not of those that another process, which writes or deletes here, has just taken away."""
+    try:
+        paths = list(folder.iterdir())
+    except FileNotFoundError:
+        return []
+    return [found for found in _stats(paths) if stat.S_ISREG(found.st_mode)]
+
+
+def _stats(paths: Iterable[Path]) -> Iterator[os.stat_result]:
+    for path in paths:
+        with contextlib.suppress(FileNotFoundError):
+            yield path.stat()
 
 
 def verify(root: Path | None = None) -> tuple[Entry, ...]:
@@ -98,7 +118,7 @@ def verify(root: Path | None = None) -> tuple[Entry, ...]:
         present = list(part.listing().values())
         torn = [path for path in present if not part.sound(path)]
         for left in entry.path.glob(".*.part"):  # of a writer that was killed; a live one needs seconds
-            if time.time() - left.stat().st_mtime > _STALE_SECONDS:
+            if any(time.time() - found.st_mtime > _STALE_SECONDS for found in _stats([left])):
                 left.unlink(missing_ok=True)
         status = "torn" if torn else ("complete" if len(present) == len(part.spans) else "partial")
         checked.append(Entry(**{**entry.__dict__, "status": status}))
