@@ -92,7 +92,7 @@ def _lost(folder: Path) -> Entry:
 
 
 def _there(folder: Path) -> list[os.stat_result]:
-    """Of the files in a folder; not of those that another process, which writes or deletes here, has just taken away."""
+    """Of the files in a folder, but for those that another process has just taken away."""
     try:
         paths = list(folder.iterdir())
     except FileNotFoundError:

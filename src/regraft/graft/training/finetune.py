@@ -78,8 +78,8 @@ def finetune(
     """Train backbone and head together from where ``adapted`` is.
 
     Args:
-        adapted: the backbone with the head to begin at: of :func:`~regraft.graft.training.start.start`, a probe, Head2Toe (its selection
-            is kept), of all layers (scaled by ``none`` or ``unit``).
+        adapted: the backbone with the head to begin at: of :func:`regraft.graft.training.start.start`, of a probe, of
+            Head2Toe (its selection is kept), of all layers (scaled by ``none`` or ``unit``).
         manifest: the training rows; labels of ``adapted``'s classes, in its order.
         config: how; ``config.optimiser.layer_decay`` counts the backbone's blocks.
         validation: rows scored after each epoch, for early stopping; labels as of ``manifest``.
