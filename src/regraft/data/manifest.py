@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal, TypeAlias
 
@@ -126,6 +126,7 @@ class Manifest:
         groups: the group of each row (patient, molecule, film), or ``None``.
         skipped: rows that were left out because they cannot be used.
         empty: folders that name a class or a part and hold no row, such as ``tulip/`` or ``test/``.
+        roles: the columns of a table by what they were read as: ``input``, ``label``, ``group``, ``split``, ``unread``.
 
     Raises:
         DataError: the lengths differ.
@@ -140,6 +141,7 @@ class Manifest:
     groups: tuple[str, ...] | None = None
     skipped: tuple[BadRow, ...] = ()
     empty: tuple[str, ...] = ()
+    roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         rows = len(self.inputs)
@@ -290,4 +292,5 @@ def joined(parts: Mapping[str, Manifest], name: str = "") -> Manifest:
         groups=tuple(g for column in groups for g in column) if groups else None,
         skipped=tuple(bad for m in manifests for bad in m.skipped),
         empty=tuple(folder for m in manifests for folder in m.empty),
+        roles=manifests[0].roles,
     )

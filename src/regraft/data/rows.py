@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from regraft.data.labels import Column, plain
@@ -51,8 +51,8 @@ class Dense:
 
 @dataclass(frozen=True)
 class Rows:
-    """Inputs, ids, label columns, parts and groups of equal length; folders of classes or parts without a row; and
-    what was left out on the way."""
+    """Inputs, ids, label columns, parts and groups of equal length; folders of classes or parts without a row; what
+    was left out on the way; and which columns of a table were read as what (``unread`` as nothing)."""
 
     inputs: Source
     ids: Sequence[str]
@@ -62,6 +62,7 @@ class Rows:
     dense: Dense | None = None
     empty: Sequence[str] = ()
     skipped: Sequence[BadRow] = ()
+    roles: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 
 def group_names(values: Sequence[Any], ids: Sequence[str]) -> tuple[str, ...]:

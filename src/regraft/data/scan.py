@@ -122,6 +122,7 @@ def scan(
         split=tuple(rows.split),
         groups=None if rows.groups is None else group_names(rows.groups, ids),
         empty=tuple(rows.empty),
+        roles=rows.roles,
         skipped=tuple(rows.skipped),
     )
     if classes is not None:

@@ -186,6 +186,7 @@ def read_pieces(pieces: Sequence[Piece], wish: Wish) -> Rows:
         split=[s for rows in read for s in rows.split],
         groups=[g for rows in read for g in rows.groups or []] if grouped else None,
         dense=dense,
+        roles=first.roles,
     )
 
 
@@ -210,7 +211,11 @@ def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
         columns = [
             Column(name, table[name].to_pylist(), _class_names(table, name), piece.typed) for name in choice.labels
         ]
-    return Rows(inputs=inputs, ids=ids, columns=columns, split=split, groups=groups, dense=dense)
+    roles = {"input": choice.input, "label": choice.labels, "group": (choice.group,), "split": (choice.split,)}
+    roles = {role: tuple(filter(None, names)) for role, names in roles.items()}
+    taken = {name for names in roles.values() for name in names}
+    roles["unread"] = tuple(name for name in table.column_names if name not in taken)
+    return Rows(inputs=inputs, ids=ids, columns=columns, split=split, groups=groups, dense=dense, roles=roles)
 
 
 def _choose(piece: Piece, wish: Wish) -> _Choice:

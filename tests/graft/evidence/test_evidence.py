@@ -6,11 +6,12 @@ import itertools
 from types import SimpleNamespace
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 from sklearn.metrics import average_precision_score, r2_score, roc_auc_score
 
-from regraft.data import Target
+from regraft.data import Target, scan
 from regraft.data.loose import FileTexts
 from regraft.data.source import FileImages
 from regraft.graft.evidence import data_findings, findings, score_findings
@@ -420,6 +421,17 @@ def test_few_groups_that_score_are_told(groups, part, rows, said, monkeypatch):
     assert all(f.code == "few-groups" and f.severity == "warning" for f in found)
 
 
+def test_columns_that_were_not_read_are_told(monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (data_findings._left_out,))
+    columns = {"caption": ["a", "b"] * 2, "text": list("cdef"), "label": [0, 1] * 2, "when": [1, 2] * 2}
+    rows = pa.table({**columns, "split": ["train", "train", "test", "test"]})
+    (found,) = check(Context(scan(rows), 0, None, None))
+    assert (found.code, found.severity, found.value) == ("columns-unread", "info", 2)
+    assert found.title == "2 columns were not read: caption, when."
+    assert found.detail == "Read: text as input; label as label; split as split."
+    assert check(Context(scan(rows.drop(["caption", "when"])), 0, None, None)) == ()
+
+
 @pytest.mark.parametrize(
     ("empty", "inputs", "said"),
     [
@@ -431,7 +443,7 @@ def test_few_groups_that_score_are_told(groups, part, rows, said, monkeypatch):
 )
 def test_folders_without_a_file_are_told(empty, inputs, said, monkeypatch):
     monkeypatch.setattr(findings, "_CHECKS", (data_findings._left_out,))
-    found = check(Context(SimpleNamespace(skipped=(), empty=empty, inputs=inputs), 0, None, None))
+    found = check(Context(SimpleNamespace(skipped=(), empty=empty, inputs=inputs, roles={}), 0, None, None))
     assert all((".txt" in finding.detail) == isinstance(inputs, FileTexts) for finding in found)
     assert [finding.title for finding in found] == said
     assert all(finding.severity == "warning" for finding in found)

@@ -109,6 +109,19 @@ def _left_out(context: Context) -> Iterator[Finding]:
             detail=f"Looked for: {TEXT_SUFFIX if text else ', '.join(IMAGE_SUFFIXES)}.",
             advice="Add the files if some are missing (nothing was learnt of such a class), or remove the folder.",
         )
+    if unread := context.manifest.roles.get("unread"):
+        roles = {role: names for role, names in context.manifest.roles.items() if names and role != "unread"}
+        said = [f"{', '.join(names[:5])}{', …' * (len(names) > 5)} as {role}" for role, names in roles.items()]
+        yield Finding(
+            "columns-unread",
+            f"{counted(len(unread), 'column was', 'columns were')} not read: {', '.join(unread[:8])}"
+            f"{', …' * (len(unread) > 8)}.",
+            "info",
+            len(unread),
+            "columns",
+            detail=f"Read: {'; '.join(said)}.",
+            advice="Name others with --input, --label or --group if these are not the ones.",
+        )
     if context.unlabelled:
         target = context.manifest.target
         yield Finding(
