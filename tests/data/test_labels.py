@@ -78,6 +78,15 @@ def test_texts_in_memory_are_names_as_in_scikit_learn(texts, form):
     assert (target.kind, target.classes, target.label_type) == ("binary", tuple(sorted(set(texts))), "str")
 
 
+def test_several_columns_of_texts_are_flags_or_numbers():
+    def target(values):
+        columns = array_rows((np.zeros((3, 2)), np.array(values)), Wish()).columns
+        return read_target(columns, None, ["row 0", "row 1", "row 2"])
+
+    assert target([["0", "1"], ["1", "1"], ["", "0"]]).kind == "multilabel"
+    assert target([["0.5", "1"], ["1", "1"], ["2", "0"]]).kind == "regression"
+
+
 def test_many_numbers_that_are_texts_are_asked_about():
     texts = [f"{value}.5" for value in range(30)]
 

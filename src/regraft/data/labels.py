@@ -11,14 +11,14 @@ The rules, in this order (``kind=`` overrides them):
 * other numbers → regression.
 
 Cells of CSV and TSV files are texts; columns of them whose every cell reads as a number count as numbers. Elsewhere
-texts are names, as in scikit-learn. Two classes make a binary task.
+the texts of a single column are names, as in scikit-learn. Two classes make a binary task.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -81,7 +81,8 @@ def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]
     if kind == "segmentation":
         names = ", ".join(column.name for column in columns)
         raise DataError("segmentation needs a mask per image", got=names, do="name the column of masks with --label")
-    reads = [_read(column) for column in columns]
+    alone = len(columns) == 1  # several columns are of flags or numbers, whatever their type
+    reads = [_read(column if alone else replace(column, typed=False)) for column in columns]
     for read in reads:
         if read.form == "empty":
             raise DataError(f"the label column {read.name!r} holds no label at all", do="name another one with --label")
