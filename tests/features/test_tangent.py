@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from tests.features.toy import toy_manifest, toy_network
 from tests.network.zoo import Functional, Residual
 from torch import Tensor, nn
@@ -384,6 +385,24 @@ class Unused(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(x)
+
+
+class Checkpointed(nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.body, self.fc = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 5)), nn.Linear(5, 3)
+        self.reentrant = reentrant
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.fc(torch.utils.checkpoint.checkpoint(self.body, x, use_reentrant=self.reentrant))
+
+
+@pytest.mark.filterwarnings("ignore:None of the inputs have requires_grad")
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpointing_is_refused_with_what_to_do(reentrant: bool) -> None:
+    network = from_module(Checkpointed(reentrant), ArrayPreprocess((4,)))
+    with pytest.raises(ModelError, match=r"switch checkpointing off"):
+        Tangent(network, "body.*", network.example(4), of="embedding")
 
 
 def test_parameters_without_influence() -> None:

@@ -17,6 +17,7 @@ from typing import Any, Literal, final
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import CheckpointError
 
 from regraft.data import Manifest
 from regraft.errors import ModelError, RecipeError
@@ -97,7 +98,14 @@ class Tangent(Design):
         first = next(iter(network.params[name] for name in self.names))
         self.network, self.of, self.batch_size, self._fast, self._memory = network, of, batch_size, fast, memory
         self.feed, self._read = Feed(network, inputs), 0
-        self._engine = self._new_engine(dtype or first.dtype, fast)
+        try:
+            self._engine = self._new_engine(dtype or first.dtype, fast)
+        except CheckpointError as error:
+            raise ModelError(
+                f"{network.name} runs parts of itself anew for derivatives, which cannot be followed",
+                got="torch.utils.checkpoint",
+                do="switch checkpointing off in this module",
+            ) from error
         shapes = {name: tuple(network.params[name].shape) for name in self.names}
         super().__init__(shapes, self.feed.rows, self._engine.outputs, dtype or first.dtype, device=network.device)
 

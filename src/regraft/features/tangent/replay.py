@@ -231,6 +231,7 @@ class Replay:
                 "the selected parameters have no influence on the outputs",
                 expected="parameters that the forward pass uses",
                 got=", ".join(self.names[:3]),
+                do="name others; where torch.utils.checkpoint hides these, switch checkpointing off",
             )
         calls, start = {}, inputs
         for path, number, tree in seen.calls:
