@@ -101,8 +101,8 @@ def test_adapt_and_predict(regraft, gcn, assays, tmp_path, method, more):
     assert (code, err) == (0, "")
     again = [[float(line[f"p({name})"]) for name in TARGETS] for line in csv.DictReader(io.StringIO(out))]
     np.testing.assert_allclose(again, [first, other], atol=1e-5)
-    code, _, err = regraft("predict", tmp_path / "run", "new")
-    assert (code, "new is not there" in err) == (2, True)
+    code, _, err = regraft("predict", tmp_path / "run", "CCO", "new")
+    assert (code, "new is not there" in err, "as an input: " in err) == (2, True, True)
 
 
 def test_numbers_about_molecules_have_error_bars(regraft, gcn, assays, tmp_path):

@@ -108,10 +108,16 @@ def test_predict_takes_the_texts_themselves(regraft, bert, reviews, tmp_path, mo
     alone = load("run").predict_proba(["a good film", "a dull film, very very number 3.5"])
     rows = list(csv.DictReader(io.StringIO(out)))
     assert [float(row["confidence"]) for row in rows] == pytest.approx(alone.confidence.tolist(), abs=1e-6)
-    for mistyped in (("reviews",), ("new reviews.csv",), ("a good film", "one.txt")):  # a name, not a sentence
+    for mistyped in (("reviews",), ("new reviews.csv",), ("a good film", "one.txt"), ("a good film", "dull")):
         code, _, err = regraft("predict", "run", *mistyped)
         assert code == 2
         assert f"{mistyped[-1]} is not there" in err
+    Path("one.txt").write_text("a good film")
+    code, _, err = regraft("predict", "run", "a good film", "one.txt")
+    assert (code, "one.txt is a file among texts" in err) == (2, True)
+    Path("two.csv").write_text("review\na film\n")
+    code, _, err = regraft("predict", "run", "one.txt", "two.csv")
+    assert (code, "two.csv: a file of this form is no input" in err) == (2, True)
 
 
 def table(path: Path, lines: str) -> Path:

@@ -113,7 +113,7 @@ def test_a_text_in_the_place_of_a_path():
         scan(text, labelled=False)
     with pytest.raises(MissingPathError, match="no such file or folder"):
         scan("a\0b", labelled=False)
-    assert scan([text], labelled=False).inputs.read(0) == text
+    assert scan([text], labelled=False).inputs.read(0) == text.strip()
 
 
 def test_a_manifest_is_returned_as_it_is():

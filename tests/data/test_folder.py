@@ -169,8 +169,10 @@ def test_folders_of_texts_are_read_like_those_of_images(tmp_path):
         scan(texts(tmp_path / "alone", {"pos": 2}))
     with pytest.raises(DataError, match=r"2 texts outside any class folder \(such as 0.txt\)"):
         scan(texts(tmp_path / "loose", {".": 2}))
-    put(tmp_path / "flat" / "b" / "0.png")  # notes beside images are no rows
-    assert scan(tmp_path / "flat", labelled=False).ids == ("b/0.png",)
+    put(tmp_path / "flat" / "b" / "0.png")  # a picture among texts is no row
+    assert scan(tmp_path / "flat", labelled=False).inputs.modality == "text"
+    put(tmp_path / "flat" / "a" / "0.png")  # nor are notes on pictures
+    assert scan(tmp_path / "flat", labelled=False).ids == ("a/0.png", "b/0.png")
 
 
 def test_unlabelled_folders_lists_and_single_images(tmp_path):

@@ -85,6 +85,26 @@ def test_several_columns_of_texts_are_flags_or_numbers():
 
     assert target([["0", "1"], ["1", "1"], ["", "0"]]).kind == "multilabel"
     assert target([["0.5", "1"], ["1", "1"], ["2", "0"]]).kind == "regression"
+    flags = target([["True", "false"], ["FALSE", "true"], ["", "True"]])
+    assert flags.kind == "multilabel"
+    np.testing.assert_array_equal(flags.values, [[1, 0], [0, 1], [np.nan, 1]])
+
+
+def test_gaps_in_lists_of_texts_are_gaps():
+    for gap in (None, float("nan"), np.float32("nan"), ""):
+        (column,) = array_rows((np.zeros((3, 2)), ["pos", gap, "neg"]), Wish()).columns
+        target = read_target([column], None, ["row 0", "row 1", "row 2"])
+        assert (target.classes, target.values.tolist()) == (("neg", "pos"), [1, -1, 0])
+
+
+def test_lists_of_names_are_lists_of_labels_whatever_their_lengths():
+    for lists in ([["red", "round"], ["blue", "round"]], [["3", "5"], ["4", "5"]], [["a", "b"], ["a"]]):
+        (column,) = array_rows((np.zeros((2, 2)), lists), Wish()).columns
+        target = read_target([column], None, ["row 0", "row 1"])
+        assert target.kind == "multilabel"
+        assert target.classes == tuple(sorted({name for names in lists for name in names}))
+    (column,) = array_rows((np.zeros((2, 2)), [["a"], ["b"]]), Wish()).columns  # a column vector
+    assert column.values == ["a", "b"]
 
 
 def test_many_numbers_that_are_texts_are_asked_about():
@@ -97,7 +117,10 @@ def test_many_numbers_that_are_texts_are_asked_about():
         target(texts)
     assert target(texts, "regression").values[3, 0] == 3.5
     assert target(texts, "multiclass").kind == "multiclass"
-    assert target([str(7000 + value) for value in range(30)]).kind == "multiclass"  # codes
+    codes = [str(7000 + value) for value in range(30)]
+    assert target(codes * 5).kind == "multiclass"
+    with pytest.raises(DataError, match=r"numbers that are texts; expected numbers; got '7000'"):
+        target(codes * 4)
 
 
 def test_decimal_commas_are_not_taken_for_names():

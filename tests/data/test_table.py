@@ -229,7 +229,7 @@ def test_files_that_are_no_tables(tmp_path):
 def test_a_cell_may_hold_a_whole_document(tmp_path):
     limit, text = csv.field_size_limit(), "word " * 50_000
     m = scan(write(tmp_path / "a.csv", f"text,label\n{text},x\nshort,y\n"))
-    assert m.inputs.read(0) == text
+    assert m.inputs.read(0) == text.strip()
     assert csv.field_size_limit() == limit
 
 

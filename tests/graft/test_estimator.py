@@ -129,6 +129,13 @@ def test_mistakes_are_named(pictures):
         GraftClassifier("regraft/fashion-resnet").fit(paths[:4], labels[:3])
     with pytest.raises(MissingPathError, match="not-there"):
         GraftClassifier("regraft/fashion-resnet").fit([*paths[:4], "not-there.png"], [*labels[:4], "red"])
+    for gap in (None, float("nan")):
+        with pytest.raises(DataError, match="y has rows without a label"):
+            GraftClassifier("regraft/fashion-resnet").fit(paths[:4], ["a", "b", gap, "a"])
+        with pytest.raises(DataError, match="y has rows without a label"):
+            GraftClassifier().fit(np.zeros((4, 2)), ["a", "b", gap, "a"])
+    with pytest.raises(DataError, match="a list of inputs; got one text"):
+        GraftClassifier("regraft/fashion-resnet").fit(paths, labels).predict(paths[0])
     with pytest.raises(DataError, match="y holds NaN"):
         GraftRegressor("regraft/fashion-resnet").fit(paths[:6], [1.0, 2.0, np.nan, 3.0, 4.0, 5.0])
 

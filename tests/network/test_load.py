@@ -187,6 +187,16 @@ def test_modules_of_any_precision_run_in_float32(package: str) -> None:
     assert {value.dtype for value in load(f"{package}:half").params.values()} == {torch.float32}
 
 
+class Cast(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x.half())
+
+
+def test_a_module_whose_forward_pass_names_a_dtype_is_told_so() -> None:
+    with pytest.raises(ModelError, match=r"must have the same dtype.*let its forward pass name no dtype"):
+        _ = from_module(Cast(4, 3).half(), ArrayPreprocess((4,))).sites
+
+
 def test_a_module_that_cannot_be_copied_says_what_to_do() -> None:
     module = nn.Linear(4, 3)
     module.kept = module(torch.zeros(1, 4))

@@ -335,8 +335,12 @@ def _inputs(given: list[str], preprocess: Preprocess) -> Any:
     if len(given) == 1 and (os.path.isdir(given[0]) or Path(given[0]).suffix.lower() in DATA_SUFFIXES):
         return given[0]
     missing = [name for name in given if not os.path.exists(name)]
-    if missing and not (len(missing) == len(given) and all(_is_text(name, preprocess) for name in given)):
-        raise _missing(missing[0])
+    for name in missing:
+        if why := _no_text(name, preprocess):
+            raise _missing(name, why)
+    if missing and len(missing) < len(given):
+        there = next(name for name in given if os.path.exists(name))
+        raise DataError(f"{there} is a file among texts", do="give files alone, or texts alone")
     return given if missing else [Path(name) for name in given]
 
 
@@ -348,15 +352,17 @@ def _is_file_name(name: str) -> bool:
     return name.lower().endswith((*DATA_SUFFIXES, *IMAGE_SUFFIXES, TEXT_SUFFIX))
 
 
-def _is_text(name: str, preprocess: Preprocess) -> bool:
-    """Whether a backbone reads this as it is: by its grammar, or as several words, for one may be a mistyped name."""
+def _no_text(name: str, preprocess: Preprocess) -> str:
+    """Why a backbone does not read this as it is: by its grammar, or one word alone may be a mistyped name."""
     if preprocess.modality != "text":
-        return False
-    return not preprocess.fault(name) if preprocess.strict else len(name.split()) > 1
+        return "check the path"
+    if preprocess.strict:
+        return f"check the path; as an input: {fault}" if (fault := preprocess.fault(name)) else ""
+    return "" if len(name.split()) > 1 else "check the path; a text has more words than one"
 
 
-def _missing(name: str) -> MissingPathError:
-    return MissingPathError(f"{name} is not there", do="check the path")
+def _missing(name: str, do: str = "check the path") -> MissingPathError:
+    return MissingPathError(f"{name or repr(name)} is not there", do=do)
 
 
 def _settings(training: dict[str, Any]) -> dict[str, Any]:

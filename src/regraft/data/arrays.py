@@ -91,8 +91,9 @@ def _strings(given: Sequence[str | Path], name: str) -> Source:
         return FileImages(values)
     if all(value.endswith(TEXT_SUFFIX) for value in lower):
         return FileTexts(values)
-    other = next((item for item, value in zip(given, lower) if isinstance(item, Path)), None)
-    if other is not None:
+    if any(isinstance(item, Path) for item in given):
+        ends = IMAGE_SUFFIXES if images else (TEXT_SUFFIX,)
+        other = next(value for value, low in zip(values, lower) if not low.endswith(ends))
         raise DataError(f"{other}: a file of this form is no input", expected="images, or .txt files alone")
     return Texts(values, name)
 
@@ -119,10 +120,13 @@ def array_rows(parts: Sequence[Any], wish: Wish, name: str = "") -> Rows:
 
 def _columns(labels: Any, wish: Wish, rows: int) -> list[Column]:
     if isinstance(labels, Sequence) and not isinstance(labels, str):
-        ragged = any(isinstance(item, list | tuple) for item in labels)
-        if ragged and len({len(item) if isinstance(item, list | tuple) else -1 for item in labels}) > 1:
+        lists = [item for item in labels if isinstance(item, list | tuple)]
+        ragged = bool(lists) and (len(lists) < len(labels) or len(set(map(len, lists))) > 1)
+        texts = any(isinstance(item, str) for entry in lists if len(entry) > 1 for item in entry)  # no table of numbers
+        # numpy would write a gap among texts as the text "nan"
+        if ragged or texts or any(isinstance(item, str) for item in labels):
             _same_length("labels", len(labels), rows)
-            return [Column("y", list(labels), typed=True)]
+            return [Column(wish.labels[0] if wish.labels and not lists else "y", list(labels), typed=True)]
     array = _array(labels, "labels")
     if array.ndim == 0 or array.ndim > 2:
         raise DataError(

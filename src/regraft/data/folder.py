@@ -1,4 +1,4 @@
-"""Trees of images, or of texts where there is no image: ``class/…/file`` flat, or ``train/class/…``, ``val/class/…``,
+"""Trees of images, or of texts where these are most: ``class/…/file`` flat, or ``train/class/…``, ``val/class/…``,
 ``test/class/…``."""
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ def part_files(root: Path) -> list[tuple[str, Path]]:
 
 
 def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, scores_only: bool = False) -> Rows:
-    """The rows of a tree of images, or of texts where there is no image; a row's id is its path below ``root``.
+    """The rows of a tree of images, or of texts where these are more than twice as many.
+
+    A row's id is its path below ``root``.
 
     Args:
         root: the folder.
@@ -85,8 +87,9 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, scores_only: bool
         DataError: no image and no text, or folders that cannot be understood as classes.
     """
     paths, what = find_files(root), "image"
-    if not paths:
-        paths, what = find_files(root, (TEXT_SUFFIX,)), "text"
+    texts = find_files(root, (TEXT_SUFFIX,))
+    if len(texts) > 2 * len(paths):  # beside images there may be a note on each
+        paths, what = texts, "text"
     source = FileImages if what == "image" else FileTexts
     if not paths:
         images = f"{', '.join(IMAGE_SUFFIXES[:2])} or {IMAGE_SUFFIXES[4]}"

@@ -31,6 +31,7 @@ __all__ = ["KINDS", "Column", "as_lists", "plain", "read_target"]
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression", "segmentation")
 FEW = 20  # whole numbers with at most this many values are classes
 SEPARATOR = "|"
+_CODES = 5  # rows a value from which on numbers that are texts are taken for codes
 
 CellForm = Literal["list", "text", "flag", "integer", "real", "empty"]
 
@@ -82,7 +83,7 @@ def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]
         names = ", ".join(column.name for column in columns)
         raise DataError("segmentation needs a mask per image", got=names, do="name the column of masks with --label")
     alone = len(columns) == 1  # several columns are of flags or numbers, whatever their type
-    reads = [_read(column if alone else replace(column, typed=False)) for column in columns]
+    reads = [_read(column) if alone else _flags(_read(replace(column, typed=False))) for column in columns]
     for read in reads:
         if read.form == "empty":
             raise DataError(f"the label column {read.name!r} holds no label at all", do="name another one with --label")
@@ -99,6 +100,14 @@ def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]
             f"a {kind} task has one label column", got=names, do="name one column, or use --kind multilabel"
         )
     return _classes(reads[0], kind, ids)
+
+
+def _flags(read: _Read) -> _Read:
+    """Texts that are all true or false, in whatever letters, as flags."""
+    values = [value.lower() if isinstance(value, str) else value for value in read.values]
+    if read.form != "text" or not {*values} <= {"true", "false", None}:
+        return read
+    return _Read(read.name, "flag", [None if value is None else value == "true" for value in values], read.names)
 
 
 def as_lists(column: Column) -> Column:
@@ -222,10 +231,12 @@ def _infer(reads: list[_Read], ids: Sequence[str]) -> Kind:
 
 
 def _number_among(texts: Sequence[str]) -> str:
-    """One with a fraction, of many texts that are all numbers."""
-    if len(set(texts)) <= FEW or not all(map(_REAL.fullmatch, texts)):
+    """One of many texts that are all numbers, of which one has a fraction or most come a few times: no codes."""
+    distinct = set(texts)
+    if len(distinct) <= FEW or not all(map(_REAL.fullmatch, texts)):
         return ""
-    return next((text for text in texts if not _INTEGER.fullmatch(text)), "")
+    fraction = next((text for text in texts if not _INTEGER.fullmatch(text)), "")
+    return fraction or (texts[0] if len(texts) < _CODES * len(distinct) else "")
 
 
 def _zero_one(read: _Read) -> bool:

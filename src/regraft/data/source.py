@@ -299,14 +299,14 @@ class Arrays(Source):
 
 
 class Texts(Source):
-    """Texts, one string a row (``None`` reads as an empty text)."""
+    """Texts, one string a row (``None`` reads as an empty text); white space around a text is no part of it."""
 
     modality: Modality = "text"
 
     def __init__(
         self, texts: Iterable[str | None], name: str = "", rows: Sequence[int] | np.ndarray | None = None
     ) -> None:
-        self.texts = tuple("" if text is None else text for text in texts)
+        self.texts = tuple("" if text is None else text.strip() for text in texts)
         self.name = name
         self.rows = np.arange(len(self.texts)) if rows is None else np.asarray(rows, dtype=np.int64)
 

@@ -18,6 +18,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from regraft.data import Kind, Target, checked, scan
+from regraft.data.labels import plain
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, by_size, plan, sweep
 from regraft.graft.adapted import check_modality, readable
@@ -67,6 +68,9 @@ class _Graft(BaseEstimator):
     def _prepare(self, X: Any, y: Any, *, numeric: bool) -> tuple[Any, np.ndarray]:
         """Validate as scikit-learn does, and load the backbone."""
         check_counts(folds=self.folds)
+        texts = isinstance(y, list | tuple) and any(isinstance(label, str) for label in y)
+        if texts and any(plain(label) is None for label in y):  # numpy would write it as the text "nan"
+            raise DataError("y has rows without a label", expected="a label for every row", do="leave such rows out")
         if self.model is None:
             X, y = validate_data(self, X, y, y_numeric=numeric, dtype=np.float64, ensure_min_samples=2)
             return X, y
@@ -108,8 +112,10 @@ def _one_column(X: Any) -> list[Any]:
     """The rows as a list; a frame or a table of texts must have one column, whose cells are the rows.
 
     Raises:
-        DataError: several columns: no telling which one holds the inputs.
+        DataError: one text alone; several columns: no telling which one holds the inputs.
     """
+    if isinstance(X, str | bytes):
+        raise DataError("X for a backbone", expected="a list of inputs", got="one text", do="put it into a list")
     if hasattr(X, "columns") and hasattr(X, "to_numpy"):
         X = X.to_numpy()
         width: int | None = X.shape[1]

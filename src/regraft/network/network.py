@@ -181,7 +181,9 @@ class Network:
             raise ModelError(
                 f"{self.name} does not run on an example of its own preprocessing",
                 got=f"{type(error).__name__}: {_first_line(error)}",
-                do="check that the preprocessing (size, channels) is the module's",
+                do="let its forward pass name no dtype: all that it holds was made float32"
+                if "dtype" in str(error)
+                else "check that the preprocessing (size, channels) is the module's",
             ) from error
         return found
 
