@@ -86,11 +86,12 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, scores_only: bool
     Raises:
         DataError: no image and no text, or folders that cannot be understood as classes.
     """
-    paths, what = find_files(root), "image"
-    texts = find_files(root, (TEXT_SUFFIX,))
-    if len(texts) > 2 * len(paths):  # beside images there may be a note on each
-        paths, what = texts, "text"
-    source = FileImages if what == "image" else FileTexts
+    files = find_files(root, (*IMAGE_SUFFIXES, TEXT_SUFFIX))
+    of_text = [path[-1].lower().endswith(TEXT_SUFFIX) for path in files]
+    text = 3 * sum(of_text) > 2 * len(files)  # beside images there may be a note on each
+    what = "text" if text else "image"
+    paths = [path for path, is_text in zip(files, of_text) if is_text == text]
+    source = FileTexts if text else FileImages
     if not paths:
         images = f"{', '.join(IMAGE_SUFFIXES[:2])} or {IMAGE_SUFFIXES[4]}"
         raise DataError(
