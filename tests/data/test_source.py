@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from regraft.data import Arrays, EncodedImages, FileImages, Joined, Masks, PixelImages, Source, Texts
+from regraft.data.loose import FileTexts
 from regraft.errors import DataError, MissingPathError
 
 from .helpers import encoded, put
@@ -142,3 +143,11 @@ def test_joined_drops_the_sources_that_no_row_needs():
     assert len(part.sources) == 2
     assert [part.read(i) for i in range(2)] == ["d", "a"]
     assert part.where(0) == "three row 0"
+
+
+def test_a_text_is_the_same_in_a_file_and_in_a_list(tmp_path):
+    (tmp_path / "a.txt").write_text(" a film\n")
+    in_file = FileTexts([tmp_path / "a.txt"])
+    for text in ("a film", " a film ", "a film\r\n"):
+        in_list = Texts([text])
+        assert (in_list.read(0), in_list.content(0)) == (in_file.read(0), in_file.content(0))
