@@ -70,9 +70,10 @@ def higher_is_better(metric: str) -> bool:
     return metric not in _LOWER
 
 
-def rounding(score: float) -> float:
-    """By how much a score may differ and be the same: 10⁻¹² of it, for errors have the unit of their targets."""
-    return 1e-12 * abs(score)
+def rounding(value: float) -> float:
+    """By how much a number, such as a score, may differ and be the same: 10⁻¹² of it, for errors have the unit of their
+    targets."""
+    return 1e-12 * abs(value)
 
 
 def defined(metric: str, response: Response) -> bool:
