@@ -46,6 +46,7 @@ def main() -> None:
     if arguments.peak:
         _peak_of(arguments.peak)
         return
+    torch.backends.cudnn.allow_tf32 = False  # on a GPU, for all alike
     parts, rows = arguments.parts.split(","), []
     if "step" in parts:
         cases = _cases(arguments.data, arguments.device, arguments.quick)

@@ -15,6 +15,24 @@ import torch
 ROOT = Path(__file__).resolve().parents[1]
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--device", default="cpu", help="where tests with the fixture `device` compute (default: cpu)")
+
+
+@pytest.fixture(scope="session")
+def device(request: pytest.FixtureRequest) -> str:
+    """Where to compute, by the option ``--device``."""
+    return request.config.getoption("--device")
+
+
+@pytest.fixture(scope="session")
+def accelerator(device: str) -> str:
+    """That device where it is another than the processor; the test, which compares the two, is skipped elsewhere."""
+    if device == "cpu":
+        pytest.skip("compares an accelerator with the processor: --device cuda")
+    return device
+
+
 @pytest.fixture(scope="session")
 def data_pack() -> Path:
     """The folder of real weights and data beside the project; the test is skipped where it is absent."""

@@ -276,6 +276,17 @@ CLEAN = {
 }
 
 
+#: Where ``torch.autograd.grad`` may stand: in a context of the same policy, or on what is no network of a user.
+DIFFERENTIATES = ("network/policy.py", "features/tangent/replay.py", "reproduce/")
+
+
+def test_derivatives_are_taken_in_full_precision() -> None:
+    """A pass that is differentiated outside of its context would run in TF32 on a CUDA device."""
+    for path in (SOURCE / "regraft").rglob("*.py"):
+        own = path.relative_to(SOURCE / "regraft").as_posix()
+        assert "torch.autograd.grad(" not in path.read_text() or own.startswith(DIFFERENTIATES), own
+
+
 def test_clean_sources_pass() -> None:
     assert violations(CLEAN) == []
 

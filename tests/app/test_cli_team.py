@@ -32,7 +32,7 @@ def launched(place, *arguments: str) -> subprocess.CompletedProcess[str]:
     )  # fmt: skip
 
 
-SETTINGS = ("--tau", "3", "--steps", "8", "--lr", "0.05", "--json")
+SETTINGS = ("--tau", "3", "--steps", "8", "--lr", "0.05", "--device", "cpu", "--json")
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,7 @@ def test_two_processes_adapt_as_one(regraft, task, method, more):
 
 def test_other_verbs_run_once(task):
     place, arguments = task
-    done = launched(place, "adapt", *arguments, "--dry-run", "--json")
+    done = launched(place, "adapt", *arguments, "--device", "cpu", "--dry-run", "--json")
     assert done.returncode == 0, done.stderr[-2000:]
     assert json.loads(done.stdout)["verb"]
     done = launched(place, "--version")
@@ -67,7 +67,7 @@ def test_other_verbs_run_once(task):
 
 def test_a_mistake_is_told_in_one_object(task):
     place, arguments = task
-    done = launched(place, "adapt", str(place / "absent"), *arguments[1:], "--json")
+    done = launched(place, "adapt", str(place / "absent"), *arguments[1:], "--device", "cpu", "--json")
     assert done.returncode != 0
     assert json.loads(done.stdout)["status"] == "error"
 

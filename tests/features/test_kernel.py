@@ -95,7 +95,7 @@ def exact(tangent: Tangent, batch: object, prior: dict[str, float] | None = None
     matrix = jacobian(tangent.network, tangent.names, batch).view(tangent.n_rows, tangent.n_outputs, -1)
     sizes = {name: torch.Size(shape).numel() for name, shape in tangent.shapes.items()}
     scale = torch.cat([torch.full((size,), (prior or {}).get(name, 1.0)) for name, size in sizes.items()])
-    return matrix * scale.double()
+    return matrix * scale.to(matrix)
 
 
 NETWORKS = {
@@ -110,9 +110,9 @@ NETWORKS = {
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))
-def test_every_form_is_what_the_jacobian_gives(name: str) -> None:
+def test_every_form_is_what_the_jacobian_gives(name: str, device: str) -> None:
     torch.manual_seed(1)
-    network = NETWORKS[name]()
+    network = NETWORKS[name]().to(device)
     batch = network.example(5).double()
     tangent = Tangent(network, "*", batch, dtype=torch.float64, batch_size=2)
     prior = {parameter: 0.5 + 0.25 * i for i, parameter in enumerate(tangent.names)}
@@ -129,8 +129,10 @@ def test_every_form_is_what_the_jacobian_gives(name: str) -> None:
     some, rest = torch.tensor([4, 1]), torch.tensor([0, 4, 2])
     cross = ntk(tangent.take(some), tangent.take(rest), prior=prior)
     torch.testing.assert_close(cross, full[some][:, :, rest].reshape(2 * c, 3 * c), **approx)
-    kept = {"per-output": full * torch.eye(c).double()[None, :, None, :]}
-    kept["shared"] = outputs.mean(0)[:, None, :, None] * torch.eye(c).double()[None, :, None, :]
+    kept = {"per-output": full * torch.eye(c, dtype=torch.float64, device=device)[None, :, None, :]}
+    kept["shared"] = (
+        outputs.mean(0)[:, None, :, None] * torch.eye(c, dtype=torch.float64, device=device)[None, :, None, :]
+    )
     for form, approximate in kept.items():
         error = float((full - approximate).norm() / full.norm())
         assert form_error(tangent, form, prior=prior) == pytest.approx(error, rel=1e-6, abs=1e-9)  # type: ignore[arg-type]
@@ -138,9 +140,9 @@ def test_every_form_is_what_the_jacobian_gives(name: str) -> None:
 
 @pytest.mark.parametrize("name", list(NETWORKS))
 @pytest.mark.parametrize("form", ["full", "per-output", "shared"])
-def test_little_memory_means_more_passes_and_the_same_kernel(name: str, form: str) -> None:
+def test_little_memory_means_more_passes_and_the_same_kernel(name: str, form: str, device: str) -> None:
     torch.manual_seed(1)
-    network = NETWORKS[name]()
+    network = NETWORKS[name]().to(device)
     tangent = Tangent(network, "*", network.example(4).double(), dtype=torch.float64)
     seen: list[tuple[int, int]] = []
     tight = ntk(tangent, form=form, memory=2000, progress=lambda done, total: seen.append((done, total)))  # type: ignore[arg-type]
@@ -151,10 +153,12 @@ def test_little_memory_means_more_passes_and_the_same_kernel(name: str, form: st
 @pytest.mark.parametrize("name", list(NETWORKS))
 @pytest.mark.parametrize("form", ["full", "per-output", "shared"])
 @pytest.mark.parametrize("memory", [2000, 2**31])
-def test_rows_of_the_larger_side_pass_by_those_of_the_smaller_one(name: str, form: str, memory: int) -> None:
+def test_rows_of_the_larger_side_pass_by_those_of_the_smaller_one(
+    name: str, form: str, memory: int, device: str
+) -> None:
     """Both ways round, in batches that do not divide them: the same part of the kernel of all rows."""
     torch.manual_seed(1)
-    network = NETWORKS[name]()
+    network = NETWORKS[name]().to(device)
     tangent = Tangent(network, "*", network.example(7).double(), dtype=torch.float64, batch_size=2)
     few, many = tangent.take([6, 1]), tangent.take([0, 4, 2, 5, 3])
     whole = ntk(tangent.take([6, 1, 0, 4, 2, 5, 3]), form=form)  # type: ignore[arg-type]
@@ -234,9 +238,9 @@ def test_through_a_head_and_rows_of_it() -> None:
 
 
 @pytest.mark.parametrize("name", ["flat", "residual"])
-def test_the_operator_is_the_kernel(name: str) -> None:
+def test_the_operator_is_the_kernel(name: str, device: str) -> None:
     """Products from layers' inputs and gradients (flat) or from the tangent; dense and diagonal by layers."""
-    network = NETWORKS[name]()
+    network = NETWORKS[name]().to(device)
     tangent = Tangent(network, "*", network.example(5).double(), dtype=torch.float64)
     prior = dict.fromkeys(tangent.names, 0.7)
     gram = tangent.gram(prior)
@@ -245,22 +249,24 @@ def test_the_operator_is_the_kernel(name: str) -> None:
     assert (gram.outers is not None) == (name == "flat")
     torch.testing.assert_close(gram.dense(), dense)
     torch.testing.assert_close(gram.diagonal(), dense.diagonal())
-    v = torch.randn(len(dense), 2, dtype=torch.float64)
+    v = torch.randn(len(dense), 2, dtype=torch.float64, device=device)
     torch.testing.assert_close(gram.apply(v), dense @ v)
     torch.testing.assert_close(gram.adjoint(v), dense @ v)
     shifted = gram.shifted(0.1)
     solved = cg(shifted, v, tol=1e-10)
-    torch.testing.assert_close(solved.solution, torch.linalg.solve(dense + 0.1 * torch.eye(len(dense)), v))
+    torch.testing.assert_close(
+        solved.solution, torch.linalg.solve(dense + 0.1 * torch.eye(len(dense), device=device), v)
+    )
 
 
 @pytest.mark.parametrize("name", list(NETWORKS))
-def test_many_directions_at_once(name: str) -> None:
-    network = NETWORKS[name]()
+def test_many_directions_at_once(name: str, device: str) -> None:
+    network = NETWORKS[name]().to(device)
     batch = network.example(5).double()
     tangent = Tangent(network, "*", batch, dtype=torch.float64, batch_size=2)
     prior = {parameter: 0.5 + 0.25 * i for i, parameter in enumerate(tangent.names)}
     j = exact(tangent, batch, prior)
-    vectors = torch.randn(5, tangent.n_outputs, 3, dtype=torch.float64)
+    vectors = torch.randn(5, tangent.n_outputs, 3, dtype=torch.float64, device=device)
     back = ntk_adjoints(tangent, vectors, prior=prior)
     flat = torch.cat([block.reshape(len(block), -1) for block in back.values()], dim=1)
     torch.testing.assert_close(flat, torch.einsum("nck,ncp->kp", vectors, j))
@@ -269,8 +275,8 @@ def test_many_directions_at_once(name: str) -> None:
     torch.testing.assert_close(found.within, j @ j.mT)
 
 
-def test_the_operator_takes_many_vectors_in_one_pass_over_the_rows() -> None:
-    network = NETWORKS["residual"]()
+def test_the_operator_takes_many_vectors_in_one_pass_over_the_rows(device: str) -> None:
+    network = NETWORKS["residual"]().to(device)
     batch = network.example(5).double()
     whole = Tangent(network, "*", batch, dtype=torch.float64, batch_size=2)
     seen = Tangent(network, "layer1.*", batch, of="embedding", dtype=torch.float64)
@@ -279,7 +285,7 @@ def test_the_operator_takes_many_vectors_in_one_pass_over_the_rows() -> None:
         j = torch.cat([block.flatten(2) for block in dense.values()], 2).flatten(0, 1)
         for count in (2, 2 * design.n_outputs + 1):
             before = (whole.passed_rows, seen.passed_rows)
-            v = torch.randn(design.n_coefficients, count, dtype=torch.float64)
+            v = torch.randn(design.n_coefficients, count, dtype=torch.float64, device=device)
             torch.testing.assert_close(rows.apply(v), j @ v)
             torch.testing.assert_close(rows.adjoint(j @ v), j.T @ (j @ v))
             passed = [tangent.passed_rows - rows for tangent, rows in zip((whole, seen), before)]

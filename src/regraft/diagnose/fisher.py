@@ -39,6 +39,7 @@ from regraft.heads import link
 from regraft.linear import Blocks, Design, Operator, Tag
 from regraft.linear.operator import diagonal
 from regraft.network import Network
+from regraft.network.policy import grad
 
 __all__ = ["DifferenceFisher", "Fisher", "LossHessian", "ProductError", "fisher", "product_error"]
 
@@ -261,7 +262,7 @@ class DifferenceFisher(Operator):
             with torch.no_grad():
                 change = link(_link(self.loss), outputs) - self._mean[start:stop]
                 change *= self._weights[start:stop, None] * (length / self.epsilon)
-            found = torch.autograd.grad(outputs, leaves, change, allow_unused=True, materialize_grads=True)
+            found = grad(outputs, leaves, change, allow_unused=True, materialize_grads=True)
             part = torch.cat([gradient.reshape(-1) for gradient in found])
             total = total + part if start else part
         return total

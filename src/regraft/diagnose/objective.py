@@ -30,6 +30,7 @@ from regraft.features.tangent.replay import cast, private_copy
 from regraft.heads.losses import LOSSES
 from regraft.linear import Blocks
 from regraft.network import Network
+from regraft.network.policy import grad
 
 __all__ = ["LossName", "Objective", "row_weights", "use_batches"]
 
@@ -181,7 +182,7 @@ class Objective:
         """(L(θ), ∇L(θ)) in one pass forth and back over the rows."""
         total, found = 0.0, Blocks({name: torch.zeros_like(value) for name, value in (point or self.point).items()})
         for loss, leaves in self.graphs(point):
-            parts = torch.autograd.grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
+            parts = grad(loss, list(leaves.values()), allow_unused=True, materialize_grads=True)
             total, found = total + float(loss.detach()), found + Blocks(dict(zip(leaves, parts, strict=True)))
         return total, found
 

@@ -148,7 +148,7 @@ def _embedded(network: Network, folder: Path) -> list[Path]:
 
 
 def load_artifact(
-    folder: str | Path, *, model: str | Network | None = None, weights: str | None = None, device: str = "cpu"
+    folder: str | Path, *, model: str | Network | None = None, weights: str | None = None, device: str = "auto"
 ) -> Adapted:
     """Load and verify an artifact. No code of the artifact's is run, and none that only it names.
 
@@ -157,7 +157,7 @@ def load_artifact(
         model: the backbone (a name, a folder or a loaded Network), where it is not embedded and no
             longer lies where the artifact recorded it.
         weights: safetensors file of a ``package.module:callable`` backbone.
-        device: where the backbone shall run.
+        device: where the backbone shall run; ``auto`` is where :func:`regraft.adapt` would run it.
 
     Raises:
         MissingPathError: there is no artifact in ``folder``.

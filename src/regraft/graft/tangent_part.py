@@ -46,10 +46,10 @@ class TangentPart:
         """
         batch = network.place(batch)
         loud = any(part.training for part in network.module.modules())  # the tangent says what that means
-        found = None if loud else self._pushed(_body(network), batch)
-        if found is not None:
-            return (found @ self.head.to(found).T).cpu()
         with torch.inference_mode(False):  # in which there would be no derivatives
+            found = None if loud else self._pushed(_body(network), batch)
+            if found is not None:
+                return (found @ self.head.to(found).T).cpu()
             tangent = Tangent(network, list(self.coefficients), batch, of="embedding", fast=False)
             weights = self.coefficients.to(device=tangent.device, dtype=tangent.dtype)
             return tangent.through(self.head).apply(weights).cpu()

@@ -21,7 +21,7 @@ from regraft.errors import ModelError, RegraftError
 from regraft.network.blocks import find_blocks, prefix_tokens, top_layers
 from regraft.network.fingerprint import architecture, fingerprint
 from regraft.network.observe import OnValue, observe
-from regraft.network.policy import Policy, needs_slow_path, slow_attention
+from regraft.network.policy import Policy
 from regraft.network.preprocess import Preprocess
 from regraft.network.reading import attention_mask, pool_tokens
 from regraft.network.site import Site, match_sites, near
@@ -102,7 +102,6 @@ class Network:
         self.about = replace(about, parameters=sum(p.numel() for p in module.parameters()))
         # Taken before the first pass, for some modules change their own settings when they run.
         self._architecture = _architecture or architecture(module, self.traits.config)
-        self._slow = needs_slow_path(module)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle holds: everything but the values that are derived from it."""
@@ -224,8 +223,8 @@ class Network:
 
     @cached_property
     def policy(self) -> Policy:
-        """Where the network may be differentiated."""
-        return Policy(any(isinstance(part, nn.RNNBase) for part in self.module.modules()))
+        """On which kernels its passes run."""
+        return Policy.of(self.module, self.device)
 
     @cached_property
     def channels_last(self) -> bool:
@@ -247,7 +246,7 @@ class Network:
     # ---------------------------------------------------------------------------- calling it
 
     def _raw(self, batch: Any) -> Any:
-        with slow_attention() if self._slow else contextlib.nullcontext():
+        with self.policy.running():
             return self.module(**batch) if isinstance(batch, Mapping) else self.module(batch)
 
     def forward(self, batch: Any) -> Tensor:
@@ -263,7 +262,7 @@ class Network:
         given = {**params, **buffers}
         tensors = {place: value for name, value in given.items() for place in self._places.get(name, (name,))}
         args, kwargs = ((), dict(batch)) if isinstance(batch, Mapping) else ((batch,), {})
-        with slow_attention() if self._slow else contextlib.nullcontext():
+        with self.policy.running():
             output = torch.func.functional_call(self.module, tensors, args, kwargs, tie_weights=False)
         return reading(output, batch)
 

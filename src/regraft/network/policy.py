@@ -1,42 +1,77 @@
-"""How forward passes run where they are differentiated, or looked into."""
+"""On which kernels passes run where they are differentiated, or looked into."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
+from torch.backends import cudnn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-__all__ = ["Policy", "needs_slow_path", "slow_attention"]
+__all__ = ["Policy", "full_precision", "grad", "slow_attention"]
 
 
 @dataclass(frozen=True)
 class Policy:
-    """Which kernels a network must leave alone to be differentiated twice and in forward mode.
+    """On which kernels a network's passes run.
 
     Attributes:
-        recurrent: it holds recurrent layers, whose fused kernels have no forward-mode derivative.
+        attention: it holds layers with a fused inference path; see :func:`slow_attention`.
+        recurrent: it holds recurrent layers, whose fused kernels have no forward-mode derivative, and on CUDA no
+            derivative at all in eval mode.
+        cuda: it is on a CUDA device, whose convolutions would round their factors to ten bits.
     """
 
-    recurrent: bool
+    attention: bool = False
+    recurrent: bool = False
+    cuda: bool = False
+
+    @classmethod
+    def of(cls, module: nn.Module, device: torch.device) -> Policy:
+        """The policy for a module on a device."""
+        fused = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
+        parts = list(module.modules())
+        return cls(
+            any(isinstance(part, fused) for part in parts),
+            any(isinstance(part, nn.RNNBase) for part in parts),
+            device.type == "cuda",
+        )
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Run forward passes so that they can be observed, in the precision of their numbers."""
+        with contextlib.ExitStack() as stack:
+            if self.attention:
+                stack.enter_context(slow_attention())
+            if self.cuda:
+                stack.enter_context(_TF32)
+            if self.recurrent and self.cuda and torch.is_grad_enabled():
+                stack.enter_context(_CUDNN)
+            yield
 
     @contextlib.contextmanager
     def differentiable(self) -> Iterator[None]:
-        """Run forward passes on the kernels that can be differentiated twice and in forward mode.
+        """Run passes on the kernels that can be differentiated twice and in forward mode, in the precision of their
+        numbers.
 
-        Scaled-dot-product attention on its plain kernel, the transformer fast path off, and, for
-        recurrent layers, mkldnn off. What was set before is restored.
+        Scaled-dot-product attention on its plain kernel, the transformer fast path and TF32 off, and, for
+        recurrent layers, mkldnn and cuDNN off. What was set before is restored.
         """
         with contextlib.ExitStack() as stack:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(slow_attention())
+            if self.cuda:
+                stack.enter_context(_TF32)
             if self.recurrent:
                 stack.enter_context(_no_mkldnn())
+            if self.recurrent and self.cuda:
+                stack.enter_context(_CUDNN)
             yield
 
 
@@ -52,45 +87,50 @@ def _no_mkldnn() -> Iterator[None]:
         flags.__exit__(None, None, None)
 
 
+class _Off:
+    """A setting of the process that is off while any thread is inside; the last one out restores it."""
+
+    def __init__(self, get: Callable[[], bool], put: Callable[[bool], object]) -> None:
+        self.get, self.put = get, put
+        self.lock, self.inside, self.before = threading.Lock(), 0, True
+
+    def __enter__(self) -> None:
+        with self.lock:
+            if not self.inside:
+                self.before = self.get()
+                self.put(False)
+            self.inside += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self.lock:
+            self.inside -= 1
+            if not self.inside:
+                self.put(self.before)
+
+
+_FAST_PATH = _Off(torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled)
+_TF32 = _Off(lambda: cudnn.allow_tf32, lambda on: setattr(cudnn, "allow_tf32", on))
+_CUDNN = _Off(lambda: cudnn.enabled, lambda on: setattr(cudnn, "enabled", on))
+
+
+def full_precision(device: str | torch.device) -> contextlib.AbstractContextManager[None]:
+    """Convolutions in the precision of their numbers, forwards and backwards, rather than in TF32."""
+    return _TF32 if torch.device(device).type == "cuda" else contextlib.nullcontext()
+
+
+def grad(outputs: Tensor | Sequence[Tensor], inputs: Sequence[Tensor], *given: Any, **options: Any) -> tuple[Any, ...]:
+    """``torch.autograd.grad`` in full precision: where a pass is differentiated, its own context is over."""
+    first = outputs if isinstance(outputs, Tensor) else outputs[0]
+    with full_precision(first.device):
+        return torch.autograd.grad(outputs, inputs, *given, **options)
+
+
 @contextlib.contextmanager
 def slow_attention() -> Iterator[None]:
     """The fused inference path of ``nn.TransformerEncoderLayer`` and ``nn.MultiheadAttention`` off.
 
     That path skips the modules and functions inside, so nothing in it can be observed, and its numbers
-    differ in the last bits from those of the path that can. The setting is the process's: while any thread
-    is inside it stays off, and the last one out restores it.
+    differ in the last bits from those of the path that can.
     """
-    _OFF.enter()
-    try:
+    with _FAST_PATH:
         yield
-    finally:
-        _OFF.leave()
-
-
-class _Off:
-    """How many are inside :func:`slow_attention`, and what the first of them found."""
-
-    def __init__(self) -> None:
-        self.lock, self.inside, self.before = threading.Lock(), 0, True
-
-    def enter(self) -> None:
-        with self.lock:
-            if not self.inside:
-                self.before = torch.backends.mha.get_fastpath_enabled()
-                torch.backends.mha.set_fastpath_enabled(False)
-            self.inside += 1
-
-    def leave(self) -> None:
-        with self.lock:
-            self.inside -= 1
-            if not self.inside:
-                torch.backends.mha.set_fastpath_enabled(self.before)
-
-
-_OFF = _Off()
-
-
-def needs_slow_path(module: nn.Module) -> bool:
-    """Whether the module holds one of the layers that :func:`slow_attention` is about."""
-    kinds = (nn.MultiheadAttention, nn.TransformerEncoderLayer, nn.TransformerEncoder)
-    return any(isinstance(part, kinds) for part in module.modules())

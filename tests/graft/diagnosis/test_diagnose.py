@@ -52,7 +52,7 @@ def test_curvature_is_that_of_the_probed_network(found, options):
     subject = looked.case.subjects[0]
     objective = subject.objective
     assert set(objective.point) == {"conv2.weight", "conv2.bias", "fc.weight", "fc.bias"}
-    x = torch.stack([torch.as_tensor(subject.inputs.inputs.read(row)) for row in range(24)])
+    x = torch.stack([torch.as_tensor(subject.inputs.inputs.read(row)) for row in range(24)]).to(objective.device)
     module, names = subject.network.module, list(objective.point)
 
     def loss(flat):

@@ -57,7 +57,7 @@ class Poisoned(ImageRows):
 
 def _work(folder: Path) -> None:
     """What each of the two processes does."""
-    with joined() as team:
+    with joined("cpu") as team:
         found, rows = {}, toy_rows()
         for name, config in (("plain", PLAIN), ("weighed", WEIGHED), ("ones", ONES), ("four", split(PLAIN, 2))):
             module = plain_module()
@@ -167,7 +167,7 @@ def test_a_process_alone_is_a_team_of_one():
     assert team.sum(value) is value
     assert team.agreed(0.5) == 0.5
     assert team.gathered(value) == [value]
-    with joined() as same:
+    with joined("cpu") as same:
         assert same == team
 
 

@@ -12,6 +12,7 @@ from regraft.diagnose.objective import Objective
 from regraft.errors import ModelError
 from regraft.features import Tangent
 from regraft.linear import Operator, Tag
+from regraft.network.policy import grad
 
 __all__ = ["Hessian", "ggn"]
 
@@ -74,7 +75,7 @@ class _Graph:
 
     def __init__(self, loss: Tensor, leaves: list[Tensor]) -> None:
         self.leaves = leaves
-        self.gradient = torch.autograd.grad(loss, leaves, create_graph=True, allow_unused=True, materialize_grads=True)
+        self.gradient = grad(loss, leaves, create_graph=True, allow_unused=True, materialize_grads=True)
 
     def check(self) -> None:
         """Refuses what autograd knows to be differentiable only once: asked for some leaves, it skips that silently."""
@@ -98,9 +99,7 @@ class _Graph:
             pieces = column.split(sizes)
             given = [pieces[place].view_as(self.leaves[place]) for place in curved]
             try:
-                parts = torch.autograd.grad(
-                    gradient, self.leaves, given, retain_graph=True, allow_unused=True, materialize_grads=True
-                )
+                parts = grad(gradient, self.leaves, given, retain_graph=True, allow_unused=True, materialize_grads=True)
             except RuntimeError as error:
                 raise _only_once(str(error).splitlines()[0]) from error
             found[row] += torch.cat([part.reshape(-1) for part in parts])

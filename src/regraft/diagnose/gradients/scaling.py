@@ -19,6 +19,7 @@ from regraft.diagnose.spread import Spread
 from regraft.errors import DataError, ModelError
 from regraft.linear import Blocks
 from regraft.network import Network
+from regraft.network.policy import grad
 
 __all__ = ["Scaling", "SiteGradient", "scaling"]
 
@@ -138,7 +139,7 @@ def _norms(part: Objective, names: Sequence[str], point: Blocks) -> np.ndarray[t
     with part.network.observe(names, listen, raw=True):
         graphs = list(part.graphs(point))
     for loss, leaves in graphs:
-        torch.autograd.grad(loss, list(leaves.values()), allow_unused=True)
+        grad(loss, list(leaves.values()), allow_unused=True)
     if unheard := [name for name in names if name not in found]:
         raise ModelError(
             f"no gradient comes by {unheard[0]}",

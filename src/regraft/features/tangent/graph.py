@@ -134,7 +134,7 @@ class Graph:
     def apply(self, values: Sequence[Tensor], rows: int, weights: Mapping[str, Tensor]) -> Tensor:
         """J w, ``(B, C)``."""
         program, size = self._program(rows)
-        with torch.no_grad():
+        with torch.no_grad(), self.replay.policy.running():
             return program.tangent(*self._joined(values, size), *(weights[name] for name in self.names))[0][:rows]
 
     def adjoint(self, values: Sequence[Tensor], rows: int, outputs: Tensor) -> dict[str, Tensor]:
@@ -142,7 +142,7 @@ class Graph:
         program, size = self._program(rows)
         if size != rows:
             outputs = torch.cat([outputs, outputs.new_zeros((size - rows, self.outputs))])
-        with torch.no_grad():
+        with torch.no_grad(), self.replay.policy.running():
             return dict(zip(self.names, program.adjoint(*self._joined(values, size), outputs)))
 
     def _joined(self, values: Sequence[Tensor], size: int) -> list[Tensor]:
@@ -226,7 +226,7 @@ class Graph:
         def apply(weights: Mapping[str, Tensor]) -> Tensor:
             return two.tangent(*values, *weights.values())[0]
 
-        with torch.no_grad():
+        with torch.no_grad(), self.replay.policy.running():
             _compare(self.generic, packed, torch.arange(2), apply, adjoint)
 
 

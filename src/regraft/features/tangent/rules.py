@@ -14,6 +14,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from regraft.network.policy import full_precision
+
 __all__ = ["derivatives", "is_flat"]
 
 _BATCHED = 100_000
@@ -67,7 +69,8 @@ def _(module: Any, given: Tensor, gradient: Tensor) -> dict[str, Tensor]:
             False, [0] * len(module.stride), module.groups, [False, True, False],
         )[1]  # fmt: skip
 
-    return {"weight": torch.vmap(one)(given, gradient), **bias}
+    with full_precision(given.device):
+        return {"weight": torch.vmap(one)(given, gradient), **bias}
 
 
 def _scaled(module: Any, normal: Tensor, gradient: Tensor, axes: list[int]) -> dict[str, Tensor]:

@@ -20,6 +20,7 @@ from regraft.features.tangent.replay import Kept, cast, private_copy
 from regraft.features.tangent.rules import derivatives, is_flat
 from regraft.network import Network
 from regraft.network.flops import counting
+from regraft.network.policy import grad
 
 __all__ = ["Layer", "Seen", "Tape"]
 
@@ -238,9 +239,7 @@ class Tape:
         for c, vector in enumerate(vectors if results else ()):
             more = c + 1 < len(vectors)
             with self._counted("backward", rows):
-                found = torch.autograd.grad(
-                    outputs, results, vector.expand_as(outputs), retain_graph=more, allow_unused=True
-                )
+                found = grad(outputs, results, vector.expand_as(outputs), retain_graph=more, allow_unused=True)
             back = iter([torch.zeros_like(z) if g is None else g for g, z in zip(found, results)])
             for layer in ruled:
                 given = tuple(a for a, _ in calls[layer.path])
@@ -345,7 +344,7 @@ class Tape:
         for row in range(rows):
             outputs = self._forward(take(batch, [row]), [])[0]
             for vector in vectors:
-                back = torch.autograd.grad(outputs, params, vector[None], retain_graph=True, allow_unused=True)
+                back = grad(outputs, params, vector[None], retain_graph=True, allow_unused=True)
                 for name, param, value in zip(names, params, back):
                     found[name].append(torch.zeros_like(param) if value is None else value)
         shape = (rows, len(vectors))
@@ -365,7 +364,7 @@ class Tape:
             outputs = torch.vmap(one)(own, batch)
         leaves, found = list(own.values()), []
         for vector in vectors:
-            back = torch.autograd.grad(outputs, leaves, vector.expand_as(outputs), retain_graph=True, allow_unused=True)
+            back = grad(outputs, leaves, vector.expand_as(outputs), retain_graph=True, allow_unused=True)
             found.append([torch.zeros_like(p) if value is None else value for p, value in zip(leaves, back)])
         return {name: torch.stack(values) for name, values in zip(names, zip(*found))}
 

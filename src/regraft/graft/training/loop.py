@@ -37,6 +37,7 @@ from regraft.graft.training.rows import ImageRows, Rows, order, parts, place, po
 from regraft.graft.training.watch import Watch
 from regraft.linear import all_finite
 from regraft.network.norms import lone_norms
+from regraft.network.policy import full_precision
 
 __all__ = [
     "Augment",
@@ -232,12 +233,13 @@ class Training:
                 continue
             inputs = place(self.rows.inputs(part, epoch, self.config.seed), self.device)
             labels = place(given, self.device)
-            with self._precision():
-                outputs = self.module(inputs)
-            wide = outputs if outputs.dtype == torch.float64 else outputs.float()
-            loss = self.objective.loss(wide, labels, self.config.label_smoothing)
-            loss = loss * (self.objective.amount(given) / total)  # a mean over what is there, of the batch
-            loss.backward()
+            with full_precision(self.device):
+                with self._precision():
+                    outputs = self.module(inputs)
+                wide = outputs if outputs.dtype == torch.float64 else outputs.float()
+                loss = self.objective.loss(wide, labels, self.config.label_smoothing)
+                loss = loss * (self.objective.amount(given) / total)  # a mean over what is there, of the batch
+                loss.backward()
             value += loss.item()
             right += self.objective.right(outputs.detach(), labels) or 0.0
         value, right = self.team.sum(torch.tensor([value, right], dtype=torch.float64)).tolist()

@@ -1,0 +1,72 @@
+"""The settings of the process in which passes run: what is off inside, and back afterwards."""
+
+from __future__ import annotations
+
+import contextlib
+
+import pytest
+import torch
+from torch import nn
+from torch.backends import cudnn
+
+from regraft.network.policy import Policy, full_precision, grad
+
+CUDA, CPU = torch.device("cuda"), torch.device("cpu")
+
+
+def settings() -> tuple[bool, bool, bool, bool]:
+    fast = torch.backends.mha.get_fastpath_enabled()
+    return fast, cudnn.allow_tf32, cudnn.enabled, torch.backends.mkldnn.enabled  # type: ignore[attr-defined]
+
+
+@pytest.fixture(autouse=True)
+def _all_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = settings()
+    assert before[1:3] == (True, True)  # what torch comes with
+    yield
+    assert settings() == before
+
+
+@pytest.mark.parametrize(
+    ("module", "device", "running", "differentiable"),
+    [
+        (nn.Conv2d(1, 1, 1), CPU, (True, True, True), (False, True, True)),
+        (nn.Conv2d(1, 1, 1), CUDA, (True, False, True), (False, False, True)),
+        (nn.TransformerEncoderLayer(4, 2), CUDA, (False, False, True), (False, False, True)),
+        (nn.Sequential(nn.LSTM(2, 2)), CPU, (True, True, True), (False, True, True)),
+        (nn.Sequential(nn.LSTM(2, 2)), CUDA, (True, False, False), (False, False, False)),
+    ],
+)
+def test_what_is_off_inside(module, device, running, differentiable) -> None:
+    policy = Policy.of(module, device)
+    with torch.enable_grad():
+        with policy.running():
+            assert settings()[:3] == running
+        with policy.differentiable():
+            assert settings()[:3] == differentiable
+            assert settings()[3] is not policy.recurrent
+            with policy.running(), full_precision(device):  # nested, and left in turn
+                assert settings()[:3] == differentiable
+            assert settings()[:3] == differentiable
+    with torch.no_grad(), policy.running():
+        assert settings()[2]  # the fused kernel serves where nothing is differentiated
+
+
+def test_what_was_off_before_stays_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    cudnn.allow_tf32 = False
+    with full_precision(CUDA):
+        assert not cudnn.allow_tf32
+    assert not cudnn.allow_tf32
+    cudnn.allow_tf32 = True
+
+
+def test_settings_come_back_after_an_error() -> None:
+    with contextlib.suppress(KeyError), Policy.of(nn.LSTM(2, 2), CUDA).differentiable():
+        raise KeyError
+
+
+def test_gradients_are_autograds() -> None:
+    x = torch.randn(3, requires_grad=True)
+    first = grad((x**3).sum(), [x], create_graph=True)[0]
+    torch.testing.assert_close(first, 3 * x**2)
+    torch.testing.assert_close(grad([first], [x], [torch.ones(3)], allow_unused=True)[0], 6 * x)
