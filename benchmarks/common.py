@@ -24,6 +24,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from regraft.files import write_json
 from regraft.reproduce.environment import environment
 from regraft.reproduce.packs import pack
@@ -65,6 +67,18 @@ def interleaved(
             if repeat >= 0:
                 seconds[name].append(clock() - began)
     return {n: Timing(statistics.median(s), min(s), max(s), tuple(s)) for n, s in seconds.items()}, results
+
+
+def synchronised(run: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
+    """The same, done when it returns: a GPU only takes orders until then."""
+
+    def timed() -> Any:
+        result = run()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
+        return result
+
+    return timed
 
 
 @dataclass(frozen=True)

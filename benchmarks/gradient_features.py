@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from common import ROOT, Row, interleaved, note, parser, report
+from common import ROOT, Row, interleaved, note, parser, report, synchronised
 from regraft.features import Tangent
 from regraft.linear import Blocks
 from regraft.network import ArrayPreprocess, Network, from_module, load
@@ -106,7 +106,36 @@ def _cases(data: Any, device: str, quick: bool) -> list[Case]:
             return module.classifier(module.mobilenet_v1.pooler(x).flatten(1))
 
         cases.append(Case(f"{folder.name}, last two blocks", small, "*.layer.2[2345].*", (paths[0],), top))
+    if device != "cpu":  # where the networks above are too small to fill it
+        cases += _large(device)
     return cases
+
+
+def _large(device: str) -> list[Case]:
+    """A ResNet-50 with random weights on images of 224 pixels: its last block, and its last stage."""
+    from transformers import ResNetConfig, ResNetForImageClassification
+
+    torch.manual_seed(0)
+    module = ResNetForImageClassification(ResNetConfig(num_labels=100))
+    for part in module.modules():
+        if isinstance(part, nn.BatchNorm2d):
+            part.running_mean.normal_(0, 0.1)
+            part.running_var.uniform_(0.5, 2)
+    network = from_module(module, ArrayPreprocess((3, 224, 224)), name="resnet-50").to(device)
+    stage = "resnet.encoder.stages.3.layers"
+
+    def above(first: int) -> Callable[..., Tensor]:
+        def run(module: nn.Module, x: Tensor) -> Tensor:
+            for number in range(first, 3):
+                x = module.get_submodule(f"{stage}.{number}")(x)
+            return module.classifier(module.resnet.pooler(x))
+
+        return run
+
+    return [
+        Case("ResNet-50, last block", network, f"{stage}.2.*", (f"{stage}.2",), above(2)),
+        Case("ResNet-50, last stage", network, f"{stage}.*", (f"{stage}.0",), above(0)),
+    ]
 
 
 def _step(case: Case, repeats: int) -> Row:
@@ -124,8 +153,8 @@ def _step(case: Case, repeats: int) -> Row:
         "torch.func": lambda: _linear_step(plain, weights, labels),
         "fine-tuning": _fine_tuning(case, batch, labels),
     }
-    synchronised = {key: _synchronised(run, network.device) for key, run in alternatives.items()}
-    seconds, results = interleaved(synchronised, repeats=repeats, warmups=3)
+    ready = {key: synchronised(run, network.device) for key, run in alternatives.items()}
+    seconds, results = interleaved(ready, repeats=repeats, warmups=3)
     ratios = [a / b for a, b in zip(seconds["ours"].every, seconds["fine-tuning"].every)]
     exact = Tangent(network, select, batch, fast=False, dtype=torch.float64)
     truth = _linear_step(exact, weights.to(torch.float64), labels).flatten()
@@ -181,16 +210,6 @@ def _fine_tuning(case: Case, batch: Tensor, labels: Tensor) -> Callable[[], Any]
         return torch.autograd.grad(functional.cross_entropy(case.upwards(module, *kept), labels), params)
 
     return step
-
-
-def _synchronised(run: Callable[[], Any], device: torch.device) -> Callable[[], Any]:
-    def timed() -> Any:
-        result = run()
-        if device.type == "cuda":
-            torch.cuda.synchronize()
-        return result
-
-    return timed
 
 
 # ------------------------------------------------------------------------------------------- memory

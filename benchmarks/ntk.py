@@ -10,7 +10,8 @@ gradients and stochastic log determinant on the same matrix (its error is that o
 against ours without the matrix, to a residual of 1e-2, which gives no evidence. ``large`` (only where asked for): that
 alone on ``--rows`` rows.
 
-Seconds are CPU-seconds of this process. Inputs of ``evidence`` and ``large`` are normal with deviations k^-½.
+Seconds are CPU-seconds of this process; with ``--device cuda``, which ``gram`` alone knows, those of the clock. Inputs
+of ``evidence`` and ``large`` are normal with deviations k^-½.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from common import Row, interleaved, note, parser, report
+from common import Row, interleaved, note, parser, report, synchronised
 from regraft.features import Tangent, ntk
 from regraft.heads import condition
 from regraft.heads.gp.iterative import Iteration
@@ -42,17 +43,19 @@ def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--parts", default="gram,product,evidence", help="what to measure (default: %(default)s)")
     options.add_argument("--repeats", type=int, default=3, help="turns of gram and product (default: %(default)s)")
+    options.add_argument("--device", default="cpu", help="where gram is made (default: %(default)s)")
     options.add_argument("--rows", type=int, default=100_000, help="of large (default: %(default)s)")
     arguments = options.parse_args()
     torch.set_num_threads(1)
+    torch.backends.cudnn.allow_tf32 = False  # on a GPU, for all alike
     quick, parts, rows = arguments.quick, arguments.parts.split(","), []
     repeats = 1 if quick else arguments.repeats
     if "gram" in parts:
         n = 100 if quick else 500
-        rows.append(_gram("MLP, 1 output", mlp(1), torch.randn(n, 784), repeats))
-        rows.append(_gram("MLP, 10 outputs", mlp(10), torch.randn(20 if quick else 50, 784), repeats))
-        rows.append(_gram("ResNet-20", resnet(), torch.randn(n, 3, 32, 32), repeats))
-        rows.append(_gram("ViT", vit(), torch.randn(40 if quick else 200, 3, 32, 32), repeats))
+        rows.append(_gram("MLP, 1 output", mlp(1), torch.randn(n, 784), repeats, arguments.device))
+        rows.append(_gram("MLP, 10 outputs", mlp(10), torch.randn(20 if quick else 50, 784), repeats, arguments.device))
+        rows.append(_gram("ResNet-20", resnet(), torch.randn(n, 3, 32, 32), repeats, arguments.device))
+        rows.append(_gram("ViT", vit(), torch.randn(40 if quick else 200, 3, 32, 32), repeats, arguments.device))
     if "product" in parts:
         rows.append(_product(500 if quick else 2000, repeats))
     if "evidence" in parts:
@@ -60,7 +63,7 @@ def main() -> None:
     if "large" in parts:
         rows.append(_iterated(arguments.rows))
     columns = ("case", "ours_s", "peer", "peer_s", "peer_times", "pairs_times", "kept_times", "error", "peer_error")
-    report("ntk", rows, arguments.json, columns=columns, threads=torch.get_num_threads(), unit="CPU-seconds")
+    report("ntk", rows, arguments.json, columns=columns, device=arguments.device, threads=torch.get_num_threads())
 
 
 # ------------------------------------------------------------------------------------------- networks
@@ -122,7 +125,8 @@ def vit() -> Network:
 # ---------------------------------------------------------------------------------------------- gram
 
 
-def _gram(case: str, network: Network, x: Tensor, repeats: int) -> Row:
+def _gram(case: str, network: Network, x: Tensor, repeats: int, device: str) -> Row:
+    network, x = network.to(device), x.to(device)
     tangent = Tangent(network, "*", x, batch_size=100)
     tangent.tape  # noqa: B018 - the check of its rules is made once
     alternatives: dict[str, Callable[[], Tensor]] = {
@@ -130,7 +134,9 @@ def _gram(case: str, network: Network, x: Tensor, repeats: int) -> Row:
         "jacobian": lambda: _by_jacobian(network, x),
         "pairs": lambda: _by_pairs(network, x[:PAIRS]),
     }
-    seconds, results = interleaved(alternatives, repeats=repeats, clock=time.process_time)
+    clock = time.process_time if network.device.type == "cpu" else time.perf_counter
+    ready = {key: synchronised(run, network.device) for key, run in alternatives.items()}
+    seconds, results = interleaved(ready, repeats=repeats, clock=clock)
     exact = _by_jacobian(network, x[:FEW].double())
     size = len(exact)
     errors = {key: float((results[key][:size, :size] - exact).abs().max() / exact.abs().max()) for key in seconds}

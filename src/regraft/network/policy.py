@@ -122,7 +122,10 @@ def grad(outputs: Tensor | Sequence[Tensor], inputs: Sequence[Tensor], *given: A
     """``torch.autograd.grad`` in full precision: where a pass is differentiated, its own context is over."""
     first = outputs if isinstance(outputs, Tensor) else outputs[0]
     with full_precision(first.device):
-        return torch.autograd.grad(outputs, inputs, *given, **options)
+        found = torch.autograd.grad(outputs, inputs, *given, **options)
+    if options.get("create_graph"):
+        return found
+    return tuple(None if value is None else value.detach() for value in found)  # zeros of some torch want gradients
 
 
 @contextlib.contextmanager

@@ -103,7 +103,9 @@ class Graph:
             if form is None or form.axis < 0:
                 raise GraphError("a value in it does not keep its rows on one axis")
             self._forms.append(form)
-        self._last = [m and f == RowAxis() and len(s) == 4 for m, f, (s, _) in zip(two.maps, self._forms, two.shapes)]
+        here = self.replay.network.device.type == "cpu"  # cuDNN is no faster for it in float32
+        maps = [here and m for m in two.maps]
+        self._last = [m and f == RowAxis() and len(s) == 4 for m, f, (s, _) in zip(maps, self._forms, two.shapes)]
         for rows in (2, size):
             check(self, self.generic, self.few, rows)
 
