@@ -195,7 +195,7 @@ def _by_pairs(network: Network, x: Tensor) -> Tensor:
         def column(vector: Tensor) -> Tensor:
             return torch.func.jvp(lambda given: one(given, right), (params,), back(vector))[1]
 
-        return torch.vmap(column)(torch.eye(output.numel(), dtype=x.dtype))
+        return torch.vmap(column)(torch.eye(output.numel(), dtype=x.dtype, device=x.device))
 
     found = torch.vmap(torch.vmap(pair, (None, 0)), (0, None))(x, x)  # [i, j, c, d]
     return found.permute(0, 2, 1, 3).flatten(2).flatten(0, 1)
