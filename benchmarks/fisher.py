@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from common import Row, interleaved, note, parser, report
+from common import Row, interleaved, note, parser, report, synchronised
 from regraft.diagnose import DifferenceFisher, fisher, product_error
 from regraft.network import ArrayPreprocess, Network, from_module
 from regraft.network.architectures import build
@@ -43,16 +43,19 @@ STEPS = (1e-3, 3e-4, 1e-4, 3e-5)
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--repeats", type=int, default=15, help="turns (default: %(default)s)")
+    options.add_argument("--device", default="cpu", help="where the networks run (default: %(default)s)")
     arguments = options.parse_args()
+    torch.backends.cudnn.allow_tf32 = False  # on a GPU, for all alike
     repeats = min(arguments.repeats, 5) if arguments.quick else arguments.repeats
     rows = []
     for name, network, size in _cases(arguments.data, arguments.quick):
-        rows.append(_row(name, network, size, repeats))
+        rows.append(_row(name, network.to(arguments.device), size, repeats))
         note(f"{name}: {rows[-1].more['times_gradient']}")
     names = ("exact", "difference", "linearize", "double", "double_kept", "curvlinops", "gradient_last")
     flat = [Row(r.case, r.ours_s, r.peer, r.peer_s, r.floor_s, r.error, {**r.more, **_shown(r, names)}) for r in rows]
     columns = ("case", *names, "error", "difference_error")
-    report("fisher", flat, arguments.json, columns=columns, threads=torch.get_num_threads(), unit="gradients")
+    more = {"device": arguments.device, "threads": torch.get_num_threads(), "unit": "gradients"}
+    report("fisher", flat, arguments.json, columns=columns, **more)
 
 
 def _shown(row: Row, names: tuple[str, ...]) -> dict[str, Any]:
@@ -83,6 +86,7 @@ def _row(name: str, network: Network, size: int, repeats: int) -> Row:
     params = {key: value.detach().clone().requires_grad_(True) for key, value in network.params.items()}
     leaves = list(params.values())
     vector = torch.randn(sum(leaf.numel() for leaf in leaves), generator=torch.Generator().manual_seed(1))
+    vector = vector.to(network.device)
     with torch.no_grad():
         outputs = network(params, {}, batch)
     labels = outputs.argmax(1)
@@ -111,7 +115,8 @@ def _row(name: str, network: Network, size: int, repeats: int) -> Row:
     peer = timed("curvlinops", lambda: _curvlinops(network, batch, labels, vector))
     if peer is not None:
         alternatives["curvlinops"] = peer
-    seconds, results = interleaved(alternatives, repeats=repeats, warmups=2)
+    ready = {key: synchronised(run, network.device) for key, run in alternatives.items()}
+    seconds, results = interleaved(ready, repeats=repeats, warmups=2)
     wanted = _truth(network, batch, vector)
     products = {key: _flat(value).double() for key, value in results.items() if not key.startswith("gradient")}
     errors = {key: float((value - wanted).norm() / wanted.norm()) for key, value in products.items()}
