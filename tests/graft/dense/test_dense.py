@@ -313,7 +313,7 @@ def test_masks_are_augmented_with_their_images(folder, tmp_path):
 
 def test_pixels_without_a_label_train_nothing(folder, tmp_path):
     other = write(tmp_path / "other", {"train": 10, "test": 5}, ignored=77)
-    again = adapt(str(other), network(), method="finetune", ignore=77, cache=tmp_path / "b", **SHORT)
+    again = adapt(str(other), network(), method="finetune", ignore=77, device="cpu", cache=tmp_path / "b", **SHORT)
     assert same(tuned(folder, tmp_path / "a"), again)
 
 

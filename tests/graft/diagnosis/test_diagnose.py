@@ -58,10 +58,10 @@ def test_curvature_is_that_of_the_probed_network(found, options):
     def loss(flat):
         parts = flat.split([objective.point[name].numel() for name in names])
         moved = {name: part.view(objective.shapes[name]) for name, part in zip(names, parts)}
-        return functional.cross_entropy(torch.func.functional_call(module, moved, (x,)), subject.targets.long())
+        return functional.cross_entropy(torch.func.functional_call(module, moved, (x,)), subject.targets.long().to(x.device))
 
     at = torch.cat([objective.point[name].flatten() for name in names])
-    dense = torch.autograd.functional.hessian(loss, at).double()
+    dense = torch.autograd.functional.hessian(loss, at).double().cpu()
     wanted = torch.linalg.eigvalsh((dense + dense.T) / 2).flip(0)[:5]
     seen = found.figures["curvature"]["subjects"][0]
     assert seen["loss"] == pytest.approx(float(loss(at)), rel=1e-5)

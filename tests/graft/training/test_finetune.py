@@ -354,7 +354,7 @@ def test_a_trained_artifact_predicts_bit_for_bit_and_holds_what_changed(tmp_path
     tuned = finetune(start(base, manifest), manifest, CONFIG, tuning=Tuning(freeze=("stem.*",))).adapted
     assert set(tuned.changed) == {n for n in base.params if n.startswith("blocks.")}
     save_artifact(tuned, tmp_path, provenance={})
-    loaded = load_artifact(tmp_path, model=base)
+    loaded = load_artifact(tmp_path, model=base, device="cpu")
     assert loaded.network.fingerprint == tuned.network.fingerprint != base.fingerprint
     live, again = tuned.predict_proba(manifest), loaded.predict_proba(manifest)
     assert np.array_equal(live.probabilities, again.probabilities)

@@ -52,17 +52,17 @@ def test_it_is_fine_tuned_and_kept_whole(network, rows, tmp_path):
     assert len(moved) > len(network.params) / 4  # gradients of the smallest random networks nearly vanish
     assert all(torch.equal(v, tuned.network.buffers[n]) for n, v in network.buffers.items())
     save_artifact(tuned, tmp_path, provenance={})
-    loaded = load_artifact(tmp_path, model=network)
+    loaded = load_artifact(tmp_path, model=network, device="cpu")
     live = tuned.predict_proba(rows).probabilities
     assert np.array_equal(loaded.predict_proba(rows).probabilities, live)
     own = with_own_head(tuned)
     refitted = replace(tuned, network=own, own_head=(2, tuned.plan.blocks[0].width))
     save_artifact(refitted, tmp_path / "refit", provenance={})
-    again = load_artifact(tmp_path / "refit", model=network)
+    again = load_artifact(tmp_path / "refit", model=network, device="cpu")
     assert again.network.fingerprint == own.fingerprint
     np.testing.assert_allclose(again.predict_proba(rows).probabilities, live, atol=1e-6)
     save_artifact(refitted, tmp_path / "embedded", provenance={}, embed=True)
-    whole = load_artifact(tmp_path / "embedded")
+    whole = load_artifact(tmp_path / "embedded", device="cpu")
     np.testing.assert_allclose(whole.predict_proba(rows).probabilities, live, atol=1e-6)
 
 
