@@ -187,6 +187,8 @@ def test_unlabelled_folders_lists_and_single_images(tmp_path):
     assert len(scan(root / "000.png", labelled=False)) == 1
     with pytest.raises(MissingPathError, match=r"no such file: .*gone\.png"):
         scan([*paths, root / "gone.png"], labelled=False)
+    with pytest.raises(MissingPathError, match=r"no such file: .*perhaps 000\.png was meant"):
+        scan([*paths, root / "00O.png"], labelled=False)
     assert len(scan([*paths, root / "gone.png"], labelled=False, skip_bad=True)) == 2
     with pytest.raises(DataError, match="no inputs"):
         scan([], labelled=False)

@@ -362,7 +362,9 @@ def _no_text(name: str, preprocess: Preprocess) -> str:
 
 
 def _missing(name: str, do: str = "check the path") -> MissingPathError:
-    return MissingPathError(f"{name or repr(name)} is not there", do=do)
+    from regraft.data.scan import meant
+
+    return MissingPathError(f"{name or repr(name)} is not there", do=meant(Path(name)) or do)
 
 
 def _settings(training: dict[str, Any]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from regraft.data.source import FileImages
 from regraft.data.table import DATA_SUFFIXES, TABLE_SUFFIXES, Piece, read_pieces, read_table
 from regraft.errors import DataError, MissingPathError
 
-__all__ = ["check_there", "scan"]
+__all__ = ["check_there", "meant", "scan"]
 
 _NONE_APPLIES = " (an empty list, or | alone in a cell, says that no label applies)"
 _LONGEST = 255  # characters of a file's name; what is longer is a text
@@ -266,11 +266,17 @@ def check_there(typed: str) -> bool:
 def _missing(path: Path) -> MissingPathError:
     if any(len(part) > _LONGEST for part in path.parts):
         return MissingPathError(f"{str(path)[:80]}…: no such file or folder", do="give texts in a list")
-    siblings = [item.name for item in path.parent.iterdir()] if os.path.isdir(path.parent) else []
+    return MissingPathError(f"{path}: no such file or folder", do=meant(path) or "check the path")
+
+
+def meant(path: Path) -> str:
+    """Which of the names beside it is like it, as an advice; empty where none is."""
+    try:
+        siblings = os.listdir(path.parent)
+    except (OSError, ValueError):  # no folder, one that cannot be read, or no name of one
+        return ""
     close = difflib.get_close_matches(path.name, siblings, n=3)
-    return MissingPathError(
-        f"{path}: no such file or folder", do=f"perhaps {' or '.join(close)} was meant" if close else "check the path"
-    )
+    return f"perhaps {' or '.join(close)} was meant" if close else ""
 
 
 def _unlabelled(data: Any, skip_bad: bool) -> Rows:
@@ -283,7 +289,8 @@ def _unlabelled(data: Any, skip_bad: bool) -> Rows:
         gone = [path for path in ids if not os.path.exists(path)]
         if gone and not skip_bad:
             more = f" (and {len(gone) - 5} more)" if len(gone) > 5 else ""
-            raise MissingPathError(f"no such file: {', '.join(gone[:5])}{more}", do="check the paths")
+            near = meant(Path(gone[0])) if len(gone) == 1 else ""
+            raise MissingPathError(f"no such file: {', '.join(gone[:5])}{more}", do=near or "check the paths")
     else:
         ids = [f"row {row}" for row in range(len(source))]
     return Rows(source, ids, [], ["train"] * len(ids))

@@ -53,12 +53,13 @@ def test_curvature_is_that_of_the_probed_network(found, options):
     objective = subject.objective
     assert set(objective.point) == {"conv2.weight", "conv2.bias", "fc.weight", "fc.bias"}
     x = torch.stack([torch.as_tensor(subject.inputs.inputs.read(row)) for row in range(24)]).to(objective.device)
+    labels = subject.targets.long().to(x.device)
     module, names = subject.network.module, list(objective.point)
 
     def loss(flat):
         parts = flat.split([objective.point[name].numel() for name in names])
         moved = {name: part.view(objective.shapes[name]) for name, part in zip(names, parts)}
-        return functional.cross_entropy(torch.func.functional_call(module, moved, (x,)), subject.targets.long().to(x.device))
+        return functional.cross_entropy(torch.func.functional_call(module, moved, (x,)), labels)
 
     at = torch.cat([objective.point[name].flatten() for name in names])
     dense = torch.autograd.functional.hessian(loss, at).double().cpu()
