@@ -153,7 +153,8 @@ def pretext_source(
     objective, epochs = PRETEXTS[name]
     pretext = pretext_of(objective, 32)
     config = default_config(pretext, epochs=epochs, seed=seed)
-    folder = source_folder(cache, f"{name}-{rows.name}-{seed}", config, {"pretext": pretext.identity()})
+    about = {"pretext": pretext.identity(), "augment": asdict(pretext.augment(32))}
+    folder = source_folder(cache, f"{name}-{rows.name}-{seed}", config, about)
     pretrain(rows, output=folder, objective=pretext, arch="s4", size=32, config=config, progress=progress)
     return load(str(folder))
 

@@ -130,6 +130,18 @@ def test_a_real_training_of_seconds_gets_somewhere(digits: Manifest, tmp_path: P
         assert score.low > 0
 
 
+@pytest.mark.parametrize("objective", [Rotation(), Jigsaw(2, 4)], ids=["rotation", "jigsaw"])
+def test_pictures_without_an_order_teach_none(objective: Rotation | Jigsaw, tmp_path: Path) -> None:
+    """Of noise nobody can tell a turn or a place, unless the views give it away (as black borders once did)."""
+    noise = np.random.default_rng(0).integers(0, 256, (600, 18, 18, 3), dtype=np.uint8)
+    manifest = dataclasses.replace(scan(noise, labelled=False), split=("train",) * 590 + ("test",) * 10)
+    config = TrainConfig(epochs=4, batch_size=40, optimiser=Optimiser(kind="adamw", lr=3e-3, weight_decay=0.0))
+    settings = {**_options(objective.name), "options": {"channels": [8, 16]}, "size": 18, "objective": objective}
+    record = pretrain(manifest, output=tmp_path / "run", **settings, config=config)
+    scores = [epoch["train_score"] for epoch in record.figures["history"]]
+    assert max(scores) < 0.25 + 4 * (0.25 * 0.75 / 590) ** 0.5  # four standard errors above chance
+
+
 def test_labels_change_nothing_but_the_fingerprint_of_the_data(few: Manifest, tmp_path: Path) -> None:
     images = np.stack([np.asarray(few.inputs.read(row)) for row in range(len(few))])
     found = []

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from regraft.errors import RecipeError
 from regraft.graft.pretraining.pretext import Pretext
-from regraft.graft.stages.augment import uniforms
+from regraft.graft.stages.augment import Augment, uniforms
 
 __all__ = ["Jigsaw", "cut", "permutations"]
 
@@ -142,6 +142,11 @@ class Jigsaw(Pretext):
         pieces = pieces[torch.arange(len(pieces))[:, None], lying]
         deviation, mean = torch.std_mean(pieces, (2, 3, 4), correction=0, keepdim=True)
         return {"pieces": (pieces - mean) / deviation.clamp_min(0.05), "order": order}
+
+    def augment(self, size: int) -> Augment:
+        """None: the black that a shift brings in would show which pieces lie at an edge, and places in the cells are
+        drawn anyway."""
+        return Augment()
 
     def module(self, backbone: nn.Module, head: str, size: int) -> nn.Module:
         """See the class."""

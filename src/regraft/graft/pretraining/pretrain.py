@@ -97,8 +97,8 @@ def pretrain(
             batches of 128.
         size: images are resized to ``size`` x ``size`` pixels, bilinear.
         config: the whole training recipe.
-        augment: random changes of the training images; by default shifts of up to a sixteenth, and none for
-            generative pretexts.
+        augment: random changes of the training images; by default shifts of up to a sixteenth, and none for jigsaw,
+            where the black that comes in tells the places, and for generative pretexts.
         stored: ``float16`` halves the file.
         keep_checkpoints: also save ``checkpoints/epoch-000`` (before training), ``epoch-001`` …, each
             a backbone folder.

@@ -126,8 +126,7 @@ def card(found: Record, plan: Plan, about: Provenance, outcome: Outcome) -> str:
         f"- **Licence** {about.licence or 'not stated'}.",
         f"- **Training** {counted(len(outcome.history), 'epoch')}, batches of {config.batch_size}, "
         f"{_optimiser(config)}, {config.schedule.kind} schedule, label smoothing {config.label_smoothing:g}, "
-        f"random shifts of up to {plan.augment.shift} pixels"
-        f"{' and horizontal flips' if plan.augment.flip else ''}, seed {config.seed}. The "
+        f"{_augmentation(plan.augment)}, seed {config.seed}. The "
         "last weights are kept; this run chose nothing by the scored rows.",
     ]  # fmt: skip
     if plan.pretext.labelled:
@@ -148,6 +147,13 @@ def _measured(score: Score, pretext: Pretext) -> str:
         guess = "" if pretext.chance is None else f"; guessing gives {100 * pretext.chance:.1f} %"
         return f"- **Accuracy at the {pretext.name} task** {100 * score.value:.1f} % ({where}; {rows}{guess})."
     return f"- **Variance of the pixels explained** {100 * score.value:.1f} % ({where}; {rows})."
+
+
+def _augmentation(augment: Augment) -> str:
+    changes = [f"random shifts of up to {augment.shift} pixels"] if augment.shift else []
+    changes += ["horizontal flips"] if augment.flip else []
+    changes += [f"crops of {augment.crop:.0%} of the area or more"] if augment.crop < 1 else []
+    return " and ".join(changes) or "no random changes"
 
 
 def _optimiser(config: TrainConfig) -> str:
