@@ -173,3 +173,12 @@ def test_losses_of_several_points_at_once(x: torch.Tensor, codes: torch.Tensor) 
     found = objective.losses(outputs, 3)
     assert found.shape == (2, 6)
     assert torch.equal(found, torch.stack([objective.losses(part, 3) for part in outputs]))
+
+
+def test_targets_of_a_softmax_are_shares_or_codes_of_any_library() -> None:
+    network = from_module(nn.Linear(4, 3), ArrayPreprocess((4,)))
+    x, codes = torch.randn(6, 4), torch.arange(6) % 3
+    for wrong in (torch.ones(6, 3), torch.tensor([[2.0, -1.0, 0.0]]).expand(6, 3)):
+        with pytest.raises(DataError, match="expected shares of classes, 1 in all for each row"):
+            Objective(network, x, wrong)
+    assert Objective(network, x, codes.numpy()).value() == Objective(network, x, codes).value()

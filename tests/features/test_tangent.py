@@ -324,7 +324,7 @@ def test_rows_whose_outputs_are_not_finite_are_refused_in_a_sentence() -> None:
     network = residual()
     batch = network.example(4)
     batch[3] = torch.nan
-    with pytest.raises(DataError, match=r"last row; expected finite numbers; got NaN.*NaN in the inputs"):
+    with pytest.raises(DataError, match=r"the outputs of module; expected finite numbers; got NaN.*NaN in the inputs"):
         Tangent(network, "layer1.1.*", batch)
 
 
@@ -438,3 +438,71 @@ def test_rows_from_inference_mode_are_rows() -> None:
     y = torch.randn(3, 4)
     wanted = Tangent(network, "layer1.1.*", batch.clone()).adjoint(y)
     assert Tangent(network, "layer1.1.*", batch).adjoint(y) == wanted
+
+
+def test_a_row_that_is_not_finite_is_refused_wherever_it_is() -> None:
+    network = residual()
+    batch = network.example(9)
+    batch[1] = torch.nan  # neither the first, nor the middle, nor the last one
+    tangent = Tangent(network, "layer1.1.*", batch)
+    for use in (ntk, lambda rows: rows.adjoint(torch.ones(9, rows.n_outputs)), lambda rows: rows.rows([1])):
+        with pytest.raises(DataError, match=r"expected finite numbers; got NaN or infinity"):
+            use(tangent)
+    with pytest.raises(DataError, match="a batch of 0 rows; expected one at least"):
+        Tangent(network, "layer1.1.*", network.example(2), batch_size=0)
+
+
+def _dense(tangent: Tangent) -> Tensor:
+    return torch.cat([block.flatten(2) for block in tangent.rows(range(tangent.n_rows)).values()], 2).flatten(0, 1)
+
+
+def test_parameters_come_in_order_where_some_are_folded_and_others_are_not() -> None:
+    """SiLU has no graph of cached activations with BatchNorm before it."""
+    layers = nn.Linear(6, 8), nn.BatchNorm1d(8), nn.SiLU(), nn.Linear(8, 8), nn.SiLU(), nn.Linear(8, 3)
+    network = made(nn.Sequential(*layers), (6,))
+    for fast in (True, False):
+        tangent = Tangent(network, "*", network.example(7), fast=fast)
+        weights = torch.randn(tangent.n_coefficients)
+        wanted = (_dense(tangent) @ weights).view(7, 3)
+        torch.testing.assert_close(tangent.apply(Blocks.unflatten(weights, tangent.shapes)), wanted)
+
+
+def test_operations_of_a_parametrised_network_are_counted() -> None:
+    module = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(6, 8)), nn.Tanh(), nn.Linear(8, 3))
+    tangent = Tangent(made(module, (6,)), "*", torch.randn(5, 6))
+    assert min(tangent.product_flops) > 0
+
+
+class Codes(nn.Module):
+    """Numbers that become indices."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(10, 4), nn.Linear(4, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.table((x.abs() * 3).long().clamp(max=9)).mean(1))
+
+
+class Held(nn.Module):
+    """A layer that runs without derivatives."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held, self.moving, self.head = nn.Linear(6, 6), nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        with torch.no_grad():
+            still = self.held(x)
+        return self.head(torch.tanh(self.moving(x)) + still)
+
+
+@pytest.mark.parametrize("module", [Codes, Held])
+def test_inputs_as_indices_and_layers_without_derivatives(module: type[nn.Module]) -> None:
+    torch.manual_seed(0)
+    network = made(module(), (6,))
+    tangent = Tangent(network, "*", torch.randn(5, 6))
+    dense = _dense(tangent)
+    torch.testing.assert_close(ntk(tangent), dense @ dense.T)
+    if module is Held:
+        assert not dense[:, : 6 * 7].any()

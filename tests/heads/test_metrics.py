@@ -275,3 +275,18 @@ def test_r2_of_draws_of_one_distinct_target_is_undefined(base: float) -> None:
     found = resampled("r2", response, p, draws)
     expected = [sk.r2_score(y, p[:, 0], sample_weight=draw) for draw in draws]
     np.testing.assert_allclose(found, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("metric", PROPER)
+def test_logits_are_no_probabilities(metric: str) -> None:
+    logits = torch.tensor([[2.0, -2.0], [-1.0, 1.0], [0.5, -0.5]])
+    few = Response.of("binary", ["a", "b"], [0, 1, 0])
+    with pytest.raises(DataError, match=f"{metric} needs probabilities; expected numbers from 0 to 1, 1 in all for"):
+        score(metric, few, logits)
+    with pytest.raises(DataError, match=r"needs probabilities; .*got 0\.054 to 2\.95, up to 2 away from 1"):
+        score(metric, few, 3 * logits.softmax(1))
+    score(metric, few, logits.softmax(1).bfloat16())  # which sum to 1 to a hundredth
+    several = Response.of("multilabel", ["a", "b"], [[0, 1], [1, 1], [0, 0]])
+    score(metric, several, logits.sigmoid())
+    with pytest.raises(DataError, match="needs probabilities; expected numbers from 0 to 1; got -2 to 2"):
+        score(metric, several, logits)

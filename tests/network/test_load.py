@@ -523,3 +523,15 @@ def test_transformers_that_is_not_there_says_so(monkeypatch: pytest.MonkeyPatch,
 def test_what_is_no_name_says_how_to_wrap_it(model) -> None:
     with pytest.raises(ModelError, match=rf"a model of type {type(model).__name__}; expected a name.*from_module"):
         load(model)
+
+
+def test_what_a_module_was_wrapped_in_is_taken_off_and_what_is_none_is_refused() -> None:
+    plain, wanted = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)), ArrayPreprocess((6,))
+    for wrapped in (torch.compile(plain, backend="eager"), nn.DataParallel(plain)):
+        assert from_module(wrapped, wanted).fingerprint == from_module(plain, wanted).fingerprint
+    with pytest.raises(ModelError, match=r"no module that can be looked into.*got a function"):
+        from_module(lambda x: x, wanted)
+    with pytest.raises(ModelError, match="give the module that it was made from"):
+        from_module(torch.jit.trace(plain, torch.zeros(2, 6)), wanted)
+    with pytest.raises(ModelError, match=r"tensors without values \(meta\)"), torch.device("meta"):
+        from_module(nn.Linear(6, 4), wanted)

@@ -125,6 +125,7 @@ def check_distances(distances: Tensor) -> None:
     Raises:
         DataError: not square, not symmetric, a diagonal that is not zero, negative or not finite.
     """
+    distances = torch.as_tensor(distances)
     shape = tuple(distances.shape)
     if distances.ndim != 2 or shape[0] != shape[1] or not len(distances):
         raise DataError("distances", expected="(M, M)", got=str(shape))

@@ -226,7 +226,7 @@ def row_weights(weights: Tensor | None, outputs: Tensor) -> Tensor:
 def _targets(targets: Tensor, outputs: Tensor, loss: str) -> Tensor:
     """(N, C) in the outputs' dtype and place; codes become rows of one 1."""
     rows, width = outputs.shape
-    targets = targets.to(outputs.device)
+    targets = torch.as_tensor(targets).to(outputs.device)
     if loss == "softmax" and targets.ndim == 1:
         codes = targets.long()
         if len(codes) != rows or int(codes.min()) < 0 or int(codes.max()) >= width or bool((codes != targets).any()):
@@ -241,6 +241,10 @@ def _targets(targets: Tensor, outputs: Tensor, loss: str) -> Tensor:
         raise DataError(
             "the targets of an objective", expected="finite numbers", got="NaN: a missing label, or infinity"
         )
+    shares = targets.double()
+    if loss == "softmax" and (float(shares.min()) < 0 or float((shares.sum(1) - 1).abs().max()) > 1e-3):
+        got = f"{float(shares.min()):.3g} to {float(shares.max()):.3g}, rows that sum to {float(shares.sum(1)[0]):.3g}"
+        raise DataError("the targets of an objective", expected="shares of classes, 1 in all for each row", got=got)
     return targets.to(outputs.dtype)
 
 

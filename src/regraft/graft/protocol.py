@@ -28,6 +28,7 @@ from regraft.errors import DataError
 from regraft.graft.problem import MANY, Head, Predicted, Problem, Task
 from regraft.graft.scored import Scored, scored
 from regraft.heads import Response, score
+from regraft.heads.metrics import uninformed
 from regraft.record.protocol import HOLDOUT, OUTER, TEST, VALIDATION
 
 __all__ = ["Evaluation", "check_protocol", "evaluate"]
@@ -159,7 +160,7 @@ class _Labels:
         """Refuse rows whose labels leave the metric undefined: that hangs on no prediction, so any will do."""
         response = Response.of(self.target.kind, self.target.classes, self.target.values)
         try:
-            score(self.metric, response, torch.zeros(response.predicted_shape))
+            score(self.metric, response, uninformed(self.metric, response))
         except DataError as error:
             raise DataError(
                 f"{self.name}: {self.metric} is undefined on {which}", expected=error.expected, do=do

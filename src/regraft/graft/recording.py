@@ -79,8 +79,15 @@ def task_of(ready: Prepared) -> dict[str, Any]:
         "rows": {part: len(ready.manifest.rows_of(part)) for part in ("train", "validation", "test")},
         "metric": ready.metric,
         "title": ready.recipe.title,
-        "recipe": [{"stage": type(stage).__name__, **asdict(stage)} for stage in ready.recipe.stages],
+        "recipe": [{"stage": type(stage).__name__, **_listed(asdict(stage))} for stage in ready.recipe.stages],
     }
+
+
+def _listed(value: Any) -> Any:
+    """The same without tuples, as it is read again."""
+    if isinstance(value, dict):
+        return {name: _listed(each) for name, each in value.items()}
+    return [_listed(each) for each in value] if isinstance(value, list | tuple) else value
 
 
 def versions() -> dict[str, str]:

@@ -32,6 +32,7 @@ __all__ = [
     "resampled",
     "rounding",
     "score",
+    "uninformed",
 ]
 
 #: Metrics that a user may choose by.
@@ -76,10 +77,16 @@ def rounding(value: float) -> float:
     return 1e-12 * abs(value)
 
 
+def uninformed(metric: str, response: Response) -> Array:
+    """Predictions that a metric takes and that say nothing: every class alike, else zeros."""
+    shape = response.predicted_shape
+    return np.full(shape, 1 / shape[1] if metric in _OF_PROBABILITIES else 0.0)
+
+
 def defined(metric: str, response: Response) -> bool:
     """Whether a metric can be told on these rows: that hangs on their labels alone."""
     try:
-        score(metric, response, np.zeros(response.predicted_shape))
+        score(metric, response, uninformed(metric, response))
     except DataError:
         return False
     return True
@@ -128,6 +135,7 @@ def ece(response: Response, probabilities: Any, bins: int = 15) -> float:
     its probability and whether it holds.
     """
     check_predictions("ece", response, probabilities)
+    _check_probabilities("ece", response.kind, as_array(probabilities)[response.present.numpy()])
     ones = np.ones((1, len(response)))
     return float(_ece(response, as_array(probabilities), ones, bins)[0])
 
@@ -156,6 +164,7 @@ def resampled(metric: str, response: Response, probabilities: Any, weights: Arra
     there = response.present.numpy()
     if not there.all():
         response, values, weights = response.take(there), values[there], weights[:, there]
+    _check_probabilities(metric, response.kind, values[weights.any(0)])
     with np.errstate(divide="ignore", invalid="ignore"):
         return _FUNCTIONS[metric](response, values, weights)
 
@@ -185,6 +194,10 @@ def bin_of(confidence: Array, bins: int) -> Array:
     return np.clip(np.ceil(confidence * bins).astype(np.int64) - 1, 0, bins - 1)
 
 
+_OF_PROBABILITIES = frozenset({"nll", "ece", "brier"})
+_ROUNDING = 0.02  # of probabilities in bfloat16, and of their sums
+
+
 def check_predictions(metric: str, response: Response, probabilities: Any) -> None:
     """Refuse a metric that does not fit the labels, and predictions of another shape or that are not finite."""
     higher_is_better(metric)
@@ -200,6 +213,21 @@ def check_predictions(metric: str, response: Response, probabilities: Any) -> No
         raise DataError(f"{metric} needs labels", expected="at least one labelled row")
     if not np.isfinite(as_array(probabilities)).all():
         raise DataError("predictions hold NaN or infinities", do="look for NaN in the features")
+
+
+def _check_probabilities(metric: str, kind: str, values: Array) -> None:
+    """Refuse logits where a metric reads probabilities: rows that count ``(n, C)``."""
+    if metric not in _OF_PROBABILITIES or not values.size:
+        return
+    low, high = float(values.min()), float(values.max())
+    sums = np.zeros(1) if kind == "multilabel" else np.abs(values.sum(1) - 1)
+    if low < -_ROUNDING or high > 1 + _ROUNDING or sums.max() > _ROUNDING:
+        raise DataError(
+            f"{metric} needs probabilities",
+            expected="numbers from 0 to 1" + ("" if kind == "multilabel" else ", 1 in all for each row"),
+            got=f"{low:.3g} to {high:.3g}" + (f", up to {sums.max():.2g} away from 1" if sums.max() else ""),
+            do="give the softmax of logits, or the sigmoid of several labels",
+        )
 
 
 def as_array(values: Any) -> Array:

@@ -315,7 +315,10 @@ def check_strengths(strengths: Sequence[float]) -> list[float]:
 
 def check_folds(folds: Any, rows: int) -> Tensor:
     """Folds as integers, one a row."""
-    found = torch.as_tensor(np.asarray(folds))
+    given = np.asarray(folds)
+    if given.dtype.kind in "OUS":
+        raise SolverError("the folds are texts", expected=f"{rows} integers", got=repr(given.reshape(-1)[:1].tolist()))
+    found = torch.as_tensor(given)
     if tuple(found.shape) != (rows,) or found.is_floating_point() or found.dtype == torch.bool:
         raise SolverError(
             f"the folds have shape {tuple(found.shape)} and type {found.dtype}", expected=f"{rows} integers"

@@ -15,9 +15,24 @@ def counting() -> FlopCounterMode:
     """A context whose ``get_total_flops()`` says what ran inside it.
 
     PyTorch's own counter takes the weight gradient of a convolution with g groups for one without groups, g times too
-    much; here each gradient of a convolution takes what its forward pass took.
+    much; here each gradient of a convolution takes what its forward pass took. Modules are not told apart: the hooks
+    that this takes fail on parametrised modules inside of ``torch.func``.
     """
-    return FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _backward})
+    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _backward})
+    counter.mod_tracker = _Whole()  # type: ignore[assignment]
+    return counter
+
+
+class _Whole:
+    """In place of the counter's tracker of modules: everything is in the whole."""
+
+    parents = frozenset({"Global"})
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, *_: object) -> None:
+        pass
 
 
 def _backward(

@@ -187,3 +187,14 @@ def test_curvlinops_agrees() -> None:
     for ours, name in ((Hessian(objective), "HessianLinearOperator"), (ggn(objective), "GGNLinearOperator")):
         peer = getattr(library, name)(module, nn.CrossEntropyLoss(), chosen, data)
         torch.testing.assert_close(ours.apply(vector), (peer @ vector).detach(), rtol=1e-8, atol=1e-12)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_second_derivatives_that_torch_has_wrong_are_refused(dtype: torch.dtype) -> None:
+    """Of ``weight_norm`` they are not symmetric."""
+    torch.manual_seed(0)
+    module = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 5)), nn.Tanh(), nn.Linear(5, 3))
+    network = from_module(module, ArrayPreprocess((4,)))
+    objective = Objective(network, torch.randn(7, 4), torch.randint(3, (7,)), dtype=dtype)
+    with pytest.raises(ModelError, match=r"second derivatives that are symmetric; got .* weight_norm.*matrix='ggn'"):
+        Hessian(objective)

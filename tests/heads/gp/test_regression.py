@@ -381,3 +381,10 @@ def test_a_row_that_comes_twice_without_noise_is_answered() -> None:
     expected = condition(problem.kernel(rows, rows), problem.targets[rows], 0.0, 1.5)
     new = problem.kernel(problem.fresh, rows)
     torch.testing.assert_close(found.mean(new), expected.mean(new), rtol=1e-5, atol=1e-5)
+
+
+def test_arrays_of_numpy_are_taken() -> None:
+    x, y = np.linspace(0, 1, 6)[:, None], np.sin(np.linspace(0, 3, 6))
+    kernel = np.exp(-((x - x.T) ** 2))
+    ours, theirs = condition(kernel, y, 0.1), condition(torch.from_numpy(kernel), torch.from_numpy(y), 0.1)
+    assert torch.equal(ours.weights, theirs.weights)

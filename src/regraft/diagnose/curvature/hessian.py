@@ -17,6 +17,10 @@ from regraft.network.policy import grad
 __all__ = ["Hessian", "ggn"]
 
 
+_SYMMETRIC = {torch.float64: 1e-6, torch.float32: 1e-4}  # of the norms
+_DO = "take matrix='ggn', or leave out the parameters below that operation with select"
+
+
 @final
 class Hessian(Operator):
     """∇²L(θ), ``(P, P)`` over the flattened selected parameters: exact, symmetric, indefinite in general.
@@ -37,7 +41,7 @@ class Hessian(Operator):
         bytes: about how much that takes; 0 where one batch is all.
 
     Raises:
-        ModelError: the outputs cannot be differentiated, or not twice.
+        ModelError: the outputs cannot be differentiated, or not twice, or torch has second derivatives of theirs wrong.
     """
 
     def __init__(self, objective: Objective, *, memory: int = 2**31) -> None:
@@ -53,10 +57,27 @@ class Hessian(Operator):
             graph = _Graph(loss, list(leaves.values()))
             if not len(self._graphs):
                 graph.check()
+                self._check_symmetric(graph)
             self.loss += float(loss.detach())
             self.gradient += torch.cat([part.detach().reshape(-1) for part in graph.gradient])
             if len(self._graphs) < self.kept:
                 self._graphs.append(graph)
+
+    def _check_symmetric(self, graph: _Graph) -> None:
+        """Refuses second derivatives that torch has wrong: uᵀ H v = vᵀ H u of two random vectors, for one batch."""
+        made = torch.Generator().manual_seed(0)
+        u, v = torch.randn((2, self.shape[0]), generator=made, dtype=torch.float64).to(self.device, self.dtype)
+        found = torch.zeros(2, self.shape[0], dtype=self.dtype, device=self.device)
+        graph.add([u, v], found)
+        scale = float(found[0].norm() * v.norm() + found[1].norm() * u.norm())
+        gap = abs(float(found[0].double() @ v.double() - found[1].double() @ u.double()))
+        if gap > _SYMMETRIC.get(self.dtype, 0.05) * scale:
+            raise ModelError(
+                "the Hessian of a network",
+                expected="second derivatives that are symmetric",
+                got=f"uᵀHv and vᵀHu apart by {gap / scale:.1e} of their norms: torch has some wrong, as of weight_norm",
+                do=_DO,
+            )
 
     def _apply(self, vectors: Tensor) -> Tensor:
         columns = [column.contiguous() for column in vectors.T]
@@ -110,7 +131,7 @@ def _only_once(got: str) -> ModelError:
         "the Hessian of a network",
         expected="a network that can be differentiated twice",
         got=got,
-        do="take matrix='ggn', or leave out the parameters below that operation with select",
+        do=_DO,
     )
 
 

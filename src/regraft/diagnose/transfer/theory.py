@@ -297,7 +297,7 @@ def _both(source_y: Tensor, target_y: Tensor, source_rows: int, target_rows: int
 
 
 def _labels(y: Tensor, rows: int, side: str) -> Tensor:
-    values = y.detach().double()
+    values = torch.as_tensor(y).detach().double()
     values = values[:, None] if values.ndim == 1 else values
     if values.ndim != 2 or len(values) != rows or not bool(values.isfinite().all()):
         raise DataError(
@@ -309,7 +309,7 @@ def _labels(y: Tensor, rows: int, side: str) -> Tensor:
 
 
 def _matrix(x: Tensor) -> Tensor:
-    rows = x.detach().double()
+    rows = torch.as_tensor(x).detach().double()
     if rows.ndim != 2 or rows.numel() == 0 or not bool(rows.isfinite().all()):
         raise DataError("rows are no matrix of finite numbers", expected="(N, d)", got=str(tuple(x.shape)))
     return rows

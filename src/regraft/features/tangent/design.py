@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import CheckpointError
 
 from regraft.data import Manifest
-from regraft.errors import ModelError, RecipeError
+from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features.sweep import base_key
 from regraft.features.tangent.engine import Engine
 from regraft.features.tangent.feed import Feed
@@ -92,6 +92,8 @@ class Tangent(Design):
         fast: bool = True,
         memory: int = 4 * 2**30,
     ) -> None:
+        if batch_size < 1:
+            raise DataError(f"a batch of {batch_size} rows", expected="one at least")
         self.names = selected(network, select)
         check_modes(network)
         _check_head(network, of, self.names)

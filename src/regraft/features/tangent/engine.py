@@ -16,7 +16,7 @@ from regraft.features.tangent.feed import Feed
 from regraft.features.tangent.generic import Generic, Way, first_line
 from regraft.features.tangent.graph import Graph, GraphError
 from regraft.features.tangent.pooled import Pooled
-from regraft.features.tangent.replay import Replay
+from regraft.features.tangent.replay import Replay, check_finite
 from regraft.features.tangent.unfold import Unfold
 from regraft.network import Network
 from regraft.network.flops import counting
@@ -104,6 +104,7 @@ class Engine:
             cache = Cache(rows, shapes, self.replay.network.device, self.memory)
             for start, stop, batch in self.feed.batches(min(self.batch_size, self._source.rows_at_once())):
                 outputs, recorded = self.replay.record(batch)
+                check_finite(outputs, self.replay.network.name)
                 cache.write(start, stop, [*self.way.values(recorded, stop - start), outputs])
                 if progress:
                     progress(stop, rows)

@@ -95,11 +95,12 @@ def form_error(rows: Design, form: Form, *, prior: Mapping[str, float] | float =
     """
     check_form(form)
     few = rows.take(torch.arange(min(sample, rows.n_rows)))
-    full = ntk(few, prior=prior).view(few.n_rows, few.n_outputs, few.n_rows, few.n_outputs)
+    full = ntk(few, prior=prior).double().view(few.n_rows, few.n_outputs, few.n_rows, few.n_outputs)
     own = full.diagonal(dim1=1, dim2=3)  # (N, M, C)
     kept = own.mean(2, keepdim=True).expand_as(own) if form == "shared" else own
-    rest = full.square().sum() - own.square().sum() + (own - kept).square().sum()
-    return 0.0 if form == "full" else float((rest.clamp(min=0) / full.square().sum().clamp(min=1e-30)).sqrt())
+    between = full * (1 - torch.eye(few.n_outputs, dtype=full.dtype, device=full.device)[None, :, None, :])
+    rest = between.square().sum() + (own - kept).square().sum()
+    return 0.0 if form == "full" else float((rest / full.square().sum().clamp(min=1e-30)).sqrt())
 
 
 def _side(rows: Design, index: Tensor | None = None, vectors: Tensor | None = None) -> Side:

@@ -21,7 +21,7 @@ from torch.utils import _pytree as pytree
 from regraft.errors import DataError, ModelError
 from regraft.network import Network
 
-__all__ = ["Kept", "Replay", "RowAxis", "cast", "private_copy", "row_axis"]
+__all__ = ["Kept", "Replay", "RowAxis", "cast", "check_finite", "private_copy", "row_axis"]
 
 _AGREE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
@@ -334,13 +334,7 @@ class Replay:
         """
         two = pytree.tree_map(lambda v: v[:2] if isinstance(v, Tensor) else v, batch)
         outputs, values = self.record(batch)
-        if not bool(torch.isfinite(outputs).all()):
-            raise DataError(
-                f"the outputs of {self.network.name} at the first, the middle or the last row",
-                expected="finite numbers",
-                got="NaN or infinity",
-                do="look for NaN in the inputs, or take a wider dtype",
-            )
+        check_finite(outputs, self.network.name)
         outputs_two, values_two = self.record(two)
         for slot, a, b in zip(self.slots, values, values_two):
             form = row_axis(a.shape, b.shape)
@@ -356,7 +350,7 @@ class Replay:
         unused = self._unused(values)
         for slot, idle in zip(self.slots, unused):
             slot.needed = not idle
-        if any(unused) and not self._same(self._with_nan(values), outputs):
+        if any(unused) and not self._idle(values, outputs):
             for slot in self.slots:
                 slot.needed = True
         return "" if self._same(self._with_nan(values), outputs) else "answering calls from the record fails"
@@ -379,6 +373,13 @@ class Replay:
             if slot.same >= 0 and not unused[i]:
                 unused[slot.same] = False
         return unused
+
+    def _idle(self, values: list[Tensor], outputs: Tensor) -> bool:
+        """Whether NaN in the slots that seem idle changes nothing: it may fail too, where numbers become indices."""
+        try:
+            return self._same(self._with_nan(values), outputs)
+        except (IndexError, RuntimeError, ValueError):
+            return False
 
     def _with_nan(self, values: list[Tensor]) -> Tensor:
         return self._plain([v if s.needed else torch.full_like(v, torch.nan) for s, v in zip(self.slots, values)])
@@ -414,6 +415,19 @@ class Kept:
     replay: Replay
     values: Sequence[Tensor]
     rows: int
+
+
+def check_finite(outputs: Tensor, name: str) -> None:
+    """Refuse rows whose outputs are NaN or infinite, for nothing could be told from their derivatives.
+
+    Raises:
+        DataError: there is one.
+    """
+    if not bool(torch.isfinite(outputs).all()):
+        raise DataError(
+            f"the outputs of {name}", expected="finite numbers", got="NaN or infinity",
+            do="look for NaN in the inputs, or take a wider dtype",
+        )  # fmt: skip
 
 
 def _slots(versions: Sequence[tuple[Tensor, int]]) -> list[_Slot]:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from regraft.features.tangent.feed import length, take
-from regraft.features.tangent.replay import Kept, cast, private_copy
+from regraft.features.tangent.replay import Kept, cast, check_finite, private_copy
 from regraft.features.tangent.rules import derivatives, is_flat
 from regraft.network import Network
 from regraft.network.flops import counting
@@ -232,15 +232,19 @@ class Tape:
         with self._counted(("forward", kept), rows):
             outputs, calls = self._forward(batch, [layer.path for layer in ruled], own)
         self.rows += 0 if kept else rows
+        check_finite(outputs, self.network.name)
         if vectors is None:
             vectors = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
         modules = dict(self.network.module.named_modules())
         results = [*(z for layer in ruled for _, z in calls[layer.path]), *own.values()]
+        moving = [z for z in results if z.requires_grad]  # not what ran under no_grad
         for c, vector in enumerate(vectors if results else ()):
             more = c + 1 < len(vectors)
             with self._counted("backward", rows):
-                found = grad(outputs, results, vector.expand_as(outputs), retain_graph=more, allow_unused=True)
-            back = iter([torch.zeros_like(z) if g is None else g for g, z in zip(found, results)])
+                shown = vector.expand_as(outputs)
+                found = iter(grad(outputs, moving, shown, retain_graph=more, allow_unused=True) if moving else ())
+            known = [next(found) if z.requires_grad else None for z in results]
+            back = iter([torch.zeros_like(z) if g is None else g for g, z in zip(known, results)])
             for layer in ruled:
                 given = tuple(a for a, _ in calls[layer.path])
                 yield Seen(layer, c, modules[layer.path], given, tuple(next(back) for _ in given))

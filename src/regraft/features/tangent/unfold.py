@@ -116,7 +116,7 @@ class Unfold:
         found = {name: weights[name] for name in self._plain}
         for one in self._ones:
             found |= one.push(weights, self.names)
-        return found
+        return {name: found[name] for name in self.names}  # torch.func.jvp compares the order too
 
     def pull(self, gradients: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """(∂θ'/∂θ)ᵀ g', for gradients with any number of axes in front."""

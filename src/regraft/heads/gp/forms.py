@@ -47,7 +47,7 @@ def finite(
     values: Tensor, what: str, do: str = "look for NaN in the network's derivatives", *, wide: bool = True
 ) -> Tensor:
     """The values on the CPU, in float64 where ``wide``, refused where they are not finite."""
-    found = values.detach().to(device="cpu", dtype=torch.float64 if wide else None)
+    found = torch.as_tensor(values).detach().to(device="cpu", dtype=torch.float64 if wide else None)
     if not all_finite(found):
         raise SolverError(what, expected="finite numbers", got="NaN or infinity", do=do)
     return found

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
@@ -44,8 +45,9 @@ def from_module(
         about: where it comes from, its classes and licence.
 
     Raises:
-        ModelError: lazy layers that have no size yet; a module that torch cannot copy.
+        ModelError: lazy layers that have no size yet; a module that torch cannot copy, has no values or is scripted.
     """
+    module = _plain(module, name)
     try:
         copied = copy.deepcopy(module)
     except RuntimeError as error:
@@ -56,6 +58,23 @@ def from_module(
             "of torch.nn.utils.parametrizations",
         ) from error
     return Network(name, _sized(copied, name).float(), preprocess, about or About("module"))
+
+
+def _plain(module: nn.Module, name: str) -> nn.Module:
+    """What is inside of a compiled or a divided module; what is none of PyTorch's in Python, or has no values, is
+    refused."""
+    module = getattr(module, "_orig_mod", module)
+    module = module.module if isinstance(module, nn.DataParallel) else module
+    if not isinstance(module, nn.Module) or isinstance(module, torch.jit.ScriptModule):
+        raise ModelError(
+            f"{name} is no module that can be looked into",
+            expected="a torch.nn.Module",
+            got=f"a {type(module).__name__}",
+            do="give the module that it was made from",
+        )
+    if any(value.is_meta for value in itertools.chain(module.parameters(), module.buffers())):
+        raise ModelError(f"{name} has tensors without values (meta)", do="load its weights first")
+    return module
 
 
 def _sized(module: nn.Module, name: str) -> nn.Module:
