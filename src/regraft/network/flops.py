@@ -11,15 +11,16 @@ from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 __all__ = ["counting"]
 
 
-def counting() -> FlopCounterMode:
-    """A context whose ``get_total_flops()`` says what ran inside it.
+def counting(*, modules: bool = False) -> FlopCounterMode:
+    """A context whose ``get_total_flops()`` says what ran inside it; with ``modules``, ``get_flop_counts()`` says where.
 
     PyTorch's own counter takes the weight gradient of a convolution with g groups for one without groups, g times too
-    much; here each gradient of a convolution takes what its forward pass took. Modules are not told apart: the hooks
-    that this takes fail on parametrised modules inside of ``torch.func``.
+    much; here each gradient of a convolution takes what its forward pass took. The hooks that tell modules apart fail on
+    parametrised ones inside of ``torch.func``.
     """
     counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _backward})
-    counter.mod_tracker = _Whole()  # type: ignore[assignment]
+    if not modules:
+        counter.mod_tracker = _Whole()  # type: ignore[assignment]
     return counter
 
 

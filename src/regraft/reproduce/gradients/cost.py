@@ -120,7 +120,7 @@ def run(context: Context) -> Result:
 def _forward(network: Network, select: Sequence[str], batch: Any) -> float:
     """Operations of a forward pass of the head and of the modules that hold θ₂, a row."""
     owners = {name.rpartition(".")[0] for pattern in [*select, f"{network.head}.*"] for name in network.select(pattern)}
-    with counting() as counter, torch.no_grad():
+    with counting(modules=True) as counter, torch.no_grad():
         network.forward(batch)
     root = type(network.module).__name__
     counts = counter.get_flop_counts()
