@@ -12,11 +12,11 @@ __all__ = ["counting"]
 
 
 def counting(*, modules: bool = False) -> FlopCounterMode:
-    """A context whose ``get_total_flops()`` says what ran inside it; with ``modules``, ``get_flop_counts()`` says where.
+    """A context whose ``get_total_flops()`` says what ran inside it; with ``modules``, ``get_flop_counts()`` where.
 
     PyTorch's own counter takes the weight gradient of a convolution with g groups for one without groups, g times too
-    much; here each gradient of a convolution takes what its forward pass took. The hooks that tell modules apart fail on
-    parametrised ones inside of ``torch.func``.
+    much; here each gradient of a convolution takes what its forward pass took. The hooks that tell modules apart fail
+    on parametrised ones inside of ``torch.func``.
     """
     counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _backward})
     if not modules:
