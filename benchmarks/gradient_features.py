@@ -61,12 +61,16 @@ def main() -> None:
 def resnet() -> Network:
     """The CIFAR ResNet-20 with running statistics that are not those of a fresh network."""
     torch.manual_seed(0)
-    module = cifar_resnet(20, 10)
+    module = _normalising(cifar_resnet(20, 10))
+    return from_module(module, ArrayPreprocess((3, 32, 32)), name="cifar-resnet20")
+
+
+def _normalising(module: nn.Module) -> nn.Module:
     for part in module.modules():
         if isinstance(part, nn.BatchNorm2d):
             part.running_mean.normal_(0, 0.1)
             part.running_var.uniform_(0.5, 2)
-    return from_module(module, ArrayPreprocess((3, 32, 32)), name="cifar-resnet20")
+    return module
 
 
 @dataclass(frozen=True)
@@ -116,11 +120,7 @@ def _large(device: str) -> list[Case]:
     from transformers import ResNetConfig, ResNetForImageClassification
 
     torch.manual_seed(0)
-    module = ResNetForImageClassification(ResNetConfig(num_labels=100))
-    for part in module.modules():
-        if isinstance(part, nn.BatchNorm2d):
-            part.running_mean.normal_(0, 0.1)
-            part.running_var.uniform_(0.5, 2)
+    module = _normalising(ResNetForImageClassification(ResNetConfig(num_labels=100)))
     network = from_module(module, ArrayPreprocess((3, 224, 224)), name="resnet-50").to(device)
     stage = "resnet.encoder.stages.3.layers"
 

@@ -63,7 +63,9 @@ def main() -> None:
     if "large" in parts:
         rows.append(_iterated(arguments.rows))
     columns = ("case", "ours_s", "peer", "peer_s", "peer_times", "pairs_times", "kept_times", "error", "peer_error")
-    report("ntk", rows, arguments.json, columns=columns, device=arguments.device, threads=torch.get_num_threads())
+    more = {"device": arguments.device, "threads": torch.get_num_threads()}
+    more["unit"] = "CPU-seconds" if arguments.device == "cpu" else "seconds"
+    report("ntk", rows, arguments.json, columns=columns, **more)
 
 
 # ------------------------------------------------------------------------------------------- networks

@@ -164,7 +164,8 @@ def resampled(metric: str, response: Response, probabilities: Any, weights: Arra
     there = response.present.numpy()
     if not there.all():
         response, values, weights = response.take(there), values[there], weights[:, there]
-    _check_probabilities(metric, response.kind, values[weights.any(0)])
+    if metric in _OF_PROBABILITIES:
+        _check_probabilities(metric, response.kind, values[weights.any(0)])
     with np.errstate(divide="ignore", invalid="ignore"):
         return _FUNCTIONS[metric](response, values, weights)
 
@@ -217,7 +218,7 @@ def check_predictions(metric: str, response: Response, probabilities: Any) -> No
 
 def _check_probabilities(metric: str, kind: str, values: Array) -> None:
     """Refuse logits where a metric reads probabilities: rows that count ``(n, C)``."""
-    if metric not in _OF_PROBABILITIES or not values.size:
+    if not values.size:
         return
     low, high = float(values.min()), float(values.max())
     sums = np.zeros(1) if kind == "multilabel" else np.abs(values.sum(1) - 1)
