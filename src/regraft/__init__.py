@@ -10,6 +10,10 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from regraft.processor import choose_kernels
+
+choose_kernels()
+
 # Name → where it lives. Loaded on first use, so that `import regraft` costs nothing.
 _PUBLIC = {
     "GraftClassifier": "regraft.graft.estimator",

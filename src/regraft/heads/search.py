@@ -13,8 +13,8 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.calibration import link, temperatures
 from regraft.heads.metrics import higher_is_better, resampled, rounding
-from regraft.heads.products import one_torch_thread
 from regraft.heads.response import Response
+from regraft.linear.products import one_torch_thread
 from regraft.record import Candidate
 
 __all__ = ["GRID", "STEPS", "Judge", "Trial", "candidates", "choose", "explore"]

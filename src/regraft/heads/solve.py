@@ -16,12 +16,12 @@ from regraft.errors import SolverError
 from regraft.heads.drawn import Start, begin, contenders, enough_folds
 from regraft.heads.l2.fitters import Fitter, fitter, streams
 from regraft.heads.metrics import METRICS, PROPER, defined, higher_is_better
-from regraft.heads.products import one_blas_thread
 from regraft.heads.readout import Readout, Solution, Status
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import GRID, STEPS, Judge, Trial, candidates, choose, explore
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import Design, FeatureDesign, Taken
+from regraft.linear.products import one_blas_thread
 
 __all__ = [
     "FORMS",

@@ -19,6 +19,7 @@ from regraft.linear.checks import Index, ShapeError, as_index
 from regraft.linear.design import Design, gram_of, join_of, operator_of, rows_of, scale_of, take_of
 from regraft.linear.matrix import Matrix, Scaled, Taken
 from regraft.linear.operator import Operator
+from regraft.linear.products import add_product, as_many_blas_threads
 from regraft.linear.structured import DenseOperator, KroneckerIdentity
 from regraft.linear.symmetric import mirror
 from regraft.linear.tags import Tag
@@ -139,18 +140,25 @@ class FeatureDesign(Design):
             return self.known.to(dtype)
         out = torch.zeros((self.n_rows, self.n_rows), dtype=dtype, device=self.device)
         for name in self.matrices:
-            step, fetch = self._tiles(name, dtype)
-            for start in range(0, self.n_rows, step):
-                here = slice(start, min(start + step, self.n_rows))
-                left = fetch(here)
-                out[here, here].addmm_(left, left.T)
-                for other in range(here.stop, self.n_rows, step):
-                    there = slice(other, min(other + step, self.n_rows))
-                    out[here, there].addmm_(left, fetch(there).T)
+            if out.device.type == "cpu" and self._held(name, dtype):
+                with as_many_blas_threads():
+                    add_product(out, self._read(name, slice(0, self.n_rows)).to(dtype))
+            else:
+                self._add_tiles(out, name, dtype)
             # Row i of a layer with a bad number spoils K_ii, so the diagonal tells, for N reads.
             _finite(out.diagonal(), name)
         mirror(out)
         return out
+
+    def _add_tiles(self, out: Tensor, name: str, dtype: torch.dtype) -> None:
+        step, fetch = self._tiles(name, dtype)
+        for start in range(0, self.n_rows, step):
+            here = slice(start, min(start + step, self.n_rows))
+            left = fetch(here)
+            out[here, here].addmm_(left, left.T)
+            for other in range(here.stop, self.n_rows, step):
+                there = slice(other, min(other + step, self.n_rows))
+                out[here, there].addmm_(left, fetch(there).T)
 
     def knowing(self, kernel: Tensor) -> FeatureDesign:
         """This design with its kernel given: folds of the same rows need only its entries.
@@ -213,13 +221,16 @@ class FeatureDesign(Design):
         mirror(out)
         return out
 
+    def _held(self, name: str, dtype: torch.dtype) -> bool:
+        """Whether a layer may be in memory whole."""
+        return self.n_rows * self.widths[name] * dtype.itemsize <= KERNEL_BYTES
+
     def _tiles(self, name: str, dtype: torch.dtype) -> tuple[int, Callable[[slice], Tensor]]:
         """Return a tile height and a reader of row tiles: from memory where the layer fits the budget."""
-        bytes_a_row = max(1, self.widths[name]) * dtype.itemsize
-        if bytes_a_row * self.n_rows <= KERNEL_BYTES:
+        if self._held(name, dtype):
             whole = self._read(name, slice(0, self.n_rows)).to(dtype)
             return _TILE, lambda part: whole[part]
-        step = max(1, KERNEL_BYTES // (2 * bytes_a_row))
+        step = max(1, KERNEL_BYTES // (2 * self.widths[name] * dtype.itemsize))
         return step, lambda part: self._read(name, part).to(dtype)
 
 

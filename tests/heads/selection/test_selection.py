@@ -9,7 +9,6 @@ from tests.heads.problems import classes_of, design_of, features, flat, scale_of
 from regraft.errors import SolverError
 from regraft.heads import Response, keep, kept_design, relevance
 from regraft.heads.l2.dual import dual_ridge, gram_scale
-from regraft.heads.products import add_product
 from regraft.heads.selection.cells import best_of
 from regraft.heads.selection.kept import Cell, kept_count, leanest, ranking
 from regraft.heads.selection.nested import Nested, steps, union
@@ -17,6 +16,7 @@ from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import FoldTask
 from regraft.heads.weights import row_weights
 from regraft.linear import Dense, FeatureDesign, UnitRows, mirror
+from regraft.linear.products import add_product
 
 
 def blocks_of(x, cuts=(7, 30)):

@@ -18,7 +18,7 @@ import torch
 from scipy.linalg import svd
 from torch import Tensor
 
-from regraft.heads.products import one_blas_thread
+from regraft.linear.products import one_blas_thread
 
 __all__ = ["Decomposition"]
 

@@ -17,7 +17,7 @@ from regraft.diagnose.transfer.estimate import Estimate, Resamples, estimated, g
 from regraft.diagnose.transfer.labels import Labels
 from regraft.errors import DataError
 from regraft.heads.intervals import wilson
-from regraft.heads.products import one_blas_thread
+from regraft.linear.products import one_blas_thread
 
 __all__ = ["STRENGTHS", "LeftOut", "left_out", "loo_accuracy", "loo_r2", "neighbour_accuracy"]
 

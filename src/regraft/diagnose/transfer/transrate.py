@@ -12,7 +12,7 @@ from regraft.diagnose.transfer.decomposition import Decomposition
 from regraft.diagnose.transfer.estimate import Estimate, Resamples, estimated
 from regraft.diagnose.transfer.labels import Labels
 from regraft.errors import DataError
-from regraft.heads.products import one_blas_thread
+from regraft.linear.products import one_blas_thread
 
 __all__ = ["transrate"]
 

@@ -11,8 +11,8 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.gp.regression import Posterior
 from regraft.heads.gp.system import System
-from regraft.heads.products import one_blas_thread
 from regraft.linear import Operator, Tag, nystrom
+from regraft.linear.products import one_blas_thread
 
 __all__ = ["VarianceCache", "variance_cache"]
 

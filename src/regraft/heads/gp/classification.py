@@ -23,8 +23,8 @@ from regraft.heads.calibration import link
 from regraft.heads.gp.curvature import Curvature, Likelihood, curvature_of, hessian
 from regraft.heads.gp.forms import KernelForm, check_probabilities, check_symmetric, columns, finite, form_of
 from regraft.heads.gp.predictive import By, average
-from regraft.heads.products import one_blas_thread
 from regraft.heads.readout import Status
+from regraft.linear.products import one_blas_thread
 
 __all__ = ["Laplace", "laplace", "scale_by_evidence"]
 

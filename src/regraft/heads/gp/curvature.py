@@ -24,7 +24,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.gp.factor import Factor
 from regraft.heads.gp.forms import KernelForm
-from regraft.heads.products import cholesky, cholesky_inverse
+from regraft.linear.products import cholesky, cholesky_inverse
 
 __all__ = ["Curvature", "Likelihood", "curvature_of", "hessian"]
 

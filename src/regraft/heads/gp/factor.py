@@ -8,8 +8,8 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.gp.forms import check_semidefinite
 from regraft.heads.gp.system import System
-from regraft.heads.products import cholesky, cholesky_apply, eigen, triangular_solve
 from regraft.heads.readout import Status
+from regraft.linear.products import cholesky, cholesky_apply, eigen, triangular_solve
 
 __all__ = ["Factor", "factorise"]
 

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.gp.system import System
-from regraft.heads.products import cholesky, cholesky_apply
 from regraft.heads.readout import Status
 from regraft.linear import (
     DiagonalOperator,
@@ -26,6 +25,7 @@ from regraft.linear import (
     pivoted_cholesky,
 )
 from regraft.linear.operator import diagonal
+from regraft.linear.products import cholesky, cholesky_apply
 
 __all__ = ["ITERATION", "PRECONDITIONERS", "Iteration", "Iterative", "matrix_free", "mixed"]
 

@@ -24,10 +24,10 @@ from regraft.heads.gp.forms import KernelForm, columns, noise_of
 from regraft.heads.gp.iterative import ITERATION, Iteration, matrix_free
 from regraft.heads.gp.regression import least_noise, mean_diagonal, raised
 from regraft.heads.gp.system import System
-from regraft.heads.products import one_blas_thread
 from regraft.heads.readout import Status
 from regraft.linear import Blocks, Design, DiagonalOperator
 from regraft.linear.design import deviations_of
+from regraft.linear.products import one_blas_thread
 
 __all__ = ["CoefficientPosterior", "condition_design", "smaller_space"]
 

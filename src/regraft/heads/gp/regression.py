@@ -24,10 +24,10 @@ from regraft.heads.gp.factor import factorise
 from regraft.heads.gp.forms import KernelForm, check_symmetric, columns, form_of, noise_of
 from regraft.heads.gp.iterative import ITERATION, Iteration, matrix_free, mixed
 from regraft.heads.gp.system import System
-from regraft.heads.products import eigen, one_blas_thread
 from regraft.heads.readout import Status
 from regraft.linear import DenseOperator, KroneckerIdentity, Operator, Tag
 from regraft.linear.checks import as_index
+from regraft.linear.products import eigen, one_blas_thread
 from regraft.linear.trace import random_signs
 
 __all__ = ["METHODS", "Method", "Posterior", "condition", "least_noise", "mean_diagonal", "raised"]

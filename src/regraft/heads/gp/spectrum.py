@@ -13,7 +13,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.gp.forms import KernelForm, check_semidefinite, check_symmetric, columns, finite, form_of
-from regraft.heads.products import eigen, one_blas_thread
+from regraft.linear.products import eigen, one_blas_thread
 
 __all__ = ["Hyperparameters", "Spectrum"]
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.products import cholesky_solve, multiply
+from regraft.linear.products import cholesky_solve, multiply
 
 __all__ = ["dual_ridge", "gram_scale", "solve_ridge", "weight_patterns"]
 

@@ -16,11 +16,11 @@ from regraft.heads.l2.model import Basis
 from regraft.heads.l2.ridge import ridge_fit, ridge_path
 from regraft.heads.l2.streamed import Streamed
 from regraft.heads.losses import LOSSES, Loss
-from regraft.heads.products import one_torch_thread
 from regraft.heads.readout import Status
 from regraft.heads.response import Response
 from regraft.heads.weights import moments
 from regraft.linear import Blocks, Cast, Design, FeatureDesign, Moved
+from regraft.linear.products import one_torch_thread
 
 __all__ = ["EIGEN_LIMIT", "Eigen", "Fitter", "fitter", "ridge_targets", "streams", "wide_enough"]
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.products import eigen, multiply
 from regraft.linear import all_finite
+from regraft.linear.products import eigen, multiply
 
 __all__ = ["Basis", "LinearModel", "check_finite", "check_squares"]
 

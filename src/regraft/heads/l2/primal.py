@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from regraft.heads.l2.dual import solve_ridge, weight_patterns
-from regraft.heads.products import multiply
+from regraft.linear.products import multiply
 
 __all__ = ["primal_ridge", "primal_scale"]
 

@@ -122,8 +122,12 @@ def gathered(design: FeatureDesign, choices: Sequence[Mapping[str, Tensor]], nor
                 if bool(norms.isnan().any()):  # some row needs the care of UnitRows
                     rows, norms = matrix.rows(part), None
             for out, (_, index) in zip(found, wanted):
-                chosen = torch.index_select(rows, 1, index.to(rows.device))
-                out[part] = chosen if norms is None else chosen / norms.masked_fill(norms == 0, 1)
+                if rows.dtype == dtype:  # memory that is asked for anew costs more than what is written to it
+                    torch.index_select(rows, 1, index.to(rows.device), out=out[part])
+                else:
+                    out[part] = torch.index_select(rows, 1, index.to(rows.device))
+                if norms is not None:
+                    out[part].div_(norms.masked_fill(norms == 0, 1))
         for out, (kept, _) in zip(found, wanted):
             kept[name] = Dense(UnitRows(Dense(out)).rows(slice(0, design.n_rows)) if normalise else out)
     return [FeatureDesign(kept, design.n_outputs, device=design.device) for kept in held]

@@ -17,7 +17,6 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.metrics import rounding
-from regraft.heads.products import one_blas_thread, one_torch_thread
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import Judge
 from regraft.heads.selection.all_rows import again
@@ -29,6 +28,7 @@ from regraft.heads.selection.scorer import Scorer
 from regraft.heads.solve import FORMS, check_folds, check_forms, check_training
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import FeatureDesign
+from regraft.linear.products import one_blas_thread, one_torch_thread
 
 __all__ = ["select"]
 

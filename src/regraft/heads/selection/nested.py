@@ -11,10 +11,10 @@ from torch import Tensor
 
 from regraft.heads.l2.dual import dual_ridge, gram_scale
 from regraft.heads.l2.primal import primal_ridge, primal_scale
-from regraft.heads.products import add_product, multiply
 from regraft.heads.selection.fold_tasks import FoldTask
 from regraft.heads.selection.panel import Columns, Panel, check_columns, check_gram, every, unit
 from regraft.linear import mirror
+from regraft.linear.products import add_product, multiply
 
 __all__ = ["NESTED_COLUMNS", "Columnwise", "Kernelwise", "Nested", "Step", "steps", "union"]
 

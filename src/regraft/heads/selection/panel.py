@@ -14,9 +14,9 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.l2.model import check_finite
-from regraft.heads.products import add_product, multiply
 from regraft.heads.selection.layer import Layer
 from regraft.linear import Dense, FeatureDesign, mirror
+from regraft.linear.products import add_product, multiply
 
 __all__ = ["EXACT_COLUMNS", "KERNEL_COLUMNS", "Columns", "Panel", "check_columns", "check_gram", "every", "unit"]
 

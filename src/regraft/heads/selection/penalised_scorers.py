@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
-from regraft.heads.products import add_product
 from regraft.heads.readout import Status
 from regraft.heads.response import Response
 from regraft.heads.selection.panel import Panel, check_gram
@@ -23,6 +22,7 @@ from regraft.heads.sparse.penalty import PENALTIES
 from regraft.heads.sparse.problem import data_term, only_class
 from regraft.heads.sparse.solve import SparsePath
 from regraft.linear import mirror
+from regraft.linear.products import add_product
 
 __all__ = ["ExactGroupLasso", "LayerGroups"]
 

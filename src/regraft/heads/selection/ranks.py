@@ -12,7 +12,6 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.l2.dual import dual_ridge, gram_scale
 from regraft.heads.metrics import PROPER
-from regraft.heads.products import one_blas_thread, one_torch_thread
 from regraft.heads.response import Response
 from regraft.heads.search import Judge, Trial
 from regraft.heads.selection.chosen import ranked
@@ -23,6 +22,7 @@ from regraft.heads.selection.relevance import FoldTask, check_features, fold_tas
 from regraft.heads.solve import check_folds
 from regraft.heads.weights import ClassWeight
 from regraft.linear import FeatureDesign
+from regraft.linear.products import one_blas_thread, one_torch_thread
 
 __all__ = ["RankCurve", "RankScore", "offsets", "rank_curve"]
 

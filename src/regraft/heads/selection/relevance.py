@@ -18,7 +18,6 @@ from regraft.heads.l2.fitters import wide_enough
 from regraft.heads.l2.lbfgs import Problem, minimise
 from regraft.heads.l2.streamed import Streamed
 from regraft.heads.losses import LOSSES
-from regraft.heads.products import one_blas_thread
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.selection.fold_tasks import FoldTask, fold_tasks
 from regraft.heads.selection.kept import by_name
@@ -27,6 +26,7 @@ from regraft.heads.selection.tall_scores import single_pattern, tall_scores
 from regraft.heads.solve import check_folds, check_sizes, check_strengths, check_training
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import FeatureDesign
+from regraft.linear.products import one_blas_thread
 
 __all__ = [
     "GRAM_ROWS",

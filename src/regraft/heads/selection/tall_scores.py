@@ -19,9 +19,9 @@ from torch import Tensor
 from regraft.heads.l2.dual import solve_ridge, weight_patterns
 from regraft.heads.l2.model import check_finite
 from regraft.heads.l2.primal import primal_scale
-from regraft.heads.products import add_product, multiply
 from regraft.heads.selection.fold_tasks import FoldTask
 from regraft.linear import FeatureDesign, mirror
+from regraft.linear.products import add_product, multiply
 
 __all__ = ["sample_limit", "single_pattern", "tall_scores"]
 

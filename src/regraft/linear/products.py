@@ -1,4 +1,4 @@
-"""Products and factorisations on one core, by the library that is fastest at them.
+"""Products and factorisations on a processor, by the library that is fastest at them.
 
 Float32 and float64 go through NumPy and SciPy, whose OpenBLAS is several times as fast as the MKL in torch on
 processors that are not Intel's, and little slower on theirs. Bfloat16 and float16 are only how features are stored:
@@ -19,10 +19,11 @@ from scipy.linalg.lapack import dpotrf, dpotri, dpotrs, dtrtrs, spotrf, spotrs, 
 from threadpoolctl import threadpool_limits
 from torch import Tensor
 
-from regraft.linear import mirror
+from regraft.linear.symmetric import mirror
 
 __all__ = [
     "add_product",
+    "as_many_blas_threads",
     "cholesky",
     "cholesky_apply",
     "cholesky_inverse",
@@ -43,6 +44,13 @@ def one_blas_thread() -> Iterator[None]:
     as they do in every solve, two threads of each made a solve six times as long as one.
     """
     with threadpool_limits(limits=1, user_api="blas"):
+        yield
+
+
+@contextmanager
+def as_many_blas_threads() -> Iterator[None]:
+    """Inside, NumPy and SciPy multiply on as many threads as torch would: for one large product."""
+    with threadpool_limits(limits=torch.get_num_threads(), user_api="blas"):
         yield
 
 
@@ -73,6 +81,8 @@ def add_product(out: Tensor, rows: Tensor) -> None:
     What is below the diagonal is left undefined, for :func:`regraft.linear.mirror`. The upper triangle in C order is
     BLAS's lower one.
     """
+    if not rows.numel():
+        return
     syrk = dsyrk if rows.dtype == torch.float64 else ssyrk
     if rows.T.is_contiguous():
         syrk(1.0, rows.numpy(), beta=1.0, c=out.numpy().T, trans=0, lower=1, overwrite_c=1)

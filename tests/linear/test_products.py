@@ -7,7 +7,7 @@ import threading
 import pytest
 import torch
 
-from regraft.heads.products import cholesky, cholesky_apply, cholesky_inverse, one_torch_thread, triangular_solve
+from regraft.linear.products import cholesky, cholesky_apply, cholesky_inverse, one_torch_thread, triangular_solve
 
 
 def positive(size: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
