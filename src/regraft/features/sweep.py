@@ -22,6 +22,8 @@ from regraft.features.plan import Block, Plan
 from regraft.features.store import DTYPES, VERSION, Arrivals, Part, Store
 from regraft.files import canonical_json, digest
 from regraft.network import Network, attention_mask
+from regraft.network.flops import counting
+from regraft.network.onednn import wide_linear
 
 __all__ = ["Progress", "base_key", "find", "pool_batch", "sweep"]
 
@@ -193,7 +195,7 @@ class _Meter:
         """The work's values; what it took is added."""
         mask = attention_mask(batch)
         positions = rows if mask is None else mask.numel()
-        counter = FlopCounterMode(display=False) if self.counted is None else contextlib.nullcontext()
+        counter = counting() if self.counted is None else contextlib.nullcontext()
         with counter:
             values = work()
         self.rows, self.positions = self.rows + rows, self.positions + positions
@@ -234,7 +236,7 @@ def pool_batch(network: Network, blocks: Sequence[Block], batch: Any) -> dict[st
         for block in by_site[site]:
             values[block.name].append(block.pooling(value, mask))
 
-    with torch.no_grad(), network.observe(tuple(by_site), keep):
+    with torch.no_grad(), wide_linear(), network.observe(tuple(by_site), keep):
         for portion in batch.split(network.rows_at_once()) if isinstance(batch, Tensor) else (batch,):
             network.forward(portion)
     return {name: torch.cat(some) if len(some) > 1 else some[0] for name, some in values.items()}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
+
+from regraft.network.onednn import LINEAR
 
 __all__ = ["counting"]
 
@@ -18,7 +21,10 @@ def counting(*, modules: bool = False) -> FlopCounterMode:
     much; here each gradient of a convolution takes what its forward pass took. The hooks that tell modules apart fail
     on parametrised ones inside of ``torch.func``.
     """
-    counter = FlopCounterMode(display=False, custom_mapping={torch.ops.aten.convolution_backward: _backward})
+    own: dict[Any, Any] = {torch.ops.aten.convolution_backward: _backward}
+    if LINEAR is not None:
+        own[LINEAR] = _linear
+    counter = FlopCounterMode(display=False, custom_mapping=own)
     if not modules:
         counter.mod_tracker = _Whole()  # type: ignore[assignment]
     return counter
@@ -54,3 +60,8 @@ def _backward(
     """Shapes in place of tensors, as the counter calls it; ``wanted`` names the gradients by input and by weight."""
     forward = conv_flop_count(list(given), list(weight), list(gradient), transposed=transposed)
     return sum(wanted[:2]) * forward
+
+
+def _linear(given: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
+    """Of shapes (…, k) and (m, k)."""
+    return 2 * math.prod(given) * weight[0]

@@ -15,11 +15,11 @@ from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from regraft.errors import ModelError, RegraftError
 from regraft.network.blocks import find_blocks, prefix_tokens, top_layers
 from regraft.network.fingerprint import architecture, fingerprint
+from regraft.network.flops import counting
 from regraft.network.observe import OnValue, observe
 from regraft.network.policy import Policy
 from regraft.network.preprocess import Preprocess
@@ -308,7 +308,7 @@ class Network:
     def flops(self, batch: Any) -> int:
         """Floating-point operations of one forward pass of ``batch`` (multiply and add count two)."""
         _ = self._trace  # made outside the count
-        with FlopCounterMode(display=False) as counter, torch.no_grad():
+        with counting() as counter, torch.no_grad():
             self.forward(batch)
         return int(counter.get_total_flops())
 

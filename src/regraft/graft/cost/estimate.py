@@ -6,7 +6,6 @@ import hashlib
 import time
 
 from safetensors.torch import save
-from torch.utils.flop_counter import FlopCounterMode
 
 from regraft.features import DTYPES, by_length, find, gathered, pool_batch
 from regraft.graft.cost import pace
@@ -29,6 +28,7 @@ from regraft.graft.preparation import Prepared
 from regraft.graft.recording import task_of, versions
 from regraft.heads.selection.kept import kept_count
 from regraft.heads.selection.packing import head_bytes, stored_bytes
+from regraft.network.flops import counting
 from regraft.record import Cost, Record, now
 
 __all__ = ["estimate"]
@@ -108,7 +108,7 @@ def _one_batch(ready: Prepared, options: Options) -> tuple[float, int]:
     middle = [cut[(len(cut) - 1) // 2]]  # of ragged rows one of middling length; the last may hold a row alone
     blocks, rows = ready.plan.blocks, len(middle[0])
     _ = ready.network.channels_last  # found by an example pass, which is none of those counted
-    with FlopCounterMode(display=False) as counter:
+    with counting() as counter:
         for batch in gathered(preprocess, inputs, middle, workers=0):
             pool_batch(ready.network, blocks, batch)
     began = time.perf_counter()

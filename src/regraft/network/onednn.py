@@ -1,0 +1,79 @@
+"""Linear layers by oneDNN, where torch's own products leave half of the processor's vectors unused.
+
+Torch gives convolutions to oneDNN, which compiles them for the processor that it finds, and products of float32
+matrices to MKL, which keeps to AVX2 on processors that are not Intel's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from functools import cache
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from regraft.processor import avx512_of_amd
+
+__all__ = ["LINEAR", "wide_linear"]
+
+#: oneDNN's linear layer as torch's compiler calls it; None in a torch without it.
+LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+#: Multiplications under which bringing the weights into oneDNN's layout costs more than is won.
+_ENOUGH = 4_000_000
+
+
+def wide_linear() -> contextlib.AbstractContextManager[Any]:
+    """Inside, ``torch.nn.functional.linear`` of enough float32 numbers runs by oneDNN, where that is faster.
+
+    It is on processors of AMD with AVX-512. The numbers are those of MKL but for the order of their sums. For passes
+    without gradients: where one is asked for, or another mode has its say, torch's own product stays.
+    """
+    return _Linear() if _faster() else contextlib.nullcontext()
+
+
+@cache
+def _faster() -> bool:
+    """Whether the processor is one of those, and the layer there, with the result of the one that it replaces."""
+    if LINEAR is None or not avx512_of_amd() or torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
+    rows = torch.linspace(-1, 1, 64 * 48).view(64, 48)
+    weight, bias = rows.cos()[:32].contiguous(), rows[0, :32].contiguous()
+    try:
+        with torch.no_grad():
+            found = LINEAR(rows, weight, bias, "none", [], "")
+    except (RuntimeError, NotImplementedError):
+        return False
+    return torch.allclose(found, nn.functional.linear(rows, weight, bias), rtol=1e-5, atol=1e-5)
+
+
+class _Linear(TorchFunctionMode):
+    """Takes over calls of ``linear`` that oneDNN can do as well."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is nn.functional.linear and (given := _taken(*args, **(kwargs or {}))) is not None:
+            return LINEAR(*given, "none", [], "")
+        return func(*args, **(kwargs or {}))
+
+
+def _taken(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None] | None:
+    """The arguments, if all are plain float32 tensors on a processor, large enough, and nothing is differentiated."""
+    if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or weight.ndim != 2 or input.ndim < 2:
+        return None
+    tensors = (input, weight) if bias is None else (input, weight, bias)
+    if math.prod(input.shape) * weight.shape[0] < _ENOUGH or not all(map(_plain, tensors)):
+        return None
+    return input, weight, bias
+
+
+def _plain(tensor: Tensor) -> bool:
+    return (
+        type(tensor) in (Tensor, nn.Parameter)
+        and tensor.dtype == torch.float32
+        and tensor.layout == torch.strided
+        and tensor.device.type == "cpu"
+        and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+        and torch.autograd.forward_ad.unpack_dual(tensor).tangent is None
+    )

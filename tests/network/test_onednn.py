@@ -1,0 +1,136 @@
+"""Linear layers by oneDNN: the numbers of torch's own, where they are taken over, and only there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.nn.functional import linear
+
+from regraft.network import onednn
+from regraft.network.flops import counting
+from regraft.network.onednn import LINEAR, wide_linear
+
+needs_it = pytest.mark.skipif(LINEAR is None, reason="this torch has no linear layer of oneDNN")
+
+
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """On any processor: the calls that oneDNN is given."""
+    calls: list[Any] = []
+
+    def counted(*given: Any) -> Tensor:
+        calls.append(given)
+        found: Tensor = LINEAR(*given)
+        return found
+
+    monkeypatch.setattr(onednn, "_faster", lambda: True)
+    monkeypatch.setattr(onednn, "LINEAR", counted)
+    return calls
+
+
+def drawn(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(len(shape))).to(dtype)
+
+
+WEIGHT, BIAS = drawn(96, 256), drawn(96)
+LARGE = drawn(256, 256)
+INPUTS = {
+    "rows": LARGE,
+    "tokens": LARGE.view(4, 64, 256),
+    "a map of tokens": LARGE.view(2, 2, 64, 256),
+    "turned": LARGE.T.contiguous().T,
+    "every other column": drawn(256, 512)[:, ::2],
+    "one row many times": LARGE[:1].expand(256, 256),
+}
+
+
+@needs_it
+@pytest.mark.parametrize("name", INPUTS)
+@pytest.mark.parametrize("bias", [BIAS, None])
+@pytest.mark.parametrize("weight", [WEIGHT, WEIGHT.T.contiguous().T, nn.Parameter(WEIGHT)])
+def test_it_is_the_linear_layer(taken: list[Any], name: str, bias: Tensor | None, weight: Tensor) -> None:
+    values = INPUTS[name]
+    with torch.no_grad(), wide_linear():
+        found = linear(values, weight, bias)
+        named = linear(input=values, weight=weight, bias=bias)
+    exact = linear(values.double(), weight.double(), None if bias is None else bias.double())
+    assert len(taken) == 2
+    assert torch.equal(found, named)
+    torch.testing.assert_close(found.double(), exact, rtol=1e-5, atol=1e-4)
+
+
+def left_alone() -> dict[str, tuple[Tensor, Tensor, Tensor | None]]:
+    return {
+        "few rows": (LARGE[:4], WEIGHT, BIAS),
+        "no rows": (LARGE[:0], WEIGHT, BIAS),
+        "one row, of one axis": (drawn(5000), drawn(5000, 5000)[:900], None),
+        "double": (LARGE.double(), WEIGHT.double(), None),
+        "half": (LARGE.bfloat16(), WEIGHT.bfloat16(), None),
+        "one output, without an axis": (LARGE.repeat(70, 1), drawn(256), None),
+    }
+
+
+@needs_it
+@pytest.mark.parametrize("name", left_alone())
+def test_what_it_does_not_do_is_left_to_torch(taken: list[Any], name: str) -> None:
+    values, weight, bias = left_alone()[name]
+    with torch.no_grad(), wide_linear():
+        found = linear(values, weight, bias)
+    assert not taken
+    assert torch.equal(found, linear(values, weight, bias))
+
+
+@needs_it
+def test_nothing_that_is_differentiated_is_taken(taken: list[Any]) -> None:
+    weight = nn.Parameter(WEIGHT.clone())
+    with wide_linear():
+        linear(LARGE, weight).sum().backward()
+        with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
+            assert linear(LARGE, weight).dtype == torch.bfloat16
+        with torch.no_grad():
+            _, tangent = torch.func.jvp(lambda w: linear(LARGE, w), (WEIGHT,), (WEIGHT,))
+            many = torch.func.vmap(lambda row: linear(row.expand(256, 256), WEIGHT))(LARGE[:3])
+            with forward_ad.dual_level():
+                dual = forward_ad.unpack_dual(linear(forward_ad.make_dual(LARGE, LARGE), WEIGHT))
+    assert not taken
+    assert weight.grad is not None
+    torch.testing.assert_close(weight.grad, LARGE.sum(0).expand(96, 256))
+    torch.testing.assert_close(tangent, linear(LARGE, WEIGHT))
+    torch.testing.assert_close(dual.tangent, linear(LARGE, WEIGHT))
+    assert many.shape == (3, 256, 96)
+
+
+@needs_it
+def test_its_operations_are_counted() -> None:
+    with torch.no_grad(), counting() as ours:
+        LINEAR(LARGE.view(4, 64, 256), WEIGHT, BIAS, "none", [], "")
+    with torch.no_grad(), counting() as torchs:
+        linear(LARGE, WEIGHT, BIAS)
+    assert ours.get_total_flops() == torchs.get_total_flops() == 2 * 256 * 256 * 96
+
+
+def test_elsewhere_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn, "avx512_of_amd", lambda: False)
+    onednn._faster.cache_clear()
+    try:
+        assert not onednn._faster()
+    finally:
+        onednn._faster.cache_clear()
+
+
+def test_a_layer_of_other_numbers_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn, "avx512_of_amd", lambda: True)
+    monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: "AVX512")
+    for wrong in (lambda rows, weight, *_: linear(rows, weight), _broken):
+        monkeypatch.setattr(onednn, "LINEAR", wrong)
+        onednn._faster.cache_clear()
+        assert not onednn._faster()
+    onednn._faster.cache_clear()
+
+
+def _broken(*_: Any) -> Tensor:
+    raise RuntimeError("no such layout")
