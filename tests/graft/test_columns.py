@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from regraft.data import scan, with_columns
-from regraft.errors import DataError
+from regraft.errors import DataError, ModelError
 from regraft.graft import Options, adapt, load_artifact, score_on
 from regraft.network import ArrayPreprocess, from_module
 
@@ -89,3 +89,40 @@ def test_parts_go_by_name(tmp_path: Path):
     csv.write_csv(table(("w", "b", "c", "d"), seed=1), tmp_path / "parts" / "test.csv")
     with pytest.raises(DataError, match="has no column 'a'"):
         scan(tmp_path / "parts")
+
+
+class Mixed(nn.Module):
+    """An embedding of the first column's codes beside the numbers of the others."""
+
+    def __init__(self, codes: int = 7) -> None:
+        super().__init__()
+        self.codes = nn.Embedding(codes, 8)
+        self.body = nn.Sequential(nn.Linear(8 + 2, 32), nn.ReLU(), nn.Linear(32, 32), nn.ReLU())
+        self.head = nn.Linear(32, 3)
+
+    def forward(self, rows: torch.Tensor) -> torch.Tensor:
+        return self.head(self.body(torch.cat([self.codes(rows[:, 0].round().long()), rows[:, 1:]], 1)))
+
+
+@pytest.mark.parametrize("method", ["all-layers", "gradient", "finetune", "tangent-gp"])
+def test_a_column_of_codes_goes_through_every_method(method: str, tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    network = from_module(Mixed(), ArrayPreprocess((3,), categories=(7, 0, 0)), name="mixed")
+    drawn = np.random.default_rng(0)
+    code = drawn.integers(0, 7, 120)
+    numbers = drawn.normal(size=(120, 2))
+    label = np.where(code % 2 == 0, "even", "odd")
+    data = pa.table({"code": code, "a": numbers[:, 0], "b": numbers[:, 1], "label": label})
+    done = adapt(
+        data, network, method=method, options=Options(cache=tmp_path), **({"steps": 20} if method == "finetune" else {})
+    )
+    assert done.score.value > 0.6
+    with pytest.raises(DataError, match="column 0 of a row holds no code"):
+        done.predict(np.array([[7.0, 0, 0]]))
+
+
+def test_codes_that_nothing_told_of_are_suspected() -> None:
+    with pytest.raises(ModelError, match="say so: ArrayPreprocess"):
+        _ = from_module(Mixed(codes=1), ArrayPreprocess((3,))).sites
+    with pytest.raises(ModelError, match=r"the preprocessing of module is none.*got tuple \(3,\)"):
+        from_module(Mixed(), (3,))  # type: ignore[arg-type]

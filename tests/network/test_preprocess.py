@@ -134,6 +134,7 @@ def test_timm_and_torchvision_settings_are_read() -> None:
         ImagePreprocess((32, 30), None, mean=(), std=()),
         ArrayPreprocess((3, 4)),
         ArrayPreprocess((2,), (1.0, 2.0), (3.0, 4.0)),
+        ArrayPreprocess((2,), categories=(0, 7)),
     ],
 )
 def test_json_and_pickle_bring_it_back(own: Any) -> None:
@@ -224,3 +225,24 @@ def test_published_accuracy_on_real_photographs(pack: str, top1: float, data_pac
             guess = network.forward(network.preprocess.collate([network.preprocess(row) for row in rows])).argmax(1)
         hits += int((guess == torch.tensor(part["label"].to_pylist()) + 1).sum())
     assert 100 * hits / len(table) == pytest.approx(top1, abs=0.01)
+
+
+def test_codes_of_categories_are_checked_drawn_and_not_normalised() -> None:
+    own = ArrayPreprocess((3,), (0.0, 1.0, 2.0), (1.0, 2.0, 4.0), categories=(5, 0, 2))
+    assert own(np.array([4, 5.0, 1])).tolist() == [4.0, 2.0, 1.0]
+    drawn = own.example(200)
+    assert torch.equal(drawn[:, 0].unique(), torch.arange(5.0))
+    assert torch.equal(drawn[:, 2].unique(), torch.arange(2.0))
+    assert len(drawn[:, 1].unique()) == 200
+    for wrong, got in ([5, 0, 0], "5"), ([0, 0, -1], "-1"), ([1.5, 0, 0], "1.5"), ([np.nan, 0, 0], "nan"):
+        column, last = (2, 1) if got == "-1" else (0, 4)
+        match = rf"column {column} of a row holds no code.*whole number from 0 to {last}; got {got}"
+        with pytest.raises(DataError, match=match):
+            own(np.array(wrong, float))
+    for shape, categories in ((2,), (1,)), ((2, 2), (1, 1)), ((2,), (3, -1)):
+        with pytest.raises(ModelError, match="categories of columns"):
+            ArrayPreprocess(shape, categories=categories)
+
+
+def test_json_without_categories_is_what_it_was() -> None:
+    assert ArrayPreprocess((2,)).to_json() == {"kind": "array", "shape": [2], "mean": [], "std": []}

@@ -180,9 +180,7 @@ class Network:
             raise ModelError(
                 f"{self.name} does not run on an example of its own preprocessing",
                 got=f"{type(error).__name__}: {_first_line(error)}",
-                do="let its forward pass name no dtype: all that it holds was made float32"
-                if "dtype" in str(error)
-                else "check that the preprocessing (size, channels) is the module's",
+                do=_mend(error),
             ) from error
         return found
 
@@ -447,6 +445,15 @@ def _agree(values: Tensor, others: Tensor) -> bool:
     if values.shape != others.shape or not others.numel():
         return values.shape == others.shape
     return not float((values - others).abs().max()) > _AGREE * float(others.abs().max()) + 1e-6
+
+
+def _mend(error: BaseException) -> str:
+    """What to do where a module does not run on an example."""
+    if "dtype" in str(error):
+        return "let its forward pass name no dtype: all that it holds was made float32"
+    if isinstance(error, IndexError):
+        return "of columns that hold codes of categories say so: ArrayPreprocess(shape, categories=(7, 0, …))"
+    return "check that the preprocessing (size, channels) is the module's"
 
 
 def _first_line(error: BaseException) -> str:

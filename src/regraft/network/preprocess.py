@@ -218,32 +218,69 @@ class ArrayPreprocess(Preprocess):
     Attributes:
         shape: of one row.
         mean, std: broadcast against a row from the last axis; empty leaves normalising out.
+        categories: of columns, (d,): how many categories each has, whose codes 0, 1, … are not normalised, or 0 for
+            numbers; empty where all are numbers.
+
+    Raises:
+        ModelError: categories that do not fit the shape.
     """
 
     modality: ClassVar[Modality] = "array"
     shape: tuple[int, ...]
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    categories: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.categories and (self.shape != (len(self.categories),) or min(self.categories) < 0):
+            raise ModelError(
+                "the categories of columns",
+                expected=f"a count for each of the columns of {self.shape}, 0 for numbers",
+                got=str(self.categories),
+            )
 
     def __call__(self, raw: Any) -> Tensor:
-        """One row as float32 of ``shape``."""
+        """One row as float32 of ``shape``.
+
+        Raises:
+            DataError: another shape, or what is no code of a category.
+        """
         row: Any = np.ascontiguousarray(raw, dtype=np.float32)
         if row.shape != self.shape:
             do = "leave out what is no input of the network, such as a column of row numbers"
             raise DataError("a row has the wrong shape", expected=str(self.shape), got=str(row.shape), do=do)
+        plain, given = row, np.array(self.categories)
         if self.mean:
             row = (row - np.array(self.mean, np.float32)) / np.array(self.std, np.float32)
+        if self.categories:
+            row = np.where(given > 0, plain, row).astype(np.float32)
+            bad = (given > 0) & ~((row >= 0) & (row < given) & (row == np.floor(row)))
+            if bad.any():
+                column = int(bad.argmax())
+                raise DataError(
+                    f"column {column} of a row holds no code of a category",
+                    expected=f"a whole number from 0 to {given[column] - 1}",
+                    got=f"{row[column]:g}",
+                    do="number the categories as the network learnt them",
+                )
         return torch.from_numpy(row.copy() if row is raw else row)
 
     def example(self, rows: int) -> Tensor:
-        """``(rows, *shape)`` of standard normal numbers."""
-        return torch.randn(rows, *self.shape, generator=torch.Generator().manual_seed(0))
+        """``(rows, *shape)`` of standard normal numbers, and of codes where there are categories."""
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.randn(rows, *self.shape, generator=generator)
+        for column, count in enumerate(self.categories):
+            if count:
+                drawn[:, column] = torch.randint(count, (rows,), generator=generator).to(drawn)
+        return drawn
 
     def to_json(self) -> dict[str, Any]:
-        """All fields, as plain JSON."""
-        return {"kind": "array", "shape": list(self.shape), "mean": list(self.mean), "std": list(self.std)}
+        """All fields, as plain JSON; categories where there are some."""
+        fields = {"kind": "array", "shape": list(self.shape), "mean": list(self.mean), "std": list(self.std)}
+        return {**fields, "categories": list(self.categories)} if self.categories else fields
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> ArrayPreprocess:
         """The inverse of :meth:`to_json`."""
-        return cls(tuple(value["shape"]), tuple(value["mean"]), tuple(value["std"]))
+        shape, mean, std = (tuple(value[key]) for key in ("shape", "mean", "std"))
+        return cls(shape, mean, std, tuple(value.get("categories", ())))

@@ -45,8 +45,15 @@ def from_module(
         about: where it comes from, its classes and licence.
 
     Raises:
-        ModelError: lazy layers that have no size yet; a module that torch cannot copy, has no values or is scripted.
+        ModelError: lazy layers that have no size yet; a module that torch cannot copy, has no values or is scripted;
+            what is no preprocessing.
     """
+    if not isinstance(preprocess, Preprocess):
+        raise ModelError(
+            f"the preprocessing of {name} is none",
+            expected="an ImagePreprocess, ArrayPreprocess or another Preprocess",
+            got=f"{type(preprocess).__name__} {preprocess!r}"[:80],
+        )
     module = _plain(module, name)
     try:
         copied = copy.deepcopy(module)
