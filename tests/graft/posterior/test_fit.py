@@ -120,7 +120,8 @@ def test_weights_and_error_bars_are_the_posterior_in_function_space(outputs: int
     whole, new = both, torch.arange(18, 24)
     old, old_labels = whole.take(torch.arange(18)), labels.take(torch.arange(18))
     ratio = 0.7 if mode == "full" else 0.0
-    fitter = KernelFitter(old, old_labels, torch.arange(18) % 3, 1e-2, "ntk", Posterior(), 0, together)
+    old_labels = replace(old_labels, alike=together)
+    fitter = KernelFitter(old, old_labels, torch.arange(18) % 3, 1e-2, "ntk", Posterior(), 0)
     fitted = fitter.fitted(ratio)
     grafted = AtHead.of(old, old_labels, 1e-2, "ntk", whole.take(new))
     solved = Solved.of(grafted.contrasts(ratio), old_labels.standard, "marginal", together)
@@ -468,6 +469,30 @@ def test_classes_have_probabilities_and_error_bars(tmp_path) -> None:
     assert [row["std"] for row in found.table()] == pytest.approx(found.spread.mean(1).tolist())
     right = (found.probabilities.argmax(1) == codes[160:]).mean()
     assert right == pytest.approx(run.record.scores["test"].value)
+
+
+def test_a_class_of_one_row_hardly_changes_the_others() -> None:
+    """Its column would weigh as much in the evidence as the others', were each in units of its own spread."""
+    x, codes = blobs(240)
+    names = np.array(["a", "b", "c", "stray"])
+    stray = codes.copy()
+    stray[7] = 3
+    alone, beside = (
+        adapt(rows_of(x, names[some], tested=80), network(), method="tangent-gp", mode="activation")
+        for some in (codes, stray)
+    )
+    assert beside.adapted.classes == tuple(names)
+    ratio = [float((run.adapted.posterior.noise / run.adapted.posterior.scale)[0]) for run in (alone, beside)]
+    assert ratio[1] == pytest.approx(ratio[0], rel=0.3)
+
+
+def test_columns_that_are_alike_have_one_spread() -> None:
+    values = torch.tensor([[1.0, 0, 0], [1, 0, 0], [0, 1, 0], [0, 1, 0]], dtype=torch.float64)
+    mean, spread = Labels("squared", values, torch.ones(4, 1, dtype=torch.float64), alike=True).unit
+    assert mean.tolist() == [0.5, 0.5, 0]
+    assert spread.tolist() == pytest.approx([(2 * 0.25 / 3) ** 0.5] * 3)  # a class without a row has none
+    _, alone = Labels("squared", values[:2], torch.ones(2, 1, dtype=torch.float64), alike=True).unit
+    assert alone.tolist() == [1.0] * 3
 
 
 def test_the_error_bars_of_classes_tell_inputs_that_are_unlike_the_rows() -> None:

@@ -49,11 +49,13 @@ class Labels:
         loss: ``softmax``, ``sigmoid`` or ``squared``.
         values: (N, C) float64.
         weights: (N, 1), or (N, C) where labels are missing or outputs weigh differently.
+        alike: the columns of numbers are in one unit, as those of classes are: they have one spread.
     """
 
     loss: str
     values: Tensor
     weights: Tensor
+    alike: bool = False
 
     @staticmethod
     def of(response: Response, weights: Tensor) -> Labels:
@@ -70,7 +72,12 @@ class Labels:
         """Mean and spread (C,) of numbers to be predicted, so that penalties mean the same in all units; else 0, 1."""
         if self.loss != "squared":
             return torch.zeros(self.values.shape[1], dtype=torch.float64), torch.ones(()).double()
-        return moments(self.values, self.weights)
+        mean, spread = moments(self.values, self.weights)
+        if self.alike:  # in a unit of its own each, a class of one row would weigh as much as one of a hundred
+            share = self.weights / self.weights.sum(0).clamp_min(1e-300)
+            common = (share * (self.values - mean).square()).sum(0).mean().sqrt()
+            spread = (common if common > 0 else torch.ones_like(common)).expand_as(spread)
+        return mean, spread
 
     @property
     def standard(self) -> Tensor:

@@ -37,7 +37,7 @@ _ROUNDED = 1e-12
 
 def squared(response: Response, weights: Tensor) -> Labels:
     """Any labels as numbers to be regressed on: classes one-hot, labels as ±1."""
-    return Labels("squared", ridge_targets(response), weights)
+    return Labels("squared", ridge_targets(response), weights, alike=response.kind != "regression")
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,13 +124,12 @@ class KernelFitter(Fitter):
 
     Args:
         both: all rows with all labels.
-        labels: theirs, as :func:`squared` makes them.
+        labels: theirs, as :func:`squared` makes them; columns that are alike have one scale and noise.
         folds: (N,).
         strength: of ω's penalty.
         prior: of the parameters.
         stage: what the posterior keeps.
         seed: of the rows that the choice is made on, where there are many.
-        together: one scale and noise for all outputs, as for classes.
     """
 
     def __init__(
@@ -142,10 +141,9 @@ class KernelFitter(Fitter):
         prior: Prior,
         stage: Posterior,
         seed: int,
-        together: bool = False,
     ) -> None:
         self.both, self.labels, self.folds, self.stage = both, labels, folds, stage
-        self.strength, self.prior, self.together = strength, prior, together
+        self.strength, self.prior, self.together = strength, prior, labels.alike
         rows = len(folds)
         if rows > _MOST:
             raise DataError(

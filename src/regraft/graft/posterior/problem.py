@@ -225,7 +225,6 @@ class GaussianProblem(Problem):
             gradient.stage.prior,
             self.stage,
             task.seed,
-            together=response.kind != "regression",
         )
         counted = torch.zeros(len(response), dtype=torch.bool)
         counted[fitter.searched] = True
