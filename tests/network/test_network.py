@@ -240,3 +240,13 @@ def test_policy_allows_forward_mode_and_restores_the_settings(name: str, own: Zo
 def test_the_bundled_format_without_weights_is_reproducible(folders: Callable[[str], Path]) -> None:
     first, again, other = (load(str(folders("vit")), random=seed) for seed in (1, 1, 2))
     assert first.fingerprint == again.fingerprint != other.fingerprint
+
+
+def test_a_network_that_moves_keeps_what_its_example_passes_showed() -> None:
+    network = from_module(nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3)), ArrayPreprocess((4,)))
+    assert "_trace" not in network.to("meta").__dict__  # no pass was run yet
+    before = network.sites
+    moved = network.to("meta")
+    moved.module.register_forward_pre_hook(lambda *_: pytest.fail("a pass"))
+    assert moved.sites == before
+    assert moved.device.type == moved._trace.output.device.type == "meta"

@@ -421,9 +421,12 @@ class Network:
         if device == self.device or (device.index is None and device.type == self.device.type):
             return self
         module = copy.deepcopy(self.module).to(device)
-        return Network(
+        moved = Network(
             self.name, module, self.preprocess, self.about, traits=self.traits, _architecture=self._architecture
         )
+        if found := self.__dict__.get("_trace"):  # a pass of few rows on a new device may take longer than one of many
+            moved.__dict__["_trace"] = replace(found, output=found.output.to(device))
+        return moved
 
 
 def _rows(batch: Any, count: int) -> Any:
