@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shlex
 import sys
+import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -102,7 +103,7 @@ class GroupedVerbs(_Grouping, TyperGroup):
 
 
 class Bars:
-    """Progress bars with rate and time left, one per stage, on stderr; silent where that is no terminal.
+    """Progress with rate and time left, one bar per stage, on stderr; where that is no terminal, a line a minute.
 
     Call it with (stage, done, total), as often as you like.
     """
@@ -111,21 +112,26 @@ class Bars:
         self._names, self._silent = names or {}, silent
         self._tasks: dict[str, Any] = {}
         self._progress: Any = None
+        self._lines: _Lines | None = None
 
     def __enter__(self) -> Bars:
-        if sys.stderr.isatty() and not self._silent:
-            from rich.console import Console
-            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+        if self._silent:
+            return self
+        if not sys.stderr.isatty():
+            self._lines = _Lines()
+            return self
+        from rich.console import Console
+        from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-            self._progress = Progress(
-                TextColumn("{task.description:<24}"),
-                BarColumn(),
-                MofNCompleteColumn(),
-                TextColumn("{task.fields[rate]}"),
-                TimeRemainingColumn(),
-                console=Console(stderr=True),
-            )
-            self._progress.start()
+        self._progress = Progress(
+            TextColumn("{task.description:<24}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[rate]}"),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+        )
+        self._progress.start()
         return self
 
     def __exit__(
@@ -136,10 +142,12 @@ class Bars:
 
     def __call__(self, stage: str, done: int, total: int) -> None:
         """Set one stage's bar."""
+        title = self._names.get(stage, stage)
+        if self._lines is not None:
+            self._lines(title, done, total)
         if self._progress is None:
             return
         if stage not in self._tasks:
-            title = self._names.get(stage, stage)
             self._tasks[stage] = self._progress.add_task(title, total=total, rate="")
         task = self._progress.tasks[self._tasks[stage]]
         speed = f"{task.speed:.1f}/s" if task.speed else ""
@@ -148,3 +156,23 @@ class Bars:
     def stage(self, name: str) -> Any:
         """A (done, total) callback for one stage."""
         return lambda done, total: self(name, done, total)
+
+
+class _Lines:
+    """Progress in a log: what takes long says once a minute how far it is; what is done in less says nothing."""
+
+    def __init__(self, every: float = 60.0) -> None:
+        self.every, self.spoke = every, time.monotonic()
+        self.stages: dict[str, tuple[float, int, int]] = {}  # since when, from which count, and the last one
+
+    def __call__(self, title: str, done: int, total: int) -> None:
+        now = time.monotonic()
+        since, first, last = self.stages.get(title, (now, done, done))
+        if done < last:  # the stage begins anew
+            since, first = now, done
+        self.stages[title] = since, first, done
+        if now - self.spoke < self.every or done >= total:
+            return
+        self.spoke = now
+        left = (total - done) * (now - since) / (done - first) if done > first else None
+        say(f"{title}: {done:,} of {total:,}" + (f", about {duration(left)} left" if left else ""), error=True)
