@@ -85,20 +85,43 @@ def test_what_it_does_not_do_is_left_to_torch(taken: list[Any], name: str) -> No
 
 
 @needs_it
-def test_nothing_that_is_differentiated_is_taken(taken: list[Any]) -> None:
-    weight = nn.Parameter(WEIGHT.clone())
+@pytest.mark.parametrize("frozen", ["nothing", "rows", "weight", "bias"])
+@pytest.mark.parametrize("name", INPUTS)
+def test_its_gradients_are_those_of_the_layer(taken: list[Any], name: str, frozen: str) -> None:
+    pull = drawn(*INPUTS[name].shape[:-1], 96)
+
+    def gradients(dtype: torch.dtype) -> list[Tensor | None]:
+        given = {"rows": INPUTS[name], "weight": WEIGHT, "bias": BIAS}
+        leaves = {key: value.to(dtype).detach().requires_grad_(key != frozen) for key, value in given.items()}
+        (linear(*leaves.values()) * pull.to(dtype)).sum().backward()
+        return [leaf.grad for leaf in leaves.values()]
+
     with wide_linear():
-        linear(LARGE, weight).sum().backward()
+        found = gradients(torch.float32)
+    products = 3 - (frozen in ("rows", "weight"))
+    assert len(taken) == products
+    for ours, exact in zip(found, gradients(torch.float64)):
+        assert (ours is None) is (exact is None)
+        if ours is not None and exact is not None:
+            torch.testing.assert_close(ours.double(), exact, rtol=1e-4, atol=1e-3)
+
+
+@needs_it
+def test_what_is_differentiated_otherwise_is_left_to_torch(taken: list[Any]) -> None:
+    weight = WEIGHT.clone().requires_grad_()
+    with wide_linear():
         with torch.no_grad(), torch.autocast("cpu", torch.bfloat16):
-            assert linear(LARGE, weight).dtype == torch.bfloat16
-        with torch.no_grad():
-            _, tangent = torch.func.jvp(lambda w: linear(LARGE, w), (WEIGHT,), (WEIGHT,))
-            many = torch.func.vmap(lambda row: linear(row.expand(256, 256), WEIGHT))(LARGE[:3])
-            with forward_ad.dual_level():
-                dual = forward_ad.unpack_dual(linear(forward_ad.make_dual(LARGE, LARGE), WEIGHT))
-    assert not taken
-    assert weight.grad is not None
-    torch.testing.assert_close(weight.grad, LARGE.sum(0).expand(96, 256))
+            assert linear(LARGE, WEIGHT).dtype == torch.bfloat16
+        _, tangent = torch.func.jvp(lambda w: linear(LARGE, w), (WEIGHT,), (WEIGHT,))
+        slope = torch.func.grad(lambda w: linear(LARGE, w).sum())(WEIGHT)
+        many = torch.func.vmap(lambda row: linear(row.expand(256, 256), WEIGHT))(LARGE[:3])
+        with forward_ad.dual_level():
+            dual = forward_ad.unpack_dual(linear(forward_ad.make_dual(LARGE, LARGE), WEIGHT))
+        assert not taken
+        (first,) = torch.autograd.grad(linear(LARGE, weight).square().sum(), weight, create_graph=True)
+    with pytest.raises(RuntimeError, match="differentiate twice"):
+        first.sum().backward()
+    torch.testing.assert_close(slope, LARGE.sum(0).expand(96, 256))
     torch.testing.assert_close(tangent, linear(LARGE, WEIGHT))
     torch.testing.assert_close(dual.tangent, linear(LARGE, WEIGHT))
     assert many.shape == (3, 256, 96)

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.overrides import TorchFunctionMode
 
 from regraft.processor import avx512_of_amd
@@ -28,8 +29,8 @@ _ENOUGH = 4_000_000
 def wide_linear() -> contextlib.AbstractContextManager[Any]:
     """Inside, ``torch.nn.functional.linear`` of enough float32 numbers runs by oneDNN, where that is faster.
 
-    It is on processors of AMD with AVX-512. The numbers are those of MKL but for the order of their sums. For passes
-    without gradients: where one is asked for, or another mode has its say, torch's own product stays.
+    It is on processors of AMD with AVX-512. The numbers are those of MKL but for the order of their sums. Gradients
+    can be taken once. Where ``torch.func``, forward-mode derivatives or autocast have their say torch's layer stays.
     """
     return _Linear() if _faster() else contextlib.nullcontext()
 
@@ -43,7 +44,7 @@ def _faster() -> bool:
     weight, bias = rows.cos()[:32].contiguous(), rows[0, :32].contiguous()
     try:
         with torch.no_grad():
-            found = LINEAR(rows, weight, bias, "none", [], "")
+            found = _product(rows, weight, bias)
     except (RuntimeError, NotImplementedError):
         return False
     return torch.allclose(found, nn.functional.linear(rows, weight, bias), rtol=1e-5, atol=1e-5)
@@ -54,13 +55,40 @@ class _Linear(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is nn.functional.linear and (given := _taken(*args, **(kwargs or {}))) is not None:
-            return LINEAR(*given, "none", [], "")
+            return _Layer.apply(*given) if torch.is_grad_enabled() else _product(*given)
         return func(*args, **(kwargs or {}))
 
 
+def _product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """X Wᵀ + b for rows (…, k) and a weight (m, k)."""
+    found: Tensor = LINEAR(rows, weight, bias, "none", [], "")
+    return found
+
+
+class _Layer(torch.autograd.Function):
+    """The layer with its gradients, each a product of the same kind."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        ctx.save_for_backward(rows, weight)
+        return _product(rows, weight, bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        rows, weight = ctx.saved_tensors
+        of_rows, of_weight, of_bias = ctx.needs_input_grad
+        flat = gradients[0].flatten(0, -2)
+        return (
+            _product(gradients[0], weight.T) if of_rows else None,
+            _product(flat.T, rows.flatten(0, -2).T) if of_weight else None,
+            flat.sum(0) if of_bias else None,
+        )
+
+
 def _taken(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None] | None:
-    """The arguments, if all are plain float32 tensors on a processor, large enough, and nothing is differentiated."""
-    if torch.is_grad_enabled() or torch.is_autocast_enabled("cpu") or weight.ndim != 2 or input.ndim < 2:
+    """The arguments, if all are plain float32 tensors on a processor and large enough."""
+    if torch.is_autocast_enabled("cpu") or weight.ndim != 2 or input.ndim < 2:
         return None
     tensors = (input, weight) if bias is None else (input, weight, bias)
     if math.prod(input.shape) * weight.shape[0] < _ENOUGH or not all(map(_plain, tensors)):

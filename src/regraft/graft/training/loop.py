@@ -37,6 +37,7 @@ from regraft.graft.training.rows import ImageRows, Rows, order, parts, place, po
 from regraft.graft.training.watch import Watch
 from regraft.linear import all_finite
 from regraft.network.norms import lone_norms
+from regraft.network.onednn import wide_linear
 from regraft.network.policy import full_precision
 
 __all__ = [
@@ -283,7 +284,7 @@ class Training:
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self.config.loop.precision == "float32":
-            return contextlib.nullcontext()
+            return wide_linear()
         return torch.autocast(torch.device(self.device).type, torch.bfloat16)
 
     def outputs(self, rows: Rows) -> Tensor:
