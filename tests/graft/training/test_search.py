@@ -69,10 +69,27 @@ def test_a_single_candidate_is_left_untrained():
     assert log == []
 
 
-def test_where_all_diverge_nothing_further_is_tried():
+def test_where_all_diverge_lower_rates_are_tried():
+    found, log = searched(lambda lr, *_: -math.inf if lr > 0.005 else 1.0, (0.1, 0.03))
+    assert [lr for lr, *_ in log] == [0.1, 0.03, 0.01, 0.003]
+    assert found[0].key[0] == 0.003
     found, log = searched(lambda *_: -math.inf, (0.1, 0.03))
-    assert len(log) == 2
+    assert len(log) == 2 + WIDENED
     assert found[0].key[0] == 0.1
+    assert len(searched(lambda *_: -math.inf, (0.1, 0.03), widen=False)[1]) == 2
+
+
+def test_while_the_best_spoils_what_it_began_with_lower_rates_are_tried():
+    """The best of three lies inside, but far below the head that it began with."""
+
+    def score(lr, tau, share):
+        return {0.03: -400.0, 0.01: -70.0, 0.003: -90.0, 0.001: 0.8, 0.0003: 0.7}[lr]
+
+    found, log = searched(score, (0.03, 0.01, 0.003), floor=0.7)
+    assert [lr for lr, *_ in log] == [0.03, 0.01, 0.003, 0.001, 0.0003]  # at the lowest it looks beyond, as ever
+    assert found[0].key[0] == 0.001
+    assert searched(score, (0.03, 0.01, 0.003))[0][0].key[0] == 0.01  # where nothing is asked for
+    assert len(searched(score, (0.03, 0.01, 0.003), floor=-80.0)[1]) == 3
 
 
 def test_tau_is_chosen_at_the_best_rate_by_longer_trainings():

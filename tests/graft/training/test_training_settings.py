@@ -491,3 +491,60 @@ def test_a_training_that_gains_or_begins_at_a_random_head_is_not_said_to_lose(tm
     assert "training-lost" not in codes(problem(toy_manifest(60), tmp_path / "b", train=fine, probe=Probe(1)).solve())
     still = replace(QUICK, lrs=(1e-12,), tuning=Tuning())  # all predictions stay: no difference is no loss
     assert "training-lost" not in codes(problem(toy_manifest(60), tmp_path / "c", train=still).solve())
+
+
+# ------------------------------------------------------------------------------------- numbers that go wrong
+
+
+def numbers(rows: int = 120, seed: int = 0, factor: float = 1.0):
+    """Numbers that a linear map of the inputs gives, nearly; the network sees these times a factor."""
+    x, _ = toy_arrays(rows, seed=seed)
+    generator = np.random.default_rng(seed)
+    y = x.reshape(rows, -1)[:, :5].sum(1) + 0.1 * generator.normal(size=rows)
+    return scan((factor * x, y.astype(np.float64)), kind="regression")
+
+
+@pytest.fixture
+def _spoiling(monkeypatch):
+    """Final trainings end in predictions that are far off."""
+    train = Trial.train
+
+    def spoiling(self, work):
+        found = train(self, work)
+        if self.held is not None:
+            return found
+        return replace(found, readout=replace(found.readout, intercept=found.readout.intercept + 100.0))
+
+    monkeypatch.setattr(Trial, "train", spoiling)
+
+
+@pytest.mark.usefixtures("_spoiling")
+def test_where_the_last_training_spoils_numbers_the_twin_is_kept(tmp_path):
+    head = problem(numbers(), tmp_path, train=replace(QUICK, lrs=(0.01,)), metric="r2", solve=Solve(("ridge",))).solve()
+    finding = next(f for f in head.findings() if f.code == "final-training-lost")
+    assert finding.value < 0 < head.choice.judged.value
+    assert "it had not seen" in finding.detail
+    assert head.status.converged
+    kept = head.model.predict_proba(numbers().take(head.held_out().rows)).probabilities
+    np.testing.assert_allclose(kept, head.held_out().probabilities.numpy(), atol=1e-5)
+    later = problem(numbers(), tmp_path, train=replace(QUICK, lrs=(0.01,)), metric="r2", solve=Solve(("ridge",)))
+    again = later.settled(head).solve()
+    assert codes(again).count("final-training-lost") == 1
+    assert again.model is head.model
+
+
+def test_a_last_training_like_the_judged_one_is_kept(tmp_path):
+    head = problem(numbers(), tmp_path, train=replace(QUICK, lrs=(0.01,)), metric="r2", solve=Solve(("ridge",))).solve()
+    assert not [code for code in codes(head) if code.startswith("final-training")]
+    assert head.choice.judged.metric == "r2"
+
+
+def test_rates_that_spoil_a_solved_head_are_left_for_lower_ones(tmp_path):
+    """Inputs of large numbers: the solved head fits, and one step at any of the given rates throws it off."""
+    train = replace(QUICK, lrs=(1.0, 0.3, 0.1))
+    head = problem(numbers(factor=30.0), tmp_path, train=train, metric="r2", solve=Solve(("ridge",))).solve()
+    given = {trial.key[0]: trial.value[0] for trial in head.judged if trial.key[0] in train.lrs}
+    assert max(given, key=given.get) == 0.3  # neither the highest nor the lowest, and yet it spoils the head
+    assert given[0.3] < 0
+    assert head.choice.lr < 0.1
+    assert head.choice.judged.value > 0

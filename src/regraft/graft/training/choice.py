@@ -16,11 +16,24 @@ from regraft.graft.problem import Task
 from regraft.graft.training.probing import Heads
 from regraft.graft.training.trial import Trial
 from regraft.heads import higher_is_better, paired_error, score
-from regraft.record import Candidate, Finding, counted
+from regraft.record import Candidate, Finding, Score, counted
 
-__all__ = ["SOLVED", "Choice", "candidate", "curve", "final_collapsed", "final_diverged", "lost", "notes", "one_class"]
+__all__ = [
+    "EDGE",
+    "SOLVED",
+    "Choice",
+    "candidate",
+    "curve",
+    "final_collapsed",
+    "final_diverged",
+    "final_lost",
+    "lost",
+    "notes",
+    "one_class",
+]
 
 _CLEAR = 1.0  # standard errors of a paired difference that is said
+EDGE = "learning-rate-at-edge"
 SOLVED = -1  # the τ of a head that was solved, not probed
 
 
@@ -34,6 +47,7 @@ class Choice:
         temperature: on the held-out rows.
         reached: the share of the training after which the twin was best, where it stopped early.
         refit: the head that was chosen on the twin's features.
+        judged: the twin's score on the held-out rows, as it is scored; ``None`` where the backbone stays, and of masks.
     """
 
     lr: float
@@ -42,6 +56,7 @@ class Choice:
     temperature: float = 1.0
     reached: float = 1.0
     refit: FeatureHead | None = None
+    judged: Score | None = None
 
 
 def candidate(trial: Trial, metric: str, chosen: bool) -> Candidate:
@@ -127,7 +142,7 @@ def notes(ranking: list[Trial], prepared: Heads, choice: Choice) -> Iterator[Fin
     if len(rates) > 1 and choice.lr in (rates[0], rates[-1]) and not choice.frozen:
         side = "lowest" if choice.lr == rates[0] else "highest"
         yield Finding(
-            "learning-rate-at-edge",
+            EDGE,
             f"The chosen learning rate is the {side} that was tried.",
             "advice",
             choice.lr,
@@ -211,4 +226,23 @@ def final_collapsed(refitted: bool) -> Finding:
         "warning",
         detail=f"Of rows that it was trained on {head} names one class for every one.",
         advice="Train longer with --steps, or at another --lr.",
+    )
+
+
+def final_lost(judged: Score, now: Score) -> Finding:
+    """What is said where the last training ended clearly below the one that made the choice, which is kept.
+
+    Args:
+        judged: of that one, on rows that it was not trained on.
+        now: of the last one, on some of those that it was trained on.
+    """
+    return Finding(
+        "final-training-lost",
+        "The training on all rows went wrong; the model trained on four fifths of them is kept.",
+        "warning",
+        now.value,
+        now.metric,
+        detail=f"On {now.rows} of its own rows {now.metric} is {now.value:.3g}; the model that is kept had "
+        f"{judged.value:.3g} on {judged.rows} that it had not seen.",
+        advice="Lower the rate with --lr, or take more --steps.",
     )

@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 from regraft.data import holdout
-from regraft.errors import RecipeError
+from regraft.errors import DataError, RecipeError
 from regraft.features import Plan
 from regraft.graft.adapted import Adapted
 from regraft.graft.frozen.problem import FeatureHead, FeatureProblem
@@ -32,12 +32,14 @@ from regraft.graft.protocol import FRACTION
 from regraft.graft.stages.training import Probe, Train
 from regraft.graft.team import Team
 from regraft.graft.training.choice import (
+    EDGE,
     SOLVED,
     Choice,
     candidate,
     curve,
     final_collapsed,
     final_diverged,
+    final_lost,
     lost,
     notes,
     one_class,
@@ -52,7 +54,7 @@ from regraft.graft.training.search import search, searched_steps
 from regraft.graft.training.seen import probing_figure
 from regraft.graft.training.trial import Trial, Work
 from regraft.graft.training.twin import collapsed, whole_trainings
-from regraft.heads import Status, link, temperature
+from regraft.heads import Status, difference, higher_is_better, link, measure, temperature
 from regraft.network import Network
 from regraft.record import Candidate, Finding
 from regraft.record.protocol import TRAINING_HOLDOUT
@@ -116,10 +118,12 @@ class TrainedHead(Head):
 
     @property
     def status(self) -> Status:
-        """How the final training ended."""
+        """How the training of the model that is kept ended: of one that goes on to the end of its steps, well."""
         outcome = None if self.last is None else self.last.outcome
-        if outcome is None:
+        if self.last is None or outcome is None:
             return Status(True, 0, 0.0, "the backbone stays as it is")
+        if self.last.said or self.last.collapsed:
+            return Status(True, outcome.steps, math.nan, "the model of an earlier training is kept")
         return Status(outcome.status in ("completed", "stopped"), outcome.steps, math.nan, outcome.message)
 
     def predict_proba(self, problem: TrainingProblem) -> Tensor:
@@ -266,7 +270,9 @@ class TrainingProblem(Problem):
         rest, held = self.take(np.flatnonzero(~out)), self.take(np.flatnonzero(out))
         prepared = rest.heads((SOLVED,) if probe is None else probe.candidates)
         whole = lambda lr, tau: rest.trial(prepared.by_tau[tau], lr, tau, held.rows)  # noqa: E731
-        found = search(whole, train.lrs, sorted(prepared.by_tau), self.work, widen=train.widen)
+        taus = sorted(prepared.by_tau)
+        floor = held._floor(prepared.by_tau[taus[len(taus) // 2]]) if taus[len(taus) // 2] != 0 else -math.inf
+        found = search(whole, train.lrs, taus, self.work, widen=train.widen, floor=floor)
         fulls, twin, outputs = whole_trainings(whole, found, self.work)
         best, ranking = fulls[0], [*fulls, *(trial for trial in found if trial.outcome is not None)]
         choice = Choice(best.key[0], best.key[1], reached=best.reached)
@@ -280,6 +286,9 @@ class TrainingProblem(Problem):
             choice = replace(choice, refit=refitted)
         if probabilities is None:
             probabilities = held.seen(outputs, choice.temperature)
+        if not choice.frozen and self._rows_are_told_apart:
+            judged = measure(task.metric, held.task.response, probabilities, held.task.groups, task.seed)
+            choice = replace(choice, judged=judged)
         kept = HeldOut(np.flatnonzero(out), probabilities, None, TRAINING_HOLDOUT)
         said = (*notes(ranking, prepared, choice), *one_class(held.task))
         if choice.tau != 0 and not choice.frozen:  # at 0 the head is a random one
@@ -287,6 +296,20 @@ class TrainingProblem(Problem):
         probing = None if probe is None else probing_figure(rest.probed_on, self.network, prepared, probe, choice.tau)
         seen = {"probing": probing, "smoothing": train.config.label_smoothing}
         return self._final(choice, tuple(ranking), kept, said, lambda: rest._finished(twin, choice, prepared), seen)
+
+    @property
+    def _rows_are_told_apart(self) -> bool:
+        """Whether a score is one of rows, and not of the places in them."""
+        return self.task.kind != "segmentation"
+
+    def _floor(self, head: Adapted) -> float:
+        """The lower end of the 95 % interval of a prepared head's score on these rows, its sign changed where less is
+        better; −∞ where that is not known."""
+        if not self._rows_are_told_apart:
+            return -math.inf
+        found = measure(self.task.metric, self.task.response, self.begun(head), self.task.groups, self.task.seed)
+        least = found.low if higher_is_better(self.task.metric) else -found.high
+        return Team.current().agreed(least) if math.isfinite(least) else -math.inf
 
     def trial(self, head: Adapted, lr: float, tau: int, held: ManifestRows | None) -> Trial:
         """A training of these rows from a head."""
@@ -311,8 +334,7 @@ class TrainingProblem(Problem):
         spare: Callable[[], tuple[Adapted, Mapping[str, Any]]],
         seen: Mapping[str, Any],
     ) -> TrainedHead:
-        """Train on all rows with the choices; where that diverges or ends in one class for every row, ``spare`` gives
-        what was trained for the choice."""
+        """Train on all rows with the choices; where that fails, ``spare`` gives what was trained for the choice."""
         prepared = self.heads((choice.tau,))
         start = prepared.by_tau[choice.tau]
         seen = {name: part for name, part in seen.items() if name != "instruments"}  # of another final training
@@ -324,26 +346,40 @@ class TrainingProblem(Problem):
         level = self.work.instruments
         trial.watch = watch = None if level == "none" else Instruments(level, self.task.seed)
         trained = trial.train(self.work)
-        if trained is None:
-            said, (model, shown) = (*said, final_diverged(trial)), spare()
-        else:
-            model, shown = self._finished(trained, choice, prepared)
-            trial.collapsed = self._collapsed(model, held)
-        if trial.collapsed:
-            said, (model, shown) = (*said, final_collapsed(choice.refit is not None)), spare()
+        failed: Finding | None = final_diverged(trial)
+        finished: tuple[Adapted, Mapping[str, Any]] | None = None
+        if trained is not None:
+            finished = self._finished(trained, choice, prepared)
+            failed = self._failed(finished[0], choice, held)
+            trial.collapsed = failed is not None
+        if failed is not None:
+            said = (*(one for one in said if one.code not in (failed.code, EDGE)), failed)
+        model, shown = spare() if failed is not None or finished is None else finished
         if watch is not None and (figure := watch.figure()):
             seen["instruments"] = figure
         return TrainedHead(model, choice, trial, ranking, held, self.task.metric, said, shown, seen)
 
-    def _collapsed(self, model: Adapted, held: HeldOut | None) -> bool:
-        """Whether the final model, with its refitted head if it has one, names one class for every row, by some of
-        those it was trained on."""
-        if self.task.kind not in ("binary", "multiclass"):
-            return False
+    def _failed(self, model: Adapted, choice: Choice, held: HeldOut | None) -> Finding | None:
+        """What is to be said where the final model, with its refitted head if it has one, is not to be taken: by some
+        of the rows that it was trained on it names one class for all, or is clearly below what the model that was
+        judged is on rows that it never saw."""
+        if not self._rows_are_told_apart:
+            return None
         some = self.take(np.random.default_rng(self.task.seed).permutation(len(self))[:_ENOUGH])
-        if len(np.unique(some.task.target.values)) < 2:
-            return False
-        return collapsed(some.predicted(model), None if held is None else held.probabilities)
+        found, task = some.predicted(model), some.task
+        if task.kind in ("binary", "multiclass"):
+            if len(np.unique(task.target.values)) < 2:
+                return None
+            if collapsed(found, None if held is None else held.probabilities):
+                return final_collapsed(choice.refit is not None)
+        if choice.judged is None:
+            return None
+        try:
+            now = measure(task.metric, task.response, found, task.groups, task.seed)
+        except DataError:  # some of the rows may not hold what the metric needs
+            return None
+        _, low, high = difference(choice.judged, now)
+        return final_lost(choice.judged, now) if (high < 0 if higher_is_better(task.metric) else low > 0) else None
 
     def _finished(self, trained: Adapted, choice: Choice, prepared: Heads) -> tuple[Adapted, Mapping[str, Any]]:
         """A trained model with its temperature, and where a head is refitted that one; and what to show of it."""

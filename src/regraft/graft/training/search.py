@@ -1,7 +1,8 @@
 """The search for learning rate and τ, by trainings that are short but complete.
 
 First the rate, at the τ in the middle: every rate trains for a fifth of the length, and while the best of them is the
-highest or the lowest that was tried, half a decade further out is tried too. Then τ at that rate, by successive
+highest or the lowest that was tried, half a decade further out is tried too; while even the best spoils what it began
+with, half a decade below the lowest. Then τ at that rate, by successive
 halving. The training of the whole length is left to whoever asked.
 """
 
@@ -27,6 +28,7 @@ def search(
     work: Work,
     *,
     widen: bool = True,
+    floor: float = -math.inf,
 ) -> list[Trial]:
     """The candidates, best first, each by the longest of its trainings; one that nothing competed with is untrained.
 
@@ -36,6 +38,7 @@ def search(
         taus: ascending.
         work: where trainings are kept and counted.
         widen: try rates beyond the best one where that is the highest or the lowest.
+        floor: a score under which a training at the τ in the middle has spoilt the head that it began with.
     """
     judged: dict[Key, Trial] = {}
 
@@ -46,22 +49,25 @@ def search(
         return short.value
 
     middle = taus[len(taus) // 2]
-    by_rate = _by_rate(list(rates), lambda lr: judge((lr, middle), LR_SHARE), widen)
+    by_rate = _by_rate(list(rates), lambda lr: judge((lr, middle), LR_SHARE), widen, floor)
     by_tau = halve([(by_rate[0], tau) for tau in taus], judge, rungs=TAU_RUNGS, keep=TAU_KEEP)
     keys = by_tau + [(lr, middle) for lr in by_rate if (lr, middle) not in by_tau]
     return [judged.get(key) or trial(*key) for key in keys]
 
 
-def _by_rate(rates: list[float], judge: Callable[[float], tuple[float, float]], widen: bool) -> list[float]:
+def _by_rate(
+    rates: list[float], judge: Callable[[float], tuple[float, float]], widen: bool, floor: float
+) -> list[float]:
     """The rates, best first; of equal ones the earlier."""
     if len(rates) == 1:
         return rates
     values = {lr: judge(lr) for lr in rates}
     for _ in range(WIDENED if widen else 0):
         best = max(values, key=lambda lr: values[lr])
-        if min(values) < best < max(values) or not math.isfinite(values[best][0]):
+        spoilt = not values[best][0] >= floor or not math.isfinite(values[best][0])
+        if min(values) < best < max(values) and not spoilt:
             break
-        further = beyond(best, up=best == max(values))
+        further = beyond(min(values), up=False) if spoilt else beyond(best, up=best == max(values))
         values[further] = judge(further)
     return sorted(values, key=lambda lr: values[lr], reverse=True)
 

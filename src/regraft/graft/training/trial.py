@@ -118,7 +118,7 @@ class Trial:
         watch: what looks on.
         value, outcome, outputs: what was found; see :meth:`train`.
         said: how it diverged; empty if it did not.
-        collapsed: it ended in naming one class for every row.
+        collapsed: it ended, and its model is not to be taken.
     """
 
     name: str
