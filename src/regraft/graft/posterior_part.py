@@ -111,6 +111,12 @@ class PosteriorPart:
     _looked: WeakKeyDictionary[Network, Tangent] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
     """Tangents of networks that were looked at: what finds their derivatives is found and checked once."""
 
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_looked"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _looked=WeakKeyDictionary())
+
     @property
     def rank(self) -> int:
         """r."""

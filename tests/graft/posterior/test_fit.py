@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -484,6 +486,16 @@ def test_a_class_of_one_row_hardly_changes_the_others() -> None:
     assert beside.adapted.classes == tuple(names)
     ratio = [float((run.adapted.posterior.noise / run.adapted.posterior.scale)[0]) for run in (alone, beside)]
     assert ratio[1] == pytest.approx(ratio[0], rel=0.3)
+
+
+def test_a_model_with_error_bars_can_be_pickled_and_copied() -> None:
+    x, codes = blobs(120)
+    run = adapt(rows_of(x, codes, tested=40), network(), method="tangent-gp", theta2=LAST)
+    expected = run.adapted.predict_proba(x[80:])  # after which it keeps how derivatives of the network are found
+    for again in (copy.deepcopy(run.adapted), pickle.loads(pickle.dumps(run.adapted))):
+        found = again.predict_proba(x[80:])
+        np.testing.assert_array_equal(found.probabilities, expected.probabilities)
+        np.testing.assert_array_equal(found.spread, expected.spread)
 
 
 def test_columns_that_are_alike_have_one_spread() -> None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from regraft.graft.training.search import LR_SHARE, TAU_RUNGS, WIDENED, beyond, search, searched_steps
+from regraft.graft.training.search import LOWERED, LR_SHARE, TAU_RUNGS, WIDENED, beyond, search, searched_steps
 
 TOTAL = 500
 
@@ -74,7 +74,7 @@ def test_where_all_diverge_lower_rates_are_tried():
     assert [lr for lr, *_ in log] == [0.1, 0.03, 0.01, 0.003]
     assert found[0].key[0] == 0.003
     found, log = searched(lambda *_: -math.inf, (0.1, 0.03))
-    assert len(log) == 2 + WIDENED
+    assert len(log) == 2 + LOWERED
     assert found[0].key[0] == 0.1
     assert len(searched(lambda *_: -math.inf, (0.1, 0.03), widen=False)[1]) == 2
 
@@ -83,11 +83,11 @@ def test_while_the_best_spoils_what_it_began_with_lower_rates_are_tried():
     """The best of three lies inside, but far below the head that it began with."""
 
     def score(lr, tau, share):
-        return {0.03: -400.0, 0.01: -70.0, 0.003: -90.0, 0.001: 0.8, 0.0003: 0.7}[lr]
+        return {0.03: -400.0, 0.01: -70.0, 0.003: -90.0, 0.001: -5.0, 0.0003: 0.8, 0.0001: 0.7}[lr]
 
     found, log = searched(score, (0.03, 0.01, 0.003), floor=0.7)
-    assert [lr for lr, *_ in log] == [0.03, 0.01, 0.003, 0.001, 0.0003]  # at the lowest it looks beyond, as ever
-    assert found[0].key[0] == 0.001
+    assert [lr for lr, *_ in log] == [0.03, 0.01, 0.003, 0.001, 0.0003]
+    assert found[0].key[0] == 0.0003
     assert searched(score, (0.03, 0.01, 0.003))[0][0].key[0] == 0.01  # where nothing is asked for
     assert len(searched(score, (0.03, 0.01, 0.003), floor=-80.0)[1]) == 3
 

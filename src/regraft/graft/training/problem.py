@@ -303,12 +303,14 @@ class TrainingProblem(Problem):
         return self.task.kind != "segmentation"
 
     def _floor(self, head: Adapted) -> float:
-        """The lower end of the 95 % interval of a prepared head's score on these rows, its sign changed where less is
-        better; −∞ where that is not known."""
+        """A prepared head's score on these rows less its standard error, its sign changed where less is better; −∞
+        where the error is not known."""
         if not self._rows_are_told_apart:
             return -math.inf
         found = measure(self.task.metric, self.task.response, self.begun(head), self.task.groups, self.task.seed)
-        least = found.low if higher_is_better(self.task.metric) else -found.high
+        up = higher_is_better(self.task.metric)
+        error = (found.value - found.low if up else found.high - found.value) / 1.96
+        least = (found.value if up else -found.value) - error
         return Team.current().agreed(least) if math.isfinite(least) else -math.inf
 
     def trial(self, head: Adapted, lr: float, tau: int, held: ManifestRows | None) -> Trial:

@@ -14,9 +14,9 @@ from collections.abc import Callable, Sequence
 from regraft.graft.training.halving import counts, halve
 from regraft.graft.training.trial import Trial, Work, shorter
 
-__all__ = ["LR_SHARE", "TAU_KEEP", "TAU_RUNGS", "WIDENED", "beyond", "search", "searched_steps"]
+__all__ = ["LOWERED", "LR_SHARE", "TAU_KEEP", "TAU_RUNGS", "WIDENED", "beyond", "search", "searched_steps"]
 
-LR_SHARE, WIDENED = 0.2, 2
+LR_SHARE, WIDENED, LOWERED = 0.2, 2, 4
 TAU_RUNGS, TAU_KEEP = (0.1, 0.3), 0.3
 Key = tuple[float, int]
 
@@ -62,13 +62,14 @@ def _by_rate(
     if len(rates) == 1:
         return rates
     values = {lr: judge(lr) for lr in rates}
-    for _ in range(WIDENED if widen else 0):
+    while widen:
         best = max(values, key=lambda lr: values[lr])
         spoilt = not values[best][0] >= floor or not math.isfinite(values[best][0])
-        if min(values) < best < max(values) and not spoilt:
+        further = len(values) - len(rates)
+        if further >= (LOWERED if spoilt else WIDENED) or (min(values) < best < max(values) and not spoilt):
             break
-        further = beyond(min(values), up=False) if spoilt else beyond(best, up=best == max(values))
-        values[further] = judge(further)
+        lr = beyond(min(values), up=False) if spoilt else beyond(best, up=best == max(values))
+        values[lr] = judge(lr)
     return sorted(values, key=lambda lr: values[lr], reverse=True)
 
 
@@ -79,7 +80,8 @@ def beyond(rate: float, *, up: bool) -> float:
 
 
 def searched_steps(rates: int, taus: int, total: int, *, widen: bool = True) -> int:
-    """The steps that :func:`search` takes at most, where a whole training has ``total``."""
+    """The steps that :func:`search` takes at most, where a whole training has ``total`` and no rate has to be lowered
+    because all spoil what they began with."""
     tried = 0 if rates == 1 else rates + (WIDENED if widen else 0)
     halved = counts(taus, rungs=TAU_RUNGS, keep=TAU_KEEP)
     return tried * shorter(total, LR_SHARE) + sum(n * shorter(total, rung) for rung, n in halved.items())
