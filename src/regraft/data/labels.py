@@ -256,9 +256,9 @@ def _classes(read: _Read, kind: Kind, ids: Sequence[str]) -> Target:
         row = next((i for i, v in enumerate(values) if v is not None and not float(v).is_integer()), None)
         if row is not None:
             raise DataError(
-                f"the label column {read.name!r} holds real numbers (row {ids[row]}: {values[row]})",
+                f"the label column {read.name!r} holds real numbers ({ids[row]}: {values[row]})",
                 expected=f"classes for a {kind} task",
-                do="use --kind regression",
+                do="name a column of classes with --label; numbers to predict are for adapt --kind regression",
             )
         values = [None if value is None else int(value) for value in values]
     if names and read.form in ("integer", "real", "flag"):

@@ -271,7 +271,7 @@ class Arrays(Source):
                 "number arrays",
                 expected="numbers of shape (N, …) with at least two axes",
                 got=f"{array.dtype} {array.shape}",
-                do="give one row of numbers per input",
+                do="give one row of numbers per input, or of files their paths",
             )
         self.values = array.astype(np.float32, copy=False)
         self.name, self.columns = name, tuple(columns)

@@ -22,7 +22,7 @@ from regraft.graft.stages.training import Reinitialise, Train
 from regraft.graft.team import Team
 from regraft.network import ImagePreprocess, Network, load, reinitialised
 from regraft.network.norms import lone_norms
-from regraft.record import Ledger
+from regraft.record import Ledger, counted
 
 __all__ = ["Prepared", "Progress", "check_pass", "prepare", "swept", "training_stage"]
 
@@ -147,7 +147,7 @@ def _check_copies(manifest: Manifest, metric: str, options: Options, recipe: Rec
         raise DataError(
             f"{error.what}, for copies of an input are one group",
             expected=error.expected,
-            got=f"{distinct} different inputs in {len(manifest)} rows",
+            got=f"{counted(distinct, 'different input')} in {len(manifest)} rows",
             do=error.do,
         ) from error
 

@@ -147,7 +147,8 @@ class _Labels:
         if len(values) < 2:
             wrong = "are fewer than 2"
         elif self.groups is not None and len(set(self.groups)) < 2:
-            wrong = f"are all in one group, {self.groups[0]!r}"
+            name = str(self.groups[0])
+            wrong = f"are all in one group, {name if len(name) <= 40 else name[:12] + '…'!r}"
         elif values.ndim == 1 and len(np.unique(values)) < 2:
             wrong = f"are all of one class, {self.target.classes[values[0]]!r}"
         elif values.ndim == 2 and (empty := np.isnan(values).all(axis=0)).any():

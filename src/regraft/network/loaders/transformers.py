@@ -112,7 +112,8 @@ def _module(
             with contextlib.suppress(TypeError):
                 module = _random(auto, config, seed, add_pooling_layer=False)
         return module, traits
-    options = {**where, "use_safetensors": True, "output_loading_info": True}
+    # what does not fit is reported then, and named below
+    options = {**where, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
     module, report = auto.from_pretrained(source, **options)
     missing = sorted(report["missing_keys"])
     traits = _traits(transformers, source, where, module, architecture)
@@ -123,12 +124,16 @@ def _module(
             module, report = auto.from_pretrained(source, **options, add_pooling_layer=False)
             missing = sorted(report["missing_keys"])
     missing = [key for key in missing if ".pooler." not in f".{key}"]
-    wrong = [str(key) for key in [*missing, *report.get("mismatched_keys", ())]]
-    if wrong:
+    shapes = [
+        f"{name} of shape {tuple(given)}, where it says {tuple(own)}"
+        for name, given, own in report.get("mismatched_keys", ())
+    ]
+    if wrong := [*shapes, *map(str, missing)]:
         raise ModelError(
             f"the weights in {source} do not fit its configuration",
             expected="a tensor of the right shape for every parameter",
             got=f"{len(wrong)} missing or of another shape, such as {wrong[0]}",
+            do="take weights and config.json from one model",
         )
     return module, traits
 
