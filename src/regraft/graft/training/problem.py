@@ -270,8 +270,10 @@ class TrainingProblem(Problem):
         rest, held = self.take(np.flatnonzero(~out)), self.take(np.flatnonzero(out))
         prepared = rest.heads((SOLVED,) if probe is None else probe.candidates)
         whole = lambda lr, tau: rest.trial(prepared.by_tau[tau], lr, tau, held.rows)  # noqa: E731
-        taus = sorted(prepared.by_tau)
-        floor = held._floor(prepared.by_tau[taus[len(taus) // 2]]) if taus[len(taus) // 2] != 0 else -math.inf
+        taus, floor = sorted(prepared.by_tau), -math.inf
+        middle = taus[len(taus) // 2]
+        if len(train.lrs) > 1 and train.widen and middle != 0:  # at 0 the head is a random one
+            floor = held._floor(prepared.by_tau[middle])
         found = search(whole, train.lrs, taus, self.work, widen=train.widen, floor=floor)
         fulls, twin, outputs = whole_trainings(whole, found, self.work)
         best, ranking = fulls[0], [*fulls, *(trial for trial in found if trial.outcome is not None)]
