@@ -240,20 +240,26 @@ def test_where_only_the_last_training_diverges_the_twin_is_kept(tmp_path, monkey
     assert np.isfinite(twin_rows).all()
 
 
+def ending_in(monkeypatch, spoil) -> None:
+    """Final trainings end in what ``spoil`` makes of their readout."""
+    train = Trial.train
+
+    def spoiling(self, work):
+        found = train(self, work)
+        return found if self.held is not None else replace(found, readout=spoil(found.readout))
+
+    monkeypatch.setattr(Trial, "train", spoiling)
+
+
 @pytest.fixture
 def _collapsing(monkeypatch):
     """Final trainings end in a head that names one class for every row."""
-    train = Trial.train
 
-    def collapsing(self, work):
-        found = train(self, work)
-        if self.held is not None:
-            return found
-        bias = torch.tensor([9.0] + [0.0] * (len(found.readout.intercept) - 1))
-        zeros = found.readout.coefficients.map(torch.zeros_like)
-        return replace(found, readout=replace(found.readout, coefficients=zeros, intercept=bias))
+    def blind(readout):
+        bias = torch.tensor([9.0] + [0.0] * (len(readout.intercept) - 1))
+        return replace(readout, coefficients=readout.coefficients.map(torch.zeros_like), intercept=bias)
 
-    monkeypatch.setattr(Trial, "train", collapsing)
+    ending_in(monkeypatch, blind)
 
 
 @pytest.mark.usefixtures("_collapsing")
@@ -504,22 +510,8 @@ def numbers(rows: int = 120, seed: int = 0, factor: float = 1.0):
     return scan((factor * x, y.astype(np.float64)), kind="regression")
 
 
-@pytest.fixture
-def _spoiling(monkeypatch):
-    """Final trainings end in predictions that are far off."""
-    train = Trial.train
-
-    def spoiling(self, work):
-        found = train(self, work)
-        if self.held is not None:
-            return found
-        return replace(found, readout=replace(found.readout, intercept=found.readout.intercept + 100.0))
-
-    monkeypatch.setattr(Trial, "train", spoiling)
-
-
-@pytest.mark.usefixtures("_spoiling")
-def test_where_the_last_training_spoils_numbers_the_twin_is_kept(tmp_path):
+def test_where_the_last_training_spoils_numbers_the_twin_is_kept(tmp_path, monkeypatch):
+    ending_in(monkeypatch, lambda readout: replace(readout, intercept=readout.intercept + 100.0))
     head = problem(numbers(), tmp_path, train=replace(QUICK, lrs=(0.01,)), metric="r2", solve=Solve(("ridge",))).solve()
     finding = next(f for f in head.findings() if f.code == "final-training-lost")
     assert finding.value < 0 < head.choice.judged.value
