@@ -126,7 +126,7 @@ def _module(
     missing = [key for key in missing if ".pooler." not in f".{key}"]
     shapes = [
         f"{name} of shape {tuple(given)}, where it says {tuple(own)}"
-        for name, given, own in report.get("mismatched_keys", ())
+        for name, given, own in sorted(report.get("mismatched_keys", ()))  # a set
     ]
     if wrong := [*shapes, *map(str, missing)]:
         raise ModelError(
