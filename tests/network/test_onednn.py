@@ -136,6 +136,13 @@ def test_its_operations_are_counted() -> None:
     assert ours.get_total_flops() == torchs.get_total_flops() == 2 * 256 * 256 * 96
 
 
+def test_on_an_accelerator_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn, "_faster", lambda: True)
+    assert isinstance(wide_linear(), onednn._Linear)
+    assert isinstance(wide_linear(torch.device("cpu")), onednn._Linear)
+    assert not isinstance(wide_linear("cuda"), onednn._Linear)
+
+
 def test_elsewhere_nothing_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onednn, "avx512_of_amd", lambda: False)
     onednn._faster.cache_clear()

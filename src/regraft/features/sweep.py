@@ -236,7 +236,7 @@ def pool_batch(network: Network, blocks: Sequence[Block], batch: Any) -> dict[st
         for block in by_site[site]:
             values[block.name].append(block.pooling(value, mask))
 
-    with torch.no_grad(), wide_linear(), network.observe(tuple(by_site), keep):
+    with torch.no_grad(), wide_linear(network.device), network.observe(tuple(by_site), keep):
         for portion in batch.split(network.rows_at_once()) if isinstance(batch, Tensor) else (batch,):
             network.forward(portion)
     return {name: torch.cat(some) if len(some) > 1 else some[0] for name, some in values.items()}

@@ -26,13 +26,14 @@ LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 _ENOUGH = 4_000_000
 
 
-def wide_linear() -> contextlib.AbstractContextManager[Any]:
+def wide_linear(device: str | torch.device = "cpu") -> contextlib.AbstractContextManager[Any]:
     """Inside, ``torch.nn.functional.linear`` of enough float32 numbers runs by oneDNN, where that is faster.
 
-    It is on processors of AMD with AVX-512. The numbers are those of MKL but for the order of their sums. Gradients
-    can be taken once. Where ``torch.func``, forward-mode derivatives or autocast have their say torch's layer stays.
+    It is on processors of AMD with AVX-512; for what runs on another ``device`` nothing is watched. The numbers are
+    those of MKL but for the order of their sums. Gradients can be taken once. Where ``torch.func``, forward-mode
+    derivatives or autocast have their say torch's layer stays.
     """
-    return _Linear() if _faster() else contextlib.nullcontext()
+    return _Linear() if torch.device(device).type == "cpu" and _faster() else contextlib.nullcontext()
 
 
 @cache

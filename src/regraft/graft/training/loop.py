@@ -284,7 +284,7 @@ class Training:
 
     def _precision(self) -> contextlib.AbstractContextManager[Any]:
         if self.config.loop.precision == "float32":
-            return wide_linear()
+            return wide_linear(self.device)
         return torch.autocast(torch.device(self.device).type, torch.bfloat16)
 
     def outputs(self, rows: Rows) -> Tensor:

@@ -2,8 +2,8 @@
 
 First the rate, at the τ in the middle: every rate trains for a fifth of the length, and while the best of them is the
 highest or the lowest that was tried, half a decade further out is tried too; while even the best spoils what it began
-with, half a decade below the lowest. Then τ at that rate, by successive
-halving. The training of the whole length is left to whoever asked.
+with, half a decade below the lowest. Then τ at that rate, by successive halving. The training of the whole length is
+left to whoever asked.
 """
 
 from __future__ import annotations
