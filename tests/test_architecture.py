@@ -12,12 +12,13 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
-GROUND = frozenset({"errors", "files", "processor"})
+GROUND = frozenset({"errors", "files", "memory", "processor"})
 _BASE = frozenset({"record", "linear", "data"})
 _LOWER = _BASE | {"network", "features", "heads", "diagnose"}
 ALLOWED: dict[str, frozenset[str]] = {
     "errors": frozenset(),
     "files": frozenset({"errors"}),
+    "memory": frozenset(),
     "processor": frozenset(),
     "record": GROUND,
     "linear": GROUND,

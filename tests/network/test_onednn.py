@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
-from torch.nn.functional import linear
+from torch.nn.functional import conv2d, linear
 
 from regraft.network import onednn
 from regraft.network.flops import counting
@@ -125,6 +126,88 @@ def test_what_is_differentiated_otherwise_is_left_to_torch(taken: list[Any]) -> 
     torch.testing.assert_close(tangent, linear(LARGE, WEIGHT))
     torch.testing.assert_close(dual.tangent, linear(LARGE, WEIGHT))
     assert many.shape == (3, 256, 96)
+
+
+MAPS = drawn(4, 64, 24, 24).to(memory_format=torch.channels_last)
+PIXEL_WEIGHT, PIXEL_BIAS = drawn(48, 64, 1, 1), drawn(48)
+ONE_BY_ONE: dict[str, dict[str, Any]] = {
+    "as it is": {},
+    "sides": {"stride": (1, 1), "padding": [0, 0]},
+    "valid": {"padding": "valid"},
+    "same": {"padding": "same"},
+    "dilated": {"dilation": 3},
+}
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@needs_it
+@pytest.mark.parametrize("how", ONE_BY_ONE)
+@pytest.mark.parametrize("bias", [PIXEL_BIAS, None])
+def test_it_is_the_one_by_one_convolution(taken: list[Any], one_thread: None, how: str, bias: Tensor | None) -> None:
+    pull = drawn(4, 48, 24, 24)
+
+    def results(dtype: torch.dtype) -> list[Tensor]:
+        leaves = [t.to(dtype).detach().requires_grad_() for t in (MAPS, PIXEL_WEIGHT, bias) if t is not None]
+        found = conv2d(*leaves, **ONE_BY_ONE[how])
+        (found * pull.to(dtype)).sum().backward()
+        return [found, *(leaf.grad for leaf in leaves if leaf.grad is not None)]
+
+    with wide_linear():
+        ours = results(torch.float32)
+        assert len(taken) == 3  # the maps, and the gradients of the input and the weight
+        with torch.no_grad():
+            same = conv2d(MAPS, PIXEL_WEIGHT, bias, **ONE_BY_ONE[how])
+    assert torch.equal(same, ours[0])
+    assert ours[0].is_contiguous(memory_format=torch.channels_last)
+    exact = results(torch.float64)
+    assert len(ours) == len(exact) == (3 if bias is None else 4)
+    for mine, true in zip(ours, exact):
+        torch.testing.assert_close(mine.double(), true, rtol=1e-4, atol=2e-3)
+
+
+def convolved_otherwise() -> dict[str, tuple[Tensor, Tensor, dict[str, Any]]]:
+    last = torch.channels_last
+    return {
+        "many images": (drawn(16, 64, 16, 16).to(memory_format=last), PIXEL_WEIGHT, {}),
+        "channels first": (MAPS.contiguous(), PIXEL_WEIGHT, {}),
+        "one image": (MAPS[0], PIXEL_WEIGHT, {}),
+        "every other pixel": (MAPS, PIXEL_WEIGHT, {"stride": 2}),
+        "every other pixel of one side": (MAPS, PIXEL_WEIGHT, {"stride": (1, 2)}),
+        "a margin": (MAPS, PIXEL_WEIGHT, {"padding": 1}),
+        "groups": (MAPS, drawn(48, 32, 1, 1), {"groups": 2}),
+        "neighbours": (MAPS, drawn(48, 64, 3, 3), {}),
+        "few pixels": (MAPS[:1, :, :4, :4].contiguous(memory_format=last), PIXEL_WEIGHT, {}),
+        "double": (MAPS.double(), PIXEL_WEIGHT.double(), {}),
+    }
+
+
+@needs_it
+@pytest.mark.parametrize("name", convolved_otherwise())
+def test_convolutions_that_are_no_such_layers_are_left_to_torch(taken: list[Any], one_thread: None, name: str) -> None:
+    values, weight, how = convolved_otherwise()[name]
+    with torch.no_grad(), wide_linear():
+        found = conv2d(values, weight, **how)
+    assert not taken
+    assert torch.equal(found, conv2d(values, weight, **how))
+
+
+@needs_it
+def test_on_several_threads_torch_takes_onednn_itself(taken: list[Any]) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with torch.no_grad(), wide_linear():
+            conv2d(MAPS, PIXEL_WEIGHT)
+    finally:
+        torch.set_num_threads(before)
+    assert not taken
 
 
 @needs_it

@@ -15,6 +15,7 @@ import typer
 from regraft.app import adapting, diagnosing, housekeeping, research, scoring
 from regraft.app.console import GroupedVerbs, say, show_json
 from regraft.errors import RegraftError
+from regraft.memory import kept_memory
 
 __all__ = ["app", "main", "run"]
 
@@ -57,7 +58,8 @@ def main(arguments: list[str] | None = None) -> None:
     # long. GNU's OpenMP reads this when torch is loaded, which is later.
     if "OMP_WAIT_POLICY" not in os.environ:
         os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    sys.exit(run(sys.argv[1:] if arguments is None else arguments))
+    with kept_memory():
+        sys.exit(run(sys.argv[1:] if arguments is None else arguments))
 
 
 def run(arguments: list[str]) -> int:

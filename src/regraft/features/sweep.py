@@ -21,6 +21,7 @@ from regraft.features.cache import cache_root
 from regraft.features.plan import Block, Plan
 from regraft.features.store import DTYPES, VERSION, Arrivals, Part, Store
 from regraft.files import canonical_json, digest
+from regraft.memory import kept_memory
 from regraft.network import Network, attention_mask
 from regraft.network.flops import counting
 from regraft.network.onednn import wide_linear
@@ -54,6 +55,7 @@ def find(
     return None if missing.blocks else Store(plan, parts)
 
 
+@kept_memory()
 def sweep(
     network: Network,
     manifest: Manifest,

@@ -27,6 +27,7 @@ from regraft.graft.preparation import Prepared, Progress, prepare, swept
 from regraft.graft.protocol import evaluate
 from regraft.graft.recipe import SETTINGS, Recipe
 from regraft.graft.recording import record_of, versions
+from regraft.memory import kept_memory
 from regraft.network import Network
 from regraft.record import Ledger, Record, Score
 from regraft.record.folder import check_replaced
@@ -106,6 +107,7 @@ class Run:
         return replace(self, record=record)
 
 
+@kept_memory()
 def adapt(
     data: Any,
     model: str | Network,

@@ -19,14 +19,14 @@ from regraft.linear.checks import Index, ShapeError, as_index
 from regraft.linear.design import Design, gram_of, join_of, operator_of, rows_of, scale_of, take_of
 from regraft.linear.matrix import Matrix, Scaled, Taken
 from regraft.linear.operator import Operator
-from regraft.linear.products import add_product, as_many_blas_threads
+from regraft.linear.products import add_matmul, add_product, as_many_blas_threads
 from regraft.linear.structured import DenseOperator, KroneckerIdentity
 from regraft.linear.symmetric import mirror
 from regraft.linear.tags import Tag
 
 __all__ = ["FeatureDesign"]
 
-CHUNK_BYTES = 64 * 2**20
+CHUNK_BYTES = 16 * 2**20
 """How much of a feature matrix is read at once in products."""
 KERNEL_BYTES = 2**30
 """How much of one layer's matrix may be held while a kernel is accumulated."""
@@ -85,7 +85,7 @@ class FeatureDesign(Design):
         out = torch.zeros((self.n_rows, self.n_outputs), dtype=self.dtype, device=self.device)
         for part in self._slices():
             for name, weight in coefficients.items():
-                out[part].addmm_(self._read(name, part), weight)
+                add_matmul(out[part], self._read(name, part), weight)
         return out
 
     def _adjoint(self, outputs: Tensor) -> Mapping[str, Tensor]:
@@ -95,7 +95,7 @@ class FeatureDesign(Design):
         along = outputs.T.contiguous()
         for part in self._slices():
             for name, total in found.items():
-                total.addmm_(along[:, part], self._read(name, part))
+                add_matmul(total, along[:, part], self._read(name, part))
         return {name: total.T.contiguous() for name, total in found.items()}
 
     def chunks(self, rows: int | None = None) -> Iterator[tuple[slice, Tensor]]:

@@ -29,7 +29,7 @@ __all__ = [
     "row_norms",
 ]
 
-_READ_BYTES = 32 * 2**20
+_READ_BYTES = 8 * 2**20
 """How much of a wider matrix is read at once where only some of its columns are kept."""
 
 

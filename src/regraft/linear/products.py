@@ -14,7 +14,7 @@ from contextlib import contextmanager
 import numpy as np
 import torch
 from scipy.linalg import eigh
-from scipy.linalg.blas import dsyrk, ssyrk
+from scipy.linalg.blas import dgemm, dsyrk, sgemm, ssyrk
 from scipy.linalg.lapack import dpotrf, dpotri, dpotrs, dtrtrs, spotrf, spotrs, strtrs
 from threadpoolctl import threadpool_limits
 from torch import Tensor
@@ -22,6 +22,7 @@ from torch import Tensor
 from regraft.linear.symmetric import mirror
 
 __all__ = [
+    "add_matmul",
     "add_product",
     "as_many_blas_threads",
     "cholesky",
@@ -73,6 +74,19 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
     """A B of matrices of one dtype, float32 or float64."""
     with np.errstate(invalid="ignore", over="ignore"):  # what is not finite is refused where it is known by name
         return torch.from_numpy(a.numpy() @ b.numpy())
+
+
+def add_matmul(out: Tensor, a: Tensor, b: Tensor) -> None:
+    """Add A B to ``out`` (n × m, contiguous), all of one dtype; by torch where it may use several threads.
+
+    Threads of torch and of OpenBLAS that take turns wait for each other (:func:`one_blas_thread`); one thread of each
+    does not.
+    """
+    if out.device.type != "cpu" or torch.get_num_threads() > 1 or out.dtype not in (torch.float32, torch.float64):
+        out.addmm_(a, b)
+    elif out.numel() and a.numel():
+        gemm = dgemm if out.dtype == torch.float64 else sgemm
+        gemm(1.0, b.numpy().T, a.numpy().T, beta=1.0, c=out.numpy().T, overwrite_c=1)
 
 
 def add_product(out: Tensor, rows: Tensor) -> None:

@@ -1,7 +1,8 @@
 """Linear layers by oneDNN, where torch's own products leave half of the processor's vectors unused.
 
 Torch gives convolutions to oneDNN, which compiles them for the processor that it finds, and products of float32
-matrices to MKL, which keeps to AVX2 on processors that are not Intel's.
+matrices to MKL, which keeps to AVX2 on processors that are not Intel's. On one thread it also takes MKL for the
+convolutions that are linear layers of every pixel, 1 × 1 ones, of fewer than 16 images at a time.
 """
 
 from __future__ import annotations
@@ -24,10 +25,12 @@ __all__ = ["LINEAR", "wide_linear"]
 LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
 #: Multiplications under which bringing the weights into oneDNN's layout costs more than is won.
 _ENOUGH = 4_000_000
+#: Images from which torch gives 1 × 1 convolutions to oneDNN by itself (``use_mkldnn`` in ATen's Convolution.cpp).
+_MANY = 16
 
 
 def wide_linear(device: str | torch.device = "cpu") -> contextlib.AbstractContextManager[Any]:
-    """Inside, ``torch.nn.functional.linear`` of enough float32 numbers runs by oneDNN, where that is faster.
+    """Inside, linear layers and 1 × 1 convolutions of enough float32 numbers run by oneDNN, where that is faster.
 
     It is on processors of AMD with AVX-512; for what runs on another ``device`` nothing is watched. The numbers are
     those of MKL but for the order of their sums. Gradients can be taken once. Where ``torch.func``, forward-mode
@@ -52,12 +55,19 @@ def _faster() -> bool:
 
 
 class _Linear(TorchFunctionMode):
-    """Takes over calls of ``linear`` that oneDNN can do as well."""
+    """Takes over calls of ``linear`` and ``conv2d`` that oneDNN can do as well."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if func is nn.functional.linear and (given := _taken(*args, **(kwargs or {}))) is not None:
-            return _Layer.apply(*given) if torch.is_grad_enabled() else _product(*given)
+            return _layer(*given)
+        if func is nn.functional.conv2d and (given := _pixels(*args, **(kwargs or {}))) is not None:
+            return _layer(*given).permute(0, 3, 1, 2)
         return func(*args, **(kwargs or {}))
+
+
+def _layer(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    found: Tensor = _Layer.apply(rows, weight, bias) if torch.is_grad_enabled() else _product(rows, weight, bias)
+    return found
 
 
 def _product(rows: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -95,6 +105,29 @@ def _taken(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[T
     if math.prod(input.shape) * weight.shape[0] < _ENOUGH or not all(map(_plain, tensors)):
         return None
     return input, weight, bias
+
+
+def _pixels(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Any = 1,
+    padding: Any = 0,
+    dilation: Any = 1,
+    groups: int = 1,
+) -> tuple[Tensor, Tensor, Tensor | None] | None:
+    """A 1 × 1 convolution of channels that lie last as the linear layer of its pixels (B, h, w, k), if torch would
+    multiply it by MKL and :func:`_taken` takes that layer."""
+    single = input.ndim == 4 and input.shape[0] < _MANY and tuple(weight.shape[2:]) == (1, 1) and groups == 1
+    if not single or torch.get_num_threads() > 1 or not (_all(stride, 1) and _all(padding, 0)):
+        return None
+    if not input.is_contiguous(memory_format=torch.channels_last):
+        return None
+    return _taken(input.permute(0, 2, 3, 1), weight.flatten(1), bias)
+
+
+def _all(sides: Any, value: int) -> bool:
+    return sides in ("valid", "same", value) if isinstance(sides, (str, int)) else all(side == value for side in sides)
 
 
 def _plain(tensor: Tensor) -> bool:

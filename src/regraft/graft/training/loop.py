@@ -36,6 +36,7 @@ from regraft.graft.training.randomness import Randomness
 from regraft.graft.training.rows import ImageRows, Rows, order, parts, place, portions
 from regraft.graft.training.watch import Watch
 from regraft.linear import all_finite
+from regraft.memory import kept_memory
 from regraft.network.norms import lone_norms
 from regraft.network.onednn import wide_linear
 from regraft.network.policy import full_precision
@@ -62,6 +63,7 @@ CHECKPOINT = "checkpoint.safetensors"
 BEST = "best.safetensors"
 
 
+@kept_memory()
 def train(
     module: nn.Module,
     rows: Rows,

@@ -29,10 +29,12 @@ from regraft.heads.solve import FORMS, check_folds, check_forms, check_training
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import FeatureDesign
 from regraft.linear.products import one_blas_thread, one_torch_thread
+from regraft.memory import kept_memory
 
 __all__ = ["select"]
 
 
+@kept_memory()
 @one_torch_thread()
 @one_blas_thread()
 def select(
