@@ -116,3 +116,41 @@ def test_no_row_may_be_taken() -> None:
     assert len(response.take([])) == 0
     with pytest.raises(ShapeError, match="out of range"):
         response.take([2])
+
+
+def unknown_by_rule(values: np.ndarray, there: np.ndarray, folds: list[int], sides: tuple[int, ...]) -> np.ndarray:
+    """Row by row and output by output: no row of another fold has this label."""
+    out = np.zeros(values.shape, bool)
+    for row, column in zip(*np.nonzero(there)):
+        others = [k for k in range(len(values)) if folds[k] != folds[row] and there[k, column]]
+        same = any(values[k, column] == values[row, column] for k in others)
+        out[row, column] = folds[row] >= 0 and values[row, column] in sides and not same
+    return out
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_labels_that_no_other_fold_has_are_taken_as_missing(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    folds = rng.integers(-1, 3, 14)
+    classes = rng.integers(-1, 7, 14)
+    response = Response.of("multiclass", [str(c) for c in range(7)], classes)
+    there = np.repeat(classes[:, None] >= 0, 7, 1)
+    alone = unknown_by_rule(response.values.numpy(), there, folds.tolist(), (1,)).any(1)
+    found = response.seen_elsewhere(torch.from_numpy(folds))
+    assert found.codes is not None
+    assert found.codes.tolist() == np.where(alone, -1, classes).tolist()
+    assert found.present.tolist() == ((classes >= 0) & ~alone).tolist()
+
+    columns = rng.choice([0, 1, 1, np.nan], (14, 4)) * (rng.random((14, 4)) < 0.3)
+    several = Response.of("multilabel", list("abcd"), columns)
+    unknown = unknown_by_rule(several.values.numpy(), ~np.isnan(columns), folds.tolist(), (0, 1))
+    mask = several.seen_elsewhere(torch.from_numpy(folds)).mask
+    assert ((~np.isnan(columns) & ~unknown) == (True if mask is None else mask.numpy())).all()
+
+
+def test_where_other_folds_have_all_labels_nothing_changes() -> None:
+    folds = torch.tensor([0, 1, 0, 1])
+    response = Response.of("binary", ["a", "b"], [0, 0, 1, 1])
+    assert response.seen_elsewhere(folds) is response
+    numbers = Response.of("regression", ["y"], [1.0, 2.0, 3.0, 4.0])
+    assert numbers.seen_elsewhere(folds) is numbers

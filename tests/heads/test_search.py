@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from regraft.heads.search import STEPS, Trial, choose, explore
+from regraft.heads import Response, temperature
+from regraft.heads.search import STEPS, Judge, Trial, choose, explore
 
 GRID = (1.0, 1e-1, 1e-2, 1e-3)
 
@@ -87,3 +88,31 @@ def test_one_standard_error_stays_with_the_form_that_is_best() -> None:
     assert choose([other, far, near, best], 1.0, one_standard_error=True) is near
     unknown = trial(1e-3, 0.8, form="logistic", error=float("nan"))
     assert choose([other, far, near, unknown], 1.0, one_standard_error=True) is unknown
+
+
+def test_a_class_that_a_fold_never_saw_says_nothing_of_how_sure_the_fit_may_be() -> None:
+    rng = np.random.default_rng(0)
+    codes = np.r_[rng.integers(0, 3, 120), 3, 4]
+    logits = torch.from_numpy(3 * (np.eye(5)[np.minimum(codes, 2)] + rng.normal(size=(122, 5))))
+    folds = torch.arange(122) % 4
+    response = Response.of("multiclass", list("abcde"), codes)
+    every = torch.ones(122, dtype=torch.bool)
+    some = response.take(torch.arange(120))
+    for metric in ("accuracy", "nll"):
+        lone, (without,) = (
+            Judge(metric, labels, folds[: len(labels)], every[: len(labels)], True).trials(
+                "ridge", [1.0], logits[None, : len(labels)], [None]
+            )
+            for labels in (response, some)
+        )
+        assert lone[0].temperature == without.temperature == temperature(logits[:120], some)
+        assert lone[0].loss == pytest.approx(without.loss)
+        # of classes, though, the rows count: they are wrong, and no penalty changes that
+        assert (lone[0].score == pytest.approx(without.score)) is (metric == "nll")
+
+
+def test_where_no_fold_knows_any_class_all_rows_are_judged() -> None:
+    response = Response.of("multiclass", list("abc"), [0, 0, 1, 2])
+    judge = Judge("nll", response, torch.tensor([0, 0, 1, 2]), torch.ones(4, dtype=torch.bool), True)
+    (trial,) = judge.trials("ridge", [1.0], torch.zeros(1, 4, 3), [None])
+    assert trial.loss == pytest.approx(np.log(3))

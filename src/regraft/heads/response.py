@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
@@ -113,6 +113,30 @@ class Response:
             None if self.codes is None else self.codes[rows],
             self.classes,
         )
+
+    def seen_elsewhere(self, folds: Tensor) -> Response:
+        """Without the labels that no row of another fold has: what is fitted without a fold knows nothing of them.
+
+        So a class of one row is taken as missing, and of several labels one that no other fold has beside its absence.
+
+        Args:
+            folds: (N,) fold of each row, -1 for rows that are in every fit.
+        """
+        if self.kind in ("regression", "segmentation"):
+            return self
+        there = torch.ones_like(self.values, dtype=torch.bool) if self.mask is None else self.mask
+        unknown = torch.zeros_like(there)
+        numbers, own = torch.unique(folds, return_inverse=True)
+        for having in (self.values,) if self.codes is not None else (self.values, 1 - self.values):
+            rows = having * there
+            within = torch.zeros(len(numbers), self.n_outputs, dtype=rows.dtype).index_add_(0, own, rows)
+            unknown |= (rows > 0) & (rows.sum(0) == within[own]) & (folds >= 0)[:, None]
+        if not bool(unknown.any()):
+            return self
+        if self.codes is None:
+            return replace(self, mask=there & ~unknown)
+        alone = unknown.any(1)
+        return replace(self, mask=there & ~alone[:, None], codes=torch.where(alone, -1, self.codes))
 
 
 def require_learnable(response: Response) -> None:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.calibration import link, temperatures
-from regraft.heads.metrics import higher_is_better, resampled, rounding
+from regraft.heads.metrics import PROPER, higher_is_better, resampled, rounding
 from regraft.heads.response import Response
 from regraft.linear.products import one_torch_thread
 from regraft.record import Candidate
@@ -71,6 +71,9 @@ class Judge:
         if len(self.kept) == 0:
             raise SolverError("no labelled row lies in a fold", do="give folds that hold labelled rows")
         self.response = response.take(self.kept)
+        known = response.seen_elsewhere(folds).take(self.kept)
+        #: what says how sure a fit may be: of a class that it never saw it cannot but be wrong
+        self.known = known if bool(known.present.any()) else self.response
         kept_folds = folds[self.kept]
         self.tables = (kept_folds[None] == torch.unique(kept_folds)[:, None]).to(torch.float64).numpy()
         self.sign = 1.0 if higher_is_better(metric) else -1.0
@@ -85,7 +88,7 @@ class Judge:
             raise SolverError(
                 f"the {form} fits gave logits that are not finite", do="look for huge or non-finite features"
             )
-        warm = temperatures(rows, self.response) if self.calibrate else torch.ones(len(rows), dtype=torch.float64)
+        warm = temperatures(rows, self.known) if self.calibrate else torch.ones(len(rows), dtype=torch.float64)
         out = []
         for index, strength in enumerate(strengths):
             predicted = link(self.response.link, rows[index] / warm[index]).numpy()
@@ -113,15 +116,20 @@ class Judge:
         rows = len(self.kept)
         weights = np.random.default_rng(0).multinomial(rows, np.full(rows, 1 / rows), _RESAMPLES).astype(float)
         predicted = link(self.response.link, trial.out_of_fold[self.kept] / trial.temperature).numpy()
-        values = resampled(self.metric, self.response, predicted, weights)
+        values = resampled(self.metric, self._judged, predicted, weights)
         return float(np.nanstd(values, ddof=1)) if (~np.isnan(values)).sum() > 1 else math.inf
+
+    @property
+    def _judged(self) -> Response:
+        """What the metric is of: where it is one of probabilities, of those labels alone that a fit can know."""
+        return self.known if self.metric in PROPER else self.response
 
     def _scores(self, predicted: np.ndarray) -> np.ndarray:
         """Of each fold where the metric is defined, which depends on the labels alone; where none is, of all rows."""
-        values = resampled(self.metric, self.response, predicted, self.tables)
+        values = resampled(self.metric, self._judged, predicted, self.tables)
         values = values[~np.isnan(values)]
         if len(values) == 0:
-            values = resampled(self.metric, self.response, predicted, np.ones((1, len(self.kept))))
+            values = resampled(self.metric, self._judged, predicted, np.ones((1, len(self.kept))))
         if np.isnan(values).any():
             raise SolverError(
                 f"{self.metric} is undefined on the rows that the folds hold out",
@@ -132,7 +140,7 @@ class Judge:
 
     def _loss(self, predicted: np.ndarray) -> float:
         name = "rmse" if self.response.kind == "regression" else "nll"
-        return float(resampled(name, self.response, predicted, np.ones((1, len(self.kept))))[0])
+        return float(resampled(name, self.known, predicted, np.ones((1, len(self.kept))))[0])
 
 
 def choose(trials: Sequence[Trial], sign: float, one_standard_error: bool = False) -> Trial:

@@ -70,8 +70,9 @@ class DenseTraining(TrainingProblem):
         """Maps of logits ``(N, C, h, w)``."""
         return self.frozen.logits(head.view, head.readout, torch.arange(len(self)))
 
-    def temperature_of(self, outputs: Tensor) -> float:
-        """By the labelled positions of the maps."""
+    def temperature_of(self, outputs: Tensor, labels: Response) -> float:
+        """By the labelled positions of the maps; what the images' own labels are counted by says nothing of these."""
+        del labels
         codes = self.frozen.labels.flatten()
         response = Response.of("multiclass", self.task.target.classes, codes.numpy())
         return temperature(outputs.permute(0, 2, 3, 1).reshape(len(codes), -1).double(), response)

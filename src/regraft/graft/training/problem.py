@@ -54,7 +54,7 @@ from regraft.graft.training.search import search, searched_steps
 from regraft.graft.training.seen import probing_figure
 from regraft.graft.training.trial import Trial, Work
 from regraft.graft.training.twin import collapsed, whole_trainings
-from regraft.heads import Status, difference, higher_is_better, link, measure, temperature
+from regraft.heads import Response, Status, difference, higher_is_better, link, measure, temperature
 from regraft.network import Network
 from regraft.record import Candidate, Finding
 from regraft.record.protocol import TRAINING_HOLDOUT
@@ -212,9 +212,9 @@ class TrainingProblem(Problem):
             return self.predicted(head)
         return self.seen(self.by_features(head), 1.0)
 
-    def temperature_of(self, outputs: Tensor) -> float:
-        """What calibrates a model's outputs on these rows."""
-        return temperature(outputs.double(), self.task.response)
+    def temperature_of(self, outputs: Tensor, labels: Response) -> float:
+        """What calibrates a model's outputs on these rows, by those of their labels that it can know."""
+        return temperature(outputs.double(), labels)
 
     def seen(self, outputs: Tensor, temperature: float) -> Tensor:
         """A model's outputs on these rows as they are scored: see :meth:`Head.predict_proba`."""
@@ -282,7 +282,10 @@ class TrainingProblem(Problem):
         if train.or_frozen:
             choice, outputs = self._or_frozen(choice, best, prepared, held)
         if not choice.frozen:
-            choice = replace(choice, temperature=held.temperature_of(outputs))
+            known = self.task.response.seen_elsewhere(torch.from_numpy(np.where(out, 0, -1))).take(
+                torch.from_numpy(out)
+            )
+            choice = replace(choice, temperature=held.temperature_of(outputs, known))
         if refit is not None:
             refitted, probabilities = refit.choose(twin, self.rows, self.task, out, self.work)
             choice = replace(choice, refit=refitted)
