@@ -43,8 +43,26 @@ def test_copies_of_too_few_inputs_are_refused_by_name(tmp_path):
         adapt((x, [0, 1] * 6), toy_network(), method="probe", options=Options(cache=tmp_path, folds=3))
 
 
-def test_rows_without_copies_and_groups_that_were_given_stay_as_they_are():
+def test_rows_without_copies_and_groups_that_part_none_stay_as_they_are():
     network = toy_network()
     assert together(network.preprocess, toy_manifest(20)).groups is None
     named = replace(copied(20, 5), groups=tuple("abcde" * 5))
     assert together(network.preprocess, named) is named
+
+
+def test_groups_that_share_an_input_are_joined():
+    network = toy_network()
+    alone = replace(copied(20, 5), groups=tuple(f"g{row:02d}" for row in range(25)))
+    assert together(network.preprocess, alone).groups == (*alone.groups[:20], *alone.groups[:5])
+    chain = replace(copied(6, 2), groups=("a", "b", "b", "c", "d", "d", "e", "c"))  # a = e, b = c; d by itself
+    assert together(network.preprocess, chain).groups == ("a", "b", "b", "b", "d", "d", "a", "b")
+
+
+def test_copies_in_groups_of_their_own_are_not_scored_by_each_other(tmp_path):
+    manifest = copied(60, 60)
+    parted = replace(manifest, groups=tuple(f"photo {row}" for row in range(120)))
+    options = Options(cache=tmp_path, folds=3)
+    joined, plain = (adapt(m, toy_network(), method="probe", options=options) for m in (parted, manifest))
+    assert joined.score.value == plain.score.value
+    assert joined.score.interval == "wilson, by a bootstrap over 60 groups"
+    assert "rows-kept-together" in {found.code for found in joined.record.findings}

@@ -9,6 +9,7 @@ from PIL import Image
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
+from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
@@ -166,3 +167,39 @@ def test_weights_of_labels_that_are_not_there_are_refused_as_in_scikit_learn():
     whole = {"zero": 1.0, "one": 1.0, "two": 1.0, "three": 2.0}  # a fold may lack a class
     plain, weighted = (GraftClassifier(class_weight=w, random_state=0).fit(X[:90], names[:90]) for w in (None, whole))
     np.testing.assert_allclose(plain.predict_proba(X[90:]), weighted.predict_proba(X[90:]))
+
+
+def drawn(rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(seed)
+    y = rng.integers(3, size=rows)
+    return rng.normal(size=(rows, 15)) + 0.8 * np.eye(3, 15)[y], y
+
+
+def test_copies_of_a_row_are_in_one_inner_fold():
+    (X, y), (later, truth) = drawn(80, 0), drawn(2000, 1)
+    once = GraftClassifier(random_state=0).fit(X, y)
+    thrice = GraftClassifier(random_state=0).fit(np.tile(X, (3, 1)), np.tile(y, 3))
+    tried = [[c.score for c in model.head_.solution.candidates if c.chosen] for model in (once, thrice)]
+    assert tried[1][0] < 0.9  # copies would know all of each other
+    assert tried[1][0] == pytest.approx(tried[0][0], abs=0.12)
+    losses = [log_loss(truth, model.predict_proba(later)) for model in (once, thrice)]
+    assert losses[1] < losses[0] + 0.1
+
+
+def test_copies_of_an_input_of_a_backbone_are_in_one_inner_fold(tmp_path, monkeypatch):
+    monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path))
+    x = np.random.default_rng(0).normal(size=(40, 3, 6, 6)).astype(np.float32)
+    y = np.random.default_rng(1).integers(0, 2, 40)  # that only a copy could tell
+    model = GraftClassifier(toy_network(), random_state=0).fit(list(np.concatenate([x, x])), np.tile(y, 2))
+    (chosen,) = [c.score for c in model.head_.solution.candidates if c.chosen]
+    assert chosen < 0.85
+
+
+def test_rows_that_are_all_alike_are_still_rows():
+    model = GraftClassifier(random_state=0).fit(np.zeros((20, 3)), np.arange(20) % 2)
+    np.testing.assert_allclose(model.predict_proba(np.zeros((1, 3))), 0.5, atol=0.05)
+
+
+def test_a_backbone_without_labels_is_refused_in_a_sentence():
+    with pytest.raises(DataError, match="GraftClassifier learns from labels"):
+        GraftClassifier(toy_network()).fit(list(toy_arrays(8)[0]), None)

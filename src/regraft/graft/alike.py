@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+
+import numpy as np
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
 
 from regraft.data import Manifest
 from regraft.network.preprocess import Preprocess
@@ -11,14 +16,28 @@ __all__ = ["contents", "together"]
 
 
 def together(preprocess: Preprocess, manifest: Manifest) -> Manifest:
-    """The rows with those in one group that are one input.
+    """The rows with those in one group that are one input; groups that share one are joined.
 
-    The rows as they are where they have groups of their own, or where no input occurs twice.
+    The rows as they are where no group of theirs parts an input, or where no input occurs twice.
     """
-    if manifest.groups is not None:
-        return manifest
     names = contents(preprocess, manifest)
-    return replace(manifest, groups=names) if len(set(names)) < len(names) else manifest
+    if len(set(names)) == len(names):
+        return manifest
+    if manifest.groups is None:
+        return replace(manifest, groups=names)
+    joined = _joined(manifest.groups, names)
+    return manifest if joined == manifest.groups else replace(manifest, groups=joined)
+
+
+def _joined(groups: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
+    """The name of the first of the groups that are joined, by row."""
+    group_names, of_group = np.unique(np.asarray(groups, dtype=object), return_inverse=True)
+    _, of_name = np.unique(np.asarray(names, dtype=object), return_inverse=True)
+    count = len(group_names) + int(of_name.max()) + 1
+    edges = coo_array((np.ones(len(names)), (of_group, len(group_names) + of_name)), shape=(count, count))
+    parts = connected_components(edges, directed=False)[1][of_group]
+    first = {part: groups[row] for row, part in reversed(list(enumerate(parts.tolist())))}
+    return tuple(first[part] for part in parts.tolist())
 
 
 def contents(preprocess: Preprocess | None, manifest: Manifest) -> tuple[str, ...]:

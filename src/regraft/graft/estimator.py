@@ -21,7 +21,9 @@ from regraft.data import Kind, Target, checked, scan
 from regraft.data.labels import plain
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, by_size, plan, sweep
+from regraft.files import digest
 from regraft.graft.adapted import check_modality, readable
+from regraft.graft.alike import contents
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.options import check_counts
 from regraft.graft.problem import Task
@@ -41,14 +43,17 @@ class _Graft(BaseEstimator):
     random_state: Any
     batch_size: int
 
-    def _matrices(self, X: Any) -> dict[str, Matrix]:
+    def _read(self, X: Any) -> tuple[dict[str, Matrix], tuple[str, ...]]:
+        """The features, and by row what tells inputs apart: no inner fold may part copies of one."""
         if self.model is None:
-            return {"columns": Dense(torch.from_numpy(np.array(X, dtype=np.float64)))}
+            rows = np.array(X, dtype=np.float64)
+            return {"columns": Dense(torch.from_numpy(rows))}, tuple(digest(row.tobytes()) for row in rows + 0.0)
         check_counts(batch_size=self.batch_size)
         manifest = scan(_one_column(X), labelled=False)
         check_modality(self.network_, manifest)
         manifest = readable(self.network_, checked(manifest), skip_bad=False)
-        return sweep(self.network_, manifest, self.plan_, batch_size=self.batch_size).matrices()
+        store = sweep(self.network_, manifest, self.plan_, batch_size=self.batch_size)
+        return store.matrices(), contents(self.network_.preprocess, manifest)
 
     def _recipe(self) -> Recipe:
         """The method's recipe.
@@ -74,6 +79,8 @@ class _Graft(BaseEstimator):
         if self.model is None:
             X, y = validate_data(self, X, y, y_numeric=numeric, dtype=np.float64, ensure_min_samples=2)
             return X, y
+        if y is None:
+            raise DataError(f"{type(self).__name__} learns from labels", expected="a label for every row", got="y=None")
         if len(X) != len(y):
             raise DataError("X and y differ in length", expected=f"{len(X)} labels", got=f"{len(y)}")
         y = column_or_1d(y)
@@ -86,9 +93,12 @@ class _Graft(BaseEstimator):
     def _solve(self, X: Any, target: Target, metric: str, class_weight: Any = None) -> None:
         recipe = self._recipe()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        matrices, groups = self._read(X)
+        if groups is not None and not 1 < len(set(groups)) < len(groups):  # all alike, or none
+            groups = None
         problem = FeatureProblem(
-            Task(target, None, metric, seed, min(self.folds, len(target)), class_weight),
-            self._matrices(X),
+            Task(target, groups, metric, seed, min(self.folds, len(target)), class_weight),
+            matrices,
             ("none",) if self.model is None else recipe.features.scalings,
             recipe.solve,
             select=recipe.select,
@@ -104,7 +114,7 @@ class _Graft(BaseEstimator):
         check_is_fitted(self, "head_")
         if self.model is None:
             X = validate_data(self, X, reset=False, dtype=np.float64)
-        design = self.head_.view.design(self._matrices(X), outputs)
+        design = self.head_.view.design(self._read(X)[0], outputs)
         return self.head_.solution.readout.predict_proba(design).double().numpy()
 
 

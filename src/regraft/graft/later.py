@@ -14,6 +14,7 @@ from regraft.data import Manifest, checked, scan, with_columns
 from regraft.errors import DataError
 from regraft.features import Progress
 from regraft.graft.adapted import Adapted, check_modality, readable
+from regraft.graft.alike import together
 from regraft.graft.options import check_counts
 from regraft.graft.scored import Scored, scored
 from regraft.heads import Response, default_metric, fitting
@@ -92,7 +93,7 @@ def score_on(
     manifest = with_columns(manifest, adapted.columns)
     if not skip_bad:  # with it the scan has looked at all of them
         manifest = checked(manifest)
-    rows = readable(adapted.network, manifest, skip_bad)
+    rows = together(adapted.network.preprocess, readable(adapted.network, manifest, skip_bad))
     prediction = adapted.predict_rows(rows, batch_size=batch_size, workers=workers, progress=progress)
     target = rows.target
     if target is None:  # scan() with classes gives labels

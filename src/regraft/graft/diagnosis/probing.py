@@ -45,8 +45,7 @@ def probing(
     source = values.get(LOGITS)
     task = ready.task(ready.fit, options)
     shares = None if source is None or source.shape[1] < 2 else source.double().softmax(1)
-    groups = ready.fit.hashes if task.groups is None and copies(ready.fit) else task.groups
-    return ready, Labelled(values[EMBEDDING], task.response, shares, groups)
+    return ready, Labelled(values[EMBEDDING], task.response, shares, task.groups)
 
 
 def copies(rows: Manifest) -> int:
@@ -58,12 +57,11 @@ def repeats(rows: Manifest) -> tuple[Finding, ...]:
     """What is said where rows are repeated."""
     if not (count := copies(rows)):
         return ()
-    kept = "by the groups that were given" if rows.groups is not None else "with it"
     verb = "repeats" if count == 1 else "repeat"
     return (
         Finding(
             "repeated-rows", f"{count:,} of {len(rows):,} inputs {verb} another", "warning", count, "rows",
-            detail=f"The same bytes stand in several rows. Where one is left out, its copies are left out {kept}.",
+            detail=f"The same bytes stand in several rows. Where one is left out, its copies are left out with it.",
             advice="Remove them: they count as often as they stand there.",
         ),
     )  # fmt: skip

@@ -36,7 +36,8 @@ def _repeated(context: Context) -> Iterator[Finding]:
             detail="The same bytes are in training rows and in rows that score: " + _few(context, seen["across"]),
             advice="Remove them from the training part: they make the score look better than it is.",
         )
-    copied = manifest.groups is not None and manifest.groups == contents(context.preprocess, manifest)
+    names = contents(context.preprocess, manifest)
+    copied = manifest.groups == names
     if seen["crossing_groups"] and not (copied and seen["across"]):
         groups = seen["crossing_groups"]
         yield Finding(
@@ -58,14 +59,13 @@ def _repeated(context: Context) -> Iterator[Finding]:
             detail="Identical bytes, different labels: " + _few(context, seen["conflicting"]),
             advice="Look at them and keep the right label.",
         )
-    if copied:
-        yield from _kept_together(context)
+    yield from _kept_together(context, names)
 
 
-def _kept_together(context: Context) -> Iterator[Finding]:
-    """Copies within a split, which were grouped without being told."""
-    manifest, rows_of = context.manifest, defaultdict[tuple[str, str], list[int]](list)
-    for row, place in enumerate(zip(manifest.split, manifest.groups or ())):
+def _kept_together(context: Context, names: Sequence[str]) -> Iterator[Finding]:
+    """Copies within a split, which are in one group whether or not groups were given."""
+    rows_of = defaultdict[tuple[str, str], list[int]](list)
+    for row, place in enumerate(zip(context.manifest.split, names)):
         rows_of[place].append(row)
     repeated = [rows for rows in rows_of.values() if len(rows) > 1]
     if repeated:
