@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from decimal import Decimal
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -180,6 +182,18 @@ def test_lists_of_labels_fill_zero_one_columns():
     np.testing.assert_array_equal(read([[1], [], [0, 1]], names=("x", "y")).values, [[0, 1], [0, 0], [1, 1]])
     with pytest.raises(DataError, match="label 2 has no name"):
         read([[2]], names=("x", "y"))
+
+
+def test_sets_of_labels_are_lists_of_them_in_an_order_of_their_own():
+    target = read([{"rain", "cold"}, frozenset({"rain"}), set()])
+    assert (target.kind, target.classes) == ("multilabel", ("cold", "rain"))
+    np.testing.assert_array_equal(target.values, [[1, 1], [0, 1], [0, 0]])
+
+
+def test_decimals_are_numbers():
+    target = read([Decimal("0.5"), Decimal("1.25"), None, Decimal("NaN"), *map(Decimal, range(30))])
+    assert target.kind == "regression"
+    np.testing.assert_array_equal(target.values[:4, 0], [0.5, 1.25, np.nan, np.nan])
 
 
 def test_lists_of_numbers_are_outputs():

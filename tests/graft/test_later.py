@@ -176,3 +176,26 @@ def test_labels_come_as_they_may(run):
     x, y = toy_arrays(60, seed=5)
     manifest = scan((x[::-1].copy(), y[::-1].copy()))
     assert run.score_on(manifest).score.value == run.score_on((x, y)).score.value
+
+
+def test_a_mean_over_other_classes_is_not_compared(run):
+    x, y = toy_arrays(60, seed=5)
+    some = y != "class 0"
+    for metric in ("f1", "balanced-accuracy", "roc-auc", "map"):
+        record = replace(run.record, scores={"validation": replace(run.record.headline, metric=metric)})
+        (found,) = beside(run.score_on((x[some], y[some]), metric=metric), record)
+        assert "is a mean over other classes, and not compared" in found.title, metric
+        assert found.detail == "These rows leave out class 0."
+        (whole,) = beside(run.score_on((x, y), metric=metric), record)
+        assert "from there" in whole.title
+    (accuracy,) = beside(run.score_on((x[some], y[some])), run.record)
+    assert "from there" in accuracy.title
+
+
+def test_copies_are_no_independent_evidence(run):
+    x, y = toy_arrays(60, seed=5)
+    once = run.score_on((x, y)).score
+    thrice = run.score_on((np.tile(x, (3, 1, 1, 1)), np.tile(y, 3))).score
+    assert thrice.value == once.value
+    assert thrice.interval == "wilson, by a bootstrap over 60 groups"
+    assert thrice.high - thrice.low > 0.8 * (once.high - once.low)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
@@ -161,8 +162,12 @@ def plain(value: Any) -> Any:
         value = value.decode(errors="replace")
     if isinstance(value, str):
         return value.strip() or None
+    if isinstance(value, Decimal):
+        value = float(value)
     if isinstance(value, float) and np.isnan(value):
         return None
+    if isinstance(value, set | frozenset):
+        value = sorted(value, key=str)  # their own order is another in every process
     if isinstance(value, list | tuple):
         return [item for entry in value if (item := plain(entry)) is not None]
     if type(value).__name__ in ("NAType", "NaTType"):  # the gaps of pandas, which need not be installed

@@ -14,6 +14,8 @@ from regraft.record import Finding, Record
 __all__ = ["beside"]
 
 _OVER_OUTPUTS = ("multilabel", "regression")
+_NAMED = 8
+_OVER_CLASSES = ("balanced-accuracy", "f1", "map", "miou", "roc-auc")
 
 
 def beside(later: Later, record: Record) -> Iterator[Finding]:
@@ -45,10 +47,12 @@ def beside(later: Later, record: Record) -> Iterator[Finding]:
         yield Finding("beside-the-run", f"the run said {said.metric} {said.value:.4f}: another metric, not compared")
         return
     if absent := _left_out(later):
+        others = "outputs" if later.scored.response.kind in _OVER_OUTPUTS else "classes"
+        more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
         yield Finding(
             "beside-the-run",
-            f"the run's {said.metric} of {said.value:.4f} is a mean over other outputs, and not compared",
-            detail=f"These rows leave out {', '.join(absent)}.",
+            f"the run's {said.metric} of {said.value:.4f} is a mean over other {others}, and not compared",
+            detail=f"These rows leave out {', '.join(absent[:_NAMED])}{more}.",
         )
         return
     value, low, high = difference(said, now)
@@ -67,7 +71,10 @@ def beside(later: Later, record: Record) -> Iterator[Finding]:
 
 
 def _left_out(later: Later) -> list[str]:
-    """Of several labels or numbers those that the headline, a mean over them, passes over here."""
-    if later.scored.response.kind not in _OVER_OUTPUTS:
+    """What the headline, a mean over labels, numbers or classes, passes over here, or takes as never found."""
+    response = later.scored.response
+    if response.kind in _OVER_OUTPUTS:
+        return [row["name"] for row in by_output(later.scored) if None in row.values()]
+    if later.score.metric not in _OVER_CLASSES:
         return []
-    return [row["name"] for row in by_output(later.scored) if None in row.values()]
+    return [name for name, rows in zip(response.classes, response.values.sum(0).tolist()) if not rows]
