@@ -118,6 +118,24 @@ def test_folders_of_images_and_masks(tmp_path, inner):
         scan(tmp_path)
 
 
+@pytest.mark.parametrize(("values", "said"), [((0, 100, 200), "3 values up to 200: 0, 100, 200"), ((1, 30), "1, 30")])
+def test_levels_of_grey_are_no_classes_unless_they_are_named(tmp_path, values, said):
+    for i, value in enumerate(values):
+        write(tmp_path / "images" / f"{i}.png", np.full((2, 3, 3), i))
+        write(tmp_path / "masks" / f"{i}.png", [[value, values[0], 255], [value, value, value]])
+    with pytest.raises(DataError, match=f"{said}.*number the classes from 0 on, or name all {values[-1] + 1}"):
+        scan(tmp_path)
+    (tmp_path / "classes.txt").write_text("\n".join(f"level {k}" for k in range(values[-1] + 1)))
+    assert scan(tmp_path).target.values.shape[1] == values[-1] + 1
+
+
+def test_a_few_values_that_do_not_occur_are_classes_too(tmp_path):
+    for i, value in enumerate((0, 2, 20)):
+        write(tmp_path / "images" / f"{i}.png", np.full((2, 3, 3), i))
+        write(tmp_path / "masks" / f"{i}.png", np.full((2, 3), value))
+    assert scan(tmp_path).target.values.shape[1] == 21
+
+
 def test_images_without_a_mask_are_named(tmp_path):
     for i in range(3):
         write(tmp_path / f"images/{i}.png", np.full((2, 2, 3), i))

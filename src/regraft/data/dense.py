@@ -28,6 +28,7 @@ IMAGES, MASKS = "images", "masks"
 CLASS_NAMES = "classes.txt"
 VOID = ("void", "unlabelled", "unlabeled", "ignore", "ignored", "unknown")
 CONVENTION = 255
+_FEW = 20
 
 
 def has_masks(root: Path) -> bool:
@@ -113,12 +114,23 @@ def dense_target(dense: Dense, inputs: Source, ignore: int | None = None) -> tup
         dense: masks, and what the file says of them.
         inputs: the images, whose sizes the masks must have.
         ignore: the value that says "not labelled"; found by the rules above if ``None``.
+
+    Raises:
+        DataError: no names of classes, and of the values up to the largest most do not occur: levels of grey.
     """
     seen = thread_map(lambda row: _look(dense.masks, inputs, row), len(dense.masks))
     void = _void(dense, ignore)
     classes = dense.classes
     if not classes:
-        top = max((int(v) for one in seen for v in one.values if v != void), default=-1)
+        used = sorted({int(v) for one in seen for v in one.values if v != void and v >= 0})
+        top = used[-1] if used else -1
+        if top > _FEW and 2 * len(used) <= top:
+            shown = ", ".join(map(str, used[:5])) + (", …" if len(used) > 5 else "")
+            raise DataError(
+                f"the masks hold {len(used)} values up to {top}: {shown}",
+                expected="classes 0, 1, 2, … of which most occur",
+                do=f"number the classes from 0 on, or name all {top + 1} in {CLASS_NAMES}, beside {IMAGES}/ and {MASKS}/",
+            )
         classes = tuple(str(value) for value in range(top + 1))
     elif void == len(classes) - 1:
         classes = classes[:-1]

@@ -93,9 +93,8 @@ class _Graft(BaseEstimator):
     def _solve(self, X: Any, target: Target, metric: str, class_weight: Any = None) -> None:
         recipe = self._recipe()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        matrices, groups = self._read(X)
-        if groups is not None and not 1 < len(set(groups)) < len(groups):  # all alike, or none
-            groups = None
+        matrices, names = self._read(X)
+        groups = names if 1 < len(set(names)) < len(names) else None  # all alike, or none
         problem = FeatureProblem(
             Task(target, groups, metric, seed, min(self.folds, len(target)), class_weight),
             matrices,

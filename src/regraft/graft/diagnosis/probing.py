@@ -61,7 +61,7 @@ def repeats(rows: Manifest) -> tuple[Finding, ...]:
     return (
         Finding(
             "repeated-rows", f"{count:,} of {len(rows):,} inputs {verb} another", "warning", count, "rows",
-            detail=f"The same bytes stand in several rows. Where one is left out, its copies are left out with it.",
+            detail="The same bytes stand in several rows. Where one is left out, its copies are left out with it.",
             advice="Remove them: they count as often as they stand there.",
         ),
     )  # fmt: skip
