@@ -213,6 +213,25 @@ def test_copies_of_a_row_are_left_out_together_and_told(options):
     assert "repeated-rows" in codes(rank(six, [toy_network(), toy_network(1)], options=options))
 
 
+def test_scores_on_the_rows_that_have_all_labels_say_so(options):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(60, 3, 6, 6)).astype(np.float32)
+    y = (x.reshape(60, 3, -1).mean(2) > 0).astype(float)
+    whole = diagnose(scan((x, y)), toy_network(), checks="transfer", options=options)
+    assert "partly-labelled" not in codes(whole)
+    y[20:, 1] = np.nan
+    y[:20, 2] = 1
+    record = diagnose(scan((x, y)), toy_network(), checks="transfer", options=options)
+    (told,) = [f for f in record.findings if f.code == "partly-labelled"]
+    assert (told.severity, told.value) == ("warning", 20)
+    assert told.detail.endswith("y2: the same in all of these, and left out.")
+    fewer = diagnose(scan((x[:20], y[:20, :2])), toy_network(), checks="transfer", options=options)
+    value, expected = (next(f for f in r.findings if f.code == "features-fit").value for r in (record, fewer))
+    assert value == pytest.approx(expected)
+    ranked = rank(scan((x, y)), [toy_network(), toy_network(1)], options=options)
+    assert "partly-labelled" in codes(ranked)
+
+
 def test_a_head_that_guesses_has_no_flatness(options):
     rng = np.random.default_rng(1)
     x, y = rng.normal(size=(120, 3, 6, 6)).astype(np.float32), rng.integers(0, 2, 120)

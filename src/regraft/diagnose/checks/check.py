@@ -94,13 +94,16 @@ class Labelled:
 
     @property
     def known(self) -> tuple[Tensor, Tensor]:
-        """Labels of the rows that have all of theirs (codes, or numbers in float64), and which rows these are."""
+        """Labels of the rows that have all of theirs (codes, or those numbers in float64 that vary), and which rows
+        these are."""
         response = self.response
         if response.codes is not None:
             there = response.codes >= 0
             return response.codes[there], there
         there = torch.ones(len(response), dtype=torch.bool) if response.mask is None else response.mask.all(1)
-        return response.values[there].to(torch.float64), there
+        values = response.values[there].to(torch.float64)
+        varies = (values != values[:1]).any(0)
+        return values[:, varies] if bool(varies.any()) else values, there
 
     @property
     def commonest(self) -> float | None:

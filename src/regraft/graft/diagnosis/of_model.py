@@ -9,7 +9,7 @@ from regraft.diagnose.checks.check import Case, Labelled
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Plan, by_length, gathered
 from regraft.graft.diagnosis.case import NONE, RANDOM, Looked, Scope, drawn, last_layer, subject_of, told_apart, unit_of
-from regraft.graft.diagnosis.probing import EMBEDDING, PROBE, probing, repeats, values_of
+from regraft.graft.diagnosis.probing import EMBEDDING, PROBE, probing, remarks, values_of
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress, prepare, swept
 from regraft.heads import solve
@@ -47,14 +47,14 @@ def case_of_model(
     if not features:
         ready = prepare(data, model, method=PROBE, options=options, ledger=ledger, progress=progress, **columns)
         case = Case((), None, len(ready.fit), None, scope.top, scope.points, options.seed)
-        return Looked(case, ready, repeats(ready.fit))
+        return Looked(case, ready, remarks(ready.fit))
     ready, labelled = probing(data, model, options, ledger, progress, **columns)
     known = None if origin is None else _origin(origin, ready, options, ledger, progress, **columns)
     if not losses:
         case = Case((), labelled, len(ready.fit), known, scope.top, scope.points, options.seed)
-        return Looked(case, ready, repeats(ready.fit))
+        return Looked(case, ready, remarks(ready.fit))
     named = [("pretrained", ready, labelled)]
-    notes, untrained = list(repeats(ready.fit)), None
+    notes, untrained = list(remarks(ready.fit)), None
     if against == RANDOM:
         try:
             with ledger.stage("random weights") as extra:

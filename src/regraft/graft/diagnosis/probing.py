@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 from torch import Tensor
 
 from regraft.data import Manifest
@@ -18,7 +20,7 @@ from regraft.graft.stages.features import Features, Solve
 from regraft.network import Network
 from regraft.record import Finding, Ledger
 
-__all__ = ["EMBEDDING", "PROBE", "copies", "probing", "repeats", "values_of"]
+__all__ = ["EMBEDDING", "PROBE", "copies", "probing", "remarks", "values_of"]
 
 EMBEDDING, LOGITS = "embedding", "logits"
 PROBE = Recipe("probe", "linear probe on the last layer", (Features(Taps((EMBEDDING,), (None,)), ("none",)), Solve()))
@@ -48,12 +50,17 @@ def probing(
     return ready, Labelled(values[EMBEDDING], task.response, shares, task.groups)
 
 
+def remarks(rows: Manifest) -> tuple[Finding, ...]:
+    """What is said of the rows that scores of features rest on: some are repeated, or lack labels."""
+    return (*_repeats(rows), *_partly_labelled(rows))
+
+
 def copies(rows: Manifest) -> int:
     """How many rows repeat another."""
     return len(rows) - len(set(rows.hashes))
 
 
-def repeats(rows: Manifest) -> tuple[Finding, ...]:
+def _repeats(rows: Manifest) -> tuple[Finding, ...]:
     """What is said where rows are repeated."""
     if not (count := copies(rows)):
         return ()
@@ -64,6 +71,26 @@ def repeats(rows: Manifest) -> tuple[Finding, ...]:
             detail="The same bytes stand in several rows. Where one is left out, its copies are left out with it.",
             advice="Remove them: they count as often as they stand there.",
         ),
+    )  # fmt: skip
+
+
+def _partly_labelled(rows: Manifest) -> Iterator[Finding]:
+    """Of several labels or numbers: how many rows have all, and which columns do not vary among these."""
+    target = rows.target
+    if target is None or target.kind not in ("multilabel", "regression"):
+        return
+    values = target.values.reshape(len(rows), -1)
+    whole = ~np.isnan(values).any(1)
+    alike = [n for n, column in zip(target.classes, values[whole].T) if len(column) and (column == column[0]).all()]
+    if whole.all() and not alike:
+        return
+    detail = "The scores of the features rest on these alone."
+    if alike:
+        detail += f" {', '.join(alike[:5])}{', …' if len(alike) > 5 else ''}: the same in all of these, and left out."
+    yield Finding(
+        "partly-labelled", f"{whole.sum():,} of {len(rows):,} rows have all their labels", "warning",
+        int(whole.sum()), "rows", detail=detail,
+        advice="Choose the columns that matter with --label, or compare backbones by adapting to each.",
     )  # fmt: skip
 
 

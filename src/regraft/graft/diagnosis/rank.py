@@ -15,7 +15,7 @@ from regraft.diagnose.transfer.reliability import Reliability, reliability
 from regraft.diagnose.transfer.scores import SCORES, spoken
 from regraft.errors import DataError, RecipeError
 from regraft.graft.diagnosis.course import checkpoints
-from regraft.graft.diagnosis.probing import probing, repeats
+from regraft.graft.diagnosis.probing import probing, remarks
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.recording import data_of, short_name, task_of, versions
@@ -90,7 +90,7 @@ def rank(
         data=data_of(ready),
         scores={"validation": None, "test": None},
         costs=ledger.summed,
-        findings=(*said, *_guessing(order, labelled.commonest), *repeats(ready.fit)),
+        findings=(*said, *_guessing(order, labelled.commonest), *remarks(ready.fit)),
         figures={"ranking": figure},
         seeds={"seed": options.seed},
         versions=versions(),
