@@ -123,7 +123,7 @@ def test_levels_of_grey_are_no_classes_unless_they_are_named(tmp_path, values, s
     for i, value in enumerate(values):
         write(tmp_path / "images" / f"{i}.png", np.full((2, 3, 3), i))
         write(tmp_path / "masks" / f"{i}.png", [[value, values[0], 255], [value, value, value]])
-    with pytest.raises(DataError, match=f"{said}.*number the classes from 0 on, or name all {values[-1] + 1}"):
+    with pytest.raises(DataError, match=f"{said}.*number the classes from 0, or name all {values[-1] + 1}"):
         scan(tmp_path)
     (tmp_path / "classes.txt").write_text("\n".join(f"level {k}" for k in range(values[-1] + 1)))
     assert scan(tmp_path).target.values.shape[1] == values[-1] + 1

@@ -203,3 +203,18 @@ def test_rows_that_are_all_alike_are_still_rows():
 def test_a_backbone_without_labels_is_refused_in_a_sentence():
     with pytest.raises(DataError, match="GraftClassifier learns from labels"):
         GraftClassifier(toy_network()).fit(list(toy_arrays(8)[0]), None)
+
+
+def test_weighted_classes_have_probabilities_of_a_world_in_which_they_are_equally_common():
+    said = {}
+    for weight in (None, "balanced"):
+        means = []
+        for seed in range(3):
+            rng = np.random.default_rng(seed)
+            y = (rng.random(6400) < 0.1).astype(int)
+            X = rng.normal(size=(6400, 20)) + 0.5 * y[:, None]
+            model = GraftClassifier(method="probe", class_weight=weight, random_state=0).fit(X[:400], y[:400])
+            means.append(model.predict_proba(X[400:])[:, 1].mean())
+        said[weight] = np.mean(means)
+    assert said[None] == pytest.approx(0.1, abs=0.02)
+    assert 0.2 < said["balanced"] < 0.3

@@ -129,7 +129,7 @@ def dense_target(dense: Dense, inputs: Source, ignore: int | None = None) -> tup
             raise DataError(
                 f"the masks hold {len(used)} values up to {top}: {shown}",
                 expected="classes 0, 1, 2, … of which most occur",
-                do=f"number the classes from 0 on, or name all {top + 1} in {CLASS_NAMES}, beside {IMAGES}/ and {MASKS}/",
+                do=f"number the classes from 0, or name all {top + 1} in {CLASS_NAMES}, beside {IMAGES}/ and {MASKS}/",
             )
         classes = tuple(str(value) for value in range(top + 1))
     elif void == len(classes) - 1:
