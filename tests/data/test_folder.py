@@ -113,7 +113,7 @@ def test_the_fingerprint_does_not_depend_on_the_place(tmp_path):
         ({".": 2}, "2 images outside any class folder"),
         ({"a": 2, "b": 2, ".": 1}, r"1 image outside any class folder \(such as 000.png\)"),
         ({"train/a": 2, "train/b": 2, "extra/a": 1}, "beside train there are images in extra"),
-        ({"train/a": 2, "train/b": 2, "test/c": 1}, "the class 'c' in the test part but not in training"),
+        ({"train/a": 2, "train/b": 2, "test/c": 1}, "the class 'c' occurs in the test part but not in training"),
         ({"train/a": 2, "test/a": 2}, "a single class, 'a'"),
         ({"train": 2, "test": 2}, "4 images outside any class folder"),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pandas
 import pytest
+import torch
 from PIL import Image
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
@@ -15,10 +16,12 @@ from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
 from tests.features.toy import toy_arrays, toy_network
+from torch import nn
 
 from regraft import GraftClassifier, GraftRegressor
 from regraft.errors import DataError, MissingPathError, RecipeError
 from regraft.graft import Features, Posterior, Probe, Recipe, Reinitialise, Solve
+from regraft.network import ArrayPreprocess, from_module
 
 
 @parametrize_with_checks([GraftClassifier(folds=2), GraftRegressor(folds=2)])
@@ -218,3 +221,14 @@ def test_weighted_classes_have_probabilities_of_a_world_in_which_they_are_equall
         said[weight] = np.mean(means)
     assert said[None] == pytest.approx(0.1, abs=0.02)
     assert 0.2 < said["balanced"] < 0.3
+
+
+def test_a_frame_of_numbers_is_read_by_a_backbone_of_numbers():
+    X, y = drawn(60, 0)
+    torch.manual_seed(0)
+    network = from_module(nn.Sequential(nn.Linear(15, 8), nn.Tanh(), nn.Linear(8, 3)), ArrayPreprocess((15,)))
+    X = X.astype(np.float32)
+    plain = GraftClassifier(network, random_state=0).fit(X, y)
+    frame = pandas.DataFrame(X, columns=[f"c{k}" for k in range(15)])
+    framed = GraftClassifier(network, random_state=0).fit(frame, y)
+    np.testing.assert_array_equal(framed.predict_proba(frame), plain.predict_proba(X))

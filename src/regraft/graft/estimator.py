@@ -49,6 +49,9 @@ class _Graft(BaseEstimator):
             rows = np.array(X, dtype=np.float64)
             return {"columns": Dense(torch.from_numpy(rows))}, tuple(digest(row.tobytes()) for row in rows + 0.0)
         check_counts(batch_size=self.batch_size)
+        table = hasattr(X, "to_numpy") and getattr(X, "ndim", 1) == 2 and X.shape[1] > 1
+        if table and self.network_.preprocess is not None and self.network_.preprocess.modality == "array":
+            X = X.to_numpy()  # a row of numbers is one input
         manifest = scan(_one_column(X), labelled=False)
         check_modality(self.network_, manifest)
         manifest = readable(self.network_, checked(manifest), skip_bad=False)

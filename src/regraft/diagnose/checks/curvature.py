@@ -112,7 +112,7 @@ def _beside(case: Case, found: list[Spectrum]) -> Finding:
     why = unlike(found[0].loss, found[1].loss)
     if nothing or why or not (own > 0 and other > 0):
         title = f"Curvature does not compare with that of {name}"
-        title += ": neither fits better than a guess" if nothing else ""
+        title += ": neither fits much better than a guess" if nothing else ""
         detail += (
             f" {why} Only trainings to a like loss (`--run`, `--against`) tell which place is flatter." if why else ""
         )
