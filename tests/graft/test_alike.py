@@ -39,8 +39,17 @@ def test_copies_of_a_row_are_scored_by_the_fold_of_the_row(tmp_path):
 def test_copies_of_too_few_inputs_are_refused_by_name(tmp_path):
     x = np.zeros((12, 3, 6, 6), np.float32)
     x[6:] = 1
-    with pytest.raises(DataError, match=r"copies of an input are one group.*got 2 different inputs in 12 rows"):
+    with pytest.raises(
+        DataError, match=r"copies of an input are one group.*got 2 groups of 2 different inputs in 12 rows"
+    ):
         adapt((x, [0, 1] * 6), toy_network(), method="probe", options=Options(cache=tmp_path, folds=3))
+
+
+def test_groups_that_a_common_input_joins_to_one_are_refused_by_what_joins_them(tmp_path):
+    common = replace(copied(30, 3), groups=("a",) * 10 + ("b",) * 10 + ("c",) * 10 + ("b", "c", "a"))
+    rows = common.take(np.r_[0, 1:33])
+    with pytest.raises(DataError, match=r"groups that share an input are one.*got 1 group of 30 different inputs"):
+        adapt(rows, toy_network(), method="probe", options=Options(cache=tmp_path, folds=3))
 
 
 def test_rows_without_copies_and_groups_that_part_none_stay_as_they_are():

@@ -112,8 +112,11 @@ def prepare(
         check_modality(network, manifest)
         manifest = readable(network, manifest, options.skip_bad)
         if (kept := together(network.preprocess, manifest)) is not manifest:
+            why = (
+                "copies of an input are one group" if manifest.groups is None else "groups that share an input are one"
+            )
             manifest = kept
-            _check_copies(manifest, metric, options, recipe)
+            _check_copies(manifest, metric, options, recipe, why)
         origin = None
         if recipe.fresh is not None:
             origin, network = network, _anew(network, recipe.fresh, options.seed)
@@ -138,16 +141,17 @@ def _check_protocol(manifest: Manifest, metric: str, options: Options, recipe: R
     check_protocol(manifest, metric, options.inner_folds, options.seed, dear=dear, cross=cross)
 
 
-def _check_copies(manifest: Manifest, metric: str, options: Options, recipe: Recipe) -> None:
-    """Refuse rows of which so many are copies that the others are too few to score."""
+def _check_copies(manifest: Manifest, metric: str, options: Options, recipe: Recipe, why: str) -> None:
+    """Refuse rows of which so many are copies that the others, or the groups that are left, are too few to score."""
     try:
         _check_protocol(manifest, metric, options, recipe)
     except DataError as error:
-        distinct = len(set(manifest.groups or ()))
+        left = counted(len(set(manifest.groups or ())), "group")
+        different = counted(len(set(manifest.hashes)), "different input")
         raise DataError(
-            f"{error.what}, for copies of an input are one group",
+            f"{error.what}, for {why}",
             expected=error.expected,
-            got=f"{counted(distinct, 'different input')} in {len(manifest)} rows",
+            got=f"{left} of {different} in {len(manifest)} rows",
             do=error.do,
         ) from error
 

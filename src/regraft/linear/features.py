@@ -1,7 +1,7 @@
 """Features as a design: one coefficient block a layer, shared by nothing, seen alike by every output.
 
 Φ w = Σ_l X_l W_l with X_l ``(N, d_l)`` and W_l ``(d_l, C)``: Φ = [X_1 … X_L] ⊗ I_C. Matrices may be
-larger than memory: every product reads rows chunk by chunk (about 64 MiB), in a fixed order, so
+larger than memory: every product reads rows chunk by chunk (about 16 MiB), in a fixed order, so
 the same rows give the same bytes.
 """
 
@@ -27,7 +27,7 @@ from regraft.linear.tags import Tag
 __all__ = ["FeatureDesign"]
 
 CHUNK_BYTES = 16 * 2**20
-"""How much of a feature matrix is read at once in products."""
+"""How much of a feature matrix is read at once in products: what is freed of more is mapped and cleared anew."""
 KERNEL_BYTES = 2**30
 """How much of one layer's matrix may be held while a kernel is accumulated."""
 _TILE = 512
@@ -102,7 +102,7 @@ class FeatureDesign(Design):
         """Yield (row slice, X of those rows ``(n, width)``, layers side by side), in order.
 
         Args:
-            rows: rows a chunk; by default as many as fit 64 MiB.
+            rows: rows a chunk; by default as many as fit 16 MiB.
         """
         if rows is not None and rows < 1:
             raise ShapeError("the rows of a chunk", expected="at least 1", got=str(rows))

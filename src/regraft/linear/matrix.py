@@ -184,7 +184,7 @@ class Taken:
 class Kept:
     """Some columns of a matrix, in a given order, as a feature selection leaves them.
 
-    Rows are read a few at a time (about 32 MiB of the whole matrix), so what is not kept takes no memory.
+    Rows are read a few at a time (about 8 MiB of the whole matrix), so what is not kept takes no memory.
 
     Args:
         matrix: the matrix to read from.
