@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from regraft.heads.drawn import enough_folds
-from regraft.heads.l2.fitters import fitter
+from regraft.heads.l2.fitters import fitter, streams
 from regraft.heads.metrics import defined
 from regraft.heads.response import Response
 from regraft.heads.search import Judge, Trial, choose
 from regraft.heads.selection.cells import Cells, Grid
 from regraft.heads.selection.foldwise import Foldwise, fold_fitters, gathered
-from regraft.heads.selection.kept import Cell, Selection, by_name, keep, marked
+from regraft.heads.selection.kept import Cell, Selection, by_name, keep, kept_design, marked
 from regraft.heads.selection.relevance import FoldTask, fold_tasks
 from regraft.heads.solve import refitted, validate
 from regraft.heads.weights import ClassWeight
@@ -95,7 +95,9 @@ class Heads:
             of_all = self.cells.of_all(cell, self.grid)
         scores = by_name(of_all, design.widths)
         columns = keep(scores, cell.fraction)
-        (kept,) = gathered(design, [columns], cell.normalised)
+        kept = kept_design(design, columns, cell.normalised)
+        if streams(kept.n_rows, kept.width):  # read at every step; else twice, which is not worth the memory
+            (kept,) = gathered(design, [columns], cell.normalised)
         final = fitter(kept, self.response, self.everything.weights, self.folds)
         solution = refitted(final, self.judge, best.trials, best.chosen)
         return Selection(
