@@ -1,7 +1,7 @@
 """Memory that a process keeps for its next tensors, where glibc gives it back to the system after each.
 
 A tensor of 32 MiB or more is mapped anew by every operation, and the system clears each page when it is first written
-to. That takes half of a plain pass of a ResNet-50, and a quarter of a search over a million features.
+to. That takes half of a plain pass of a ResNet-50.
 """
 
 from __future__ import annotations
