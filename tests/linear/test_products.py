@@ -7,7 +7,14 @@ import threading
 import pytest
 import torch
 
-from regraft.linear.products import cholesky, cholesky_apply, cholesky_inverse, one_torch_thread, triangular_solve
+from regraft.linear.products import (
+    add_matmul,
+    cholesky,
+    cholesky_apply,
+    cholesky_inverse,
+    one_torch_thread,
+    triangular_solve,
+)
 
 
 def positive(size: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
@@ -85,3 +92,23 @@ def test_one_torch_thread_is_of_this_thread_and_gives_the_others_back() -> None:
         assert torch.get_num_threads() == 3
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(("n", "k", "m"), [(7, 33, 5), (1, 4, 1), (3, 0, 2), (0, 3, 2)])
+@pytest.mark.parametrize("threads", [1, 2])
+def test_products_are_added_in_place_whatever_lies_where(
+    dtype: torch.dtype, n: int, k: int, m: int, threads: int
+) -> None:
+    before = torch.get_num_threads()
+    a, b, room = torch.randn(n, 2 * k + 1), torch.randn(m, k), torch.randn(n + 2, m)
+    a, b, room = a[:, :k].to(dtype), b.T.to(dtype), room.to(dtype)  # slices of columns, transposed, some of the rows
+    expected = room.double()
+    expected[1 : n + 1] += a.double() @ b.double()
+    torch.set_num_threads(threads)
+    try:
+        add_matmul(room[1 : n + 1], a, b)
+    finally:
+        torch.set_num_threads(before)
+    tolerance = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 0.2}[dtype]
+    torch.testing.assert_close(room.double(), expected, rtol=0, atol=tolerance)

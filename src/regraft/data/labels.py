@@ -19,7 +19,6 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
@@ -162,8 +161,6 @@ def plain(value: Any) -> Any:
         value = value.decode(errors="replace")
     if isinstance(value, str):
         return value.strip() or None
-    if isinstance(value, Decimal):
-        value = float(value)
     if isinstance(value, float) and np.isnan(value):
         return None
     if isinstance(value, set | frozenset):

@@ -7,7 +7,7 @@ cross-validation a row that was seen before costs nothing but the look-up of its
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -43,11 +43,12 @@ class _Graft(BaseEstimator):
     random_state: Any
     batch_size: int
 
-    def _read(self, X: Any) -> tuple[dict[str, Matrix], tuple[str, ...]]:
-        """The features, and by row what tells inputs apart: no inner fold may part copies of one."""
+    def _read(self, X: Any) -> tuple[dict[str, Matrix], Callable[[], tuple[str, ...]]]:
+        """The features; and for a fit, by row, what tells inputs apart: no inner fold may part copies of one."""
         if self.model is None:
             rows = np.array(X, dtype=np.float64)
-            return {"columns": Dense(torch.from_numpy(rows))}, tuple(digest(row.tobytes()) for row in rows + 0.0)
+            # 0.0 is added for -0.0, which is the same number in other bytes
+            return {"columns": Dense(torch.from_numpy(rows))}, lambda: tuple(digest((r + 0.0).tobytes()) for r in rows)
         check_counts(batch_size=self.batch_size)
         table = hasattr(X, "to_numpy") and getattr(X, "ndim", 1) == 2 and X.shape[1] > 1
         if table and self.network_.preprocess is not None and self.network_.preprocess.modality == "array":
@@ -56,7 +57,7 @@ class _Graft(BaseEstimator):
         check_modality(self.network_, manifest)
         manifest = readable(self.network_, checked(manifest), skip_bad=False)
         store = sweep(self.network_, manifest, self.plan_, batch_size=self.batch_size)
-        return store.matrices(), contents(self.network_.preprocess, manifest)
+        return store.matrices(), lambda: contents(self.network_.preprocess, manifest)
 
     def _recipe(self) -> Recipe:
         """The method's recipe.
@@ -96,7 +97,8 @@ class _Graft(BaseEstimator):
     def _solve(self, X: Any, target: Target, metric: str, class_weight: Any = None) -> None:
         recipe = self._recipe()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        matrices, names = self._read(X)
+        matrices, told_apart = self._read(X)
+        names = told_apart()
         groups = names if 1 < len(set(names)) < len(names) else None  # all alike, or none
         problem = FeatureProblem(
             Task(target, groups, metric, seed, min(self.folds, len(target)), class_weight),
