@@ -18,7 +18,7 @@ from regraft.errors import ArtifactError, DataError, MissingPathError, ModelErro
 from regraft.features import Taps, plan, sweep
 from regraft.graft import Features, Recipe, Solve, load_artifact
 from regraft.linear import Blocks
-from regraft.network import About, ArrayPreprocess, Network
+from regraft.network import About, ArrayPreprocess, Network, onednn
 from regraft.record import Record
 
 
@@ -360,3 +360,13 @@ def test_a_network_with_tied_weights_is_trained_and_saved(tmp_path):
     run.save(tmp_path / "run")
     loaded = load_artifact(tmp_path / "run", model=network)
     assert np.array_equal(loaded.predict_proba(rows).probabilities, run.predict_proba(rows).probabilities)
+
+
+def test_the_first_pass_of_a_process_counts_no_more_than_later_ones(tmp_path):
+    counted = []
+    for name in ("first", "second"):
+        if name == "first":
+            onednn._faster.cache_clear()
+        done = regraft.adapt(toy_manifest(90), toy_network(), method="probe", cache=str(tmp_path / name))
+        counted.append(next(cost.flops for cost in done.record.costs if cost.stage == "sweep"))
+    assert counted[0] == counted[1]

@@ -197,6 +197,7 @@ class _Meter:
         """The work's values; what it took is added."""
         mask = attention_mask(batch)
         positions = rows if mask is None else mask.numel()
+        wide_linear()  # its trial, once a process, is no operation of the network's
         counter = counting() if self.counted is None else contextlib.nullcontext()
         with counter:
             values = work()
