@@ -64,3 +64,11 @@ def test_random_weights_that_have_settled_keep_their_scale() -> None:
     kept = float(settled(network, [x]).forward(x).std(0).mean())
     assert faded < 1e-3 * kept
     assert kept == pytest.approx(0.3, abs=0.25)
+
+
+def test_draws_are_the_same_on_every_device(accelerator: str) -> None:
+    network = _network()
+    there = reinitialised(network.to(accelerator), 3)
+    assert there.device.type == torch.device(accelerator).type
+    here = reinitialised(network, 3)
+    assert all(torch.equal(value.cpu(), here.params[name]) for name, value in there.params.items())

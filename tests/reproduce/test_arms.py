@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import json
+import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from filelock import FileLock
 from tests.reproduce import toys
 
 from regraft.features import Taps, entries
+from regraft.files import write_json
 from regraft.network import Network
 from regraft.reproduce import arms
 from regraft.reproduce.arms import Arm, Bench, Place, seeds_gate, unit
@@ -45,6 +49,65 @@ def test_an_arm_is_measured_once_and_found_by_another_bench(bench, tmp_path):
     kept = json.loads(path.read_text())
     assert kept["task"] == "leaf"
     assert kept["cpu_s"] >= 0
+
+
+def test_runs_beside_each_other_measure_every_arm_once(tmp_path):
+    calls = []
+
+    def compute(bench, place):
+        calls.append(place)
+        time.sleep(0.02)
+        return {"accuracy": float(place.seed)}
+
+    arm = Arm("count", 1, compute)
+    benches = [toys.bench(tmp_path) for _ in range(3)]
+    for bench in benches:
+        bench.network("C"), bench.network("C", 1)  # loaded one by one: threads share the random numbers
+
+    with ThreadPoolExecutor(3) as pool:
+        first, *others = pool.map(lambda bench: Tables(bench).values(arm, "C"), benches)
+    assert sorted(calls, key=str) == sorted({Place("C", task, seed) for task in toys.TASKS for seed in (0, 1)}, key=str)
+    assert others == [first, first]
+    assert not list((tmp_path / "reproduce/arms/count").glob("*.lock"))
+
+
+def test_what_another_run_measures_is_left_to_it_and_then_awaited(bench, tmp_path):
+    calls = []
+    arm = Arm("count", 1, _counting(calls))
+    places = [Place("C", "leaf", seed) for seed in (0, 1)]
+    bench.measure(arm, "C", "leaf", 0)
+    (path,) = (tmp_path / "reproduce/arms/count").glob("*.json")
+    kept = path.read_text()
+    path.unlink()
+    with ThreadPoolExecutor(1) as pool:
+        with FileLock(path.with_suffix(".lock")):  # the other run
+            bench.ahead(arm, places)
+            assert [place.seed for place, _ in calls] == [0, 1]  # the first of its own, before; not again
+            waiting = pool.submit(bench.measure, arm, "C", "leaf", 0)
+            time.sleep(0.2)
+            assert not waiting.done()
+            path.write_text(kept.replace("4.0", "40.5"))
+        assert waiting.result(timeout=10) == {"accuracy": 40.5}
+    assert len(calls) == 2
+
+
+def test_an_arm_that_fails_is_left_to_the_next_run(bench, tmp_path):
+    def fails(bench, place):
+        raise ValueError("this one")
+
+    with pytest.raises(ValueError, match="this one"):
+        bench.measure(Arm("count", 1, fails), "C", "leaf", 0)
+    assert bench.measure(Arm("count", 1, _counting([])), "C", "leaf", 0) == {"accuracy": 4.0}
+
+
+def test_values_say_where_they_were_measured(bench, tmp_path):
+    arm = Arm("count", 1, _counting([]))
+    bench.measure(arm, "C", "leaf", 0)
+    (path,) = (tmp_path / "reproduce/arms/count").glob("*.json")
+    write_json(path, {**json.loads(path.read_text()), "device": "cuda"})
+    bench.measure(arm, "C", "leaf", 0)
+    bench.measure(arm, "C", "leaf", 1)
+    assert bench.context.measured_on == {"cpu", "cuda"}
 
 
 def test_the_key_holds_all_that_decides_the_value(bench, tmp_path):

@@ -36,7 +36,7 @@ def reinitialised(network: Network, seed: int, parts: Sequence[str] | None = Non
         ModelError: a path is none of this network's, or a module holds weights without saying how to draw them and
             the network's name does not lead to its architecture.
     """
-    module = copy.deepcopy(network.module)
+    module = copy.deepcopy(network.module).cpu()  # a GPU draws other numbers
     held = dict(module.named_modules())
     for path in parts or ():
         if path not in held:
@@ -56,7 +56,8 @@ def reinitialised(network: Network, seed: int, parts: Sequence[str] | None = Non
                 bare |= {f"{path}.{name}" if path else name: part for name in own}
     tensors = {**dict(module.named_parameters()), **dict(module.named_buffers())}
     bare = {name: part for name, part in bare.items() if name in tensors}  # a tied one is drawn where it is named first
-    return network.with_params({**tensors, **(_loaded_anew(network, seed, bare) if bare else {})})
+    drawn = {**tensors, **(_loaded_anew(network, seed, bare) if bare else {})}
+    return network.with_params({name: tensor.to(network.device) for name, tensor in drawn.items()})
 
 
 def _loaded_anew(network: Network, seed: int, bare: Mapping[str, nn.Module]) -> dict[str, Tensor]:

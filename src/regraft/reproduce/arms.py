@@ -3,7 +3,11 @@
 An :class:`Arm` is a function with a name and a version; a :class:`Bench` knows the networks, the tasks, the seeds
 and the cache, and measures an arm once. Its value lies under a key of everything that decides it: the arm's name,
 version and parameters, the fingerprints of the network, the rows and what else it reads, and the seed. So rows share
-features and arms, a run that was killed goes on where it stopped, and one row can be run alone.
+features and arms, a run that was killed goes on where it stopped, and one row can be run alone. The device is no part
+of the key, for it changes a value by rounding alone; every value says which it was.
+
+Runs beside each other share the work: an arm is locked while it is measured, and a run measures what no other does
+before it waits (:meth:`Bench.ahead`).
 
 Features come from one sweep a (network, rows) over the union of the taps and sizes that the rows share; whatever
 is wider than :data:`WIDE` features goes to a part of the cache that is kept below :data:`QUOTA_BYTES`, for it is
@@ -12,16 +16,18 @@ large and is swept again in seconds.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import torch
+from filelock import FileLock, Timeout
 from torch import Tensor
 
 from regraft.data import Manifest, folds
@@ -163,7 +169,8 @@ class Bench:
         """A network, loaded (or trained) once."""
         key = (name, seed)
         if key not in self._networks:
-            self._networks[key] = self.backbones[name].load(self.context.data, self.context.cache, seed)
+            network = self.backbones[name].load(self.context.data, self.context.cache, seed)
+            self._networks[key] = network.to(self.context.device)
         return self._networks[key]
 
     def rows(self, name: str, seed: int) -> Manifest:
@@ -177,24 +184,50 @@ class Bench:
         return self._sample
 
     def measure(self, arm: Arm, network: str, task: str, seed: int, **parameters: Any) -> dict[str, Any]:
-        """The arm's value there: from the cache, or measured now and kept.
+        """The arm's value there: from the cache, or measured now and kept; awaited where another run measures it.
 
         Args:
             arm: what to measure.
             network, task, seed: the place.
             parameters: plain JSON values; part of the key.
         """
-        place = Place(network, task, seed)
-        path = self.context.cache / "reproduce" / "arms" / arm.name / f"{self._key(arm, place, parameters)}.json"
+        return self._value(arm, Place(network, task, seed), parameters)
+
+    def ahead(self, arm: Arm, places: Iterable[Place], **parameters: Any) -> None:
+        """Measure the arm where it is not known and no other run is measuring it."""
+        for place in places:
+            with contextlib.suppress(Timeout):
+                self._value(arm, place, parameters, patience=0)
+
+    def _value(self, arm: Arm, place: Place, parameters: Mapping[str, Any], patience: float = -1) -> dict[str, Any]:
+        """The arm's value, waiting ``patience`` seconds (-1: for ever) for another run that measures it."""
+        folder = self.context.cache / "reproduce" / "arms" / arm.name
+        path = folder / f"{self._key(arm, place, parameters)}.json"
+        if kept := self._kept(path):
+            return kept
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = path.with_suffix(".lock")
+        with FileLock(lock, timeout=patience):
+            value = self._kept(path) or self._measured(path, arm, place, parameters)
+            with contextlib.suppress(OSError):  # those who wait find the value
+                lock.unlink()
+        return value
+
+    def _kept(self, path: Path) -> dict[str, Any] | None:
         kept = read_json(path)
-        if isinstance(kept, dict) and "value" in kept:
-            return dict(kept["value"])
+        if not isinstance(kept, dict) or "value" not in kept:
+            return None
+        self.context.measured_on.add(kept.get("device", "cpu"))
+        return dict(kept["value"])
+
+    def _measured(self, path: Path, arm: Arm, place: Place, parameters: Mapping[str, Any]) -> dict[str, Any]:
         wall, cpu = time.perf_counter(), time.process_time()
         value = arm.compute(self, place, **parameters)
         value = dict(json.loads(json.dumps(value)))  # as it will be read again: JSON knows no tuples
         spent = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
-        about = {"arm": arm.name, "version": arm.version, "network": network, "task": task, "seed": seed}
+        about = {"arm": arm.name, "version": arm.version, **asdict(place), "device": self.context.device}
         write_json(path, {**about, "parameters": parameters, "value": value, **spent})
+        self.context.measured_on.add(self.context.device)
         return value
 
     def _key(self, arm: Arm, place: Place, parameters: Mapping[str, Any]) -> str:

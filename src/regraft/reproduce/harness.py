@@ -34,6 +34,7 @@ def reproduce(
     data: Path,
     output: Path,
     gates: bool = True,
+    device: str = "cpu",
     progress: Progress | None = None,
     page: Sequence[Row] = ROWS,
     known_gates: Mapping[str, Gate] = GATES,
@@ -52,6 +53,7 @@ def reproduce(
         data: the data pack's folder.
         output: the folder that keeps the results, ``papers`` in the project.
         gates: whether to try the gates.
+        device: where the networks of arms run, as torch names it; sources and gates stay on the processor.
         progress: called with (what, done, total): before each of the ``gates`` and ``rows``, and by a row itself, under
             its id, for its parts.
         page, known_gates: other rows and gates than the page's own, for tests.
@@ -69,13 +71,13 @@ def reproduce(
         ready = row.run is not None and not missing(needs, data)
         wanted += [name for name in needs if name in known_gates and (ready or not known_gates[name].trains)]
     tried = _try_gates(list(dict.fromkeys(wanted)), known_gates, GateContext(data, cache_root()), progress)
-    context = Context(data, cache_root(), scale)
+    context = Context(data, cache_root(), scale, device=device)
     reports = []
     for number, row in enumerate(chosen):
         if progress:
             progress("rows", number, len(chosen))
-            context = replace(context, progress=partial(progress, row.id))
-        reports.append(_one(row, context, output, tried))
+        own = partial(progress, row.id) if progress else None
+        reports.append(_one(row, replace(context, progress=own, measured_on=set()), output, tried))
     if progress and chosen:
         progress("rows", len(chosen), len(chosen))
     fresh = {report.row.id: report.judgement.status for report in reports}
@@ -118,9 +120,9 @@ def _one(row: Row, context: Context, output: Path, tried: Mapping[str, GateRepor
     seconds = time.perf_counter() - began
     path = result_path(output, row, context.scale)
     # before a check may fail on them, for some took hours
-    write_json(path, _file(row, result, Judgement("not run", reason="not judged"), context.scale, seconds))
+    write_json(path, _file(row, result, Judgement("not run", reason="not judged"), context, seconds))
     judgement = row.judge(result, context.scale)
-    write_json(path, _file(row, result, judgement, context.scale, seconds))
+    write_json(path, _file(row, result, judgement, context, seconds))
     return RowReport(row, judgement, seconds, path)
 
 
@@ -129,7 +131,7 @@ def result_path(output: Path, row: Row, scale: Scale) -> Path:
     return output / row.paper / f"{row.id}.{scale}.json"
 
 
-def _file(row: Row, result: Result, judgement: Judgement, scale: Scale, seconds: float) -> dict[str, Any]:
+def _file(row: Row, result: Result, judgement: Judgement, context: Context, seconds: float) -> dict[str, Any]:
     return {
         "schema": SCHEMA,
         "row": row.id,
@@ -137,13 +139,14 @@ def _file(row: Row, result: Result, judgement: Judgement, scale: Scale, seconds:
         "source": row.source,
         "shows": row.shows,
         "paper_figure": row.paper_figure,
-        "recipe": row.mini if scale == "mini" else "the paper's own setting",
-        "scale": scale,
+        "recipe": row.mini if context.scale == "mini" else "the paper's own setting",
+        "scale": context.scale,
         "status": judgement.status,
         "reason": judgement.reason,
         "clauses": [verdict.to_json() for verdict in judgement.verdicts],
         "result": result.to_json(),
         "environment": environment(),
+        "measured_on": sorted(context.measured_on),
         "wall_seconds": seconds,
     }
 

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from regraft.heads import Status
-from regraft.reproduce.arms import SEEDS, Arm, Bench, seeds_gate
+from regraft.reproduce.arms import SEEDS, Arm, Bench, Place, seeds_gate
 from regraft.reproduce.gates import CONVEX_TOLERANCE, convex
 from regraft.reproduce.result import Disturbance, GateReport, Result
 from regraft.reproduce.row import Check, Context
@@ -70,6 +70,7 @@ class Tables:
         """The whole value of the arm by task and seed."""
         out: dict[str, list[Any]] = {}
         names = tuple(tasks) or self.bench.tasks
+        self.bench.ahead(arm, [Place(network, task, seed) for task in names for seed in self.bench.seeds], **parameters)
         for number, task in enumerate(names):
             out[task] = [self.bench.measure(arm, network, task, seed, **parameters) for seed in self.bench.seeds]
             for value in out[task]:

@@ -50,6 +50,8 @@ class Context:
         scale: ``mini`` or ``full``.
         seeds: the seeds of rows, initial weights and folds.
         progress: called with (done, total) now and then.
+        device: where networks run that a bench gives out.
+        measured_on: devices that the run's arms were measured on, by torch's names; a bench adds to them.
     """
 
     data: Path
@@ -57,6 +59,8 @@ class Context:
     scale: Scale = "mini"
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     progress: Callable[[int, int], None] | None = None
+    device: str = "cpu"
+    measured_on: set[str] = field(default_factory=set, compare=False)
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from regraft.data import Manifest
-from regraft.reproduce.arms import Arm, Bench
+from regraft.reproduce.arms import Arm, Bench, Place
 from regraft.reproduce.full import bench_of, names_of
 from regraft.reproduce.head2toe import taylor
 from regraft.reproduce.head2toe.frozen import ALL_L2, H2T, LINEAR
-from regraft.reproduce.head2toe.trained import FT, H2T_FT, SCRATCH
+from regraft.reproduce.head2toe.trained import FT, H2T_FT, SCRATCH, SCRATCH_RATE
 from regraft.reproduce.head2toe.variants import SPARSE
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, Table, Tables, above, everywhere, mirror, networks
@@ -48,7 +48,13 @@ def _minus(left: Table, right: Table) -> dict[str, list[float]]:
 
 def affinities(table: Tables, network: str, tasks: Sequence[str] = ()) -> dict[str, list[float]]:
     """acc(Linear) − acc(Scratch) by task and seed, in points."""
-    return _minus(table(LINEAR, network, tasks=tasks), table(SCRATCH, network, tasks=tasks))
+    return _minus(table(LINEAR, network, tasks=tasks), _scratch(table, network, tasks))
+
+
+def _scratch(table: Tables, network: str, tasks: Sequence[str] = ()) -> Table:
+    """Training from random weights; its rates first, for the seeds of a task share one."""
+    table.bench.ahead(SCRATCH_RATE, [Place(network, task, 0) for task in tasks or table.bench.tasks])
+    return table(SCRATCH, network, tasks=tasks)
 
 
 def _few(context: Context) -> Context:
@@ -82,7 +88,7 @@ def table1_ft(bench: Bench, networks: Sequence[str] = NETWORKS) -> Result:
             f"{name} FT": table(FT, name),
             f"{name} H2T-FT": table(H2T_FT, name),
             f"{name} FT+": table(H2T_FT, name, "plus"),
-            f"{name} Scratch": table(SCRATCH, name),
+            f"{name} Scratch": _scratch(table, name),
         }
     notes = {
         "pixels": PIXELS,

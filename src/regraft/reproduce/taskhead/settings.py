@@ -131,7 +131,14 @@ def _adapted(bench: Bench, place: Place, tau: int, depth: int = 0, **how: Any) -
         network = reinitialised(network, place.seed, anew)
     method = recipe(place.network, tau, anew=anew, **how)
     metric = "roc-auc" if place.task == "tox21" else None
-    options = Options(metric, seed=place.seed, cache=bench.context.cache, workers=0, device="cpu", skip_bad=True)
+    options = Options(
+        metric,
+        seed=place.seed,
+        cache=bench.context.cache,
+        workers=0,
+        device=bench.context.device,
+        skip_bad=True,
+    )
     run = adapt(manifest, network, method=method, options=options)
     training, scores = run.record.figures["training"], run.record.scores
     found: dict[str, Any] = {"accuracy": _points(scores["test"]), "validation": _points(scores["validation"])}
