@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from regraft.graft.stages.training import TAUS
-from regraft.reproduce.arms import Bench, seeds_gate
+from regraft.reproduce.arms import Bench, Place, seeds_gate
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, mirror, reverse_axis, still
 from regraft.reproduce.result import Result, swap
@@ -54,6 +54,8 @@ def name_of(setting: Setting) -> str:
 
 def swept(bench: Bench, setting: Setting, taus: Sequence[int], what: str, **how: Any) -> list[list[Any]]:
     """One entry of the arm by seed and τ."""
+    for tau in taus:
+        bench.ahead(ADAPTED, [Place(*setting, seed) for seed in bench.seeds], tau=tau, **how)
     return [[bench.measure(ADAPTED, *setting, seed, tau=tau, **how)[what] for tau in taus] for seed in bench.seeds]
 
 
