@@ -21,6 +21,7 @@ from torch.nn import functional
 
 from regraft.features.sweep import base_key
 from regraft.network import ArrayPreprocess, from_module, load
+from regraft.network.fingerprint import architecture
 
 
 class Holds(nn.Module):
@@ -327,3 +328,33 @@ def test_functions_of_other_own_files_count(tmp_path: Path) -> None:
         return done.stdout.strip()
 
     assert made("a", 2) == made("b", 2) != made("c", 3)
+
+
+# as written under torch 2.4, 2.11, 2.13 and 2.15, some of which print more of normalisations
+WRITTEN = {
+    "BatchNorm2d(3, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)": nn.BatchNorm2d(3),
+    "InstanceNorm1d(3, eps=1e-05, momentum=0.1, affine=False, track_running_stats=False)": nn.InstanceNorm1d(3),
+    "LayerNorm((4,), eps=1e-05, elementwise_affine=True)": nn.LayerNorm(4),
+    "LayerNorm((5,), eps=1e-05, elementwise_affine=True)": nn.LayerNorm(5, bias=False),  # no tensor tells of a bias
+    "GroupNorm(2, 4, eps=1e-05, affine=True)": nn.GroupNorm(2, 4),
+    "Linear(in_features=4, out_features=3, bias=False)": nn.Linear(4, 3, bias=False),
+    "Conv2d(4, 4, kernel_size=(3, 3), stride=(1, 1), groups=2)": nn.Conv2d(4, 4, 3, groups=2),
+    "Embedding(5, 4, padding_idx=0)": nn.Embedding(5, 4, padding_idx=0),
+    "GELU(approximate='tanh')": nn.GELU("tanh"),
+    "Dropout(p=0.5, inplace=False)": nn.Dropout(),
+    "LSTM(3, 4, num_layers=2, batch_first=True)": nn.LSTM(3, 4, 2, batch_first=True),
+    "MaxPool2d(kernel_size=2, stride=2, padding=0, dilation=1, ceil_mode=False)": nn.MaxPool2d(2),
+}
+
+
+@pytest.mark.parametrize("text", WRITTEN)
+def test_a_module_is_written_alike_by_every_version(text: str) -> None:
+    assert architecture(WRITTEN[text], {}) == f":{text}\n{{}}"
+
+
+def test_a_bias_of_an_own_class_is_a_setting() -> None:
+    class Own(nn.LayerNorm):
+        def extra_repr(self) -> str:
+            return "own, bias=True"
+
+    assert "Own(own, bias=True)" in architecture(Own(3), {})

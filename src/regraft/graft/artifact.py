@@ -361,6 +361,7 @@ def _find_backbone(
             f"{network.name} is not the backbone that this head was solved on",
             expected=f"fingerprint {recorded['fingerprint'][:12]}…",
             got=f"{network.fingerprint[:12]}…",
-            do=f"use the same weights and preprocessing of {recorded['name']}",
+            do=f"use the same weights and preprocessing of {recorded['name']}, built by the version of its library "
+            "that the artifact's README.md names",
         )
     return network

@@ -33,6 +33,7 @@ _UNREADABLE = (RuntimeError, ValueError, AttributeError, TypeError)
 _INSTALLED = tuple({path + os.sep for path in map(sysconfig.get_path, ("purelib", "platlib"))})
 _SPACES = (argparse.Namespace, types.SimpleNamespace)
 
+_NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
@@ -51,7 +52,7 @@ def architecture(module: nn.Module, config: Mapping[str, Any] | None = None) -> 
     write, lines = _Writer(), []
     for path, part in module.named_modules():
         settings = "" if config is not None else canonical_json(write.settings(part))
-        lines.append(f"{path}:{type(part).__qualname__}({part.extra_repr()}){settings}")
+        lines.append(f"{path}:{type(part).__qualname__}({_printed(part)}){settings}")
         hooks = [*part._forward_pre_hooks.values(), *part._forward_hooks.values()]
         lines += [f"{path} calls {write.bound(hook)}" for hook in hooks]
     if config is None:
@@ -59,6 +60,15 @@ def architecture(module: nn.Module, config: Mapping[str, Any] | None = None) -> 
     kinds = dict.fromkeys(kind for part in module.modules() for kind in type(part).__mro__)
     lines += [write.code(kind) for kind in kinds if _is_own(kind)]
     return "\n".join(lines) + "\n" + (canonical_json(_json(config)) if config is not None else "")
+
+
+def _printed(part: nn.Module) -> str:
+    """What a module prints of itself, without what some versions of torch add: whether a normalisation has a bias,
+    which its tensors tell."""
+    text = part.extra_repr()
+    if isinstance(part, _NORMALISATIONS) and type(part).extra_repr.__module__.startswith("torch."):
+        text = text.replace(", bias=True", "").replace(", bias=False", "")
+    return text
 
 
 def _repeated(module: nn.Module) -> list[str]:
