@@ -92,6 +92,30 @@ def test_while_the_best_spoils_what_it_began_with_lower_rates_are_tried():
     assert len(searched(score, (0.03, 0.01, 0.003), floor=-80.0)[1]) == 3
 
 
+def test_where_chance_chose_among_rates_one_above_is_tried():
+    """No rate gets far but the next; the first of three lies inside or at the foot by chance."""
+
+    def score(lr, tau, share):
+        return {0.3: 0.5, 0.1: 0.6, 0.03: 0.19, 0.01: 0.2, 0.003: 0.18, 0.001: 0.18}[lr]
+
+    found, log = searched(score, (0.03, 0.01, 0.003), noise=0.02)
+    assert [lr for lr, *_ in log] == [0.03, 0.01, 0.003, 0.1, 0.3]
+    assert found[0].key[0] == 0.1
+    assert searched(score, (0.03, 0.01, 0.003))[0][0].key[0] == 0.01  # scores without an error are taken as they are
+    assert len(searched(score, (0.03, 0.01, 0.003), noise=0.005)[1]) == 3
+
+
+def test_where_that_is_no_better_it_stays_at_one():
+    def score(lr, tau, share):
+        return {0.3: 0.9, 0.1: 0.6, 0.03: 0.695, 0.01: 0.7, 0.003: 0.69, 0.001: 0.71, 0.0003: 0.5}[lr]
+
+    found, log = searched(score, (0.03, 0.01, 0.003), noise=0.02)
+    assert [lr for lr, *_ in log] == [0.03, 0.01, 0.003, 0.1]
+    assert found[0].key[0] == 0.01
+    _, log = searched(score, (0.03, 0.01, 0.001), noise=0.02)  # the lowest is best
+    assert [lr for lr, *_ in log[3:]] == [0.1, 0.0003]
+
+
 def test_tau_is_chosen_at_the_best_rate_by_longer_trainings():
     """At a tenth of the length τ = 8 leads, at three tenths τ = 2; the rate is found at the τ in the middle."""
 

@@ -270,11 +270,12 @@ class TrainingProblem(Problem):
         rest, held = self.take(np.flatnonzero(~out)), self.take(np.flatnonzero(out))
         prepared = rest.heads((SOLVED,) if probe is None else probe.candidates)
         whole = lambda lr, tau: rest.trial(prepared.by_tau[tau], lr, tau, held.rows)  # noqa: E731
-        taus, floor = sorted(prepared.by_tau), -math.inf
+        taus, floor, noise = sorted(prepared.by_tau), -math.inf, 0.0
         middle = taus[len(taus) // 2]
-        if len(train.lrs) > 1 and train.widen and middle != 0:  # at 0 the head is a random one
-            floor = held._floor(prepared.by_tau[middle])
-        found = search(whole, train.lrs, taus, self.work, widen=train.widen, floor=floor)
+        if len(train.lrs) > 1 and train.widen:
+            begun, noise = held._scored(prepared.by_tau[middle])
+            floor = -math.inf if middle == 0 else begun - noise  # at 0 the head is a random one
+        found = search(whole, train.lrs, taus, self.work, widen=train.widen, floor=floor, noise=noise)
         fulls, twin, outputs = whole_trainings(whole, found, self.work)
         best, ranking = fulls[0], [*fulls, *(trial for trial in found if trial.outcome is not None)]
         choice = Choice(best.key[0], best.key[1], reached=best.reached)
@@ -307,16 +308,18 @@ class TrainingProblem(Problem):
         """Whether a score is one of rows, and not of the places in them."""
         return self.task.kind != "segmentation"
 
-    def _floor(self, head: Adapted) -> float:
-        """A prepared head's score on these rows less its standard error, its sign changed where less is better; −∞
-        where the error is not known."""
+    def _scored(self, head: Adapted) -> tuple[float, float]:
+        """A prepared head's score on these rows, its sign changed where less is better, and its standard error; −∞ and
+        0 where the error is not known."""
         if not self._rows_are_told_apart:
-            return -math.inf
+            return -math.inf, 0.0
         found = measure(self.task.metric, self.task.response, self.begun(head), self.task.groups, self.task.seed)
         up = higher_is_better(self.task.metric)
         error = (found.value - found.low if up else found.high - found.value) / 1.96
-        least = (found.value if up else -found.value) - error
-        return Team.current().agreed(least) if math.isfinite(least) else -math.inf
+        if not (math.isfinite(found.value) and math.isfinite(error)):
+            return -math.inf, 0.0
+        team = Team.current()
+        return team.agreed(found.value if up else -found.value), team.agreed(error)
 
     def trial(self, head: Adapted, lr: float, tau: int, held: ManifestRows | None) -> Trial:
         """A training of these rows from a head."""

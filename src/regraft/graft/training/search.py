@@ -1,9 +1,10 @@
 """The search for learning rate and τ, by trainings that are short but complete.
 
 First the rate, at the τ in the middle: every rate trains for a fifth of the length, and while the best of them is the
-highest or the lowest that was tried, half a decade further out is tried too; while even the best spoils what it began
-with, half a decade below the lowest. Then τ at that rate, by successive halving. The training of the whole length is
-left to whoever asked.
+highest or the lowest that was tried, half a decade further out is tried too; once so above the highest where that is as
+good as the best but for chance, for where no rate gets far, chance has chosen; and below the lowest while even the best
+spoils what it began with. Then τ at that rate, by successive halving. The training of the whole length is left to
+whoever asked.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def search(
     *,
     widen: bool = True,
     floor: float = -math.inf,
+    noise: float = 0.0,
 ) -> list[Trial]:
     """The candidates, best first, each by the longest of its trainings; one that nothing competed with is untrained.
 
@@ -39,6 +41,7 @@ def search(
         work: where trainings are kept and counted.
         widen: try rates beyond the best one where that is the highest or the lowest.
         floor: a score under which a training at the τ in the middle has spoilt the head that it began with.
+        noise: scores that differ by no more may differ by chance.
     """
     judged: dict[Key, Trial] = {}
 
@@ -49,14 +52,14 @@ def search(
         return short.value
 
     middle = taus[len(taus) // 2]
-    by_rate = _by_rate(list(rates), lambda lr: judge((lr, middle), LR_SHARE), widen, floor)
+    by_rate = _by_rate(list(rates), lambda lr: judge((lr, middle), LR_SHARE), widen, floor, noise)
     by_tau = halve([(by_rate[0], tau) for tau in taus], judge, rungs=TAU_RUNGS, keep=TAU_KEEP)
     keys = by_tau + [(lr, middle) for lr in by_rate if (lr, middle) not in by_tau]
     return [judged.get(key) or trial(*key) for key in keys]
 
 
 def _by_rate(
-    rates: list[float], judge: Callable[[float], tuple[float, float]], widen: bool, floor: float
+    rates: list[float], judge: Callable[[float], tuple[float, float]], widen: bool, floor: float, noise: float
 ) -> list[float]:
     """The rates, best first; of equal ones the earlier."""
     if len(rates) == 1:
@@ -64,11 +67,13 @@ def _by_rate(
     values = {lr: judge(lr) for lr in rates}
     while widen:
         best = max(values, key=lambda lr: values[lr])
+        lowest, highest = min(values), max(values)
         spoilt = not values[best][0] >= floor or not math.isfinite(values[best][0])
-        further = len(values) - len(rates)
-        if further >= (LOWERED if spoilt else WIDENED) or (min(values) < best < max(values) and not spoilt):
+        as_good = highest == max(rates) and values[highest][0] >= values[best][0] - noise > -math.inf
+        rises = best == highest or as_good
+        if len(values) - len(rates) >= (LOWERED if spoilt else WIDENED) or not (spoilt or rises or best == lowest):
             break
-        lr = beyond(min(values), up=False) if spoilt else beyond(best, up=best == max(values))
+        lr = beyond(highest, up=True) if rises and not spoilt else beyond(lowest, up=False)
         values[lr] = judge(lr)
     return sorted(values, key=lambda lr: values[lr], reverse=True)
 
