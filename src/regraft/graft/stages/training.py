@@ -99,7 +99,8 @@ class Train:
     Attributes:
         config: how long and how; its learning rate is replaced by each of ``lrs`` in turn.
         lrs: the candidates, chosen on held-out rows; a single one is taken.
-        widen: of several rates try further ones where the best is the highest or the lowest.
+        widen: of several rates try further ones where the best is the highest or the lowest, or no better than the
+            highest but for chance.
         tuning: what moves; BatchNorm on the batch's statistics (decision 0011).
         augment: of images in training.
         or_frozen: keep the frozen backbone with its head where training scores no better on the held-out rows (FT+
