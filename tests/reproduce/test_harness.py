@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from regraft.app import research
 from regraft.errors import DataError, RegraftError
-from regraft.reproduce import words
+from regraft.reproduce import harness, words
 from regraft.reproduce.gates import GATES, Gate, convex
 from regraft.reproduce.harness import load_result, reproduce, result_path
 from regraft.reproduce.packs import missing
@@ -67,6 +67,25 @@ def test_statuses_and_the_first_line(tmp_path):
     assert not _go(page[:1], tmp_path).failed
     assert not _go(page[2:3], tmp_path).failed
     assert _go(page[2:3], tmp_path, scale="full").failed
+
+
+def test_rows_run_where_they_are_told_and_say_where_they_were_measured(tmp_path, monkeypatch):
+    asked, given = [], []
+    monkeypatch.setattr(harness, "pick_device", lambda name: asked.append(name) or f"{name}:0")
+    row = _measured(_row("good"), 80)
+
+    def run(context):
+        given.append(context.device)
+        context.measured_on.add(context.device)
+        return row.run(context)
+
+    page = (replace(row, run=run), replace(row, id="other"))
+    for options in ({}, {"scale": "full"}, {"device": "cuda"}):
+        _go(page, tmp_path, **options)
+    assert asked == ["cpu", "auto", "cuda"]
+    assert given == ["cpu:0", "auto:0", "cuda:0"]
+    kept = [json.loads((tmp_path / "000" / f"{name}.mini.json").read_text()) for name in ("good", "other")]
+    assert [file["measured_on"] for file in kept] == [["cuda:0"], []]  # each row its own
 
 
 def test_the_report_shows_paper_beside_ours(tmp_path):

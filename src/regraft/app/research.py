@@ -142,19 +142,20 @@ def reproduce(
     ] = None,
     output: Annotated[Path, typer.Option("--output", "-o", help="Folder of result files.")] = Path("papers"),
     gates: Annotated[bool, typer.Option("--gates/--no-gates", help="Check the gates first.")] = True,
-    device: Annotated[str, typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or mps.")] = "cpu",
+    device: Annotated[
+        str | None,
+        typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or mps; if absent cpu, and auto at full scale."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run rows of the papers' tables and figures and say which shapes hold."""
-    from regraft.graft.options import pick_device
     from regraft.reproduce import reproduce as run_rows
     from regraft.reproduce.packs import pack
 
     with Bars() as bars:
         report = run_rows(
-            rows or (), scale=scale, data=data or pack(), output=output, gates=gates, device=pick_device(device),
-            progress=bars,
-        )  # fmt: skip
+            rows or (), scale=scale, data=data or pack(), output=output, gates=gates, device=device, progress=bars
+        )
     if as_json:
         show_json(report.to_json())
     else:

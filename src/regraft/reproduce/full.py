@@ -12,8 +12,6 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
 
-import torch
-
 from regraft.data import Manifest
 from regraft.errors import MissingPathError, RecipeError
 from regraft.network import Network, load
@@ -63,8 +61,7 @@ def vtab_source(data: Path) -> str:
 def _model(name: str) -> Callable[[Path, Path, int], Network]:
     def found(data: Path, cache: Path, seed: int) -> Network:
         variable, usual = MODELS[name]
-        network = load(os.environ.get(variable) or usual)
-        return network.to("cuda" if torch.cuda.is_available() else "cpu")
+        return load(os.environ.get(variable) or usual)
 
     return found
 

@@ -13,6 +13,7 @@ from typing import Any, get_args
 from regraft.errors import RecipeError, RegraftError
 from regraft.features import cache_root
 from regraft.files import write_json
+from regraft.graft.options import pick_device
 from regraft.reproduce.environment import environment
 from regraft.reproduce.gates import GATES, Gate, GateContext
 from regraft.reproduce.packs import absence, missing
@@ -34,7 +35,7 @@ def reproduce(
     data: Path,
     output: Path,
     gates: bool = True,
-    device: str = "cpu",
+    device: str | None = None,
     progress: Progress | None = None,
     page: Sequence[Row] = ROWS,
     known_gates: Mapping[str, Gate] = GATES,
@@ -53,7 +54,8 @@ def reproduce(
         data: the data pack's folder.
         output: the folder that keeps the results, ``papers`` in the project.
         gates: whether to try the gates.
-        device: where the networks of arms run, as torch names it; sources and gates stay on the processor.
+        device: where the networks of arms run, ``auto``, ``cpu``, ``cuda`` or ``mps``; sources and gates stay on the
+            processor. Where none is named it is ``cpu`` at scale mini and ``auto`` at scale full.
         progress: called with (what, done, total): before each of the ``gates`` and ``rows``, and by a row itself, under
             its id, for its parts.
         page, known_gates: other rows and gates than the page's own, for tests.
@@ -71,7 +73,8 @@ def reproduce(
         ready = row.run is not None and not missing(needs, data)
         wanted += [name for name in needs if name in known_gates and (ready or not known_gates[name].trains)]
     tried = _try_gates(list(dict.fromkeys(wanted)), known_gates, GateContext(data, cache_root()), progress)
-    context = Context(data, cache_root(), scale, device=device)
+    where = pick_device(device or ("auto" if scale == "full" else "cpu"))
+    context = Context(data, cache_root(), scale, device=where)
     reports = []
     for number, row in enumerate(chosen):
         if progress:

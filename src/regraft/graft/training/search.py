@@ -69,7 +69,7 @@ def _by_rate(
         best = max(values, key=lambda lr: values[lr])
         lowest, highest = min(values), max(values)
         spoilt = not values[best][0] >= floor or not math.isfinite(values[best][0])
-        as_good = highest == max(rates) and values[highest][0] >= values[best][0] - noise > -math.inf
+        as_good = highest == max(rates) and values[highest][0] >= values[best][0] - noise
         rises = best == highest or as_good
         if len(values) - len(rates) >= (LOWERED if spoilt else WIDENED) or not (spoilt or rises or best == lowest):
             break

@@ -172,7 +172,7 @@ def pooled(network: Network, wanted: Plan, rows: ManifestRows) -> Tensor:
     return torch.cat([pool_batch(network, [block], rows.inputs(part))[block.name] for part in spans])
 
 
-ADAPTED = Arm("taskhead-adapted", 1, _adapted)
+ADAPTED = Arm("taskhead-adapted", 2, _adapted)
 """One run: ``accuracy`` on the test rows and on the held-out ones (``validation``) in points of the task's metric,
 ``probed``, the accuracy of the head that the final training begins at on (500 of) its rows, where rows have one class;
 their ``energy``; of an S4 the drift of all training rows' features."""
