@@ -179,6 +179,7 @@ def test_the_report_of_an_earlier_run_does_not_stay_beside_a_new_one(run, tmp_pa
         ("tensors", "was changed after it was written"),
         ("truncated tensors", "was changed after it was written"),
         ("config", "was changed after it was written"),
+        ("infinite config", "was changed after it was written"),
         ("no config", "holds no artifact"),
         ("rubbish config", "no regraft artifact"),
         ("gone tensors", "is gone"),
@@ -195,6 +196,8 @@ def test_a_changed_artifact_is_refused(run, tmp_path, damage, message):
         tensors.write_bytes(tensors.read_bytes()[:-4])
     elif damage == "config":
         config.write_text(config.read_text().replace("class 1", "class one"))
+    elif damage == "infinite config":
+        config.write_text(config.read_text().replace('"version": ', '"more": Infinity,\n  "version": '))
     elif damage == "no config":
         config.unlink()
     elif damage == "rubbish config":

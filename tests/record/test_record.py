@@ -183,6 +183,12 @@ def test_wrong_shape_is_refused_in_one_line(name: str, bad: object) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("value", ["text", 3, None, [1]])
+def test_what_is_no_mapping_is_refused_in_one_line(value: object) -> None:
+    with pytest.raises(ArtifactError, match="this record cannot be read"):
+        Record.from_json(value)  # type: ignore[arg-type]
+
+
 def test_torn_file_is_refused_at_every_length(tmp_path: Path) -> None:
     path = tmp_path / "record.json"
     RECORD.save(path)

@@ -134,7 +134,7 @@ class Record:
         Raises:
             ArtifactError: the value is no Record of this schema.
         """
-        value = dict(value)
+        value = dict(value) if isinstance(value, dict) else {}
         schema = value.pop("schema", None)
         if schema != SCHEMA:
             raise ArtifactError(
