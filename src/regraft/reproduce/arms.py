@@ -193,6 +193,11 @@ class Bench:
         """
         return self._value(arm, Place(network, task, seed), parameters)
 
+    def over_seeds(self, arm: Arm, network: str, task: str, **parameters: Any) -> list[dict[str, Any]]:
+        """The arm's values there by seed: see :meth:`measure`."""
+        self.ahead(arm, [Place(network, task, seed) for seed in self.seeds], **parameters)
+        return [self.measure(arm, network, task, seed, **parameters) for seed in self.seeds]
+
     def ahead(self, arm: Arm, places: Iterable[Place], **parameters: Any) -> None:
         """Measure the arm where it is not known and no other run is measuring it."""
         for place in places:

@@ -257,8 +257,7 @@ def measured_on(bench: Bench, networks: Sequence[str] = ("R20", "R56"), **parame
     arms: dict[str, dict[str, list[float]]] = {}
     notes: dict[str, Any] = {}
     for number, name in enumerate(networks):
-        for seed in bench.seeds:
-            value = bench.measure(FIGURE4, name, bench.tasks[0], seed, **parameters)
+        for value in bench.over_seeds(FIGURE4, name, bench.tasks[0], **parameters):
             for what in ("network", *(f"{model}, {way}" for model in MODELS for way in WAYS)):
                 for figure, number_of in value[what].items():
                     arms.setdefault(f"{what}: {figure}", {}).setdefault(name, []).append(number_of)

@@ -61,7 +61,7 @@ def trends(
             always follow).
         taus: of the sources; the toy has its own.
     """
-    found = [small.measure(TOY, "MLP4", "toy", seed) for seed in small.seeds]
+    found = small.over_seeds(TOY, "MLP4", "toy")
     arms: dict[str, dict[str, list[Any]]] = {}
     for what in MEASURES:
         arms[f"MLP4 {what}"] = series(found, "tuned", what, SWEEP)
@@ -164,7 +164,7 @@ def kernels(bench: Bench, setting: Setting = (STRONG, "fashion")) -> Result:
     arms: dict[str, dict[str, list[Any]]] = {}
     accuracy: dict[str, Any] = {}
     for name, (random, tau) in STARTS.items():
-        found = [bench.measure(KERNELS, *setting, seed, random=random, tau=tau) for seed in bench.seeds]
+        found = bench.over_seeds(KERNELS, *setting, random=random, tau=tau)
         arms[name] = {setting[1]: [[gap / norm for gap, norm in zip(each["gap"], each["norm"])] for each in found]}
         accuracy[name] = [each["accuracy"] for each in found]
     notes = {"source": setting[0], "training accuracy by epoch": accuracy, "kernel": "50 rows, 8 random directions"}

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from regraft.reproduce.arms import Bench, Place, seeds_gate
+from regraft.reproduce.arms import Bench, seeds_gate
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, average, still
 from regraft.reproduce.result import Result, swap
@@ -36,8 +36,7 @@ SATURATED = 95.0
 
 def _measured(bench: Bench, setting: Setting, **how: Any) -> list[dict[str, Any]]:
     """The arm's value at the longest probing, every seed."""
-    bench.ahead(ADAPTED, [Place(*setting, seed) for seed in bench.seeds], tau=LONGEST, **how)
-    return [bench.measure(ADAPTED, *setting, seed, tau=LONGEST, **how) for seed in bench.seeds]
+    return bench.over_seeds(ADAPTED, *setting, tau=LONGEST, **how)
 
 
 def _apart(value: Mapping[str, Any]) -> float:

@@ -46,11 +46,12 @@ def run(context: Context) -> Result:
     """S4 from CIFAR-10 and from scratch on tiny20."""
     mini_only(context, "002")
     bench = bench_of_minima(context, (ON,))
-    runs = {f"{kind} {seed}": bench.measure(MINIMUM, kind, ON, seed) for kind in KINDS for seed in bench.seeds}
+    minima = {kind: bench.over_seeds(MINIMUM, kind, ON) for kind in KINDS}
+    runs = {f"{kind} {seed}": run for kind, made in minima.items() for seed, run in zip(bench.seeds, made)}
     arms: dict[str, dict[str, Any]] = {}
     notes: dict[str, Any] = {"minima": runs}
     for number, kind in enumerate(KINDS):
-        found = [bench.measure(CURVED, kind, ON, seed) for seed in bench.seeds]
+        found = bench.over_seeds(CURVED, kind, ON)
         arms[kind] = {ON: [each["values"] for each in found]}
         notes[kind] = [{key: each[key] for key in each if key != "values"} for each in found]
         if context.progress:

@@ -68,7 +68,7 @@ def _measured(context: Context, name: str, arm: Arm, wanted: dict[str, str]) -> 
     arms: dict[str, dict[str, Any]] = {}
     notes: dict[str, Any] = {}
     for kind, network in (("pretrained", name), ("random", twin(name))):
-        found = [bench.measure(arm, network, ON, seed) for seed in bench.seeds]
+        found = bench.over_seeds(arm, network, ON)
         notes[kind] = found
         for word, key in wanted.items():
             arms[f"{kind} {word}"] = {ON: [each[key] for each in found]}

@@ -72,10 +72,7 @@ def run(context: Context) -> Result:
     for number, name in enumerate(ARMS):
         cell = choice(bench, name, TARGET, SEARCH)
         cells[name] = bench.measure(CHOICE, name, TARGET, SEARCH.seeds[0], **SEARCH.parameters())
-        own, fixed = (
-            [bench.measure(TUNED, name, TARGET, seed, regime=regime, cell=asdict(each)) for seed in seeds]
-            for each in (cell, FIXED)
-        )
+        own, fixed = (bench.over_seeds(TUNED, name, TARGET, regime=regime, cell=asdict(each)) for each in (cell, FIXED))
         arms[name] = {TARGET: [run["accuracy"] for run in own]}
         for layer in LAYERS:
             arms[f"{name} {layer}"] = {TARGET: [_moved(run["layers"], layer) for run in fixed]}

@@ -67,8 +67,9 @@ def run_minima(context: Context) -> Result:
     notes: dict[str, Any] = {}
     places = [(task, kind) for task in TARGETS for kind in KINDS]
     for number, (task, kind) in enumerate(places):
-        runs |= {f"{kind} {task} {seed}": bench.measure(MINIMUM, kind, task, seed) for seed in bench.seeds}
-        found = [bench.measure(RISEN, kind, task, seed) for seed in bench.seeds]
+        made = bench.over_seeds(MINIMUM, kind, task)
+        runs |= {f"{kind} {task} {seed}": run for seed, run in zip(bench.seeds, made)}
+        found = bench.over_seeds(RISEN, kind, task)
         arms[kind][task] = [each["mean_rise"] for each in found]
         notes[f"{kind} on {task}"] = found
         if context.progress:
@@ -113,7 +114,7 @@ def run_layers(context: Context) -> Result:
     notes: dict[str, Any] = {}
     layers = 0
     for number, (kind, name) in enumerate(zip(KINDS, (NETWORK, twin(NETWORK)))):
-        found = [bench.measure(LAYERED, name, ON, seed, settle=kind == "random") for seed in bench.seeds]
+        found = bench.over_seeds(LAYERED, name, ON, settle=kind == "random")
         arms[kind] = {ON: [each["sd"] for each in found]}
         layers = len(found[0]["sd"])
         notes[kind] = {

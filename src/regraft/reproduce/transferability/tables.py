@@ -58,7 +58,7 @@ def _runs(bench: Bench, setting: str, cell: Cell) -> dict[str, list[dict[str, An
     network, arm, _ = SETTINGS[setting]
     regime, out = asdict(SEARCHES[setting].regime), {}
     for number, task in enumerate(bench.tasks):
-        out[task] = [bench.measure(arm, network, task, seed, regime=regime, cell=asdict(cell)) for seed in bench.seeds]
+        out[task] = bench.over_seeds(arm, network, task, regime=regime, cell=asdict(cell))
         if bench.context.progress:
             bench.context.progress(number + 1, len(bench.tasks))
     return out

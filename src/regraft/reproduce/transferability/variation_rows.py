@@ -99,7 +99,7 @@ def run(context: Context) -> Result:
     arms: dict[str, dict[str, Any]] = {}
     notes: dict[str, Any] = {"steps": STEPS, "size": SIZE, "rows": ROWS}
     for number, name in enumerate(names):
-        found = [bench.measure(VARIED, name, ON, seed, epochs=list(EPOCHS), steps=STEPS) for seed in bench.seeds]
+        found = bench.over_seeds(VARIED, name, ON, epochs=list(EPOCHS), steps=STEPS)
         arms |= {f"{name} {protocol}": {ON: [each[protocol] for each in found]} for protocol in PROTOCOLS}
         notes[name] = {word: [each[word] for each in found] for word in ("loss", "norm", "training")}
         if context.progress:

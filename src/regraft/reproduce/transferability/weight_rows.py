@@ -182,10 +182,7 @@ def run_speed(context: Context) -> Result:
         search = SPEED[name.removeprefix("random ")]
         cell: Cell = choice(bench, name, task, search)
         chosen[f"{name} on {task}"] = bench.measure(CHOICE, name, task, search.seeds[0], **search.parameters())
-        runs = [
-            bench.measure(TUNED, name, task, seed, regime=asdict(search.regime), cell=asdict(cell))
-            for seed in bench.seeds
-        ]
+        runs = bench.over_seeds(TUNED, name, task, regime=asdict(search.regime), cell=asdict(cell))
         arms[name][task] = [epochs_to(made["score"]) for made in runs]
         if context.progress:
             context.progress(number + 1, len(backbones) * len(ON))
