@@ -210,3 +210,17 @@ def test_without_labels_folders_name_parts_where_all_images_lie_in_them(tmp_path
 def test_an_empty_name_is_not_the_working_folder():
     with pytest.raises(DataError, match="name of the data is empty"):
         scan("")
+
+
+@pytest.mark.parametrize(("link", "inside"), [("3", "."), ("test", "."), ("4", "train")])
+def test_a_folder_that_is_a_link_to_nothing_is_not_passed_over(tmp_path, link, inside):
+    root = tmp_path / "parts" if inside != "." else tmp_path / "classes"
+    for name in ("a", "b"):
+        put(root / inside / name / "1.png")
+    place = root / inside / link
+    place.symlink_to(tmp_path / "not mounted")
+    with pytest.raises(MissingPathError, match=rf"{link}: a link to what is not there.*not mounted"):
+        scan(str(root))
+    place.unlink()
+    (root / inside / "readme.lnk").symlink_to(tmp_path / "not mounted")  # no folder has an ending
+    assert len(scan(str(root))) == 2

@@ -77,18 +77,31 @@ def oracle(module: nn.Module, width: int) -> nn.Module:
 
 
 def test_smiles_become_graphs() -> None:
-    row = MoleculePreprocess()("F/C=C/C#N")
-    assert row["atoms"].tolist() == [8, 5, 5, 5, 6]
+    row = MoleculePreprocess()("F/C=C/C#N")  # canonical: N#C/C=C/F
+    assert row["atoms"].tolist() == [6, 5, 5, 5, 8]
     assert torch.equal(row["edges"], row["edges"].T)
     kinds = {(i, j): divmod(int(row["edges"][i, j]) - 1, 3) for i, j in row["edges"].nonzero().tolist()}
-    assert kinds[0, 1][0] == kinds[2, 3][0] == 0  # single
-    assert kinds[0, 1][1] in (1, 2)  # of a direction
-    assert (kinds[1, 2], kinds[3, 4]) == ((1, 0), (2, 0))  # double, triple
+    assert kinds[1, 2][0] == kinds[3, 4][0] == 0  # single
+    assert kinds[3, 4][1] in (1, 2)  # of a direction
+    assert (kinds[2, 3], kinds[0, 1]) == ((1, 0), (2, 0))  # double, triple
     ring = MoleculePreprocess()("c1ccccc1")["edges"]
     assert sorted(ring.flatten().tolist()) == [0] * 24 + [1 + 3 * 3] * 12
     left, right = (MoleculePreprocess()(f"C[C@{twice}H](N)O")["chirality"].tolist() for twice in ("", "@"))
     assert sorted((left[1], right[1])) == [1, 2]
     assert left[0] == left[2] == left[3] == 0
+
+
+@pytest.mark.parametrize("smiles", ["F/C=C\\C#N", "C=C(C)[C@@H]1CC=C(C)CC1", "C[C@H](N)C(=O)O"])
+def test_a_molecule_is_the_same_however_it_is_written(smiles: str) -> None:
+    chemistry = pytest.importorskip("rdkit.Chem")
+    molecule, seen = chemistry.MolFromSmiles(smiles), set()
+    for seed in range(8):
+        order = torch.randperm(molecule.GetNumAtoms(), generator=torch.Generator().manual_seed(seed)).tolist()
+        written = chemistry.MolToSmiles(chemistry.RenumberAtoms(molecule, order), canonical=False)
+        seen.add(written)
+        row, first = MoleculePreprocess()(written), MoleculePreprocess()(smiles)
+        assert all(torch.equal(row[name], first[name]) for name in first)
+    assert len(seen) > 3
 
 
 def test_weights_of_a_path_by_hand() -> None:

@@ -17,7 +17,7 @@ from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import PART_NAMES, Rows
 from regraft.data.source import FileImages
 from regraft.data.table import JSON_LINES
-from regraft.errors import DataError
+from regraft.errors import DataError, MissingPathError
 
 __all__ = ["find_files", "folder_rows", "part_files"]
 
@@ -29,6 +29,10 @@ def find_files(root: Path, endings: tuple[str, ...] = IMAGE_SUFFIXES) -> list[tu
     """Paths of all files below ``root`` that end so, as tuples of names, sorted.
 
     Hidden files and folders and ``__MACOSX`` are passed over; linked folders are followed once.
+
+    Raises:
+        DataError: a folder cannot be read.
+        MissingPathError: a link that may be to a folder leads to what is not there.
     """
     found: list[tuple[str, ...]] = []
     seen: set[str] = set()
@@ -39,9 +43,21 @@ def find_files(root: Path, endings: tuple[str, ...] = IMAGE_SUFFIXES) -> list[tu
             continue
         seen.add(real)
         children[:] = sorted(filter(_looked_into, children))
+        _refuse_lost_links(folder, files)
         inner = Path(folder).relative_to(root).parts
         found += [(*inner, name) for name in files if not name.startswith(".") and name.lower().endswith(endings)]
     return sorted(found)
+
+
+def _refuse_lost_links(folder: str, files: Sequence[str]) -> None:
+    """Links to folders that are not there, as of a disk that is not mounted, by names without an ending: they may be
+    classes or parts."""
+    for name in sorted(filter(_looked_into, files)):
+        path = Path(folder) / name
+        if not path.suffix and path.is_symlink() and not path.exists():
+            raise MissingPathError(
+                f"{path}: a link to what is not there", got=f"it leads to {os.readlink(path)}", do="mend or remove it"
+            )
 
 
 def _unreadable(error: OSError) -> None:

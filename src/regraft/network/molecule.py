@@ -38,7 +38,9 @@ def _rdkit() -> Any:
 class MoleculePreprocess(Preprocess):
     """A SMILES string to a graph: atoms by element and chirality, bonds by type and direction (Hu et al., 2020).
 
-    Hydrogens that are not written stay implicit. Rows are ragged: a batch is padded to its largest molecule.
+    Hydrogens that are not written stay implicit. Every molecule is read as RDKit's canonical SMILES write it, for which
+    way an atom turns and a bond points is told by the order of writing: so a prediction does not depend on it. Rows are
+    ragged: a batch is padded to its largest molecule.
     """
 
     modality: ClassVar[Modality] = "text"
@@ -57,6 +59,8 @@ class MoleculePreprocess(Preprocess):
             molecule = chemistry.Chem.MolFromSmiles(str(raw))
         if molecule is None or not molecule.GetNumAtoms():
             raise DataError(f"{str(raw)[:80]!r} is no molecule that RDKit reads", expected="SMILES such as CCO")
+        with chemistry.rdBase.BlockLogs():
+            molecule = chemistry.Chem.MolFromSmiles(chemistry.Chem.MolToSmiles(molecule)) or molecule
         atoms = list(molecule.GetAtoms())
         elements = torch.tensor([atom.GetAtomicNum() - 1 for atom in atoms])
         if not ((elements >= 0) & (elements < ELEMENTS)).all():
@@ -118,8 +122,8 @@ class MoleculePreprocess(Preprocess):
         }
 
     def to_json(self) -> dict[str, Any]:
-        """Its kind; it has no settings."""
-        return {"kind": "molecule"}
+        """Its kind and how molecules are written; it has no settings."""
+        return {"kind": "molecule", "written": "canonical"}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> MoleculePreprocess:
