@@ -72,7 +72,7 @@ class Tables:
         names = tuple(tasks) or self.bench.tasks
         self.bench.ahead(arm, [Place(network, task, seed) for task in names for seed in self.bench.seeds], **parameters)
         for number, task in enumerate(names):
-            out[task] = self.bench.over_seeds(arm, network, task, **parameters)
+            out[task] = [self.bench.measure(arm, network, task, seed, **parameters) for seed in self.bench.seeds]
             for value in out[task]:
                 if "residual" in value:
                     # by the page's tolerance: a solver may stop short of its own, which is far lower

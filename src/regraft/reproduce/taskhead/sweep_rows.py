@@ -56,8 +56,7 @@ def swept(bench: Bench, setting: Setting, taus: Sequence[int], what: str, **how:
     """One entry of the arm by seed and τ."""
     for tau in taus:
         bench.ahead(ADAPTED, [Place(*setting, seed) for seed in bench.seeds], tau=tau, **how)
-    by_tau = [bench.over_seeds(ADAPTED, *setting, tau=tau, **how) for tau in taus]
-    return [[found[number][what] for found in by_tau] for number in range(len(bench.seeds))]
+    return [[bench.measure(ADAPTED, *setting, seed, tau=tau, **how)[what] for tau in taus] for seed in bench.seeds]
 
 
 def curves(bench: Bench, settings: Sequence[Setting], taus: Sequence[int], what: str) -> dict[str, list[list[Any]]]:
