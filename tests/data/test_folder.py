@@ -219,7 +219,7 @@ def test_a_folder_that_is_a_link_to_nothing_is_not_passed_over(tmp_path, link, i
         put(root / inside / name / "1.png")
     place = root / inside / link
     place.symlink_to(tmp_path / "not mounted")
-    with pytest.raises(MissingPathError, match=rf"{link}: a link to what is not there.*not mounted"):
+    with pytest.raises(MissingPathError, match=rf"{link} is a link to .*not mounted, which is not there"):
         scan(str(root))
     place.unlink()
     (root / inside / "readme.lnk").symlink_to(tmp_path / "not mounted")  # no folder has an ending

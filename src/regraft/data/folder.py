@@ -56,7 +56,7 @@ def _refuse_lost_links(folder: str, files: Sequence[str]) -> None:
         path = Path(folder) / name
         if not path.suffix and path.is_symlink() and not path.exists():
             raise MissingPathError(
-                f"{path}: a link to what is not there", got=f"it leads to {os.readlink(path)}", do="mend or remove it"
+                f"{path} is a link to {os.readlink(path)}, which is not there", do="mend or remove it"
             )
 
 
