@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 import numpy as np
 import torch
 from scipy.linalg import eigh
 from scipy.linalg.blas import dgemm, dsyrk, sgemm, ssyrk
 from scipy.linalg.lapack import dpotrf, dpotri, dpotrs, dtrtrs, spotrf, spotrs, strtrs
-from threadpoolctl import threadpool_limits
+from threadpoolctl import ThreadpoolController
 from torch import Tensor
 
 from regraft.linear.symmetric import mirror
@@ -44,15 +45,21 @@ def one_blas_thread() -> Iterator[None]:
     Idle threads of OpenBLAS wait in a loop, on the cores that torch's next product needs: where the two take turns,
     as they do in every solve, two threads of each made a solve six times as long as one.
     """
-    with threadpool_limits(limits=1, user_api="blas"):
+    with _libraries().limit(limits=1, user_api="blas"):
         yield
 
 
 @contextmanager
 def as_many_blas_threads() -> Iterator[None]:
     """Inside, NumPy and SciPy multiply on as many threads as torch would: for one large product."""
-    with threadpool_limits(limits=torch.get_num_threads(), user_api="blas"):
+    with _libraries().limit(limits=torch.get_num_threads(), user_api="blas"):
         yield
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    """Those of NumPy and SciPy, which this module has loaded; looking for them takes milliseconds."""
+    return ThreadpoolController()
 
 
 @contextmanager

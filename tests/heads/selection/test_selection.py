@@ -3,6 +3,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from sklearn.linear_model import Ridge
 from tests.heads.problems import classes_of, design_of, features, flat, scale_of
 
@@ -10,7 +12,7 @@ from regraft.errors import SolverError
 from regraft.heads import Response, keep, kept_design, relevance
 from regraft.heads.l2.dual import dual_ridge, gram_scale
 from regraft.heads.selection.cells import best_of
-from regraft.heads.selection.kept import Cell, kept_count, leanest, ranking
+from regraft.heads.selection.kept import Cell, kept_count, leanest, levels
 from regraft.heads.selection.nested import Nested, steps, union
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import FoldTask
@@ -200,8 +202,16 @@ def test_ties_go_to_the_lower_index_over_all_blocks():
     scores = {"a": torch.tensor([1.0, 3.0, 2.0]), "empty": torch.empty(0), "b": torch.tensor([2.0, 2.0, 0.5])}
     found = keep(scores, 0.5)
     assert {name: index.tolist() for name, index in found.items()} == {"a": [1, 2], "b": [0]}
-    index, rank = ranking(torch.tensor([2.0, 5.0, 2.0, 2.0, 7.0]), 4)
-    assert (index.tolist(), rank.tolist()) == ([0, 1, 2, 4], [2, 1, 3, 0])
+
+
+@given(st.lists(st.integers(0, 5), min_size=1, max_size=30), st.data())
+def test_levels_are_those_of_a_stable_sort(values, data):
+    counts = sorted(data.draw(st.lists(st.integers(0, len(values)), min_size=1, max_size=4)))
+    order = np.argsort(-np.array(values), kind="stable")
+    index, level = levels(torch.tensor(values, dtype=torch.float32), counts)
+    assert index.tolist() == sorted(order[: counts[-1]])
+    rank = {int(i): r for r, i in enumerate(order)}
+    assert level.tolist() == [next(p for p, count in enumerate(counts) if rank[i] < count) for i in index.tolist()]
 
 
 @pytest.mark.parametrize("fraction", [0.0, -0.1, 1.5, float("nan")])
@@ -247,7 +257,7 @@ def test_nested_heads_equal_heads_on_the_kept_features(dtype):
     rows[order[6:11]] = 0
     task, again = (FoldTask(r, None, w) for r, w in ((response, rows), (response.take(order), rows[order])))
     panel = Panel(design)
-    plan = steps(list(panel.widths.values()), *ranking(scores, 200), counts)
+    plan = steps(list(panel.widths.values()), *levels(scores, counts), counts)
     nested = Nested(panel, panel.collect(union([plan], 200), order))
     pieces = dict(zip(panel.widths, torch.split(scores, list(panel.widths.values()))))
     kinds = []
@@ -272,7 +282,7 @@ def test_sampled_steps_are_whole_where_neighbours_are_alike(counts):
     x, _ = features(10, 40, classes=2, shift=0.0)
     design = unit_design(np.repeat(x, 4, axis=1), 2, cuts=(40, 100))
     panel = Panel(design)
-    plan = steps(list(panel.widths.values()), torch.arange(160), torch.arange(160), counts, limit=30)
+    plan = steps(list(panel.widths.values()), *levels(-torch.arange(160.0), counts), counts, limit=30)
     assert plan[-1].weight == 4
     nested = Nested(panel, panel.collect(union([plan], 160), torch.arange(10)))
     *_, (before, after) = nested.heads(plan)
@@ -325,11 +335,11 @@ def test_sampled_steps_touch_every_layer_and_stay_near_the_whole_gram():
     x = np.concatenate([np.repeat(hidden @ rng.normal(size=(5, 500)), 10, axis=1), rng.normal(size=(40, 3))], axis=1)
     panel = Panel(unit_design(x, 2, cuts=(2000, 5000)))
     widths = list(panel.widths.values())
-    index, rank = torch.arange(5003), torch.arange(5003)
-    (sampled,) = steps(widths, index, rank, [5003], limit=500)
+    index, level = levels(-torch.arange(5003.0), [5003])
+    (sampled,) = steps(widths, index, level, [5003], limit=500)
     assert [len(part) for part in sampled.kept] == [182, 273, 1]
     assert sampled.weight * len(sampled.new) == pytest.approx(5003)
-    (whole,) = steps(widths, index, rank, [5003], limit=None)
+    (whole,) = steps(widths, index, level, [5003], limit=None)
     assert torch.cat(whole.kept).tolist() == list(range(5003))
     columns = panel.collect(index, torch.arange(40))
     a, b = (next(Nested(panel, columns).heads([step]))[1].gram.clone() for step in (sampled, whole))

@@ -12,7 +12,7 @@ from regraft.errors import SolverError
 from regraft.heads.metrics import PROPER, rounding
 from regraft.heads.response import Response
 from regraft.heads.search import Judge
-from regraft.heads.selection.kept import Cell, check_fractions, kept_count, ranking
+from regraft.heads.selection.kept import Cell, check_fractions, kept_count, levels
 from regraft.heads.selection.nested import Nested, steps, union
 from regraft.heads.selection.packing import stored_bytes
 from regraft.heads.selection.panel import Panel
@@ -183,7 +183,7 @@ def _cells(panel: Panel, scores: Tensor, grid: Grid, tasks: Sequence[FoldTask], 
     labels = torch.unique(folds[folds >= 0]).tolist()
     cells = [(fold, s) for fold in range(len(labels)) for s in range(len(grid.strengths))]
     widths = list(panel.widths.values())
-    plans = [steps(widths, *ranking(scores[fold, s], counts[-1]), counts) for fold, s in cells]
+    plans = [steps(widths, *levels(scores[fold, s], counts), counts) for fold, s in cells]
     nested = Nested(panel, panel.collect(union(plans, panel.width), order))
     for (fold, s), plan in zip(cells, plans):
         member = (folds == labels[fold]).nonzero().squeeze(1)

@@ -18,7 +18,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.metrics import score
 from regraft.heads.response import Response
-from regraft.heads.selection.kept import by_block, kept_design, ranking
+from regraft.heads.selection.kept import by_block, kept_design, levels
 from regraft.heads.solve import FORMS, solve
 from regraft.linear import FeatureDesign
 
@@ -139,8 +139,8 @@ def ranked(scores: Mapping[str, Tensor], count: int, offset: int = 0) -> dict[st
         raise SolverError(
             f"ranks {offset} to {offset + count} of {len(flat)} features", expected="a count and ranks that exist"
         )
-    found, rank = ranking(flat, offset + count)
-    return by_block(found[rank >= offset], {name: len(part) for name, part in scores.items()})
+    found, level = levels(flat, [offset, offset + count])
+    return by_block(found[level == 1], {name: len(part) for name, part in scores.items()})
 
 
 @dataclass(frozen=True, eq=False)

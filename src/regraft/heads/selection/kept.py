@@ -35,8 +35,8 @@ __all__ = [
     "kept_count",
     "kept_design",
     "leanest",
+    "levels",
     "marked",
-    "ranking",
 ]
 
 #: The fractions F of the paper's grid.
@@ -158,8 +158,12 @@ def kept_count(width: int, fraction: float) -> int:
     return max(1, min(width, math.floor(width * fraction * (1 + 1e-12))))
 
 
-def ranking(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """The ``count`` highest of (N,) scores, equal ones by lower index: ascending indices, and the rank of each.
+def levels(scores: Tensor, counts: Sequence[int]) -> tuple[Tensor, Tensor]:
+    """The highest of (N,) scores, equal ones by lower index, for several rising counts at once.
+
+    Returns:
+        Ascending indices of the ``counts[-1]`` highest, and for each the first place i such that it is among the
+        ``counts[i]`` highest. No scores are sorted: that of a million takes as long as a head.
 
     Raises:
         SolverError: a score that is not finite.
@@ -171,16 +175,26 @@ def ranking(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
             expected="finite features",
             do="look for NaN, infinities or huge numbers in the features",
         )
-    if count < len(values):
-        least = np.partition(values, len(values) - count)[len(values) - count]
-        taken = values > least
-        taken[np.flatnonzero(values == least)[: count - int(taken.sum())]] = True
-        found = np.flatnonzero(taken)
-    else:
-        found = np.arange(len(values))
-    rank = np.empty(len(found), dtype=np.int64)
-    rank[np.argsort(-values[found], kind="stable")] = np.arange(len(found))
-    return torch.from_numpy(found), torch.from_numpy(rank)
+    found = _highest(values, counts[-1])
+    level = np.full(len(found), len(counts) - 1)
+    inner, left = np.arange(len(found)), values[found]
+    for place in reversed(range(len(counts) - 1)):
+        some = _highest(left, counts[place])
+        inner, left = inner[some], left[some]
+        level[inner] = place
+    return torch.from_numpy(found), torch.from_numpy(level)
+
+
+def _highest(values: np.ndarray, count: int) -> np.ndarray:
+    """Ascending indices of so many of the highest, equal ones by lower index."""
+    if count >= len(values):
+        return np.arange(len(values))
+    if count < 1:
+        return np.arange(0)
+    least = np.partition(values, len(values) - count)[len(values) - count]
+    taken = values > least
+    taken[np.flatnonzero(values == least)[: count - int(taken.sum())]] = True
+    return np.flatnonzero(taken)
 
 
 def keep(scores: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
@@ -201,7 +215,7 @@ def keep(scores: Mapping[str, Tensor], fraction: float) -> dict[str, Tensor]:
     flat = torch.cat([part.reshape(-1) for part in scores.values()]) if scores else torch.empty(0)
     if len(flat) == 0:
         raise SolverError("there is no feature to choose from", do="choose at least one layer")
-    chosen, _ = ranking(flat, kept_count(len(flat), fraction))
+    chosen, _ = levels(flat, [kept_count(len(flat), fraction)])
     return by_block(chosen, {name: len(part) for name, part in scores.items()})
 
 

@@ -40,29 +40,28 @@ class Step:
 
 
 def steps(
-    widths: Sequence[int], found: Tensor, rank: Tensor, counts: Sequence[int], limit: int | None = NESTED_COLUMNS
+    widths: Sequence[int], found: Tensor, level: Tensor, counts: Sequence[int], limit: int | None = NESTED_COLUMNS
 ) -> list[Step]:
     """The sets of the first ``counts[0]``, ``counts[1]``, … features of a ranking.
 
     Args:
         widths: columns of each layer.
         found: ascending indices through all layers, at least the last count of them.
-        rank: of each, 0 the best.
+        level: of each, the first place in ``counts`` whose set has it (:func:`regraft.heads.selection.kept.levels`).
         counts: rising.
         limit: of a set with more features than this, every s-th column of each layer is used (at least one),
             s = ⌈count / limit⌉, in the order of the columns: neighbours in a layer are much alike. ``None``: all.
     """
     edges = torch.tensor([0, *widths]).cumsum(0)
-    out, done = [], 0
-    for count in counts:
+    out = []
+    for place, count in enumerate(counts):
         stride = 1 if limit is None else -(-count // limit)
-        new = found[(rank >= done) & (rank < count)]
+        new = found[level == place]
         sample = every(new, stride)
-        kept = found[rank < count]
+        kept = found[level <= place]
         cuts = torch.searchsorted(kept, edges).tolist()
         blocks = tuple(every(kept[low:high], stride) for low, high in pairwise(cuts) if low < high)
         out.append(Step(count, sample, len(new) / max(1, len(sample)), blocks))
-        done = count
     return out
 
 
