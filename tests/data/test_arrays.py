@@ -33,6 +33,41 @@ def test_arrays_and_labels():
     assert scan((X, [["a"], ["a", "b"]] * 4)).target.kind == "multilabel"
 
 
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"group": "patient"}, r"group='patient' names a column.*give \(X, y, groups\)"),
+        ({"input": "image"}, "input='image' names a column, and arrays and lists have none"),
+        (
+            {"group": [0, 1] * 4},
+            r"the group column; expected its name; got list.*the groups beside the labels: \(X, y, groups\)",
+        ),
+        ({"group": np.arange(8)}, "the group column; expected its name; got ndarray"),
+        ({"label": [1, 2]}, "the label column; expected its name"),
+        ({"label": ["p", "q"]}, "2 names of labels for 1 column of them"),
+    ],
+)
+def test_columns_that_arrays_do_not_have_are_refused(asked, message):
+    with pytest.raises(DataError, match=message):
+        scan((X, Y), **asked)
+
+
+def test_names_of_outputs_are_as_many_as_the_outputs():
+    with pytest.raises(DataError, match="2 names of labels for 3 columns"):
+        scan((X, X), label=["p", "q"])
+    with pytest.raises(DataError, match="2 names of labels for 1 column of them"):
+        scan((X, ["a", "b"] * 4), label=["p", "q"])
+
+
+@pytest.mark.parametrize("asked", [{"label": "y"}, {"group": "g"}, {"input": "x"}, {"kind": "regression"}])
+def test_rows_that_were_read_keep_their_labels_and_groups(asked):
+    read = scan((X, Y))
+    with pytest.raises(DataError, match="have been read"):
+        scan(read, **asked)
+    assert scan(read) is read
+    assert scan(read, kind="binary") is read
+
+
 def test_pixels_texts_paths_and_frames(tmp_path):
     pixels = np.random.default_rng(0).integers(0, 256, (8, 4, 4), dtype=np.uint8)
     assert isinstance(scan((pixels, Y)).inputs, PixelImages)

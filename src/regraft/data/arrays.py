@@ -126,6 +126,7 @@ def _columns(labels: Any, wish: Wish, rows: int) -> list[Column]:
         # numpy would write a gap among texts as the text "nan"
         if ragged or texts or any(isinstance(item, str) for item in labels):
             _same_length("labels", len(labels), rows)
+            _same_names(wish, 1)
             return [Column(wish.labels[0] if wish.labels and not lists else "y", list(labels), typed=True)]
     array = _array(labels, "labels")
     if array.ndim == 0 or array.ndim > 2:
@@ -138,12 +139,23 @@ def _columns(labels: Any, wish: Wish, rows: int) -> list[Column]:
     _same_length("labels", len(array), rows)
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
+    _same_names(wish, 1 if array.ndim == 1 else array.shape[1])
     if array.ndim == 1:
         return [Column(wish.labels[0] if wish.labels else "y", array.tolist(), typed=True)]
     width = array.shape[1]
     named = (names for names in (wish.labels, wish.known) if len(names) == width)
     names = next(named, tuple(f"y{j}" for j in range(width)))
     return [Column(name, array[:, j].tolist(), typed=True) for j, name in enumerate(names)]
+
+
+def _same_names(wish: Wish, columns: int) -> None:
+    """One name may stand for several columns; several names are one for each."""
+    if len(wish.labels) > 1 and len(wish.labels) != columns:
+        raise DataError(
+            f"{len(wish.labels)} names of labels for {columns} column{'s' * (columns != 1)} of them",
+            expected="one name for each",
+            got=", ".join(wish.labels[:5]),
+        )
 
 
 def _same_length(what: str, got: int, rows: int) -> None:

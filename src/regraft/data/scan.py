@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -77,7 +77,7 @@ def scan(
               one image (Pillow's, or uint8 ``(H, W, 3)``);
             * a :class:`Manifest`, which is returned as it is (with ``skip_bad``, without its unreadable rows).
         kind: the kind of task; inferred where ``None`` by the rules in :mod:`regraft.data.labels`.
-        label: the label column, or several.
+        label: the label column, or several; of arrays the names of the outputs.
         group: the column whose equal values no split may part.
         input: the input column.
         ignore: of masks: the value of pixels without a label; found as :mod:`regraft.data.dense` says if ``None``.
@@ -94,7 +94,9 @@ def scan(
             of ``classes`` (left out with ``skip_bad``), and the like.
         MissingDependencyError: a Hugging Face id without the package ``datasets``.
     """
+    named = _named(label=label, group=group, input=input)
     if isinstance(data, Manifest):
+        _check_settled(data, named, None if classes is not None else kind)
         manifest = data if classes is None else _with_known(data, kind, classes, False, skip_bad)
         return checked(manifest, skip_bad=True, progress=progress) if skip_bad else manifest
     if kind is not None and kind not in KINDS:
@@ -102,9 +104,14 @@ def scan(
         raise DataError(
             f"unknown kind {kind!r}", expected=", ".join(KINDS), do=f"perhaps {near[0]} was meant" if near else ""
         )
-    labels = (label,) if isinstance(label, str) else tuple(label or ())
     known = tuple(classes or ()) if kind in ("multilabel", "regression") else ()
-    wish = Wish(labels, group or "", input or "", labelled, known, classes is not None, tuple(numbers))
+    if _is_by_place(data) and (lost := [what for what in named if what != "label"]):
+        raise DataError(
+            f"{lost[0]}={named[lost[0]][0]!r} names a column, and arrays and lists have none",
+            expected="a table, a data frame or a data set",
+            do="give (X, y, groups)" if lost[0] == "group" else "leave it out",
+        )
+    wish = Wish(named.get("label", ()), group or "", input or "", labelled, known, classes is not None, tuple(numbers))
     name, rows = _read(data, wish, skip_bad)
     if not len(rows.inputs):
         raise DataError(f"{name}: no rows", do="check that the right file was named")
@@ -136,6 +143,49 @@ def scan(
         manifest = checked(manifest, skip_bad=True, progress=progress)
     check_target(manifest)
     return manifest
+
+
+def _named(**asked: Any) -> dict[str, tuple[str, ...]]:
+    """The columns that the user named, by what they are for.
+
+    Raises:
+        DataError: names that are no texts.
+    """
+    found = {}
+    for what, value in asked.items():
+        several = what == "label" and value is not None and not isinstance(value, str)
+        names = tuple(value) if several else () if value is None else (value,)
+        if not all(isinstance(name, str) for name in names):
+            do = "give the groups beside the labels: (X, y, groups)" if what == "group" else ""
+            raise DataError(f"the {what} column", expected="its name", got=type(value).__name__, do=do)
+        if any(names):
+            found[what] = names
+    return found
+
+
+def _check_settled(manifest: Manifest, named: Mapping[str, tuple[str, ...]], kind: str | None) -> None:
+    """Refuse to look for other labels, groups or inputs where rows have been read already."""
+    if named:
+        what, names = next(iter(named.items()))
+        raise DataError(
+            f"{what}={names[0]!r} names a column, and the rows of {manifest.name} have been read already",
+            do="name it where they are scanned, or give the data themselves",
+        )
+    if kind is not None and manifest.target is not None and kind != manifest.target.kind:
+        raise DataError(
+            f"{manifest.name}: {manifest.target.kind} labels have been read",
+            expected=kind,
+            do="name the kind in scan()",
+        )
+
+
+def _is_by_place(data: Any) -> bool:
+    """Whether inputs, labels and groups are told by where they stand, not by a name."""
+    return not (isinstance(data, str | os.PathLike | pa.Table) or hub.is_dataset(data) or _is_frame(data))
+
+
+def _is_frame(data: Any) -> bool:
+    return type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns")
 
 
 def _as_of_head(rows: Rows, kind: Kind | None, classes: Sequence[str]) -> tuple[Rows, Kind | None, bool]:
@@ -203,7 +253,7 @@ def _read(data: Any, wish: Wish, skip_bad: bool) -> tuple[str, Rows]:
         return "dataset", read_pieces(hub.pieces(data, "dataset"), wish)
     if isinstance(data, pa.Table):
         return "table", read_pieces([Piece(data, "table")], wish)
-    if type(data).__module__.split(".")[0] == "pandas" and hasattr(data, "columns"):
+    if _is_frame(data):
         return "frame", read_pieces([Piece(_of_pandas(data), "frame")], wish)
     if isinstance(data, tuple) and not all(isinstance(item, str | Path | Image.Image) for item in data):
         return "arrays", array_rows(data, wish)

@@ -126,7 +126,7 @@ def prepare(
         if manifest.labels.kind == "segmentation":
             network, wanted = _dense(network, manifest, recipe)
         else:
-            _check_error_bars(recipe, options)
+            _check_error_bars(recipe, manifest, options)
             if recipe.probe is not None and recipe.probe.aspp:
                 raise RecipeError("an aspp head is one on masks", do="leave --head out, or use --head mlp")
             _check_last_layer(network, recipe)
@@ -156,13 +156,23 @@ def _check_copies(manifest: Manifest, metric: str, options: Options, recipe: Rec
         ) from error
 
 
-def _check_error_bars(recipe: Recipe, options: Options) -> None:
-    """Refuse weights that a Gaussian process has no use for: its noise is the same for every row."""
-    if recipe.posterior is not None and options.class_weight is not None:
+def _check_error_bars(recipe: Recipe, manifest: Manifest, options: Options) -> None:
+    """Refuse what a Gaussian process has no use for: weights, for its noise is the same for every row, and gaps, for its
+    outputs share one kernel of the rows."""
+    if recipe.posterior is None:
+        return
+    if options.class_weight is not None:
         raise RecipeError(
             f"method {recipe.name!r} weighs all rows alike",
             got=f"--class-weight {options.class_weight}",
             do="leave it out, or use --method gradient",
+        )
+    values = manifest.labels.values[[part != "test" for part in manifest.split]]
+    if values.ndim == 2 and (gaps := int(np.isnan(values).any(1).sum())):
+        raise DataError(
+            f"method {recipe.name!r} needs every label of a row",
+            got=f"gaps in {counted(gaps, 'row')} of {len(values)}",
+            do="fill them in or leave these rows out, or use another --method",
         )
 
 

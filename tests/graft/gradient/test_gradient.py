@@ -321,6 +321,11 @@ def test_parameters_that_are_not_there_and_options_that_mean_nothing_are_refused
         adapt(Gradients(("layer9.*",)))
     with pytest.raises(RecipeError, match="no parameters are chosen"):
         Gradients(())
+    for nothing in (3, [None]):
+        with pytest.raises(RecipeError, match="no parameters are chosen"):
+            with_gradients("gradient", None, nothing)  # type: ignore[arg-type]
+    with pytest.raises(RecipeError, match="'activation' has no gradients to solve for; got solver 'newton'"):
+        Gradients(mode="activation", solver="newton")
     with pytest.raises(RecipeError, match="mode 'both'"):
         Gradients(mode="both")  # type: ignore[arg-type]
     with pytest.raises(RecipeError, match="solver 'magic'"):

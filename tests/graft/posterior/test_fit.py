@@ -23,6 +23,7 @@ from regraft.graft.gradient.fit import Both, Labels, solve_head, weight_of
 from regraft.graft.posterior.fit import KernelFitter, Solved
 from regraft.graft.posterior.kernel import AtHead, about_the_mean, combination, share
 from regraft.graft.posterior_part import PosteriorPart
+from regraft.graft.preparation import prepare
 from regraft.graft.stages.posterior import Posterior
 from regraft.heads import NINETY, Response, Spectrum
 from regraft.linear import Dense, FeatureDesign
@@ -389,12 +390,21 @@ def test_what_has_no_error_bars_is_refused() -> None:
         )  # fmt: skip
     with pytest.raises(RecipeError, match="features and gradients together"):
         with_gradients("tangent-gp", "gradient", None)
-    with pytest.raises(RecipeError, match="keeps no direction"):
-        Posterior(rank=0)
+    for rank in (0, 2.5, "many"):
+        with pytest.raises(RecipeError, match="keeps no direction"):
+            Posterior(rank=rank)  # type: ignore[arg-type]
     x, y = arrays(40, "regression")
     y[3, 1] = np.nan
-    with pytest.raises(DataError, match="needs them all"):
-        adapt(rows_of(x, y, tested=10), network(), method="tangent-gp", theta2=LAST)
+    with pytest.raises(DataError, match=r"needs every label of a row; got gaps in 1 row of 30\."):
+        prepare(rows_of(x, y, tested=10), network(), method=with_gradients("tangent-gp", None, LAST))
+    x, y = arrays(40, "regression")
+    y[35, 1] = np.nan  # a row that is only scored
+    assert (
+        prepare(
+            rows_of(x, y, tested=10), network(), method=with_gradients("tangent-gp", None, LAST)
+        ).manifest.labels.outputs
+        == 2
+    )
     assert METHODS["tangent-gp"].posterior is not None
 
 

@@ -49,7 +49,7 @@ def with_gradients(method: str | Recipe, mode: str | None, select: str | Sequenc
         )
     if select is not None and (mode or recipe.gradients.mode) == "activation":
         raise RecipeError("mode 'activation' takes no derivatives", got="--theta2", do="leave --theta2 out")
-    patterns = (select,) if isinstance(select, str) else select
-    given = {"mode": mode, "select": None if patterns is None else tuple(patterns)}
+    patterns = tuple(select) if isinstance(select, list | tuple) else (select,)
+    given = {"mode": mode, "select": None if select is None else patterns}
     stage = replace(recipe.gradients, **{name: value for name, value in given.items() if value is not None})  # type: ignore[arg-type]
     return replace(recipe, stages=tuple(stage if isinstance(s, Gradients) else s for s in recipe.stages))

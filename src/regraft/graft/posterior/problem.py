@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from regraft.errors import DataError
 from regraft.features import Plan
 from regraft.graft.adapted import Adapted
 from regraft.graft.gradient.problem import GradientProblem, behind, derivatives_read
@@ -207,12 +206,6 @@ class GaussianProblem(Problem):
         """Cross-validate ω's penalty, then the mixture of the two kernels, and condition on all rows."""
         gradient, task = self.gradient, self.task
         fold_ids, response = task.fold_ids(), task.response
-        if response.mask is not None and not bool(response.mask.all()):
-            raise DataError(
-                "a Gaussian process over several outputs needs them all",
-                expected="a label in every column of every row",
-                do="fill them in or leave these rows out, or use another --method",
-            )
         both = gradient.both
         first = gradient.first_head("ridge")
         folds = torch.as_tensor(fold_ids).to(torch.int64)

@@ -51,9 +51,14 @@ class Gradients:
         ):
             if value not in known:
                 raise RecipeError(f"the {what} {value!r} of gradient features is unknown", expected=", ".join(known))
-        if self.select is not None and not self.select:
+        if self.select is not None and not (self.select and all(isinstance(name, str) for name in self.select)):
             raise RecipeError(
                 "no parameters are chosen for gradient features",
                 expected="at least one pattern, such as 'layer4.*'",
+                got=f"{self.select!r}",
                 do="leave it out for the topmost block",
+            )
+        if self.mode == "activation" and self.solver != "auto":
+            raise RecipeError(
+                "mode 'activation' has no gradients to solve for", got=f"solver {self.solver!r}", do="leave it out"
             )

@@ -33,10 +33,11 @@ class Posterior:
     yields: ClassVar[tuple[str, ...]] = ("posterior",)
 
     def __post_init__(self) -> None:
-        if self.rank < 1 or not self.megabytes > 0:
+        numbers = isinstance(self.rank, int) and isinstance(self.megabytes, int | float)
+        if not numbers or self.rank < 1 or not self.megabytes > 0:
             raise RecipeError(
                 "the posterior keeps no direction",
-                expected="a rank of at least 1 and megabytes above 0",
+                expected="a rank of at least 1, a whole number, and megabytes above 0",
                 got=f"rank {self.rank}, {self.megabytes} MB",
             )
         if self.by not in ("marginal", "loo"):
