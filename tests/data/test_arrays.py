@@ -40,7 +40,7 @@ def test_arrays_and_labels():
         ({"input": "image"}, "input='image' names a column, and arrays and lists have none"),
         (
             {"group": [0, 1] * 4},
-            r"the group column; expected its name; got list.*the groups beside the labels: \(X, y, groups\)",
+            r"the group column; expected its name; got list.*give .*\(X, y, groups\)",
         ),
         ({"group": np.arange(8)}, "the group column; expected its name; got ndarray"),
         ({"label": [1, 2]}, "the label column; expected its name"),

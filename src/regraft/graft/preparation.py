@@ -157,8 +157,8 @@ def _check_copies(manifest: Manifest, metric: str, options: Options, recipe: Rec
 
 
 def _check_error_bars(recipe: Recipe, manifest: Manifest, options: Options) -> None:
-    """Refuse what a Gaussian process has no use for: weights, for its noise is the same for every row, and gaps, for its
-    outputs share one kernel of the rows."""
+    """Refuse what a Gaussian process has no use for: weights, for its noise is the same for every row, and gaps, for
+    its outputs share one kernel of the rows."""
     if recipe.posterior is None:
         return
     if options.class_weight is not None:
