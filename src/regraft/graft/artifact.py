@@ -46,10 +46,10 @@ from regraft.record.folder import CONFIG, check_config
 __all__ = ["FORMAT", "TENSORS", "kept_columns", "load_artifact", "save_artifact"]
 
 FORMAT = "regraft-artifact"
-VERSION = 6
+VERSION = 7
 # the first had no trained backbones, the second no gradient features, the third no error bars, the fourth plain
-# indices, the fifth error bars of another form
-READABLE = (1, 2, 3, 4, 5, 6)
+# indices, the fifth error bars of another form, the sixth none of sums of derivatives
+READABLE = (1, 2, 3, 4, 5, 6, 7)
 _CHANGED = "backbone."
 _KEPT, _PLAIN = "kept.", "columns."  # packed, and as indices
 _NECK = "neck."

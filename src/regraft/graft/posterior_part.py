@@ -7,7 +7,9 @@ and noise σ² has the mean b + φ̃(x) · w̃ and the variance
     s ‖φ̃(x) − m‖² − Σ_{k ≤ r} s² λ_k / (s λ_k + σ²) ((φ̃(x) − m) · q_k)² + σ²/n + (what the pairs beyond r explain).
 
 The last term is left out: the error bars of a cache of rank r are too wide, never too narrow, by at most
-s λ_{r+1} / (s λ_{r+1} + σ²) of the prior's variance. The difference is taken of numbers in single precision, which know
+s λ_{r+1} / (s λ_{r+1} + σ²) of the prior's variance. Of so many parameters that few directions of them could be kept,
+the variance is that of the process with S φ̃ in the place of φ̃, S random sums of the derivatives
+(:mod:`regraft.features.tangent.sums`). The difference is taken of numbers in single precision, which know
 it to about 1e-6 of the prior's variance: no variance is said to be less than that. Paper: Maddox et al. (2021), Eqs. 2
 and 3 (there with all pairs); σ²/n is what a level that the prior says nothing of leaves open
 (:mod:`regraft.graft.posterior.contrasts`).
@@ -32,14 +34,15 @@ from regraft.network import Network
 __all__ = ["PosteriorPart", "Rows"]
 
 _TENSORS = ("centre", "offsets", "values", "unit", "scale", "noise")
-_NUMBERS = ("feature", "deviations", "level", "rows", "of_targets", "left_out")
+_NUMBERS = ("feature", "deviations", "level", "rows", "of_targets", "left_out", "sums")
 _ROUNDED = 8 * torch.finfo(torch.float32).eps
 """The share of the prior's variance that derivatives and directions in single precision leave unknown."""
 
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """Rows of the whitened features φ̃: those of the last layer, and a tangent's of one output.
+    """Rows of the whitened features φ̃: those of the last layer, and a tangent's of one output; what is kept of them
+    is ``features`` beside parameters by name, or beside ``sums``.
 
     Attributes:
         features: (N, D), centred and times their prior deviation.
@@ -60,7 +63,7 @@ class Rows:
         return {**found, **{name: block.to(vectors) for name, block in back.items()}}
 
     def project(self, directions: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
-        """φ̃ · φ̃ of each row (N,), and φ̃ · q_k of every direction (N, k); float64."""
+        """φ̃ · φ̃ of each row (N,), and φ̃ · q_k of every direction, (N, k); float64."""
         x = self.features.to(torch.float64)
         within, along = x.square().sum(1), x @ directions["features"].to(torch.float64).T
         if self.tangent is not None:
@@ -69,6 +72,17 @@ class Rows:
             within = within + seen.within[:, 0, 0].to(within)
             along = along + seen.along[:, 0].to(within)
         return within, along
+
+    def summed(self, count: int, directions: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """The features beside so many sums of the derivatives, (N, D + m), and φ̃ · q_k of directions by parameter,
+        (N, k); float64."""
+        x, tangent = self.features.to(torch.float64), self.tangent
+        if tangent is None:
+            raise DataError("the error bars are of derivatives", got="rows without them")
+        seen = ntk_project(tangent, directions or None, prior=self.deviations, sums=count)
+        if seen.sums is None:
+            raise DataError("the sums of derivatives", got="none")
+        return torch.cat([x, seen.sums[:, 0].to(x)], dim=1), seen.along[:, 0].to(x)
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +94,7 @@ class PosteriorPart:
         centre: (D,), subtracted from the features.
         feature: the prior deviation of each feature's coefficients, at scale 1.
         deviations: of the parameters' coefficients, by name.
-        directions: m, and after it q_k: ``features`` (1 + r, D), parameters (1 + r, *shape).
+        directions: m, and after it q_k: ``features`` (1 + r, D), parameters (1 + r, *shape) or ``sums`` (1 + r, m).
         offsets: m · q_k, (r,).
         values: λ_k, (r,).
         weights: w₂ of each output by parameter, (C, *shape), in the targets' own unit; none without gradients.
@@ -91,6 +105,7 @@ class PosteriorPart:
         of_targets: whether error bars are of targets, noise included, or of the function.
         left_out: the largest s λ / (s λ + σ²) beyond the cache: by at most this share of the prior variance is a
             variance too large.
+        sums: how many sums stand for the derivatives; 0 where directions are of the parameters themselves.
     """
 
     head: Tensor | None = field(repr=False)
@@ -108,6 +123,7 @@ class PosteriorPart:
     noise: Tensor
     of_targets: bool
     left_out: float
+    sums: int = 0
     _looked: WeakKeyDictionary[Network, Tangent] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
     """Tangents of networks that were looked at: what finds their derivatives is found and checked once."""
 
@@ -130,11 +146,9 @@ class PosteriorPart:
             tangent: of the same rows through :attr:`head`; ``None`` where there is no head.
         """
         x = (features.to(torch.float64).cpu() - self.centre.to(torch.float64)) * self.feature
-        within, along = Rows(x, tangent, self.deviations).project(self._with_weights)
-        within, along = within.cpu(), along.cpu()
-        middle, along, moved = along[:, 0], along[:, 1 : 1 + self.rank] - self.offsets, along[:, 1 + self.rank :]
-        if not self.weights:
-            moved = along.new_zeros(len(x), len(self.unit))
+        rows = Rows(x, tangent, self.deviations)
+        within, along, moved = self._by_sums(rows) if self.sums else self._by_parameters(rows)
+        middle, along = along[:, 0], along[:, 1:] - self.offsets
         about = within - 2 * middle + self.level
         values = self.values[:, None] * self.scale
         factor = self.scale * values / (values + self.noise).clamp_min(1e-300)
@@ -144,6 +158,24 @@ class PosteriorPart:
             variance = variance + self.noise
         return moved, variance.sqrt() * self.unit.to(variance)
 
+    def _by_parameters(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """φ̃ · φ̃, φ̃ · (m, q_k) and φ̃ · w₂ of each row."""
+        within, along = (found.cpu() for found in rows.project(self._with_weights))
+        kept = 1 + self.rank
+        moved = along[:, kept:] if self.weights else along.new_zeros(len(along), len(self.unit))
+        return within, along[:, :kept], moved
+
+    def _by_sums(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
+        """The same, the variance's in terms of the sums."""
+        features, moved = (found.cpu() for found in rows.summed(self.sums, self._whitened))
+        directions = torch.cat([self.directions["features"], self.directions["sums"]], dim=1).to(features)
+        return features.square().sum(1), features @ directions.T, moved
+
+    @cached_property
+    def _whitened(self) -> Mapping[str, Tensor]:
+        """w₂ of each output, divided by the prior's deviations."""
+        return {name: given / self.deviations[name] for name, given in self.weights.items()}
+
     @cached_property
     def _with_weights(self) -> Mapping[str, Tensor]:
         """The directions, and after them w₂ of each output, whitened: of the tangent alone."""
@@ -151,9 +183,9 @@ class PosteriorPart:
             return self.directions
         found = {}
         for name, value in self.directions.items():
-            given = self.weights.get(name)
+            given = self._whitened.get(name)
             zeros = value.new_zeros(len(self.unit), *value.shape[1:])
-            found[name] = torch.cat([value, zeros if given is None else (given / self.deviations[name]).to(value)])
+            found[name] = torch.cat([value, zeros if given is None else given.to(value)])
         return found
 
     def of_batch(self, network: Network, batch: Any, features: Tensor) -> tuple[Tensor, Tensor]:
@@ -196,7 +228,7 @@ class PosteriorPart:
             return {n.removeprefix(prefix): value for n, value in tensors.items() if n.startswith(prefix)}
 
         plain: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
-        plain |= {name: recorded[name] for name in _NUMBERS}
+        plain |= {name: recorded[name] for name in _NUMBERS if name in recorded}  # no sums before version 7
         return PosteriorPart(
             head=tensors.get("head"), directions=named("direction."), weights=named("weight."), **plain
         )

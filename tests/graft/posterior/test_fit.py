@@ -16,13 +16,14 @@ from torch import nn
 from regraft.data import Manifest
 from regraft.errors import DataError, RecipeError
 from regraft.features import Tangent, ntk
+from regraft.features.tangent.sums import signs
 from regraft.graft import METHODS, adapt, load_artifact, with_gradients
 from regraft.graft.adapted import with_own_head
 from regraft.graft.evidence.exchange import head_exchange
 from regraft.graft.gradient.fit import Both, Labels, solve_head, weight_of
 from regraft.graft.posterior.fit import KernelFitter, Solved
 from regraft.graft.posterior.kernel import AtHead, about_the_mean, combination, share
-from regraft.graft.posterior_part import PosteriorPart
+from regraft.graft.posterior_part import PosteriorPart, Rows
 from regraft.graft.preparation import prepare
 from regraft.graft.stages.posterior import Posterior
 from regraft.heads import NINETY, Response, Spectrum
@@ -452,9 +453,86 @@ def test_many_rows_choose_on_some_and_keep_directions_by_lanczos(monkeypatch: py
 
 def test_the_rank_keeps_the_megabytes() -> None:
     stage = Posterior(rank=256, megabytes=1.0)
-    assert stage.rank_for(100) == 256
-    assert 4 * 10_000 * stage.rank_for(10_000) <= 2**20 < 4 * 10_000 * (stage.rank_for(10_000) + 1)
-    assert stage.rank_for(10**9) == 1
+    assert stage.kept(100, 1000) == (256, 0)
+    assert stage.kept(100, 40) == (39, 0)
+    assert stage.kept(100, 1) == (1, 0)
+    assert stage.kept(8191, 1000) == (32, 0)  # sums would be no fewer
+    assert stage.kept(8191, 1000)[0] * 8191 * 4 <= 2**20 < 33 * 8191 * 4
+    assert stage.kept(10_000, 27) == (26, 0)  # as many as the rows have fit
+    assert stage.kept(10_000, 28) == (27, 8191)
+    assert stage.kept(10**9, 1000) == (32, 8191)
+    assert Posterior().kept(10**6, 100_000) == (512, 8191)
+
+
+def explicit(rows: Rows, sums: int) -> torch.Tensor:
+    """Φ̂ (n, D + m) from the whole Jacobian and a matrix S of signs, which is made here entry by entry."""
+    assert rows.tangent is not None
+    blocks = rows.tangent.rows(torch.arange(rows.tangent.n_rows))
+    wide = torch.cat([blocks[n][:, 0].flatten(1).double() * rows.deviations[n] for n in sorted(blocks)], dim=1)
+    matrix = torch.zeros(sums, wide.shape[1], dtype=torch.float64)
+    for number, sign in enumerate(signs(0, wide.shape[1]).tolist()):
+        matrix[number % sums, number] = sign
+    return torch.cat([rows.features, wide @ matrix.T], dim=1)
+
+
+@pytest.mark.parametrize("kept", [39, 15])
+def test_error_bars_of_sums_are_those_of_the_process_that_the_sums_define(monkeypatch, kept) -> None:
+    """The textbook's variance, with a flat prior on the level, of features that are written out; few pairs of many rows
+    are the leading ones, by products."""
+    both, labels, _ = problem(rows=40, outputs=1)
+    monkeypatch.setattr(Posterior, "sums", 53)
+    if kept < 39:
+        monkeypatch.setattr(Posterior, "searched", 16)
+    stage = Posterior(megabytes=kept * 53 * 4 / 2**20)
+    part = KernelFitter(both, labels, torch.arange(40) % 2, 1e-2, "ntk", stage, 3).fitted(1.0).part
+    phi = explicit(AtHead.of(both, labels, 1e-2, "ntk").rows(1.0), 53)
+    about = phi - phi.mean(0)
+    values = torch.linalg.eigvalsh(about @ about.T).flip(0)[:kept]
+    assert (part.sums, part.rank) == (53, kept)
+    torch.testing.assert_close(part.values, values, rtol=1e-5, atol=1e-6 * float(values[0]))
+    x = both.features.matrices["embedding"].rows(slice(0, 40))
+    found = part.read(x, both.tangent.through(part.head))[1][:, 0] / float(part.unit)  # type: ignore[union-attr,arg-type]
+    scale, noise = float(part.scale), float(part.noise)
+    cross, ones = scale * phi @ phi.T, torch.ones(40, 1, dtype=torch.float64)
+    inverse = torch.linalg.inv(cross + noise * torch.eye(40, dtype=torch.float64))
+    level = (1 - cross @ inverse @ ones)[:, 0].square() / float(ones.T @ inverse @ ones)
+    exact = (cross - cross @ inverse @ cross).diagonal() + level + noise
+    if kept == 39:
+        torch.testing.assert_close(found.square(), exact, rtol=2e-4, atol=0)
+    else:
+        assert bool((found.square() >= exact - 1e-5).all())
+        assert bool((found.square() - exact <= part.left_out * scale * about.square().sum(1) + 1e-5).all())
+
+
+def test_sums_stand_for_more_derivatives_than_could_be_kept(tmp_path) -> None:
+    """Of 53,000 parameters four directions fit into a megabyte: with sums the error bars are the exact ones, nearly."""
+    torch.manual_seed(0)
+    body = from_module(
+        nn.Sequential(nn.Linear(6, 200), nn.Tanh(), nn.Linear(200, 256), nn.Tanh()), ArrayPreprocess((6,))
+    )
+    x = np.random.default_rng(0).normal(size=(90, 6)).astype(np.float32)
+    y = np.sin(2 * x[:, 0]) + 0.1 * x[:, 1]
+    manifest = rows_of(x[:60], y[:60], tested=10)
+
+    def run(**kept: float):
+        stages = tuple(Posterior(**kept) if isinstance(s, Posterior) else s for s in METHODS["tangent-gp"].stages)
+        return adapt(manifest, body, method=replace(METHODS["tangent-gp"], stages=stages), theta2=("0.*", "2.*"))
+
+    exact, short = run(), run(megabytes=2.0)
+    assert exact.adapted.posterior.sums == 0
+    assert short.adapted.posterior.sums == 8191
+    figures = short.record.figures["posterior"]
+    assert 0 < figures["sums_apart"] < 0.05
+    (finding,) = [f for f in short.record.findings if f.code == "error-bars"]
+    assert "8,191 random sums of derivatives" in finding.detail
+    for inputs in (x[60:], 4 * x[60:]):
+        both = [r.adapted.predict_proba(inputs) for r in (exact, short)]
+        np.testing.assert_allclose(both[0].probabilities, both[1].probabilities, atol=1e-5)
+        np.testing.assert_allclose(both[1].spread, both[0].spread, rtol=0.05)
+    short.save(tmp_path / "run")
+    again = load_artifact(tmp_path / "run", model=body)
+    one = np.concatenate([np.asarray(again.predict_proba(x[row : row + 1]).spread) for row in (60, 75)])
+    np.testing.assert_allclose(one, np.asarray(short.adapted.predict_proba(x[[60, 75]]).spread), rtol=1e-4)
 
 
 def blobs(rows: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -14,6 +14,7 @@ from regraft.errors import ModelError
 from regraft.features.tangent.design import Part, Tangent, Through
 from regraft.features.tangent.kernel import Form, Outer, Side, check_form, kernel_between, outer_layers
 from regraft.features.tangent.rowwise import Projected, adjoints, jacobian, project
+from regraft.features.tangent.sums import Sums
 from regraft.linear import Blocks, Design, Operator, Tag
 from regraft.linear.design import deviations_of, gram_of, operator_of, rows_of
 from regraft.linear.operator import dense, diagonal
@@ -74,12 +75,21 @@ def ntk_within_rows(rows: Design, *, prior: Mapping[str, float] | float = 1.0) -
     return project(_side(rows), deviations_of(rows, prior)).within
 
 
-def ntk_project(rows: Design, directions: Mapping[str, Tensor], *, prior: Mapping[str, float] | float) -> Projected:
-    """Covariances within rows, and Φ qₖ of directions qₖ ``(k, *shape)`` by parameter, Φ = J D^½.
+def ntk_project(
+    rows: Design,
+    directions: Mapping[str, Tensor] | None,
+    *,
+    prior: Mapping[str, float] | float,
+    sums: int = 0,
+) -> Projected:
+    """Covariances within rows, Φ qₖ of directions qₖ ``(k, *shape)`` by parameter, and so many random sums of Φ.
 
-    A pass forward and C backward over the rows, for all directions at once.
+    Φ = J D^½. A pass forward and C backward over the rows, for all of it at once, and no derivatives but some rows' in
+    memory. The sums (:mod:`regraft.features.tangent.sums`) are the same for the same parameters; products of their
+    rows are those of Φ's, up to about √(2 / sums).
     """
-    return project(_side(rows), deviations_of(rows, prior), directions)
+    wanted = Sums.of(rows.shapes, sums) if sums else None
+    return project(_side(rows), deviations_of(rows, prior), directions, wanted)
 
 
 def ntk_adjoints(rows: Design, vectors: Tensor, *, prior: Mapping[str, float] | float = 1.0) -> Blocks:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from regraft.features.tangent.kernel import Side
+from regraft.features.tangent.sums import Sums
 from regraft.features.tangent.tape import Layer
 
 __all__ = ["Projected", "adjoints", "jacobian", "project"]
@@ -26,30 +27,42 @@ class Projected:
     Attributes:
         within: Φ_i Φ_iᵀ, ``(N, C, C)``.
         along: Φ_i qₖ of every direction, ``(N, C, k)``.
+        sums: S Φ_i, ``(N, C, m)``, where they were asked for.
     """
 
     within: Tensor
     along: Tensor
+    sums: Tensor | None = None
 
 
-def project(side: Side, prior: Mapping[str, float], directions: Mapping[str, Tensor] | None = None) -> Projected:
-    """Covariances within rows, and products with directions.
+def project(
+    side: Side,
+    prior: Mapping[str, float],
+    directions: Mapping[str, Tensor] | None = None,
+    sums: Sums | None = None,
+) -> Projected:
+    """Covariances within rows, products with directions, and random sums.
 
     Args:
         side: the rows.
         prior: standard deviation by parameter.
         directions: qₖ by parameter, ``(k, *shape)``; none if ``None``.
+        sums: S; none if ``None``.
     """
     like, count = side.tape.like, 0
     if directions is not None:
         count = len(next(iter(directions.values())))
     within = like.new_zeros((side.rows, side.outputs, side.outputs))
     along = like.new_zeros((side.rows, side.outputs, count))
+    summed = None if sums is None else like.new_zeros((side.rows, side.outputs, sums.count))
     for start, stop, layer, j in _blocks(side, prior):
         within[start:stop] += torch.bmm(j, j.mT)
         if directions is not None:
             along[start:stop] += j @ _flat(layer, directions).to(j).T
-    return Projected(within, along)
+        if sums is not None and summed is not None:
+            for name, block in zip(layer.names.values(), j.split(_sizes(layer), dim=2)):
+                sums.add(summed[start:stop], name, block)
+    return Projected(within, along, summed)
 
 
 def jacobian(side: Side) -> dict[str, Tensor]:

@@ -26,8 +26,8 @@ def with_posterior_cost(
     For n rows, m of them in the choice (all, up to ``Posterior.searched``), K inner folds and S solves of the protocol:
     S · (3 K m + 4 n) rows' derivatives, and S · ((R + 1) K + 1) eigendecompositions of m numbers, R the number of
     ``Posterior.ratios`` and one more for an edge that was best, at the pace of one batch and of one matrix of 256,
-    timed now. One pass of all rows is of the whole network, the others begin at θ₂, where what comes before it can be
-    kept.
+    timed now; S · n and S more of each where random sums of derivatives are kept. One pass of all rows is of the whole
+    network, the others begin at θ₂, where what comes before it can be kept.
 
     Args:
         solve: of the head on features.
@@ -59,12 +59,12 @@ def with_posterior_cost(
     began = time.perf_counter()
     torch.linalg.eigh(matrix)
     eigen = (time.perf_counter() - began) * (m / _PROBE) ** 3
-    rows = solves * (_KERNELS * ready.folds(options) * m + (_KERNELS + 1) * n)
+    rank, sums = keep.kept(parameters, n)
+    rows = solves * (_KERNELS * ready.folds(options) * m + (_KERNELS + 1 + bool(sums)) * n)
     whole = len(ready.manifest) if kept else rows
-    decomposed = solves * ((len(keep.ratios) + 1) * ready.folds(options) + 1)
+    decomposed = solves * ((len(keep.ratios) + 1) * ready.folds(options) + 1 + bool(sums))
     total = rows * seconds + kept * whole * row[0] + decomposed * eigen
-    rank = min(keep.rank_for(parameters), n)
-    stored = 4 * outputs * parameters + 4 * (1 + rank) * (parameters + ready.plan.width)
+    stored = 4 * outputs * parameters + 4 * (1 + rank) * ((sums or parameters) + ready.plan.width)
     passes, spent = whole / len(ready.manifest), round(rows * flops + kept * whole * row[1])
     cost = replace(solve, seconds=solve.seconds + total, backbone_passes=passes, flops=spent)
     return cost, stored

@@ -13,12 +13,12 @@ from functools import cached_property
 from typing import Literal
 
 import torch
-from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
 from regraft.errors import DataError
 from regraft.graft.gradient.fit import Both, Labels
 from regraft.graft.posterior.contrasts import Contrasts
+from regraft.graft.posterior.covariance import largest, left_out, of_parameters, of_sums, trusted
 from regraft.graft.posterior.kernel import AtHead
 from regraft.graft.posterior_part import PosteriorPart, Rows
 from regraft.graft.stages.posterior import Posterior
@@ -110,6 +110,7 @@ class Fitted:
         part: w₂ and the error bars.
         chosen: scale and noise of each output, or one for all.
         status: how the system was solved.
+        apart: how far the kernel of the sums that stand for the derivatives is from the exact one; 0 without sums.
     """
 
     features: Tensor
@@ -117,6 +118,7 @@ class Fitted:
     part: PosteriorPart
     chosen: tuple[Hyperparameters, ...]
     status: Status
+    apart: float = 0.0
 
 
 class KernelFitter(Fitter):
@@ -198,7 +200,8 @@ class KernelFitter(Fitter):
             grafted, labels, held = self._fold(fold)
             solved = self._without(fold, ratio)
             values = solved.spectrum.values.flip(0)
-            rank, _ = self._kept(values, grafted.rows(ratio), solved.scale, solved.noise)
+            most, _, rounded = self._limits(grafted.rows(ratio), int(self.new.sum()))
+            rank = min(most, trusted(values, rounded))
             variance = solved.variance(grafted.cross.at(ratio), grafted.held.at(ratio).diagonal(), rank)
             own = variance.sqrt() if self.together else (variance + solved.noise).sqrt() * labels.unit[1]
             out[held] = own
@@ -223,69 +226,63 @@ class KernelFitter(Fitter):
         labels = self.labels.take(rows)
         grafted = AtHead.of(self.both.take(rows), labels, self.strength, self.prior)
         contrasts, y = grafted.contrasts(ratio), labels.standard
-        if len(rows) <= 2 * Posterior.searched:
+        wide, whole = grafted.rows(ratio), len(rows) <= 2 * Posterior.searched
+        most, sums, rounded = self._limits(wide, len(rows))
+        if whole:
             solved = Solved.of(contrasts, y, self.stage.by, self.together)
-            values, vectors = solved.spectrum.values.flip(0), solved.spectrum.vectors.flip(1)
-            dual, scale, noise, chosen = solved.weights, solved.scale, solved.noise, solved.chosen
-            status = Status(True, 0, 0.0, f"{len(rows)} rows, by an eigendecomposition.")
+            dual, status = solved.weights, Status(True, 0, 0.0, f"{len(rows)} rows, by an eigendecomposition.")
         else:
             few = self.searched[self.new[self.searched]]
             some = self.labels.take(few)
             small = AtHead.of(self.both.take(few), some, self.strength, self.prior).contrasts(ratio)
             solved = Solved.of(small, some.standard, self.stage.by, self.together)
-            scale, noise, chosen = solved.scale, solved.noise, solved.chosen
-            gram = contrasts.gram
-            dual, status = _conditioned(gram, contrasts.of(y), chosen)
-            values, vectors = _largest(gram, min(self.stage.rank + 1, len(gram)))
-        wide = grafted.rows(ratio)
-        kept, left_out = self._kept(values, wide, scale, noise)
-        values, vectors = values[:kept], vectors[:, :kept] / values[:kept].sqrt()
-        # in one pass over the rows: the mean of all rows, the directions, and every output's coefficients
-        level = torch.full((len(rows), 1), 1 / len(rows), dtype=torch.float64)
-        turned = contrasts.back(torch.cat([vectors, dual], dim=1))
-        found = wide.adjoint(torch.cat([level, turned], dim=1))
+            dual, status = _conditioned(contrasts.gram, contrasts.of(y), solved.chosen)
+        scale, noise, chosen = solved.scale, solved.noise, solved.chosen
+        turned = contrasts.back(dual)
+        if sums:
+            kept = of_sums(wide, contrasts, sums, most, rounded, whole=whole)
+            found = wide.adjoint(turned)
+        else:
+            values, vectors = solved.spectrum.values.flip(0), solved.spectrum.vectors.flip(1)
+            if not whole:
+                gram = contrasts.gram
+                values, vectors = largest(gram, min(most + 1, len(gram)))
+            kept, found = of_parameters(wide, contrasts, values, vectors, min(most, trusted(values, rounded)), turned)
         feature, deviations = grafted.deviations(ratio)
         mean, spread = labels.unit
-        w1 = found["features"][1 + kept :].T * feature * spread
-        middle = contrasts.kernel.mean(0) @ turned  # of the rows' mean along each
-        bias = (y.mean(0) - middle[kept:]) * spread + mean - grafted.centre @ w1
+        w1 = found["features"].T * feature * spread
+        bias = (y.mean(0) - contrasts.kernel.mean(0) @ turned) * spread + mean - grafted.centre @ w1
         column = spread.expand(y.shape[1])
         part = PosteriorPart(
             head=grafted.head.to(torch.float32) if deviations else None,
             centre=grafted.centre.to(torch.float32),
             feature=feature,
             deviations=deviations,
-            directions={name: value[: 1 + kept].to(torch.float32) for name, value in found.items()},
-            offsets=middle[:kept],
-            values=values,
+            directions={name: value.to(torch.float32) for name, value in kept.directions.items()},
+            offsets=kept.offsets,
+            values=kept.values,
             weights={
-                name: (found[name][1 + kept :] * value * _like(column, found[name])).to(torch.float32)
+                name: (found[name] * value * _like(column, found[name])).to(torch.float32)
                 for name, value in deviations.items()
             },
-            level=float(contrasts.kernel.mean()),
+            level=kept.level,
             rows=len(rows),
             unit=torch.ones_like(column) if self.together else column.clone(),
             scale=scale.clone(),
             noise=noise.clone(),
             of_targets=not self.together,
-            left_out=left_out,
+            left_out=left_out(kept.beyond, scale, noise),
+            sums=kept.sums,
         )
-        return Fitted(w1, bias, part, chosen, status)
+        return Fitted(w1, bias, part, chosen, status, kept.error)
 
-    def _kept(self, values: Tensor, rows: Rows, scale: Tensor, noise: Tensor) -> tuple[int, float]:
-        """How many of the largest eigenvalues are kept, and what share of the prior's variance the next one explains.
-
-        Eigenvalues that the rounding of the derivatives makes up are none: they would explain what no row shows.
-        """
-        numbers = sum(torch.Size(shape).numel() for shape in (rows.tangent.shapes if rows.tangent else {}).values())
-        rank = min(self.stage.rank_for(numbers), len(values))
-        rounded = max(_ROUNDED, torch.finfo(rows.tangent.dtype).eps if rows.tangent else 0.0)
-        kept = min(rank, int((values > rounded * float(values.max().clamp_min(1e-300))).sum()))
-        left_out = 0.0
-        if len(values) > kept:
-            next_one = values[kept].clamp_min(0) * scale
-            left_out = float((next_one / (next_one + noise).clamp_min(1e-300)).max())
-        return kept, left_out
+    def _limits(self, rows: Rows, count: int) -> tuple[int, int, float]:
+        """How many directions are kept at most, of how many sums, and the rounding of the derivatives."""
+        shapes = rows.tangent.shapes if rows.tangent else {}
+        most, sums = self.stage.kept(sum(torch.Size(shape).numel() for shape in shapes.values()), count)
+        if count > 2 * Posterior.searched:
+            most = min(most, Posterior.iterated)
+        return most, sums, max(_ROUNDED, torch.finfo(rows.tangent.dtype).eps if rows.tangent else 0.0)
 
 
 def _like(column: Tensor, block: Tensor) -> Tensor:
@@ -313,12 +310,3 @@ def _conditioned(gram: Tensor, targets: Tensor, chosen: Sequence[Hyperparameters
     dual = torch.cat([each.scale * posterior.weights for posterior, each in zip(found, chosen)], dim=1)
     worst = max((posterior.status for posterior in found), key=lambda status: (not status.converged, status.residual))
     return dual, worst
-
-
-def _largest(gram: Tensor, rank: int) -> tuple[Tensor, Tensor]:
-    """The largest eigenvalues, descending, and their vectors."""
-    if rank < len(gram) // 2:
-        values, vectors = eigsh(gram.numpy(), k=rank, which="LM", v0=gram.new_ones(len(gram)).numpy())
-        return torch.from_numpy(values.copy()).flip(0), torch.from_numpy(vectors.copy()).flip(1)
-    spectrum = Spectrum.of(gram)
-    return spectrum.values.flip(0)[:rank], spectrum.vectors.flip(1)[:, :rank]

@@ -106,6 +106,8 @@ class GaussianHead(Head):
             "tangent_share": share(ratio) if part.weights else 0.0,
             "rank": part.rank,
             "left_out": part.left_out,
+            "sums": part.sums,
+            "sums_apart": self.fitted.apart,
             "parameters": {name: value[0].numel() for name, value in part.weights.items()},
         }
         if not part.of_targets:
@@ -125,6 +127,11 @@ class GaussianHead(Head):
             f"Scale and noise by {_CRITERIA[chosen[0].by]}. {said} {part.rank} directions of the posterior are kept; "
             f"the others would narrow a variance by at most {100 * part.left_out:.1f} % of the prior's."
         )
+        if part.sums:
+            apart = f"{100 * self.fitted.apart:.2g} %"
+            detail += (
+                f" They are of {part.sums:,} random sums of derivatives, whose kernel is {apart} from the exact one."
+            )
         few = part.rows < _FEW
         if few:
             detail = (
