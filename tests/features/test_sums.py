@@ -6,7 +6,7 @@ from math import sqrt
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -49,6 +49,7 @@ def test_signs_are_the_same_for_ever() -> None:
     assert abs(float((drawn[1:] * drawn[:-1]).mean())) < 4 / sqrt(100_000)
 
 
+@settings(deadline=None)  # the first batch of a process takes its time
 @given(st.lists(st.integers(1, 30), min_size=1, max_size=5), st.integers(1, 40))
 def test_sums_of_parts_are_those_of_the_whole(sizes: list[int], count: int) -> None:
     sums = Sums.of({f"p{number}": (size,) for number, size in enumerate(sizes)}, count)
