@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -165,9 +164,7 @@ class Panel:
 
     def collect(self, index: Tensor, order: Tensor) -> Columns:
         """Gather columns by ascending indices through all layers, in one pass, with the rows in a given order."""
-        # NumPy asks for large pages, which the system clears three times as fast
-        room = np.empty((len(index), len(order)), np.float64 if self.dtype == torch.float64 else np.float32)
-        values = torch.from_numpy(room)
+        values = torch.empty(len(index), len(order), dtype=self.dtype)
         for _, start, layer in self._read():
             low, high = torch.searchsorted(index, torch.tensor([start, start + layer.shape[1]])).tolist()
             if low < high:
