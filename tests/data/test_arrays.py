@@ -44,6 +44,7 @@ def test_arrays_and_labels():
         ),
         ({"group": np.arange(8)}, "the group column; expected its name; got ndarray"),
         ({"label": [1, 2]}, "the label column; expected its name"),
+        ({"label": 3}, "the label column; expected its name; got int"),
         ({"label": ["p", "q"]}, "2 names of labels for 1 column of them"),
     ],
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -153,7 +153,7 @@ def _named(**asked: Any) -> dict[str, tuple[str, ...]]:
     """
     found = {}
     for what, value in asked.items():
-        several = what == "label" and value is not None and not isinstance(value, str)
+        several = what == "label" and isinstance(value, Iterable) and not isinstance(value, str)
         names = tuple(value) if several else () if value is None else (value,)
         if not all(isinstance(name, str) for name in names):
             do = "give the groups beside the labels: (X, y, groups)" if what == "group" else ""

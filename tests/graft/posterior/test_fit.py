@@ -270,6 +270,15 @@ def test_error_bars_of_an_older_form_are_refused_in_a_sentence() -> None:
         PosteriorPart.holding({"feature": 1.0, "intercept": 1.0, "deviations": {}, "left_out": 0.0}, {})
 
 
+def test_error_bars_of_the_version_before_sums_are_read() -> None:
+    both, labels, _ = problem(outputs=1)
+    part = KernelFitter(both, labels, torch.arange(24) % 3, 1e-2, "ntk", Posterior(), 0).fitted(1.0).part
+    recorded = {name: value for name, value in part.to_json().items() if name != "sums"}
+    again = PosteriorPart.holding(recorded, part.tensors())
+    assert again.sums == 0
+    assert again.left_out == part.left_out
+
+
 def test_fewer_directions_widen_error_bars_by_no_more_than_is_said() -> None:
     both, labels, _ = problem(outputs=1)
     folds = torch.arange(24) % 3

@@ -15,7 +15,8 @@ hashing for large scale multitask learning"; Woodruff (2014), "Sketching as a to
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 import numpy as np
@@ -36,7 +37,6 @@ class Sums:
 
     count: int
     starts: Mapping[str, int]
-    _signs: dict[str, Tensor] = field(default_factory=dict, repr=False)
 
     @staticmethod
     def of(shapes: Mapping[str, Sequence[int]], count: int) -> Sums:
@@ -50,9 +50,7 @@ class Sums:
     def add(self, total: Tensor, name: str, block: Tensor) -> None:
         """Add what one parameter's entries ``(…, p)`` are to the sums ``(…, m)``."""
         start, size = self.starts[name], block.shape[-1]
-        if name not in self._signs:
-            self._signs[name] = signs(start, size)
-        signed, low = block * self._signs[name].to(block), 0
+        signed, low = block * signs(start, size).to(block), 0
         while low < size:
             place = (start + low) % self.count
             high = min(size, low + self.count - place)
@@ -60,8 +58,12 @@ class Sums:
             low = high
 
 
+@lru_cache(maxsize=256)
 def signs(start: int, count: int) -> Tensor:
-    """ε of the numbers ``start``, ``start + 1``, …, float32: the first bit of SplitMix64 (Steele, Lea, Flood, 2014)."""
+    """ε of the numbers ``start``, ``start + 1``, …, float32: the first bit of SplitMix64 (Steele, Lea, Flood, 2014).
+
+    Kept for the next batch: not to be written to.
+    """
     state = (np.arange(start + 1, start + count + 1, dtype=np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
     state = (state ^ (state >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     state = (state ^ (state >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
