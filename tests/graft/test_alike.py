@@ -40,7 +40,8 @@ def test_copies_of_too_few_inputs_are_refused_by_name(tmp_path):
     x = np.zeros((12, 3, 6, 6), np.float32)
     x[6:] = 1
     with pytest.raises(
-        DataError, match=r"copies of an input are one group.*got 2 groups of 2 different inputs in 12 rows"
+        DataError,
+        match=r"copies of an input.*got 2 groups of 2 different inputs in 12.*bring rows of other inputs",
     ):
         adapt((x, [0, 1] * 6), toy_network(), method="probe", options=Options(cache=tmp_path, folds=3))
 

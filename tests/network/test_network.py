@@ -209,6 +209,8 @@ def test_select_and_unknown_names(own: Zoo) -> None:
         network.with_params({"fc.wait": torch.zeros(1)})
     with pytest.raises(ModelError, match=r"does not fit; expected \(4, 6\); got \(4, 7\)"):
         network.with_params({"fc.weight": torch.zeros(4, 7)})
+    with pytest.raises(ModelError, match=r"did you mean 'layer1\.\*'"):
+        network.select("layer1")
 
 
 def test_operations_are_counted() -> None:

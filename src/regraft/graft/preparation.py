@@ -152,7 +152,7 @@ def _check_copies(manifest: Manifest, metric: str, options: Options, recipe: Rec
             f"{error.what}, for {why}",
             expected=error.expected,
             got=f"{left} of {different} in {len(manifest)} rows",
-            do=error.do,
+            do=error.do.replace("leave --group out", "bring rows of other inputs"),
         ) from error
 
 

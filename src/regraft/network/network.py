@@ -332,11 +332,12 @@ class Network:
         """
         names = tuple(name for name in self.params if fnmatch.fnmatchcase(name, pattern))
         if not names:
+            inside = any(name.startswith(f"{pattern}.") for name in self.params)
             raise ModelError(
                 f"no parameter of {self.name} matches {pattern!r}",
                 expected="a pattern over parameter names such as 'layer4.*'",
                 got=f"names such as {', '.join(list(self.params)[:3])}",
-                do=near(pattern, self.params),
+                do=f"did you mean '{pattern}.*'" if inside else near(pattern, self.params),
             )
         return names
 
