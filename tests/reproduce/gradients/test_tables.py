@@ -165,6 +165,7 @@ def bench(tmp_path, monkeypatch):
         return {"accuracy": 50.0 + seed, "residual": 1e-6}
 
     monkeypatch.setattr(bench, "measure", measure)
+    monkeypatch.setattr(bench, "ahead", lambda *arm, **parameters: None)
     return bench, asked
 
 
