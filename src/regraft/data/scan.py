@@ -94,7 +94,7 @@ def scan(
             of ``classes`` (left out with ``skip_bad``), and the like.
         MissingDependencyError: a Hugging Face id without the package ``datasets``.
     """
-    named = _named(label=label, group=group, input=input)
+    named = _named(data, label=label, group=group, input=input)
     if isinstance(data, Manifest):
         _check_settled(data, named, None if classes is not None else kind)
         manifest = data if classes is None else _with_known(data, kind, classes, False, skip_bad)
@@ -105,12 +105,6 @@ def scan(
             f"unknown kind {kind!r}", expected=", ".join(KINDS), do=f"perhaps {near[0]} was meant" if near else ""
         )
     known = tuple(classes or ()) if kind in ("multilabel", "regression") else ()
-    if _is_by_place(data) and (lost := [what for what in named if what != "label"]):
-        raise DataError(
-            f"{lost[0]}={named[lost[0]][0]!r} names a column, and arrays and lists have none",
-            expected="a table, a data frame or a data set",
-            do="give (X, y, groups)" if lost[0] == "group" else "leave it out",
-        )
     wish = Wish(named.get("label", ()), group or "", input or "", labelled, known, classes is not None, tuple(numbers))
     name, rows = _read(data, wish, skip_bad)
     if not len(rows.inputs):
@@ -145,11 +139,11 @@ def scan(
     return manifest
 
 
-def _named(**asked: Any) -> dict[str, tuple[str, ...]]:
+def _named(data: Any, **asked: Any) -> dict[str, tuple[str, ...]]:
     """The columns that the user named, by what they are for.
 
     Raises:
-        DataError: names that are no texts.
+        DataError: names that are no texts, or of columns that the data cannot have.
     """
     found = {}
     for what, value in asked.items():
@@ -160,6 +154,12 @@ def _named(**asked: Any) -> dict[str, tuple[str, ...]]:
             raise DataError(f"the {what} column", expected="its name", got=type(value).__name__, do=do)
         if any(names):
             found[what] = names
+    if _is_by_place(data) and (lost := [what for what in found if what != "label"]):
+        raise DataError(
+            f"{lost[0]}={found[lost[0]][0]!r} names a column, and arrays and lists have none",
+            expected="a table, a data frame or a data set",
+            do="give (X, y, groups)" if lost[0] == "group" else "leave it out",
+        )
     return found
 
 
@@ -181,7 +181,7 @@ def _check_settled(manifest: Manifest, named: Mapping[str, tuple[str, ...]], kin
 
 def _is_by_place(data: Any) -> bool:
     """Whether inputs, labels and groups are told by where they stand, not by a name."""
-    return not (isinstance(data, str | os.PathLike | pa.Table) or hub.is_dataset(data) or _is_frame(data))
+    return not (isinstance(data, str | os.PathLike | pa.Table | Manifest) or hub.is_dataset(data) or _is_frame(data))
 
 
 def _is_frame(data: Any) -> bool:
