@@ -80,8 +80,6 @@ class Rows:
         if tangent is None:
             raise DataError("the error bars are of derivatives", got="rows without them")
         seen = ntk_project(tangent, directions or None, prior=self.deviations, sums=count)
-        if seen.sums is None:
-            raise DataError("the sums of derivatives", got="none")
         return torch.cat([x, seen.sums[:, 0].to(x)], dim=1), seen.along[:, 0].to(x)
 
 

@@ -27,12 +27,12 @@ class Projected:
     Attributes:
         within: Φ_i Φ_iᵀ, ``(N, C, C)``.
         along: Φ_i qₖ of every direction, ``(N, C, k)``.
-        sums: S Φ_i, ``(N, C, m)``, where they were asked for.
+        sums: S Φ_i, ``(N, C, m)``; m is 0 where none were asked for.
     """
 
     within: Tensor
     along: Tensor
-    sums: Tensor | None = None
+    sums: Tensor
 
 
 def project(
@@ -54,12 +54,12 @@ def project(
         count = len(next(iter(directions.values())))
     within = like.new_zeros((side.rows, side.outputs, side.outputs))
     along = like.new_zeros((side.rows, side.outputs, count))
-    summed = None if sums is None else like.new_zeros((side.rows, side.outputs, sums.count))
+    summed = like.new_zeros((side.rows, side.outputs, 0 if sums is None else sums.count))
     for start, stop, layer, j in _blocks(side, prior):
         within[start:stop] += torch.bmm(j, j.mT)
         if directions is not None:
             along[start:stop] += j @ _flat(layer, directions).to(j).T
-        if sums is not None and summed is not None:
+        if sums is not None:
             for name, block in zip(layer.names.values(), j.split(_sizes(layer), dim=2)):
                 sums.add(summed[start:stop], name, block)
     return Projected(within, along, summed)
