@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from regraft.errors import ModelError
 from regraft.features import NTK, Tangent, form_error, ntk, ntk_adjoints, ntk_project, ntk_within_rows
+from regraft.features.tangent import kernel
 from regraft.features.tangent.tape import Tape
 from regraft.linear import Blocks, Design, FeatureDesign, cg
 from regraft.network import Network
@@ -235,6 +236,31 @@ def test_through_a_head_and_rows_of_it() -> None:
     torch.testing.assert_close(ntk(through), j @ j.T)
     blocks = (j @ j.T).view(3, 2, 3, 2).diagonal(dim1=0, dim2=2).permute(2, 0, 1)
     torch.testing.assert_close(ntk_within_rows(through), blocks)
+
+
+@pytest.mark.parametrize("outputs", [2, 3, 9])
+def test_through_a_head_of_dependent_rows(outputs: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows that sum to zero, as classes' do, or more of them than features: so many products as are independent."""
+    network = NETWORKS["residual"]()
+    batch = network.example(5).double()
+    tangent = Tangent(network, None, batch, of="embedding", dtype=torch.float64)
+    head = torch.randn(outputs, tangent.n_outputs, dtype=torch.float64)
+    head = tangent.through(head - head.mean(0))
+    whole = jacobian(network.without_head(), tangent.names, batch).view(5, tangent.n_outputs, -1)
+    j = torch.einsum("cd,ndp->ncp", head.weight, whole)
+    asked = []
+    told = kernel.Side.batches
+    monkeypatch.setattr(kernel.Side, "batches", lambda side: asked.append(side.outputs) or told(side))
+    found = ntk(head)
+    assert torch.equal(found, found.T)
+    torch.testing.assert_close(found, j.flatten(0, 1) @ j.flatten(0, 1).T)
+    between = j[:3].flatten(0, 1) @ j[[4, 1]].flatten(0, 1).T
+    torch.testing.assert_close(ntk(head.take([0, 1, 2]), head.take([4, 1])), between)
+    assert set(asked) == {min(outputs - 1, tangent.n_outputs)}
+    one = tangent.through(torch.randn(1, tangent.n_outputs, dtype=torch.float64))  # another head on the other side
+    mixed = torch.einsum("cd,ndp->ncp", one.weight, whole).flatten(0, 1)
+    torch.testing.assert_close(ntk(head, one), j.flatten(0, 1) @ mixed.T)
+    torch.testing.assert_close(ntk(one, head), mixed @ j.flatten(0, 1).T)
 
 
 @pytest.mark.parametrize("name", ["flat", "residual"])

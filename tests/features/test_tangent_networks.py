@@ -175,6 +175,17 @@ def test_embeddings_and_every_parameter_of_a_text_network(zoo: Callable[[str], N
     assert "embeddings.word_embeddings.weight" in tangent.shapes
 
 
+def test_texts_with_and_without_padding(zoo: Callable[[str], Network], device: str) -> None:
+    """Transformers leave the mask out of a batch without padding, which no trace can follow; the cut batches here are
+    two rows with padding, two without, and one."""
+    network = zoo("bert").to(device)
+    texts = ("bad", "a good film", "it is not very good", "it is not very bad", "it is a film")
+    batch = network.place(network.preprocess.collate([network.preprocess(text) for text in texts]))
+    assert batch["attention_mask"].all(1).tolist() == [False, False, True, True, False]
+    check(network, None, batch, True, graph=True)
+    assert not torch.compiler.is_compiling()
+
+
 class Top(nn.Module):
     """One convolution, ReLU and average pool above a stem."""
 

@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.backends import cudnn
 
-from regraft.network.policy import Policy, full_precision, grad
+from regraft.network.policy import Policy, as_compiled, full_precision, grad
 
 CUDA, CPU = torch.device("cuda"), torch.device("cpu")
 
@@ -70,3 +70,12 @@ def test_gradients_are_autograds() -> None:
     first = grad((x**3).sum(), [x], create_graph=True)[0]
     torch.testing.assert_close(first, 3 * x**2)
     torch.testing.assert_close(grad([first], [x], [torch.ones(3)], allow_unused=True)[0], 6 * x)
+
+
+def test_passes_as_compiled() -> None:
+    with contextlib.suppress(KeyError), as_compiled():
+        with as_compiled():
+            assert torch.compiler.is_compiling()
+        assert torch.compiler.is_compiling()
+        raise KeyError
+    assert not torch.compiler.is_compiling()

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.backends import cudnn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-__all__ = ["Policy", "full_precision", "grad", "slow_attention"]
+__all__ = ["Policy", "as_compiled", "full_precision", "grad", "slow_attention"]
 
 
 @dataclass(frozen=True)
@@ -87,18 +87,18 @@ def _no_mkldnn() -> Iterator[None]:
         flags.__exit__(None, None, None)
 
 
-class _Off:
-    """A setting of the process that is off while any thread is inside; the last one out restores it."""
+class _Switch:
+    """A setting of the process that is off, or on, while any thread is inside; the last one out restores it."""
 
-    def __init__(self, get: Callable[[], bool], put: Callable[[bool], object]) -> None:
-        self.get, self.put = get, put
+    def __init__(self, get: Callable[[], bool], put: Callable[[bool], object], to: bool = False) -> None:
+        self.get, self.put, self.to = get, put, to
         self.lock, self.inside, self.before = threading.Lock(), 0, True
 
     def __enter__(self) -> None:
         with self.lock:
             if not self.inside:
                 self.before = self.get()
-                self.put(False)
+                self.put(self.to)
             self.inside += 1
 
     def __exit__(self, *_: object) -> None:
@@ -108,9 +108,13 @@ class _Off:
                 self.put(self.before)
 
 
-_FAST_PATH = _Off(torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled)
-_TF32 = _Off(lambda: cudnn.allow_tf32, lambda on: setattr(cudnn, "allow_tf32", on))
-_CUDNN = _Off(lambda: cudnn.enabled, lambda on: setattr(cudnn, "enabled", on))
+_FLAG = "_is_compiling_flag"  # what ``torch.compiler.is_compiling`` returns
+_FAST_PATH = _Switch(torch.backends.mha.get_fastpath_enabled, torch.backends.mha.set_fastpath_enabled)
+_TF32 = _Switch(lambda: cudnn.allow_tf32, lambda on: setattr(cudnn, "allow_tf32", on))
+_CUDNN = _Switch(lambda: cudnn.enabled, lambda on: setattr(cudnn, "enabled", on))
+_COMPILING = _Switch(
+    lambda: getattr(torch.compiler, _FLAG, False), lambda on: setattr(torch.compiler, _FLAG, on), to=True
+)
 
 
 def full_precision(device: str | torch.device) -> contextlib.AbstractContextManager[None]:
@@ -136,4 +140,15 @@ def slow_attention() -> Iterator[None]:
     differ in the last bits from those of the path that can.
     """
     with _FAST_PATH:
+        yield
+
+
+@contextlib.contextmanager
+def as_compiled() -> Iterator[None]:
+    """Passes that run as where ``torch.compile`` traces them: no branch taken for what the numbers of a tensor are.
+
+    Encoders of transformers leave the mask out of batches without padding, which no trace can follow; where they are
+    compiled they always have one.
+    """
+    with _COMPILING:
         yield

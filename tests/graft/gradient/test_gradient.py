@@ -418,16 +418,19 @@ def test_digits_on_the_bundled_backbone(tmp_path) -> None:
 
 @pytest.mark.parametrize("solver", ["newton", "lbfgs"])
 def test_a_named_solver_finds_the_same_model(solver, tmp_path) -> None:
-    manifest = rows_of(*arrays(120, "regression"))
-    recipe = with_gradients("gradient", None, LAST)
+    x, y = arrays(120, "regression")
+    manifest = rows_of(x, y)
+    recipe = gradient_features(Gradients(LAST), (1.0,))  # noise: among several penalties rounding would choose
     own, named = (
         regraft.adapt(manifest, network(), method=recipe, folds=3, cache=tmp_path, solver=given)
         for given in (None, solver)
     )
-    assert own.adapted.readout.strength == named.adapted.readout.strength
+    assert own.adapted.readout.form == named.adapted.readout.form
     assert [r.record.task["recipe"][-2]["solver"] for r in (own, named)] == ["auto", solver]
     found = [r.predict_proba(manifest).probabilities for r in (own, named)]
-    np.testing.assert_allclose(found[1], found[0], atol=1e-2 * found[0].std(0).min())  # of a gap of 1e-4
+    # of either a gap of 1e-4 F leaves a root mean square of √(2 · 1e-4 F) on its rows, F ≤ ½ in the targets' spread
+    apart = (found[1] - found[0])[:108] / y[:108].std(0)
+    assert np.sqrt(np.square(apart).sum(1).mean()) < 2e-2
 
 
 def test_solvers_that_are_none_or_have_nothing_to_solve_are_refused() -> None:

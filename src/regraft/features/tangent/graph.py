@@ -22,6 +22,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from regraft.features.tangent.generic import Generic, Way
 from regraft.features.tangent.replay import RowAxis, row_axis
 from regraft.features.tangent.rewrite import Folded, GraphError, fold, live, simplified
+from regraft.network.policy import as_compiled
 
 __all__ = ["Graph", "GraphError", "check", "fold_module"]
 
@@ -67,6 +68,7 @@ class Graph:
         self.generic, self.replay, self.size = generic, generic.replay, size
         self.outputs, self.names = generic.outputs, list(generic.replay.params)
         self.few = self.replay.pack(recorded, 3)
+        self._asks = False  # whether a branch in the suffix asks for the numbers of a tensor
         two = self._trace(2)
         self._programs: dict[int, _Program] = {2: two}
         self._asked: Counter[int] = Counter()
@@ -195,12 +197,23 @@ class Graph:
             return torch.func.jvp(call, at, (tangents, [torch.zeros_like(value) for value in at[1]]))[1]
 
         with torch.no_grad(), self.replay.policy.differentiable():
-            traced = make_fx(torch.func.functionalize(products))(*packed, *weights)
+            traced = self._followed(products, [*packed, *weights])
             whole = simplified(traced, [*packed, *weights])
             primal, tangent, kept = _split(whole, len(packed))
             adjoint = self._transposed(tangent, kept, rows)
         shapes = tuple((tuple(value.shape), value.dtype) for value in kept)
         return _Program(primal, tangent, adjoint, shapes, _maps(tangent, len(kept)))
+
+    def _followed(self, function: Callable[..., Tensor], given: Sequence[Tensor]) -> fx.GraphModule:
+        """The operations of a function; where a branch in it asks for numbers, those of what would be compiled."""
+        trace = make_fx(torch.func.functionalize(function))
+        if not self._asks:
+            try:
+                return trace(*given)
+            except RuntimeError:
+                self._asks = True
+        with as_compiled():
+            return trace(*given)
 
     def _transposed(self, tangent: fx.GraphModule, kept: list[Tensor], rows: int) -> fx.GraphModule:
         """Jᵀ y: the vector-Jacobian product of the tangent graph, which is linear, at zero."""

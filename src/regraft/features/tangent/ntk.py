@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import cached_property
 from math import prod
 from typing import final
@@ -15,7 +16,7 @@ from regraft.features.tangent.design import Part, Tangent, Through
 from regraft.features.tangent.kernel import Form, Outer, Side, check_form, kernel_between, outer_layers
 from regraft.features.tangent.rowwise import Projected, adjoints, jacobian, project
 from regraft.features.tangent.sums import Sums
-from regraft.linear import Blocks, Design, Operator, Tag
+from regraft.linear import Blocks, Design, Operator, Tag, mirror
 from regraft.linear.design import deviations_of, gram_of, operator_of, rows_of
 from regraft.linear.operator import dense, diagonal
 
@@ -41,7 +42,8 @@ def ntk(
     """The finite neural tangent kernel K[(i, c), (j, d)] = Σ_k s_k² ∂f_c(x_i)/∂θ_k ∂f_d(x'_j)/∂θ_k.
 
     Exact, a layer at a time: a pass forward and C backward over the rows for every ``memory`` bytes of derivatives.
-    Of one set of rows half the products are computed.
+    Of one set of rows half the products are computed; of a head that tangents are seen through, those of as many
+    vectors as are independent in it.
 
     Args:
         rows: a Tangent, rows taken from one, or one seen through a head.
@@ -64,7 +66,13 @@ def ntk(
     left, right = _side(rows), None if other is None else _side(other)
     if other is not None and other.shapes != rows.shapes:
         raise ModelError("a kernel between two tangents", expected="the same parameters", got="others")
-    return kernel_between(left, right, deviations_of(rows, prior), form, memory, progress, dtype)
+    if form != "full":
+        return kernel_between(left, right, deviations_of(rows, prior), form, memory, progress, dtype)
+    left, mixed = _independent(left)
+    right, mixed_too = (None, mixed) if right is None else _independent(right)
+    found = kernel_between(left, right, deviations_of(rows, prior), form, memory, progress, dtype)
+    found = _mixed(_mixed(found, mixed).T, mixed_too).T
+    return mirror(found) if right is None and mixed is not None else found
 
 
 def ntk_within_rows(rows: Design, *, prior: Mapping[str, float] | float = 1.0) -> Tensor:
@@ -129,6 +137,27 @@ def _side(rows: Design, index: Tensor | None = None, vectors: Tensor | None = No
         )
     outputs = rows.n_outputs if vectors is None else len(vectors)
     return Side(rows.tape, rows, index, vectors, outputs, rows.batch_size)
+
+
+def _independent(side: Side) -> tuple[Side, Tensor | None]:
+    """The rows through as many vectors as are independent in their head, and what mixes these into it, (C, r) float64.
+
+    A head of classes that was solved under a penalty has rows that sum to zero: of two classes one vector is enough.
+    """
+    if side.vectors is None:
+        return side, None
+    left, values, right = torch.linalg.svd(side.vectors.double(), full_matrices=False)
+    rank = int((values > side.outputs * torch.finfo(side.vectors.dtype).eps * values[0]).sum())
+    if rank == side.outputs:
+        return side, None
+    return replace(side, vectors=right[:rank].to(side.vectors), outputs=rank), left[:, :rank] * values[:rank]
+
+
+def _mixed(kernel: Tensor, mix: Tensor | None) -> Tensor:
+    """Rows (N·r, …) of a kernel mixed to (N·C, …)."""
+    if mix is None:
+        return kernel
+    return torch.einsum("ca,nam->ncm", mix.to(kernel), kernel.unflatten(0, (-1, mix.shape[1]))).flatten(0, 1)
 
 
 @final

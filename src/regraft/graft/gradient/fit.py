@@ -209,7 +209,11 @@ class _Cut:
 
     @cached_property
     def unit(self) -> float:
-        """t₂ = (1/NC) ‖Φ D^½‖_F² of the gradients, the unit of λ₂, by seeded random probes (Hutchinson, 1990)."""
+        """t₂ = (1/NC) ‖Φ D^½‖_F² of the gradients, the unit of λ₂: the mean of the kernel's diagonal where rows are few
+        enough for one, else by seeded random probes (Hutchinson, 1990)."""
+        if self.few:
+            unit = float(self.kernel[: self.both.features.n_rows * self.both.features.n_outputs].diagonal().mean())
+            return unit if unit > 0 else 1.0
         part = self.gradients.take(self.both.rows)  # type: ignore[union-attr]
         generator = torch.Generator().manual_seed(0)
         total = 0.0
@@ -239,8 +243,8 @@ class _Cut:
     @cached_property
     def path(self) -> Path:
         """All strengths together, the held rows predicted along."""
-        rows, few = self.both.rows, len(self.every) * self.both.features.n_outputs <= Gradients.row_space
-        return (RowPath if few else SubspacePath)(
+        rows = self.both.rows
+        return (RowPath if self.few else SubspacePath)(
             self.activation,
             self.start,
             self.gradients.take(rows),  # type: ignore[union-attr]
@@ -248,14 +252,20 @@ class _Cut:
             self.deviations,
             None if self.held is None else self.held.features,
             features=self.both.mode == "full",
-            kernel=self.kernel,
+            kernel=lambda: self.kernel,
         )
+
+    @property
+    def few(self) -> bool:
+        """Whether the kernel of the rows is no larger than what is solved with ease."""
+        return len(self.every) * self.both.features.n_outputs <= Gradients.row_space
 
     @property
     def every(self) -> Tensor:
         """The rows, and those held out."""
         return self.both.rows if self.held is None else torch.cat([self.both.rows, self.held.rows])
 
+    @cached_property
     def kernel(self) -> Tensor:
         """Of the gradients of every row, (M·C, M·C)."""
         design = self.both.tangent.through(self.head).take(self.every)  # type: ignore[union-attr]
