@@ -247,3 +247,24 @@ def test_a_layer_of_other_numbers_is_not_used(monkeypatch: pytest.MonkeyPatch) -
 
 def _broken(*_: Any) -> Tensor:
     raise RuntimeError("no such layout")
+
+
+@needs_it
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda w: linear(drawn(4, 64, 256), w).mul_(2).relu_(),
+        lambda w: linear(drawn(4, 64, 256), w).view(4, 64, 8, -1).add_(1).square(),
+        lambda w: conv2d(
+            drawn(8, 256, 16, 16).contiguous(memory_format=torch.channels_last), w[..., None, None]
+        ).relu_(),
+    ],
+)
+def test_results_may_be_changed_in_place(taken: list[Any], layer: Any) -> None:
+    """As by residual additions and activations that save memory."""
+    weight = drawn(96, 256).requires_grad_(True)
+    with wide_linear():
+        found = torch.autograd.grad(layer(weight).square().sum(), weight)[0]
+    assert taken
+    expected = torch.autograd.grad(layer(weight).square().sum(), weight)[0]
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4 * float(expected.abs().max()))

@@ -66,7 +66,10 @@ class _Linear(TorchFunctionMode):
 
 
 def _layer(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    found: Tensor = _Layer.apply(rows, weight, bias) if torch.is_grad_enabled() else _product(rows, weight, bias)
+    if not torch.is_grad_enabled():
+        return _product(rows, weight, bias)
+    # oneDNN's result of more axes is a view, and one made inside the function could not be changed in place
+    found: Tensor = _Layer.apply(rows.flatten(0, -2), weight, bias).unflatten(0, rows.shape[:-1])
     return found
 
 

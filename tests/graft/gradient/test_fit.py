@@ -114,3 +114,14 @@ def test_rows_that_are_predicted_count_as_the_kernel_has_them(most, kind, monkey
     few, rest = torch.arange(9), torch.arange(9, 45)
     cut = _Cut(both.take(few), labels_of(response).take(few), 1e-2, Gradients(LAST), held=both.take(rest))
     assert type(cut.path) is kind
+
+
+def test_the_unit_of_few_rows_is_the_mean_square_of_their_gradients(monkeypatch) -> None:
+    both, response = both_of(45)
+    cut = _Cut(both.take(torch.arange(9)), labels_of(response).take(torch.arange(9)), 1e-2, Gradients(LAST))
+    blocks = cut.gradients.take(cut.both.rows).rows(torch.arange(9))
+    total = sum(float((block * cut.deviations[name]).square().sum()) for name, block in blocks.items())
+    assert cut.unit == pytest.approx(total / 27, rel=1e-5)
+    monkeypatch.setattr(Gradients, "row_space", 0)
+    probed = _Cut(cut.both, cut.labels, 1e-2, Gradients(LAST))
+    assert 1e-6 < abs(probed.unit / cut.unit - 1) < 0.5  # by four probes

@@ -94,9 +94,15 @@ def test_what_diverges_is_passed_over():
 
 
 def test_one_class_for_every_row_is_a_collapse_unless_the_other_said_so_too():
-    one, two = torch.tensor([[0.6, 0.4], [0.9, 0.1]]), torch.tensor([[0.6, 0.4], [0.1, 0.9]])
+    one, two = torch.tensor([[0.6, 0.4], [0.61, 0.39]]), torch.tensor([[0.6, 0.4], [0.1, 0.9]])
     assert collapsed(one, two)
     assert collapsed(one, None)
     assert not collapsed(one, one)
     assert not collapsed(two, one)
     assert not collapsed(two, two)
+
+
+def test_a_rare_class_that_is_never_named_is_no_collapse_where_rows_are_told_apart():
+    rare, judged = torch.tensor([[0.99, 0.01], [0.6, 0.4]]), torch.tensor([[0.99, 0.01], [0.4, 0.6]])
+    assert not collapsed(rare, judged)
+    assert not collapsed(rare, None)

@@ -18,6 +18,7 @@ from regraft.graft.training.trial import Trial, Work
 __all__ = ["collapsed", "whole_trainings"]
 
 _SURE = 2.0  # standard errors by which a short training must be ahead of a whole one
+_CONSTANT = 0.05  # of the judged training's spread of probabilities: below it they are one for all rows
 _SHARES = ("accuracy", "balanced-accuracy", "f1", "roc-auc", "map", "miou")  # metrics from 0 to 1
 
 
@@ -70,11 +71,16 @@ def _ahead(short: Trial, full: Trial) -> bool:
 
 
 def collapsed(found: Tensor, held: Tensor | None) -> bool:
-    """Whether a training ended in naming one class for every row, which the one that was judged did not.
+    """Whether a training ended in one class for every row, with hardly another probability, where the one that was
+    judged named several.
 
     Args:
         found: ``(n, C)`` probabilities of rows that it was trained on.
         held: those of held rows by the training that was judged; ``None`` where it is not known.
     """
     several = held is None or len(held.argmax(1).unique()) > 1
-    return several and len(found.argmax(1).unique()) == 1
+    if not several or len(found.argmax(1).unique()) > 1:
+        return False
+    # of rare classes a sound model may name none either, but its probabilities differ between rows
+    usual = 1.0 if held is None else float(held.std(0).max())
+    return float(found.std(0).max()) < _CONSTANT * usual
