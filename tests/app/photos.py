@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -83,3 +85,10 @@ def words() -> tuple[nn.Module, ImagePreprocess]:
 
 def forgetful() -> tuple[nn.Module, ImagePreprocess]:
     return Forgetful(), _preprocess()
+
+
+def refusing_late() -> tuple[nn.Module, ImagePreprocess]:
+    """No network; a launcher's first process is told two seconds after the others."""
+    if os.environ.get("RANK", "0") == "0":
+        time.sleep(2)
+    raise ValueError("no weights today")

@@ -72,6 +72,15 @@ def test_a_mistake_is_told_in_one_object(task):
     assert json.loads(done.stdout)["status"] == "error"
 
 
+def test_the_first_has_time_to_tell_what_all_have_met(task):
+    place, arguments = task
+    own = ("--model", "tests.app.photos:refusing_late", "--device", "cpu", "--json")
+    done = launched(place, "adapt", arguments[0], *own)
+    assert done.returncode != 0
+    assert "no weights today" in json.loads(done.stdout)["error"]
+    assert done.stderr.count("regraft: ") == 1
+
+
 def test_a_rank_without_a_launcher_changes_nothing(regraft, monkeypatch):
     monkeypatch.setenv("RANK", "3")
     code, out, _ = regraft("--version")

@@ -7,6 +7,7 @@ import errno
 import os
 import select
 import sys
+import time
 import traceback
 from typing import Any
 
@@ -25,6 +26,8 @@ _REFUSALS = {
     for name in ("EACCES", "EPERM", "EROFS", "ENOSPC", "EDQUOT", "ENOTDIR", "EISDIR", "EEXIST", "ENAMETOOLONG", "EIO")
     if hasattr(errno, name)
 }
+
+_PATIENCE = 20.0  # seconds in which the first of several processes meets the fault that another has met
 
 app = typer.Typer(
     name="regraft",
@@ -148,15 +151,19 @@ def _misspelt(error: Any) -> str:
 
 
 def _fault(arguments: list[str], error: BaseException) -> int:
-    traceback.print_exception(error)
-    return _failed(arguments, f"this is a fault in regraft: {type(error).__name__}: {error}", 1)
+    return _failed(arguments, f"this is a fault in regraft: {type(error).__name__}: {error}", 1, error)
 
 
 def _interrupted(arguments: list[str]) -> int:
     return _failed(arguments, "stopped. What was computed is kept; the same command goes on from there.", 130)
 
 
-def _failed(arguments: list[str], message: str, code: int) -> int:
+def _failed(arguments: list[str], message: str, code: int, traced: BaseException | None = None) -> int:
+    if not _first():
+        # A launcher ends all when one ends; the first, which speaks for all, mostly fails by the same a moment later.
+        time.sleep(_PATIENCE)
+    if traced is not None:
+        traceback.print_exception(traced)
     line = " ".join(message.split())
     try:
         say(f"regraft: {line}", error=True)
