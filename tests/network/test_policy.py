@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import contextlib
+import subprocess
+import sys
 
 import pytest
 import torch
 from torch import nn
+from torch.autograd import forward_ad
 from torch.backends import cudnn
 
 from regraft.network.policy import Policy, as_compiled, full_precision, grad
@@ -79,3 +82,48 @@ def test_passes_as_compiled() -> None:
         assert torch.compiler.is_compiling()
         raise KeyError
     assert not torch.compiler.is_compiling()
+
+
+_ENDS = """
+import torch
+from torch import nn
+from regraft.network.policy import Policy
+
+module, float64 = nn.GroupNorm(4, 16), nn.GroupNorm(4, 16).double()
+policy = Policy.of(module, torch.device("cpu"))
+for size in (5, 1):
+    rows, along = torch.rand(2, 16, size, size), torch.rand(2, 16, size, size)
+    with {context}:
+        found = module(rows.contiguous(memory_format=torch.channels_last))
+    gradients = torch.autograd.grad(found, [module.weight, module.bias], along)
+    expected = torch.autograd.grad(float64(rows.double()), [float64.weight, float64.bias], along.double())
+    torch.testing.assert_close([g.double() for g in gradients], list(expected), rtol=1e-5, atol=1e-5)
+"""
+
+
+@pytest.mark.parametrize("context", ["policy.running()", "policy.differentiable()"])
+def test_a_group_normalisation_behind_frozen_layers_gives_its_gradients(context: str) -> None:
+    """In a process of its own: without the policy torch's kernel ends it."""
+    done = subprocess.run([sys.executable, "-c", _ENDS.format(context=context)], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_group_normalisation_has_its_derivatives_of_all_modes() -> None:
+    norm = nn.GroupNorm(2, 4)
+    policy, rows = Policy.of(norm, CPU), torch.rand(3, 4, 2, 2)
+    weights = {name: value.detach() for name, value in norm.named_parameters()}
+
+    def total(given: dict[str, torch.Tensor]) -> torch.Tensor:
+        return torch.func.functional_call(norm, given, (rows,)).square().sum()
+
+    expected = torch.func.grad(total)(weights)
+    _, slope = torch.func.jvp(total, (weights,), (weights,))
+    with policy.differentiable():
+        torch.testing.assert_close(torch.func.grad(total)(weights), expected)
+        torch.testing.assert_close(torch.func.jvp(total, (weights,), (weights,))[1], slope)
+        with forward_ad.dual_level():
+            tangent = forward_ad.unpack_dual(norm(forward_ad.make_dual(rows, rows))).tangent
+        assert tangent is not None
+        assert norm(rows).requires_grad
+        norm.requires_grad_(False)
+        assert not norm(rows).requires_grad

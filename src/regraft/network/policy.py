@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.backends import cudnn
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.overrides import TorchFunctionMode
 
 __all__ = ["Policy", "as_compiled", "full_precision", "grad", "slow_attention"]
 
@@ -26,11 +27,13 @@ class Policy:
         recurrent: it holds recurrent layers, whose fused kernels have no forward-mode derivative, and on CUDA no
             derivative at all in eval mode.
         cuda: it is on a CUDA device, whose convolutions would round their factors to ten bits.
+        grouped: it holds group normalisations, whose gradient ends the process in one case; see :class:`_GroupNorms`.
     """
 
     attention: bool = False
     recurrent: bool = False
     cuda: bool = False
+    grouped: bool = False
 
     @classmethod
     def of(cls, module: nn.Module, device: torch.device) -> Policy:
@@ -41,6 +44,7 @@ class Policy:
             any(isinstance(part, fused) for part in parts),
             any(isinstance(part, nn.RNNBase) for part in parts),
             device.type == "cuda",
+            device.type == "cpu" and any(isinstance(part, nn.GroupNorm) for part in parts),
         )
 
     @contextlib.contextmanager
@@ -49,6 +53,8 @@ class Policy:
         with contextlib.ExitStack() as stack:
             if self.attention:
                 stack.enter_context(slow_attention())
+            if self.grouped and torch.is_grad_enabled():
+                stack.enter_context(_GroupNorms())
             if self.cuda:
                 stack.enter_context(_TF32)
             if self.recurrent and self.cuda and torch.is_grad_enabled():
@@ -66,6 +72,8 @@ class Policy:
         with contextlib.ExitStack() as stack:
             stack.enter_context(sdpa_kernel(SDPBackend.MATH))
             stack.enter_context(slow_attention())
+            if self.grouped and torch.is_grad_enabled():
+                stack.enter_context(_GroupNorms())
             if self.cuda:
                 stack.enter_context(_TF32)
             if self.recurrent:
@@ -73,6 +81,32 @@ class Policy:
             if self.recurrent and self.cuda:
                 stack.enter_context(_CUDNN)
             yield
+
+
+class _GroupNorms(TorchFunctionMode):
+    """Group normalisations of what needs no gradient, (x − μ) / σ, are weighted outside of torch's kernel.
+
+    For channels that lie last that kernel writes the gradient of its input also where there is none to write to, on a
+    processor, and the process ends: so it does where the first layer that moves stands behind frozen ones.
+    """
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if func is nn.functional.group_norm:
+            return _group_norm(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _group_norm(
+    input: Tensor, num_groups: int, weight: Tensor | None = None, bias: Tensor | None = None, eps: float = 1e-5
+) -> Tensor:
+    plain = nn.functional.group_norm
+    moving = any(value is not None and value.requires_grad for value in (weight, bias))
+    if input.requires_grad or not moving or input.ndim < 4:
+        return plain(input, num_groups, weight, bias, eps)
+    normal, shape = plain(input, num_groups, eps=eps), (-1, *(1,) * (input.ndim - 2))
+    if weight is not None:
+        normal = normal * weight.view(shape)
+    return normal if bias is None else normal + bias.view(shape)
 
 
 @contextlib.contextmanager
