@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from regraft.network import About, ArrayPreprocess, Network, from_module, reinitialised, settled
+from regraft.errors import ModelError
+from regraft.network import About, ArrayPreprocess, Network, from_module, load, reinitialised, settled
 from regraft.network.gcn import MoleculeGCN
 
 
@@ -47,6 +48,45 @@ def test_a_block_is_drawn_anew_with_its_normalisation() -> None:
     assert changed == {*(f"gnns.2.{part}" for part in parts), "batch_norms.2.weight"}
     means = [float(fresh.buffers[f"batch_norms.{number}.running_mean"].mean()) for number in range(3)]
     assert means == [3.0, 3.0, 0.0]
+
+
+class Scaled(nn.Module):
+    """Numbers of its own between two layers; its builders load them, or let them be drawn."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.gain, self.last = nn.Linear(4, 6), nn.Parameter(torch.randn(6)), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.last(self.gain * self.first(x).relu())
+
+
+def drawn() -> tuple[nn.Module, ArrayPreprocess]:
+    return Scaled(), ArrayPreprocess((4,))
+
+
+def loaded() -> tuple[nn.Module, ArrayPreprocess]:
+    module = Scaled()
+    random = torch.Generator().manual_seed(3)
+    module.load_state_dict({name: torch.randn(v.shape, generator=random) for name, v in module.state_dict().items()})
+    return module, ArrayPreprocess((4,))
+
+
+def test_numbers_of_a_module_s_own_are_drawn_by_its_builder_unless_that_loads_them() -> None:
+    name = "tests.network.test_fresh"
+    for network in (load(f"{name}:drawn"), load(f"{name}:drawn", random=0)):  # also of the seed that it came from
+        fresh = reinitialised(network, 0)
+        assert torch.equal(fresh.params["gain"], load(f"{name}:drawn", random=0).params["gain"])
+    with pytest.raises(ModelError, match="leads to brings weights of its own"):
+        reinitialised(load(f"{name}:loaded"), 0)
+
+
+def test_torch_s_attention_is_drawn_anew() -> None:
+    module = nn.Sequential(nn.TransformerEncoderLayer(8, 2, 12, batch_first=True), nn.Flatten(), nn.Linear(24, 3))
+    network = from_module(module, preprocess=ArrayPreprocess((3, 8)))
+    fresh = reinitialised(network, 5)
+    for name, value in network.params.items():
+        assert torch.equal(value, fresh.params[name]) == bool(value.unique().numel() == 1), name
 
 
 def test_a_network_without_statistics_is_itself() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regraft.errors import ModelError, TapError
-from regraft.network import ArrayPreprocess, Network, from_module
+from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network, from_module
 from regraft.network.resnet import s4
 from regraft.network.trace import trace
 
@@ -283,6 +283,72 @@ def test_tuples_mappings_and_dataclasses_are_read() -> None:
         x = network.example(2)
         assert network.head == "layer"
         assert torch.equal(network.forward(x), network.module.layer(x))
+
+
+class Ended(nn.Module):
+    """Two linear layers, the last one's outputs given on through ``end``."""
+
+    def __init__(self, end: Callable[[Tensor], Tensor], width: int = 3) -> None:
+        super().__init__()
+        self.first, self.last = nn.Linear(4, 6), nn.Linear(6, width)
+        self.end = end
+        self.register_buffer("spread", torch.rand(width) + 1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = functional.relu(self.first(x))
+        return self.end(self.last(hidden)) if self.end is not _added else _added(self.last(hidden), hidden)
+
+
+def _added(out: Tensor, hidden: Tensor) -> Tensor:
+    return out + hidden
+
+
+_OF_SCORES: list[Callable[[Tensor], Tensor]] = [
+    lambda y: functional.softmax(y, 1),
+    nn.Softmax(1),
+    lambda y: y.log_softmax(-1),
+    lambda y: y.sigmoid_(),
+    lambda y: (y / 0.07 + 1).double(),
+    lambda y: y.mul_(torch.arange(1.0, 4.0)).softmax(1).log(),
+]
+
+
+@pytest.mark.parametrize("end", _OF_SCORES)
+def test_features_are_what_the_last_layer_reads_whatever_is_made_of_its_scores(end) -> None:
+    network = from_module(Ended(end), ArrayPreprocess((4,)))
+    batch = network.example(5)
+    values, output = capture(network, ["embedding"], batch)
+    assert torch.equal(values["embedding"], functional.relu(network.module.first(batch)))
+    assert (network.head, network.has_logits, tuple(output.shape)) == ("", True, (5, 3))
+
+
+_OF_FEATURES: list[Callable[..., Tensor]] = [
+    functional.relu,
+    lambda y: functional.normalize(y, dim=1),
+    lambda y: y / y.norm(dim=1, keepdim=True),
+    nn.LayerNorm(6),
+    nn.BatchNorm1d(6),
+    _added,
+]
+
+
+@pytest.mark.parametrize("end", _OF_FEATURES)
+def test_a_last_layer_whose_outputs_are_normalised_or_rectified_gives_features(end) -> None:
+    network = from_module(Ended(end, width=6), ArrayPreprocess((4,)))
+    batch = network.example(5)
+    values, output = capture(network, ["embedding"], batch)
+    assert torch.equal(values["embedding"], output)
+    assert not network.has_logits
+
+
+@pytest.mark.parametrize(("classes", "width"), [((), 7), (tuple("abcdefg"), 6)])
+def test_outputs_that_are_named_are_scores(classes: tuple[str, ...], width: int) -> None:
+    """A SqueezeNet ends with scores of pixels, rectified and averaged."""
+    squeeze = nn.Sequential(
+        *(nn.Conv2d(3, 6, 3), nn.ReLU(), nn.Conv2d(6, 7, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    )
+    network = Network("squeeze", squeeze, ImagePreprocess((8, 8), None), About("module", classes=classes))
+    assert next(site.shape[0] for site in network.sites if site.name == "embedding") == width
 
 
 def test_values_that_are_not_of_single_rows_give_no_site() -> None:

@@ -18,6 +18,9 @@ from regraft.network.seeding import seeded
 
 __all__ = ["reinitialised", "settled"]
 
+#: Torch's own module that draws its weights by a method of another name.
+_RESETS = {nn.MultiheadAttention: "_reset_parameters"}
+
 
 def reinitialised(network: Network, seed: int, parts: Sequence[str] | None = None) -> Network:
     """The network with the weights of some of its modules drawn anew, by their own ``reset_parameters``.
@@ -34,7 +37,7 @@ def reinitialised(network: Network, seed: int, parts: Sequence[str] | None = Non
 
     Raises:
         ModelError: a path is none of this network's, or a module holds weights without saying how to draw them and
-            the network's name does not lead to its architecture.
+            the network's name does not lead to its architecture with random weights.
     """
     module = copy.deepcopy(network.module).cpu()  # a GPU draws other numbers
     held = dict(module.named_modules())
@@ -45,10 +48,11 @@ def reinitialised(network: Network, seed: int, parts: Sequence[str] | None = Non
         parts = [member for path in parts for member in members(module, path)]
     bare: dict[str, nn.Module] = {}
     with seeded(seed), torch.no_grad():
-        for path, part in held.items():
+        # attention after the layer inside it, whose bias it sets to zero
+        for path, part in sorted(held.items(), key=lambda item: isinstance(item[1], nn.MultiheadAttention)):
             if parts is not None and not any(path == p or path.startswith(f"{p}.") for p in parts):
                 continue
-            reset = getattr(part, "reset_parameters", None)
+            reset = getattr(part, _RESETS.get(type(part), "reset_parameters"), None)
             if callable(reset):
                 reset()
             else:
@@ -62,18 +66,31 @@ def reinitialised(network: Network, seed: int, parts: Sequence[str] | None = Non
 
 def _loaded_anew(network: Network, seed: int, bare: Mapping[str, nn.Module]) -> dict[str, Tensor]:
     """Weights of these names and shapes from the architecture that the network's name stands for."""
+    name, part = next(iter(bare.items()))
+    why = f"has no reset_parameters, and {network.name} leads to no such architecture"
     with contextlib.suppress(RegraftError):
         for head in (True, False):
-            params = load(network.name, head=head, random=seed).params
+            params, other = (load(network.name, head=head, random=each).params for each in (seed, seed + 1))
             if all(name in params and params[name].shape == network.params[name].shape for name in bare):
-                return {name: params[name].to(network.device) for name in bare}
-    name, part = next(iter(bare.items()))
+                if not _same(network, params, other):
+                    return {name: params[name].to(network.device) for name in bare}
+                why = f"has no reset_parameters, and what {network.name} leads to brings weights of its own"
+                break
     raise ModelError(
         f"{network.name} cannot be given random weights: {name.rpartition('.')[0] or 'its root'} "
-        f"({type(part).__name__}) has no reset_parameters, and {network.name} leads to no such architecture",
+        f"({type(part).__name__}) {why}",
         got=f"its weight {name.rpartition('.')[2]!r}",
         do="give the module a method reset_parameters that draws them",
     )
+
+
+def _same(network: Network, params: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
+    """Whether most of its layers' weights are those of the network whatever the seed: they were loaded, not drawn."""
+    kinds = (nn.Linear, nn.modules.conv._ConvNd)
+    layers = [path for path, part in network.module.named_modules() if isinstance(part, kinds)]
+    weights = [name for path in layers if (name := f"{path}.weight") in params and name in network.params]
+    same = [n for n in weights if torch.equal(params[n], other[n]) and torch.equal(params[n], network.params[n].cpu())]
+    return 2 * sum(params[name].numel() for name in same) > sum(params[name].numel() for name in weights)
 
 
 def settled(network: Network, batches: Iterable[Any]) -> Network:

@@ -172,7 +172,10 @@ class Network:
         try:
             pool = self.traits.pool or ("mean" if self.preprocess.ragged else None)
             tokens = None if (mask := attention_mask(batch)) is None else mask.shape[1]
-            found = trace(self.module, lambda: self._raw(batch), _ROWS, prefix, self.traits.pooler, pool, tokens)
+            found = trace(
+                self.module, lambda: self._raw(batch), _ROWS, prefix, self.traits.pooler, pool, tokens,
+                len(self.about.classes),
+            )  # fmt: skip
             self._check_rows(found, batch)
         except RegraftError:
             raise

@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -36,6 +36,15 @@ _ACTIVATIONS = frozenset(
         *("relu", "relu6", "leaky_relu", "prelu", "rrelu", "threshold", "hardtanh", "hardswish", "hardsigmoid"),
         *("gelu", "silu", "mish", "elu", "celu", "selu", "glu", "sigmoid", "logsigmoid", "tanh", "softplus"),
         *("softsign", "tanhshrink", "softshrink", "hardshrink"),
+    )
+)
+#: What may stand behind the layer that gives the scores of classes: probabilities of them, other units, a mean over
+#: positions, another form. Rectifications and norms also end networks that give features.
+_SCORES = frozenset(
+    (
+        *("softmax", "log_softmax", "sigmoid", "special_expit", "logsigmoid", "exp", "log", "clamp"),
+        *("mul", "div", "true_divide", "add", "sub", "rsub", "mean", "avg_pool2d", "adaptive_avg_pool2d"),
+        *("flatten", "reshape", "view", "squeeze", "contiguous", "float", "double", "half", "type", "to", "clone"),
     )
 )
 _CONVOLUTIONAL = (nn.modules.conv._ConvNd, nn.modules.batchnorm._BatchNorm, nn.GroupNorm)
@@ -116,7 +125,8 @@ class _Tracer(TorchFunctionMode):
         self.events: list[_Event] = []
         self.modules: list[_Event] = []
         self.given: Tensor | None = None
-        self.linear: list[tuple[str, int, Tensor, tuple[int, ...]]] = []
+        self.linear: list[tuple[str, int, Tensor, int, tuple[int, ...]]] = []
+        self.scores: list[Tensor] = []  # what the last of them gave, and what was made of it since
         self.calls: Counter[str] = Counter()
         self.functions = 0
         self._stack: list[_Frame] = []
@@ -125,6 +135,8 @@ class _Tracer(TorchFunctionMode):
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         out = func(*args, **(kwargs or {}))
+        if _of_scores(func, args, kwargs or {}, self.scores):
+            self.scores.append(out)
         name = activation_name(func)
         if name and isinstance(out, Tensor) and out.is_floating_point() and self._stack:
             frame = self._stack[-1]
@@ -163,7 +175,9 @@ class _Tracer(TorchFunctionMode):
             self._note_width(part)
         if _is_linear(part):
             given = first_tensor((args, kwargs))
-            self.linear.append((frame.path, call, value, tuple(given.shape) if given is not None else ()))
+            read = tuple(given.shape) if given is not None else ()
+            self.linear.append((frame.path, call, value, value._version, read))
+            self.scores = [value]
         if frame.activated or isinstance(part, nn.RNNBase):
             self._event("activation", frame.path, frame.path, call, "output", value)
         elif frame.path in self.blocks:
@@ -200,6 +214,15 @@ class _Tracer(TorchFunctionMode):
         (self.modules if kind == "module" else self.events).append(event)
 
 
+def _of_scores(func: Any, args: Any, kwargs: Mapping[str, Any], scores: Sequence[Tensor]) -> bool:
+    """Whether a function makes class scores of class scores: what else it takes is the same for every row."""
+    name = getattr(func, "__name__", "").strip("_")
+    given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+    own = [value for value in given if any(value is score for score in scores)]
+    others = [value for value in given if not any(value is score for score in own)]
+    return name in _SCORES and len(own) == 1 and all(value.ndim < 2 for value in others)
+
+
 def _is_linear(part: nn.Module) -> bool:
     if isinstance(part, nn.Linear):
         return True
@@ -214,6 +237,7 @@ def trace(
     pooler: bool,
     pool: Pooled | None,
     tokens: int | None = None,
+    classes: int = 0,
 ) -> Trace:
     """Find the sites of ``module`` by running it once.
 
@@ -228,6 +252,7 @@ def trace(
             and the mean where there is none.
         tokens: to how many the batch's rows are padded, where they are. Sequences of another length (shortened ones,
             states on an axis of their own) give no site: what of them is padding is not known.
+        classes: how many its scores are of, where its publisher names them.
 
     Raises:
         ModelError: the output holds no tensor, or its rows cannot be told apart.
@@ -245,7 +270,8 @@ def trace(
     timed = _timed(tracer.events, tracer.events, rows, prefix, tokens)
     taps = tuple(tap for _, tap in timed)
     head, head_call, given = _find_head(tracer, key, value)
-    logits = bool(head) or key in ("logits", "out")
+    named = value.ndim == 2 and value.shape[1] == classes
+    logits = bool(head) or key in ("logits", "out") or named or any(value is score for score in tracer.scores)
     pooled: Pooled = "as is" if logits or value.ndim == 2 else _pooling(value, prefix, pool)
     reading = Reading(key, logits, pooled)
     ends = _end_taps(tracer, value, reading, (head, head_call, given), rows, prefix)
@@ -273,7 +299,9 @@ def _pooling(value: Tensor, prefix: int, pool: Pooled | None) -> Pooled:
 def _find_head(tracer: _Tracer, key: str, value: Tensor) -> tuple[str, int, tuple[int, ...]]:
     """The last linear layer or 1 x 1 convolution, if its output is the network's output."""
     if key in ("", "logits", "out"):
-        for path, call, out, given in reversed(tracer.linear):
+        for path, call, out, version, given in reversed(tracer.linear):
+            if out._version != version:  # changed in place since
+                continue
             if out.numel() == value.numel() and torch.equal(out.reshape(-1), value.reshape(-1)):
                 return path, call, given
     return "", 0, ()
@@ -295,7 +323,7 @@ def _end_taps(
         return [Tap(Site("embedding", "embedding", (pooled[0].numel(),), "vector"), axes, "", 0, "reading")]
     taps = []
     if not path and tracer.linear:  # logits that no single layer gives (an average of heads, say)
-        path, call, _, given = tracer.linear[-1]
+        path, call, *_, given = tracer.linear[-1]
     if path and given and given[0] == rows:
         convolutional = isinstance(tracer.module.get_submodule(path), nn.Conv2d)
         axes = _axes(given, 0, 1 if convolutional else len(given) - 1)
