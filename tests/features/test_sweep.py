@@ -140,6 +140,18 @@ def test_resumes_at_the_first_missing_batch(cache):
         assert torch.equal(matrix.rows(slice(None)), fresh.matrices()[name].rows(slice(None)))
 
 
+def test_what_a_row_costs_is_counted_where_a_run_was_stopped_before_it_said_so(cache):
+    network, manifest = toy_network(), toy_manifest()
+    wanted = plan(network, [ALL])
+    first = sweep(network, manifest, wanted, cache=cache, batch_size=7)
+    (done,) = cache.rglob("done.json")
+    done.unlink()
+    again = sweep(network, manifest, wanted, cache=cache, batch_size=7)
+    assert (again.flops, again.computed_rows) == (0, 0)  # of this call
+    assert again.flops_per_row == first.flops_per_row == network.flops(torch.zeros(1, 3, 6, 6))
+    assert sweep(network, manifest, wanted, cache=cache).flops_per_row == first.flops_per_row
+
+
 def test_the_pace_of_a_pass_is_not_known_from_one_batch_alone(cache):
     network, manifest = toy_network(), toy_manifest()
     wanted = plan(network, [ALL])

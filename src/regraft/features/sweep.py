@@ -100,7 +100,8 @@ def sweep(
     about = {"model": network.name, "network": network.fingerprint, "data": manifest.name}
     part = Part.open(base, missing, len(manifest), dtype, batch_size, about)
     flops, rows, pace = _fill(part, network, manifest, workers, progress)
-    part.finish({"flops_per_row": flops // max(rows, 1), "seconds_per_row": pace})
+    per_row = flops // rows if rows else _flops_of_a_row(part, network, manifest)
+    part.finish({"flops_per_row": per_row, "seconds_per_row": pace})
     return Store(plan, [*parts, part], flops, rows)
 
 
@@ -157,6 +158,15 @@ def _fill(
             if progress:
                 progress(done, part.rows)
     return meter.flops, meter.rows, meter.pace
+
+
+def _flops_of_a_row(part: Part, network: Network, manifest: Manifest) -> int:
+    """Counted in one batch, for a part whose every shard a run wrote that was stopped before it said so."""
+    some = by_length(network.preprocess, manifest.inputs, range(min(part.rows, part.shard_rows)), part.shard_rows)[0]
+    meter = _Meter(time.perf_counter())
+    for batch in gathered(network.preprocess, manifest.inputs, [some], 0):
+        meter.of(batch, len(some), 0, lambda: pool_batch(network, part.plan.blocks, batch))  # noqa: B023
+    return meter.flops // len(some)
 
 
 def _rows_of(window: Sequence[tuple[int, int]]) -> list[int]:
