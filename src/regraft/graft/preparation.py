@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import torch
 
 from regraft.data import NO_LABEL, Manifest, check_target, checked, fold_count, image_size, scan
-from regraft.errors import DataError, RecipeError
+from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Plan, Store, find, map_plan, plan, sweep, whole_images
 from regraft.graft.adapted import check_modality, readable
 from regraft.graft.alike import together
@@ -129,7 +130,7 @@ def prepare(
             _check_error_bars(recipe, manifest, options)
             if recipe.probe is not None and recipe.probe.aspp:
                 raise RecipeError("an aspp head is one on masks", do="leave --head out, or use --head mlp")
-            _check_last_layer(network, recipe)
+            _check_last_layer(network, recipe, manifest.labels.outputs)
             wanted = plan(network, [recipe.features.taps])
         if recipe.train is not None:
             _check_shift(network, recipe.train.augment)
@@ -176,8 +177,14 @@ def _check_error_bars(recipe: Recipe, manifest: Manifest, options: Options) -> N
         )
 
 
-def _check_last_layer(network: Network, recipe: Recipe) -> None:
+def _check_last_layer(network: Network, recipe: Recipe, outputs: int) -> None:
     """Refuse, before the pass, a backbone whose last layer cannot give way to the task's."""
+    if recipe.refit is not None and network.head and not _takes_head(network, outputs):
+        raise RecipeError(
+            f"method {recipe.name!r} reads the trained logits at a last layer of the task's own",
+            got=f"a forward pass of {network.name} that its own number of logits alone fits",
+            do="use finetune, or let it return what its last layer gives",
+        )
     if not network.has_logits or network.head:
         return
     if recipe.gradients is not None and recipe.gradients.mode != "activation":
@@ -189,8 +196,18 @@ def _check_last_layer(network: Network, recipe: Recipe) -> None:
     raise RecipeError(
         f"method {recipe.name!r} {what}",
         got=f"logits of {network.name} that no single layer gives",
-        do=f"use {instead}, or save the backbone without its heads",
+        do=f"use {instead}, or let the backbone return what its last layer gives, or its features",
     )
+
+
+def _takes_head(network: Network, outputs: int) -> bool:
+    """Whether the network runs with another number of logits, and they are what it gives."""
+    old: Any = network.module.get_submodule(network.head)
+    width = old.in_channels if isinstance(old, torch.nn.Conv2d) else old.in_features
+    try:
+        return network.with_head(torch.ones(outputs, width)).head == network.head
+    except ModelError:
+        return False
 
 
 def _dense(network: Network, manifest: Manifest, recipe: Recipe) -> tuple[Network, Plan]:
@@ -235,6 +252,13 @@ def training_stage(ready: Prepared) -> Train:
     return replace(recipe.train, tuning=tuning)
 
 
+def _reached(network: Network, names: Sequence[str]) -> bool:
+    """Whether the output depends on some of these parameters, as far as autograd can see."""
+    moving = {name: network.params[name].detach().requires_grad_() for name in names}
+    with torch.enable_grad():
+        return network(moving, {}, network.example(2)).requires_grad
+
+
 def _check_training(network: Network, train: Train) -> None:
     """Refuse, before the pass, what this backbone cannot be trained with."""
     frozen = {name for pattern in train.tuning.freeze for name in network.select(pattern)}
@@ -245,6 +269,14 @@ def _check_training(network: Network, train: Train) -> None:
             expected="patterns that leave some of its parameters",
             got=f"--freeze {' '.join(train.tuning.freeze)}",
             do="freeze less, or use probe or all-layers, which train nothing of a backbone",
+        )
+    moving = [name for name in network.params if name not in frozen and not name.startswith(own)]
+    if moving and not _reached(network, moving):
+        raise RecipeError(
+            f"nothing of {network.name} can be trained: no gradient reaches it from its output",
+            expected="a forward pass of differentiable operations",
+            got="one under torch.no_grad, over detached tensors or through numpy",
+            do="let its forward() keep the graph, or use probe or all-layers, which train nothing of a backbone",
         )
     train.config.optimiser.check_blocks(network.name, network.blocks)
     if train.config.batch_size == 1 and train.tuning.norms == "trained":

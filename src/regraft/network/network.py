@@ -392,7 +392,7 @@ class Network:
             if self.has_logits:
                 raise ModelError(
                     f"{self.name} has logits that no single linear layer gives",
-                    do="load or save it without its heads (in Python, load(name, head=False))",
+                    do="let it return what its last layer gives, or load it without its heads: load(name, head=False)",
                 )
             module: nn.Module = Headed(shared_copy(self.module), self._trace.reading)
             path = "head"

@@ -176,7 +176,7 @@ class _Tracer(TorchFunctionMode):
         if _is_linear(part):
             given = first_tensor((args, kwargs))
             read = tuple(given.shape) if given is not None else ()
-            self.linear.append((frame.path, call, value, value._version, read))
+            self.linear.append((frame.path, call, value, _version(value), read))
             self.scores = [value]
         if frame.activated or isinstance(part, nn.RNNBase):
             self._event("activation", frame.path, frame.path, call, "output", value)
@@ -208,10 +208,15 @@ class _Tracer(TorchFunctionMode):
         event = _Event(kind, base, path, call, source, shape, self._width, self._convolutional, function)
         event.time = len(self.events) + len(self.modules)
         if kind == "activation":
-            self._latest = (value, value._version, len(self.events))
-        elif self._latest is not None and self._latest[0] is value and self._latest[1] == value._version:
+            self._latest = (value, _version(value), len(self.events))
+        elif self._latest is not None and self._latest[0] is value and self._latest[1] == _version(value):
             event.same = self._latest[2]
         (self.modules if kind == "module" else self.events).append(event)
+
+
+def _version(value: Tensor) -> int:
+    """How often it was changed in place; of what ``torch.inference_mode`` made that is not known."""
+    return 0 if value.is_inference() else value._version
 
 
 def _of_scores(func: Any, args: Any, kwargs: Mapping[str, Any], scores: Sequence[Tensor]) -> bool:
@@ -300,7 +305,7 @@ def _find_head(tracer: _Tracer, key: str, value: Tensor) -> tuple[str, int, tupl
     """The last linear layer or 1 x 1 convolution, if its output is the network's output."""
     if key in ("", "logits", "out"):
         for path, call, out, version, given in reversed(tracer.linear):
-            if out._version != version:  # changed in place since
+            if _version(out) != version:  # changed in place since
                 continue
             if out.numel() == value.numel() and torch.equal(out.reshape(-1), value.reshape(-1)):
                 return path, call, given

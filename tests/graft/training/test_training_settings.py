@@ -345,6 +345,54 @@ def test_what_the_backbone_cannot_do_is_refused_before_the_pass(tmp_path):
     assert regraft.graft.prepare(manifest, normed(), method=everything).origin is not None
 
 
+class Passing(torch.nn.Module):
+    """Two layers; ``between`` them, and ``behind`` the last one, whatever its author wrote."""
+
+    def __init__(self, between=None, behind=None):
+        super().__init__()
+        self.first, self.last = torch.nn.Linear(6, 8), torch.nn.Linear(8, 7)
+        self.between, self.behind = between or torch.nn.Identity(), behind or torch.nn.Identity()
+
+    def forward(self, x):
+        return self.behind(self.last(self.between(self.first(x).relu())))
+
+
+class Watched(Passing):
+    @torch.inference_mode()
+    def forward(self, x):
+        return super().forward(x)
+
+
+@pytest.mark.parametrize(
+    "module", [Passing(torch.Tensor.detach), Passing(lambda h: torch.from_numpy(h.detach().numpy() + 0)), Watched()]
+)
+def test_a_backbone_that_no_gradient_reaches_is_no_training(module, tmp_path):
+    x, y = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32), np.arange(40) % 3
+    network = Network("cut", module, ArrayPreprocess((6,)), About("module"))
+    for name in ("finetune", "lp-ft"):
+        with pytest.raises(RecipeError, match="nothing of cut can be trained: no gradient reaches it"):
+            regraft.adapt((x, y), network, method=quick(name), cache=tmp_path)
+    assert not list(tmp_path.glob("*"))
+    assert regraft.adapt((x, y), network, method="probe", cache=tmp_path).score.rows == 40
+
+
+def test_a_head_alone_is_trained_where_nothing_else_could_be():
+    x, y = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32), np.arange(40) % 3
+    module = torch.nn.Sequential(torch.nn.Tanh(), torch.nn.Linear(6, 4))
+    network = Network("layer", module, ArrayPreprocess((6,)), About("module"))
+    assert regraft.graft.prepare((x, y), network, method=quick("finetune"))
+
+
+def test_a_network_whose_own_number_of_logits_alone_fits_is_not_refitted():
+    x, y = np.random.default_rng(0).normal(size=(40, 6)).astype(np.float32), np.arange(40) % 3
+    scaled = Passing(behind=lambda out: out * torch.ones(7))  # which equals what the last layer gives
+    network = Network("scaled", scaled, ArrayPreprocess((6,)), About("module"))
+    assert network.head == "last"
+    with pytest.raises(RecipeError, match=r"a last layer of the task's own.*that its own number of logits alone fits"):
+        regraft.graft.prepare((x, y), network, method=quick("finetune-refit"))
+    assert regraft.graft.prepare((x, y), network, method=quick("finetune"))
+
+
 def test_batches_of_one_row_are_refused_before_the_pass(tmp_path):
     torch.manual_seed(0)
     module = torch.nn.Sequential(torch.nn.Linear(6, 8), torch.nn.BatchNorm1d(8), torch.nn.ReLU(), torch.nn.Linear(8, 3))
