@@ -324,6 +324,7 @@ def test_features_are_what_the_last_layer_reads_whatever_is_made_of_its_scores(e
 
 _OF_FEATURES: list[Callable[..., Tensor]] = [
     functional.relu,
+    nn.ReLU(inplace=True),
     lambda y: functional.normalize(y, dim=1),
     lambda y: y / y.norm(dim=1, keepdim=True),
     nn.LayerNorm(6),

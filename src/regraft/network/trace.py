@@ -14,7 +14,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -126,7 +126,7 @@ class _Tracer(TorchFunctionMode):
         self.modules: list[_Event] = []
         self.given: Tensor | None = None
         self.linear: list[tuple[str, int, Tensor, int, tuple[int, ...]]] = []
-        self.scores: list[Tensor] = []  # what the last of them gave, and what was made of it since
+        self.scores: list[tuple[Tensor, int]] = []  # what the last of them gave and what was made of it, with versions
         self.calls: Counter[str] = Counter()
         self.functions = 0
         self._stack: list[_Frame] = []
@@ -134,9 +134,10 @@ class _Tracer(TorchFunctionMode):
         self._latest: tuple[Tensor, int, int] | None = None
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        scores = self._of_scores(func, args, kwargs or {})
         out = func(*args, **(kwargs or {}))
-        if _of_scores(func, args, kwargs or {}, self.scores):
-            self.scores.append(out)
+        if scores and isinstance(out, Tensor):
+            self.scores.append((out, _version(out)))
         name = activation_name(func)
         if name and isinstance(out, Tensor) and out.is_floating_point() and self._stack:
             frame = self._stack[-1]
@@ -147,6 +148,17 @@ class _Tracer(TorchFunctionMode):
                 self._event("activation", base, frame.path, self.functions, "function", out, name)
             self.functions += 1
         return out
+
+    def are_scores(self, value: Tensor) -> bool:
+        """Whether it is what the last linear layer gave, or probabilities, multiples or means of that."""
+        return any(value is score and _version(value) == version for score, version in self.scores)
+
+    def _of_scores(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
+        """Whether a function makes scores of scores: what else it takes is the same for every row."""
+        given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
+        others = [value for value in given if not self.are_scores(value)]
+        known = getattr(func, "__name__", "").strip("_") in _SCORES
+        return known and len(others) < len(given) and all(value.ndim < 2 for value in others)
 
     @contextlib.contextmanager
     def hooked(self) -> Iterator[None]:
@@ -177,7 +189,7 @@ class _Tracer(TorchFunctionMode):
             given = first_tensor((args, kwargs))
             read = tuple(given.shape) if given is not None else ()
             self.linear.append((frame.path, call, value, _version(value), read))
-            self.scores = [value]
+            self.scores = [(value, _version(value))]
         if frame.activated or isinstance(part, nn.RNNBase):
             self._event("activation", frame.path, frame.path, call, "output", value)
         elif frame.path in self.blocks:
@@ -217,15 +229,6 @@ class _Tracer(TorchFunctionMode):
 def _version(value: Tensor) -> int:
     """How often it was changed in place; of what ``torch.inference_mode`` made that is not known."""
     return 0 if value.is_inference() else value._version
-
-
-def _of_scores(func: Any, args: Any, kwargs: Mapping[str, Any], scores: Sequence[Tensor]) -> bool:
-    """Whether a function makes class scores of class scores: what else it takes is the same for every row."""
-    name = getattr(func, "__name__", "").strip("_")
-    given = [value for value in (*args, *kwargs.values()) if isinstance(value, Tensor)]
-    own = [value for value in given if any(value is score for score in scores)]
-    others = [value for value in given if not any(value is score for score in own)]
-    return name in _SCORES and len(own) == 1 and all(value.ndim < 2 for value in others)
 
 
 def _is_linear(part: nn.Module) -> bool:
@@ -276,7 +279,7 @@ def trace(
     taps = tuple(tap for _, tap in timed)
     head, head_call, given = _find_head(tracer, key, value)
     named = value.ndim == 2 and value.shape[1] == classes
-    logits = bool(head) or key in ("logits", "out") or named or any(value is score for score in tracer.scores)
+    logits = bool(head) or key in ("logits", "out") or named or tracer.are_scores(value)
     pooled: Pooled = "as is" if logits or value.ndim == 2 else _pooling(value, prefix, pool)
     reading = Reading(key, logits, pooled)
     ends = _end_taps(tracer, value, reading, (head, head_call, given), rows, prefix)

@@ -61,6 +61,53 @@ class Normed(nn.Module):
         return self.fc(self.dropout(x.mean((2, 3))))
 
 
+class Dropping(nn.Module):
+    """A layer between a linear layer and a head; ``with_own`` leaves out by its own flag."""
+
+    def __init__(self, layer: nn.Module, with_own: float = 0.0) -> None:
+        super().__init__()
+        self.flat, self.first, self.norm = nn.Flatten(), nn.Linear(108, 8), nn.BatchNorm1d(8)
+        self.layer, self.with_own, self.fc = layer, with_own, nn.Linear(8, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.norm(self.first(self.flat(x)))
+        if isinstance(self.layer, nn.MultiheadAttention):
+            x = self.layer(x[:, None], x[:, None].repeat(1, 4, 1), x[:, None].repeat(1, 4, 1))[0][:, 0]
+        elif isinstance(self.layer, nn.LSTM):
+            x = self.layer(x[:, None])[0][:, 0]
+        else:
+            x = self.layer(x)
+        return self.fc(functional.dropout(x, self.with_own, self.training))
+
+
+class Path(nn.Module):
+    """As of transformers' Swin: rows that are left out as a whole."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * (torch.rand(len(x), 1) < 0.5) if self.training else x
+
+
+@pytest.mark.parametrize(
+    ("layer", "own"),
+    [
+        (nn.Dropout(0.5), 0.0),
+        (nn.AlphaDropout(0.5), 0.0),
+        (nn.LSTM(8, 8, 2, batch_first=True, dropout=0.5), 0.0),
+        (nn.MultiheadAttention(8, 2, dropout=0.5, batch_first=True), 0.0),
+        (Path(), 0.0),
+        (nn.ReLU(), 0.5),
+    ],
+)
+def test_dropout_of_every_kind_is_on_where_it_is_asked_for(layer, own):
+    network = Network("dropping", Dropping(layer, own), ArrayPreprocess((3, 6, 6)), About("module"))
+    batch = network.example(6)
+    for dropout in (False, True):
+        module = Grafted(start(network, toy_manifest(30)), Tuning(dropout=dropout)).train()
+        assert not module.backbone.norm.training
+        assert torch.equal(module(batch), module(batch)) != dropout
+        assert torch.equal(module.eval()(batch), module(batch))
+
+
 def normed(seed: int = 0, images: bool = False) -> Network:
     torch.manual_seed(seed)
     module = Normed()

@@ -161,7 +161,7 @@ class Tuning:
     Attributes:
         norms: ``frozen``: BatchNorm uses its running statistics, as in prediction, and leaves them; ``trained``: it
             uses the batch's, and the running ones follow. Scales and shifts are trained in both.
-        dropout: whether dropout is on.
+        dropout: whether dropout is on, of every kind: all but normalisations runs as in training.
         freeze: shell patterns over the backbone's parameter names (``embeddings.*``) that stay as they are, with the
             statistics of normalisation layers whose scale and shift do.
         anew: paths of blocks whose weights were drawn anew: their normalisation follows the batches in any case, for

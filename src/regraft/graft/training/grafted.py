@@ -115,9 +115,10 @@ class Grafted(nn.Module):
         super().train(False)
         if mode:
             for path, part in self.backbone.named_modules():
-                dropout = type(part).__name__.lower().startswith(("drop", "stochasticd"))
-                if (isinstance(part, _NORMS) and self._follows(path, part)) or (dropout and self.tuning.dropout):
-                    part.train(True)
+                if isinstance(part, _NORMS):
+                    part.train(self._follows(path, part))
+                elif self.tuning.dropout and _may_drop(part):
+                    part.training = True
             if self.neck is not None:  # new, so it has no statistics yet
                 self.neck.train(True)
         self.training = mode
@@ -235,6 +236,17 @@ class Grafted(nn.Module):
             f"backbone.{name}": decay ** (len(self.network.blocks) + 1 - depth)
             for name, depth in depths(self.network).items()
         }
+
+
+def _may_drop(part: nn.Module) -> bool:
+    """Whether a module may leave something out at random in training mode: torch's own layers of that kind do, and
+    what others wrote may, as its forward pass alone knows; but for norms."""
+    kind = type(part)
+    if isinstance(part, nn.RNNBase | nn.MultiheadAttention):
+        return part.dropout > 0
+    if kind.__module__.startswith("torch.nn."):
+        return isinstance(part, nn.modules.dropout._DropoutNd)
+    return "norm" not in kind.__name__.lower()
 
 
 def depths(network: Network) -> dict[str, int]:
