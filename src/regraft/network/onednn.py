@@ -23,6 +23,8 @@ __all__ = ["LINEAR", "wide_linear"]
 
 #: oneDNN's linear layer as torch's compiler calls it; None in a torch without it.
 LINEAR: Any = getattr(torch.ops.mkldnn, "_linear_pointwise", None)
+#: What is done with values that a backward pass will need, where something is; None where torch does not tell.
+_HOOKS: Any = getattr(torch._C._autograd, "_top_saved_tensors_default_hooks", None)
 #: Multiplications under which bringing the weights into oneDNN's layout costs more than is won.
 _ENOUGH = 4_000_000
 #: Images from which torch gives 1 × 1 convolutions to oneDNN by itself (``use_mkldnn`` in ATen's Convolution.cpp).
@@ -34,7 +36,7 @@ def wide_linear(device: str | torch.device = "cpu") -> contextlib.AbstractContex
 
     It is on processors of AMD with AVX-512; for what runs on another ``device`` nothing is watched. The numbers are
     those of MKL but for the order of their sums. Gradients can be taken once. Where ``torch.func``, forward-mode
-    derivatives or autocast have their say torch's layer stays.
+    derivatives, autocast or checkpoints, which run layers again outside of this, have their say torch's layer stays.
     """
     return _Linear() if torch.device(device).type == "cpu" and _faster() else contextlib.nullcontext()
 
@@ -103,6 +105,8 @@ class _Layer(torch.autograd.Function):
 def _taken(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor | None] | None:
     """The arguments, if all are plain float32 tensors on a processor and large enough."""
     if torch.is_autocast_enabled("cpu") or weight.ndim != 2 or input.ndim < 2:
+        return None
+    if torch.is_grad_enabled() and _HOOKS is not None and _HOOKS(False) is not None:
         return None
     tensors = (input, weight) if bias is None else (input, weight, bias)
     if math.prod(input.shape) * weight.shape[0] < _ENOUGH or not all(map(_plain, tensors)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 from tests.features.toy import toy_arrays, toy_manifest, toy_network
 from torch import nn
 from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from regraft.data import Target, scan
 from regraft.errors import DataError, RecipeError
@@ -106,6 +108,34 @@ def test_dropout_of_every_kind_is_on_where_it_is_asked_for(layer, own):
         assert not module.backbone.norm.training
         assert torch.equal(module(batch), module(batch)) != dropout
         assert torch.equal(module.eval()(batch), module(batch))
+
+
+class Layers(nn.Module):
+    """Tokens through two wide layers, which ``run`` runs."""
+
+    def __init__(self, run) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second, self.fc, self.run = nn.Linear(128, 256), nn.Linear(256, 128), nn.Linear(128, 3), run
+
+    def _layers(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).relu())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.run(self._layers, x).mean(1))
+
+
+def test_layers_that_are_run_again_in_the_backward_pass_train_as_those_that_are_kept():
+    x = np.random.default_rng(0).normal(size=(24, 16, 128)).astype(np.float32)
+    manifest = scan((x, np.arange(24) % 3))
+    again = partial(checkpoint, use_reentrant=False)
+    found = {}
+    for name, run in (("kept", lambda layers, x: layers(x)), ("again", again)):
+        network = Network(name, Layers(run), ArrayPreprocess((16, 128)), About("module"))
+        config = replace(CONFIG, batch_size=12, steps=4)
+        found[name] = finetune(start(network, manifest), manifest, config).adapted.network.params
+    for name, value in found["kept"].items():
+        torch.testing.assert_close(found["again"][name], value)
 
 
 def normed(seed: int = 0, images: bool = False) -> Network:
