@@ -65,6 +65,29 @@ def test_trainings(figures, expected):
     assert codes(figures) == expected
 
 
+@pytest.mark.parametrize(
+    ("curve", "commonest", "expected"),
+    [
+        ((0.43, 0.951, 0.951, 0.951), 0.95, []),  # one class for every row
+        ((0.43, 0.951, 0.976, 0.99), 0.95, ["probing-fast"]),
+        ((0.6, 0.8, 0.85, 0.9, 0.95), 0.5, ["probing-fast"]),
+        ((0.9, 0.997, 0.997), 0.996, []),
+        ((0.9, 0.997, 0.999), 0.996, ["energy-exhausted", "probing-fast"]),
+    ],
+)
+def test_a_head_that_names_the_commonest_class_has_fitted_nothing(curve, commonest, expected):
+    figures = trained(curve)
+    figures["training"]["commonest"] = commonest
+    assert codes(figures) == expected
+
+
+def test_the_title_says_which_share_was_fitted():
+    figures = trained((0.43, 0.951, 0.976, 0.99))
+    figures["training"]["commonest"] = 0.95
+    assert next(iter(guide(figures))).title == "Head probing fitted 98 % of the training rows in its first 3 epochs."
+    assert next(iter(guide(trained((0.8, 0.92, 0.93, 0.94))))).title.startswith("Head probing fitted 90 %")
+
+
 def test_low_levels_need_every_fold():
     low = {"depth": 0.4, "folds": {"depths": [0.3, 0.45]}}
     assert codes({"selection": low}) == ["low-level-target"]

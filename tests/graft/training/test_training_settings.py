@@ -238,6 +238,20 @@ def test_where_only_the_last_training_diverges_the_twin_is_kept(tmp_path, monkey
     if refit is None:
         np.testing.assert_allclose(twin_rows, head.held_out().probabilities.numpy(), atol=1e-6)
     assert np.isfinite(twin_rows).all()
+    assert finding.title == "The training on all rows diverged; the model trained on 48 of them is kept."
+    assert head.rows == 48
+    again = (
+        problem(toy_manifest(80), tmp_path / "c", train=replace(QUICK, lrs=(0.1,)), refit=refit).settled(head).solve()
+    )
+    (finding,) = (f for f in again.findings() if f.code.startswith("final-training"))  # of these rows, not of those 60
+    assert finding.title.endswith("the model trained on 48 of them is kept.")
+    assert again.model is head.model
+    monkeypatch.undo()
+    whole = (
+        problem(toy_manifest(80), tmp_path / "d", train=replace(QUICK, lrs=(0.1,)), refit=refit).settled(head).solve()
+    )
+    assert whole.rows == 80
+    assert not [f for f in whole.findings() if f.code.startswith("final-training")]
 
 
 def ending_in(monkeypatch, spoil) -> None:

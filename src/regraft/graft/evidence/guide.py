@@ -17,6 +17,9 @@ __all__ = ["guide"]
 
 _ALL = 0.995  # an accuracy that is written as 100 %
 _MOST, _FAST = 0.9, 4  # "HP-train-acc converges to 90%+ very fast": the paper's grid of τ is 0, 1, 2, 4, …
+_TOLD = (
+    0.5  # of the rows that the commonest class, named for all, would get wrong: so many right are no fit of it alone
+)
 _WEAK = 0.5
 _LONG, _SETTLED = 8, 0.05  # epochs of probing before it may be called settled: its second half gains less than this
 _LOW = 0.5  # of the depth
@@ -43,7 +46,7 @@ def guide(figures: Mapping[str, Any], *, guesses: bool = False) -> Iterator[Find
 
 def _exhausted(trained: Mapping[str, Any]) -> Iterator[Finding]:
     accuracy, probing = _start(trained), trained.get("probing")
-    if accuracy is None or accuracy < _ALL or (probing is not None and len(probing["taus"]) > 1):
+    if accuracy is None or accuracy < max(_ALL, _fitted(trained)) or (probing is not None and len(probing["taus"]) > 1):
         return  # among several τ the held-out rows have chosen already
     way = "--method finetune, which probes the head" if probing is None else f"a --tau below {probing['chosen']}"
     yield Finding(
@@ -82,13 +85,14 @@ def _fast(trained: Mapping[str, Any]) -> Iterator[Finding]:
     probing = trained.get("probing")
     if probing is None or probing["smoothing"] > 0:
         return
-    reached = next((epoch for epoch, value in enumerate(probing["curve"], 1) if value and value >= _MOST), None)
+    most = max(_MOST, _fitted(trained))
+    reached = next((epoch for epoch, value in enumerate(probing["curve"], 1) if value and value >= most), None)
     if reached is None or reached > _FAST:
         return
     when = "epoch" if reached == 1 else f"{reached} epochs"
     yield Finding(
         "probing-fast",
-        f"Head probing fitted 90 % of the training rows in its first {when}.",
+        f"Head probing fitted {100 * most:.0f} % of the training rows in its first {when}.",
         "advice",
         reached,
         "epochs",
@@ -141,6 +145,12 @@ def _start(trained: Mapping[str, Any]) -> float | None:
     if accuracy is None and probing is not None:
         accuracy = next((row["accuracy"] for row in probing["taus"] if row["tau"] == probing["chosen"]), None)
     return None if accuracy is None else float(accuracy)
+
+
+def _fitted(trained: Mapping[str, Any]) -> float:
+    """The share of training rows that a head has right which tells classes apart, and does not name the commonest."""
+    commonest = float(trained.get("commonest") or 0.0)
+    return commonest + _TOLD * (1 - commonest)
 
 
 def _settled(curve: Sequence[float | None]) -> float | None:

@@ -20,6 +20,7 @@ from regraft.record import Candidate, Finding, Score, counted
 
 __all__ = [
     "EDGE",
+    "FINALS",
     "SOLVED",
     "Choice",
     "candidate",
@@ -34,6 +35,7 @@ __all__ = [
 
 _CLEAR = 1.0  # standard errors of a paired difference that is said
 EDGE = "learning-rate-at-edge"
+FINALS = ("final-training-diverged", "final-training-collapsed", "final-training-lost")
 SOLVED = -1  # the τ of a head that was solved, not probed
 
 
@@ -202,43 +204,45 @@ def lost(held: Task, before: Tensor, after: Tensor) -> Iterator[Finding]:
     )
 
 
-def final_diverged(trial: Trial) -> Finding:
-    """What is said where the last training diverged and the one that made the choice is kept."""
+def final_diverged(trial: Trial, rows: int) -> Finding:
+    """What is said where the last training diverged and the one that made the choice, of so many rows, is kept."""
     return Finding(
         "final-training-diverged",
-        "The training on all rows diverged; the model trained on four fifths of them is kept.",
+        f"The training on all rows diverged; the model trained on {rows} of them is kept.",
         "warning",
         detail=trial.said,
         advice=f"Try --lr {trial.config.optimiser.lr * 0.3:.3g}.",
     )
 
 
-def final_collapsed(refitted: bool) -> Finding:
+def final_collapsed(refitted: bool, rows: int) -> Finding:
     """What is said where the last training ended in one class for every row and the one that made the choice is kept.
 
     Args:
         refitted: a head was solved on the trained network, and it is that head which names one class.
+        rows: the one that is kept was trained on.
     """
     head = "the head refitted on it" if refitted else "it"
     return Finding(
         "final-training-collapsed",
-        "The network trained on all rows tells no classes apart; the model trained on four fifths of them is kept.",
+        f"The network trained on all rows tells no classes apart; the model trained on {rows} of them is kept.",
         "warning",
         detail=f"Of rows that it was trained on {head} names one class for every one.",
         advice="Train longer with --steps, or at another --lr.",
     )
 
 
-def final_lost(judged: Score, now: Score) -> Finding:
+def final_lost(judged: Score, now: Score, rows: int) -> Finding:
     """What is said where the last training ended clearly below the one that made the choice, which is kept.
 
     Args:
         judged: of that one, on rows that it was not trained on.
         now: of the last one, on some of those that it was trained on.
+        rows: the one that is kept was trained on.
     """
     return Finding(
         "final-training-lost",
-        "The training on all rows went wrong; the model trained on four fifths of them is kept.",
+        f"The training on all rows went wrong; the model trained on {rows} of them is kept.",
         "warning",
         now.value,
         now.metric,

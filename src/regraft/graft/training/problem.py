@@ -33,6 +33,7 @@ from regraft.graft.stages.training import Probe, Train
 from regraft.graft.team import Team
 from regraft.graft.training.choice import (
     EDGE,
+    FINALS,
     SOLVED,
     Choice,
     candidate,
@@ -51,7 +52,7 @@ from regraft.graft.training.objective import Objective
 from regraft.graft.training.probing import Heads, probing_config, probing_heads, starting_head
 from regraft.graft.training.refit import Refit
 from regraft.graft.training.search import search, searched_steps
-from regraft.graft.training.seen import probing_figure
+from regraft.graft.training.seen import commonest, probing_figure
 from regraft.graft.training.trial import Trial, Work
 from regraft.graft.training.twin import collapsed, whole_trainings
 from regraft.heads import Response, Status, difference, higher_is_better, link, measure, temperature
@@ -91,7 +92,8 @@ class TrainedHead(Head):
     """A trained model, and how it was chosen.
 
     Attributes:
-        model: the final one, trained on all rows.
+        model: the final one, trained on all rows, or where that failed the one that made the choice.
+        rows: how many it was trained on.
         last: the final training; ``None`` if the backbone stays as it is.
         judged: every candidate's training, best first.
         held: the chosen twin on the rows that chose it; ``None`` for a model that took over another's choices.
@@ -101,6 +103,7 @@ class TrainedHead(Head):
     """
 
     model: Adapted
+    rows: int
     choice: Choice
     last: Trial | None
     judged: tuple[Trial, ...]
@@ -232,7 +235,8 @@ class TrainingProblem(Problem):
         if chosen is None:
             return self._chosen()
         spare = (chosen.model, chosen.shown)
-        return self._final(chosen.choice, chosen.judged, None, chosen.notes, lambda: spare, chosen.seen)
+        said = tuple(one for one in chosen.notes if one.code not in FINALS)  # which are of the chosen one's own rows
+        return self._final(chosen.choice, chosen.judged, None, said, chosen.rows, lambda: spare, chosen.seen)
 
     def heads(self, taus: tuple[int, ...]) -> Heads:
         """The prepared heads by τ, on these rows.
@@ -300,8 +304,9 @@ class TrainingProblem(Problem):
         if choice.tau != 0 and not choice.frozen:  # at 0 the head is a random one
             said += tuple(lost(held.task, held.begun(prepared.by_tau[choice.tau]), probabilities))
         probing = None if probe is None else probing_figure(rest.probed_on, self.network, prepared, probe, choice.tau)
-        seen = {"probing": probing, "smoothing": train.config.label_smoothing}
-        return self._final(choice, tuple(ranking), kept, said, lambda: rest._finished(twin, choice, prepared), seen)
+        seen = {"probing": probing, "smoothing": train.config.label_smoothing, "commonest": commonest(rest.task.target)}
+        spare = lambda: rest._finished(twin, choice, prepared)  # noqa: E731
+        return self._final(choice, tuple(ranking), kept, said, len(rest), spare, seen)
 
     @property
     def _rows_are_told_apart(self) -> bool:
@@ -341,35 +346,39 @@ class TrainingProblem(Problem):
         ranking: tuple[Trial, ...],
         held: HeldOut | None,
         said: tuple[Finding, ...],
+        rows: int,
         spare: Callable[[], tuple[Adapted, Mapping[str, Any]]],
         seen: Mapping[str, Any],
     ) -> TrainedHead:
-        """Train on all rows with the choices; where that fails, ``spare`` gives what was trained for the choice."""
+        """Train on all rows with the choices; where that fails, ``spare`` gives what was trained for the choice, on
+        ``rows`` of them."""
         prepared = self.heads((choice.tau,))
         start = prepared.by_tau[choice.tau]
         seen = {name: part for name, part in seen.items() if name != "instruments"}  # of another final training
         if choice.frozen:
-            return TrainedHead(start, choice, None, ranking, held, self.task.metric, said, prepared.shown, seen)
+            shown = prepared.shown
+            return TrainedHead(start, len(self), choice, None, ranking, held, self.task.metric, said, shown, seen)
         trial = self.trial(start, choice.lr, choice.tau, None)
         trial.config = replace(trial.config, loop=replace(trial.config.loop, patience=None))
         trial.stop = max(1, round(choice.reached * trial.total))
         level = self.work.instruments
         trial.watch = watch = None if level == "none" else Instruments(level, self.task.seed)
         trained = trial.train(self.work)
-        failed: Finding | None = final_diverged(trial)
+        failed: Finding | None = final_diverged(trial, rows)
         finished: tuple[Adapted, Mapping[str, Any]] | None = None
         if trained is not None:
             finished = self._finished(trained, choice, prepared)
-            failed = self._failed(finished[0], choice, held)
+            failed = self._failed(finished[0], choice, held, rows)
             trial.collapsed = failed is not None
         if failed is not None:
-            said = (*(one for one in said if one.code not in (failed.code, EDGE)), failed)
+            said = (*(one for one in said if one.code != EDGE), failed)
         model, shown = spare() if failed is not None or finished is None else finished
         if watch is not None and (figure := watch.figure()):
             seen["instruments"] = figure
-        return TrainedHead(model, choice, trial, ranking, held, self.task.metric, said, shown, seen)
+        rows = rows if failed is not None or finished is None else len(self)
+        return TrainedHead(model, rows, choice, trial, ranking, held, self.task.metric, said, shown, seen)
 
-    def _failed(self, model: Adapted, choice: Choice, held: HeldOut | None) -> Finding | None:
+    def _failed(self, model: Adapted, choice: Choice, held: HeldOut | None, rows: int) -> Finding | None:
         """What is to be said where the final model, with its refitted head if it has one, is not to be taken: by some
         of the rows that it was trained on it names one class for all, or is clearly below what the model that was
         judged is on rows that it never saw."""
@@ -381,7 +390,7 @@ class TrainingProblem(Problem):
             if len(np.unique(task.target.values)) < 2:
                 return None
             if collapsed(found, None if held is None else held.probabilities):
-                return final_collapsed(choice.refit is not None)
+                return final_collapsed(choice.refit is not None, rows)
         if choice.judged is None:
             return None
         try:
@@ -389,7 +398,9 @@ class TrainingProblem(Problem):
         except DataError:  # some of the rows may not hold what the metric needs
             return None
         _, low, high = difference(choice.judged, now)
-        return final_lost(choice.judged, now) if (high < 0 if higher_is_better(task.metric) else low > 0) else None
+        return (
+            final_lost(choice.judged, now, rows) if (high < 0 if higher_is_better(task.metric) else low > 0) else None
+        )
 
     def _finished(self, trained: Adapted, choice: Choice, prepared: Heads) -> tuple[Adapted, Mapping[str, Any]]:
         """A trained model with its temperature, and where a head is refitted that one; and what to show of it."""

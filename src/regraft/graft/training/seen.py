@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
+from regraft.data import Target
 from regraft.diagnose import Energy, energy
 from regraft.graft.adapted import Adapted
 from regraft.graft.frozen.problem import FeatureProblem
@@ -11,7 +14,7 @@ from regraft.graft.stages.training import Probe
 from regraft.graft.training.probing import Heads
 from regraft.network import Network
 
-__all__ = ["probing_figure"]
+__all__ = ["commonest", "probing_figure"]
 
 
 def probing_figure(
@@ -42,6 +45,13 @@ def probing_figure(
         "taus": rows, "curve": list(prepared.curve), "chosen": chosen, "smoothing": probe.smoothing,
         "stronger": None if probe.hidden or probe.aspp else stronger,
     }  # fmt: skip
+
+
+def commonest(target: Target) -> float | None:
+    """The share of rows that are of the class of most; ``None`` where rows have no one class."""
+    if target.kind not in ("binary", "multiclass") or not len(target):
+        return None
+    return float(np.bincount(target.values).max() / len(target))
 
 
 def _energy(frozen: FeatureProblem, head: Adapted) -> Energy:
