@@ -21,8 +21,9 @@ from regraft.graft import Adapted, load_artifact, save_artifact
 from regraft.graft.problem import Task
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Tuning
+from regraft.graft.training.depths import depths
 from regraft.graft.training.finetune import finetune, grafted
-from regraft.graft.training.grafted import Grafted, depths
+from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.loop import DivergedError, Optimiser, Schedule, TrainConfig
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.outputs import logits
@@ -400,6 +401,46 @@ def test_a_normalisation_beside_its_block_is_as_deep_and_as_new_as_the_block():
     assert Grafted(adapted).scales(0.5)["backbone.norms.0.weight"] == 0.25
     module = Grafted(adapted, Tuning(norms="frozen", anew=network.blocks[-1:])).train()
     assert [norm.training for norm in module.backbone.norms] == [False, True]
+
+
+class Mixing(nn.Module):
+    """Two linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.second(self.first(x).relu())
+
+
+class Disordered(nn.Module):
+    """What acts before the blocks, between and behind them is registered elsewhere."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.after = nn.Linear(6, 3), nn.LayerNorm(6)
+        self.blocks = nn.ModuleList(Mixing() for _ in range(2))
+        self.stem, self.table, self.before = nn.Linear(108, 6), nn.Embedding(1, 6), nn.LayerNorm(6)
+        self.between, self.scale = nn.Linear(6, 6), nn.Parameter(torch.ones(6))
+        self.recurrent = nn.LSTM(6, 6, batch_first=True)
+        self.idle = nn.Linear(2, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x.flatten(1)) + self.before(self.table.weight)  # as DeBERTa's table, whose module is never run
+        x = self.blocks[0](x)
+        x = self.blocks[1](self.between(x) * self.scale)
+        return self.fc(self.recurrent(self.after(x)[:, None])[0][:, 0])
+
+
+def test_layers_are_as_deep_as_they_act_and_not_as_they_are_registered():
+    network = Network("disordered", Disordered(), ArrayPreprocess((3, 6, 6)), About("module"))
+    found = depths(network)
+    by_part = {name.rpartition(".")[0] or name: depth for name, depth in found.items()}
+    assert by_part == {
+        "stem": 0, "table": 0, "before": 0, "blocks.0.first": 1, "blocks.0.second": 1, "between": 1, "scale": 1,
+        "blocks.1.first": 2, "blocks.1.second": 2, "after": 3, "recurrent": 3, "fc": 3, "idle": 3,
+    }  # fmt: skip
 
 
 def test_kept_columns_stay_kept(tmp_path):

@@ -19,10 +19,10 @@ from regraft.files import canonical_json
 from regraft.graft.adapted import Adapted
 from regraft.graft.stages.config import Tuning
 from regraft.graft.training.checkpoint import tensor_digest
+from regraft.graft.training.depths import depths
 from regraft.graft.training.rows import place
 from regraft.graft.view import View
 from regraft.linear import Blocks
-from regraft.network import Network
 from regraft.network.blocks import members
 
 __all__ = ["Grafted"]
@@ -247,20 +247,6 @@ def _may_drop(part: nn.Module) -> bool:
     if kind.__module__.startswith("torch.nn."):
         return isinstance(part, nn.modules.dropout._DropoutNd)
     return "norm" not in kind.__name__.lower()
-
-
-def depths(network: Network) -> dict[str, int]:
-    """Which block each parameter belongs to: 0 before the first, 1 … n in them, n + 1 after the last."""
-    found: dict[str, int] = {}
-    parts = [(part, i + 1) for i, block in enumerate(network.blocks) for part in members(network.module, block)]
-    reached = 0
-    for name in network.params:
-        inside = next((depth for part, depth in parts if name.startswith(f"{part}.")), None)
-        if inside is not None:
-            reached = inside
-        between = len(network.blocks) + 1 if reached == len(network.blocks) else reached
-        found[name] = between if inside is None else inside
-    return found
 
 
 def scaled(values: Tensor, view: View, name: str) -> Tensor:
