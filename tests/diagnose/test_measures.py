@@ -137,6 +137,12 @@ def test_axes_are_those_of_principal_component_analysis() -> None:
 # --------------------------------------------------------------------------------------------- weights
 
 
+def test_complex_weights_move_by_both_of_their_parts():
+    before, after = torch.tensor([3 + 4j, 0j]), torch.tensor([3 + 4j, 2j])
+    (found,) = weight_changes({"w": before}, {"w": after})
+    assert (found.change, found.before, found.size) == (2.0, 5.0, 2)
+
+
 def test_changes_of_weights_are_gathered_by_layer() -> None:
     before = {
         "a.weight": torch.from_numpy(RNG.normal(size=(3, 4))),

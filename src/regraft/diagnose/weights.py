@@ -57,9 +57,14 @@ def weight_changes(before: Mapping[str, Tensor], after: Mapping[str, Tensor]) ->
         raise DataError("the weights are not those of one network", got=", ".join(odd[:3] or list(after)[:3]))
     sums: dict[str, list[float]] = {}
     for name, value in before.items():
-        first, last = value.detach().double(), after[name].detach().double()
+        first, last = _real(value.detach()).double(), _real(after[name].detach()).double()
         held = sums.setdefault(owner(name), [0.0, 0.0, 0.0])
         held[0] += float((last.to(first.device) - first).square().sum())
         held[1] += float(torch.linalg.vector_norm(first) ** 2)
         held[2] += value.numel()
     return tuple(LayerChange(n, math.sqrt(c), math.sqrt(b), int(size)) for n, (c, b, size) in sums.items())
+
+
+def _real(value: Tensor) -> Tensor:
+    """A complex tensor as its real and imaginary parts."""
+    return torch.view_as_real(value) if value.is_complex() else value

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, TrainConfig
-from regraft.graft.training.descent import Descent
+from regraft.graft.training.descent import Average, Descent
 from regraft.graft.training.loop import ImageRows, train
 
 LR, DECAY, BETAS, STEPS = 0.03, 0.2, (0.8, 0.999), 12
@@ -135,3 +135,12 @@ def test_products_in_bfloat16_leave_weights_of_float32_near_those_of_float32() -
     moved = float((ends["float32"] - torch.cat([p.detach().flatten() for p in start.parameters()])).norm())
     apart = float((ends["bfloat16"] - ends["float32"]).norm())
     assert 0 < apart < 0.1 * moved
+
+
+def test_complex_weights_are_averaged_too() -> None:
+    module = nn.ParameterDict({"w": torch.tensor([1 + 2j])})
+    average = Average.of(module, 0.75)
+    with torch.no_grad():
+        module["w"].copy_(torch.tensor([5 - 2j]))
+    average.update(module)
+    assert average.tensors["w"].item() == 2 + 1j

@@ -111,6 +111,34 @@ def test_dropout_of_every_kind_is_on_where_it_is_asked_for(layer, own):
         assert torch.equal(module.eval()(batch), module(batch))
 
 
+class Table(nn.Module):
+    """Rows of a table, by the first column, which gives gradients of those alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.rows, self.layer, self.fc = nn.Embedding(7, 8, sparse=True), nn.Linear(10, 10), nn.Linear(10, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.fc(self.layer(torch.cat([self.rows(x[:, 0].long()), x[:, 1:]], 1)).tanh())
+
+
+@pytest.mark.parametrize("optimiser", [Optimiser(lr=0.05), Optimiser(lr=0.05, kind="adamw"), Optimiser(lr=0.05, clip=1.0)])
+def test_tables_of_sparse_gradients_are_trained_as_others(optimiser):
+    random = np.random.default_rng(0)
+    x = np.concatenate([random.integers(0, 7, (40, 1)), random.normal(size=(40, 2))], 1).astype(np.float32)
+    manifest, found = scan((x, np.arange(40) % 3)), []
+    for sparse in (True, False):
+        module = Table()
+        module.rows.sparse = sparse
+        network = Network("table", module, ArrayPreprocess((3,), categories=(7, 0, 0)), About("module"))
+        config = replace(CONFIG, optimiser=optimiser, steps=4, batch_size=10)
+        found.append(finetune(start(network, manifest), manifest, config).adapted.network.params["rows.weight"])
+        assert module.rows.sparse == sparse
+    assert torch.equal(*found)
+    assert not torch.equal(found[0], Table().rows.weight)
+
+
 class Layers(nn.Module):
     """Tokens through two wide layers, which ``run`` runs."""
 

@@ -82,7 +82,7 @@ class Descent:
 
 @dataclasses.dataclass
 class Average:
-    """``a = beta a + (1 - beta) w`` over a module's floating tensors, beginning with its weights now."""
+    """``a = beta a + (1 - beta) w`` over a module's floating and complex tensors, beginning with its weights now."""
 
     beta: float
     tensors: dict[str, Tensor]
@@ -95,7 +95,7 @@ class Average:
     def update(self, module: nn.Module) -> None:
         """After a step. Integers (counts of batches) are copied."""
         for name, value in module.state_dict().items():
-            if value.is_floating_point():
+            if value.is_floating_point() or value.is_complex():
                 self.tensors[name].lerp_(value.detach(), 1 - self.beta)
             else:
                 self.tensors[name].copy_(value)

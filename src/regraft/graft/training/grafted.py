@@ -80,6 +80,7 @@ class Grafted(nn.Module):
         self.backbone.requires_grad_(True)
         self._freeze()
         self._slow_norms()
+        self._dense_tables()
         outputs = len(adapted.classes)
         self.shift = (torch.zeros(outputs) if shift is None else shift).double()  # float64, so not on the device
         self.spread = (torch.ones(outputs) if spread is None else spread).double()
@@ -109,6 +110,12 @@ class Grafted(nn.Module):
         for part in self.backbone.modules():
             if isinstance(part, _NORMS) and part.momentum is not None:
                 part.momentum = min(part.momentum, _FASTEST)
+
+    def _dense_tables(self) -> None:
+        """Let tables give gradients of all their rows: no optimiser here takes those of a few."""
+        for part in self.backbone.modules():
+            if isinstance(part, nn.Embedding | nn.EmbeddingBag):
+                part.sparse = False
 
     def train(self, mode: bool = True) -> Grafted:
         """Training mode for what :class:`Tuning` lets change; all else stays as in prediction."""
