@@ -80,7 +80,10 @@ def test_faults_are_named_row_by_row():
     with pytest.raises(DataError, match="1 of 3 rows have no labelled pixel: row 2"):
         scan(table([[[0, 1]], [[0, 1]], [[255, 255]]]))
     assert len(scan(table([[[0, 1]], [[0, 1]], [[255, 255]]]), skip_bad=True)) == 2
-    with pytest.raises(DataError, match="fewer than two classes"):
+    with pytest.raises(
+        DataError,
+        match=r"fewer than two classes.*pixels of value 255 count as unlabelled.*write the classes as 0, 1, 2",
+    ):
         scan(table([[[0, 0]], [[0, 0]]], names))
     with pytest.raises(DataError, match="a mask column with kind 'regression'"):
         scan(table([[[0, 1]], [[0, 1]]]), kind="regression")

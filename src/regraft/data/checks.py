@@ -34,7 +34,8 @@ def check_target(manifest: Manifest) -> None:
             raise DataError(
                 f"{manifest.name}: the training masks hold fewer than two classes",
                 expected="at least 2",
-                do="check which value means 'not labelled' (--ignore)",
+                got=f"pixels of value {target.ignore} count as unlabelled" if target.ignore >= 0 else "",
+                do="write the classes as 0, 1, 2, …, or name another value of unlabelled pixels with --ignore",
             )
     elif target.kind in ("binary", "multiclass"):
         _check_classes(manifest, target, train)

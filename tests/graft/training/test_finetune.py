@@ -123,7 +123,9 @@ class Table(nn.Module):
         return self.fc(self.layer(torch.cat([self.rows(x[:, 0].long()), x[:, 1:]], 1)).tanh())
 
 
-@pytest.mark.parametrize("optimiser", [Optimiser(lr=0.05), Optimiser(lr=0.05, kind="adamw"), Optimiser(lr=0.05, clip=1.0)])
+@pytest.mark.parametrize(
+    "optimiser", [Optimiser(lr=0.05), Optimiser(lr=0.05, kind="adamw"), Optimiser(lr=0.05, clip=1.0)]
+)
 def test_tables_of_sparse_gradients_are_trained_as_others(optimiser):
     random = np.random.default_rng(0)
     x = np.concatenate([random.integers(0, 7, (40, 1)), random.normal(size=(40, 2))], 1).astype(np.float32)
