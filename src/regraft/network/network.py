@@ -20,6 +20,7 @@ from regraft.errors import ModelError, RegraftError
 from regraft.network.blocks import find_blocks, prefix_tokens, top_layers
 from regraft.network.fingerprint import architecture, fingerprint
 from regraft.network.flops import counting
+from regraft.network.layout import agree, gains, turned
 from regraft.network.observe import OnValue, observe
 from regraft.network.policy import Policy
 from regraft.network.preprocess import Preprocess
@@ -31,7 +32,6 @@ from regraft.network.trace import Trace, trace
 __all__ = ["About", "Network", "Traits"]
 
 _ROWS = 3  # of the example batch: an odd number that few other axes have
-_AGREE = 1e-3  # a row's output may differ by this share between batches of other sizes or layouts (rounding)
 
 
 @dataclass(frozen=True)
@@ -192,7 +192,7 @@ class Network:
         with torch.no_grad():
             again = found.reading(self._raw(_rows(batch, 2)), _rows(batch, 2))
         first = pool_tokens(found.output, found.reading.pool, attention_mask(batch))[:2]
-        if not _agree(again, first):
+        if not agree(again, first):
             raise ModelError(
                 f"{self.name}: dropout or batch statistics are active in eval mode",
                 expected="the same output for a row whenever and with whatever it is run",
@@ -235,14 +235,14 @@ class Network:
         Decided by what the network is, never by a clock: the same command must take the same path twice.
         """
         found, batch = self._trace, self.example(_ROWS)
-        if self.device.type != "cpu" or not any(isinstance(part, nn.Conv2d) for part in self.module.modules()):
+        if self.device.type != "cpu" or not gains(self.module):
             return False
         try:
             with torch.no_grad():
-                turned = found.reading(self._raw(_turned(batch)), batch)
+                other = found.reading(self._raw(turned(batch)), batch)
         except Exception:  # whatever a module raises of a layout that is none of its own
             return False
-        return _agree(turned, pool_tokens(found.output, found.reading.pool, attention_mask(batch)))
+        return agree(other, pool_tokens(found.output, found.reading.pool, attention_mask(batch)))
 
     # ---------------------------------------------------------------------------- calling it
 
@@ -293,7 +293,7 @@ class Network:
 
     def laid_out(self, batch: Any) -> Any:
         """The same values in the memory layout that the network runs fastest in; see :attr:`channels_last`."""
-        return _turned(batch) if self.channels_last else batch
+        return turned(batch) if self.channels_last else batch
 
     def rows_at_once(self, near: int = 2**25) -> int:
         """How many images to send through a processor together, so that the largest map of them all takes at most
@@ -437,21 +437,6 @@ def _rows(batch: Any, count: int) -> Any:
     if isinstance(batch, Mapping):
         return {name: value[:count] for name, value in batch.items()}
     return batch[:count]
-
-
-def _turned(batch: Any) -> Any:
-    """Maps ``(B, C, H, W)`` channels last, anything else as it is."""
-    if isinstance(batch, Mapping):
-        return {name: _turned(value) for name, value in batch.items()}
-    images = isinstance(batch, Tensor) and batch.ndim == 4
-    return batch.contiguous(memory_format=torch.channels_last) if images else batch
-
-
-def _agree(values: Tensor, others: Tensor) -> bool:
-    """Whether two passes of the same rows gave the same, up to rounding."""
-    if values.shape != others.shape or not others.numel():
-        return values.shape == others.shape
-    return not float((values - others).abs().max()) > _AGREE * float(others.abs().max()) + 1e-6
 
 
 def _mend(error: BaseException) -> str:
