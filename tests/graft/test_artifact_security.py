@@ -121,3 +121,14 @@ def test_an_artifact_without_one_of_its_tensors_is_refused(artifact: Path) -> No
     forge(artifact)
     with pytest.raises(ArtifactError, match="not complete; got KeyError: 'intercept'"):
         regraft.load(".", model=toy_network())
+
+
+def test_an_artifact_whose_embedding_was_another_value_of_the_network_is_refused(artifact: Path) -> None:
+    """As one by a version that took something else of the same network for its embedding."""
+    config = json.loads((artifact / "config.json").read_text())
+    (block,) = (block for block in config["taps"] if block["kind"] == "embedding")
+    block["depth"] = 1.0  # behind the logits
+    (artifact / "config.json").write_text(json.dumps(config))
+    forge(artifact)
+    with pytest.raises(ArtifactError, match=r"reads another value of .* as its embedding.*run `regraft adapt` again"):
+        regraft.load(".", model=toy_network())

@@ -50,6 +50,22 @@ def test_a_block_is_drawn_anew_with_its_normalisation() -> None:
     assert means == [3.0, 3.0, 0.0]
 
 
+class Product(nn.Module):
+    """A linear layer of one's own."""
+
+    def __init__(self, rows: int, columns: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(columns, rows))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x @ self.weight.T
+
+
+class Products(nn.Sequential):
+    def __init__(self) -> None:
+        super().__init__(Product(4, 6), nn.ReLU(), Product(6, 3))
+
+
 class Scaled(nn.Module):
     """Numbers of its own between two layers; its builders load them, or let them be drawn."""
 
@@ -65,11 +81,19 @@ def drawn() -> tuple[nn.Module, ArrayPreprocess]:
     return Scaled(), ArrayPreprocess((4,))
 
 
-def loaded() -> tuple[nn.Module, ArrayPreprocess]:
-    module = Scaled()
+def _loaded(module: nn.Module) -> tuple[nn.Module, ArrayPreprocess]:
     random = torch.Generator().manual_seed(3)
-    module.load_state_dict({name: torch.randn(v.shape, generator=random) for name, v in module.state_dict().items()})
+    state = {name: torch.randn(v.shape, generator=random) for name, v in module.state_dict().items()}
+    module.load_state_dict({name: value for name, value in state.items() if name != "last.weight"}, strict=False)
     return module, ArrayPreprocess((4,))
+
+
+def loaded() -> tuple[nn.Module, ArrayPreprocess]:
+    return _loaded(Scaled())
+
+
+def products() -> tuple[nn.Module, ArrayPreprocess]:
+    return _loaded(Products())
 
 
 def test_numbers_of_a_module_s_own_are_drawn_by_its_builder_unless_that_loads_them() -> None:
@@ -77,8 +101,9 @@ def test_numbers_of_a_module_s_own_are_drawn_by_its_builder_unless_that_loads_th
     for network in (load(f"{name}:drawn"), load(f"{name}:drawn", random=0)):  # also of the seed that it came from
         fresh = reinitialised(network, 0)
         assert torch.equal(fresh.params["gain"], load(f"{name}:drawn", random=0).params["gain"])
-    with pytest.raises(ModelError, match="leads to brings weights of its own"):
-        reinitialised(load(f"{name}:loaded"), 0)
+    for other in ("loaded", "products"):
+        with pytest.raises(ModelError, match="leads to brings weights of its own"):
+            reinitialised(load(f"{name}:{other}"), 0)
 
 
 def test_torch_s_attention_is_drawn_anew() -> None:

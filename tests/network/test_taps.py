@@ -342,6 +342,14 @@ def test_a_last_layer_whose_outputs_are_normalised_or_rectified_gives_features(e
     assert not network.has_logits
 
 
+@pytest.mark.parametrize("key", ["image_embeds", "last_hidden_state"])
+def test_embeddings_that_a_last_layer_gives_are_those(key: str) -> None:
+    """As of CLIP's projections."""
+    network = from_module(Ended(lambda y: {key: y}), ArrayPreprocess((4,)))  # type: ignore[arg-type,return-value]
+    assert [site.shape for site in network.sites if site.name == "embedding"] == [(3,)]
+    assert not network.has_logits
+
+
 @pytest.mark.parametrize(("classes", "width"), [((), 7), (tuple("abcdefg"), 6)])
 def test_outputs_that_are_named_are_scores(classes: tuple[str, ...], width: int) -> None:
     """A SqueezeNet ends with scores of pixels, rectified and averaged."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +29,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from regraft.errors import ArtifactError, ModelError
-from regraft.features import Plan
+from regraft.features import Plan, Taps, plan
 from regraft.files import canonical_json, digest, file_digest, read_json, write_bytes, write_json
 from regraft.graft.adapted import Adapted, with_last_layer
 from regraft.graft.aspp import Aspp
@@ -177,7 +177,23 @@ def load_artifact(
     own_head = own_head if changed else None
     basis = with_last_layer(source, own_head)
     network = _trained(basis, changed, config["backbone"].get("trained", source.fingerprint))
+    _check_embedding(solved["plan"], (source, network))
     return Adapted(network, source=source if changed else None, own_head=own_head, **solved)
+
+
+def _check_embedding(taps: Plan, networks: Sequence[Network]) -> None:
+    """Refuse an artifact whose head reads as embedding what an earlier version took for it: another value of the same
+    network, which stands elsewhere among its layers."""
+    for block in taps.blocks:
+        if block.kind == "embedding":
+            now = [each.depth for n in networks for each in plan(n, [Taps((block.site,), (None,))]).blocks]
+            if block.depth not in now:
+                raise ArtifactError(
+                    f"the head of this artifact reads another value of {networks[0].name} as its embedding",
+                    expected=f"what lies at {now[0]:.2g} of its depth",
+                    got=f"{block.depth:.2g}",
+                    do="run `regraft adapt` again",
+                )
 
 
 @contextlib.contextmanager

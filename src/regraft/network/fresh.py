@@ -85,12 +85,12 @@ def _loaded_anew(network: Network, seed: int, bare: Mapping[str, nn.Module]) -> 
 
 
 def _same(network: Network, params: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    """Whether most of its layers' weights are those of the network whatever the seed: they were loaded, not drawn."""
-    kinds = (nn.Linear, nn.modules.conv._ConvNd)
-    layers = [path for path, part in network.module.named_modules() if isinstance(part, kinds)]
-    weights = [name for path in layers if (name := f"{path}.weight") in params and name in network.params]
-    same = [n for n in weights if torch.equal(params[n], other[n]) and torch.equal(params[n], network.params[n].cpu())]
-    return 2 * sum(params[name].numel() for name in same) > sum(params[name].numel() for name in weights)
+    """Whether most of its tensors, but for constants, are those of the network whatever the seed: they were loaded, and
+    not drawn."""
+    own = {name: value.cpu() for name, value in network.params.items() if name in params}
+    told = [name for name, value in own.items() if value.numel() > 1 and bool((value != value.flatten()[0]).any())]
+    same = [n for n in told if torch.equal(params[n], other[n]) and torch.equal(params[n], own[n])]
+    return 2 * len(same) > len(told)
 
 
 def settled(network: Network, batches: Iterable[Any]) -> Network:

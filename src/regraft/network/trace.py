@@ -278,8 +278,8 @@ def trace(
     timed = _timed(tracer.events, tracer.events, rows, prefix, tokens)
     taps = tuple(tap for _, tap in timed)
     head, head_call, given = _find_head(tracer, key, value)
-    named = value.ndim == 2 and value.shape[1] == classes
-    logits = bool(head) or key in ("logits", "out") or named or tracer.are_scores(value)
+    scores = key == "" and (tracer.are_scores(value) or (value.ndim == 2 and value.shape[1] == classes))
+    logits = bool(head) or key in ("logits", "out") or scores
     pooled: Pooled = "as is" if logits or value.ndim == 2 else _pooling(value, prefix, pool)
     reading = Reading(key, logits, pooled)
     ends = _end_taps(tracer, value, reading, (head, head_call, given), rows, prefix)
