@@ -96,3 +96,22 @@ def test_numbers_are_refused(rows) -> None:
     made = rows()
     with pytest.raises(DataError, match="defined for classes"):
         h_score(made.decomposition, Labels.of(np.linspace(0, 1, 60)), made.resamples)
+
+
+@pytest.mark.parametrize(("n", "d"), [(80, 5), (300, 40)])  # to first order: of 60 rows and 40 features .98
+def test_the_interval_follows_what_a_row_does_to_the_shrinkage(rows, n: int, d: int) -> None:
+    """Each row's part of the score's error is what the score changes by without it, its α and σ found anew."""
+    made = rows(n=n, d=d)
+    found = shrunk_h_score(*made.parts)
+
+    def without(row: int) -> float:
+        x, y = np.delete(made.x.numpy(), row, 0), np.delete(made.y, row)
+        whole, between = _parts(x, y)
+        alpha, sigma = shrinkage(Decomposition.of(torch.from_numpy(x)))
+        shrunk = (1 - alpha) * whole + alpha * sigma * np.eye(d)
+        return float((1 - alpha) * np.trace(np.linalg.solve(shrunk, between)))
+
+    moved = np.array([found.value - without(row) for row in range(n)])
+    moved, told = moved - moved.mean(), found.influence.numpy() - found.influence.numpy().mean()
+    assert np.corrcoef(moved, told)[0, 1] > 0.99
+    assert told.std() == pytest.approx(moved.std(), rel=0.1)
