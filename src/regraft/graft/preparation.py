@@ -179,33 +179,32 @@ def _check_error_bars(recipe: Recipe, manifest: Manifest, options: Options) -> N
 
 def _check_last_layer(network: Network, recipe: Recipe, outputs: int) -> None:
     """Refuse, before the pass, a backbone whose last layer cannot give way to the task's."""
-    if recipe.refit is not None and network.head and not _takes_head(network, outputs):
-        raise RecipeError(
-            f"method {recipe.name!r} reads the trained logits at a last layer of the task's own",
-            got=f"a forward pass of {network.name} that its own number of logits alone fits",
-            do="use finetune, or let it return what its last layer gives",
-        )
-    if not network.has_logits or network.head:
-        return
     if recipe.gradients is not None and recipe.gradients.mode != "activation":
-        what, instead = "takes derivatives through one last linear layer", "all-layers"
+        what, instead, needed = "takes derivatives through one last linear layer", "all-layers", None
     elif recipe.refit is not None:
-        what, instead = "reads the trained logits at one last linear layer", "finetune"
+        what, instead, needed = "reads the trained logits at one last linear layer", "finetune", outputs
+    else:
+        return
+    if network.head and not _takes_head(network, needed):
+        got = f"a forward pass of {network.name} that its own number of logits alone fits"
+    elif network.has_logits and not network.head:
+        got = f"logits of {network.name} that no single layer gives"
     else:
         return
     raise RecipeError(
         f"method {recipe.name!r} {what}",
-        got=f"logits of {network.name} that no single layer gives",
+        got=got,
         do=f"use {instead}, or let the backbone return what its last layer gives, or its features",
     )
 
 
-def _takes_head(network: Network, outputs: int) -> bool:
-    """Whether the network runs with another number of logits, and they are what it gives."""
+def _takes_head(network: Network, outputs: int | None) -> bool:
+    """Whether the network runs with another number of logits, by default as many as features, and they are what it
+    gives."""
     old: Any = network.module.get_submodule(network.head)
     width = old.in_channels if isinstance(old, torch.nn.Conv2d) else old.in_features
     try:
-        return network.with_head(torch.ones(outputs, width)).head == network.head
+        return network.with_head(torch.ones(outputs or width, width)).head == network.head
     except ModelError:
         return False
 

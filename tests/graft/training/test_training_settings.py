@@ -402,9 +402,15 @@ def test_a_network_whose_own_number_of_logits_alone_fits_is_not_refitted():
     scaled = Passing(behind=lambda out: out * torch.ones(7))  # which equals what the last layer gives
     network = Network("scaled", scaled, ArrayPreprocess((6,)), About("module"))
     assert network.head == "last"
-    with pytest.raises(RecipeError, match=r"a last layer of the task's own.*that its own number of logits alone fits"):
-        regraft.graft.prepare((x, y), network, method=quick("finetune-refit"))
-    assert regraft.graft.prepare((x, y), network, method=quick("finetune"))
+    for method in (quick("finetune-refit"), "gradient", "tangent-gp"):
+        with pytest.raises(RecipeError, match=r"one last linear layer.*that its own number of logits alone fits"):
+            regraft.graft.prepare((x, y), network, method=method)
+    for method in (quick("finetune"), "probe"):
+        assert regraft.graft.prepare((x, y), network, method=method)
+    sliced = Network("sliced", Passing(behind=lambda out: out[:, :7]), ArrayPreprocess((6,)), About("module"))
+    assert regraft.graft.prepare((x, y), sliced, method=quick("finetune-refit"))  # whose three logits fit
+    with pytest.raises(RecipeError, match="that its own number of logits alone fits"):
+        regraft.graft.prepare((x, y), sliced, method="gradient")  # whose eight features do not
 
 
 def test_batches_of_one_row_are_refused_before_the_pass(tmp_path):
