@@ -21,7 +21,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import torch
 from torch import Tensor
@@ -122,14 +121,14 @@ class PosteriorPart:
     of_targets: bool
     left_out: float
     sums: int = 0
-    _looked: WeakKeyDictionary[Network, Tangent] = field(default_factory=WeakKeyDictionary, init=False, repr=False)
-    """Tangents of networks that were looked at: what finds their derivatives is found and checked once."""
+    _looked: list[Tangent] = field(default_factory=list, init=False, repr=False)
+    """The tangent of the network that was looked at last: what finds its derivatives is found and checked once."""
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_looked"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state, _looked=WeakKeyDictionary())
+        self.__dict__.update(state, _looked=[])
 
     @property
     def rank(self) -> int:
@@ -192,9 +191,16 @@ class PosteriorPart:
             return self.read(features, None)
         with torch.inference_mode(False):  # in which there would be no derivatives
             batch = network.place(batch)
-            if network not in self._looked:
-                self._looked[network] = Tangent(network, list(self.deviations), batch, of="embedding", fast=False)
-            return self.read(features, self._looked[network].on(batch).through(self.head))
+            return self.read(features, self._tangent(network, batch).on(batch).through(self.head))
+
+    def _tangent(self, network: Network, batch: Any) -> Tangent:
+        for looked in self._looked:
+            if looked.network is network:
+                return looked
+        # no weak dictionary by network: a tangent holds its network, which would never be let go
+        found = Tangent(network, list(self.deviations), batch, of="embedding", fast=False)
+        self._looked[:] = [found]
+        return found
 
     def tensors(self) -> dict[str, Tensor]:
         """For the artifact: everything that is a tensor; directions in single precision, for a variance is a small

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import pickle
+import weakref
 from dataclasses import replace
 
 import numpy as np
@@ -354,6 +356,25 @@ def test_error_bars_of_many_batches_look_at_the_network_once(monkeypatch) -> Non
     few, many = (adapted.predict_proba(x, batch_size=size).spread for size in (7, 60))
     assert len(made) == 1
     np.testing.assert_allclose(few, many, rtol=1e-4)
+
+
+def test_networks_that_error_bars_were_taken_of_are_let_go() -> None:
+    """The one before the last at once, and the last with the error bars."""
+    both, labels, _ = problem(outputs=1)
+    part = KernelFitter(both, labels, torch.arange(24) % 3, 1e-2, "ntk", Posterior(), 0).fitted(1.0).part
+    seen = []
+    for _ in range(2):
+        body = network()
+        batch = torch.randn(5, *body.preprocess.shape)
+        part.of_batch(body, batch, body.without_head()(body.params, {}, batch))
+        seen.append(weakref.ref(body))
+        del body
+        gc.collect()
+    assert seen[0]() is None
+    assert seen[1]() is not None
+    del part
+    gc.collect()
+    assert seen[1]() is None
 
 
 def test_error_bars_are_there_in_inference_mode() -> None:
