@@ -222,6 +222,8 @@ def test_missing_labels_contradict_none():
     gap = np.nan
     labels = multilabel([[1, gap], [1, gap], [1, gap], [gap, 0], [1, 0], [gap, 1]])
     assert duplicates(dataclasses.replace(m, target=labels))["conflicting"] == [[4, 5]]
+    m = doubled(["a", "a", "b", "b", "b", "c", "c"], ["train"] * 7, [0] * 7)
+    assert duplicates(dataclasses.replace(m, target=classes([-1, 1, -1, 0, 1, -1, -1])))["conflicting"] == [[2, 3, 4]]
 
 
 def test_groups_that_hold_repeats_together_and_groups_that_cross_parts():

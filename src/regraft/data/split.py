@@ -149,10 +149,14 @@ def _crossing(manifest: Manifest) -> list[str]:
 
 
 def _differ(target: Target, rows: Sequence[int]) -> bool:
+    present = target.present
+    rows = [row for row in rows if present[row]]
     if target.masks is not None:
         return len({target.masks.content(row) for row in rows}) > 1
-    values = target.values[list(rows)]
-    return bool((np.fmin.reduce(values) < np.fmax.reduce(values)).any())  # both pass over missing labels
+    if len(rows) < 2:
+        return False
+    values = target.values[rows]
+    return bool((np.fmin.reduce(values) < np.fmax.reduce(values)).any())  # both pass over single columns' gaps
 
 
 def _is_classes(target: Target) -> bool:
