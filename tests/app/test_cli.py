@@ -169,6 +169,15 @@ def test_dry_run_says_the_cost_and_writes_nothing(regraft, photos, tmp_path, mon
     assert "stored already" in regraft("adapt", photos, *MODEL, "--dry-run")[1]
 
 
+@pytest.mark.parametrize(
+    ("method", "bounded"), [("probe", False), ("head2toe", True), ("head2toe-ft", True), ("finetune-refit-head2toe", True)]
+)
+def test_a_dry_run_says_that_a_search_stores_its_bytes_at_most(regraft, photos, method: str, bounded: bool):
+    _, out, _ = regraft("adapt", photos, *MODEL, "--method", method, "--dry-run")
+    line = next(line for line in out.splitlines() if line.startswith("artifact"))
+    assert ("at most" in line) is bounded
+
+
 def test_a_dry_run_refuses_what_the_run_would_refuse(regraft, photos, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     torn = folder(tmp_path / "torn")

@@ -95,9 +95,14 @@ def say_estimate(record: Record) -> None:
         lines.append((cost.stage, about + flops))
     lines += [
         ("features", f"{features} a row from {counted(taps, 'tap')}, {size(record.data['store_bytes'])} of disk"),
-        ("artifact", ("at most " if record.method == "head2toe" else "") + size(record.artifact_bytes)),
+        ("artifact", ("at most " if _selects(record) else "") + size(record.artifact_bytes)),
     ]
     table(lines + _beside(record))
+
+
+def _selects(record: Record) -> bool:
+    """Whether features are chosen, by a search whose largest cell is counted."""
+    return any(stage["stage"] == "Select" for stage in record.task["recipe"])
 
 
 def _beside(record: Record) -> list[tuple[str, str]]:
