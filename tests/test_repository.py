@@ -287,6 +287,39 @@ def test_names_in_python_examples_exist(name: str) -> None:
                 assert callable(getattr(importlib.import_module("regraft"), ast.unparse(node.func).split(".")[1]))
 
 
+def resolves(name: str) -> bool:
+    """Whether a dotted name is that of a module, or of something in one: of a class also a field, or what its methods
+    set."""
+    parts = name.split(".")
+    for length in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:length]))
+        except ImportError:
+            continue
+        for part in parts[length:]:
+            if hasattr(found, part):
+                found = getattr(found, part)
+                continue
+            declared = [inspect.get_annotations(base) for base in getattr(found, "__mro__", ())]
+            return any(part in names for names in declared) or f"self.{part}" in inspect.getsource(found)
+        return True
+    return False
+
+
+def test_cross_references_in_docstrings_lead_somewhere() -> None:
+    for name in tracked():
+        if not name.startswith("src/regraft/") or not name.endswith(".py"):
+            continue
+        text = text_of(name)
+        module = name.removeprefix("src/").removesuffix(".py").replace("/", ".").removesuffix(".__init__")
+        classes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.ClassDef)]
+        for match in re.finditer(r":(?:func|class|mod|data|meth|attr|exc):`~?([^`]+)`", text):
+            line = text[: match.start()].count("\n") + 1
+            around = [f"{module}.{node.name}" for node in classes if node.lineno <= line <= (node.end_lineno or 0)]
+            known = [match[1], *(f"{place}.{match[1]}" for place in (module, *around))]
+            assert any(map(resolves, known)), f"{name}:{line}: {match[0]}"
+
+
 def examples() -> list[Any]:
     """Python examples of the pages that check themselves by an assertion, and so need nothing but themselves."""
     return [

@@ -170,7 +170,8 @@ def test_dry_run_says_the_cost_and_writes_nothing(regraft, photos, tmp_path, mon
 
 
 @pytest.mark.parametrize(
-    ("method", "bounded"), [("probe", False), ("head2toe", True), ("head2toe-ft", True), ("finetune-refit-head2toe", True)]
+    ("method", "bounded"),
+    [("probe", False), ("head2toe", True), ("head2toe-ft", True), ("finetune-refit-head2toe", True)],
 )
 def test_a_dry_run_says_that_a_search_stores_its_bytes_at_most(regraft, photos, method: str, bounded: bool):
     _, out, _ = regraft("adapt", photos, *MODEL, "--method", method, "--dry-run")

@@ -110,9 +110,10 @@ def measure(
     (:func:`calibrated_range`).
 
     Args:
-        metric: a name of :data:`regraft.heads.METRICS` or ``nll``, ``ece``, ``brier``.
+        metric: a name of :data:`regraft.heads.METRICS`, :data:`regraft.heads.PROPER` or
+            :data:`regraft.heads.WITH_SPREAD`.
         response: N rows of labels.
-        probabilities: (N, C); for regression the predictions.
+        probabilities: as :func:`regraft.heads.score` takes them.
         groups: N group names.
         seed: of the resamples.
         protocol: which rows these are; kept in the Score.

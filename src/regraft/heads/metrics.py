@@ -67,7 +67,7 @@ def fitting(kind: Kind) -> tuple[str, ...]:
 def higher_is_better(metric: str) -> bool:
     """False for errors (``rmse``) and for ``nll``, ``ece``, ``brier``, ``gaussian-nll``."""
     if metric not in METRICS + PROPER + WITH_SPREAD:
-        raise DataError(f"{metric!r} is no metric", expected=", ".join(METRICS + PROPER))
+        raise DataError(f"{metric!r} is no metric", expected=", ".join(METRICS + PROPER + WITH_SPREAD))
     return metric not in _LOWER
 
 
@@ -105,10 +105,10 @@ def score(metric: str, response: Response, probabilities: Any) -> float:
     ``brier``, ``ece``: over labels), a probability above ½ counting as a predicted label.
 
     Args:
-        metric: a name of :data:`METRICS` or :data:`PROPER`.
+        metric: a name of :data:`METRICS`, :data:`PROPER` or :data:`WITH_SPREAD`.
         response: N rows of labels.
-        probabilities: (N, C); for regression the predictions; for segmentation (N, C, C) pixels by class and
-            predicted class.
+        probabilities: (N, C); for regression the predictions, of :data:`WITH_SPREAD` (N, 2, C) with their deviations;
+            for segmentation (N, C, C) pixels by class and predicted class.
 
     Raises:
         DataError: the metric does not fit the kind of labels, or these rows leave it undefined.
@@ -151,9 +151,9 @@ def resampled(metric: str, response: Response, probabilities: Any, weights: Arra
     """The metric under each row weighting.
 
     Args:
-        metric: a name of :data:`METRICS` or :data:`PROPER`.
+        metric: a name of :data:`METRICS`, :data:`PROPER` or :data:`WITH_SPREAD`.
         response: N rows of labels.
-        probabilities: (N, C).
+        probabilities: as :func:`score` takes them.
         weights: (B, N) non-negative.
 
     Returns:

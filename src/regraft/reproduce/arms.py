@@ -76,6 +76,8 @@ class Backbone:
         sizes: target sizes T of the search: ¼, 2 and 16 times the embedding's width. The paper's (512, 8192,
             24576; Table 2) are ¼, 4 and 12 times that of its ResNet-50; ours hold the sizes 64, 512 and 4096 at
             which the page scales V1a's candidates, so that rows share features.
+        unit: how many of its blocks make one unit.
+        patterns: of its taps.
     """
 
     load: Callable[[Path, Path, int], Network]

@@ -66,6 +66,7 @@ class Seen:
     Attributes:
         layer: which.
         output: which, c.
+        module: the layer's own.
         given: what the module was given, one tensor a call.
         gradient: ∂f_c/∂z of each call.
         explicit: derivatives that are known already (of parameters without a rule).

@@ -32,9 +32,9 @@ def with_gradient_cost(
     batch, timed now. (Measured: 1 to 14 products a fit, counting those that strengths share, of 4 to 7 strengths at
     two heads; Newton and L-BFGS 2 to 4 times as many.)
 
-    Of few rows (n C numbers, at most :attr:`Gradients.row_space`) each head has a kernel instead, C backward passes
-    from what comes before θ₂, which one more pass keeps; a fit then solves n C equations five times, and each head
-    takes four products. A kernel of the batch, one of half of it and a solve are timed now.
+    Of few rows (n C numbers, at most :attr:`regraft.graft.stages.gradient.Gradients.row_space`) each head has a kernel
+    instead, C backward passes from what comes before θ₂, which one more pass keeps; a fit then solves n C equations
+    five times, and each head takes four products. A kernel of the batch, one of half of it and a solve are timed now.
 
     Args:
         solve: of the head on features.

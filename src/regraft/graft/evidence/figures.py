@@ -27,7 +27,8 @@ _SCATTER_POINTS = 2000
 
 
 def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, plan: Plan) -> dict[str, Any]:
-    """Every picture that this task and this kind of head have: see the keys below, and :meth:`Head.figures`.
+    """Every picture that this task and this kind of head have: see the keys below, and
+    :meth:`regraft.graft.problem.Head.figures`.
 
     Args:
         evaluation: scores and final head.

@@ -31,7 +31,7 @@ __all__ = ["AtHead", "Kernels", "about_the_mean", "combination", "share"]
 
 
 _ROUNDED = 1e-12
-"""The same, of gradients that differ by their rounding to float32 alone."""
+"""Spread of gradients over their level, in squares, below which they differ by their rounding to float32 alone."""
 
 
 def share(ratio: float) -> float:

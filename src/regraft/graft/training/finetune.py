@@ -45,7 +45,7 @@ class Tuned:
         outcome: status, history, best epoch.
         seconds: of this call's training.
         flops: of this call's training, counted on one step of one row.
-        passes: rows that went through forward and back in this call; see :class:`Price`.
+        passes: rows that went through forward and back in this call; see :class:`regraft.graft.training.price.Price`.
     """
 
     adapted: Adapted

@@ -70,6 +70,8 @@ def planned(probe: Probe | None, train: Train, rows: int, *, twice: bool) -> int
     choice, the final training, and :func:`live_steps`.
 
     Args:
+        probe: how heads are probed before; ``None`` for a head that was solved.
+        train: learning rates and schedule.
         rows: of the problem.
         twice: a second final training follows, on all rows after one on part of them.
     """
@@ -94,9 +96,12 @@ class TrainedHead(Head):
     Attributes:
         model: the final one, trained on all rows, or where that failed the one that made the choice.
         rows: how many it was trained on.
+        choice: the learning rate and τ that were taken.
         last: the final training; ``None`` if the backbone stays as it is.
         judged: every candidate's training, best first.
         held: the chosen twin on the rows that chose it; ``None`` for a model that took over another's choices.
+        metric: what candidates were judged by.
+        notes: findings of the choice and of the final training.
         shown: further figures: ``selection``, what the head that training began from chose, and ``layers`` of a head
             that was refitted or stays on the frozen backbone.
         seen: more of the figure ``training``: how the heads were probed, what the instruments saw.

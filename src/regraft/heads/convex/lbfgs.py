@@ -28,7 +28,8 @@ def lbfgs(
     max_products: int = 10_000,
     progress: Progress | None = None,
 ) -> ConvexFit:
-    """Minimise by L-BFGS, an ``apply`` and an ``adjoint`` an iteration; arguments and outcome as :func:`newton`'s.
+    """Minimise by L-BFGS, an ``apply`` and an ``adjoint`` an iteration; arguments and outcome as those of
+    :func:`regraft.heads.convex.newton.newton`.
 
     The certificate is taken between rounds of iterations, as many as the gap asked for seems to need.
     """

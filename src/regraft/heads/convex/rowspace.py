@@ -48,6 +48,7 @@ class RowPoint:
         image: K α, (C, N).
         shift: b (C, 1), the best one.
         logits: offset + K α + b.
+        predictions: the mean that the loss predicts at the logits.
         residual: Θ (C, N), with :attr:`predictions` of the logits.
         objective: F.
         gap: F minus the dual objective at Θ: a bound of what F is above its minimum.

@@ -31,8 +31,9 @@ STRENGTHS: tuple[float, ...] = (1e-3, 1e-5)
 class AdamScores:
     """s_i = ‖W_i‖₂ where Adam stops on softmax cross-entropy + λ Σ_i ‖W_i‖₂ (Head2Toe, Eq. 3): the paper's own scores.
 
-    A :class:`regraft.heads.selection.scorer.Scorer`, to be judged by the search's ridge heads; :func:`select_reference`
-    is the whole protocol. Multilabel and regression take the sigmoid and squared losses, which is an extension.
+    A :class:`regraft.heads.selection.scorer.Scorer`, to be judged by the search's ridge heads;
+    :func:`regraft.heads.select_reference` is the whole protocol. Multilabel and regression take the sigmoid and
+    squared losses, which is an extension.
 
     Attributes:
         steps, rate: the schedule.

@@ -109,7 +109,8 @@ class _Candidates:
 
 
 def first_of_each_block(sample: Sample) -> tuple[Block, ...]:
-    """The first activation of every unit of blocks (:attr:`Backbone.unit`), pooled to about the embedding's width."""
+    """The first activation of every unit of blocks (:attr:`regraft.reproduce.arms.Backbone.unit`), pooled to about the
+    embedding's width."""
     unit_of = {path: number // sample.backbone.unit for number, path in enumerate(sample.network.blocks)}
     first: dict[int, Block] = {}
     for block in sample.blocks(Taps(("activation",), (sample.backbone.width,))):
