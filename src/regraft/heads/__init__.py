@@ -43,7 +43,7 @@ from regraft.heads.selection.kept import FRACTIONS, TOLERANCE, WEAKER, WIDER, Ce
 from regraft.heads.selection.penalised_scorers import ExactGroupLasso, LayerGroups
 from regraft.heads.selection.ranks import RankCurve, RankScore, rank_curve
 from regraft.heads.selection.reference import ReferenceCell, select_reference
-from regraft.heads.selection.reference_scores import AdamScores, reference_scores
+from regraft.heads.selection.reference_scores import AdamScores
 from regraft.heads.selection.relevance import relevance
 from regraft.heads.selection.scorer import Scorer
 from regraft.heads.selection.scorers import ByLayer, FirstGradient, RandomScores, Relevance, Stability, Variance
@@ -126,7 +126,6 @@ __all__ = [
     "rank_curve",
     "rank_offset",
     "ranked",
-    "reference_scores",
     "refit",
     "relevance",
     "reliability",

@@ -11,8 +11,9 @@ import torch
 from tests.heads.problems import classes_of, features
 
 from regraft.errors import SolverError
-from regraft.heads import FRACTIONS, Response, reference_scores, score, select, select_reference
+from regraft.heads import FRACTIONS, Response, score, select, select_reference
 from regraft.heads.selection.adam import Training
+from regraft.heads.selection.kept import by_name
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.reference_scores import AdamScores
 from regraft.heads.selection.relevance import fold_tasks
@@ -27,6 +28,13 @@ def labels(kind, x, codes):
     if kind == "multilabel":
         return Response.of("multilabel", ["a", "b"], np.stack([codes > 0, x[:, 0] > x[:, 0].mean()], 1).astype(float))
     return Response.of("regression", ["a", "b"], x[:, :2] * [1, 30] + x[:, 5:7] + [0, 400])
+
+
+def adam_scores(design, response, folds, strength, steps):
+    """Block → scores: of all rows where there are no folds, else without each."""
+    tasks = fold_tasks(response, None if folds is None else torch.as_tensor(folds))
+    found = AdamScores(steps, penalties=(strength,))(Panel(design), tasks, response, [strength])[:, 0]
+    return by_name(found[0] if folds is None else found, design.widths)
 
 
 def batches(seed, rows, steps, size):
@@ -85,7 +93,7 @@ def test_the_penalty_shrinks_rows_but_never_to_zero():
     x, codes = features(60, 20, 3)
     response = classes_of(codes)
     design = unit_design(x, 3, cuts=(7,))
-    weak, strong = (reference_scores(design, response, None, value, steps=300)["layer1"] for value in (1e-5, 1e-1))
+    weak, strong = (adam_scores(design, response, None, value, steps=300)["layer1"] for value in (1e-5, 1e-1))
     assert bool((strong < weak).all())
     assert bool((strong > 0).all())
 
@@ -95,8 +103,8 @@ def test_scores_never_see_their_fold_and_repeat_themselves(kind):
     x, codes = features(48, 40, 3)
     folds = np.arange(48) % 4
     response = labels(kind, x, codes)
-    found = reference_scores(unit_design(x, response.n_outputs), response, folds, 1e-3, steps=30)
-    again = reference_scores(unit_design(x, response.n_outputs), response, folds, 1e-3, steps=30)
+    found = adam_scores(unit_design(x, response.n_outputs), response, folds, 1e-3, steps=30)
+    again = adam_scores(unit_design(x, response.n_outputs), response, folds, 1e-3, steps=30)
     assert [tuple(v.shape) for v in found.values()] == [(4, 7), (4, 23), (4, 10)]
     held = folds == 2
     other, values = x.copy(), response.values.numpy().copy()
@@ -105,7 +113,7 @@ def test_scores_never_see_their_fold_and_repeat_themselves(kind):
     changed = (
         classes_of(values.argmax(1)) if kind == "multiclass" else Response.of(response.kind, response.classes, values)
     )
-    moved = reference_scores(unit_design(other, response.n_outputs), changed, folds, 1e-3, steps=30)
+    moved = adam_scores(unit_design(other, response.n_outputs), changed, folds, 1e-3, steps=30)
     for name, piece in found.items():
         assert torch.equal(piece, again[name])
         assert torch.equal(piece[2], moved[name][2])
@@ -239,7 +247,7 @@ def test_adam_scores_rank_for_the_fast_search():
     assert set(found.columns["layer0"].tolist()) >= {50, 51, 52}
     tasks = fold_tasks(classes_of(codes), None)
     direct = AdamScores(steps=40)(Panel(design_of(x, 3)), tasks, classes_of(codes), (1e-2, 1e-3))
-    plain = reference_scores(design_of(x, 3), classes_of(codes), None, 1e-3, steps=40)
+    plain = adam_scores(design_of(x, 3), classes_of(codes), None, 1e-3, steps=40)
     np.testing.assert_allclose(direct[0, 0].numpy(), torch.cat(list(plain.values())).numpy(), rtol=1e-3, atol=1e-6)
 
 

@@ -30,7 +30,6 @@ __all__ = [
     "gram_search_flops",
     "head_flops",
     "head_parts",
-    "paper_flops",
     "paper_search_flops",
     "paper_stored_words",
 ]
@@ -54,25 +53,6 @@ def finetune_flops(forward: float, steps: int, batch: int) -> float:
         steps, batch: of the training.
     """
     return 3.0 * forward * steps * batch
-
-
-def paper_flops(
-    forward: float, width: int, outputs: int, *, rows: int, steps: int, batch: int, fractions: Sequence[float] = ()
-) -> float:
-    """C_I + C_all · t + Σ_f C_f of the paper's search, one setting of it, in FLOPs.
-
-    With n rows, N features, C classes and t steps of B rows: the pass takes C_I · n; a step of the head on stored
-    features takes 4 N C B (forward, and the gradient of the weights alone); validating a fraction f costs f times
-    the first training, C_f = f · C_all · t. Relative to fine-tuning (3 C_I B t) and without the fractions this is
-    Table 3's FLOPs column, n / (3 B t) + (4/3) N C / C_I, for all 19 tasks with C_I = 6.95 GFLOP.
-
-    Args:
-        forward: C_I of one row.
-        width, outputs: N and C.
-        rows, steps, batch: n, t, B.
-        fractions: that are validated; none leaves Σ_f out.
-    """
-    return forward * rows + 4.0 * width * outputs * batch * steps * (1 + sum(fractions))
 
 
 def paper_search_flops(

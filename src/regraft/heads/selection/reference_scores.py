@@ -5,23 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.l2.model import check_finite
-from regraft.heads.response import Response, require_learnable
+from regraft.heads.response import Response
 from regraft.heads.selection.adam import Trained, Training
-from regraft.heads.selection.kept import by_name
 from regraft.heads.selection.panel import Panel
-from regraft.heads.selection.relevance import FoldTask, check_features, fold_tasks
-from regraft.heads.solve import check_folds, check_training
-from regraft.heads.weights import ClassWeight, moments, row_weights, sample_weights
+from regraft.heads.selection.relevance import FoldTask
+from regraft.heads.weights import moments
 from regraft.linear import FeatureDesign
 
-__all__ = ["STRENGTHS", "AdamScores", "Part", "check_grid", "dense", "feature_norms", "reference_scores"]
+__all__ = [
+    "STRENGTHS",
+    "AdamScores",
+    "Part",
+    "check_grid",
+    "dense",
+    "feature_norms",
+]
 
 #: The paper's λ (Appendix A).
 STRENGTHS: tuple[float, ...] = (1e-3, 1e-5)
@@ -63,45 +68,6 @@ class AdamScores:
             for place, task in enumerate(tasks)
         ]
         return torch.stack(found)
-
-
-def reference_scores(
-    design: FeatureDesign,
-    response: Response,
-    folds: Any | None,
-    strength: float,
-    *,
-    steps: int = 500,
-    rate: float = 0.1,
-    class_weight: ClassWeight = None,
-    seed: int = 0,
-) -> dict[str, Tensor]:
-    """s_i = ‖W_i‖₂ where Adam stops: :func:`regraft.heads.relevance` by the paper's own protocol.
-
-    Args:
-        design: features by layer, normally with rows of unit norm in each.
-        response: N labels.
-        folds: (N,) fold of each row, -1 for rows that no fold leaves out; or None.
-        strength: λ of the group lasso, as it stands in the loss.
-        steps, rate: of Adam, cosine to zero, batches of 128.
-        class_weight: as in :func:`regraft.heads.solve`, counted without the fold left out.
-        seed: of the order of the rows.
-
-    Returns:
-        Block → scores: (d_l,) of all rows where ``folds`` is None, else (K, d_l), the k-th without the k-th fold.
-
-    Raises:
-        SolverError: features that are not finite, one class, folds or schedules that do not fit.
-    """
-    require_learnable(response)
-    check_features(design, response)
-    check_grid([steps], [rate], [strength])
-    fold_of = None if folds is None else check_folds(folds, len(response))
-    if fold_of is not None:
-        check_training(fold_of, row_weights(response, class_weight, sample_weights(response, None)))
-    tasks = fold_tasks(response, fold_of, class_weight)
-    found = AdamScores(steps, rate, (strength,), seed)(Panel(design), tasks, response, [strength])[:, 0]
-    return by_name(found if folds is not None else found[0], design.widths)
 
 
 class Part:
