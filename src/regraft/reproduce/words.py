@@ -37,12 +37,13 @@ __all__ = [
 ]
 
 CEILING = 98.0  # a task whose baseline is above this has no room: it leaves the counts of `share`
+_QUANTILE = 0.975  # of two-sided 95 % intervals
 _EPS = 1e-9  # thresholds such as 4/5 ≥ 0.8 or ρ = 1 are meant exactly; floating point misses by an ulp
 Array = Any  # anything that numpy.asarray reads
 
 
-def t_interval(values: Array, level: float = 0.95) -> tuple[float, float, float]:
-    """Mean and Student t-interval ``mean ± t((1+level)/2, n-1) · s/√n`` of ``values``, shape (n,).
+def t_interval(values: Array) -> tuple[float, float, float]:
+    """Mean and Student's 95 % t-interval ``mean ± t(0.975, n-1) · s/√n`` of ``values``, shape (n,).
 
     One value gives ``(value, -inf, inf)``.
     """
@@ -52,7 +53,7 @@ def t_interval(values: Array, level: float = 0.95) -> tuple[float, float, float]
     mean = float(sample.mean())
     if sample.size == 1:
         return mean, -math.inf, math.inf
-    half = float(stats.t.ppf((1 + level) / 2, sample.size - 1) * sample.std(ddof=1) / math.sqrt(sample.size))
+    half = float(stats.t.ppf(_QUANTILE, sample.size - 1) * sample.std(ddof=1) / math.sqrt(sample.size))
     return mean, mean - half, mean + half
 
 

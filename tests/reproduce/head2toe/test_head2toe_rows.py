@@ -271,7 +271,7 @@ def bench(tmp_path_factory):
         yield toys.bench(tmp_path_factory.mktemp("toys"))
 
 
-def _affinities(table, network, tasks=()):
+def _affinities(table, network):
     return {task: [float(10 * i + s) for s in table.bench.seeds] for i, task in enumerate(table.bench.tasks)}
 
 

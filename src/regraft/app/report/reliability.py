@@ -32,7 +32,6 @@ class Reliability:
     bins: tuple[Bin, ...]
     ticks: tuple[Tick, ...]
     ticks_y: tuple[Tick, ...]
-    ece: str
     most: str
     table: tuple[tuple[str, str, str, str], ...]
 
@@ -85,7 +84,6 @@ def reliability(record: Record) -> Reliability | None:
         bins=tuple(bins),
         ticks=tuple(Tick(x(t), f"{t * 100:.0f}") for t in marks),
         ticks_y=tuple(Tick(y(t), f"{t * 100:.0f}") for t in marks),
-        ece=words.decimal(ece),
         most=words.count(most),
         table=tuple(table),
     )

@@ -91,7 +91,6 @@ class Selection:
     kpis: tuple[tuple[str, str, str], ...]
     rows: tuple[Row, ...]
     most: str
-    used: int
     grid: Grid | None
     ranks: Ranks | None
     firm: Firm | None
@@ -120,7 +119,6 @@ def selection(record: Record) -> Selection | None:
         kpis=_kpis(figure, kept),
         rows=rows,
         most=words.percent(most),
-        used=sum(_at(row, "kept") > 0 for row in layers),
         grid=_grid(grid, shown) if grid else None,
         ranks=ranks(read.mapping(figure.get("ranks")), shown),
         firm=_firm(figure),
@@ -301,7 +299,7 @@ def _grid(cells: Sequence[Mapping[str, Any]], shown: Measure) -> Grid:
             "fraction of the features that is kept",
             (),
             tuple(Tick(z(t), words.trimmed(words.bytes_(t))) for t in log_ticks(min(sizes), max(sizes), 3)),
-            tuple(_bytes(size, i % LINES, line, x, z) for i, (size, line) in enumerate(lines.items())),
+            tuple(_bytes(i % LINES, line, x, z) for i, line in enumerate(lines.values())),
         ),
         lean=None
         if lean is None or read.flag(lean.get("chosen"))
@@ -347,7 +345,7 @@ def _path(size: str, style: int, line: Sequence[Mapping[str, Any]], x: Scale, y:
     )  # fmt: skip
 
 
-def _bytes(size: str, style: int, line: Sequence[Mapping[str, Any]], x: Scale, z: Scale) -> Path:
+def _bytes(style: int, line: Sequence[Mapping[str, Any]], x: Scale, z: Scale) -> Path:
     chosen = [
         Dot(x(cell["fraction"]), z(cell["stored_bytes"]), f"{words.bytes_(cell['stored_bytes'])} stored, chosen", RING)
         for cell in line

@@ -31,7 +31,6 @@ class Reinitialise:
 
     needs: ClassVar[tuple[str, ...]] = ("network",)
     yields: ClassVar[tuple[str, ...]] = ()
-    spends: ClassVar[tuple[str, ...]] = ()
 
 
 @dataclass(frozen=True)
@@ -67,7 +66,6 @@ class Probe:
 
     needs: ClassVar[tuple[str, ...]] = ("design", "labels")
     yields: ClassVar[tuple[str, ...]] = ("readout",)
-    spends: ClassVar[tuple[str, ...]] = ()
 
     def __post_init__(self) -> None:
         wrong = [tau for tau in self.candidates if not isinstance(tau, int) or tau < 0]

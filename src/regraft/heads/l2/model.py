@@ -107,12 +107,11 @@ class Basis(LinearModel):
         return cls(vectors * roots, squares, (vectors - vectors.mean(0)) / roots, means, dual=True)
 
     @classmethod
-    def of_rows(cls, chunks: Callable[[], Iterable[Tensor]], dtype: torch.dtype = torch.float64) -> Basis:
+    def of_rows(cls, chunks: Callable[[], Iterable[Tensor]]) -> Basis:
         """From rows in chunks of (m, d), read three times: means, X_cᵀX_c, rotation.
 
         Args:
             chunks: gives a fresh iteration over the rows, in order.
-            dtype: of Z.
 
         Raises:
             SolverError: the rows hold NaN or infinities.
@@ -134,10 +133,10 @@ class Basis(LinearModel):
         # every row is off by the mean's rounding, and all rows alike
         rounding = (rows * torch.finfo(torch.float64).eps * float(torch.linalg.vector_norm(mean))) ** 2
         squares, vectors = _eigen(second, torch.float64, max(rows, len(mean)), rounding)
-        z = torch.empty(rows, len(squares), dtype=dtype)
+        z = torch.empty(rows, len(squares), dtype=torch.float64)
         start = 0
         for chunk in chunks():
-            z[start : start + len(chunk)] = ((chunk.to(torch.float64) - mean) @ vectors).to(z.dtype)
+            z[start : start + len(chunk)] = (chunk.to(torch.float64) - mean) @ vectors
             start += len(chunk)
         return cls(z, squares, vectors, mean, dual=False)
 

@@ -110,8 +110,6 @@ def select_reference(
         DataError: the metric does not fit the kind of labels.
     """
     require_learnable(response)
-    if not designs:
-        raise SolverError("there is no design to choose features from", do="give at least one target size")
     for design in designs.values():
         check_features(design, response, metric)
     grid = _Grid(check_fractions(fractions), check_strengths(strengths), list(dict.fromkeys(steps)), list(rates))

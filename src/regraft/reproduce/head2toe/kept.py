@@ -18,6 +18,7 @@ from regraft.heads.held import in_memory
 from regraft.heads.l2.fitters import fitter
 from regraft.heads.search import Judge
 from regraft.heads.selection.foldwise import Foldwise, fold_fitters
+from regraft.heads.selection.kept import by_name
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import fold_tasks
 from regraft.heads.selection.scorer import Scorer
@@ -39,7 +40,7 @@ def rank(design: FeatureDesign, response: Response, folds: Tensor, strength: flo
     """A scorer's scores at one penalty, on all rows and without each fold."""
     tasks = [*fold_tasks(response, folds), *fold_tasks(response, None)]
     scores = scorer(Panel(design), tasks, response, [strength])[:, 0]
-    named = [dict(zip(design.widths, torch.split(row, list(design.widths.values())))) for row in scores]
+    named = [by_name(row, design.widths) for row in scores]
     return Ranking(named[-1], tuple(named[:-1]))
 
 

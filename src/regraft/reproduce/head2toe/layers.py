@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from regraft.features import Block, Taps
 from regraft.heads import ByLayer, Choice, LayerGroups, Relevance, kept_design
 from regraft.heads.selection.chosen import ranked
+from regraft.heads.selection.kept import by_block
 from regraft.heads.selection.scorer import Scorer
 from regraft.linear import FeatureDesign
 from regraft.reproduce.arms import EMBEDDING, Arm, Bench, Place, Sample, unit
@@ -181,16 +181,6 @@ def _flat(choice: Choice, widths: Mapping[str, int]) -> list[int]:
     return [int(index) + int(starts[name]) for name in widths if name in choice for index in choice[name]]
 
 
-def _named(flat: Sequence[int], widths: Mapping[str, int]) -> dict[str, Tensor]:
-    edges = np.cumsum([0, *widths.values()])
-    index = np.asarray(flat)
-    inside = {
-        name: torch.from_numpy(index[(index >= low) & (index < high)] - low)
-        for name, low, high in zip(widths, edges, edges[1:])
-    }
-    return {name: part for name, part in inside.items() if len(part)}
-
-
 def _cross(bench: Bench, place: Place, chosen_on: Sequence[str]) -> dict[str, Any]:
     """Accuracy on this task with the features that each of the tasks chose with the same seed (Fig. 7 left)."""
     sample = bench.sample(place)
@@ -199,7 +189,7 @@ def _cross(bench: Bench, place: Place, chosen_on: Sequence[str]) -> dict[str, An
     for chooser in chosen_on:
         found = bench.measure(CHOICE, place.network, chooser, place.seed)["choices"]
         own = found if chooser == place.task else found[-1:]
-        heads.append(here.head([_named(flat, here.train.widths) for flat in own]))
+        heads.append(here.head([by_block(torch.tensor(flat), here.train.widths) for flat in own]))
     return {"accuracy": [head["accuracy"] for head in heads], **_worst(heads)}
 
 

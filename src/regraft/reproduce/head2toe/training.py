@@ -46,15 +46,15 @@ def _minus(left: Table, right: Table) -> dict[str, list[float]]:
     return {name: [a - b for a, b in zip(left[name], right[name])] for name in left}
 
 
-def affinities(table: Tables, network: str, tasks: Sequence[str] = ()) -> dict[str, list[float]]:
+def affinities(table: Tables, network: str) -> dict[str, list[float]]:
     """acc(Linear) − acc(Scratch) by task and seed, in points."""
-    return _minus(table(LINEAR, network, tasks=tasks), _scratch(table, network, tasks))
+    return _minus(table(LINEAR, network), _scratch(table, network))
 
 
-def _scratch(table: Tables, network: str, tasks: Sequence[str] = ()) -> Table:
+def _scratch(table: Tables, network: str) -> Table:
     """Training from random weights; its rates first, for the seeds of a task share one."""
-    table.bench.ahead(SCRATCH_RATE, [Place(network, task, 0) for task in tasks or table.bench.tasks])
-    return table(SCRATCH, network, tasks=tasks)
+    table.bench.ahead(SCRATCH_RATE, [Place(network, task, 0) for task in table.bench.tasks])
+    return table(SCRATCH, network)
 
 
 def _few(context: Context) -> Context:

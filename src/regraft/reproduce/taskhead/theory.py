@@ -20,6 +20,8 @@ from torch import Tensor
 
 __all__ = ["Model", "aligned", "generic", "head_for"]
 
+_SIZES = (6, 12, 10)  # N, d and h of what is drawn
+
 
 @dataclass(frozen=True, eq=False)
 class Model:
@@ -121,13 +123,9 @@ def head_for(model: Model, outputs: Tensor) -> Model:
     return Model(model.inputs, model.labels, model.backbone, needed + free / free.norm() * left.sqrt())
 
 
-def generic(seed: int, rows: int = 6, width: int = 12, hidden: int = 10) -> Model:
-    """Gaussian inputs, backbone, head and labels, scaled so that every ``q₀`` between 0 and Y can be had.
-
-    Args:
-        seed: of the draw.
-        rows, width, hidden: N, d and h.
-    """
+def generic(seed: int) -> Model:
+    """Gaussian inputs, backbone, head and labels, scaled so that every ``q₀`` between 0 and Y can be had."""
+    rows, width, hidden = _SIZES
     rng = torch.Generator().manual_seed(seed)
 
     def drawn(*shape: int) -> Tensor:
@@ -137,12 +135,13 @@ def generic(seed: int, rows: int = 6, width: int = 12, hidden: int = 10) -> Mode
     return _labelled(inputs, backbone, head, drawn(rows), float(torch.rand((), generator=rng)))
 
 
-def aligned(seed: int, rows: int = 6, width: int = 12, hidden: int = 10) -> Model:
+def aligned(seed: int) -> Model:
     """Whitened inputs (``X Xᵀ = I``) and a backbone with ``X B₀ᵀ B₀ Xᵀ = c I``, so that ``X Xᵀ ∝ K₀``.
 
     ``B₀ = √c U X + W (I − Xᵀ X)`` with U of orthonormal columns and a Gaussian W; c and ``‖v₀‖²`` are uniform in
     [½, 2], so that ``r = ‖v₀‖² / (c + ‖v₀‖²)`` lies in [.2, .8].
     """
+    rows, width, hidden = _SIZES
     rng = torch.Generator().manual_seed(seed)
 
     def drawn(*shape: int) -> Tensor:

@@ -60,7 +60,7 @@ def _compared(
 # -------------------------------------------------------------------------------------- smoothed labels
 
 
-def table2_ls(bench: Bench, settings: Sequence[Setting] = LABELLED) -> Result:
+def table2_ls(bench: Bench) -> Result:
     """How far the features turn, and the accuracy, for the four pairs of η."""
     ways: dict[str, dict[str, Any]] = {
         cell: {"smoothing": round(1 - probing, 6), "train_smoothing": round(1 - training, 6)}
@@ -68,7 +68,7 @@ def table2_ls(bench: Bench, settings: Sequence[Setting] = LABELLED) -> Result:
     }
     ways["base"] = {}  # hard labels are the default, whose arms the other rows share
     return _compared(
-        bench, settings, ways, {"η of probing and of training": {n: list(pair) for n, pair in CELLS.items()}}
+        bench, LABELLED, ways, {"η of probing and of training": {n: list(pair) for n, pair in CELLS.items()}}
     )
 
 
@@ -98,9 +98,9 @@ def _order(result: Result) -> Outcome:
 # ------------------------------------------------------------------------------------------ an MLP head
 
 
-def table2_mlp(bench: Bench, settings: Sequence[Setting] = HEADED) -> Result:
+def table2_mlp(bench: Bench) -> Result:
     """A linear head beside one with 256 hidden units."""
-    return _compared(bench, settings, {"linear": {}, "MLP": {"head": "mlp"}}, {})
+    return _compared(bench, HEADED, {"linear": {}, "MLP": {"head": "mlp"}}, {})
 
 
 def _fits_better(result: Result) -> Outcome:

@@ -119,7 +119,7 @@ def upside_down(manifest: Manifest) -> Manifest:
     return replace(manifest, name=inputs.name, inputs=inputs, hashes=hash_rows(inputs, manifest.ids))
 
 
-def by_colour(manifest: Manifest, bins: int = COLOURS) -> Manifest:
+def by_colour(manifest: Manifest) -> Manifest:
     """The pictures labelled by the hue of their upper half's mean colour.
 
     The hue, an angle, is cut at the quantiles of the training rows, so that the classes have equally many of them; a
@@ -127,9 +127,9 @@ def by_colour(manifest: Manifest, bins: int = COLOURS) -> Manifest:
     """
     hues = np.array([_hue(np.asarray(manifest.inputs.read(row))) for row in range(len(manifest))])
     train = np.asarray([part == "train" for part in manifest.split])
-    edges = np.quantile(hues[train], np.arange(1, bins) / bins)
+    edges = np.quantile(hues[train], np.arange(1, COLOURS) / COLOURS)
     codes = np.searchsorted(edges, hues, side="right").astype(np.int64)
-    names = tuple(f"colour {index}" for index in range(bins))
+    names = tuple(f"colour {index}" for index in range(COLOURS))
     return replace(manifest, name=f"{manifest.name} by colour", target=Target("multiclass", names, codes))
 
 

@@ -155,9 +155,10 @@ SPEED: Mapping[str, Search] = {
 ON = ("flowers5", "tiny20")
 
 
-def epochs_to(scores: list[float], part: float = SHARE) -> float:
-    """Epochs until the training accuracy is a part of its last value, between two epochs by a straight line from 0."""
-    level = part * scores[-1]
+def epochs_to(scores: list[float]) -> float:
+    """Epochs until the training accuracy is :data:`SHARE` of its last value, between two epochs by a
+    straight line from 0."""
+    level = SHARE * scores[-1]
     before = 0.0
     for epoch, (last, now) in enumerate(pairwise([0.0, *scores])):
         if now >= level:
