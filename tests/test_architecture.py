@@ -159,6 +159,24 @@ def folder_violations(module: str, item: Import, where: str) -> Iterator[str]:
         yield f"{where}: {package}/{here} may not import {package}/{there}"
 
 
+def listed(tree: ast.Module) -> frozenset[str] | None:
+    """The names in a file's ``__all__``; ``None`` where it has none."""
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "__all__":
+            return frozenset(ast.literal_eval(node.value))
+    return None
+
+
+def name_violations(module: str, trees: Mapping[str, ast.Module]) -> Iterator[str]:
+    """Names that are imported from a file whose ``__all__`` lacks them."""
+    for node in ast.walk(trees[module]):
+        if isinstance(node, ast.ImportFrom) and node.module in trees and not node.level:
+            names = listed(trees[node.module])
+            for alias in node.names:
+                if names is not None and alias.name not in names and f"{node.module}.{alias.name}" not in trees:
+                    yield f"{module}:{node.lineno}: {alias.name} is missing from __all__ of {node.module}"
+
+
 def body_violations(module: str, tree: ast.Module) -> Iterator[str]:
     """print, assert, unsafe loading, and names of ``app`` as strings."""
     for node in ast.walk(tree):
@@ -209,10 +227,13 @@ def violations(sources: Mapping[str, str]) -> list[str]:
     found: list[str] = []
     graph: dict[str, set[str]] = {}
     importers: dict[str, set[str]] = {}
-    for key, text in sources.items():
-        module, tree = names[key], ast.parse(text)
+    trees = {names[key]: ast.parse(text) for key, text in sources.items()}
+    for key in sources:
+        module = names[key]
+        tree = trees[module]
         imports = list(imports_of(tree, module, key.endswith("__init__"), known))
         found += import_violations(module, imports)
+        found += name_violations(module, trees)
         found += body_violations(module, tree)
         graph[module] = {item.module for item in imports if item.module in known and not item.late} - {module}
         for item in imports:
@@ -268,7 +289,7 @@ CLEAN = {
     "regraft.errors": "class RegraftError(Exception): pass",
     "regraft.files": "from regraft.errors import RegraftError",
     "regraft.record.__init__": "from regraft.record.a import A",
-    "regraft.record.a": "from regraft.files import RegraftError\nclass A: pass",
+    "regraft.record.a": "from regraft.files import RegraftError\n__all__ = ['A']\nclass A: pass\nclass B: pass",
     "regraft.network.__init__": "",
     "regraft.network.hub": "from regraft.record import A\ndef f():\n    import transformers",
     "regraft.graft.__init__": "from ..network import hub\nfrom . import stages",
@@ -334,6 +355,11 @@ def test_clean_sources_pass() -> None:
         ("regraft.data.b", "import torch\nload = torch.load", "torch.load"),
         ("regraft.data.b", "from torch import load", "torch.load"),
         ("regraft.data.b", "import numpy as np\nnp.load('x', allow_pickle=True)", "allow_pickle"),
+        (
+            "regraft.record.b",
+            "def f():\n    from regraft.record.a import B",
+            "B is missing from __all__ of regraft.record.a",
+        ),
         ("regraft.record.a", "from regraft.record import A", "import cycle: "),
     ],
 )

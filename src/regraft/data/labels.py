@@ -26,7 +26,7 @@ import numpy as np
 from regraft.data.manifest import Kind, LabelType, Target
 from regraft.errors import DataError
 
-__all__ = ["KINDS", "Column", "as_lists", "plain", "read_target"]
+__all__ = ["KINDS", "SEPARATOR", "Column", "as_lists", "plain", "read_target"]
 
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression", "segmentation")
 FEW = 20  # whole numbers with at most this many values are classes

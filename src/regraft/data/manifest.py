@@ -14,7 +14,7 @@ from regraft.data.source import Joined, Source
 from regraft.errors import DataError
 from regraft.files import digest
 
-__all__ = ["PARTS", "BadRow", "Kind", "LabelType", "Manifest", "Part", "Target", "joined"]
+__all__ = ["NO_LABEL", "PARTS", "BadRow", "Kind", "LabelType", "Manifest", "Part", "Target", "joined"]
 
 Kind = Literal["binary", "multiclass", "multilabel", "regression", "segmentation"]
 LabelType = Literal["str", "int", "bool"]

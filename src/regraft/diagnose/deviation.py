@@ -20,7 +20,7 @@ from regraft.diagnose.weights import LayerChange, weight_changes
 from regraft.errors import DataError
 from regraft.network import Network
 
-__all__ = ["Counted", "Deviation", "DeviationCourse", "counted_weights", "deviation", "deviation_course"]
+__all__ = ["Counted", "Deviation", "DeviationCourse", "Weights", "counted_weights", "deviation", "deviation_course"]
 
 Counted = Literal["weights", "all"]
 Weights = Mapping[str, Tensor] | Network

@@ -32,7 +32,7 @@ from regraft.linear import Blocks
 from regraft.network import Network
 from regraft.network.policy import grad
 
-__all__ = ["LossName", "Objective", "row_weights", "use_batches"]
+__all__ = ["LossName", "Objective", "Statistics", "row_weights", "use_batches"]
 
 LossName = Literal["softmax", "sigmoid", "squared"]
 Statistics = Literal["running", "batch"]

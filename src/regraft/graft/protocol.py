@@ -31,7 +31,7 @@ from regraft.heads import Response, score
 from regraft.heads.metrics import uninformed
 from regraft.record.protocol import HOLDOUT, OUTER, TEST, VALIDATION
 
-__all__ = ["Evaluation", "check_protocol", "evaluate"]
+__all__ = ["FRACTION", "Evaluation", "check_protocol", "evaluate"]
 
 FRACTION = 0.2
 

@@ -17,7 +17,7 @@ from regraft.heads.response import Response
 from regraft.linear.products import one_torch_thread
 from regraft.record import Candidate
 
-__all__ = ["GRID", "STEPS", "Judge", "Trial", "candidates", "choose", "explore"]
+__all__ = ["GRID", "STEPS", "WEAKEST", "Judge", "Trial", "candidates", "choose", "explore"]
 
 #: Strengths that are tried when none are given, strongest first.
 GRID: tuple[float, ...] = tuple(float(s) for s in np.logspace(0, -6, 10))

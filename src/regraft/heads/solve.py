@@ -31,9 +31,12 @@ __all__ = [
     "check_strengths",
     "check_training",
     "refit",
+    "refitted",
     "search",
     "solve",
     "solve_best",
+    "validate",
+    "validate_near",
 ]
 
 FORMS: tuple[str, ...] = ("ridge", "logistic")

@@ -19,7 +19,7 @@ from torch import Tensor
 from regraft.linear.checks import ShapeError, check_float
 from regraft.linear.tags import Tag, closure, meet
 
-__all__ = ["Identity", "Operator", "Tagged", "add", "dense", "diagonal", "scale", "shifted"]
+__all__ = ["Identity", "Operator", "Tagged", "add", "dense", "diagonal", "multiple_tags", "scale", "shifted"]
 
 
 class Operator(ABC):

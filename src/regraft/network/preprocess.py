@@ -15,7 +15,7 @@ from torch import Tensor
 
 from regraft.errors import DataError, ModelError
 
-__all__ = ["FILTERS", "ArrayPreprocess", "ImagePreprocess", "Preprocess"]
+__all__ = ["FILTERS", "IMAGENET_MEAN", "IMAGENET_STD", "ArrayPreprocess", "ImagePreprocess", "Modality", "Preprocess"]
 
 Modality = Literal["image", "text", "array"]
 FILTERS = {"nearest": 0, "lanczos": 1, "bilinear": 2, "bicubic": 3, "box": 4, "hamming": 5}  # PIL's numbers

@@ -48,6 +48,7 @@ __all__ = [
     "BACKBONES",
     "EMBEDDING",
     "FOLDS",
+    "SEEDS",
     "Arm",
     "Backbone",
     "Bench",

@@ -12,7 +12,7 @@ from regraft.reproduce.outcome import Outcome
 from regraft.reproduce.result import Disturbance, GateReport, Result
 from regraft.reproduce.words import fragile_label
 
-__all__ = ["UNMEASURED", "Clause", "Context", "Judgement", "Row", "Scale", "Verdict", "status_of"]
+__all__ = ["UNMEASURED", "Check", "Clause", "Context", "Judgement", "Row", "Scale", "Verdict", "status_of"]
 
 Scale = Literal["mini", "full"]
 Check = Callable[[Result], Outcome]

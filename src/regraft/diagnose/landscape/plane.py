@@ -22,7 +22,7 @@ from regraft.errors import DataError
 from regraft.files import plain
 from regraft.linear import Blocks
 
-__all__ = ["CONTOUR", "Plane", "Profile", "Summary", "axis", "plane", "profile"]
+__all__ = ["CONTOUR", "Plane", "Profile", "Summary", "axes", "axis", "chosen", "grid", "plane", "profile"]
 
 Progress = Callable[[int, int], None]
 CONTOUR = 0.05

@@ -25,7 +25,7 @@ from regraft.diagnose.transfer.labels import Labels
 from regraft.errors import DataError
 from regraft.heads.groups import group_numbers
 
-__all__ = ["Estimate", "NotApplicable", "Resamples", "estimated"]
+__all__ = ["TAILS", "Estimate", "NotApplicable", "Resamples", "estimated", "group_codes"]
 
 LEVEL = 0.95
 TAILS = ((1 - LEVEL) / 2, (1 + LEVEL) / 2)

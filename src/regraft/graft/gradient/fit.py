@@ -32,7 +32,7 @@ from regraft.heads.l2.fitters import Fitter, Found
 from regraft.heads.weights import moments
 from regraft.linear import Blocks, Design, FeatureDesign
 
-__all__ = ["Both", "Labels", "Mode", "TangentFitter", "solve_head"]
+__all__ = ["Both", "Labels", "Mode", "TangentFitter", "solve_head", "weight_of"]
 
 Mode = Literal["activation", "gradient", "full"]
 _HEAD_GAP, _SEARCH_GAP, _FINAL_GAP = 1e-8, 1e-2, 1e-4

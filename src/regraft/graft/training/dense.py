@@ -27,7 +27,7 @@ from regraft.graft.training.start import random_head
 from regraft.heads import Response, temperature
 from regraft.linear import Blocks
 
-__all__ = ["DenseTraining", "positions_of"]
+__all__ = ["RATE", "DenseTraining", "positions_of"]
 
 #: Images whose share of the positions makes a batch of head probing (Ren et al., ICLR 2023, segmentation).
 IMAGES = 16

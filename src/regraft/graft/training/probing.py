@@ -27,7 +27,7 @@ from regraft.network import Network
 from regraft.network.hidden import hidden_parameters, with_hidden
 from regraft.network.seeding import seeded
 
-__all__ = ["FeatureRows", "Heads", "probing_config", "probing_heads", "starting_head", "trajectory"]
+__all__ = ["BATCH", "FeatureRows", "Heads", "probing_config", "probing_heads", "starting_head", "trajectory"]
 
 RATE, BATCH = 1e-2, 64  # of head probing, where none are given
 

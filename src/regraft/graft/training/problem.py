@@ -60,7 +60,7 @@ from regraft.network import Network
 from regraft.record import Candidate, Finding
 from regraft.record.protocol import TRAINING_HOLDOUT
 
-__all__ = ["TrainedHead", "TrainingProblem", "planned"]
+__all__ = ["TrainedHead", "TrainingProblem", "live_steps", "planned"]
 
 _BATCH, _ENOUGH = 64, 256  # rows of a pass; rows that show whether a training collapsed
 

@@ -12,7 +12,7 @@ from regraft.heads.convex.problem import ConvexFit, ConvexProblem, Point, Progre
 from regraft.heads.readout import Status
 from regraft.linear import Blocks, Operator, Tag, cg
 
-__all__ = ["newton"]
+__all__ = ["check_tolerances", "newton", "reached", "status_of"]
 
 _SEARCHES = 20
 _CG = 250

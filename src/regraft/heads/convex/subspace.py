@@ -14,7 +14,7 @@ from torch import Tensor
 
 from regraft.heads.convex.problem import ConvexProblem
 
-__all__ = ["State", "Subspace"]
+__all__ = ["State", "Subspace", "squares"]
 
 _NEWTON, _HALVINGS = 30, 30
 _SPANNED = 1e-10

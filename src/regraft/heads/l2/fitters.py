@@ -22,7 +22,7 @@ from regraft.heads.weights import moments
 from regraft.linear import Blocks, Cast, Design, FeatureDesign, Moved
 from regraft.linear.products import one_torch_thread
 
-__all__ = ["EIGEN_LIMIT", "Eigen", "Fitter", "fitter", "ridge_targets", "streams", "wide_enough"]
+__all__ = ["EIGEN_LIMIT", "Eigen", "Fitter", "Found", "fitter", "ridge_targets", "streams", "wide_enough"]
 
 #: Largest min(N, d) that is factorised: 6,000³ costs about a minute on one core.
 EIGEN_LIMIT = 6000

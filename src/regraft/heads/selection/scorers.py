@@ -22,7 +22,7 @@ from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import FoldTask, panel_scores
 from regraft.heads.selection.scorer import Scorer
 
-__all__ = ["ByLayer", "FirstGradient", "RandomScores", "Relevance", "Stability", "Variance"]
+__all__ = ["ByLayer", "FirstGradient", "RandomScores", "Relevance", "Stability", "Variance", "whole_layers"]
 
 _COLUMNS = 8192
 #: Bytes of dual weights that one pass over the columns serves.

@@ -26,7 +26,7 @@ from regraft.network.network import About
 from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
 from regraft.network.site import near
 
-__all__ = ["FORMAT", "is_folder", "load", "load_folder", "names", "save", "save_folder"]
+__all__ = ["FORMAT", "Stored", "is_folder", "load", "load_folder", "names", "save", "save_folder"]
 
 FORMAT = "regraft-backbone"
 VERSION = 1

@@ -38,6 +38,7 @@ from regraft.reproduce.tuning import FINETUNE, accuracy, chosen, explored, split
 __all__ = [
     "ACTIVATION",
     "LINEAR_MODEL",
+    "RANDOM",
     "S4_LAYERS",
     "TUNED",
     "activation_model",

@@ -17,7 +17,7 @@ from regraft.linear import FeatureDesign, Matrix, Taken
 from regraft.reproduce.arms import EMBEDDING, FOLDS, Arm, Bench, Place, Sample, unit
 from regraft.reproduce.head2toe.kept import layers_at, score_of, state_of
 
-__all__ = ["ALL_L2", "H2T", "LINEAR", "Rows", "designs_by_size", "search_value", "shots"]
+__all__ = ["ALL_L2", "H2T", "LINEAR", "Rows", "designs_by_size", "linear_value", "search_value", "shots"]
 
 
 class Rows:

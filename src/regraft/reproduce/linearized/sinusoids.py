@@ -30,7 +30,7 @@ from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Check, Context
 from regraft.reproduce.words import bound, greater, share
 
-__all__ = ["MEASURED", "Stream", "adapted", "compared", "stream"]
+__all__ = ["LEAST_NOISE", "MEASURED", "Stream", "adapted", "compared", "stream"]
 
 TARGETS, POINTS, TEST = 20, 10, 200
 TRAINING = Descent(epochs=2500, batch=3, rate=1e-3)

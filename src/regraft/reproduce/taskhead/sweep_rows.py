@@ -20,9 +20,12 @@ from regraft.reproduce.words import at_least, greater, peak, share
 __all__ = [
     "FIVE",
     "MEASURED",
+    "REGIME",
+    "Setting",
     "fig1_4",
     "graph",
     "interior",
+    "name_of",
     "segmentation",
     "settings_of",
     "swept",

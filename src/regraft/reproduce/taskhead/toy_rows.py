@@ -17,7 +17,7 @@ from regraft.reproduce.row import Context
 from regraft.reproduce.taskhead.toy import BATCH, EPOCHS, LONG, MOMENTUM, POWERS, RATE, STEPS, SWEEP, TOY, bench_of
 from regraft.reproduce.words import bound, greater, rank_correlation, series_correlation, share
 
-__all__ = ["MEASURED", "fig2", "prop1", "swapped"]
+__all__ = ["MEASURED", "RECIPE", "fig2", "prop1", "series", "swapped"]
 
 SWAPPED = SWEEP[:7]  # the page's seven
 RECIPE = {

@@ -35,7 +35,19 @@ from regraft.reproduce.transferability.tuned import CHOICE, TUNED, Search, choic
 from regraft.reproduce.tuning import Regime
 from regraft.reproduce.words import about, greater, peak, series_correlation
 
-__all__ = ["BIRDS", "EPOCHS", "MEASURED", "SEARCH", "STAGES", "random_s4", "s4_from", "tuned_table"]
+__all__ = [
+    "BIRDS",
+    "EPOCHS",
+    "FALLS",
+    "MEASURED",
+    "SEARCH",
+    "STAGES",
+    "Load",
+    "bench_of",
+    "random_s4",
+    "s4_from",
+    "tuned_table",
+]
 
 STAGES = (0, 1, 2, 4, 8, 16, 32, 64)
 EPOCHS = max(STAGES)
