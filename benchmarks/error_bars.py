@@ -27,13 +27,12 @@ import numpy as np
 import pyarrow.parquet as pq
 import torch
 
-from common import Row, note, parser, report
+from common import Row, clustered_interval, note, parser, report
 from regraft.data import joined, scan
 from regraft.graft import Options, adapt
 from regraft.heads import NINETY
 from regraft.network import Network
 from regraft.reproduce.linearized.networks import Descent, perceptron, trained
-from regraft.reproduce.words import clustered_interval
 
 SETS = ("power-plant", "kin8nm", "concrete", "energy", "yacht")
 METHODS: dict[str, dict[str, Any]] = {

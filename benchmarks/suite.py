@@ -35,13 +35,12 @@ from sklearn.neighbors import KNeighborsClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from common import ENCODER, Row, note, parser, report, sentence_encoder, table
+from common import ENCODER, Row, clustered_interval, note, parser, report, sentence_encoder, table
 from regraft.data import Manifest, joined, rendered, scan
 from regraft.features import Taps, plan, sweep
 from regraft.graft import METHODS, Features, Options, Select, Solve, adapt
 from regraft.network import Network
 from regraft.reproduce.sources import pack_network
-from regraft.reproduce.words import clustered_interval
 from suite_lora import LORA, at_hand, lora
 from suite_training import TRAINED, Measured, Trained, remembered
 

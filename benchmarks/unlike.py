@@ -20,12 +20,11 @@ import torch
 from sklearn.linear_model import LogisticRegressionCV
 from sklearn.metrics import log_loss, roc_auc_score
 
-from common import Row, note, parser, report
+from common import Row, clustered_interval, note, parser, report
 from regraft.data import Manifest, joined, scan
 from regraft.graft import adapt
 from regraft.network import Network
 from regraft.reproduce.sources import pack_network
-from regraft.reproduce.words import clustered_interval
 
 SETS = ("flowers5", "cifar10_jpeg75", "fashion_mnist", "mnist", "usps", "vww")
 NETWORKS = {"V1a": 128, "R20": 32}

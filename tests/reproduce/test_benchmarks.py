@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import math
 import re
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+
+from regraft.reproduce.words import t_interval
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -119,3 +122,30 @@ def test_the_summary_is_clustered_and_leaves_the_control_out(benchmarks):
     assert (ours["pairs"], ours["tasks"]) == (3, 2)
     assert ours[f"minus {suite.PICK}"] == pytest.approx(3.0)
     assert ours["high"] - 3.0 == pytest.approx(np.tan(0.475 * np.pi) * 2)
+
+
+def test_clustered_interval_equals_the_plain_one_for_singletons(benchmarks):
+    interval = benchmarks["common"].clustered_interval
+    values = np.random.default_rng(9).normal(size=6)
+    assert interval(values, list("abcdef")) == pytest.approx(t_interval(values))
+
+
+def test_clustered_interval_takes_copies_as_one_observation(benchmarks):
+    interval = benchmarks["common"].clustered_interval
+    values, names = np.array([1.0, 2.0, 4.0]), ["a", "b", "c"]
+    once = interval(values, names)
+    copied = interval(np.repeat(values, 4), np.repeat(names, 4).tolist())
+    assert copied == pytest.approx(once)
+    plain = t_interval(np.repeat(values, 4))
+    assert plain[2] - plain[1] < copied[2] - copied[1]
+    assert interval([1.0, 2.0], ["a", "a"])[1:] == (-math.inf, math.inf)
+    with pytest.raises(ValueError, match="cluster names"):
+        interval([1.0], [])
+
+
+def test_clustered_interval_by_hand(benchmarks):
+    interval = benchmarks["common"].clustered_interval
+    # mean 3; cluster sums of residuals: a −2 − 1 = −3, b 3: SE² = 2/1 · (9 + 9)/9 = 4, t(0.975, 1) = tan(0.475 π)
+    mean, low, high = interval([1.0, 2.0, 6.0], ["a", "a", "b"])
+    half = math.tan(0.475 * math.pi) * 2
+    assert (mean, low, high) == pytest.approx((3, 3 - half, 3 + half))

@@ -7,6 +7,7 @@ import math
 
 import numpy as np
 import pytest
+from tests.reproduce.disturbed import must_fail_when_disturbed
 
 from regraft.errors import DataError, RecipeError
 from regraft.reproduce import words
@@ -20,7 +21,6 @@ from regraft.reproduce.result import (
     swap,
 )
 from regraft.reproduce.row import Clause, Row
-from regraft.reproduce.testing import must_fail_when_disturbed
 
 SEEDS = (0, 1, 2, 3, 4)
 TASKS = tuple("pqrstuvwxyz")[:10]

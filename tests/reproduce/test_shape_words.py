@@ -28,30 +28,6 @@ def test_t_interval_of_two_values_by_hand():
     assert (mean, low, high) == pytest.approx((2.0, 2 - half, 2 + half))
 
 
-def test_clustered_interval_equals_the_plain_one_for_singletons():
-    values = np.random.default_rng(9).normal(size=6)
-    assert words.clustered_interval(values, list("abcdef")) == pytest.approx(words.t_interval(values))
-
-
-def test_clustered_interval_takes_copies_as_one_observation():
-    values, names = np.array([1.0, 2.0, 4.0]), ["a", "b", "c"]
-    once = words.clustered_interval(values, names)
-    copied = words.clustered_interval(np.repeat(values, 4), np.repeat(names, 4).tolist())
-    assert copied == pytest.approx(once)
-    plain = words.t_interval(np.repeat(values, 4))
-    assert plain[2] - plain[1] < copied[2] - copied[1]
-    assert words.clustered_interval([1.0, 2.0], ["a", "a"])[1:] == (-math.inf, math.inf)
-    with pytest.raises(ValueError, match="cluster names"):
-        words.clustered_interval([1.0], [])
-
-
-def test_clustered_interval_by_hand():
-    # mean 3; cluster sums of residuals: a −2 − 1 = −3, b 3: SE² = 2/1 · (9 + 9)/9 = 4, t(0.975, 1) = tan(0.475 π)
-    mean, low, high = words.clustered_interval([1.0, 2.0, 6.0], ["a", "a", "b"])
-    half = math.tan(0.475 * math.pi) * 2
-    assert (mean, low, high) == pytest.approx((3, 3 - half, 3 + half))
-
-
 def test_one_seed_has_an_infinite_interval_with_which_nothing_holds():
     outcome = words.greater([80.0], [10.0])
     assert not outcome.holds

@@ -23,7 +23,6 @@ __all__ = [
     "all_of",
     "at_least",
     "bound",
-    "clustered_interval",
     "fragile_label",
     "greater",
     "peak",
@@ -54,27 +53,6 @@ def t_interval(values: Array) -> tuple[float, float, float]:
     if sample.size == 1:
         return mean, -math.inf, math.inf
     half = float(stats.t.ppf(_QUANTILE, sample.size - 1) * sample.std(ddof=1) / math.sqrt(sample.size))
-    return mean, mean - half, mean + half
-
-
-def clustered_interval(values: Array, clusters: Sequence[str], level: float = 0.95) -> tuple[float, float, float]:
-    """Mean of ``values`` (n,) with a t-interval that takes values of one cluster as one observation.
-
-    With G clusters the variance of the mean is ``G/(G-1) · Σ_g (Σ_{i∈g} (x_i - mean))² / n²`` and the
-    t distribution has G - 1 degrees of freedom; with clusters of one value each it is :func:`t_interval`.
-    A single cluster gives ``(mean, -inf, inf)``.
-    """
-    sample = np.asarray(values, dtype=np.float64).ravel()
-    if sample.size == 0 or sample.size != len(clusters):
-        raise ValueError(f"clustered_interval() got {sample.size} values and {len(clusters)} cluster names")
-    mean = float(sample.mean())
-    _, index = np.unique(np.asarray(clusters), return_inverse=True)
-    groups = int(index.max()) + 1
-    if groups == 1:
-        return mean, -math.inf, math.inf
-    sums = np.bincount(index, weights=sample - mean)
-    error = math.sqrt(groups / (groups - 1) * float((sums**2).sum())) / sample.size
-    half = float(stats.t.ppf((1 + level) / 2, groups - 1)) * error
     return mean, mean - half, mean + half
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.reproduce.disturbed import must_fail_when_disturbed
 
 from regraft.network import ArrayPreprocess, from_module
 from regraft.network.resnet import s4
@@ -14,7 +15,6 @@ from regraft.reproduce.gradients import cost
 from regraft.reproduce.gradients.cost import TOPMOST, steps
 from regraft.reproduce.result import Result
 from regraft.reproduce.sources import pack_network
-from regraft.reproduce.testing import must_fail_when_disturbed
 
 ROW = next(row for row in ROWS if row.id == "gf-cost")
 #: Of a row of 32 x 32 pixels in S4: the fourth and the third convolution (on 4 x 4 and 8 x 8), and a head of 5.

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.reproduce.disturbed import must_fail_when_disturbed
 from torch import nn
 from torch.nn import functional
 
@@ -19,7 +20,6 @@ from regraft.reproduce.gradients import identities
 from regraft.reproduce.gradients.identities import NETWORKS, STEPS, errors, smooth
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
-from regraft.reproduce.testing import must_fail_when_disturbed
 
 ROW = next(row for row in ROWS if row.id == "gf-eq3-7")
 

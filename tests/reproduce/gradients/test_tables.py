@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from tests.reproduce import toys
+from tests.reproduce.disturbed import must_fail_when_disturbed
 
 from regraft.errors import RecipeError
 from regraft.reproduce import ROWS
@@ -15,7 +16,6 @@ from regraft.reproduce.gradients.ablations import COMBINATIONS, TOPS, arm_name
 from regraft.reproduce.gradients.measured import MEASURED
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
-from regraft.reproduce.testing import must_fail_when_disturbed
 
 ROW = {row.id: row for row in ROWS if row.paper == "000"}
 SEEDS = range(5)

@@ -7,6 +7,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 from tests.reproduce import toys
+from tests.reproduce.disturbed import must_fail_when_disturbed
 
 from regraft.errors import RegraftError
 from regraft.reproduce import ROWS
@@ -14,7 +15,6 @@ from regraft.reproduce.head2toe import ablations, feature_rows, layer_rows, meth
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import KINDS, T12
-from regraft.reproduce.testing import must_fail_when_disturbed
 
 SEEDS = (0, 1, 2, 3, 4)
 BY_ID = {row.id: row for row in ROWS}

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.reproduce import toys
+from tests.reproduce.disturbed import must_fail_when_disturbed
 
 from regraft.data import holdout
 from regraft.errors import MissingPathError, RecipeError
@@ -23,7 +24,6 @@ from regraft.reproduce.head2toe.training import MEASURED
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import T6, T12
-from regraft.reproduce.testing import must_fail_when_disturbed
 from regraft.reproduce.tuning import Cell, Regime
 
 TEXT = {row.id: row for row in ROWS}

@@ -11,6 +11,7 @@ import pytest
 import torch
 from scipy.stats import f_oneway
 from tests.reproduce import toys
+from tests.reproduce.disturbed import must_fail_when_disturbed
 from torch import nn
 
 from regraft.diagnose import fisher, jacobian_similarity
@@ -35,7 +36,6 @@ from regraft.reproduce.linearized.measured import MEASURED
 from regraft.reproduce.linearized.networks import Descent, gaussian, perceptron
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
-from regraft.reproduce.testing import must_fail_when_disturbed
 from regraft.reproduce.words import slope
 
 ROW = {row.id: row for row in ROWS if row.paper == "001"}

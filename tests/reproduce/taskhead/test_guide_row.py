@@ -6,10 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from tests.reproduce.disturbed import must_fail_when_disturbed
 
 from regraft.reproduce import ROWS
 from regraft.reproduce.row import Context
-from regraft.reproduce.testing import must_fail_when_disturbed
 
 ROW = next(row for row in ROWS if row.id == "th-guide")
 

@@ -6,12 +6,12 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.reproduce.disturbed import must_fail_when_disturbed
 from torch.func import functional_call, jacrev
 
 from regraft.reproduce import ROWS
 from regraft.reproduce.row import Context
 from regraft.reproduce.taskhead.one_step import CLASSES, LOSSES, RATES, predicted, residuals, run, split
-from regraft.reproduce.testing import must_fail_when_disturbed
 
 ROW = next(row for row in ROWS if row.id == "th-eq2")
 

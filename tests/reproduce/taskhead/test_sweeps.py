@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from tests.reproduce import toys
+from tests.reproduce.disturbed import must_fail_when_disturbed
 
 from regraft.diagnose import drift
 from regraft.errors import RegraftError
@@ -23,7 +24,6 @@ from regraft.reproduce.taskhead import feature_rows, settings, sweep_rows, toy_r
 from regraft.reproduce.taskhead.settings import ADAPTED, STRONG, WEAK
 from regraft.reproduce.taskhead.sweep_rows import FIVE, SETTINGS, name_of
 from regraft.reproduce.taskhead.toy import SWEEP
-from regraft.reproduce.testing import must_fail_when_disturbed
 
 BY_ID = {row.id: row for row in ROWS}
 SEEDS = (0, 1, 2, 3, 4)

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.reproduce.disturbed import must_fail_when_disturbed
 from torch.autograd.functional import jacobian
 
 from regraft.reproduce import ROWS
@@ -13,7 +14,6 @@ from regraft.reproduce.row import Context
 from regraft.reproduce.taskhead import theory_rows
 from regraft.reproduce.taskhead.theory import Model, aligned, generic, head_for
 from regraft.reproduce.taskhead.theory_rows import descend
-from regraft.reproduce.testing import must_fail_when_disturbed
 
 BY_ID = {row.id: row for row in ROWS}
 CONTEXT = Context(Path("absent"), Path("absent"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
+from tests.reproduce.disturbed import must_fail_when_disturbed
 
 from regraft.data import Manifest, PixelImages, Target
 from regraft.data.hashing import hash_rows
@@ -23,7 +24,6 @@ from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
 from regraft.reproduce.taskhead import toy, toy_rows
 from regraft.reproduce.taskhead.toy import POWERS, SWEEP, distorted, kernel_norms, probed_long
-from regraft.reproduce.testing import must_fail_when_disturbed
 
 BY_ID = {row.id: row for row in ROWS}
 SEEDS = (0, 1, 2, 3, 4)

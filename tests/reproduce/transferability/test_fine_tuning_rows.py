@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from tests.reproduce import toys
+from tests.reproduce.disturbed import must_fail_when_disturbed
 
 from regraft.errors import RecipeError
 from regraft.reproduce import ROWS
 from regraft.reproduce.arms import Backbone
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
-from regraft.reproduce.testing import must_fail_when_disturbed
 from regraft.reproduce.transferability import input_rows, source_rows, weight_rows
 from regraft.reproduce.transferability.sources import blank
 from regraft.reproduce.transferability.tuned import Search

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.reproduce import toys
+from tests.reproduce.disturbed import must_fail_when_disturbed
 
 from regraft.diagnose import Objective, plane, random_directions
 from regraft.errors import RecipeError
@@ -16,7 +17,6 @@ from regraft.reproduce import ROWS
 from regraft.reproduce.arms import Backbone, Place
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
-from regraft.reproduce.testing import must_fail_when_disturbed
 from regraft.reproduce.transferability import beginnings, landscape_rows
 
 ROW = next(row for row in ROWS if row.id == "tr-fig5-12-13")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.reproduce import toys
+from tests.reproduce.disturbed import must_fail_when_disturbed
 from torch.nn import functional
 
 from regraft.diagnose import Objective
@@ -18,7 +19,6 @@ from regraft.reproduce import ROWS
 from regraft.reproduce.arms import Place
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
-from regraft.reproduce.testing import must_fail_when_disturbed
 from regraft.reproduce.transferability import curvature_rows, landscape_rows, minima, source_rows
 from regraft.reproduce.transferability.sources import blank
 

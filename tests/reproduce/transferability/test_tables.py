@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from tests.reproduce import toys
+from tests.reproduce.disturbed import must_fail_when_disturbed
 from torch.nn import functional
 
 from regraft.graft.training.probing import FeatureRows
@@ -17,7 +18,6 @@ from regraft.reproduce import ROWS
 from regraft.reproduce.arms import Arm, Bench
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
-from regraft.reproduce.testing import must_fail_when_disturbed
 from regraft.reproduce.transferability import head, tables
 from regraft.reproduce.transferability.head import trained_head, two_layers
 from regraft.reproduce.transferability.tuned import HELD_OUT, Search, joint_choice

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.reproduce.disturbed import must_fail_when_disturbed
 
 from regraft.errors import RecipeError
 from regraft.reproduce import ROWS
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
-from regraft.reproduce.testing import must_fail_when_disturbed
 from regraft.reproduce.transferability import theory, theory_rows
 from regraft.reproduce.transferability.theory import Plan
 

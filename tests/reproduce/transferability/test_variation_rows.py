@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 from tests.reproduce import toys
+from tests.reproduce.disturbed import must_fail_when_disturbed
 
 from regraft.diagnose import Objective, variation
 from regraft.errors import RecipeError
@@ -17,7 +18,6 @@ from regraft.reproduce import ROWS
 from regraft.reproduce.arms import Backbone, Place
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
-from regraft.reproduce.testing import must_fail_when_disturbed
 from regraft.reproduce.transferability import beginnings, variation_rows
 
 ROW = next(row for row in ROWS if row.id == "tr-fig6-11")

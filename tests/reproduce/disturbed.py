@@ -1,4 +1,4 @@
-"""Ships with the package: the test that every row's checks must pass, or rather fail.
+"""The test that every row's checks must pass, or rather fail.
 
 A check that still holds when its arms are exchanged, or when its x-axis is shuffled, measures nothing.
 """
