@@ -12,7 +12,7 @@ import pytest
 
 SOURCE = Path(__file__).resolve().parents[1] / "src"
 
-GROUND = frozenset({"errors", "files", "memory", "processor"})
+GROUND = frozenset({"errors", "files", "memory", "processor", "wording"})
 _BASE = frozenset({"record", "linear", "data"})
 _LOWER = _BASE | {"network", "features", "heads", "diagnose"}
 ALLOWED: dict[str, frozenset[str]] = {
@@ -20,6 +20,7 @@ ALLOWED: dict[str, frozenset[str]] = {
     "files": frozenset({"errors"}),
     "memory": frozenset(),
     "processor": frozenset(),
+    "wording": frozenset(),
     "record": GROUND,
     "linear": GROUND,
     "data": GROUND,

@@ -50,6 +50,7 @@ from regraft.app.results import say_estimate, say_result, summary
 from regraft.app.training_options import with_training
 from regraft.errors import DataError, MissingPathError, RecipeError
 from regraft.record import counted
+from regraft.wording import some
 
 if TYPE_CHECKING:
     from regraft.data import Manifest
@@ -230,9 +231,8 @@ def predict(
         say("masks are written with --output FILE alone, into a folder beside it", error=True)
     skipped = _left_out(manifest, prediction.ids, adapted.network.preprocess)
     if skipped and not as_json:
-        names = "; ".join(f"{row['id']}: {row['reason']}" for row in skipped[:_NAMED])
-        more = f"; and {len(skipped) - _NAMED:,} more" if len(skipped) > _NAMED else ""
-        say(f"{counted(len(skipped), 'input was', 'inputs were')} left out: {names}{more}", error=True)
+        names = some([f"{row['id']}: {row['reason']}" for row in skipped], _NAMED, "; ")
+        say(f"{counted(len(skipped), 'input was', 'inputs were')} left out: {names}", error=True)
     if as_json:
         paths = {"run": str(run), "predictions": None if output is None else str(output)}
         done = {"verb": "predict", "status": "done", "rows": len(prediction.ids), "paths": paths}

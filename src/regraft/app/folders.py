@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 from regraft.errors import ArtifactError, DataError
 from regraft.record import Record
 from regraft.record.folder import CONFIG, RUN_FILES, check_config, record_in, refuse, unlike
+from regraft.wording import some
 
 if TYPE_CHECKING:
     from regraft.graft.preparation import Prepared
@@ -141,7 +142,7 @@ def _check_files(folder: Path, unfinished: Collection[str] = ()) -> None:
         raise DataError(
             f"{folder} holds other files",
             expected="a new or an empty folder, or one with a run",
-            got=", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else ""),
+            got=some(others, 3),
             do="choose another place with --output",
         )
 

@@ -28,6 +28,7 @@ from regraft.app.options import (
 )
 from regraft.errors import DataError
 from regraft.record import counted
+from regraft.wording import some
 
 if TYPE_CHECKING:
     from regraft.graft import Later
@@ -156,9 +157,8 @@ def _say(later: Later, findings: list[Finding], outputs: list[dict[str, Any]], o
         word = "beside" if finding.severity == "info" else finding.severity
         lines += [(word, finding.title), *(("", text) for text in (finding.detail, finding.advice) if text)]
     if skipped := later.rows.skipped:
-        named = "; ".join(f"{bad.where}: {bad.reason}" for bad in skipped[:_WORST])
-        more = f"; and {len(skipped) - _WORST:,} more" if len(skipped) > _WORST else ""
-        lines.append(("left out", f"{counted(len(skipped), 'row')}: {named}{more}"))
+        named = some([f"{bad.where}: {bad.reason}" for bad in skipped], _WORST, "; ")
+        lines.append(("left out", f"{counted(len(skipped), 'row')}: {named}"))
     if output is not None:
         lines.append(("rows", str(output)))
     table(lines)

@@ -8,6 +8,7 @@ import numpy as np
 
 from regraft.data.manifest import Manifest, Target
 from regraft.errors import DataError
+from regraft.wording import some
 
 __all__ = ["check_target"]
 
@@ -95,6 +96,5 @@ def _check_columns(manifest: Manifest, target: Target, train: np.ndarray) -> Non
 
 
 def _listed(what: str, names: Sequence[str]) -> str:
-    more = f" and {len(names) - 5} more" if len(names) > 5 else ""
     plural = "es" if what == "class" else "s"
-    return f"the {what if len(names) == 1 else what + plural} {', '.join(repr(name) for name in names[:5])}{more}"
+    return f"the {what if len(names) == 1 else what + plural} {some([*map(repr, names)])}"

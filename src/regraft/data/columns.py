@@ -9,6 +9,7 @@ from regraft.data.hashing import hash_rows
 from regraft.data.manifest import Manifest
 from regraft.data.source import Source
 from regraft.errors import DataError
+from regraft.wording import some
 
 __all__ = ["in_order", "with_columns"]
 
@@ -35,8 +36,8 @@ def in_order(inputs: Source, columns: Sequence[str], name: str) -> Source:
     if lacking := [column for column in columns if column not in names]:
         raise DataError(
             f"{name} has no column {lacking[0]!r}",
-            expected=", ".join(columns[:_SHOWN]) + (", …" if len(columns) > _SHOWN else ""),
-            got=", ".join(names[:_SHOWN]) + (", …" if len(names) > _SHOWN else ""),
+            expected=some(columns, _SHOWN),
+            got=some(names, _SHOWN),
             do="name the columns of numbers as in the data that came first",
         )
     return inputs.reordered(tuple(columns))

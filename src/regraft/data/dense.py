@@ -21,6 +21,7 @@ from regraft.data.rows import PART_NAMES, Dense, Rows
 from regraft.data.source import FileImages, Masks, Source, file_text
 from regraft.data.threads import thread_map
 from regraft.errors import DataError, RegraftError
+from regraft.wording import some
 
 __all__ = ["CLASS_NAMES", "dense_target", "has_masks", "image_size", "mask_rows"]
 
@@ -125,9 +126,8 @@ def dense_target(dense: Dense, inputs: Source, ignore: int | None = None) -> tup
         used = sorted({int(v) for one in seen for v in one.values if v != void and v >= 0})
         top = used[-1] if used else -1
         if top > _FEW and 2 * len(used) <= top:
-            shown = ", ".join(map(str, used[:5])) + (", …" if len(used) > 5 else "")
             raise DataError(
-                f"the masks hold {len(used)} values up to {top}: {shown}",
+                f"the masks hold {len(used)} values up to {top}: {some(used)}",
                 expected="classes 0, 1, 2, … of which most occur",
                 do=f"number the classes from 0, or name all {top + 1} in {CLASS_NAMES}, beside {IMAGES}/ and {MASKS}/",
             )

@@ -13,6 +13,7 @@ from regraft.data.pixels import DECODER_ERRORS, open_image, reason_of, to_rgb, u
 from regraft.data.source import Source
 from regraft.data.threads import thread_map
 from regraft.errors import DataError, RegraftError
+from regraft.wording import some
 
 __all__ = ["checked", "drop", "inspect", "without"]
 
@@ -89,14 +90,9 @@ def _listed(bad: Sequence[BadRow]) -> str:
     by_reason: dict[str, list[str]] = {}
     for item in bad:
         by_reason.setdefault(item.reason, []).append(item.where)
-    parts = [f"{_some(rows)}: {reason}" for reason, rows in list(by_reason.items())[:_REASONS]]
+    parts = [f"{some(rows, _SHOWN)}: {reason}" for reason, rows in list(by_reason.items())[:_REASONS]]
     others = sum(len(rows) for rows in list(by_reason.values())[_REASONS:])
     return "; ".join([*parts, f"{others} more for other reasons"] if others else parts)
-
-
-def _some(rows: Sequence[str]) -> str:
-    more = f" and {len(rows) - _SHOWN} more" if len(rows) > _SHOWN else ""
-    return f"{', '.join(rows[:_SHOWN])}{more}"
 
 
 def _without_empty_classes(manifest: Manifest) -> Manifest:

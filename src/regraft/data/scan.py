@@ -29,6 +29,7 @@ from regraft.data.rows import Rows, Wish, group_names
 from regraft.data.source import FileImages
 from regraft.data.table import DATA_SUFFIXES, TABLE_SUFFIXES, Piece, read_pieces, read_table
 from regraft.errors import DataError, MissingPathError
+from regraft.wording import some
 
 __all__ = ["check_there", "meant", "scan"]
 
@@ -338,9 +339,8 @@ def _unlabelled(data: Any, skip_bad: bool) -> Rows:
         ids = list(source.paths)
         gone = [path for path in ids if not os.path.exists(path)]
         if gone and not skip_bad:
-            more = f" (and {len(gone) - 5} more)" if len(gone) > 5 else ""
             near = meant(Path(gone[0])) if len(gone) == 1 else ""
-            raise MissingPathError(f"no such file: {', '.join(gone[:5])}{more}", do=near or "check the paths")
+            raise MissingPathError(f"no such file: {some(gone)}", do=near or "check the paths")
     else:
         ids = [f"row {row}" for row in range(len(source))]
     return Rows(source, ids, [], ["train"] * len(ids))
@@ -369,11 +369,10 @@ def _without_unlabelled(manifest: Manifest, target: Target, skip_bad: bool) -> M
     if not len(missing):
         return manifest
     if not skip_bad:
-        names = ", ".join(manifest.ids[row] for row in missing[:5])
-        more = f" (and {len(missing) - 5} more)" if len(missing) > 5 else ""
+        names = some([manifest.ids[row] for row in missing])
         raise DataError(
             f"{manifest.name}: {len(missing)} of {len(manifest)} rows have no "
-            f"{'label' if target.masks is None else 'labelled pixel'}: {names}{more}",
+            f"{'label' if target.masks is None else 'labelled pixel'}: {names}",
             do=f"label them{_NONE_APPLIES if target.kind == 'multilabel' else ''}, or leave them out with --skip-bad",
         )
     return drop(manifest, [(int(row), BadRow(manifest.ids[row], NO_LABEL, "label it")) for row in missing])

@@ -22,6 +22,7 @@ from regraft.heads import Readout, link
 from regraft.linear import Dense, Matrix
 from regraft.network import Network
 from regraft.network.hidden import with_hidden
+from regraft.wording import some
 
 __all__ = ["Adapted", "check_modality", "readable", "with_last_layer", "with_own_head"]
 
@@ -257,7 +258,7 @@ def with_own_head(adapted: Adapted) -> Network:
         raise RecipeError(
             "the head is not a last layer of its network",
             expected="one that reads the embedding, unscaled, as those of lp-ft, finetune and scratch do",
-            got=", ".join(b.name for b in adapted.plan.blocks[:3]) + scaled + ", derivatives" * adapted.derivatives,
+            got=some([b.name for b in adapted.plan.blocks], 3) + scaled + ", derivatives" * adapted.derivatives,
         )
     weight = adapted.readout.coefficients[block.name].T.contiguous()
     return adapted.network.with_head(weight.float(), adapted.readout.intercept.float(), adapted.classes)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from regraft.errors import DataError, SolverError
 from regraft.linear.checks import Index, as_index
+from regraft.wording import some
 
 __all__ = ["KINDS", "Kind", "Link", "Response", "require_learnable"]
 
@@ -166,9 +167,9 @@ def require_learnable(response: Response) -> None:
                 do="add rows of another class",
             )
     elif response.mask is not None and not bool(response.mask.any(dim=0).all()):
-        empty = [name for name, some in zip(response.classes, response.mask.any(dim=0).tolist()) if not some]
+        empty = [name for name, labelled in zip(response.classes, response.mask.any(dim=0).tolist()) if not labelled]
         raise SolverError(
-            f"no row has a label for {', '.join(map(repr, empty[:5]))}",
+            f"no row has a label for {some([*map(repr, empty)])}",
             expected="at least one label in each column",
             do="leave the column out",
         )

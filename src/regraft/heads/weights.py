@@ -11,6 +11,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.metrics import as_array
 from regraft.heads.response import Response
+from regraft.wording import some
 
 __all__ = ["ClassWeight", "class_weights", "moments", "row_weights", "sample_weights"]
 
@@ -122,7 +123,7 @@ def _named(response: Response, class_weight: Mapping[str, float]) -> Tensor:
     unknown = [name for name in class_weight if str(name) not in response.classes]
     if unknown:
         raise SolverError(
-            f"class weights name {unknown[0]!r}", expected=f"one of {', '.join(map(repr, response.classes[:10]))}"
+            f"class weights name {unknown[0]!r}", expected=f"one of {some([*map(repr, response.classes)], 10)}"
         )
     given = {str(name): float(value) for name, value in class_weight.items()}
     found = torch.tensor([given.get(name, 1.0) for name in response.classes], dtype=torch.float64)

@@ -20,6 +20,7 @@ from regraft.features.tangent.replay import Replay, check_finite
 from regraft.features.tangent.unfold import Unfold
 from regraft.network import Network
 from regraft.network.flops import counting
+from regraft.wording import some
 
 __all__ = ["Engine", "Product"]
 
@@ -166,7 +167,7 @@ class Engine:
 def _about_folds(unfold: Unfold | None) -> tuple[str, ...]:
     if unfold is None or not unfold.folds:
         return ()
-    names = ", ".join(pair.norm for pair in unfold.folds[:3]) + (", …" if len(unfold.folds) > 3 else "")
+    names = some([pair.norm for pair in unfold.folds], 3)
     return (f"BatchNorm: {len(unfold.folds)} folded into the layers before them ({names})",)
 
 
@@ -175,7 +176,8 @@ def _about_prefix(replay: Replay, problem: str) -> tuple[str, ...]:
         return (f"prefix: none, the whole network runs at every product, for {problem}",)
     kept = len(replay.kept)
     paths = [path for path, _ in replay.calls]
-    shown = ", ".join(paths[:3]) + (", …" if len(paths) > 3 else "")
     if not paths:
         return ("prefix: none, the selection reaches down to the inputs, which are kept",)
-    return (f"prefix: {len(paths)} module calls ({shown}) run once, {kept} tensor{'s' * (kept != 1)} a row kept",)
+    return (
+        f"prefix: {len(paths)} module calls ({some(paths, 3)}) run once, {kept} tensor{'s' * (kept != 1)} a row kept",
+    )

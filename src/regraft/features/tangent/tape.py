@@ -21,6 +21,7 @@ from regraft.features.tangent.rules import derivatives, is_flat
 from regraft.network import Network
 from regraft.network.flops import counting
 from regraft.network.policy import grad
+from regraft.wording import some
 
 __all__ = ["Layer", "Seen", "Tape"]
 
@@ -209,10 +210,11 @@ class Tape:
         flat = sum(layer.flat for layer in self.layers)
         ruled = [layer for layer in self.layers if layer.ruled]
         found = [f"kernel: {len(ruled)} layers by rules, {flat} of them outer products"]
-        for layer in self.layers:
-            if not layer.ruled:
-                shown = ", ".join(list(layer.names)[:3]) + (", …" if len(layer.names) > 3 else "")
-                found.append(f"kernel: no rule for {shown}: differentiated {_HOW[layer.found]}")
+        found.extend(
+            f"kernel: no rule for {some(layer.names, 3)}: differentiated {_HOW[layer.found]}"
+            for layer in self.layers
+            if not layer.ruled
+        )
         return tuple(found)
 
     # ------------------------------------------------------------------------------------- reading batches

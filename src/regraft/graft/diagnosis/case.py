@@ -19,6 +19,7 @@ from regraft.heads import Readout
 from regraft.heads.weights import moments
 from regraft.network import Network
 from regraft.record import Finding
+from regraft.wording import some
 
 __all__ = ["NONE", "RANDOM", "Looked", "Scope", "drawn", "last_layer", "subject_of", "told_apart", "unit_of"]
 
@@ -129,10 +130,6 @@ def told_apart(kind: str, classes: Sequence[str], other_kind: str, others: Seque
         return f"{kind} labels", f"{other_kind} labels"
     lacking, more = [c for c in classes if c not in others], [c for c in others if c not in classes]
     if not lacking and not more:
-        return f"the labels in the order {', '.join(classes[:4])}", f"{', '.join(others[:4])}"
-    said = [
-        f"{what} {', '.join(names[:4])}{'…' if len(names) > 4 else ''}"
-        for what, names in (("without", lacking), ("with", more))
-        if names
-    ]
+        return f"the labels in the order {some(classes, 4)}", some(others, 4)
+    said = [f"{what} {some(names, 4)}" for what, names in (("without", lacking), ("with", more)) if names]
     return f"the same {len(classes)} labels", f"{len(others)}, {' and '.join(said)}"

@@ -19,6 +19,7 @@ from regraft.graft.recipe import Recipe
 from regraft.graft.stages.features import Features, Solve
 from regraft.network import Network
 from regraft.record import Finding, Ledger
+from regraft.wording import some
 
 __all__ = ["EMBEDDING", "PROBE", "copies", "probing", "remarks", "values_of"]
 
@@ -86,7 +87,7 @@ def _partly_labelled(rows: Manifest) -> Iterator[Finding]:
         return
     detail = "The scores of the features rest on these alone."
     if alike:
-        detail += f" {', '.join(alike[:5])}{', …' if len(alike) > 5 else ''}: the same in all of these, and left out."
+        detail += f" {some(alike)}: the same in all of these, and left out."
     yield Finding(
         "partly-labelled", f"{whole.sum():,} of {len(rows):,} rows have all their labels", "warning",
         int(whole.sum()), "rows", detail=detail,

@@ -10,6 +10,7 @@ from regraft.graft.later import Later
 from regraft.graft.seen import among
 from regraft.heads import difference, higher_is_better
 from regraft.record import Finding, Record
+from regraft.wording import some
 
 __all__ = ["beside"]
 
@@ -48,11 +49,10 @@ def beside(later: Later, record: Record) -> Iterator[Finding]:
         return
     if absent := _left_out(later):
         others = "outputs" if later.scored.response.kind in _OVER_OUTPUTS else "classes"
-        more = f" and {len(absent) - _NAMED} more" if len(absent) > _NAMED else ""
         yield Finding(
             "beside-the-run",
             f"the run's {said.metric} of {said.value:.4f} is a mean over other {others}, and not compared",
-            detail=f"These rows leave out {', '.join(absent[:_NAMED])}{more}.",
+            detail=f"These rows leave out {some(absent, _NAMED)}.",
         )
         return
     value, low, high = difference(said, now)

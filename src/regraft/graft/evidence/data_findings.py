@@ -14,6 +14,7 @@ from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.graft.alike import contents
 from regraft.graft.evidence.context import Context
 from regraft.record import Finding, counted
+from regraft.wording import some
 
 __all__ = ["DATA_CHECKS"]
 
@@ -46,7 +47,7 @@ def _repeated(context: Context) -> Iterator[Finding]:
             "warning",
             len(groups),
             "groups",
-            detail="Such as " + ", ".join(groups[:5]),
+            detail="Such as " + some(groups),
             advice="Split by group: rows of one group are alike, and the score profits from that.",
         )
     if seen["conflicting"]:
@@ -93,16 +94,15 @@ def _left_out(context: Context) -> Iterator[Finding]:
             "warning",
             len(skipped),
             "rows",
-            detail="; ".join(f"{row.where}: {row.reason}" for row in skipped[:5]),
+            detail=some([f"{row.where}: {row.reason}" for row in skipped], separator="; "),
             advice="Mend or remove them: a score without them says nothing about inputs like them.",
         )
     if empty := context.manifest.empty:
-        names = ", ".join(empty[:5]) + (f" and {len(empty) - 5} more" if len(empty) > 5 else "")
         text = isinstance(context.manifest.inputs, FileTexts)
         yield Finding(
             "empty-folders",
             f"{counted(len(empty), 'folder', 'folders')} of a class or a part {'holds' if len(empty) == 1 else 'hold'} "
-            f"no {'text' if text else 'image'}: {names}.",
+            f"no {'text' if text else 'image'}: {some(empty)}.",
             "warning",
             len(empty),
             "folders",
@@ -111,11 +111,10 @@ def _left_out(context: Context) -> Iterator[Finding]:
         )
     if unread := context.manifest.roles.get("unread"):
         roles = {role: names for role, names in context.manifest.roles.items() if names and role != "unread"}
-        said = [f"{', '.join(names[:5])}{', …' * (len(names) > 5)} as {role}" for role, names in roles.items()]
+        said = [f"{some(names)} as {role}" for role, names in roles.items()]
         yield Finding(
             "columns-unread",
-            f"{counted(len(unread), 'column was', 'columns were')} not read: {', '.join(unread[:8])}"
-            f"{', …' * (len(unread) > 8)}.",
+            f"{counted(len(unread), 'column was', 'columns were')} not read: {some(unread, 8)}.",
             "info",
             len(unread),
             "columns",
@@ -141,7 +140,7 @@ def _shortened(context: Context) -> Iterator[Finding]:
     inputs = context.manifest.inputs
     rows = context.preprocess.shortened([inputs.read(row) for row in range(len(inputs))])
     if rows:
-        names, verb = ", ".join(context.manifest.ids[row] for row in rows[:5]), "is" if len(rows) == 1 else "are"
+        names, verb = some([context.manifest.ids[row] for row in rows]), "is" if len(rows) == 1 else "are"
         yield Finding(
             "inputs-shortened",
             f"{len(rows)} of {counted(len(inputs), 'input')} {verb} longer than the backbone reads; what is beyond was "
@@ -175,7 +174,7 @@ def _classes(context: Context) -> Iterator[Finding]:
             "advice",
             float(counts[counts >= least].min()),
             "rows",
-            detail="Fewest: " + ", ".join(few[:8]) + ("…" if len(few) > 8 else ""),
+            detail="Fewest: " + some(few, 8),
             advice="A few more rows of them will help more than any choice of method.",
         )
     if several:
@@ -211,7 +210,7 @@ def _names(context: Context) -> Iterator[Finding]:
             "warning",
             len(alike),
             "names",
-            detail="; ".join(" = ".join(map(repr, names)) for names in alike[:5]) + ("; …" if len(alike) > 5 else ""),
+            detail=some([" = ".join(map(repr, names)) for names in alike], separator="; "),
             advice="Write one name for one class, or the head learns to tell spellings apart.",
         )
     if missing := [name for name in target.classes if name.casefold() in _MISSING]:
@@ -231,7 +230,7 @@ def _one_valued(context: Context) -> Iterator[Finding]:
     if target.kind != "multilabel":
         return
     with_it, without = np.nansum(target.values, axis=0), np.nansum(1 - target.values, axis=0)
-    empty = [name for name, some, others in zip(target.classes, with_it, without) if not (some and others)]
+    empty = [name for name, there, others in zip(target.classes, with_it, without) if not (there and others)]
     if empty:
         yield Finding(
             "labels-one-valued",
@@ -240,7 +239,7 @@ def _one_valued(context: Context) -> Iterator[Finding]:
             "warning",
             len(empty),
             "labels",
-            detail=", ".join(empty[:8]) + ("…" if len(empty) > 8 else ""),
+            detail=some(empty, 8),
             advice="Nothing can be learnt or measured of them: leave them out, or bring rows that differ.",
         )
 

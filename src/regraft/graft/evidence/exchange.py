@@ -14,6 +14,7 @@ from regraft.features import gathered, in_order, pool_batch
 from regraft.graft.adapted import Adapted, check_modality
 from regraft.heads import Response, default_metric
 from regraft.linear import Dense, Design
+from regraft.wording import some
 
 __all__ = ["head_exchange"]
 
@@ -46,8 +47,8 @@ def head_exchange(
             raise RecipeError("these heads cannot be swapped", expected="heads on the same features, of one task")
     target = manifest.target
     if target is None or target.classes != first.classes:
-        got = "no labels" if target is None else ", ".join(target.classes[:8])
-        raise DataError("the rows are not the models'", expected=", ".join(first.classes[:8]), got=got)
+        got = "no labels" if target is None else some(target.classes, 8)
+        raise DataError("the rows are not the models'", expected=some(first.classes, 8), got=got)
     if target.masks is not None:
         raise DataError("heads on masks are not swapped", expected="one label a row", got=target.kind)
     response = Response.of(target.kind, target.classes, target.values)

@@ -8,6 +8,7 @@ import numpy as np
 
 from regraft.graft.evidence.context import Context
 from regraft.record import Finding, counted
+from regraft.wording import some
 
 __all__ = ["SCORE_CHECKS", "no_better_than_constant"]
 
@@ -112,8 +113,8 @@ def _unscored(context: Context) -> Iterator[Finding]:
         return
     values = response.values.numpy()
     there = np.ones_like(values) if response.mask is None else response.mask.numpy()
-    some, others = (values * there).sum(0) > 0, ((1 - values) * there).sum(0) > 0
-    told = some & others if response.kind == "multilabel" else some
+    with_it, others = (values * there).sum(0) > 0, ((1 - values) * there).sum(0) > 0
+    told = with_it & others if response.kind == "multilabel" else with_it
     if response.kind == "multilabel":  # of what never varies another finding speaks
         every = context.fit.task.target.values
         told |= (np.nansum(every, axis=0) == 0) | (np.nansum(1 - every, axis=0) == 0)
@@ -127,8 +128,7 @@ def _unscored(context: Context) -> Iterator[Finding]:
             "warning",
             len(missing),
             what[1],
-            detail=f"The {metric} speaks of the others alone. Unscored: {', '.join(missing[:8])}"
-            + ("…" if len(missing) > 8 else "."),
+            detail=f"The {metric} speaks of the others alone. Unscored: {some(missing, 8)}.",
             advice="Name a test split that holds them, bring more rows of them, or leave them out.",
         )
 
@@ -206,7 +206,7 @@ def _fit(context: Context) -> Iterator[Finding]:
             "advice",
             len(zero),
             "classes",
-            detail=", ".join(zero[:8]) + ("…" if len(zero) > 8 else ""),
+            detail=some(zero, 8),
             advice="Look at their rows: too few labels, or a class that looks like another.",
         )
 

@@ -25,6 +25,7 @@ from regraft.heads.weights import sample_weights
 from regraft.network import Network
 from regraft.record import Candidate, Finding
 from regraft.record.protocol import INNER
+from regraft.wording import some
 
 __all__ = ["GaussianHead", "GaussianProblem"]
 
@@ -146,8 +147,7 @@ class GaussianHead(Head):
         part = self.fitted.part
         noise = (part.noise.sqrt() * part.unit.to(part.noise)).tolist()
         alone = len(noise) == 1
-        scatter = f"{noise[0]:.3g}" if alone else ", ".join(f"{n:.3g} ({o})" for n, o in zip(noise[:5], self.outputs))
-        scatter += f" and {len(noise) - 5} more" if len(noise) > 5 else ""
+        scatter = f"{noise[0]:.3g}" if alone else some([f"{n:.3g} ({o})" for n, o in zip(noise, self.outputs)])
         return Finding(
             "error-bars",
             f"Targets scatter by {scatter} about the function; error bars add what the function itself leaves "

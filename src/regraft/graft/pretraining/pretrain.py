@@ -35,6 +35,7 @@ from regraft.network.loaders.bundled import Stored, is_folder, load_folder, save
 from regraft.network.preprocess import ImagePreprocess
 from regraft.network.seeding import seeded
 from regraft.record import Ledger, Record, Score
+from regraft.wording import one_line
 
 __all__ = ["EPOCHS", "OBJECTIVES", "Provenance", "default_config", "pretrain", "unfinished"]
 
@@ -295,7 +296,7 @@ def _unfit(plan: Plan, views: Any, error: Exception) -> ModelError:
     reason = error.got if isinstance(error, ModelError) else str(error)
     return ModelError(
         f"{plan.arch} cannot be trained by {plan.pretext.name} on pictures of {plan.size} x {plan.size} pixels",
-        got=" ".join(reason.split())[:200], do="take s4 or small_resnet",
+        got=one_line(reason), do="take s4 or small_resnet",
     )  # fmt: skip
 
 

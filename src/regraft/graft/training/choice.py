@@ -17,6 +17,7 @@ from regraft.graft.training.probing import Heads
 from regraft.graft.training.trial import Trial
 from regraft.heads import higher_is_better, paired_error, score
 from regraft.record import Candidate, Finding, Score, counted
+from regraft.wording import some
 
 __all__ = [
     "EDGE",
@@ -129,7 +130,7 @@ def notes(ranking: list[Trial], prepared: Heads, choice: Choice) -> Iterator[Fin
             "info",
             len(gone),
             "trainings",
-            detail="; ".join(f"{trial.name}: {trial.said}" for trial in gone[:3]),
+            detail=some([f"{trial.name}: {trial.said}" for trial in gone], 3, "; "),
             advice="Nothing to do: the choice is among the others. Lower rates with --lr avoid the waste.",
         )
     if prepared.diverged:

@@ -30,6 +30,7 @@ from regraft.graft.training.price import price
 from regraft.graft.training.rows import Rows
 from regraft.heads import default_metric
 from regraft.record import counted
+from regraft.wording import some
 
 __all__ = ["Tuned", "finetune", "grafted", "sample", "training"]
 
@@ -128,8 +129,8 @@ def _fitting(adapted: Adapted, manifest: Manifest, what: str) -> Target:
     """
     target = manifest.target
     if target is None or target.classes != adapted.classes:
-        got = None if target is None else ", ".join(target.classes[:8])
-        raise DataError(f"the head does not fit the {what}", expected=", ".join(adapted.classes[:8]), got=str(got))
+        got = None if target is None else some(target.classes, 8)
+        raise DataError(f"the head does not fit the {what}", expected=some(adapted.classes, 8), got=str(got))
     lacking = int((~target.present).sum())
     if lacking and target.kind in ("binary", "multiclass"):
         raise DataError(

@@ -25,6 +25,7 @@ from regraft.network.molecule import MoleculePreprocess
 from regraft.network.network import About
 from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preprocess
 from regraft.network.site import near
+from regraft.wording import one_line
 
 __all__ = ["FORMAT", "Stored", "is_folder", "load", "load_folder", "names", "save", "save_folder"]
 
@@ -201,9 +202,8 @@ def _sound(path: Path) -> Iterator[None]:
     try:
         yield
     except (KeyError, TypeError, AttributeError, RuntimeError, SafetensorError) as error:
-        text = " ".join(str(error).split())[:200]
         raise ArtifactError(
-            f"{path} is no whole backbone folder", got=f"{type(error).__name__}: {text}", do="copy it again"
+            f"{path} is no whole backbone folder", got=f"{type(error).__name__}: {one_line(error)}", do="copy it again"
         ) from error
 
 

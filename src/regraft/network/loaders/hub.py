@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from regraft.errors import MissingDependencyError, ModelError
+from regraft.wording import one_line
 
 __all__ = ["NO_CODE", "library", "quiet", "unusable"]
 
@@ -50,7 +51,7 @@ def quiet(transformers: Any) -> Iterator[None]:
 
 def unusable(name: str, local: bool, error: Exception) -> ModelError:
     """What could not be loaded, and what helps."""
-    reason = " ".join(str(error).split())[:300]
+    reason = one_line(error, 300)
     if "trust_remote_code" in str(error):
         return ModelError(
             f"{name} needs code of its own, and none of a repository's is run",

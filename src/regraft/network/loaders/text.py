@@ -15,6 +15,7 @@ from regraft.errors import ModelError
 from regraft.files import canonical_json, digest, read_json, write_json
 from regraft.network.loaders.hub import NO_CODE, library, quiet, unusable
 from regraft.network.preprocess import Modality, Preprocess
+from regraft.wording import one_line
 
 __all__ = ["TextPreprocess", "longest", "pooling_of", "save_text"]
 
@@ -66,7 +67,7 @@ class TextPreprocess(Preprocess):
         except Exception as error:
             if "trust_remote_code" in str(error):
                 raise unusable(source, True, error) from error
-            raise _no_tokenizer(source, " ".join(str(error).split())[:200]) from error
+            raise _no_tokenizer(source, one_line(error)) from error
         if len(tokenizer) <= len(tokenizer.all_special_tokens):  # made up by the library where no file is
             raise _no_tokenizer(source, "special tokens alone")
         stated = (tokenizer.model_max_length, limit, _beside(transformers, source, _LENGTH, where).get(_LENGTH_KEY))

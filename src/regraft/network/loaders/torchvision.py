@@ -10,6 +10,7 @@ from regraft.network.network import About, Network
 from regraft.network.preprocess import FILTERS, ImagePreprocess
 from regraft.network.seeding import seeded
 from regraft.network.site import near
+from regraft.wording import one_line
 
 __all__ = ["load"]
 
@@ -46,7 +47,7 @@ def load(name: str, architecture: str, seed: int | None) -> Network:
     except Exception as error:
         raise ModelError(
             f"{name} cannot be loaded",
-            got=f"{type(error).__name__}: {' '.join(str(error).split())[:200]}",
+            got=f"{type(error).__name__}: {one_line(error)}",
             do="check the connection, or fetch the weights into torch's hub cache first",
         ) from error
     classes = tuple(map(str, weights.meta.get("categories", ())))

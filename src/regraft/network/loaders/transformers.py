@@ -22,6 +22,7 @@ from regraft.network.loaders.text import TextPreprocess, longest, pooling_of, sa
 from regraft.network.network import About, Network, Traits
 from regraft.network.preprocess import ImagePreprocess, Modality, Preprocess
 from regraft.network.seeding import seeded
+from regraft.wording import one_line
 
 __all__ = ["ProcessorPreprocess", "load", "save"]
 
@@ -186,7 +187,7 @@ def _preprocess(transformers: Any, source: str, config: Any, module: nn.Module, 
         raise ModelError(
             f"{source} says nothing about its preprocessing",
             expected="preprocessor_config.json",
-            got=" ".join(str(error).split())[:200],
+            got=one_line(error),
             do="save the image processor beside the model with processor.save_pretrained",
         ) from error
     return image_preprocess(processor)

@@ -1,0 +1,26 @@
+"""Lists and errors of others as parts of a sentence."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import islice
+
+__all__ = ["one_line", "some"]
+
+
+def some(names: Collection[object], of: int = 5, separator: str = ", ") -> str:
+    """The first few names and how many more there are: ``a, b and 3 more``; of phrases ``a; b; and 3 more``.
+
+    Args:
+        names: in order; anything that can be written.
+        of: how many are named.
+        separator: between names, of phrases ``; ``.
+    """
+    named = separator.join(str(name) for name in islice(names, of))
+    more = len(names) - of
+    return f"{named}{' ' if separator == ', ' else separator}and {more:,} more" if more > 0 else named
+
+
+def one_line(said: object, most: int = 200) -> str:
+    """What an error of another library says, in one line of at most so many characters."""
+    return " ".join(str(said).split())[:most]

@@ -1,0 +1,28 @@
+"""Lists and errors of others as parts of a sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from regraft.wording import one_line, some
+
+
+@pytest.mark.parametrize(
+    ("names", "of", "separator", "said"),
+    [
+        ([], 3, ", ", ""),
+        (["a", "b", "c"], 3, ", ", "a, b, c"),
+        (["a", "b", "c", "d"], 3, ", ", "a, b, c and 1 more"),
+        (range(2000), 2, ", ", "0, 1 and 1,998 more"),
+        (["a: torn", "b: torn", "c: torn"], 2, "; ", "a: torn; b: torn; and 1 more"),
+        ({"a": 0, "b": 1}, 1, ", ", "a and 1 more"),
+    ],
+)
+def test_the_first_few_names_and_how_many_more(names, of: int, separator: str, said: str) -> None:
+    assert some(names, of, separator) == said
+
+
+def test_what_an_error_says_is_one_short_line() -> None:
+    assert one_line(ValueError("first\n  second\tthird")) == "first second third"
+    assert one_line("x" * 500) == "x" * 200
+    assert one_line("abcdef", most=3) == "abc"
