@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, TypeVar
 
 from regraft.errors import RecipeError
 from regraft.features import Taps
@@ -32,6 +32,7 @@ __all__ = [
 ]
 
 Stage = Features | Select | Solve | SetHead | Gradients | Posterior | Reinitialise | Probe | Train
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True)
@@ -106,6 +107,10 @@ class Recipe:
                 do="leave the rest out, or put it before Train",
             )
 
+    def _one(self, kind: type[_Kind]) -> _Kind | None:
+        """The first stage of a kind, if there is one."""
+        return next((stage for stage in self.stages if isinstance(stage, kind)), None)
+
     @property
     def features(self) -> Features:
         """The stage that says what the pass over the backbone, as it comes, computes."""
@@ -114,17 +119,17 @@ class Recipe:
     @property
     def fresh(self) -> Reinitialise | None:
         """The stage that draws weights anew, if there is one."""
-        return next((stage for stage in self.stages if isinstance(stage, Reinitialise)), None)
+        return self._one(Reinitialise)
 
     @property
     def probe(self) -> Probe | None:
         """The stage that trains the head alone, if there is one."""
-        return next((stage for stage in self.stages if isinstance(stage, Probe)), None)
+        return self._one(Probe)
 
     @property
     def train(self) -> Train | None:
         """The stage that trains the backbone, if there is one."""
-        return next((stage for stage in self.stages if isinstance(stage, Train)), None)
+        return self._one(Train)
 
     @property
     def refit(self) -> tuple[Features, Solve, Select | None] | None:
@@ -238,12 +243,12 @@ class Recipe:
     @property
     def gradients(self) -> Gradients | None:
         """The stage that takes derivatives of the head's logits, if there is one."""
-        return next((stage for stage in self.stages if isinstance(stage, Gradients)), None)
+        return self._one(Gradients)
 
     @property
     def posterior(self) -> Posterior | None:
         """The stage that keeps error bars, if there is one."""
-        return next((stage for stage in self.stages if isinstance(stage, Posterior)), None)
+        return self._one(Posterior)
 
     @property
     def solve(self) -> Solve:

@@ -135,7 +135,7 @@ def classes_of(manifest: Manifest, count: int) -> Manifest:
     Raises:
         DataError: no labels.
     """
-    names = _labels(manifest).classes
+    names = manifest.labels.classes
     return some_classes(manifest, [names.index(name) for name in sorted(names)[:count]])
 
 
@@ -145,16 +145,12 @@ def some_classes(manifest: Manifest, codes: Sequence[int]) -> Manifest:
     Raises:
         DataError: no labels.
     """
-    target = _labels(manifest)
+    target = manifest.labels
     rows = np.flatnonzero(np.isin(target.values, list(codes)))
     number = {code: place for place, code in enumerate(codes)}
     values = np.array([number[int(value)] for value in target.values[rows]], dtype=np.int64)
     names = tuple(target.classes[code] for code in codes)
     return replace(manifest.take(rows), target=Target("multiclass", names, values))
-
-
-def _labels(manifest: Manifest) -> Target:
-    return manifest.labels
 
 
 def _crops(frames: Manifest) -> Manifest:

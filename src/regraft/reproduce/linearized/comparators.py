@@ -21,7 +21,7 @@ from scipy.optimize import minimize_scalar
 from torch import Tensor
 
 from regraft.errors import MissingDependencyError
-from regraft.heads import Posterior, Spectrum, condition
+from regraft.heads import NINETY, Posterior, Spectrum, condition
 from regraft.network import Network
 
 __all__ = ["RBF", "Prediction", "deep_kernel", "last_layer", "predicted"]
@@ -42,7 +42,7 @@ class Prediction:
         """Mean squared error."""
         return float((self.mean - targets).square().mean())
 
-    def covered(self, targets: Tensor, width: float = 1.6448536269514722) -> float:
+    def covered(self, targets: Tensor, width: float = NINETY) -> float:
         """The share of targets inside the mean ± ``width`` standard deviations (90 % by default)."""
         return float(((self.mean - targets).abs() <= width * self.variance.sqrt()).double().mean())
 
