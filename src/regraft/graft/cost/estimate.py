@@ -29,6 +29,7 @@ from regraft.graft.recording import task_of, versions
 from regraft.heads.selection.kept import kept_count
 from regraft.heads.selection.packing import head_bytes, stored_bytes
 from regraft.network.flops import counting
+from regraft.network.onednn import wide_linear
 from regraft.record import Cost, Record, now
 
 __all__ = ["estimate"]
@@ -108,6 +109,7 @@ def _one_batch(ready: Prepared, options: Options) -> tuple[float, int]:
     middle = [cut[(len(cut) - 1) // 2]]  # of ragged rows one of middling length; the last may hold a row alone
     blocks, rows = ready.plan.blocks, len(middle[0])
     _ = ready.network.channels_last  # found by an example pass, which is none of those counted
+    wide_linear()  # nor is its trial
     with counting() as counter:
         for batch in gathered(preprocess, inputs, middle, workers=0):
             pool_batch(ready.network, blocks, batch)

@@ -32,9 +32,10 @@ def with_gradient_cost(
     batch, timed now. (Measured: 1 to 14 products a fit, counting those that strengths share, of 4 to 7 strengths at
     two heads; Newton and L-BFGS 2 to 4 times as many.)
 
-    Of few rows (n C numbers, at most :attr:`regraft.graft.stages.gradient.Gradients.row_space`) each head has a kernel
-    instead, C backward passes from what comes before θ₂, which one more pass keeps; a fit then solves n C equations
-    five times, and each head takes four products. A kernel of the batch, one of half of it and a solve are timed now.
+    Of few rows (:meth:`regraft.graft.stages.gradient.Gradients.few`) each head has a kernel instead, C backward passes
+    (C − 1 of classes) from what comes before θ₂, which one more pass keeps; a fit then solves n C equations five times,
+    and each solve of the protocol takes four products. A kernel of the batch, one of half of it and a solve are timed
+    now.
 
     Args:
         solve: of the head on features.
@@ -61,12 +62,12 @@ def with_gradient_cost(
     product = (time.perf_counter() - began) / 2 / rows
     n, fits = len(ready.manifest), solves * (_FITS * ready.folds(options) + 1)
     heads = solves * (2 * ready.folds(options) + 1)
-    columns = ready.manifest.labels.outputs
-    few = stage.solver == "auto" and stage.iterations is None and len(ready.fit) * columns <= stage.row_space
+    columns, classes = ready.manifest.labels.outputs, ready.manifest.labels.kind in ("binary", "multiclass")
+    few = stage.solver == "auto" and stage.iterations is None and stage.few(len(ready.fit), columns, classes=classes)
     passed, beside, kernels = fits * _rows_of_a_fit(stage.solver, len(ready.fit)), 0.0, 0.0
     if few:
-        each, kernels = _kernel(tangent, columns, len(ready.fit))
-        passed, beside = 4.0 * heads * len(ready.fit), heads * each + fits * _STEPS * _solved(len(ready.fit) * columns)
+        each, kernels = _kernel(tangent, columns, len(ready.fit), classes)
+        passed, beside = 4.0 * solves * len(ready.fit), heads * each + fits * _STEPS * _solved(len(ready.fit) * columns)
     passes = 1 + few * len(ready.fit) / n
     seconds = solve.seconds + passes * n * row[0] + passed * product + beside
     head = columns * tangent.n_outputs
@@ -75,10 +76,12 @@ def with_gradient_cost(
     return cost, 4 * (tangent.n_coefficients + head)
 
 
-def _kernel(tangent: Tangent, columns: int, rows: int) -> tuple[float, float]:
-    """Seconds and FLOPs of a kernel of so many rows under a head of so many columns: a part in proportion to the rows
-    and, of the seconds, one to their square, from those of this tangent's and of half of them."""
-    through = tangent.through(torch.randn(columns, tangent.n_outputs, generator=torch.Generator().manual_seed(0)))
+def _kernel(tangent: Tangent, columns: int, rows: int, classes: bool) -> tuple[float, float]:
+    """Seconds and FLOPs of a kernel of so many rows under a head of so many columns, which of classes sum to zero: a
+    part in proportion to the rows and, of the seconds, one to their square, from those of this tangent's and of half
+    of them."""
+    head = torch.randn(columns, tangent.n_outputs, generator=torch.Generator().manual_seed(0))
+    through = tangent.through(head - head.mean(0) if classes else head)
     size = through.n_rows
     half, took = max(1, size // 2), []
     ntk(through)

@@ -258,7 +258,7 @@ class _Cut:
     @property
     def few(self) -> bool:
         """Whether the kernel of the rows is no larger than what is solved with ease."""
-        return len(self.every) * self.both.features.n_outputs <= Gradients.row_space
+        return Gradients.few(len(self.every), self.both.features.n_outputs, classes=self.labels.loss == "softmax")
 
     @property
     def every(self) -> Tensor:

@@ -39,9 +39,14 @@ class Gradients:
     solver: str = "auto"
     iterations: int | None = None
 
-    row_space: ClassVar[int] = 600  # numbers to be predicted, N·C, up to which fits work on the rows' kernel
+    row_space: ClassVar[int] = 600  # independent outputs of all rows up to which fits work on the rows' kernel
     needs: ClassVar[tuple[str, ...]] = ("head", "labels")
     yields: ClassVar[tuple[str, ...]] = ("design",)
+
+    @classmethod
+    def few(cls, rows: int, outputs: int, *, classes: bool) -> bool:
+        """Whether so many rows have a kernel: of C outputs, and of C classes, whose scores sum to zero, C − 1."""
+        return rows * (max(1, outputs - 1) if classes else outputs) <= cls.row_space
 
     def __post_init__(self) -> None:
         for what, value, known in (
