@@ -412,3 +412,20 @@ def replace_conv(network):
     weight = network.params["conv1.weight"].clone()
     weight[:, :2] = 0
     return network.with_params({"conv1.weight": weight})
+
+
+def test_a_network_that_no_head_could_end_is_diagnosed_by_its_features(options):
+    """As one that ends in a softmax."""
+
+    class Ending(Toy):
+        def forward(self, x):
+            return super().forward(x).softmax(1)
+
+    network = Network("ending", Ending(), ArrayPreprocess((3, 6, 6)), About("module"))
+    record = diagnose(toy_manifest(60), network, options=options, scope=Scope(rows=12, top=2, points=3))
+    told = {finding.code: finding for finding in record.findings}
+    assert "transfer" in record.figures
+    for check in ("curvature", "landscape", "gradients"):
+        assert told[check].severity == "not-applicable"
+        assert "ending has logits that no single layer gives" in told[check].detail
+        assert check not in record.figures

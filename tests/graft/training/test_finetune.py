@@ -463,6 +463,30 @@ class Disordered(nn.Module):
         return self.fc(self.recurrent(self.after(x)[:, None])[0][:, 0])
 
 
+class Backwards(nn.Module):
+    """Blocks that run in the other order than they are registered, as those of feature pyramids."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.blocks = nn.Linear(108, 6), nn.ModuleList(Mixing() for _ in range(3))
+        self.post, self.fc = nn.LayerNorm(6), nn.Linear(6, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x.flatten(1))
+        for block in reversed(self.blocks):
+            x = block(x)
+        return self.fc(self.post(x))
+
+
+def test_blocks_count_in_the_order_in_which_they_run():
+    network = Network("backwards", Backwards(), ArrayPreprocess((3, 6, 6)), About("module"))
+    found = {name.removesuffix(".weight"): depth for name, depth in depths(network).items() if "bias" not in name}
+    assert found == {
+        "stem": 0, "blocks.2.first": 1, "blocks.2.second": 1, "blocks.1.first": 2, "blocks.1.second": 2,
+        "blocks.0.first": 3, "blocks.0.second": 3, "post": 4, "fc": 4,
+    }  # fmt: skip
+
+
 def test_layers_are_as_deep_as_they_act_and_not_as_they_are_registered():
     network = Network("disordered", Disordered(), ArrayPreprocess((3, 6, 6)), About("module"))
     found = depths(network)

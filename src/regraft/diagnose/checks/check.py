@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regraft.diagnose.objective import LossName, Objective
-from regraft.errors import RegraftError
+from regraft.errors import ModelError, RegraftError
 from regraft.heads import Response
 from regraft.network import Network
 from regraft.record import Finding, Ledger
@@ -125,7 +125,7 @@ class Case:
 
     Attributes:
         subjects: the network that is asked about, and after it those it is compared with; none where no check looks
-            at networks.
+            at networks, or none can.
         labelled: its features; ``None`` where they were not computed.
         untrained: those of the same network with random weights; ``None`` where there is none.
         rows: n, how many training rows the task has.
@@ -133,6 +133,7 @@ class Case:
         top: how many eigenvalues.
         points: of a side of a landscape.
         seed: of directions, probes and resampling.
+        lacking: why no loss can be taken; empty where it can.
     """
 
     subjects: tuple[Subject, ...]
@@ -143,6 +144,7 @@ class Case:
     points: int = 25
     seed: int = 0
     untrained: Labelled | None = None
+    lacking: str = ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -180,6 +182,8 @@ def examine(
         began = time.perf_counter()
         with ledger.stage(check.name):
             try:
+                if case.lacking and check.losses:
+                    raise ModelError(case.lacking)
                 outcome = check.run(case, _tick(check.name, progress))
             except RegraftError as error:
                 outcome = Outcome(

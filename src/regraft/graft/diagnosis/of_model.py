@@ -50,8 +50,13 @@ def case_of_model(
         return Looked(case, ready, remarks(ready.fit))
     ready, labelled = probing(data, model, options, ledger, progress, **columns)
     known = None if origin is None else _origin(origin, ready, options, ledger, progress, **columns)
-    if not losses:
-        case = Case((), labelled, len(ready.fit), known, scope.top, scope.points, options.seed)
+    lacking = ""
+    if losses and ready.network.has_logits and not ready.network.head:
+        lacking = (
+            f"{ready.network.name} has logits that no single layer gives, in whose place the task's head could stand"
+        )
+    if lacking or not losses:
+        case = Case((), labelled, len(ready.fit), known, scope.top, scope.points, options.seed, lacking=lacking)
         return Looked(case, ready, remarks(ready.fit))
     named = [("pretrained", ready, labelled)]
     notes, untrained = list(remarks(ready.fit)), None
