@@ -12,11 +12,11 @@ import regraft
 from regraft.data import scan
 from regraft.diagnose import Objective, curvature, weight_changes
 from regraft.diagnose.checks.check import unlike
-from regraft.errors import DataError, RecipeError
+from regraft.errors import DataError, RecipeError, RegraftError
 from regraft.graft import Options, Scope, diagnose, rank
 from regraft.graft.diagnosis.of_model import case_of_model
 from regraft.graft.diagnosis.of_run import case_of_run
-from regraft.network import About, ArrayPreprocess, Network
+from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network
 from regraft.record import Ledger, Record
 
 SMALL = Scope(rows=24, top=5, points=5)
@@ -396,6 +396,13 @@ class TestRank:
         told = next(f for f in record.findings if f.code == "features-fit")
         assert told.severity == "warning"
         assert "the commonest class" in told.title
+
+    def test_a_mistake_in_the_last_backbone_is_told_before_the_first_pass(self, tmp_path):
+        pictures = Network("pictures", Toy(), ImagePreprocess((6, 6), None), About("module"))
+        for wrong, error in (("no/such-model", RegraftError), (pictures, DataError)):
+            with pytest.raises(error):
+                rank(toy_manifest(60), [toy_network(), wrong], options=Options(cache=tmp_path))
+        assert not list(tmp_path.rglob("*.json"))
 
     def test_numbers_are_ranked_by_what_is_explained(self, options):
         x, _ = toy_arrays(60)

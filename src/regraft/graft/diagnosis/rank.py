@@ -14,12 +14,13 @@ from regraft.diagnose.transfer.ranking import Place, Ranking, rank_models
 from regraft.diagnose.transfer.reliability import Reliability, reliability
 from regraft.diagnose.transfer.scores import SCORES, spoken
 from regraft.errors import DataError, RecipeError
+from regraft.graft.adapted import check_modality
 from regraft.graft.diagnosis.course import checkpoints
 from regraft.graft.diagnosis.probing import probing, remarks
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.recording import data_of, short_name, task_of, versions
-from regraft.network import Network
+from regraft.network import Network, load
 from regraft.record import Finding, Ledger, Record, Severity, now
 
 __all__ = ["rank"]
@@ -126,6 +127,9 @@ def _looked(
     last: tuple[Prepared, Labelled] | None = None
     with ledger.stage("data"):
         rows = scan(data, skip_bad=options.skip_bad, **columns)  # read and hashed once for all backbones
+    with ledger.stage("model"):
+        for model in models[1:]:  # a mistake in the last name is told before the first pass, which may take long
+            check_modality(model if isinstance(model, Network) else load(model, weights=options.weights), rows)
     for number, model in enumerate(models):
         before = len(ledger.costs)
         last = ready, labelled = probing(rows, model, options, ledger, progress)
