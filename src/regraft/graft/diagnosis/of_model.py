@@ -53,7 +53,8 @@ def case_of_model(
     lacking = ""
     if losses and ready.network.has_logits and not ready.network.head:
         lacking = (
-            f"{ready.network.name} has logits that no single layer gives, in whose place the task's head could stand"
+            f"{ready.network.name} has logits that no single layer gives, in whose place the task's head could stand: "
+            "let it return what its last layer gives"
         )
     if lacking or not losses:
         case = Case((), labelled, len(ready.fit), known, scope.top, scope.points, options.seed, lacking=lacking)
