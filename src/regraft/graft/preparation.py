@@ -194,7 +194,8 @@ def _check_last_layer(network: Network, recipe: Recipe, outputs: int) -> None:
     raise RecipeError(
         f"method {recipe.name!r} {what}",
         got=got,
-        do=f"use {instead}, or let the backbone return what its last layer gives, or its features",
+        do=f"use {instead}, or let the backbone return what its last layer gives, or its features (in Python, "
+        "load(name, head=False))",
     )
 
 
