@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -177,23 +177,26 @@ def load_artifact(
     own_head = own_head if changed else None
     basis = with_last_layer(source, own_head)
     network = _trained(basis, changed, config["backbone"].get("trained", source.fingerprint))
-    _check_embedding(solved["plan"], (source, network))
+    _check_embedding(solved["plan"], network, source)
     return Adapted(network, source=source if changed else None, own_head=own_head, **solved)
 
 
-def _check_embedding(taps: Plan, networks: Sequence[Network]) -> None:
+def _check_embedding(taps: Plan, *networks: Network) -> None:
     """Refuse an artifact whose head reads as embedding what an earlier version took for it: another value of the same
-    network, which stands elsewhere among its layers."""
+    network (as it is, or as it was before the head was put on it), which stands elsewhere among its layers."""
     for block in taps.blocks:
-        if block.kind == "embedding":
-            now = [each.depth for n in networks for each in plan(n, [Taps((block.site,), (None,))]).blocks]
-            if block.depth not in now:
-                raise ArtifactError(
-                    f"the head of this artifact reads another value of {networks[0].name} as its embedding",
-                    expected=f"what lies at {now[0]:.2g} of its depth",
-                    got=f"{block.depth:.2g}",
-                    do="run `regraft adapt` again",
-                )
+        if block.kind == "embedding" and not any(block.depth == _depth(block.site, each) for each in networks):
+            raise ArtifactError(
+                f"the head of this artifact reads another value of {networks[0].name} as its embedding",
+                expected=f"what lies at {_depth(block.site, networks[0]):.2g} of its depth",
+                got=f"{block.depth:.2g}",
+                do="run `regraft adapt` again",
+            )
+
+
+def _depth(site: str, network: Network) -> float:
+    (block,) = plan(network, [Taps((site,), (None,))]).blocks
+    return block.depth
 
 
 @contextlib.contextmanager

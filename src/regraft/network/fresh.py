@@ -70,9 +70,10 @@ def _loaded_anew(network: Network, seed: int, bare: Mapping[str, nn.Module]) -> 
     why = f"has no reset_parameters, and {network.name} leads to no such architecture"
     with contextlib.suppress(RegraftError):
         for head in (True, False):
-            params, other = (load(network.name, head=head, random=each).params for each in (seed, seed + 1))
+            params = load(network.name, head=head, random=seed).params
             if all(name in params and params[name].shape == network.params[name].shape for name in bare):
-                if not _same(network, params, other):
+                # of another seed too: the network itself may have been drawn by this one
+                if not (_own(network, params) and _own(network, load(network.name, head=head, random=seed + 1).params)):
                     return {name: params[name].to(network.device) for name in bare}
                 why = f"has no reset_parameters, and what {network.name} leads to brings weights of its own"
                 break
@@ -84,13 +85,11 @@ def _loaded_anew(network: Network, seed: int, bare: Mapping[str, nn.Module]) -> 
     )
 
 
-def _same(network: Network, params: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
-    """Whether most of its tensors, but for constants, are those of the network whatever the seed: they were loaded, and
-    not drawn."""
-    own = {name: value.cpu() for name, value in network.params.items() if name in params}
-    told = [name for name, value in own.items() if value.numel() > 1 and bool((value != value.flatten()[0]).any())]
-    same = [n for n in told if torch.equal(params[n], other[n]) and torch.equal(params[n], own[n])]
-    return 2 * len(same) > len(told)
+def _own(network: Network, params: Mapping[str, Tensor]) -> bool:
+    """Whether most of its tensors, but for constants, are those of the network: they were loaded, and not drawn."""
+    held = {name: value.cpu() for name, value in network.params.items() if name in params}
+    told = [name for name, value in held.items() if value.numel() > 1 and bool((value != value.flatten()[0]).any())]
+    return 2 * sum(torch.equal(params[name], held[name]) for name in told) > len(told)
 
 
 def settled(network: Network, batches: Iterable[Any]) -> Network:

@@ -78,17 +78,26 @@ def shrinkage(decomposition: Decomposition) -> tuple[float, float]:
     With S = cov(f), rows x_i about their mean and σ = tr S / D:
     α = min(1, b²/d²), d² = ‖S − σI‖²_F, b² = (1/N²) Σ_i ‖x_i x_iᵀ − S‖²_F; 0 of a single feature, where S is σI.
     """
-    rows, width = decomposition.centred, decomposition.width
-    n = len(rows)
-    sigma = float(rows.square().sum()) / n / width
+    width = decomposition.width
     if width == 1:
-        return 0.0, sigma  # S is σI, whatever α is
-    rows = rows / sigma**0.5  # so that fourth powers stay in range
-    inner = rows.T @ rows / n
-    square = float(inner.square().sum())
-    far = square - width
-    near = (float(rows.square().sum(1).square().sum()) / n - square) / n
-    return (min(1.0, near / far) if far > 1e-12 * square else 1.0), sigma
+        return 0.0, float(decomposition.centred.square().mean())  # S is σI, whatever α is
+    found = _Moments(decomposition)
+    return (min(1.0, found.near / found.far) if found.far > 1e-12 * found.square else 1.0), found.sigma
+
+
+class _Moments:
+    """Of the rows divided by √σ, so that fourth powers stay in range: S, ‖S‖²_F, ‖x_i‖², and b² and d² of α."""
+
+    def __init__(self, decomposition: Decomposition) -> None:
+        rows, width = decomposition.centred, decomposition.width
+        n = len(rows)
+        self.sigma = float(rows.square().sum()) / n / width
+        self.rows = rows / self.sigma**0.5
+        self.inner = self.rows.T @ self.rows / n
+        self.square = float(self.inner.square().sum())
+        self.sizes = self.rows.square().sum(1)
+        self.fourth = float(self.sizes.square().sum()) / n
+        self.far, self.near = self.square - width, (self.fourth - self.square) / n
 
 
 def _of_ridge(decomposition: Decomposition, alpha: float) -> Tensor:
@@ -97,18 +106,12 @@ def _of_ridge(decomposition: Decomposition, alpha: float) -> Tensor:
     A row x_i moves σ by (‖x_i‖²/D − σ)/N, ‖S‖²_F by 2(x_iᵀSx_i − ‖S‖²_F)/N, and the mean m of ‖x‖⁴, which is in
     b² = (m − ‖S‖²_F)/N, by (‖x_i‖⁴ − m − 4 x_iᵀ v)/N with v the mean of ‖x‖²x, for the rows' own mean moves too.
     """
-    rows, width = decomposition.centred, decomposition.width
-    n = len(rows)
-    rows = rows / (float(rows.square().sum()) / n / width) ** 0.5
-    sizes, inner = rows.square().sum(1), rows.T @ rows / n
-    square, fourth = float(inner.square().sum()), float(sizes.square().mean())
-    far, near = square - width, (fourth - square) / n
-    if near >= far:
-        return torch.zeros(n, dtype=torch.float64)
+    found, width, n = _Moments(decomposition), decomposition.width, len(decomposition.centred)
+    rows, sizes, far = found.rows, found.sizes, found.far
     of_sigma = sizes / width - 1
-    of_square = 2 * ((rows @ inner * rows).sum(1) - square)
-    of_fourth = sizes.square() - fourth - 4 * rows @ (sizes @ rows / n)
-    of_alpha = (of_fourth - of_square) / n / far - near / far**2 * (of_square - 2 * width * of_sigma)
+    of_square = 2 * ((rows @ found.inner * rows).sum(1) - found.square)
+    of_fourth = sizes.square() - found.fourth - 4 * rows @ (sizes @ rows / n)
+    of_alpha = (of_fourth - of_square) / n / far - found.near / far**2 * (of_square - 2 * width * of_sigma)
     return (of_alpha / (alpha * (1 - alpha)) + of_sigma) / n
 
 
