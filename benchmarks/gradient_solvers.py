@@ -27,8 +27,8 @@ from common import Row, note, parser, report
 from regraft.data import Manifest, scan
 from regraft.features import Tangent
 from regraft.graft import Gradients, adapt, gradient_features
+from regraft.graft.adapted.tangent import PREFIX, prior_deviations
 from regraft.graft.gradient.fit import Both, Labels, head_problem
-from regraft.graft.tangent_part import PREFIX, prior_deviations
 from regraft.heads import ConvexProblem, Response, minimise
 from regraft.heads.convex.minibatch import ADAM, minibatch
 from regraft.heads.convex.path import PathFit

@@ -23,7 +23,7 @@ _PUBLIC = {
     "RegraftError": "regraft.errors",
     "adapt": "regraft.graft.run",
     "estimate": "regraft.graft.cost.estimate",
-    "load": "regraft.graft.artifact",
+    "load": "regraft.graft.adapted.artifact",
     "report": "regraft.app.report",
     "scan": "regraft.data",
     "score_on": "regraft.graft.later",

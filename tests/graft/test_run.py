@@ -73,8 +73,8 @@ def test_a_second_run_reuses_the_pass_and_says_so():
 def test_layer_shares_are_those_of_the_logits(run):
     """Blocks that are zeroed in the readout lose their whole share, and the others keep their ratio."""
     from regraft.features import sweep
+    from regraft.graft.adapted.view import View
     from regraft.graft.frozen.layers import layer_shares
-    from regraft.graft.view import View
 
     manifest = toy_manifest(90)
     store = sweep(toy_network(), manifest, run.adapted.plan)

@@ -211,7 +211,7 @@ def predict(
     _check_inputs(inputs)
     from regraft.data import scan
     from regraft.graft import load_artifact, pick_device, predict_over_crops
-    from regraft.graft.prediction import check_masks
+    from regraft.graft.adapted.prediction import check_masks
 
     adapted = load_artifact(run, model=model, weights=weights, device=pick_device(device))
     given = _inputs(inputs, adapted.network.preprocess)

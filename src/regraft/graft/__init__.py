@@ -1,9 +1,11 @@
 """Recipes of frozen stages, the adapted model, the artifact, and the scikit-learn face."""
 
-from regraft.graft.adapted import Adapted
-from regraft.graft.artifact import load_artifact, save_artifact
+from regraft.graft.adapted.artifact import load_artifact, save_artifact
+from regraft.graft.adapted.crops import predict_over_crops
+from regraft.graft.adapted.model import Adapted
+from regraft.graft.adapted.prediction import Prediction
+from regraft.graft.adapted.view import View
 from regraft.graft.cost.estimate import estimate
-from regraft.graft.crops import predict_over_crops
 from regraft.graft.diagnosis.case import Scope
 from regraft.graft.diagnosis.diagnose import diagnose
 from regraft.graft.diagnosis.rank import rank
@@ -12,7 +14,6 @@ from regraft.graft.evidence.exchange import head_exchange
 from regraft.graft.gradient.recipe import gradient_features, with_gradients
 from regraft.graft.later import Later, score_on
 from regraft.graft.options import Options, pick_device
-from regraft.graft.prediction import Prediction
 from regraft.graft.preparation import prepare
 from regraft.graft.pretraining.pretrain import pretrain
 from regraft.graft.problem import Head, Problem, Task
@@ -26,7 +27,6 @@ from regraft.graft.stages.gradient import Gradients, SetHead
 from regraft.graft.stages.posterior import Posterior
 from regraft.graft.stages.training import Probe, Reinitialise, Train
 from regraft.graft.team import Team, joined
-from regraft.graft.view import View
 
 __all__ = [
     "METHODS",

@@ -22,7 +22,7 @@ from regraft.data.labels import plain
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, by_size, plan, sweep
 from regraft.files import digest
-from regraft.graft.adapted import check_modality, readable
+from regraft.graft.adapted.model import check_modality, readable
 from regraft.graft.alike import contents
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.options import check_counts

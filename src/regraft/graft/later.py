@@ -13,7 +13,7 @@ from torch import Tensor
 from regraft.data import Manifest, checked, scan, with_columns
 from regraft.errors import DataError
 from regraft.features import Progress
-from regraft.graft.adapted import Adapted, check_modality, readable
+from regraft.graft.adapted.model import Adapted, check_modality, readable
 from regraft.graft.alike import together
 from regraft.graft.options import check_counts
 from regraft.graft.scored import Scored, scored

@@ -12,7 +12,7 @@ import torch
 from regraft.data import NO_LABEL, Manifest, check_target, checked, fold_count, image_size, scan
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Plan, Store, find, map_plan, plan, sweep, whole_images
-from regraft.graft.adapted import check_modality, readable
+from regraft.graft.adapted.model import check_modality, readable
 from regraft.graft.alike import together
 from regraft.graft.options import Options, check_options, choose_metric
 from regraft.graft.problem import Task

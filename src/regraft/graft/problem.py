@@ -16,7 +16,7 @@ from torch import Tensor
 
 from regraft.data import Kind, Target, folds
 from regraft.features import Plan
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
 from regraft.heads import Response, Status
 from regraft.network import Network
 from regraft.record import Candidate, Finding

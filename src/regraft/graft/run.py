@@ -9,10 +9,11 @@ from typing import Any
 
 from regraft.errors import RecipeError
 from regraft.files import write_bytes
-from regraft.graft.adapted import Adapted
-from regraft.graft.artifact import save_artifact
+from regraft.graft.adapted.artifact import save_artifact
+from regraft.graft.adapted.card import model_card
+from regraft.graft.adapted.model import Adapted
+from regraft.graft.adapted.prediction import Prediction
 from regraft.graft.build import problems, workshop
-from regraft.graft.card import model_card
 from regraft.graft.cost.pricing import price_of_run, row_seconds
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import figures
@@ -22,7 +23,6 @@ from regraft.graft.evidence.overlays import overlays
 from regraft.graft.gradient.recipe import with_gradients
 from regraft.graft.later import Later, score_on
 from regraft.graft.options import Options, pick_device
-from regraft.graft.prediction import Prediction
 from regraft.graft.preparation import Prepared, Progress, prepare, swept
 from regraft.graft.protocol import evaluate
 from regraft.graft.recipe import SETTINGS, Recipe

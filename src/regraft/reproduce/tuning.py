@@ -18,8 +18,8 @@ from regraft.data import Manifest
 from regraft.data.split import holdout
 from regraft.errors import DataError
 from regraft.files import plain
-from regraft.graft.adapted import Adapted
-from regraft.graft.crops import predict_over_crops
+from regraft.graft.adapted.crops import predict_over_crops
+from regraft.graft.adapted.model import Adapted
 from regraft.graft.stages.config import Tuning
 from regraft.graft.training.finetune import finetune
 from regraft.graft.training.loop import DivergedError, Optimiser, Schedule, TrainConfig

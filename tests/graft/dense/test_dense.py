@@ -12,8 +12,8 @@ from regraft.data import scan
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import map_plan, maps, plan, positions, sweep, whole_images
 from regraft.graft import Options, adapt, load_artifact
-from regraft.graft.adapted import Adapted
-from regraft.graft.aspp import Aspp
+from regraft.graft.adapted.aspp import Aspp
+from regraft.graft.adapted.model import Adapted
 from regraft.graft.cost import training as training_cost
 from regraft.graft.cost.estimate import estimate
 from regraft.graft.dense.pixels import confusions, position_labels

@@ -14,6 +14,7 @@ from sklearn.metrics import average_precision_score, r2_score, roc_auc_score
 from regraft.data import Target, scan
 from regraft.data.loose import FileTexts
 from regraft.data.source import FileImages
+from regraft.graft.adapted.prediction import Prediction
 from regraft.graft.evidence import data_findings, findings, score_findings
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import _largest_errors as largest_errors
@@ -22,7 +23,6 @@ from regraft.graft.evidence.findings import check
 from regraft.graft.evidence.lines import prediction_rows
 from regraft.graft.evidence.outputs import by_output
 from regraft.graft.evidence.score_findings import no_better_than_constant
-from regraft.graft.prediction import Prediction
 from regraft.graft.scored import Scored
 from regraft.heads import Response, score
 from regraft.record import Candidate

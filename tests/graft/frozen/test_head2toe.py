@@ -14,7 +14,7 @@ import regraft
 from regraft.features import Taps, by_size, plan
 from regraft.files import canonical_json, digest, file_digest, read_json, write_json
 from regraft.graft import Features, Recipe, Select, Solve, load_artifact
-from regraft.graft.artifact import kept_columns
+from regraft.graft.adapted.artifact import kept_columns
 from regraft.graft.evidence.advice import selection_findings
 from regraft.graft.evidence.guide import guide
 

@@ -16,10 +16,10 @@ from regraft.data import scan
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Tangent
 from regraft.graft import METHODS, Gradients, Recipe, SetHead, Solve, gradient_features, load_artifact, with_gradients
+from regraft.graft.adapted.tangent import PREFIX, prior_deviations
 from regraft.graft.gradient.fit import Both, Labels, TangentFitter, _Cut, solve_head, weight_of
 from regraft.graft.gradient.problem import GradientProblem
 from regraft.graft.problem import Task
-from regraft.graft.tangent_part import PREFIX, prior_deviations
 from regraft.heads import Response
 from regraft.linear import Blocks, Dense, FeatureDesign
 from regraft.network import ArrayPreprocess, from_module, reinitialised

@@ -20,12 +20,12 @@ from regraft.errors import DataError, RecipeError
 from regraft.features import Tangent, ntk
 from regraft.features.tangent.sums import signs
 from regraft.graft import METHODS, adapt, load_artifact, with_gradients
-from regraft.graft.adapted import with_own_head
+from regraft.graft.adapted.model import with_own_head
+from regraft.graft.adapted.posterior import PosteriorPart, Rows
 from regraft.graft.evidence.exchange import head_exchange
 from regraft.graft.gradient.fit import Both, Labels, solve_head, weight_of
 from regraft.graft.posterior.fit import KernelFitter, Solved
 from regraft.graft.posterior.kernel import AtHead, about_the_mean, combination, share
-from regraft.graft.posterior_part import PosteriorPart, Rows
 from regraft.graft.preparation import prepare
 from regraft.graft.stages.posterior import Posterior
 from regraft.heads import NINETY, Response, Spectrum

@@ -18,6 +18,7 @@ from regraft.data import Target, scan
 from regraft.errors import DataError, RecipeError
 from regraft.features import Taps, plan, pool_batch
 from regraft.graft import Adapted, load_artifact, save_artifact
+from regraft.graft.adapted.view import View
 from regraft.graft.problem import Task
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Tuning
@@ -28,7 +29,6 @@ from regraft.graft.training.loop import DivergedError, Optimiser, Schedule, Trai
 from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.outputs import logits
 from regraft.graft.training.start import start
-from regraft.graft.view import View
 from regraft.heads import Readout
 from regraft.linear import Blocks, Dense
 from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network

@@ -14,12 +14,12 @@ from regraft.data import scan
 from regraft.errors import ModelError
 from regraft.features import Taps, plan, pool_batch
 from regraft.graft import Adapted, load_artifact, save_artifact
-from regraft.graft.adapted import with_own_head
+from regraft.graft.adapted.model import with_own_head
+from regraft.graft.adapted.view import View
 from regraft.graft.stages.config import Optimiser, TrainConfig
 from regraft.graft.training.finetune import finetune
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.start import start
-from regraft.graft.view import View
 from regraft.heads import Readout
 from regraft.linear import Blocks, Dense
 from regraft.network import from_module, load, reinitialised

@@ -16,7 +16,7 @@ from regraft.data import Manifest, Target, holdout
 from regraft.errors import DataError, RecipeError
 from regraft.features import Taps, plan, sweep
 from regraft.graft import METHODS, Features, Probe, Recipe, Reinitialise, Select, Solve, Train, load_artifact, protocol
-from regraft.graft.adapted import with_own_head
+from regraft.graft.adapted.model import with_own_head
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.problem import Task
 from regraft.graft.protocol import HOLDOUT, evaluate

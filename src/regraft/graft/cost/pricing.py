@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from regraft.features import Store, Taps, by_size, grid_of, plan
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
 from regraft.graft.cost.counts import (
     FINETUNE_BATCH,
     FINETUNE_STEPS,

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from regraft.data import Target
 from regraft.features import Block, Plan, grid_of, maps, positions
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
+from regraft.graft.adapted.view import Scaling, View
 from regraft.graft.dense.pixels import confusions, position_labels
 from regraft.graft.frozen.problem import FeatureHead, FeatureProblem
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.features import Solve
-from regraft.graft.view import Scaling, View
 from regraft.heads import Readout, Response, Status
 from regraft.heads.metrics import confusion
 from regraft.linear import Dense, Matrix, Taken

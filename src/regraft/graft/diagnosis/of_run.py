@@ -9,8 +9,8 @@ from typing import Any
 from regraft.diagnose.checks.check import Case
 from regraft.errors import DataError, RecipeError
 from regraft.files import read_json
-from regraft.graft.adapted import Adapted, check_modality, with_own_head
-from regraft.graft.artifact import load_artifact
+from regraft.graft.adapted.artifact import load_artifact
+from regraft.graft.adapted.model import Adapted, check_modality, with_own_head
 from regraft.graft.diagnosis.case import NONE, RANDOM, Looked, Scope, drawn, last_layer, subject_of, told_apart, unit_of
 from regraft.graft.diagnosis.probing import PROBE
 from regraft.graft.options import Options, pick_device

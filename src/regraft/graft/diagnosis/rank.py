@@ -14,7 +14,7 @@ from regraft.diagnose.transfer.ranking import Place, Ranking, rank_models
 from regraft.diagnose.transfer.reliability import Reliability, reliability
 from regraft.diagnose.transfer.scores import SCORES, spoken
 from regraft.errors import DataError, RecipeError
-from regraft.graft.adapted import check_modality
+from regraft.graft.adapted.model import check_modality
 from regraft.graft.diagnosis.course import checkpoints
 from regraft.graft.diagnosis.probing import probing, remarks
 from regraft.graft.options import Options

@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from regraft.errors import ArtifactError
-from regraft.graft.artifact import kept_columns
+from regraft.graft.adapted.artifact import kept_columns
 from regraft.heads import overlap
 from regraft.record import Record
 

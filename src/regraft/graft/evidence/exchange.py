@@ -11,7 +11,7 @@ from regraft.data import Manifest
 from regraft.diagnose import exchange
 from regraft.errors import DataError, RecipeError
 from regraft.features import gathered, in_order, pool_batch
-from regraft.graft.adapted import Adapted, check_modality
+from regraft.graft.adapted.model import Adapted, check_modality
 from regraft.heads import Response, default_metric
 from regraft.linear import Dense, Design
 from regraft.wording import some

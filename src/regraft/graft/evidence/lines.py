@@ -11,7 +11,7 @@ import numpy as np
 
 from regraft.data import Manifest
 from regraft.data.labels import SEPARATOR
-from regraft.graft.prediction import predicted_names
+from regraft.graft.adapted.prediction import predicted_names
 from regraft.graft.scored import Scored
 
 __all__ = ["as_csv", "prediction_rows"]

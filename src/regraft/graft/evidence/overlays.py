@@ -10,8 +10,8 @@ import numpy as np
 from PIL import Image
 
 from regraft.data import Manifest
-from regraft.graft.adapted import Adapted
-from regraft.graft.prediction import palette
+from regraft.graft.adapted.model import Adapted
+from regraft.graft.adapted.prediction import palette
 
 __all__ = ["overlays"]
 

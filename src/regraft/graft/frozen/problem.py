@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from regraft.features import Plan
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
+from regraft.graft.adapted.view import Scaling, View
 from regraft.graft.frozen.choosing import choose_features
 from regraft.graft.frozen.layers import layer_shares
 from regraft.graft.frozen.ranking import rank_figure
 from regraft.graft.frozen.selected import selection_figure
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.features import Select, Solve
-from regraft.graft.view import Scaling, View
 from regraft.heads import (
     Selection,
     Solution,

@@ -21,8 +21,8 @@ from torch import Tensor
 
 from regraft.errors import RecipeError
 from regraft.features import Tangent
+from regraft.graft.adapted.tangent import PREFIX, prior_deviations, prior_kernel
 from regraft.graft.stages.gradient import Gradients
-from regraft.graft.tangent_part import PREFIX, prior_deviations, prior_kernel
 from regraft.heads import ConvexFit, ConvexProblem, Response, minimise
 from regraft.heads.convex.newton import newton
 from regraft.heads.convex.path import Path

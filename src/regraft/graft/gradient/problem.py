@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from regraft.features import Plan, Tangent
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
+from regraft.graft.adapted.tangent import PREFIX, TangentPart
+from regraft.graft.adapted.view import View
 from regraft.graft.frozen.problem import held_out
 from regraft.graft.gradient.fit import Both, Labels, TangentFitter
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.features import Solve
 from regraft.graft.stages.gradient import Gradients
-from regraft.graft.tangent_part import PREFIX, TangentPart
-from regraft.graft.view import View
 from regraft.heads import Solution, Status, higher_is_better, link, solve
 from regraft.heads.search import Judge
 from regraft.heads.solve import check_training, search

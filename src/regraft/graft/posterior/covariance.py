@@ -10,8 +10,8 @@ import torch
 from scipy.sparse.linalg import LinearOperator, eigsh
 from torch import Tensor
 
+from regraft.graft.adapted.posterior import Rows
 from regraft.graft.posterior.contrasts import Contrasts
-from regraft.graft.posterior_part import Rows
 from regraft.heads import Spectrum
 
 __all__ = ["Covariance", "largest", "left_out", "of_parameters", "of_sums", "trusted"]

@@ -16,13 +16,13 @@ import torch
 from torch import Tensor
 
 from regraft.errors import DataError
+from regraft.graft.adapted.posterior import PosteriorPart, Rows
+from regraft.graft.adapted.tangent import Prior
 from regraft.graft.gradient.fit import Both, Labels
 from regraft.graft.posterior.contrasts import Contrasts
 from regraft.graft.posterior.covariance import largest, left_out, of_parameters, of_sums, trusted
 from regraft.graft.posterior.kernel import AtHead
-from regraft.graft.posterior_part import PosteriorPart, Rows
 from regraft.graft.stages.posterior import Posterior
-from regraft.graft.tangent_part import Prior
 from regraft.heads import Hyperparameters, Response, Spectrum, Status, condition
 from regraft.heads.l2.fitters import Fitter, Found, ridge_targets
 from regraft.linear import Blocks

@@ -3,13 +3,13 @@
     k(x, x') = (1 − π) x̃ · x̃' + π / t₂ · ∇_θ₂ u(x) D ∇_θ₂ u(x')ᵀ,    u(x) = g ω f(x),    π = ρ / (1 + ρ),
 
 x̃ the last layer's features, centred and in units of their mean squared norm, D the prior of
-:func:`regraft.graft.tangent_part.prior_deviations`, ω a head that was solved first and t₂ the gradients' mean squared
-norm about their mean. Every output has this kernel, a scale of its own and a level of its own, of which the prior says
-nothing; the outputs are independent a priori. Of one output g is 1: the kernel of the network with its head, every
-parameter of θ₂ and of the head being free, with one scale a group (Maddox et al., 2021, Section 3). Of several outputs
-u is a random combination g ~ N(0, I) of them, the same for all: its kernel is on average the mean over outputs of
-their own (:func:`regraft.features.ntk`, ``shared``), at one backward pass instead of C. Targets are in units of their
-spread.
+:func:`regraft.graft.adapted.tangent.prior_deviations`, ω a head that was solved first and t₂ the gradients' mean
+squared norm about their mean. Every output has this kernel, a scale of its own and a level of its own, of which the
+prior says nothing; the outputs are independent a priori. Of one output g is 1: the kernel of the network with its head,
+every parameter of θ₂ and of the head being free, with one scale a group (Maddox et al., 2021, Section 3). Of several
+outputs u is a random combination g ~ N(0, I) of them, the same for all: its kernel is on average the mean over outputs
+of their own (:func:`regraft.features.ntk`, ``shared``), at one backward pass instead of C. Targets are in units of
+their spread.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from math import sqrt
 import torch
 from torch import Tensor
 
+from regraft.graft.adapted.posterior import Rows
+from regraft.graft.adapted.tangent import Prior, prior_deviations, prior_kernel
 from regraft.graft.gradient.fit import Both, Labels, solve_head, weight_of
 from regraft.graft.posterior.contrasts import Contrasts
-from regraft.graft.posterior_part import Rows
-from regraft.graft.tangent_part import Prior, prior_deviations, prior_kernel
 from regraft.linear import Design
 
 __all__ = ["AtHead", "Kernels", "about_the_mean", "combination", "share"]

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 
 from regraft.features import Plan
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
+from regraft.graft.adapted.view import View
 from regraft.graft.gradient.problem import GradientProblem, behind, derivatives_read
 from regraft.graft.posterior.fit import Fitted, KernelFitter, squared
 from regraft.graft.posterior.kernel import share
 from regraft.graft.problem import Head, HeldOut, Predicted, Problem, Task
 from regraft.graft.stages.posterior import Posterior
-from regraft.graft.view import View
 from regraft.heads import Solution, Status, link
 from regraft.heads.search import Judge
 from regraft.heads.solve import search

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, get_args
 
 from regraft.errors import RecipeError
 from regraft.features import Taps
-from regraft.graft.view import Scaling
+from regraft.graft.adapted.view import Scaling
 from regraft.heads import FRACTIONS, TOLERANCE, WEAKER, WIDER
 
 __all__ = ["SOLVERS", "Features", "Select", "Solve"]

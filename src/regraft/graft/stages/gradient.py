@@ -27,7 +27,7 @@ class Gradients:
         select: patterns over parameter names; ``None`` is the topmost block, or without blocks the topmost layer
             with its normalisation (:attr:`regraft.network.Network.topmost`).
         mode: ``full`` (features and gradients), ``gradient`` (gradients alone) or ``activation`` (features alone).
-        prior: see :func:`regraft.graft.tangent_part.prior_deviations`.
+        prior: see :func:`regraft.graft.adapted.tangent.prior_deviations`.
         solver: ``auto``: all strengths together (:mod:`regraft.heads.convex.path`); or each strength by a solver of
             :func:`regraft.heads.minimise`.
         iterations: the most that the solver may take for one fit; its own limit if ``None``.

@@ -47,7 +47,7 @@ class Probe:
         hidden: units of a hidden layer of ReLUs under the head, which becomes part of the trained network; 0: none.
         augmented: probe on images augmented as in training, with the backbone run at every step, and not on the
             features of one pass.
-        aspp: of masks: layers that look around each position (:class:`regraft.graft.aspp.Aspp`) under the head.
+        aspp: of masks: layers that look around each position (:class:`regraft.graft.adapted.aspp.Aspp`) under the head.
         smoothing: s, of its labels ``(1 − s) e_y + s / C``; the paper's η is 1 − s. Training itself has hard labels
             unless its configuration says otherwise, and its η should be no less than this one.
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from regraft.errors import RecipeError
 from regraft.features import Plan, grid_of, maps, positions
-from regraft.graft.adapted import Adapted
-from regraft.graft.aspp import Aspp
+from regraft.graft.adapted.aspp import Aspp
+from regraft.graft.adapted.model import Adapted
 from regraft.graft.dense.pixels import confusions
 from regraft.graft.dense.problem import DenseProblem
 from regraft.graft.frozen.problem import FeatureProblem

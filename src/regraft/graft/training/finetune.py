@@ -17,7 +17,7 @@ import torch
 
 from regraft.data import Manifest, Target
 from regraft.errors import DataError
-from regraft.graft.adapted import Adapted, check_modality
+from regraft.graft.adapted.model import Adapted, check_modality
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning
 from regraft.graft.training.behind import behind

@@ -16,12 +16,12 @@ from regraft.errors import ModelError, RecipeError
 from regraft.features import grid_of, maps, positions
 from regraft.features.tangent.replay import Kept
 from regraft.files import canonical_json
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
+from regraft.graft.adapted.view import View
 from regraft.graft.stages.config import Tuning
 from regraft.graft.training.checkpoint import tensor_digest
 from regraft.graft.training.depths import depths
 from regraft.graft.training.rows import place
-from regraft.graft.view import View
 from regraft.linear import Blocks
 from regraft.network.blocks import members
 

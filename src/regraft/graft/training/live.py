@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Tuning
 from regraft.graft.stages.training import Probe

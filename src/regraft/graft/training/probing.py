@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from regraft.errors import RecipeError
 from regraft.features import Plan, Taps, plan
 from regraft.files import digest
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig
 from regraft.graft.stages.training import Probe

@@ -25,7 +25,7 @@ from torch import Tensor
 from regraft.data import holdout
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
 from regraft.graft.frozen.problem import FeatureHead, FeatureProblem
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.protocol import FRACTION

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from regraft.features import Plan, by_size, plan, pool_batch
-from regraft.graft.adapted import Adapted, with_own_head
+from regraft.graft.adapted.model import Adapted, with_own_head
 from regraft.graft.frozen.problem import FeatureHead, FeatureProblem
 from regraft.graft.problem import Task
 from regraft.graft.stages.features import Features, Select, Solve

@@ -8,7 +8,7 @@ import numpy as np
 
 from regraft.data import Target
 from regraft.diagnose import Energy, energy
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.stages.training import Probe
 from regraft.graft.training.probing import Heads

@@ -6,10 +6,10 @@ from torch import nn
 
 from regraft.data import Manifest
 from regraft.features import Plan, Taps, plan
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
+from regraft.graft.adapted.view import View
 from regraft.graft.problem import Task
 from regraft.graft.training.objective import affine
-from regraft.graft.view import View
 from regraft.heads import Readout, default_metric
 from regraft.linear import Blocks
 from regraft.network import Network

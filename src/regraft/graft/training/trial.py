@@ -14,7 +14,7 @@ from typing import Any
 from torch import Tensor
 
 from regraft.files import digest, write_json
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
 from regraft.graft.options import Level
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning

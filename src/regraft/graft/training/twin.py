@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from torch import Tensor
 
 from regraft.errors import RecipeError
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
 from regraft.graft.training.trial import Trial, Work
 
 __all__ = ["collapsed", "whole_trainings"]

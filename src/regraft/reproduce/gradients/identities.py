@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regraft.features import Tangent
+from regraft.graft.adapted.tangent import PREFIX
 from regraft.graft.gradient.fit import Both
-from regraft.graft.tangent_part import PREFIX
 from regraft.linear import Blocks, Dense, FeatureDesign
 from regraft.network import ArrayPreprocess, Network, fold, from_module
 from regraft.network.resnet import s4

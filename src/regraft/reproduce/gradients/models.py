@@ -19,7 +19,7 @@ from torch import Tensor
 
 from regraft.errors import DataError
 from regraft.features import Plan, Tangent
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
 from regraft.graft.gradient.problem import GradientHead, GradientProblem
 from regraft.graft.gradient.recipe import gradient_features
 from regraft.graft.problem import Task

@@ -24,7 +24,7 @@ from regraft.data import Manifest, PixelImages, joined, scan
 from regraft.data.hashing import hash_rows
 from regraft.diagnose import drift, energy
 from regraft.features import Taps, plan
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
 from regraft.graft.evidence.exchange import head_exchange
 from regraft.graft.problem import Task
 from regraft.graft.stages.training import Probe

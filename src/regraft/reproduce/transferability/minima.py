@@ -17,7 +17,7 @@ from typing import Any
 from torch.nn import functional
 
 from regraft.files import canonical_json, digest
-from regraft.graft.adapted import with_own_head
+from regraft.graft.adapted.model import with_own_head
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig, Tuning
 from regraft.graft.training.checkpoint import read, write

@@ -26,7 +26,7 @@ from regraft.data import Manifest
 from regraft.diagnose import deviation
 from regraft.errors import DataError
 from regraft.files import plain
-from regraft.graft.adapted import Adapted
+from regraft.graft.adapted.model import Adapted
 from regraft.graft.stages.config import Tuning
 from regraft.graft.training.checkpoint import write
 from regraft.graft.training.finetune import finetune

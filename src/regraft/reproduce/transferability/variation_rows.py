@@ -20,7 +20,7 @@ from torch import nn
 from regraft.diagnose import Objective, variation
 from regraft.diagnose.gradients.variation import Protocol
 from regraft.errors import DataError
-from regraft.graft.adapted import with_own_head
+from regraft.graft.adapted.model import with_own_head
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig, Tuning
 from regraft.graft.training.finetune import finetune
 from regraft.graft.training.grafted import Grafted

@@ -12,7 +12,7 @@ from torch import nn
 
 from regraft.errors import ModelError
 from regraft.features import Tangent
-from regraft.graft.tangent_part import TangentPart, _body
+from regraft.graft.adapted.tangent import TangentPart, _body
 from regraft.linear import Blocks
 from regraft.network import ArrayPreprocess, from_module, load
 
@@ -81,7 +81,7 @@ def test_logits_are_the_tangents(kind) -> None:
 def test_a_pass_is_made_once_for_each_network_and_no_tangent_where_forward_mode_works(monkeypatch) -> None:
     network, select, batch = made("convolutions")
     part, _ = part_of(network, select, batch)
-    monkeypatch.setattr("regraft.graft.tangent_part.Tangent", None)
+    monkeypatch.setattr("regraft.graft.adapted.tangent.Tangent", None)
     first = part.logits(network, batch)
     assert _body(network) is _body(network)
     assert torch.equal(part.logits(network, batch), first)

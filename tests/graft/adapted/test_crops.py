@@ -13,7 +13,7 @@ import regraft
 from regraft.app.demo import digits
 from regraft.data import Target
 from regraft.errors import DataError, RecipeError
-from regraft.graft.crops import _Cropped, _larger, predict_over_crops
+from regraft.graft.adapted.crops import _Cropped, _larger, predict_over_crops
 from regraft.network import ImagePreprocess
 
 

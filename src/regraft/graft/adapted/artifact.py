@@ -31,12 +31,12 @@ from safetensors.torch import save as save_tensors
 from regraft.errors import ArtifactError, ModelError
 from regraft.features import Plan, Taps, plan
 from regraft.files import canonical_json, digest, file_digest, read_json, write_bytes, write_json
-from regraft.graft.adapted import Adapted, with_last_layer
-from regraft.graft.aspp import Aspp
+from regraft.graft.adapted.aspp import Aspp
+from regraft.graft.adapted.model import Adapted, with_last_layer
+from regraft.graft.adapted.posterior import PosteriorPart
+from regraft.graft.adapted.tangent import TangentPart
+from regraft.graft.adapted.view import View
 from regraft.graft.options import pick_device
-from regraft.graft.posterior_part import PosteriorPart
-from regraft.graft.tangent_part import TangentPart
-from regraft.graft.view import View
 from regraft.heads import Readout
 from regraft.heads.selection.packing import pack, unpack
 from regraft.linear import Blocks

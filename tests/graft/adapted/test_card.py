@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from regraft.graft.card import model_card
+from regraft.graft.adapted.card import model_card
 from regraft.record import Record
 
 FACTS = {

@@ -12,9 +12,9 @@ from torch import Tensor
 from regraft.data import Manifest, checked, scan
 from regraft.errors import DataError
 from regraft.features import Progress, gathered, in_order
-from regraft.graft.adapted import Adapted, check_modality
+from regraft.graft.adapted.model import Adapted, check_modality
+from regraft.graft.adapted.prediction import Prediction
 from regraft.graft.options import check_counts
-from regraft.graft.prediction import Prediction
 from regraft.network import ImagePreprocess, Preprocess
 
 __all__ = ["predict_over_crops"]

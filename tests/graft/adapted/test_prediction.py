@@ -7,7 +7,7 @@ import pytest
 from PIL import Image
 
 from regraft.data import scan
-from regraft.graft.prediction import Prediction
+from regraft.graft.adapted.prediction import Prediction
 
 
 @pytest.mark.parametrize(

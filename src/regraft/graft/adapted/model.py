@@ -12,12 +12,12 @@ from torch import Tensor
 from regraft.data import BadRow, Kind, LabelType, Manifest, checked, image_size, scan, with_columns, without
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, Progress, by_length, gathered, grid_of, maps, pool_batch, positions, upsampled
-from regraft.graft.aspp import Aspp
+from regraft.graft.adapted.aspp import Aspp
+from regraft.graft.adapted.posterior import PosteriorPart
+from regraft.graft.adapted.prediction import Prediction
+from regraft.graft.adapted.tangent import TangentPart
+from regraft.graft.adapted.view import View
 from regraft.graft.options import check_counts
-from regraft.graft.posterior_part import PosteriorPart
-from regraft.graft.prediction import Prediction
-from regraft.graft.tangent_part import TangentPart
-from regraft.graft.view import View
 from regraft.heads import Readout, link
 from regraft.linear import Dense, Matrix
 from regraft.network import Network
