@@ -36,15 +36,15 @@ from common import Row, interleaved, note, parser, report
 from regraft.data import Manifest, holdout, joined, rendered, scan
 from regraft.graft import METHODS, Adapted, Options, Probe, prepare
 from regraft.graft.build import problems, workshop
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.objective import Objective
+from regraft.graft.loop.rows import order
+from regraft.graft.loop.train import Optimiser, TrainConfig, Training
 from regraft.graft.preparation import swept
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Tuning
 from regraft.graft.training.finetune import grafted, training
-from regraft.graft.training.loop import Optimiser, TrainConfig, Training
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.objective import Objective
 from regraft.graft.training.problem import TrainingProblem
-from regraft.graft.training.rows import order
 from regraft.graft.training.search import search
 from regraft.graft.training.start import start
 from regraft.network import Network

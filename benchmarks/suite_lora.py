@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regraft.data import Manifest, holdout
-from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.network import Network
 from suite_training import Measured
 

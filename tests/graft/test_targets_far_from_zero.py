@@ -9,7 +9,7 @@ from torch import nn
 
 import regraft
 from regraft.graft import load_artifact
-from regraft.graft.training.rows import place
+from regraft.graft.loop.rows import place
 from regraft.network import ArrayPreprocess, from_module
 
 ROWS, SHIFT, UNIT = 120, 1e6, 1e-3

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import regraft
-from regraft.graft.training.randomness import Randomness
+from regraft.graft.loop.randomness import Randomness
 from regraft.network.seeding import seeded
 
 

@@ -13,12 +13,12 @@ from regraft.features import Store, Tangent, by_size, cache_root
 from regraft.graft.dense.problem import DenseProblem
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.gradient.problem import GradientProblem
+from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.options import Options
 from regraft.graft.posterior.problem import GaussianProblem
 from regraft.graft.preparation import Prepared, training_stage
 from regraft.graft.problem import Problem
 from regraft.graft.training.dense import DenseTraining
-from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.problem import TrainingProblem, planned
 from regraft.graft.training.refit import Refit
 from regraft.graft.training.trial import Work

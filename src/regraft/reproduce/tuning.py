@@ -20,10 +20,10 @@ from regraft.errors import DataError
 from regraft.files import plain
 from regraft.graft.adapted.crops import predict_over_crops
 from regraft.graft.adapted.model import Adapted
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.train import DivergedError, Optimiser, Schedule, TrainConfig
 from regraft.graft.stages.config import Tuning
 from regraft.graft.training.finetune import finetune
-from regraft.graft.training.loop import DivergedError, Optimiser, Schedule, TrainConfig
-from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.heads import Response, score
 from regraft.reproduce.arms import points
 

@@ -16,9 +16,11 @@ from regraft.graft.adapted.aspp import Aspp
 from regraft.graft.adapted.model import Adapted
 from regraft.graft.cost import training as training_cost
 from regraft.graft.cost.estimate import estimate
-from regraft.graft.dense.pixels import confusions, position_labels
 from regraft.graft.dense.problem import DenseProblem
 from regraft.graft.evidence.exchange import head_exchange
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.objective import Objective
+from regraft.graft.pixels import confusions, position_labels
 from regraft.graft.preparation import prepare
 from regraft.graft.problem import Task
 from regraft.graft.recipe import METHODS
@@ -26,8 +28,6 @@ from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.features import Solve
 from regraft.graft.stages.training import Probe
 from regraft.graft.training import probing
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.objective import Objective
 from regraft.network import load
 
 

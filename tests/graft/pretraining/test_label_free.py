@@ -18,12 +18,12 @@ from torch import nn
 from regraft.data import Manifest, scan
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.files import file_digest
+from regraft.graft.loop.train import DivergedError, Optimiser, TrainConfig
 from regraft.graft.pretraining.choose import OBJECTIVES
 from regraft.graft.pretraining.jigsaw import Jigsaw
 from regraft.graft.pretraining.pretext import Pretext
 from regraft.graft.pretraining.pretrain import default_config, pretrain
 from regraft.graft.pretraining.rotation import Rotation
-from regraft.graft.training.loop import DivergedError, Optimiser, TrainConfig
 from regraft.network import load
 from regraft.record import Record
 

@@ -12,6 +12,7 @@ from torch import distributions, nn
 from torch.nn.functional import softplus
 
 from regraft.errors import ModelError, RecipeError
+from regraft.graft.loop.rows import ImageRows
 from regraft.graft.pretraining.autoencoder import Autoencoder, Decoder, explained, kl_to_standard
 from regraft.graft.pretraining.bigan import Bigan
 from regraft.graft.pretraining.choose import OBJECTIVES, pretext_of
@@ -19,7 +20,6 @@ from regraft.graft.pretraining.jigsaw import Jigsaw, cut, permutations
 from regraft.graft.pretraining.pretext import ViewRows, normals
 from regraft.graft.pretraining.rotation import Rotation, rotations
 from regraft.graft.stages.augment import Augment
-from regraft.graft.training.rows import ImageRows
 from regraft.network.architectures import build
 
 LABEL_FREE = tuple(name for name in OBJECTIVES if name != "supervised")

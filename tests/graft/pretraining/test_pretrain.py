@@ -14,9 +14,9 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from regraft.data import scan
 from regraft.errors import ArtifactError, DataError, RecipeError
 from regraft.files import file_digest
+from regraft.graft.loop.train import DivergedError, Optimiser, TrainConfig
 from regraft.graft.pretraining.pretrain import Provenance, pretrain
 from regraft.graft.stages.augment import Augment
-from regraft.graft.training.loop import DivergedError, Optimiser, TrainConfig
 from regraft.network.loaders import bundled
 from regraft.record import Record
 

@@ -13,6 +13,9 @@ from tests.graft.training.test_live import live
 
 from regraft.data import scan
 from regraft.features.tangent.replay import Kept
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.objective import Objective
+from regraft.graft.loop.train import Loop, Optimiser, TrainConfig
 from regraft.graft.problem import Task
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Tuning
@@ -21,9 +24,6 @@ from regraft.graft.training.behind import KeptRows, behind
 from regraft.graft.training.finetune import finetune, grafted, training
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.instruments import Instruments
-from regraft.graft.training.loop import Loop, Optimiser, TrainConfig
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.objective import Objective
 from regraft.graft.training.price import price, step_flops
 from regraft.graft.training.trial import Work
 

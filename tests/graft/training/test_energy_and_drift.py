@@ -18,12 +18,12 @@ from torch import nn
 from regraft.data import scan
 from regraft.features import Taps, plan, pool_batch
 from regraft.graft.evidence.exchange import head_exchange
+from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig
 from regraft.graft.stages.training import Probe
 from regraft.graft.training.finetune import finetune
 from regraft.graft.training.instruments import Instruments
-from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.probing import probing_heads
 from regraft.graft.training.start import start
 from regraft.linear import Dense

@@ -19,15 +19,15 @@ from regraft.errors import DataError, RecipeError
 from regraft.features import Taps, plan, pool_batch
 from regraft.graft import Adapted, load_artifact, save_artifact
 from regraft.graft.adapted.view import View
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.outputs import logits
+from regraft.graft.loop.train import DivergedError, Optimiser, Schedule, TrainConfig
 from regraft.graft.problem import Task
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Tuning
 from regraft.graft.training.depths import depths
 from regraft.graft.training.finetune import finetune, grafted
 from regraft.graft.training.grafted import Grafted
-from regraft.graft.training.loop import DivergedError, Optimiser, Schedule, TrainConfig
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.outputs import logits
 from regraft.graft.training.start import start
 from regraft.heads import Readout
 from regraft.linear import Blocks, Dense
@@ -330,7 +330,7 @@ def test_it_is_ordinary_fine_tuning():
     plain.fc.weight.data = adapted.readout.coefficients["embedding"].T.clone().contiguous()
     plain.fc.bias.data = adapted.readout.intercept.float()
     rows = ManifestRows.of(adapted.network, manifest)
-    from regraft.graft.training.rows import order
+    from regraft.graft.loop.rows import order
 
     sgd = torch.optim.SGD(plain.parameters(), 0.05, 0.9, nesterov=True)
     for step in range(12):

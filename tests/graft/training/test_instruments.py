@@ -16,13 +16,13 @@ from regraft.data import Target
 from regraft.diagnose import axes, drift, feature_kernel
 from regraft.errors import RecipeError
 from regraft.features import pool_batch
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.rows import order
+from regraft.graft.loop.train import tensor_digest
 from regraft.graft.options import Options, check_options
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, Tuning
 from regraft.graft.training.finetune import finetune
 from regraft.graft.training.instruments import Instruments
-from regraft.graft.training.loop import tensor_digest
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.rows import order
 from regraft.graft.training.start import start
 
 SHAKY = replace(CONFIG, steps=14, optimiser=replace(CONFIG.optimiser, kind="adamw", lr=1e-2, clip=0.05))

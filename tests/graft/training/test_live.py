@@ -12,11 +12,11 @@ from tests.graft.training.test_finetune import normed, sides
 
 from regraft.data import scan
 from regraft.features import Taps, plan, sweep
+from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.problem import Task
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.training import Probe
 from regraft.graft.training.live import live_heads
-from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.probing import probing_heads, starting_head
 from regraft.graft.training.trial import Work
 from regraft.network import reinitialised

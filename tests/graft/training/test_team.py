@@ -15,9 +15,9 @@ from tests.graft.training.test_train import toy_module, toy_rows
 from torch import Tensor, distributed, nn
 
 from regraft.errors import RecipeError
+from regraft.graft.loop.train import DivergedError, ImageRows, Training, tensor_digest, train
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, TrainConfig
 from regraft.graft.team import Team, joined
-from regraft.graft.training.loop import DivergedError, ImageRows, Training, tensor_digest, train
 
 PLAIN = TrainConfig(
     epochs=3, batch_size=8, optimiser=Optimiser(lr=0.02, kind="adamw", clip=0.5), schedule=Schedule(warmup=2), seed=5

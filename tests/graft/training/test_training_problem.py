@@ -18,12 +18,12 @@ from regraft.features import Taps, plan, sweep
 from regraft.graft import METHODS, Features, Probe, Recipe, Reinitialise, Select, Solve, Train, load_artifact, protocol
 from regraft.graft.adapted.model import with_own_head
 from regraft.graft.frozen.problem import FeatureProblem
+from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.problem import Task
 from regraft.graft.protocol import HOLDOUT, evaluate
 from regraft.graft.recipe import find_recipe
 from regraft.graft.stages.config import Loop, Optimiser, TrainConfig
 from regraft.graft.training.finetune import finetune
-from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.problem import TrainingProblem, planned
 from regraft.graft.training.refit import Refit
 from regraft.graft.training.trial import Work

@@ -16,13 +16,13 @@ import regraft
 from regraft.data import Target, scan
 from regraft.errors import ModelError, RecipeError
 from regraft.graft import Features, Probe, Recipe, Reinitialise, Solve, load_artifact
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.train import DivergedError
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, Tuning
 from regraft.graft.training.choice import lost
 from regraft.graft.training.finetune import finetune, grafted
 from regraft.graft.training.grafted import Grafted
-from regraft.graft.training.loop import DivergedError
-from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.price import step_flops
 from regraft.graft.training.problem import planned
 from regraft.graft.training.refit import Refit

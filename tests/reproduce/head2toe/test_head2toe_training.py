@@ -14,7 +14,7 @@ from tests.reproduce.disturbed import must_fail_when_disturbed
 
 from regraft.data import holdout
 from regraft.errors import MissingPathError, RecipeError
-from regraft.graft.training.loop import DivergedError
+from regraft.graft.loop.train import DivergedError
 from regraft.reproduce import ROWS, full, tuning
 from regraft.reproduce.arms import Bench, Place
 from regraft.reproduce.full import bench_of, names_of

@@ -10,7 +10,7 @@ import torch
 from tests.reproduce import toys
 from torch import nn
 
-from regraft.graft.training.loop import Optimiser, TrainConfig
+from regraft.graft.loop.train import Optimiser, TrainConfig
 from regraft.reproduce.head2toe import taylor
 from regraft.reproduce.head2toe.taylor import first_order, gently, identity_errors, linear_fit, perceptron
 from regraft.reproduce.row import Context

@@ -10,7 +10,7 @@ from sklearn.gaussian_process.kernels import RBF as Bell
 from sklearn.gaussian_process.kernels import ConstantKernel, WhiteKernel
 
 from regraft.errors import MissingDependencyError
-from regraft.graft.training.loop import DivergedError
+from regraft.graft.loop.train import DivergedError
 from regraft.heads import Spectrum
 from regraft.reproduce.linearized import comparators
 from regraft.reproduce.linearized.comparators import RBF, deep_kernel, last_layer, predicted

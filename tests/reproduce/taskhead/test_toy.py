@@ -11,9 +11,9 @@ from regraft.data import Manifest, PixelImages, Target
 from regraft.data.hashing import hash_rows
 from regraft.diagnose import feature_kernel
 from regraft.features import Taps, plan
+from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.problem import Task
 from regraft.graft.stages.training import Probe
-from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.probing import probing_heads
 from regraft.linear import Dense
 from regraft.network import ImagePreprocess, from_module

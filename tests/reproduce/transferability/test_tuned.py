@@ -11,8 +11,8 @@ from tests.reproduce import toys
 
 from regraft.data import Manifest, PixelImages, Target
 from regraft.data.hashing import hash_rows
+from regraft.graft.loop.checkpoint import read
 from regraft.graft.stages.config import Schedule, TrainConfig
-from regraft.graft.training.checkpoint import read
 from regraft.graft.training.start import start
 from regraft.network import ImagePreprocess
 from regraft.reproduce.tasks import some_classes

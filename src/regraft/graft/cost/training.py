@@ -10,6 +10,10 @@ import torch
 from torch import nn
 
 from regraft.graft.cost.pricing import finals, head_shape
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.objective import Objective
+from regraft.graft.loop.rows import place
+from regraft.graft.loop.train import TrainConfig, Training, train
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, training_stage
 from regraft.graft.problem import Task
@@ -19,13 +23,9 @@ from regraft.graft.training.finetune import grafted
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.live import probed_module
-from regraft.graft.training.loop import TrainConfig, Training, train
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.objective import Objective
 from regraft.graft.training.price import price
 from regraft.graft.training.probing import FeatureRows, probing_config, starting_head
 from regraft.graft.training.problem import live_steps, planned
-from regraft.graft.training.rows import place
 from regraft.graft.training.start import random_head
 from regraft.record import Cost
 

@@ -20,8 +20,8 @@ from regraft.data import Target
 from regraft.features import Block, Plan, grid_of, maps, positions
 from regraft.graft.adapted.model import Adapted
 from regraft.graft.adapted.view import Scaling, View
-from regraft.graft.dense.pixels import confusions, position_labels
 from regraft.graft.frozen.problem import FeatureHead, FeatureProblem
+from regraft.graft.pixels import confusions, position_labels
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.stages.features import Solve
 from regraft.heads import Readout, Response, Status
@@ -114,7 +114,7 @@ class DenseProblem(Problem):
         block: the tap and the grid of the maps.
         scalings: of each position's features.
         stage: forms and penalties to try.
-        labels: ``(N, h w)`` of positions, see :func:`regraft.graft.dense.pixels.position_labels`.
+        labels: ``(N, h w)`` of positions, see :func:`regraft.graft.pixels.position_labels`.
         limit: positions to solve on at most.
     """
 

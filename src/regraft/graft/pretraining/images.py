@@ -13,8 +13,8 @@ from torch import Tensor
 from regraft.data import Manifest, Target, scan
 from regraft.data.split import holdout
 from regraft.errors import DataError
+from regraft.graft.loop.rows import ImageRows
 from regraft.graft.stages.augment import Augment
-from regraft.graft.training.rows import ImageRows
 from regraft.network.preprocess import ImagePreprocess
 
 __all__ = ["decode", "pictures"]

@@ -10,9 +10,9 @@ from torch import nn
 from torch.nn import functional
 
 from regraft.data import Manifest
+from regraft.graft.loop.outputs import logits
+from regraft.graft.loop.rows import ImageRows
 from regraft.graft.pretraining.pretext import Pretext
-from regraft.graft.training.outputs import logits
-from regraft.graft.training.rows import ImageRows
 from regraft.heads.intervals import measure, wilson
 from regraft.heads.metrics import confusion
 from regraft.heads.response import Response

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from regraft.errors import RecipeError
 from regraft.files import canonical_json, digest
+from regraft.graft.loop.objective import Criterion
+from regraft.graft.loop.rows import ImageRows, Rows
 from regraft.graft.stages.augment import Augment, uniforms
 from regraft.graft.stages.config import Optimiser
-from regraft.graft.training.objective import Criterion
-from regraft.graft.training.rows import ImageRows, Rows
 
 __all__ = ["Pretext", "Terms", "ViewRows", "normals"]
 

@@ -18,6 +18,8 @@ from torch.optim.swa_utils import update_bn
 from regraft.data import Manifest
 from regraft.errors import ModelError, RecipeError
 from regraft.files import write_bytes
+from regraft.graft.loop.rows import ImageRows
+from regraft.graft.loop.train import Outcome, Progress, train
 from regraft.graft.pretraining.choose import OBJECTIVES, pretext_of
 from regraft.graft.pretraining.images import decode, pictures
 from regraft.graft.pretraining.judged import of_classes, of_pretext, terms_of
@@ -26,8 +28,6 @@ from regraft.graft.pretraining.supervised import Supervised
 from regraft.graft.pretraining.written import Plan, Provenance, card, record
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Schedule, TrainConfig
-from regraft.graft.training.loop import Outcome, Progress, train
-from regraft.graft.training.rows import ImageRows
 from regraft.network import About, Network
 from regraft.network.architectures import PIXELS, build
 from regraft.network.flops import counting

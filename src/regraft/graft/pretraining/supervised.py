@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 from torch import Tensor, nn
 
+from regraft.graft.loop.objective import Criterion, Objective
+from regraft.graft.loop.rows import ImageRows, Rows
 from regraft.graft.pretraining.pretext import Pretext
 from regraft.graft.stages.config import Optimiser
-from regraft.graft.training.objective import Criterion, Objective
-from regraft.graft.training.rows import ImageRows, Rows
 
 __all__ = ["Supervised"]
 

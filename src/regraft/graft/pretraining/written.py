@@ -16,10 +16,10 @@ from torch import nn
 from regraft.data import Manifest
 from regraft.errors import RecipeError
 from regraft.files import canonical_json, digest
+from regraft.graft.loop.outcome import Outcome
 from regraft.graft.pretraining.pretext import Pretext
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import TrainConfig
-from regraft.graft.training.outcome import Outcome
 from regraft.network import load
 from regraft.network.loaders.bundled import Stored
 from regraft.record import Ledger, Record, Score, counted, now

@@ -15,12 +15,12 @@ from torch import Tensor
 from regraft.errors import RegraftError
 from regraft.features.tangent.replay import Kept, Replay
 from regraft.files import canonical_json, digest
+from regraft.graft.loop.checkpoint import tensor_digest
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.rows import Rows
 from regraft.graft.stages.augment import Augment
 from regraft.graft.team import Team
-from regraft.graft.training.checkpoint import tensor_digest
 from regraft.graft.training.grafted import Grafted
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.rows import Rows
 
 __all__ = ["KeptRows", "behind"]
 

@@ -16,11 +16,11 @@ from regraft.errors import RecipeError
 from regraft.features import Plan, grid_of, maps, positions
 from regraft.graft.adapted.aspp import Aspp
 from regraft.graft.adapted.model import Adapted
-from regraft.graft.dense.pixels import confusions
 from regraft.graft.dense.problem import DenseProblem
 from regraft.graft.frozen.problem import FeatureProblem
+from regraft.graft.loop.objective import Objective
+from regraft.graft.pixels import confusions
 from regraft.graft.stages.training import Probe
-from regraft.graft.training.objective import Objective
 from regraft.graft.training.probing import BATCH, FeatureRows, Heads, probing_heads, trajectory
 from regraft.graft.training.problem import TrainingProblem
 from regraft.graft.training.start import random_head

@@ -18,16 +18,16 @@ import torch
 from regraft.data import Manifest, Target
 from regraft.errors import DataError
 from regraft.graft.adapted.model import Adapted, check_modality
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.objective import Objective, affine
+from regraft.graft.loop.rows import Rows
+from regraft.graft.loop.train import OnEpoch, Outcome, Progress, Training
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning
 from regraft.graft.training.behind import behind
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.instruments import Instruments
-from regraft.graft.training.loop import OnEpoch, Outcome, Progress, Training
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.objective import Objective, affine
 from regraft.graft.training.price import price
-from regraft.graft.training.rows import Rows
 from regraft.heads import default_metric
 from regraft.record import counted
 from regraft.wording import some

@@ -18,10 +18,10 @@ from regraft.features.tangent.replay import Kept
 from regraft.files import canonical_json
 from regraft.graft.adapted.model import Adapted
 from regraft.graft.adapted.view import View
+from regraft.graft.loop.checkpoint import tensor_digest
+from regraft.graft.loop.rows import place
 from regraft.graft.stages.config import Tuning
-from regraft.graft.training.checkpoint import tensor_digest
 from regraft.graft.training.depths import depths
-from regraft.graft.training.rows import place
 from regraft.linear import Blocks
 from regraft.network.blocks import members
 

@@ -25,9 +25,9 @@ from torch import Tensor
 from regraft.diagnose import Axes, Kernel, axes, drift, energy, feature_kernel, shares, weight_changes
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.files import plain
+from regraft.graft.loop.rows import Rows, place
 from regraft.graft.options import Level
 from regraft.graft.training.grafted import Grafted
-from regraft.graft.training.rows import Rows, place
 from regraft.heads import KINDS, Response
 
 __all__ = ["Instruments"]

@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from regraft.graft.adapted.model import Adapted
+from regraft.graft.loop.checkpoint import read, write
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.objective import Objective
+from regraft.graft.loop.outcome import DivergedError
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Tuning
 from regraft.graft.stages.training import Probe
-from regraft.graft.training.checkpoint import read, write
 from regraft.graft.training.finetune import grafted, training
 from regraft.graft.training.grafted import Grafted
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.objective import Objective
-from regraft.graft.training.outcome import DivergedError
 from regraft.graft.training.price import price
 from regraft.graft.training.probing import Heads, probing_config
 from regraft.graft.training.trial import Work

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.rows import Rows, place
 from regraft.graft.training.behind import KeptRows
 from regraft.graft.training.grafted import Grafted
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.rows import Rows, place
 from regraft.network.flops import counting
 
 __all__ = ["Price", "price", "step_flops"]

@@ -14,13 +14,13 @@ from regraft.errors import RecipeError
 from regraft.features import Plan, Taps, plan
 from regraft.files import digest
 from regraft.graft.adapted.model import Adapted
+from regraft.graft.loop.objective import Objective, affine
+from regraft.graft.loop.outcome import Epoch
+from regraft.graft.loop.rows import Rows
+from regraft.graft.loop.train import DivergedError, train
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig
 from regraft.graft.stages.training import Probe
-from regraft.graft.training.loop import DivergedError, train
-from regraft.graft.training.objective import Objective, affine
-from regraft.graft.training.outcome import Epoch
-from regraft.graft.training.rows import Rows
 from regraft.graft.training.start import random_head
 from regraft.linear import Blocks, Matrix
 from regraft.network import Network

@@ -27,6 +27,8 @@ from regraft.errors import DataError, RecipeError
 from regraft.features import Plan
 from regraft.graft.adapted.model import Adapted
 from regraft.graft.frozen.problem import FeatureHead, FeatureProblem
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.objective import Objective
 from regraft.graft.problem import Head, HeldOut, Problem, Task
 from regraft.graft.protocol import FRACTION
 from regraft.graft.stages.training import Probe, Train
@@ -47,8 +49,6 @@ from regraft.graft.training.choice import (
 )
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.live import live_heads
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.objective import Objective
 from regraft.graft.training.probing import Heads, probing_config, probing_heads, starting_head
 from regraft.graft.training.refit import Refit
 from regraft.graft.training.search import search, searched_steps

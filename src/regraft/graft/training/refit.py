@@ -12,9 +12,9 @@ from torch import Tensor
 from regraft.features import Plan, by_size, plan, pool_batch
 from regraft.graft.adapted.model import Adapted, with_own_head
 from regraft.graft.frozen.problem import FeatureHead, FeatureProblem
+from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.problem import Task
 from regraft.graft.stages.features import Features, Select, Solve
-from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.trial import Work
 from regraft.linear import Dense
 from regraft.network import Network

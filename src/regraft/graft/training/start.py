@@ -8,8 +8,8 @@ from regraft.data import Manifest
 from regraft.features import Plan, Taps, plan
 from regraft.graft.adapted.model import Adapted
 from regraft.graft.adapted.view import View
+from regraft.graft.loop.objective import affine
 from regraft.graft.problem import Task
-from regraft.graft.training.objective import affine
 from regraft.heads import Readout, default_metric
 from regraft.linear import Blocks
 from regraft.network import Network

@@ -15,6 +15,9 @@ from torch import Tensor
 
 from regraft.files import digest, write_json
 from regraft.graft.adapted.model import Adapted
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.objective import Objective
+from regraft.graft.loop.outcome import DivergedError, Epoch, Outcome
 from regraft.graft.options import Level
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning
@@ -22,9 +25,6 @@ from regraft.graft.team import Team
 from regraft.graft.training.behind import KeptRows
 from regraft.graft.training.finetune import grafted, sample, training
 from regraft.graft.training.instruments import Instruments
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.objective import Objective
-from regraft.graft.training.outcome import DivergedError, Epoch, Outcome
 from regraft.graft.training.price import Price, price
 from regraft.record import Finding
 

@@ -22,9 +22,9 @@ from regraft.features import Plan, Tangent
 from regraft.graft.adapted.model import Adapted
 from regraft.graft.gradient.problem import GradientHead, GradientProblem
 from regraft.graft.gradient.recipe import gradient_features
+from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.problem import Task
 from regraft.graft.stages.gradient import Gradients
-from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.heads import score
 from regraft.network import Network, reinitialised
 from regraft.reproduce.arms import BACKBONES, EMBEDDING, FOLDS, Arm, Backbone, Bench, Place, Sample, points

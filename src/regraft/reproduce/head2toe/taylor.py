@@ -24,11 +24,11 @@ from regraft.data import Manifest, scan
 from regraft.features import Taps, plan, sweep
 from regraft.graft.adapted.model import Adapted
 from regraft.graft.adapted.view import View
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.outputs import logits
+from regraft.graft.loop.train import Optimiser, Schedule, TrainConfig
 from regraft.graft.training.finetune import finetune
 from regraft.graft.training.grafted import Grafted
-from regraft.graft.training.loop import Optimiser, Schedule, TrainConfig
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.outputs import logits
 from regraft.heads import Response, solve
 from regraft.linear import Dense, FeatureDesign
 from regraft.network import Network

@@ -23,7 +23,7 @@ from regraft.data import folds
 from regraft.features import Block, Plan
 from regraft.graft.adapted.model import Adapted
 from regraft.graft.adapted.view import View
-from regraft.graft.training.manifest_rows import ManifestRows
+from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.training.start import start
 from regraft.heads import Response, select
 from regraft.linear import FeatureDesign, Taken

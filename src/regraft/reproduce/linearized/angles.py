@@ -17,7 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from regraft.features import Tangent, ntk
-from regraft.graft.training.outcome import DivergedError
+from regraft.graft.loop.outcome import DivergedError
 from regraft.heads import Spectrum
 from regraft.network import Network
 from regraft.reproduce.arms import seeds_gate

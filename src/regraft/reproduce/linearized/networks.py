@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from regraft.graft.training.outcome import DivergedError
+from regraft.graft.loop.outcome import DivergedError
 from regraft.network import ArrayPreprocess, Network, from_module
 from regraft.network.architectures import build
 from regraft.network.seeding import seeded

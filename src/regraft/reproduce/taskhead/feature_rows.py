@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from regraft.diagnose import Kernel, feature_kernel
 from regraft.features import Taps, plan
+from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig, Tuning
 from regraft.graft.stages.training import TAUS, Probe
 from regraft.graft.training.finetune import finetune
-from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.probing import probing_heads
 from regraft.linear import Dense
 from regraft.network import reinitialised

@@ -25,9 +25,9 @@ from regraft.diagnose import drift
 from regraft.errors import DataError
 from regraft.features import Plan, Taps, plan, pool_batch
 from regraft.graft import METHODS, Options, Recipe, adapt
+from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.stages.config import Loop, Optimiser, TrainConfig, Tuning
 from regraft.graft.stages.training import Probe, Train
-from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.network import Network, load, reinitialised
 from regraft.reproduce.arms import Arm, Backbone, Bench, Place, points
 from regraft.reproduce.full import mini_only

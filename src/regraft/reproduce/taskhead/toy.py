@@ -26,14 +26,14 @@ from regraft.diagnose import drift, energy
 from regraft.features import Taps, plan
 from regraft.graft.adapted.model import Adapted
 from regraft.graft.evidence.exchange import head_exchange
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.rows import order
+from regraft.graft.loop.train import Optimiser, Schedule, TrainConfig
 from regraft.graft.problem import Task
 from regraft.graft.stages.training import Probe
 from regraft.graft.training.finetune import finetune
 from regraft.graft.training.instruments import Instruments
-from regraft.graft.training.loop import Optimiser, Schedule, TrainConfig
-from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.probing import probing_heads
-from regraft.graft.training.rows import order
 from regraft.linear import Blocks, Dense
 from regraft.network import Network
 from regraft.reproduce.arms import Arm, Backbone, Bench, Place

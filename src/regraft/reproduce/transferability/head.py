@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from regraft.features import plan, sweep
-from regraft.graft.training.loop import DivergedError, train
+from regraft.graft.loop.train import DivergedError, train
 from regraft.graft.training.probing import FeatureRows
 from regraft.network.seeding import seeded
 from regraft.reproduce.arms import EMBEDDING, Arm, Bench, Place, points

@@ -18,14 +18,14 @@ from torch.nn import functional
 
 from regraft.files import canonical_json, digest
 from regraft.graft.adapted.model import with_own_head
+from regraft.graft.loop.checkpoint import read, write
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.objective import Objective as Training
+from regraft.graft.loop.outputs import logits
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig, Tuning
-from regraft.graft.training.checkpoint import read, write
 from regraft.graft.training.finetune import grafted, training
 from regraft.graft.training.grafted import Grafted
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.objective import Objective as Training
-from regraft.graft.training.outputs import logits
 from regraft.graft.training.start import start
 from regraft.heads import default_metric
 from regraft.network import Network

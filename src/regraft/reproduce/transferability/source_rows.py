@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from regraft.data import scan
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.outputs import accuracy
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.outputs import accuracy
 from regraft.network import Network, load
 from regraft.reproduce.arms import Arm, Backbone, Bench, Place, points, seeds_gate
 from regraft.reproduce.full import mini_only

@@ -27,12 +27,12 @@ from regraft.diagnose import deviation
 from regraft.errors import DataError
 from regraft.files import plain
 from regraft.graft.adapted.model import Adapted
+from regraft.graft.loop.checkpoint import write
+from regraft.graft.loop.manifest_rows import ManifestRows
+from regraft.graft.loop.outcome import DivergedError
 from regraft.graft.stages.config import Tuning
-from regraft.graft.training.checkpoint import write
 from regraft.graft.training.finetune import finetune
 from regraft.graft.training.grafted import Grafted
-from regraft.graft.training.manifest_rows import ManifestRows
-from regraft.graft.training.outcome import DivergedError
 from regraft.graft.training.start import start
 from regraft.reproduce.arms import Arm, Bench, Place
 from regraft.reproduce.tuning import Cell, Regime, accuracy, beyond, ranked, try_cells

@@ -21,10 +21,10 @@ from regraft.diagnose import Objective, variation
 from regraft.diagnose.gradients.variation import Protocol
 from regraft.errors import DataError
 from regraft.graft.adapted.model import with_own_head
+from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.stages.config import Optimiser, Schedule, TrainConfig, Tuning
 from regraft.graft.training.finetune import finetune
 from regraft.graft.training.grafted import Grafted
-from regraft.graft.training.manifest_rows import ManifestRows
 from regraft.graft.training.start import start
 from regraft.reproduce.arms import Arm, Bench, Place, seeds_gate
 from regraft.reproduce.full import mini_only

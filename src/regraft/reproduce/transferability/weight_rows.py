@@ -21,7 +21,7 @@ from torch import Tensor
 from regraft.diagnose import weight_distances
 from regraft.diagnose.clusters import silhouette, tsne
 from regraft.files import canonical_json, digest
-from regraft.graft.training.checkpoint import read
+from regraft.graft.loop.checkpoint import read
 from regraft.graft.training.start import start
 from regraft.network import Network
 from regraft.reproduce.arms import BACKBONES, Arm, Backbone, Bench, Place, seeds_gate

@@ -9,9 +9,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from regraft.graft.loop.descent import Average, Descent
+from regraft.graft.loop.train import ImageRows, train
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, TrainConfig
-from regraft.graft.training.descent import Average, Descent
-from regraft.graft.training.loop import ImageRows, train
 
 LR, DECAY, BETAS, STEPS = 0.03, 0.2, (0.8, 0.999), 12
 FACTORS = [Schedule(warmup=3).scale(step, STEPS) for step in range(STEPS)]

@@ -19,8 +19,10 @@ from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor, nn
 
 from regraft.errors import ArtifactError, DataError, RecipeError, RegraftError, SolverError
-from regraft.graft.stages.augment import Augment, uniforms
-from regraft.graft.training.loop import (
+from regraft.graft.loop.objective import Objective
+from regraft.graft.loop.outputs import accuracy, logits
+from regraft.graft.loop.rows import order
+from regraft.graft.loop.train import (
     DivergedError,
     ImageRows,
     Loop,
@@ -30,9 +32,7 @@ from regraft.graft.training.loop import (
     tensor_digest,
     train,
 )
-from regraft.graft.training.objective import Objective
-from regraft.graft.training.outputs import accuracy, logits
-from regraft.graft.training.rows import order
+from regraft.graft.stages.augment import Augment, uniforms
 from regraft.heads import Response
 
 CONFIG = TrainConfig(epochs=3, batch_size=8, optimiser=Optimiser(lr=0.05), schedule=Schedule(warmup=2), seed=5)
@@ -412,7 +412,7 @@ import torch
 sys.path.insert(0, sys.argv[1])
 torch.set_num_threads(int(sys.argv[3]))
 from test_train import CONFIG, toy_module, toy_rows
-from regraft.graft.training.loop import train
+from regraft.graft.loop.train import train
 from regraft.graft.stages.augment import Augment
 def say(step, total, loss):
     print(step, flush=True)

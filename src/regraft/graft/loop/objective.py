@@ -13,9 +13,9 @@ from torch.nn import functional
 from regraft.data import Kind
 from regraft.features import upsampled
 from regraft.files import canonical_json, digest
-from regraft.graft.dense.pixels import segmented
+from regraft.graft.loop.checkpoint import tensor_digest
+from regraft.graft.pixels import segmented
 from regraft.graft.problem import Task
-from regraft.graft.training.checkpoint import tensor_digest
 from regraft.heads import Response, higher_is_better, link, score
 from regraft.heads.metrics import confusion
 from regraft.heads.weights import class_weights, moments, row_weights, sample_weights

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from regraft.graft.training.rows import Rows, place, portions
+from regraft.graft.loop.rows import Rows, place, portions
 
 __all__ = ["accuracy", "logits"]
 

@@ -24,17 +24,17 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from regraft.errors import DataError, RecipeError
 from regraft.files import canonical_json, digest, plain
+from regraft.graft.loop.checkpoint import read, tensor_digest, write
+from regraft.graft.loop.descent import Average, Descent
+from regraft.graft.loop.objective import Criterion, Objective
+from regraft.graft.loop.outcome import DivergedError, Epoch, Outcome, Status
+from regraft.graft.loop.outputs import logits
+from regraft.graft.loop.randomness import Randomness
+from regraft.graft.loop.rows import ImageRows, Rows, order, parts, place, portions
+from regraft.graft.loop.watch import Watch
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Loop, Optimiser, Schedule, TrainConfig
 from regraft.graft.team import Team
-from regraft.graft.training.checkpoint import read, tensor_digest, write
-from regraft.graft.training.descent import Average, Descent
-from regraft.graft.training.objective import Criterion, Objective
-from regraft.graft.training.outcome import DivergedError, Epoch, Outcome, Status
-from regraft.graft.training.outputs import logits
-from regraft.graft.training.randomness import Randomness
-from regraft.graft.training.rows import ImageRows, Rows, order, parts, place, portions
-from regraft.graft.training.watch import Watch
 from regraft.linear import all_finite
 from regraft.memory import kept_memory
 from regraft.network.norms import lone_norms
