@@ -149,3 +149,20 @@ def test_a_guess_that_is_right_on_one_class_alone_is_no_certainty() -> None:
     assert isinstance(found, Estimate)
     assert found.value == 0.75  # the share of the first class
     assert (found.low, found.high) == pytest.approx(wilson(15, 20))
+
+
+@pytest.mark.parametrize(("rows", "width", "strength"), [(60, 6, 0.5), (60, 6, 0.25), (60, 60, 0.5), (120, 6, 0.3)])
+def test_the_interval_holds_the_mean_over_samples_where_features_say_little(rows: int, width: int, strength: float):
+    """Most samples choose the strongest penalty, where nothing moves; the mean lies above what they give."""
+    rng = np.random.default_rng(0)
+    weights = strength * rng.normal(size=width)
+    found = []
+    for seed in range(100):
+        x = rng.normal(size=(rows, width))
+        y = x @ weights + 1.4 * rng.normal(size=rows)
+        found.append(scores(features=x, labels=y, names=["loo-r2"], resamples=400, seed=seed)[0])
+    mean = np.mean([one.value for one in found])
+    held = np.mean([one.low <= mean <= one.high for one in found])
+    assert held >= 0.88, (
+        f"{held} of the intervals hold the mean"
+    )  # 0.95, less two standard errors of 100 draws and a bit

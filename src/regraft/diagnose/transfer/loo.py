@@ -53,6 +53,8 @@ class LeftOut:
         predicted: ``(N, C)`` ŷ_{−i} there.
         pairs: what it all is without a further row; ``None`` of groups, beyond 4,000 rows
             and where N² C is beyond 2e8: there intervals take the fit as it is.
+        rivals: ``(N, K)`` errors of the rows, and ``(N, K)`` their :attr:`Pairs.wrong`, at the other strengths that the
+            rows cannot tell from the best, see :func:`_rivals`; none where that is dear.
         seconds: CPU-seconds, with those of the decomposition.
     """
 
@@ -61,6 +63,7 @@ class LeftOut:
     best: int
     predicted: Tensor
     pairs: Pairs | None
+    rivals: tuple[Tensor, Tensor]
     seconds: float
 
 
@@ -94,11 +97,28 @@ def left_out(
     found = [_without(decomposition, labels.values, level * scale, members) for level in levels]
     errors = torch.stack([off.square().sum(1).mean() for off in found])
     best = int(errors.argmin())
-    pairs = None
+    pairs, near = None, list[int]()
     if members is None and labels.rows <= _PAIRED_ROWS and labels.rows**2 * labels.outputs <= _PAIRS:
         pairs = _pairs(decomposition, labels, levels[best] * scale)
+        near = _rivals(torch.stack([off.square().sum(1) for off in found], 1), best)
+        if labels.rows**2 * labels.outputs * len(near) > _PAIRS:
+            near = []
+    wrong = [found[m].square().sum(1) for m in near]
+    without = [_pairs(decomposition, labels, levels[m] * scale).wrong for m in near]
+    rivals = _columns(wrong, labels.rows), _columns(without, labels.rows)
     seconds = time.process_time() - began + decomposition.seconds
-    return LeftOut(levels, errors, best, labels.values - found[best], pairs, seconds)
+    return LeftOut(levels, errors, best, labels.values - found[best], pairs, rivals, seconds)
+
+
+def _rivals(errors: Tensor, best: int) -> list[int]:
+    """Strengths whose errors of rows ``(N, M)`` are on average above the best's by two standard errors at most."""
+    behind = errors - errors[:, [best]]
+    near = behind.mean(0) <= 2 * behind.std(0) / len(errors) ** 0.5
+    return [m for m in range(errors.shape[1]) if m != best and bool(near[m])]
+
+
+def _columns(parts: list[Tensor], rows: int) -> Tensor:
+    return torch.stack(parts, 1) if parts else torch.zeros(rows, 0, dtype=torch.float64)
 
 
 def _without(decomposition: Decomposition, values: Tensor, ridge: float, members: list[Tensor] | None) -> Tensor:
@@ -156,24 +176,38 @@ def loo_accuracy(found: LeftOut, labels: Labels, resamples: Resamples) -> Estima
 def loo_r2(found: LeftOut, labels: Labels, resamples: Resamples) -> Estimate:
     """1 − Σ_i ‖y_i − ŷ_{−i}‖² / Σ_i ‖y_i − ȳ‖² at the strength of least left-out error.
 
-    Larger is better; at most 1, below 0 where the rows' mean predicts better (and 1 − (N/(N−1))² at infinite λ). Of
-    classes y are one-hot rows.
+    Larger is better; at most 1, below 0 where the rows' mean predicts better (and 1 − (N/(N−1))² at infinite λ, which
+    features that say little often come to: the upper end of the interval is that of the best strength of each
+    resample, among those that the rows cannot tell apart). Of classes y are one-hot rows.
     """
     began = time.process_time()
-    wrong = (labels.values - found.predicted).square().sum(1)
     spread = (labels.values - labels.values.mean(0)).square().sum(1)
-    ratio, rows = float(wrong.sum() / spread.sum()), labels.rows
-    if found.pairs is None:
-        influence = (ratio * spread - wrong) / spread.sum()
-    else:
-        left = spread.sum() - spread * rows / (rows - 1)
-        influence = (found.pairs.wrong / left - ratio) * (rows - 1) / rows
-        # without the one row whose label differs there is no variance to explain
-        alone = left <= 1e-9 * spread.sum()
-        influence = torch.where(alone, (ratio * spread - wrong) / spread.sum(), influence)
+    wrong = (labels.values - found.predicted).square().sum(1)
+    value = 1 - float(wrong.sum() / spread.sum())
+    influence = _influence(wrong, None if found.pairs is None else found.pairs.wrong, spread)
     meaning = "Share of the labels' variance that ridge on all other rows explains: at most 1."
     within = (-math.inf, 1.0)
-    return estimated("loo-r2", 1 - ratio, influence, resamples, meaning, began, found.seconds, within)
+    estimate = estimated("loo-r2", value, influence, resamples, meaning, began, found.seconds, within)
+    rivals = list(zip(*(part.T for part in found.rivals)))
+    if not rivals:
+        return estimate
+    # other rows might have chosen another strength: each resample takes its best
+    moved = resamples.spread(torch.stack([_influence(off, pairs, spread) for off, pairs in rivals], 1))
+    levels = 1 - found.rivals[0].sum(0) / spread.sum()
+    best = torch.maximum(resamples.spread(influence), (levels - value + moved).amax(1))
+    _, high = resamples.interval(value, best.numpy())
+    return replace(estimate, high=min(max(high, estimate.high), within[1]))
+
+
+def _influence(wrong: Tensor, pairs: Tensor | None, spread: Tensor) -> Tensor:
+    """What each row adds to R², ``(N,)``, from the rows' errors, :attr:`Pairs.wrong` and (y_i − ȳ)²."""
+    ratio, rows = wrong.sum() / spread.sum(), len(wrong)
+    alone = (ratio * spread - wrong) / spread.sum()
+    if pairs is None:
+        return alone
+    left = spread.sum() - spread * rows / (rows - 1)
+    # without the one row whose label differs there is no variance to explain
+    return torch.where(left <= 1e-9 * spread.sum(), alone, (pairs / left - ratio) * (rows - 1) / rows)
 
 
 @one_blas_thread()
