@@ -104,6 +104,21 @@ def test_the_key_is_the_whole_truth(cache):
     assert find(network, manifest, wanted, cache=cache, dtype="float16") is None
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_rows_that_changed_since_they_were_read_first_leave_nothing(cache, workers):
+    """Features are kept under what the rows were, so they must be of that."""
+    x, y = toy_arrays()
+    changing, network = x.copy(), toy_network()
+    manifest, wanted = scan((changing, y)), plan(network, [ALL])
+    changing[20:] = -changing[20:]
+    with pytest.raises(DataError, match=r"row 20 has changed since it was first read.*[Rr]un again"):
+        sweep(network, manifest, wanted, cache=cache, batch_size=8, workers=workers)
+    store = sweep(network, scan((x, y)), wanted, cache=cache, batch_size=8)
+    assert store.computed_rows in (30, 14)  # what was read before the change may stand
+    expected = by_hand()["logits"]
+    torch.testing.assert_close(store.matrices()["logits"].rows(slice(None)), expected, atol=1e-6, rtol=1e-5)
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_storage_types_round_once(cache, dtype):
     network, manifest = toy_network(), toy_manifest()

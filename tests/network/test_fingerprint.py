@@ -330,6 +330,83 @@ def test_functions_of_other_own_files_count(tmp_path: Path) -> None:
     assert made("a", 2) == made("b", 2) != made("c", 3)
 
 
+LAYERS = """
+from torch import nn
+from regraft.network import ArrayPreprocess
+{imports}
+class Net(nn.Linear):
+    def forward(self, x):
+        {inside}
+        return super().forward(x) * {used}
+def build():
+    return Net(4, 4), ArrayPreprocess((4,))
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "inside", "used"),
+    [
+        ("import package.helpers", "", "package.helpers.scale()"),
+        ("", "from package.helpers import scale", "scale()"),
+        ("", "import package.helpers as held", "held.scale()"),
+        ("", "from package import helpers", "helpers.scale()"),
+        ("from package import helpers", "", "getattr(helpers, 'scale')()"),
+        ("from package.helpers import held", "", "held.factor"),
+    ],
+)
+def test_what_is_reached_by_the_less_usual_ways_counts(tmp_path: Path, imports: str, inside: str, used: str) -> None:
+    def made(folder: str, factor: int) -> str:
+        (tmp_path / folder / "package").mkdir(parents=True)
+        helpers = f"def scale():\n    return {factor}\nclass Held:\n    factor = {factor}\nheld = Held()\n"
+        (tmp_path / folder / "package/helpers.py").write_text(helpers)
+        (tmp_path / folder / "package/__init__.py").write_text("")
+        (tmp_path / folder / "mynet.py").write_text(LAYERS.format(imports=imports, inside=inside or "pass", used=used))
+        script = "import torch; torch.manual_seed(0); from regraft.network import load\n"
+        script += "net = load('mynet:build'); print(net.fingerprint); net.forward(torch.ones(1, 4))\n"
+        script += "print(load('mynet:build').with_params(net.params).fingerprint)"
+        done = subprocess.run(
+            [sys.executable, "-c", script], cwd=tmp_path / folder, capture_output=True, text=True, check=True
+        )
+        first, again = done.stdout.split()
+        assert first == again
+        return first
+
+    assert made("a", 2) == made("b", 2) != made("c", 3)
+
+
+class Inverted(ArrayPreprocess):
+    def __call__(self, raw: Any) -> Tensor:
+        return 1 - super().__call__(raw)
+
+
+class Raised(ArrayPreprocess):
+    def __init__(self, shape: tuple[int, ...], power: float) -> None:
+        super().__init__(shape)
+        object.__setattr__(self, "power", power)
+
+    def __call__(self, raw: Any) -> Tensor:
+        return super().__call__(raw) ** self.power
+
+
+def test_code_and_attributes_of_an_own_preprocessing_count() -> None:
+    """Its description, which an artifact keeps, may well be that of the class it comes from."""
+
+    def made(preprocess: ArrayPreprocess) -> str:
+        torch.manual_seed(0)
+        return from_module(nn.Linear(4, 3), preprocess).fingerprint
+
+    assert Inverted((4,)).to_json() == ArrayPreprocess((4,)).to_json()
+    kinds = [
+        ArrayPreprocess((4,)),
+        Inverted((4,)),
+        Raised((4,), 2.0),
+        Raised((4,), 3.0),
+        Inverted((4,), (1.0,), (2.0,)),
+    ]
+    assert [made(kind) for kind in kinds] == [made(kind) for kind in kinds]
+    assert len({made(kind) for kind in kinds}) == len(kinds)
+
+
 # as written under torch 2.4, 2.11, 2.13 and 2.15, some of which print more of normalisations
 WRITTEN = {
     "BatchNorm2d(3, eps=1e-05, momentum=0.1, affine=True, track_running_stats=True)": nn.BatchNorm2d(3),

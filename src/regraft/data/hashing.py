@@ -9,7 +9,12 @@ from regraft.data.threads import thread_map
 from regraft.errors import RegraftError
 from regraft.files import digest
 
-__all__ = ["hash_rows"]
+__all__ = ["content_hash", "hash_rows"]
+
+
+def content_hash(source: Source, row: int) -> str:
+    """SHA-256 (hex) of a row's content."""
+    return hashlib.sha256(source.content(row)).hexdigest()
 
 
 def hash_rows(source: Source, ids: tuple[str, ...]) -> tuple[str, ...]:
@@ -22,6 +27,6 @@ def hash_rows(source: Source, ids: tuple[str, ...]) -> tuple[str, ...]:
 
 def _hash(source: Source, ids: tuple[str, ...], row: int) -> str:
     try:
-        return hashlib.sha256(source.content(row)).hexdigest()
+        return content_hash(source, row)
     except RegraftError:
         return digest("unreadable", ids[row])

@@ -11,6 +11,7 @@ import numpy as np
 from torch.utils.data import DataLoader, Dataset
 
 from regraft.data import Source
+from regraft.data.hashing import content_hash
 from regraft.errors import DataError, RegraftError
 from regraft.network import Preprocess
 
@@ -22,13 +23,21 @@ _WORKER_PAYS_AFTER_SECONDS = 2.0  # below this much decoding, starting worker pr
 class _Decoded(Dataset):
     """Rows decoded and preprocessed; lives in worker processes, so it holds no module."""
 
-    def __init__(self, preprocess: Preprocess, source: Source) -> None:
-        self.preprocess, self.source = preprocess, source
+    def __init__(self, preprocess: Preprocess, source: Source, hashes: Sequence[str] = ()) -> None:
+        self.preprocess, self.source, self.hashes = preprocess, source, hashes
 
     def __len__(self) -> int:
         return len(self.source)
 
     def __getitem__(self, row: int) -> Any:
+        decoded = self._decoded(row)
+        if self.hashes and content_hash(self.source, row) != self.hashes[row]:
+            raise DataError(
+                f"{self.source.where(row)} has changed since it was first read", do="run again when it stays as it is"
+            )
+        return decoded
+
+    def _decoded(self, row: int) -> Any:
         try:
             return self.preprocess(self.source.read(row))
         except (OSError, ValueError, SyntaxError) as error:
@@ -77,7 +86,11 @@ def in_order(count: int, size: int) -> list[range]:
 
 
 def gathered(
-    preprocess: Preprocess, source: Source, rows: Sequence[Sequence[int]], workers: int | None
+    preprocess: Preprocess,
+    source: Source,
+    rows: Sequence[Sequence[int]],
+    workers: int | None,
+    hashes: Sequence[str] = (),
 ) -> Iterator[Any]:
     """The preprocessed batches of the rows, in order, decoded ahead of the model.
 
@@ -86,13 +99,14 @@ def gathered(
         source: the raw inputs.
         rows: the row numbers of each batch.
         workers: decoding processes; ``None`` chooses from the measured time of one row.
+        hashes: of the source's rows, where what is computed is kept under them.
 
     Raises:
-        DataError: a row cannot be decoded, or rows differ in shape.
+        DataError: a row cannot be decoded, or is no longer what its hash says, or rows differ in shape.
     """
     if not rows:
         return
-    dataset = _Decoded(preprocess, source)
+    dataset = _Decoded(preprocess, source, hashes)
     count = _workers(dataset, rows) if workers is None else workers
     loader = DataLoader(
         dataset,

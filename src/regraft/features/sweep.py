@@ -87,7 +87,7 @@ def sweep(
 
     Raises:
         StoreError: the disk is too small, full or read-only.
-        DataError: there are no rows, or a row cannot be decoded.
+        DataError: there are no rows, or a row cannot be decoded or has changed since the manifest was made.
     """
     if not len(manifest):
         raise DataError(f"{manifest.name} has no rows for this pass", expected="at least one row", got="0")
@@ -142,7 +142,7 @@ def _fill(
     preprocess, inputs, wide = network.preprocess, manifest.inputs, _WINDOW if network.preprocess.ragged else 1
     windows = [missing[at : at + wide] for at in range(0, len(missing), wide)]
     cut = [by_length(preprocess, inputs, _rows_of(window), part.shard_rows) for window in windows]
-    stream = gathered(preprocess, inputs, [rows for some in cut for rows in some], workers)
+    stream = gathered(preprocess, inputs, [rows for some in cut for rows in some], workers, manifest.hashes)
     _ = network.channels_last  # found with the sites by example passes, which are none of those counted
     meter, arrivals = _Meter(time.perf_counter()), Arrivals(part)
     for window, some in zip(windows, cut):

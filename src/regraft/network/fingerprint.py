@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
+import dis
 import functools
 import hashlib
+import importlib.util
 import inspect
 import math
 import os
@@ -21,7 +24,7 @@ from torch import Tensor, nn
 
 from regraft.files import canonical_json, digest
 
-__all__ = ["architecture", "fingerprint"]
+__all__ = ["architecture", "fingerprint", "reading"]
 
 # Code of these is known by its name: a network must keep its fingerprint when they are upgraded.
 _LIBRARIES = frozenset(("torch", "transformers", "timm", "torchvision", "regraft", "numpy", *sys.stdlib_module_names))
@@ -80,6 +83,17 @@ def _repeated(module: nn.Module) -> list[str]:
             if (known := first.setdefault(id(held), path)) != path:
                 lines.append(f"{path} is {known}")
     return lines
+
+
+def reading(preprocess: Any) -> dict[str, Any]:
+    """What a preprocessing's numbers depend on: its ``identity()``; of one that belongs to no library its code and
+    attributes as well, of which that need not tell."""
+    kinds = [kind for kind in type(preprocess).__mro__ if _is_own(kind)]
+    if not kinds:
+        return dict(preprocess.identity())
+    write = _Writer()
+    code = "\n".join([*map(write.code, kinds), write.bound(getattr(preprocess, "__dict__", {}))])
+    return {**preprocess.identity(), "code": code}
 
 
 class _Writer:
@@ -146,7 +160,10 @@ class _Writer:
             return f"{value.dtype}{value.shape}{digest(value.tobytes())}"
         if isinstance(value, (*_PLAIN, torch.dtype, torch.device)):
             return repr(value)
-        return self.called(value) or type(value).__qualname__ + (self.bound(held) if (held := _held(value)) else "")
+        if text := self.called(value):
+            return text
+        kind = self.code(type(value)) if _is_own(type(value)) and not _is_installed(type(value)) else ""
+        return (kind or type(value).__qualname__) + (self.bound(held) if (held := _held(value)) else "")
 
     def code(self, code: Any) -> str:
         """Name and source of a class or function; where there is none (typed in), what it was compiled to. Further
@@ -171,8 +188,13 @@ class _Writer:
     def _used(self, code: Any) -> str:
         """What the functions of a class, or one function, read by global names, a line each."""
         lines = []
-        for name, value in sorted(_globals_of(code).items()):
+        found = _globals_of(code)
+        for name, value in sorted(found.items()):
             if isinstance(value, types.ModuleType):
+                if "getattr" in found and _is_own_module(value):  # whichever of its names that takes
+                    lines.append(f"\n{name}:{_source(value)}")
+                continue
+            if value is getattr:
                 continue
             try:
                 lines.append(f"\n{name}:{self.bound(value)}")
@@ -195,13 +217,57 @@ def _globals_of(code: Any) -> dict[str, Any]:
 def _read(body: types.CodeType, space: Mapping[str, Any]) -> dict[str, Any]:
     """What a function's code, and code inside it, reads of its module, and of own modules that it imported."""
     found = {name: space[name] for name in body.co_names if name in space}
-    for name, module in list(found.items()):
-        if isinstance(module, types.ModuleType) and module.__name__.split(".")[0] not in _LIBRARIES:
-            found |= {f"{name}.{inner}": vars(module)[inner] for inner in body.co_names if inner in vars(module)}
+    if "getattr" in body.co_names:
+        found["getattr"] = getattr
+    reached = {name: value for name, value in found.items() if isinstance(value, types.ModuleType)}
+    reached |= _imported(body, space)
+    seen = set[int]()
+    while reached:
+        name, module = reached.popitem()
+        if id(module) in seen or module.__name__.split(".")[0] in _LIBRARIES:
+            continue
+        seen.add(id(module))
+        for inner in body.co_names:
+            if inner in vars(module):
+                found[f"{name}.{inner}"] = value = vars(module)[inner]
+                if isinstance(value, types.ModuleType) and _is_own_module(value):
+                    reached[f"{name}.{inner}"] = value
     for inner in body.co_consts:
         if isinstance(inner, types.CodeType):
             found |= _read(inner, space)
     return found
+
+
+def _imported(body: types.CodeType, space: Mapping[str, Any]) -> dict[str, types.ModuleType]:
+    """The own modules that import statements inside a function name; imported now, as the function will."""
+    found: dict[str, types.ModuleType] = {}
+    steps = list(dis.get_instructions(body))
+    for place, step in enumerate(steps):
+        if step.opname != "IMPORT_NAME":
+            continue
+        level, wanted = steps[place - 2].argval or 0, steps[place - 1].argval or ()
+        name, package = "." * level + str(step.argval), str(space.get("__package__") or "")
+        with contextlib.suppress(Exception):  # the function may do without it, or never come so far
+            top = importlib.util.find_spec((package if level else name).split(".")[0])
+            if top is not None and not (top.origin or "").startswith(_INSTALLED) and top.name not in _LIBRARIES:
+                found[name] = module = importlib.import_module(name, package or None)
+                for inner in wanted:  # a submodule is no attribute before it is imported
+                    if not hasattr(module, inner):
+                        importlib.import_module(f"{module.__name__}.{inner}")
+    return found
+
+
+def _is_own_module(module: types.ModuleType) -> bool:
+    """Whether a module belongs to no library and no installed package."""
+    file = getattr(module, "__file__", None) or ""
+    return module.__name__.split(".")[0] not in _LIBRARIES and not file.startswith(_INSTALLED)
+
+
+def _source(module: types.ModuleType) -> str:
+    try:
+        return inspect.getsource(module)
+    except (OSError, TypeError):
+        return module.__name__
 
 
 def _held(value: Any) -> dict[str, Any]:

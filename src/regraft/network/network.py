@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from regraft.errors import ModelError, RegraftError
 from regraft.network.blocks import find_blocks, prefix_tokens, top_layers
-from regraft.network.fingerprint import architecture, fingerprint
+from regraft.network.fingerprint import architecture, fingerprint, reading
 from regraft.network.flops import counting
 from regraft.network.layout import agree, gains, turned
 from regraft.network.observe import OnValue, observe
@@ -148,7 +148,7 @@ class Network:
     def fingerprint(self) -> str:
         """SHA-256 (hex) over every weight and buffer, the architecture and the preprocessing."""
         tensors = {**self.params, **self.buffers}
-        return fingerprint(tensors, self._architecture, self.preprocess.identity())
+        return fingerprint(tensors, self._architecture, reading(self.preprocess))
 
     @cached_property
     def blocks(self) -> tuple[str, ...]:

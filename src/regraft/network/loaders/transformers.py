@@ -69,9 +69,9 @@ def load(name: str, revision: str | None, head: bool, seed: int | None) -> Netwo
     if traits.pool is not None:  # decides what the network computes, as the rest does
         settings["token_pooling"] = traits.pool
     prefix = max(prefix_tokens(module), preprocess.prefix if isinstance(preprocess, TextPreprocess) else 0)
-    return Network(
-        name, module.float(), preprocess, about, traits=replace(traits, config=settings, prefix_tokens=prefix)
-    )
+    for part in (*module.parameters(), *module.buffers()):  # copied: a mapped file that is written to would change them
+        part.data = part.data.to(torch.float32 if part.is_floating_point() else part.dtype, copy=True)
+    return Network(name, module, preprocess, about, traits=replace(traits, config=settings, prefix_tokens=prefix))
 
 
 def save(network: Network, folder: Path) -> None:

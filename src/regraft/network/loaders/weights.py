@@ -48,6 +48,6 @@ def read(folder: Path) -> tuple[str, dict[str, Tensor]]:
         )
     file = folder / "model.safetensors"
     try:
-        return name, safetensors.torch.load_file(file)
+        return name, safetensors.torch.load(file.read_bytes())  # a mapped file that is written to would change them
     except (safetensors.SafetensorError, OSError) as error:
         raise ArtifactError(f"{file} cannot be read", got=str(error), do="copy the whole folder again") from error
