@@ -31,6 +31,7 @@ from regraft.network import (
     preprocess_from_json,
     save,
 )
+from regraft.network.loaders import weights
 
 Folders = Callable[[str], Path]
 
@@ -87,6 +88,34 @@ def test_a_local_folder_needs_no_network_and_says_nothing(
     assert network.about.parameters == sum(p.numel() for p in network.module.parameters())
     assert not network.module.training
     assert {p.dtype for p in network.module.parameters()} == {torch.float32}
+
+
+def test_weights_stay_as_they_were_read_when_their_file_is_written_to(folders: Folders, tmp_path: Path) -> None:
+    """The fingerprint speaks of what was read; a file that stays mapped would change it, or end the process."""
+    folder = shutil.copytree(folders("resnet"), tmp_path / "net")
+    network, file = load(str(folder)), folder / "model.safetensors"
+    x, size = network.example(2), file.stat().st_size
+    with torch.no_grad():
+        before = network.forward(x)
+        with file.open("r+b") as opened:  # in place, as cp and rsync --inplace do
+            opened.seek(size // 2)
+            opened.write(b"\x3e" * (size // 2))
+        assert torch.equal(network.forward(x), before)
+    own = save_timm_like(tmp_path / "own")
+    name, tensors = weights.read(own)
+    kept = {key: value.clone() for key, value in tensors.items()}
+    with (own / "model.safetensors").open("r+b") as opened:
+        opened.write(b"\0" * (own / "model.safetensors").stat().st_size)
+    assert name == "timm/resnet18"
+    assert all(torch.equal(value, kept[key]) for key, value in tensors.items())
+
+
+def save_timm_like(folder: Path) -> Path:
+    """A folder of tensors beside the name of their architecture."""
+    folder.mkdir()
+    save_file({"fc.weight": torch.randn(4, 4)}, folder / "model.safetensors")
+    (folder / "config.json").write_text(json.dumps({"format": weights.FORMAT, "name": "timm/resnet18"}))
+    return folder
 
 
 def test_the_classifier_can_be_left_out(folders: Folders) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from regraft.heads import Readout, Response, link, score
+from regraft.heads import Readout, Response, score
 from regraft.linear import Design
 
 __all__ = ["exchange"]
@@ -22,7 +22,7 @@ def exchange(designs: Sequence[Design], readouts: Sequence[Readout], response: R
 
     Args:
         designs: the rows' features by each backbone.
-        readouts: the heads.
+        readouts: the heads, calibrated as they are.
         response: the rows' labels.
         metric: see :func:`regraft.heads.score`.
 
@@ -33,8 +33,5 @@ def exchange(designs: Sequence[Design], readouts: Sequence[Readout], response: R
     Raises:
         DataError: the metric is undefined on these rows.
     """
-    found = [
-        [score(metric, response, link(head.link, head.logits(design).double())) for design in designs]
-        for head in readouts
-    ]
+    found = [[score(metric, response, head.predict_proba(design)) for design in designs] for head in readouts]
     return torch.tensor(found, dtype=torch.float64)

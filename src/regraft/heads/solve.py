@@ -332,8 +332,9 @@ def check_folds(folds: Any, rows: int) -> Tensor:
     return found
 
 
-def check_training(folds: Tensor, weights: Tensor) -> None:
-    """Refuse a column whose labels all weigh nothing, and a fold without which no weighted row is left."""
+def check_training(folds: Tensor, weights: Tensor, columns: Sequence[str] = ()) -> None:
+    """Refuse a column whose labels all weigh nothing, and a fold without which no weighted row is left; where columns
+    are named, also one without which no label of a column is."""
     unseen = (~(weights > 0).any(0)).nonzero()
     if len(unseen):
         raise SolverError(
@@ -347,4 +348,12 @@ def check_training(folds: Tensor, weights: Tensor) -> None:
                 f"nothing is left to train on without fold {fold}",
                 expected="at least two folds with labelled rows",
                 do="use more folds or more rows",
+            )
+        lost = (~(weights[folds != fold] > 0).any(0)).nonzero() if columns else unseen
+        if len(lost):
+            raise SolverError(
+                f"all labels of {columns[int(lost[0])]!r} fall into one fold of those that choose a penalty",
+                expected="labels in two folds at least",
+                got=f"{int((weights[:, int(lost[0])] > 0).sum())} labels",
+                do="label more rows, leave the column out, or use another method",
             )

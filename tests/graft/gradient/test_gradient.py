@@ -8,12 +8,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.features.toy import toy_manifest, toy_network
+from tests.features.toy import toy_arrays, toy_manifest, toy_network
 from torch import nn
 
 import regraft
 from regraft.data import scan
-from regraft.errors import DataError, ModelError, RecipeError
+from regraft.errors import DataError, ModelError, RecipeError, SolverError
 from regraft.features import Tangent
 from regraft.graft import METHODS, Gradients, Recipe, SetHead, Solve, gradient_features, load_artifact, with_gradients
 from regraft.graft.adapted.tangent import PREFIX, prior_deviations
@@ -314,6 +314,15 @@ def test_a_zero_head_is_refused_in_a_sentence() -> None:
     fitter = TangentFitter(both, labels_of(response), torch.arange(30) % 2, Gradients(LAST), torch.zeros(3, 5))
     with pytest.raises(RecipeError, match="head is zero"):
         fitter.out_of_fold(fitter.form(1e-2), [1.0])
+
+
+def test_labels_of_a_column_that_one_fold_holds_alone_are_refused_by_its_name(tmp_path) -> None:
+    """Where all weights of an output are zero, the problem has no solution of its own for it."""
+    x, y = toy_arrays(40)[0], np.random.default_rng(0).normal(size=(40, 2))
+    y[2:28, 1] = np.nan
+    how = {"method": "gradient", "metric": "rmse", "cache": tmp_path, "seed": 3}  # one that puts both into one fold
+    with pytest.raises(SolverError, match=r"'y1' fall into one fold .*two folds.*got 2 labels"):
+        regraft.adapt(rows_of(x, y, "regression"), toy_network(), **how)
 
 
 def test_parameters_that_are_not_there_and_options_that_mean_nothing_are_refused() -> None:

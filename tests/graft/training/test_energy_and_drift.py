@@ -120,6 +120,12 @@ def test_heads_serve_their_own_backbone_best(runs):
     alone = [np.mean(np.array(model.predict(manifest)) == np.array(manifest.target.classes)[manifest.target.values])
              for model in models]  # fmt: skip
     np.testing.assert_allclose(matrix.diagonal().numpy(), alone, atol=1e-12)
+    losses = head_exchange(models, manifest, metric="nll").diagonal().tolist()
+    for model, loss in zip(models, losses):  # calibrated, as they predict
+        calibrated = replace(model, readout=replace(model.readout, temperature=2.0))
+        likely = calibrated.predict_proba(manifest).probabilities[np.arange(len(manifest)), manifest.target.values]
+        warm = head_exchange([calibrated, model], manifest, metric="nll")[0, 0]
+        assert float(warm) == pytest.approx(-np.log(likely).mean(), rel=1e-6) != pytest.approx(loss, rel=1e-3)
     rest = matrix[~torch.eye(3, dtype=torch.bool)]
     assert float(matrix.diagonal().mean()) > float(rest.mean())
     with pytest.raises(Exception, match="at least two"):

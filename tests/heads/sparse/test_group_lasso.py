@@ -11,7 +11,7 @@ from scipy.optimize import minimize
 from tests.heads.problems import classes_of, design_of, features
 
 from regraft.errors import DataError, SolverError
-from regraft.heads import Response, group_lasso
+from regraft.heads import Response, group_lasso, score
 from regraft.heads.data_term import DataTerm
 from regraft.heads.sparse import columns
 
@@ -458,3 +458,16 @@ def test_features_that_are_no_real_numbers_are_refused(dtype):
         group_lasso(x.astype(dtype), response)
     with pytest.raises(SolverError, match="features are of type"):
         group_lasso(torch.tensor(x) * 1j, response)
+
+
+def test_squares_of_labels_give_probabilities_that_cut_at_a_half() -> None:
+    """Targets are −1 and 1, so scores cut at 0; a readout that gave them as numbers would be cut at ½."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, 6))
+    labels = np.stack([x[:, 0] > 0.8, x[:, 1] > -0.8], 1).astype(float)
+    design, response = design_of(x, 2), Response.of("multilabel", ["u", "v"], labels)
+    readout = group_lasso(design, response, strengths=[0.01], loss="squared")[0].readout(design)
+    found = readout.predict_proba(design)
+    assert ((found.numpy() > 0.5) == (readout.logits(design).numpy() > 0)).all()
+    assert score("accuracy", response, found) == pytest.approx(((readout.logits(design).numpy() > 0) == labels).mean())
+    assert score("accuracy", response, found) > 0.9

@@ -207,7 +207,7 @@ class GradientProblem(Problem):
         rows = sample_weights(response, None)
         weights = row_weights(response, task.class_weight, rows)
         folds = torch.as_tensor(fold_ids).to(torch.int64)
-        check_training(folds, weights)
+        check_training(folds, weights, response.classes)
         fitter = TangentFitter(both, Labels.of(response, weights), folds, self.stage, self.omega)
         judge = Judge(task.metric, response, folds, rows > 0, True)
         forms = [fitter.form(strength) for strength in _heads(first, higher_is_better(task.metric))]

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, overload
+from typing import Literal, overload
 
 import torch
 from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.readout import Readout, Status
+from regraft.heads.response import Link
 from regraft.linear import Blocks, FeatureDesign
 
 __all__ = ["GroupLassoFit", "GroupLassoPath", "Loss"]
@@ -35,6 +36,7 @@ class GroupLassoFit:
         working: the number of features that were held in memory at the end.
         passes: how often all features were read for a certificate.
         penalty: ``l21`` (group lasso) or ``l1`` (lasso).
+        link: of its readout; of a squared loss the labels' own, as in a ridge head: ±1 targets are scores.
     """
 
     strength: float
@@ -48,7 +50,8 @@ class GroupLassoFit:
     status: Status
     working: int
     passes: int
-    penalty: str = "l21"
+    penalty: str
+    link: Link
 
     def scores(self, d: int) -> Tensor:
         """(d,) float64: ‖W_j‖₂ of every feature.
@@ -68,10 +71,9 @@ class GroupLassoFit:
         whole = torch.zeros(design.width, self.values.shape[1], dtype=torch.float64)
         whole[self.indices] = self.values
         pieces = torch.split(whole.to(design.dtype), list(design.widths.values()))
-        link: Any = {"squared": "identity"}.get(self.loss, self.loss)
         blocks = Blocks(dict(zip(design.widths, pieces)))
         form = f"{self.loss} {'group lasso' if self.penalty == 'l21' else 'lasso'}"
-        return Readout(blocks, self.intercept.to(torch.float64), link=link, form=form, strength=self.strength)
+        return Readout(blocks, self.intercept.to(torch.float64), link=self.link, form=form, strength=self.strength)
 
 
 @dataclass(frozen=True, eq=False)

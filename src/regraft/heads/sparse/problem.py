@@ -11,7 +11,7 @@ from regraft.errors import SolverError
 from regraft.heads.data_term import DataTerm
 from regraft.heads.l2.fitters import ridge_targets
 from regraft.heads.readout import Status
-from regraft.heads.response import Response
+from regraft.heads.response import Link, Response
 from regraft.heads.sparse.columns import Columns
 from regraft.heads.sparse.fit import GroupLassoFit, Loss
 from regraft.heads.sparse.inner import WorkingSet
@@ -143,6 +143,7 @@ class SparseProblem:
         if not bool(there.all()):
             response, weights = response.take(there), weights[there]
         self.loss = loss
+        self.link: Link = response.link if loss == "squared" else loss
         self.fit, self.varied, self.sides, offset = data_term(response, loss, weights)
         self.offset = offset[:, None]
         self.work = WorkingSet(self.fit, penalty, self.columns.gather, torch.float32 if single else torch.float64)
@@ -290,4 +291,5 @@ class SparseProblem:
             len(self.work),
             passes,
             self.penalty.name,
+            self.link,
         )
