@@ -342,6 +342,19 @@ def test_prune_deletes_folders_that_have_lost_their_description(cache):
     assert list((cache / "features").iterdir()) == []
 
 
+def test_prune_leaves_what_is_not_the_stores_own(cache):
+    """A cache folder may be a disk or a project with a folder ``features`` of its own."""
+    network, manifest = toy_network(), toy_manifest()
+    sweep(network, manifest, plan(network, [ALL]), cache=cache)
+    own = cache / "features" / "resnet50" / "train"
+    own.mkdir(parents=True)
+    (own / "000.npy").write_bytes(b"mine")
+    (own / "part.json").write_text('{"rows": 3, "blocks": [], "about": {}}')
+    assert len(entries(cache)) == len(prune(cache)) == 1
+    assert (own / "000.npy").read_bytes() == b"mine"
+    assert [path.name for path in (cache / "features").iterdir()] == ["resnet50"]
+
+
 def test_files_that_other_processes_take_away_disturb_nothing(cache, monkeypatch):
     network, manifest = toy_network(), toy_manifest()
     sweep(network, manifest, plan(network, [ALL]), cache=cache)

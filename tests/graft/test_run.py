@@ -332,7 +332,10 @@ def test_an_embedded_backbone_replaces_another_librarys(run, tmp_path):
     stale = tmp_path / "backbone" / "preprocessor_config.json"
     stale.parent.mkdir()
     stale.write_text("{}")
-    run.save(tmp_path, embed=True)
+    with pytest.raises(DataError, match="the run's would replace; .*got backbone"):  # it may be anybody's
+        run.save(tmp_path, embed=True)
+    assert stale.exists()
+    run.save(tmp_path, embed=True, overwrite=True)
     assert not stale.exists()
     assert [path.name for path in tmp_path.glob(".*")] == []
     assert "backbone/preprocessor_config.json" not in json.loads((tmp_path / "config.json").read_text())["files"]

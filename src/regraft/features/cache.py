@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import stat
 import sys
@@ -18,6 +19,7 @@ from regraft.features.store import Part
 from regraft.files import read_json
 
 _STALE_SECONDS = 3600
+_KEYS = re.compile(r"[0-9a-f]{24}/[0-9a-f]{16}")  # of a base and a part; folders of other names are not the store's
 
 __all__ = ["Entry", "cache_root", "entries", "prune", "verify"]
 
@@ -60,8 +62,16 @@ class Entry:
 def entries(root: Path | None = None) -> tuple[Entry, ...]:
     """Everything in the cache, oldest first."""
     root = cache_root() if root is None else root
-    found = [_entry(path.parent) for path in sorted((root / "features").glob("*/*/part.json"))]
+    found = [_entry(path) for path in _folders(root)]
     return tuple(sorted((e for e in found if e), key=lambda e: -e.age_days))
+
+
+def _folders(root: Path) -> list[Path]:
+    """Those of parts, by their names: what else lies in the cache folder is somebody's own."""
+    top = root / "features"
+    return [
+        path for path in sorted(top.glob("*/*")) if path.is_dir() and _KEYS.fullmatch(path.relative_to(top).as_posix())
+    ]
 
 
 def _entry(folder: Path) -> Entry | None:
@@ -128,14 +138,14 @@ def verify(root: Path | None = None) -> tuple[Entry, ...]:
 def prune(root: Path | None = None, *, older_than_days: float = 0.0) -> tuple[Entry, ...]:
     """Delete parts not written for ``older_than_days`` (0: all) and return what was deleted.
 
-    Folders without a readable ``part.json``, which :func:`entries` cannot list, are deleted like the others.
+    Folders of parts without a readable ``part.json``, which :func:`entries` cannot list, are deleted like the others;
+    folders whose names are no keys stay.
 
     Raises:
         StoreError: the cache cannot be written.
     """
     root = cache_root() if root is None else root
-    folders = sorted(path for path in (root / "features").glob("*/*") if path.is_dir())
-    lost = [_lost(path) for path in folders if read_json(path / "part.json") is None]
+    lost = [_lost(path) for path in _folders(root) if read_json(path / "part.json") is None]
     gone = tuple(entry for entry in (*entries(root), *lost) if entry.age_days >= older_than_days)
     for entry in gone:
         try:

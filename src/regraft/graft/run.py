@@ -30,7 +30,7 @@ from regraft.graft.recording import record_of, versions
 from regraft.memory import kept_memory
 from regraft.network import Network
 from regraft.record import Ledger, Record, Score
-from regraft.record.folder import check_replaced
+from regraft.record.folder import BACKBONE, check_replaced
 
 __all__ = ["Options", "Progress", "Run", "adapt", "pick_device", "prepare", "versions"]
 
@@ -90,7 +90,7 @@ class Run:
         folder = Path(folder)
         record = self.record
         if not overwrite:
-            check_replaced(folder, record)
+            check_replaced(folder, record, [BACKBONE] if embed else [])
         provenance = {
             "method": record.method,
             "regraft": record.versions["regraft"],

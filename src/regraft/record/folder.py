@@ -9,9 +9,9 @@ from typing import Any
 from regraft.errors import ArtifactError, DataError, MissingPathError
 from regraft.record.record import Record
 
-__all__ = ["CONFIG", "RUN_FILES", "check_config", "check_replaced", "record_in", "refuse", "unlike"]
+__all__ = ["BACKBONE", "CONFIG", "RUN_FILES", "check_config", "check_replaced", "record_in", "refuse", "unlike"]
 
-CONFIG = "config.json"
+CONFIG, BACKBONE = "config.json", "backbone"
 RUN_FILES = frozenset(("README.md", CONFIG, "model.safetensors", "predictions.csv", "record.json", "report.html"))
 
 
@@ -35,17 +35,18 @@ def record_in(folder: Path) -> Record | None:
         return None
 
 
-def check_replaced(folder: Path, record: Record) -> None:
+def check_replaced(folder: Path, record: Record, also: Sequence[str] = ()) -> None:
     """Refuse a folder in which a run's files would replace those of another run, or files that are no run's.
 
-    A run on data of one name with the same classes, of the same backbone and by the same method is made again.
+    A run on data of one name with the same classes, of the same backbone and by the same method is made again. ``also``
+    are names beside :data:`RUN_FILES` that are written.
 
     Raises:
         DataError: what lies there is something else.
     """
     there = record_in(folder)
     if there is None:
-        if taken := sorted(name for name in RUN_FILES if (folder / name).exists()):
+        if taken := sorted(name for name in (*RUN_FILES, *also) if (folder / name).exists()):
             raise DataError(
                 f"{folder} holds files that the run's would replace",
                 expected="a folder without them, or one with a run",

@@ -7,6 +7,7 @@ import pytest
 from PIL import Image
 
 from regraft.data import scan
+from regraft.errors import DataError
 from regraft.graft.adapted.prediction import Prediction
 
 
@@ -21,6 +22,20 @@ def test_every_image_has_a_mask_of_its_own(ids, tmp_path):
     assert len({file.casefold() for file in files}) == 3
     for code, file in enumerate(files):
         assert (np.asarray(Image.open(tmp_path / "masks" / file)) == code).all()
+
+
+@pytest.mark.parametrize("ending", ["csv", "json", "parquet"])
+def test_masks_replace_those_alone_that_an_earlier_table_names(ending, tmp_path):
+    said = Prediction(("a.jpg",), np.ones((1, 2)) / 2, "segmentation", ("u", "v"), (np.zeros((2, 2), int),), np.ones(1))
+    table, mask = tmp_path / f"labels.{ending}", tmp_path / "labels" / "a.png"
+    for _ in range(2):  # its own are made again
+        said.save(table)
+    mask.write_bytes(b"true")
+    text = {"csv": "path,mask\nimg/a.jpg,labels/a.png\n", "json": '[{"path": "img/a.jpg", "mask": "a.png"}]'}
+    table.write_bytes(text.get(ending, "no table at all").encode())  # one of true masks
+    with pytest.raises(DataError, match="among the files"):
+        said.save(table)
+    assert mask.read_bytes() == b"true"
 
 
 def test_no_label_is_written_as_it_is_read(tmp_path):

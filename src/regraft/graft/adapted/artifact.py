@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import contextlib
 import shutil
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ from regraft.heads import Readout
 from regraft.heads.selection.packing import pack, unpack
 from regraft.linear import Blocks
 from regraft.network import Network, load, preprocess_from_json, save
-from regraft.record.folder import CONFIG, check_config
+from regraft.record.folder import BACKBONE, CONFIG, check_config
 
 __all__ = ["FORMAT", "TENSORS", "kept_columns", "load_artifact", "save_artifact"]
 
@@ -56,7 +57,7 @@ _NECK = "neck."
 _POSTERIOR = "posterior."
 _TANGENT, _TANGENT_HEAD = "tangent.", "tangent-head"
 _RECORDED = ("name", "source", "revision", "fingerprint", "embedded")  # of the backbone, in every version
-TENSORS, BACKBONE = "model.safetensors", "backbone"
+TENSORS = "model.safetensors"
 
 
 def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any], embed: bool = False) -> int:
@@ -139,8 +140,7 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
 def _embedded(network: Network, folder: Path) -> list[Path]:
     """A copy of the network in ``folder`` in the place of what lay there: files of another library's network would say
     how to read this one. Written beside it first, for the network may have been loaded from there."""
-    made = folder.with_name(f".{folder.name}.part")
-    shutil.rmtree(made, ignore_errors=True)
+    made = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:12]}.part")
     written = [path.relative_to(made) for path in save(network, made)]
     shutil.rmtree(folder, ignore_errors=True)
     made.rename(folder)

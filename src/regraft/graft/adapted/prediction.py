@@ -19,7 +19,7 @@ from pyarrow import parquet
 from regraft.data import Kind, LabelType
 from regraft.data.labels import SEPARATOR
 from regraft.errors import DataError
-from regraft.files import atomic_path, write_bytes, write_json
+from regraft.files import atomic_path, read_json, write_bytes, write_json
 from regraft.heads import NINETY
 
 __all__ = ["Prediction", "check_masks", "indexed_png", "palette", "predicted_names"]
@@ -56,18 +56,34 @@ def indexed_png(mask: np.ndarray) -> bytes:
 
 
 def check_masks(path: Path) -> None:
-    """Refuse a table of predicted masks whose folder holds files that no earlier one wrote: the true masks, say.
+    """Refuse a table of predicted masks whose folder holds files that no earlier one names: the true masks, say.
 
     Raises:
-        DataError: there are files in the folder, and no table beside it.
+        DataError: there are such files in the folder.
     """
     folder = path.with_suffix("")
-    if not path.is_file() and folder.is_dir() and any(folder.iterdir()):
+    if not folder.is_dir():
+        return
+    if not {file.name for file in folder.iterdir()} <= _predicted(path):
         raise DataError(
             f"{path.name} would write its masks among the files in {folder}",
             expected="a new or an empty folder, or that of earlier predictions",
             do="choose another name: the masks go into a folder of that name",
         )
+
+
+def _predicted(path: Path) -> set[str]:
+    """The masks that a table of predictions names, if the file is one."""
+    try:
+        if path.suffix == ".parquet":
+            rows = parquet.read_table(path).to_pylist()
+        elif path.suffix == ".json":
+            rows = list(read_json(path) or [])
+        else:
+            rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
+        return {str(row["mask"]) for row in rows if row["id"] and row["confidence"]}
+    except (OSError, ValueError, KeyError, TypeError, pyarrow.ArrowException):  # absent, or a table of something else
+        return set()
 
 
 @dataclass(frozen=True, eq=False)
