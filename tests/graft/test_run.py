@@ -332,7 +332,7 @@ def test_an_embedded_backbone_replaces_another_librarys(run, tmp_path):
     stale = tmp_path / "backbone" / "preprocessor_config.json"
     stale.parent.mkdir()
     stale.write_text("{}")
-    with pytest.raises(DataError, match="the run's would replace; .*got backbone"):  # it may be anybody's
+    with pytest.raises(DataError, match=r"the run's would replace; .*got backbone"):  # it may be anybody's
         run.save(tmp_path, embed=True)
     assert stale.exists()
     run.save(tmp_path, embed=True, overwrite=True)

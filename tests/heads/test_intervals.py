@@ -496,3 +496,26 @@ def test_coverage_of_independent_rows_is_a_share_and_gets_wilson() -> None:
 def test_hits_that_are_no_part_of_the_rows_are_refused(hits):
     with pytest.raises(DataError, match="expected 0 to 3"):
         wilson(hits, 3)
+
+
+def of_labels(rng: np.random.Generator) -> tuple[Response, np.ndarray, np.ndarray]:
+    """Rare labels, and two predictions of which the second follows them better."""
+    truth = (rng.random((120, 20)) < 0.06).astype(float)
+    noise = rng.normal(size=truth.shape)
+    one, other = (1 / (1 + np.exp(-(noise + shift * truth))) for shift in (1.0, 2.0))
+    return Response.of("multilabel", [f"label {i}" for i in range(20)], truth), one, other
+
+
+def test_average_precision_of_rare_labels_and_its_difference_hold_their_mean_over_samples() -> None:
+    """A positive beside its own copies has more precision, which moves every resample up."""
+    rng = np.random.default_rng(0)
+    drawn = [of_labels(rng) for _ in range(200)]
+    alone, better = np.mean([[score("map", labels, each) for each in pair] for labels, *pair in drawn], 0)
+    held, moved = [], []
+    for labels, one, other in drawn[:30]:
+        found = measure("map", labels, one)
+        held.append(found.low <= alone <= found.high)
+        _, low, high = paired_difference("map", labels, one, other)
+        moved.append(low <= better - alone <= high)
+    assert np.mean(held) >= 0.83  # 0.95 less three standard errors of 30 draws
+    assert np.mean(moved) >= 0.83

@@ -92,6 +92,10 @@ def measure(
     of 1.96 (shares of rows: of no more than there are rows), and any other value ± t s. Nothing leaves what the metric
     can be.
 
+    Resamples of average precision (``map``) are too high where positives are few, for one beside its own copies is
+    found with more precision than alone: they are moved until their mean is the value. The interval speaks of the mean
+    over samples of as many rows, which is itself above what many rows would give.
+
     Balanced accuracy of independent rows of classes, a mean of proportions, gets at each end the wider of the bootstrap
     and :func:`mean_of_proportions`: five rows of a rare class that are all wrong do not show that all are, which the
     bootstrap takes for certain. Resamples without a row of some class are left out where others are enough (a tenth),
@@ -140,7 +144,8 @@ def measure(
             low, high, kind = _of_classes(value, kept, values, rng)
         else:
             draws = np.concatenate([resampled(metric, kept, values, table) for table in _resamples(member, rng)])
-            low, high, kind = _interval(metric, value, kept, draws[~np.isnan(draws)], member, unit)
+            draws = _centred(metric, draws[~np.isnan(draws)], value)
+            low, high, kind = _interval(metric, value, kept, draws, member, unit)
     return Score(metric, value, float(low), float(high), kind, rows, protocol=protocol)
 
 
@@ -295,7 +300,14 @@ def _paired_draws(
         for weights in _resamples(member, np.random.default_rng(seed))
     ]
     found = np.concatenate(draws)
-    return found[~np.isnan(found)]
+    value = score(metric, kept, other) - score(metric, kept, one) if metric == "map" else 0.0
+    return _centred(metric, found[~np.isnan(found)], value)
+
+
+def _centred(metric: str, draws: np.ndarray[Any, Any], value: float) -> np.ndarray[Any, Any]:
+    """The resamples of average precision about the value: a positive beside its own copies ranks higher than it does
+    alone, so that their mean is far above it where positives are few."""
+    return draws - (draws.mean() - value) if metric == "map" and len(draws) else draws
 
 
 def _interval(
