@@ -160,3 +160,12 @@ def test_a_run_that_was_killed_ends_with_the_same_bytes(regraft, photos, tmp_pat
     assert regraft(*words, cut)[0] == regraft(*words, whole)[0] == 0
     for name in ("model.safetensors", "config.json", "README.md"):
         assert file_digest(cut / name) == file_digest(whole / name)
+
+
+def test_pictures_that_were_trained_on_and_judge_are_said(regraft, tmp_path):
+    mine = folder(tmp_path / "photos", parts=("train", "test"), per_class=4)
+    shutil.copy(mine / "train" / "colour0" / "00.png", mine / "test" / "colour0" / "more.png")
+    words = ("--arch", "s4", "--pixels", 18, "--steps", 1)
+    code, out, err = regraft("pretrain", "supervised", mine, "-o", tmp_path / "net", *words)
+    assert (code, err) == (0, "")
+    assert "warning  1 input appears in more than one split. Remove them from the training part" in out

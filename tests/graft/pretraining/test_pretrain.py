@@ -15,6 +15,7 @@ from regraft.data import scan
 from regraft.errors import ArtifactError, DataError, RecipeError
 from regraft.files import file_digest
 from regraft.graft.loop.train import DivergedError, Optimiser, TrainConfig
+from regraft.graft.pretraining.images import pictures
 from regraft.graft.pretraining.pretrain import Provenance, pretrain
 from regraft.graft.stages.augment import Augment
 from regraft.network.loaders import bundled
@@ -184,6 +185,33 @@ def test_without_test_rows_some_training_rows_are_held_out(stripes: Path, tmp_pa
     assert score.rows == record.data["validation"] == 4
     assert record.data["train"] == 36
     assert record.figures["history"][-1]["validation_score"] == pytest.approx(score.value)
+
+
+@pytest.mark.parametrize("objective", ["supervised", "rotation"])
+def test_copies_of_an_image_are_held_out_together(objective: str, tmp_path: Path) -> None:
+    """Pictures of noise, each three times: those that were trained on tell nothing of those that judge."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (20, 10, 10, 3), dtype=np.uint8), np.arange(20) % 2
+    manifest = pictures((images.repeat(3, 0), labels.repeat(3)), objective == "supervised", 0)
+    parts = [{manifest.hashes[row] for row in manifest.rows_of(part)} for part in ("train", "validation")]
+    assert not parts[0] & parts[1]
+    assert [3 * len(part) for part in parts] == [manifest.split.count(part) for part in ("train", "validation")]
+    done = pretrain((images.repeat(3, 0), labels.repeat(3)), output=tmp_path / "run", objective=objective, **SMALL)
+    assert [finding.code for finding in done.findings] == ["rows-kept-together"]
+    assert "20 inputs stand in several rows" in done.findings[0].title
+    with pytest.raises(DataError, match=r"can be held out to judge by; .* copies counted once"):
+        pictures((images[:1].repeat(8, 0), labels[:8]), objective == "supervised", 0)
+
+
+def test_copies_in_both_parts_and_labels_at_odds_are_said(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (30, 10, 10, 3), dtype=np.uint8), np.arange(30) % 2
+    tested = images[:8].copy()
+    tested[3:] //= 2  # three of them are training rows
+    np.savez(tmp_path / "leaks.npz", X=images, y=labels, X_test=tested, y_test=1 - labels[:8])
+    said = {f.code: f for f in pretrain(tmp_path / "leaks.npz", output=tmp_path / "run", **SMALL).findings}
+    assert set(said) == {"duplicate-rows-across-splits", "label-conflict"}
+    assert (said["duplicate-rows-across-splits"].value, said["label-conflict"].value) == (3, 3)
 
 
 def test_a_run_that_diverges_leaves_no_backbone(stripes: Path, tmp_path: Path) -> None:
