@@ -87,6 +87,7 @@ def test_what_cannot_be_pretrained_is_one_line(regraft, photos, tmp_path):
     )
     assert "either epochs or steps" in refused("rotation", photos, "--epochs", 1, "--steps", 1)
     assert "lr is out of range" in refused("rotation", photos, "--lr", -1)
+    assert "seed -1 is out of range; expected 0 to 4,294,967,294" in refused("supervised", photos, "--seed", -1)
     assert "No such command 'rotate'" in refused("rotate", photos)
     (tmp_path / "plain").mkdir()
     for row in range(6):

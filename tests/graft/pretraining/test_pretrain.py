@@ -214,6 +214,19 @@ def test_copies_in_both_parts_and_labels_at_odds_are_said(tmp_path: Path) -> Non
     assert (said["duplicate-rows-across-splits"].value, said["label-conflict"].value) == (3, 3)
 
 
+@pytest.mark.parametrize("seed", [-1, 2**32 - 1, 10**20, 1.5])
+def test_seeds_that_not_every_generator_takes_are_refused(seed: float, tmp_path: Path) -> None:
+    for call in (
+        lambda: TrainConfig(epochs=1, seed=seed),  # type: ignore[arg-type]
+        lambda: pretrain(tmp_path / "none", output=tmp_path / "run", seed=seed),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(RecipeError, match=r"seed .* is out of range; expected 0 to 4,294,967,294"):
+            call()
+    assert not (tmp_path / "run").exists()
+    assert dataclasses.asdict(TrainConfig(epochs=1, seed=np.int64(3))) == dataclasses.asdict(TrainConfig(1, seed=3))
+    assert type(TrainConfig(epochs=1, seed=np.int64(3)).seed) is int
+
+
 def test_a_run_that_diverges_leaves_no_backbone(stripes: Path, tmp_path: Path) -> None:
     config = TrainConfig(epochs=3, batch_size=10, optimiser=Optimiser(lr=1e35))
     with pytest.raises(DivergedError, match="training diverged"):

@@ -20,6 +20,7 @@ from regraft.errors import ModelError, RecipeError
 from regraft.files import write_bytes
 from regraft.graft.loop.rows import ImageRows
 from regraft.graft.loop.train import Outcome, Progress, train
+from regraft.graft.options import check_seed
 from regraft.graft.pretraining.choose import OBJECTIVES, pretext_of
 from regraft.graft.pretraining.images import decode, pictures
 from regraft.graft.pretraining.judged import of_classes, of_pretext, terms_of
@@ -110,13 +111,15 @@ def pretrain(
         progress: called after each training step with (steps done, steps in all, loss).
 
     Raises:
-        RecipeError: an unknown objective, pictures too small for it, or the output folder holds another run.
+        RecipeError: an unknown objective, pictures too small for it, a seed out of range, or the output folder holds
+            another run.
         DataError: the data are no images; supervised: no labelled images of two or more classes.
         ModelError: an unknown architecture, or one that cannot take these pictures.
         DivergedError: training diverged; the best epoch's weights stay in ``training/best.safetensors``.
     """
     pretext = pretext_of(objective, size)
     output, about = Path(output), provenance or Provenance()
+    check_seed(seed)
     manifest = pictures(data, pretext.labelled, config.seed if config is not None else seed)
     if isinstance(pretext, Supervised):
         pretext = Supervised(manifest.target.classes if manifest.target is not None else ())
