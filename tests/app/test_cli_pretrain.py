@@ -17,7 +17,7 @@ from tests.app.photos import folder
 from regraft.files import file_digest
 from regraft.graft.pretraining import pretrain
 from regraft.graft.pretraining.choose import OBJECTIVES
-from regraft.network.architectures import ARCHITECTURES
+from regraft.network.architectures import ARCHITECTURES, PIXELS
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,19 @@ def test_every_objective_gives_a_backbone_that_adapt_reads(regraft, photos, tmp_
     assert found["scores"]["test"]["metric"] == "accuracy"
     record = json.loads((tmp_path / "run" / "record.json").read_text())
     assert record["model"]["fingerprint"].startswith(lines["fingerprint"])
+
+
+@pytest.mark.parametrize("objective", ["supervised", "rotation", "jigsaw", "vae"])
+def test_every_architecture_of_the_help_needs_no_option_but_its_name(regraft, photos, tmp_path, objective):
+    for arch in set(ARCHITECTURES) - {"molecule_gcn"}:
+        side, mine = PIXELS.get(arch, 24), tmp_path / arch
+        words = ("--arch", arch, "--pixels", side, "--steps", 1, "--batch-size", 4)
+        code, _, err = regraft("pretrain", objective, photos, "-o", mine, *words)
+        if objective == "jigsaw" and arch in PIXELS:  # a network of one size cannot read pieces
+            assert (code, err.count(f"{arch} cannot be trained by jigsaw")) == (2, 1)
+        else:
+            assert (code, err) == (0, "")
+            assert json.loads((mine / "config.json").read_text())["arch"] == arch
 
 
 def test_gradient_features_take_a_backbone_that_knows_no_labels(regraft, photos, tmp_path):
