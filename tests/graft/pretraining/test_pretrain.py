@@ -176,6 +176,37 @@ def test_checkpoints_are_backbones_from_the_initial_weights_on(stripes: Path, tm
     assert config["provenance"]["epoch"] == 1
 
 
+def test_no_epoch_is_lacking_where_they_are_to_be_kept(stripes: Path, tmp_path: Path) -> None:
+    """Where a run was begun, or ended, without keeping them."""
+    settings = {**SMALL, "output": tmp_path / "run", "config": TrainConfig(epochs=4, batch_size=20)}
+
+    def interrupt(step: int, total: int, loss: float) -> None:
+        if step == 4:  # two epochs of two batches
+            raise Stop
+
+    def kept() -> list[str]:
+        return sorted(folder.name for folder in (tmp_path / "run" / "checkpoints").iterdir())
+
+    whole = [f"epoch-{epoch:03d}" for epoch in range(5)]
+    with pytest.raises(Stop):
+        pretrain(stripes, **settings, progress=interrupt)
+    with pytest.raises(RecipeError, match=r"each epoch from 0 to 2; got none of 0, 1, 2.*--restart"):
+        pretrain(stripes, **settings, keep_checkpoints=True)
+    assert len(pretrain(stripes, **settings).figures["history"]) == 4  # what it had is not lost
+    weights = file_digest(tmp_path / "run" / "model.safetensors")
+    pretrain(stripes, **settings, keep_checkpoints=True)
+    assert kept() == whole
+    assert file_digest(tmp_path / "run" / "model.safetensors") == weights
+
+    with pytest.raises(Stop):
+        pretrain(stripes, **settings, keep_checkpoints=True, resume=False, progress=interrupt)
+    assert kept() == whole[:3]
+    pretrain(stripes, **settings)
+    assert kept() == whole[:3]
+    pretrain(stripes, **settings, keep_checkpoints=True)
+    assert kept() == whole
+
+
 def test_without_test_rows_some_training_rows_are_held_out(stripes: Path, tmp_path: Path) -> None:
     manifest = scan(stripes).part("train")
     record = pretrain(manifest, output=tmp_path / "run", **SMALL)
