@@ -17,7 +17,7 @@ from tests.app.photos import folder
 from regraft.files import file_digest
 from regraft.graft.pretraining import pretrain
 from regraft.graft.pretraining.choose import OBJECTIVES
-from regraft.network.architectures import ARCHITECTURES
+from regraft.network.architectures import ARCHITECTURES, PIXELS
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,19 @@ def test_every_objective_gives_a_backbone_that_adapt_reads(regraft, photos, tmp_
     assert found["scores"]["test"]["metric"] == "accuracy"
     record = json.loads((tmp_path / "run" / "record.json").read_text())
     assert record["model"]["fingerprint"].startswith(lines["fingerprint"])
+
+
+@pytest.mark.parametrize("objective", ["supervised", "rotation", "jigsaw", "vae"])
+def test_every_architecture_of_the_help_needs_no_option_but_its_name(regraft, photos, tmp_path, objective):
+    for arch in set(ARCHITECTURES) - {"molecule_gcn"}:
+        side, mine = PIXELS.get(arch, 24), tmp_path / arch
+        words = ("--arch", arch, "--pixels", side, "--steps", 1, "--batch-size", 4)
+        code, _, err = regraft("pretrain", objective, photos, "-o", mine, *words)
+        if objective == "jigsaw" and arch in PIXELS:  # a network of one size cannot read pieces
+            assert (code, err.count(f"{arch} cannot be trained by jigsaw")) == (2, 1)
+        else:
+            assert (code, err) == (0, "")
+            assert json.loads((mine / "config.json").read_text())["arch"] == arch
 
 
 def test_gradient_features_take_a_backbone_that_knows_no_labels(regraft, photos, tmp_path):
@@ -87,6 +100,7 @@ def test_what_cannot_be_pretrained_is_one_line(regraft, photos, tmp_path):
     )
     assert "either epochs or steps" in refused("rotation", photos, "--epochs", 1, "--steps", 1)
     assert "lr is out of range" in refused("rotation", photos, "--lr", -1)
+    assert "seed -1 is out of range; expected 0 to 4,294,967,294" in refused("supervised", photos, "--seed", -1)
     assert "No such command 'rotate'" in refused("rotate", photos)
     (tmp_path / "plain").mkdir()
     for row in range(6):
@@ -160,3 +174,12 @@ def test_a_run_that_was_killed_ends_with_the_same_bytes(regraft, photos, tmp_pat
     assert regraft(*words, cut)[0] == regraft(*words, whole)[0] == 0
     for name in ("model.safetensors", "config.json", "README.md"):
         assert file_digest(cut / name) == file_digest(whole / name)
+
+
+def test_pictures_that_were_trained_on_and_judge_are_said(regraft, tmp_path):
+    mine = folder(tmp_path / "photos", parts=("train", "test"), per_class=4)
+    shutil.copy(mine / "train" / "colour0" / "00.png", mine / "test" / "colour0" / "more.png")
+    words = ("--arch", "s4", "--pixels", 18, "--steps", 1)
+    code, out, err = regraft("pretrain", "supervised", mine, "-o", tmp_path / "net", *words)
+    assert (code, err) == (0, "")
+    assert "warning  1 input appears in more than one split. Remove them from the training part" in out

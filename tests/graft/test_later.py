@@ -11,7 +11,7 @@ from tests.features.toy import toy_arrays, toy_manifest, toy_network
 
 import regraft
 from regraft.data import scan
-from regraft.errors import DataError
+from regraft.errors import DataError, RecipeError
 from regraft.graft.evidence.beside import beside
 from regraft.heads import difference
 from regraft.record import Score
@@ -169,6 +169,9 @@ def test_other_inputs_are_refused_in_a_sentence(run):
         run.score_on((toy_arrays(4)[0], ["tulip", "rose"] * 2))
     with pytest.raises(DataError, match="the metric 'r2' of multiclass labels"):
         run.score_on(toy_arrays(30, seed=5), metric="r2")
+    for seed in (-1, 10**20):
+        with pytest.raises(RecipeError, match=r"seed .* is out of range"):
+            run.score_on(toy_arrays(30, seed=5), seed=seed)
 
 
 def test_labels_come_as_they_may(run):

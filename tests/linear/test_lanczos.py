@@ -1,5 +1,7 @@
 """Extreme eigenvalues by Lanczos against dense decompositions."""
 
+from functools import partial
+
 import pytest
 import torch
 
@@ -100,6 +102,36 @@ def test_where_nothing_but_rounding_is_left_vectors_stay_orthonormal_and_bounds_
     largest = float(found.values.abs().max())
     assert bool((found.residuals(operator) <= found.bounds + 20 * eps * largest).all())
     assert float(found.bounds.max()) < 1e3 * eps * largest
+
+
+SPECTRA = {  # whose wanted end lies on either side of zero, and away from it
+    "positive": lambda draw: draw(40).abs() + 0.1,
+    "mostly-negative": lambda draw: torch.cat([draw(5).abs(), -draw(30).abs()]),
+    "copies-below-zero": lambda draw: -1 - draw(6).abs().repeat_interleave(5),
+    "narrow": lambda draw: torch.cat([1e-3 * draw(25) - 1, torch.tensor([-5.0], dtype=torch.float64)]),
+}
+
+
+@pytest.mark.parametrize("memory", [2**32, 1])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("spectrum", SPECTRA)
+def test_every_bound_holds_while_copies_are_looked_for_wherever_the_spectrum_lies(spectrum, dtype, memory):
+    """What rounding leaves along the known vectors is no eigenvalue, even where zero lies beyond all that there are."""
+    eps = torch.finfo(dtype).eps
+    for seed in range(5):
+        generator = torch.Generator().manual_seed(seed)
+        values = SPECTRA[spectrum](partial(torch.randn, generator=generator, dtype=torch.float64))
+        operator = DenseOperator(matrix(values, seed).dense().to(dtype), SYMMETRIC)
+        exact = operator.dense().double()
+        true, largest = torch.linalg.eigvalsh(exact), float(values.abs().max())
+        for which, k in (("largest", 3), ("smallest", 8), ("magnitude", 8)):
+            found = lanczos(operator, k, which=which, copies=True, vectors=True, memory=memory)
+            assert bool(((found.values[:, None] - true).abs().min(1).values <= found.bounds).all())
+            vectors = found.vectors.double()
+            residuals = torch.linalg.vector_norm(exact @ vectors - vectors * found.values, dim=0)
+            assert bool((residuals <= found.bounds + 20 * eps * largest).all())
+            inner = vectors.T @ vectors
+            torch.testing.assert_close(inner, torch.eye(k, dtype=torch.float64), rtol=0, atol=50 * eps)
 
 
 @pytest.mark.parametrize(

@@ -113,7 +113,7 @@ def _pretrain(
 
 
 def _tell(record: Record, output: Path) -> None:
-    """What was reached, what guessing gives, what it took, and where it is."""
+    """What was reached, what guessing gives, what to mind, what it took, and where it is."""
     if (score := record.headline) is not None:
         say(f"{score.protocol} {score.metric} {score.value:.4f}  (95 % interval {score.spread})")
     if terms := record.figures.get("terms"):
@@ -121,6 +121,9 @@ def _tell(record: Record, output: Path) -> None:
             say(f"guessing  {terms['chance']:.4f}")
         for name, value in terms["after"].items():
             say(f"{name}  {terms['before'][name]:.4f} before, {value:.4f} after")
+    for finding in record.findings:
+        if finding.severity == "warning":
+            say(f"warning  {finding.title} {finding.advice}")
     say(f"seconds  {record.total('seconds'):.1f}")
     if fingerprint := record.model.get("fingerprint"):
         say(f"fingerprint  {fingerprint[:16]}")

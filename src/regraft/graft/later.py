@@ -15,7 +15,7 @@ from regraft.errors import DataError
 from regraft.features import Progress
 from regraft.graft.adapted.model import Adapted, check_modality, readable
 from regraft.graft.alike import together
-from regraft.graft.options import check_counts
+from regraft.graft.options import check_counts, check_seed
 from regraft.graft.scored import Scored, scored
 from regraft.heads import Response, default_metric, fitting
 from regraft.heads.metrics import confusion
@@ -75,9 +75,11 @@ def score_on(
         batch_size, workers, progress: as in :meth:`Adapted.predict_proba`.
 
     Raises:
+        RecipeError: a batch size, workers or a seed out of range.
         DataError: rows that cannot be read, labels that the head does not know, or a metric that is undefined on them.
     """
     check_counts(batch_size=batch_size, workers=workers)
+    check_seed(seed)
     metric = metric or default_metric(adapted.kind)
     if metric not in fitting(adapted.kind):
         raise DataError(f"the metric {metric!r} of {adapted.kind} labels", expected=", ".join(fitting(adapted.kind)))

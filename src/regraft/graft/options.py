@@ -14,7 +14,7 @@ from regraft.errors import RecipeError
 from regraft.features import DTYPES
 from regraft.heads import METRICS, default_metric, fitting
 
-__all__ = ["Level", "Options", "check_counts", "check_options", "choose_metric", "pick_device"]
+__all__ = ["Level", "Options", "check_counts", "check_options", "check_seed", "choose_metric", "pick_device"]
 
 Level = Literal["none", "cheap", "all"]
 
@@ -109,6 +109,16 @@ def check_counts(**counts: int | None) -> None:
             raise RecipeError(f"{name} {value!r} is out of range", expected=f"a whole number, at least {least}")
 
 
+def check_seed(seed: int) -> None:
+    """Refuse seeds that not every generator takes.
+
+    Raises:
+        RecipeError: no whole number, or out of range.
+    """
+    if not (isinstance(seed, Integral) and 0 <= seed < _SEEDS):
+        raise RecipeError(f"seed {seed!r} is out of range", expected=f"0 to {_SEEDS - 1:,}")
+
+
 def check_options(options: Options) -> str:
     """Refuse what no data can make right, before anything is read; gives the device."""
     if options.dtype not in DTYPES:
@@ -120,8 +130,7 @@ def check_options(options: Options) -> str:
     if options.instruments not in get_args(Level):
         raise RecipeError(f"instruments {options.instruments!r} are unknown", expected=", ".join(get_args(Level)))
     check_counts(**{name: getattr(options, name) for name in _LEAST})
-    if not (isinstance(options.seed, Integral) and 0 <= options.seed < _SEEDS):
-        raise RecipeError(f"seed {options.seed!r} is out of range", expected=f"0 to {_SEEDS - 1:,}")
+    check_seed(options.seed)
     return pick_device(options.device)
 
 

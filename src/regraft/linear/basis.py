@@ -30,8 +30,11 @@ class Krylov:
         limit: the most vectors that are held of each.
         fresh: draws a vector ``(n,)`` to go on from when the space is exhausted (c = 1 only). Without it an exhausted
             column ends, and the rest of its projection is zero.
-        scale: of the operator, where the product is only what others leave of it: what is rounding beside that is no
-            direction, though nothing larger may be left.
+        scale: of the operator, where some of it is known: what is rounding beside that is no direction, though nothing
+            larger may be left.
+        known: ``(n, p)``, orthonormal, orthogonal to the start: the spaces are those of A on what it leaves. Every
+            vector is made orthogonal to it as to Q. (Were it taken off products alone, what rounding leaves of a vector
+            along it would have the eigenvalue 0, which may lie beyond all that A has.)
     """
 
     def __init__(
@@ -42,8 +45,9 @@ class Krylov:
         *,
         fresh: Callable[[], Tensor] | None = None,
         scale: float = 0.0,
+        known: Tensor | None = None,
     ) -> None:
-        self._product, self._fresh, self._scale = product, fresh, scale
+        self._product, self._fresh, self._scale, self._known = product, fresh, scale, known
         self.size, columns = start.shape
         self.dtype = start.dtype
         self.limit = min(limit, self.size)
@@ -142,7 +146,7 @@ class Krylov:
         self._following = self._renewed() if self.exhausted else image / scale[:, None]
 
     def _orthogonal(self, image: Tensor) -> tuple[Tensor, Tensor]:
-        """Vectors ``(c, n)`` less their parts in Q, and the parts' coefficients ``(c, m)``.
+        """Vectors ``(c, n)`` less their parts in Q and along what is known, and those in Q by coefficients ``(c, m)``.
 
         First the two latest directions, in which nearly all lies; then all of them; and all again where that took more
         than a rounding's worth (Daniel, Gragg, Kaufman and Stewart, 1976).
@@ -153,6 +157,8 @@ class Krylov:
             rest, norm = self._swept(column, vector, found[column], max(0, self.steps - 2)), -1.0
             before = float(torch.linalg.vector_norm(rest))
             for _ in range(3):
+                if self._known is not None:
+                    rest = rest - self._known @ (self._known.T @ rest)
                 rest = self._swept(column, rest, found[column], 0)
                 norm = float(torch.linalg.vector_norm(rest))
                 if norm >= _ENOUGH * before:
@@ -174,7 +180,7 @@ class Krylov:
 
     def _renewed(self) -> Tensor | None:
         """A unit vector orthogonal to Q, where there is one."""
-        if self._fresh is None or self.steps == self.size:
+        if self._fresh is None or self.steps == self.size - (0 if self._known is None else self._known.shape[1]):
             return None
         image, _ = self._orthogonal(self._fresh()[None])
         return image / torch.linalg.vector_norm(image)

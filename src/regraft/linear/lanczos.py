@@ -155,17 +155,17 @@ class _Search:
         """
         basis = None if known is None else known.vectors
 
-        def less(x: Tensor) -> Tensor:
-            return x if basis is None else x - basis @ (basis.T @ x)
-
         def fresh() -> Tensor:
-            drawn = less(less(self.draw()))
+            drawn = self.draw()
+            if basis is not None:
+                for _ in range(2):  # twice is orthogonal to rounding
+                    drawn = drawn - basis @ (basis.T @ drawn)
             return drawn / torch.linalg.vector_norm(drawn)
 
         rest = self.operator.shape[0] - (0 if basis is None else basis.shape[1])
         limit = min(self.budget - self.spent, rest, self.held)
         scale = 0.0 if known is None else max(-self.low, self.high)
-        space = Krylov(lambda x: less(self.operator.apply(x)), fresh()[:, None], limit, fresh=fresh, scale=scale)
+        space = Krylov(self.operator.apply, fresh()[:, None], limit, fresh=fresh, scale=scale, known=basis)
         while True:
             renewed = space.exhausted
             space.step()

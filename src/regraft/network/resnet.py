@@ -195,7 +195,7 @@ def small_resnet(
     return SmallResNet(tuple(channels), blocks, classes, in_channels, stem_stride)
 
 
-def cifar_resnet(depth: int, classes: int = 10) -> CifarResNet:
+def cifar_resnet(depth: int = 20, classes: int = 10) -> CifarResNet:
     """A :class:`CifarResNet` of 20, 32, 44, 56, 110 … layers.
 
     Raises:

@@ -15,6 +15,7 @@ from regraft.data import scan
 from regraft.errors import ArtifactError, DataError, RecipeError
 from regraft.files import file_digest
 from regraft.graft.loop.train import DivergedError, Optimiser, TrainConfig
+from regraft.graft.pretraining.images import pictures
 from regraft.graft.pretraining.pretrain import Provenance, pretrain
 from regraft.graft.stages.augment import Augment
 from regraft.network.loaders import bundled
@@ -175,6 +176,37 @@ def test_checkpoints_are_backbones_from_the_initial_weights_on(stripes: Path, tm
     assert config["provenance"]["epoch"] == 1
 
 
+def test_no_epoch_is_lacking_where_they_are_to_be_kept(stripes: Path, tmp_path: Path) -> None:
+    """Where a run was begun, or ended, without keeping them."""
+    settings = {**SMALL, "output": tmp_path / "run", "config": TrainConfig(epochs=4, batch_size=20)}
+
+    def interrupt(step: int, total: int, loss: float) -> None:
+        if step == 4:  # two epochs of two batches
+            raise Stop
+
+    def kept() -> list[str]:
+        return sorted(folder.name for folder in (tmp_path / "run" / "checkpoints").iterdir())
+
+    whole = [f"epoch-{epoch:03d}" for epoch in range(5)]
+    with pytest.raises(Stop):
+        pretrain(stripes, **settings, progress=interrupt)
+    with pytest.raises(RecipeError, match=r"each epoch from 0 to 2; got none of 0, 1, 2.*--restart"):
+        pretrain(stripes, **settings, keep_checkpoints=True)
+    assert len(pretrain(stripes, **settings).figures["history"]) == 4  # what it had is not lost
+    weights = file_digest(tmp_path / "run" / "model.safetensors")
+    pretrain(stripes, **settings, keep_checkpoints=True)
+    assert kept() == whole
+    assert file_digest(tmp_path / "run" / "model.safetensors") == weights
+
+    with pytest.raises(Stop):
+        pretrain(stripes, **settings, keep_checkpoints=True, resume=False, progress=interrupt)
+    assert kept() == whole[:3]
+    pretrain(stripes, **settings)
+    assert kept() == whole[:3]
+    pretrain(stripes, **settings, keep_checkpoints=True)
+    assert kept() == whole
+
+
 def test_without_test_rows_some_training_rows_are_held_out(stripes: Path, tmp_path: Path) -> None:
     manifest = scan(stripes).part("train")
     record = pretrain(manifest, output=tmp_path / "run", **SMALL)
@@ -184,6 +216,46 @@ def test_without_test_rows_some_training_rows_are_held_out(stripes: Path, tmp_pa
     assert score.rows == record.data["validation"] == 4
     assert record.data["train"] == 36
     assert record.figures["history"][-1]["validation_score"] == pytest.approx(score.value)
+
+
+@pytest.mark.parametrize("objective", ["supervised", "rotation"])
+def test_copies_of_an_image_are_held_out_together(objective: str, tmp_path: Path) -> None:
+    """Pictures of noise, each three times: those that were trained on tell nothing of those that judge."""
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (20, 10, 10, 3), dtype=np.uint8), np.arange(20) % 2
+    manifest = pictures((images.repeat(3, 0), labels.repeat(3)), objective == "supervised", 0)
+    parts = [{manifest.hashes[row] for row in manifest.rows_of(part)} for part in ("train", "validation")]
+    assert not parts[0] & parts[1]
+    assert [3 * len(part) for part in parts] == [manifest.split.count(part) for part in ("train", "validation")]
+    done = pretrain((images.repeat(3, 0), labels.repeat(3)), output=tmp_path / "run", objective=objective, **SMALL)
+    assert [finding.code for finding in done.findings] == ["rows-kept-together"]
+    assert "20 inputs stand in several rows" in done.findings[0].title
+    with pytest.raises(DataError, match=r"can be held out to judge by; .* copies counted once"):
+        pictures((images[:1].repeat(8, 0), labels[:8]), objective == "supervised", 0)
+
+
+def test_copies_in_both_parts_and_labels_at_odds_are_said(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    images, labels = rng.integers(0, 256, (30, 10, 10, 3), dtype=np.uint8), np.arange(30) % 2
+    tested = images[:8].copy()
+    tested[3:] //= 2  # three of them are training rows
+    np.savez(tmp_path / "leaks.npz", X=images, y=labels, X_test=tested, y_test=1 - labels[:8])
+    said = {f.code: f for f in pretrain(tmp_path / "leaks.npz", output=tmp_path / "run", **SMALL).findings}
+    assert set(said) == {"duplicate-rows-across-splits", "label-conflict"}
+    assert (said["duplicate-rows-across-splits"].value, said["label-conflict"].value) == (3, 3)
+
+
+@pytest.mark.parametrize("seed", [-1, 2**32 - 1, 10**20, 1.5])
+def test_seeds_that_not_every_generator_takes_are_refused(seed: float, tmp_path: Path) -> None:
+    for call in (
+        lambda: TrainConfig(epochs=1, seed=seed),  # type: ignore[arg-type]
+        lambda: pretrain(tmp_path / "none", output=tmp_path / "run", seed=seed),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(RecipeError, match=r"seed .* is out of range; expected 0 to 4,294,967,294"):
+            call()
+    assert not (tmp_path / "run").exists()
+    assert dataclasses.asdict(TrainConfig(epochs=1, seed=np.int64(3))) == dataclasses.asdict(TrainConfig(1, seed=3))
+    assert type(TrainConfig(epochs=1, seed=np.int64(3)).seed) is int
 
 
 def test_a_run_that_diverges_leaves_no_backbone(stripes: Path, tmp_path: Path) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
-from regraft.data import duplicates
 from regraft.data.loose import TEXT_SUFFIX, FileTexts
 from regraft.data.pixels import IMAGE_SUFFIXES
-from regraft.graft.alike import contents
+from regraft.graft.alike import copies
 from regraft.graft.evidence.context import Context
 from regraft.record import Finding, counted
 from regraft.wording import some
@@ -25,65 +24,7 @@ _UNLABELLED = "Where no label applies, write so: an empty list, or | alone in a 
 
 
 def _repeated(context: Context) -> Iterator[Finding]:
-    manifest = context.manifest
-    seen = duplicates(manifest)
-    if seen["across"]:
-        yield Finding(
-            "duplicate-rows-across-splits",
-            f"{counted(len(seen['across']), 'input appears', 'inputs appear')} in more than one split.",
-            "warning",
-            len(seen["across"]),
-            "inputs",
-            detail="The same bytes are in training rows and in rows that score: " + _few(context, seen["across"]),
-            advice="Remove them from the training part: they make the score look better than it is.",
-        )
-    names = contents(context.preprocess, manifest)
-    copied = manifest.groups == names
-    if seen["crossing_groups"] and not (copied and seen["across"]):
-        groups = seen["crossing_groups"]
-        yield Finding(
-            "groups-across-splits",
-            f"{counted(len(groups), 'group has', 'groups have')} rows in more than one split.",
-            "warning",
-            len(groups),
-            "groups",
-            detail="Such as " + some(groups),
-            advice="Split by group: rows of one group are alike, and the score profits from that.",
-        )
-    if seen["conflicting"]:
-        yield Finding(
-            "label-conflict",
-            f"{counted(len(seen['conflicting']), 'input carries', 'inputs carry')} different labels in different rows.",
-            "warning",
-            len(seen["conflicting"]),
-            "inputs",
-            detail="Identical bytes, different labels: " + _few(context, seen["conflicting"]),
-            advice="Look at them and keep the right label.",
-        )
-    yield from _kept_together(context, names)
-
-
-def _kept_together(context: Context, names: Sequence[str]) -> Iterator[Finding]:
-    """Copies within a split, which are in one group whether or not groups were given."""
-    rows_of = defaultdict[tuple[str, str], list[int]](list)
-    for row, place in enumerate(zip(context.manifest.split, names)):
-        rows_of[place].append(row)
-    repeated = [rows for rows in rows_of.values() if len(rows) > 1]
-    if repeated:
-        yield Finding(
-            "rows-kept-together",
-            f"{counted(len(repeated), 'input stands', 'inputs stand')} in several rows; no fold parts them.",
-            "info",
-            len(repeated),
-            "inputs",
-            detail="Copies: " + _few(context, repeated),
-            advice="Remove the copies if they are mistakes: each counts as a row. Groups of your own go by --group.",
-        )
-
-
-def _few(context: Context, repeated: Sequence[Sequence[int]]) -> str:
-    shown = [" = ".join(context.manifest.ids[row] for row in rows[:3]) for rows in repeated[:3]]
-    return "; ".join(shown) + ("; …" if len(repeated) > 3 else "")
+    yield from copies(context.preprocess, context.manifest, " Groups of your own go by --group.")
 
 
 def _left_out(context: Context) -> Iterator[Finding]:

@@ -13,6 +13,7 @@ from torch import Tensor
 from regraft.data import Manifest, Target, scan
 from regraft.data.split import holdout
 from regraft.errors import DataError
+from regraft.graft.alike import together
 from regraft.graft.loop.rows import ImageRows
 from regraft.graft.stages.augment import Augment
 from regraft.network.preprocess import ImagePreprocess
@@ -24,6 +25,8 @@ HELD_OUT = 0.1  # of the training rows, where the data names neither validation 
 
 def pictures(data: Any, labelled: bool, seed: int) -> Manifest:
     """The rows to train and to judge on; a tenth of the training rows is held out where all are training rows.
+
+    Copies of an image are held out together: what was trained on judges nothing.
 
     Raises:
         DataError: the data are no images, none is one to train on or can be held out, or ``labelled`` and they have
@@ -38,11 +41,12 @@ def pictures(data: Any, labelled: bool, seed: int) -> Manifest:
     if set(manifest.split) != {"train"}:
         return manifest
     strata = manifest.target if labelled and manifest.target is not None else _alike(len(manifest))
-    held = holdout(strata, manifest.groups, HELD_OUT, seed)
-    if not held.any():
+    groups = together(None, manifest).groups
+    alone = groups is not None and len(set(groups)) == 1
+    if alone or not (held := holdout(strata, groups, HELD_OUT, seed)).any():
         raise DataError(
-            f"no image of {manifest.name} can be held out to judge by", expected="classes of more than one image",
-            do="add images, or name a test part",
+            f"no image of {manifest.name} can be held out to judge by",
+            expected="classes of more than one image, copies counted once", do="add images, or name a test part",
         )  # fmt: skip
     return dataclasses.replace(manifest, split=tuple("validation" if out else "train" for out in held))
 

@@ -19,7 +19,8 @@ from regraft.data import Manifest
 from regraft.errors import ModelError, RecipeError
 from regraft.files import write_bytes
 from regraft.graft.loop.rows import ImageRows
-from regraft.graft.loop.train import Outcome, Progress, train
+from regraft.graft.loop.train import Outcome, Progress, Training
+from regraft.graft.options import check_seed
 from regraft.graft.pretraining.choose import OBJECTIVES, pretext_of
 from regraft.graft.pretraining.images import decode, pictures
 from regraft.graft.pretraining.judged import of_classes, of_pretext, terms_of
@@ -28,6 +29,7 @@ from regraft.graft.pretraining.supervised import Supervised
 from regraft.graft.pretraining.written import Plan, Provenance, card, record
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Schedule, TrainConfig
+from regraft.memory import kept_memory
 from regraft.network import About, Network
 from regraft.network.architectures import PIXELS, build
 from regraft.network.flops import counting
@@ -35,7 +37,7 @@ from regraft.network.loaders.bundled import Stored, is_folder, load_folder, save
 from regraft.network.preprocess import ImagePreprocess
 from regraft.network.seeding import seeded
 from regraft.record import Ledger, Record, Score
-from regraft.wording import one_line
+from regraft.wording import one_line, some
 
 __all__ = ["EPOCHS", "OBJECTIVES", "Provenance", "default_config", "pretrain", "unfinished"]
 
@@ -102,7 +104,7 @@ def pretrain(
             where the black that comes in tells the places, and for generative pretexts.
         stored: ``float16`` halves the file.
         keep_checkpoints: also save ``checkpoints/epoch-000`` (before training), ``epoch-001`` …, each
-            a backbone folder.
+            a backbone folder. A finished run that lacks one trains again; one that stopped and lacks one is refused.
         resume: go on where a run of the same settings and rows stopped; if it was finished, return its
             Record.
         device: where to train.
@@ -110,13 +112,15 @@ def pretrain(
         progress: called after each training step with (steps done, steps in all, loss).
 
     Raises:
-        RecipeError: an unknown objective, pictures too small for it, or the output folder holds another run.
+        RecipeError: an unknown objective, pictures too small for it, a seed out of range, or the output folder holds
+            another run, or a part of this one whose epochs were not kept.
         DataError: the data are no images; supervised: no labelled images of two or more classes.
         ModelError: an unknown architecture, or one that cannot take these pictures.
         DivergedError: training diverged; the best epoch's weights stay in ``training/best.safetensors``.
     """
     pretext = pretext_of(objective, size)
     output, about = Path(output), provenance or Provenance()
+    check_seed(seed)
     manifest = pictures(data, pretext.labelled, config.seed if config is not None else seed)
     if isinstance(pretext, Supervised):
         pretext = Supervised(manifest.target.classes if manifest.target is not None else ())
@@ -156,15 +160,19 @@ class _Job:
 
         def on_epoch(epoch: int, _: nn.Module) -> None:
             if keep_checkpoints:
-                self._save(self.output / "checkpoints" / f"epoch-{epoch:03d}", backbone, preprocess, rows, epoch)
+                self._save(_epoch_folder(self.output, epoch), backbone, preprocess, rows, epoch)
 
         validation = parts.get("validation")
-        with ledger.stage("train") as cost:
-            outcome = train(
-                module, pretext.rows(rows), plan.config, objective=pretext.criterion(),
-                validation=None if validation is None else pretext.rows(validation), device=self.device,
-                resume=resume, checkpoint=self.output / "training", progress=progress, on_epoch=on_epoch,
+        with ledger.stage("train") as cost, kept_memory():
+            training = Training(
+                module, pretext.rows(rows), plan.config, pretext.criterion(),
+                None if validation is None else pretext.rows(validation), self.output / "training",
+                device=self.device,
             )  # fmt: skip
+            training.open(resume)
+            if keep_checkpoints and training.resumed:
+                _check_kept(self.output, len(training.history))
+            outcome = training.advance(progress=progress, on_epoch=on_epoch)
             seen = sum(len(rows) for _ in outcome.history)
             cost.update(flops=flops * seen, backbone_passes=float(len(outcome.history)))
         self._save(self.output, backbone, preprocess, rows)
@@ -254,10 +262,36 @@ def _finished(output: Path, key: str, resume: bool, keep_checkpoints: bool) -> R
             f"{output} holds another backbone", expected="a new folder, or the same settings and rows",
             do="give another output folder, or train anew (--restart; in Python resume=False)",
         )  # fmt: skip
-    if not path.is_file() or (keep_checkpoints and not (output / "checkpoints").is_dir()):
+    if not path.is_file():
+        return None
+    done = Record.load(path)
+    if keep_checkpoints and _not_kept(output, len(done.figures["history"])):
         return None
     load_folder(output)  # a changed file is refused, not returned
-    return Record.load(path)
+    return done
+
+
+def _epoch_folder(output: Path, epoch: int) -> Path:
+    return output / "checkpoints" / f"epoch-{epoch:03d}"
+
+
+def _not_kept(output: Path, epochs: int) -> list[int]:
+    """Those from 0 on whose backbone is not there."""
+    return [epoch for epoch in range(epochs + 1) if not is_folder(_epoch_folder(output, epoch))]
+
+
+def _check_kept(output: Path, epochs: int) -> None:
+    """Refuse to go on behind epochs that were not kept: their weights are gone.
+
+    Raises:
+        RecipeError: one is not there.
+    """
+    if lacking := _not_kept(output, epochs):
+        raise RecipeError(
+            f"the training in {output} was begun without keeping checkpoints",
+            expected=f"a backbone of each epoch from 0 to {epochs}", got=f"none of {some(lacking)}",
+            do="leave --keep-checkpoints out, or train anew (--restart; in Python resume=False)",
+        )  # fmt: skip
 
 
 def _fresh(plan: Plan, preprocess: ImagePreprocess) -> tuple[nn.Module, nn.Module, int]:

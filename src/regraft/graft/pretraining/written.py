@@ -16,6 +16,7 @@ from torch import nn
 from regraft.data import Manifest
 from regraft.errors import RecipeError
 from regraft.files import canonical_json, digest
+from regraft.graft.alike import copies
 from regraft.graft.loop.outcome import Outcome
 from regraft.graft.pretraining.pretext import Pretext
 from regraft.graft.stages.augment import Augment
@@ -96,6 +97,7 @@ def record(
         scores={"validation": scores.get("validation"), "test": scores.get("test")},
         costs=ledger.costs,
         figures=figures,
+        findings=tuple(copies(None, manifest)),
         seeds={"training": plan.config.seed},
         versions={
             "regraft": metadata.version("regraft"), "torch": torch.__version__, "numpy": np.__version__,

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from regraft.errors import RecipeError
+from regraft.graft.options import check_seed
 
 __all__ = ["Loop", "Optimiser", "Schedule", "TrainConfig", "Tuning"]
 
@@ -136,6 +137,8 @@ class TrainConfig:
              "a number in (0, 1)"),
             ("patience", self.loop.patience, self.loop.patience is None or self.loop.patience >= 1, "at least 1"),
         )  # fmt: skip
+        check_seed(self.seed)
+        object.__setattr__(self, "seed", int(self.seed))  # numpy's whole numbers have no JSON form
         for name, value, good, expected in checks:
             if not good:
                 raise RecipeError(f"{name} is out of range", expected=expected, got=repr(value))
