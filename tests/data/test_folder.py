@@ -70,6 +70,16 @@ def test_images_in_deeper_folders_belong_to_their_class(tmp_path):
     assert m.target.values.tolist() == [0, 0, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("folders", "do"),
+    [(("val", "test"), "rename the one to learn from to train"), (("Validation", "seg_test"), "rename them")],
+)
+def test_parts_without_one_to_learn_from_are_not_taken_for_classes(tmp_path, folders, do):
+    root = tree(tmp_path, {f"{part}/{name}": 2 for part in folders for name in "ab"})
+    with pytest.raises(DataError, match=rf"seem to be parts.*both hold a, b.*{do}"):
+        scan(root)
+
+
 def test_parts_in_other_words_are_not_taken_for_classes(tmp_path):
     root = tree(tmp_path / "p", {"seg_train/a": 2, "seg_train/b": 2, "seg_test/a": 1, "seg_test/b": 1})
     with pytest.raises(DataError, match=r"seg_test and seg_train seem to be parts.*both hold a, b.*rename them"):

@@ -182,10 +182,11 @@ def _in_parts(root: Path, paths: Sequence[tuple[str, ...]], what: str, *, alone:
     there are folders in all of them."""
     heads = {path[0] for path in paths if len(path) > 1}
     parts = {head for head in heads if head.lower() in PART_NAMES}
-    _refuse_parts_in_other_words(root, paths, heads - parts)
     if alone and parts and parts == heads and all(len(path) > 2 for path in paths):
         return True
-    if not any(PART_NAMES[head.lower()] == "train" for head in parts):
+    train = any(PART_NAMES[head.lower()] == "train" for head in parts)
+    _refuse_parts_in_other_words(root, paths, heads - parts if train else heads)
+    if not train:
         return False
     if parts == heads:
         return True
@@ -201,7 +202,8 @@ def _in_parts(root: Path, paths: Sequence[tuple[str, ...]], what: str, *, alone:
 
 
 def _refuse_parts_in_other_words(root: Path, paths: Sequence[tuple[str, ...]], heads: set[str]) -> None:
-    """Refuse folders such as ``seg_train`` and ``seg_test`` that hold the same folders: parts, not classes.
+    """Refuse folders such as ``seg_train`` and ``seg_test``, or ``val`` and ``test`` without ``train``, that hold the
+    same folders: parts, not classes.
 
     Raises:
         DataError: there are such.
@@ -213,10 +215,11 @@ def _refuse_parts_in_other_words(root: Path, paths: Sequence[tuple[str, ...]], h
     for first, second in combinations(sorted(inside), 2):
         if len(inside[first] & inside[second]) > 1:
             shared = ", ".join(sorted(inside[first] & inside[second])[:3])
+            named = first.lower() in PART_NAMES and second.lower() in PART_NAMES
             raise DataError(
                 f"{root}{os.sep}: {first} and {second} seem to be parts, not classes: both hold {shared}",
                 expected="folders train and test with the classes in them",
-                do=f"rename them (to {' or '.join(sorted({'train', 'validation', 'test'}))})",
+                do="rename the one to learn from to train" if named else "rename them (to test or train or validation)",
             )
 
 
