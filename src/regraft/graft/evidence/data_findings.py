@@ -165,10 +165,10 @@ def _classes(context: Context) -> Iterator[Finding]:
     least = 1 if several else 0  # of a label that no row has another finding speaks
     few = [name for name, n in zip(target.classes, counts) if least <= n < _RARE]
     if few:
-        what = counted(len(few), "label holds", "labels hold") if several else counted(len(few), "class", "classes")
+        what = counted(len(few), "label") if several else counted(len(few), "class", "classes")
         yield Finding(
             "few-rows-per-class",
-            f"{what} of fewer than {_RARE} rows."
+            f"{what} {'applies' if len(few) == 1 else 'apply'} to fewer than {_RARE} rows."
             if several
             else f"{what} {'has' if len(few) == 1 else 'have'} fewer than {_RARE} labelled rows.",
             "advice",
