@@ -370,6 +370,12 @@ def test_findings_are_ordered_and_the_inapplicable_stand_apart() -> None:
     assert quiet.lead == "Nothing to report."
 
 
+def test_the_marks_of_rows_are_for_no_reader() -> None:
+    marks = {"learnt": "AEkrnCyqAINT" * 200, "tested": ""}
+    tables = facts.facts(replace(samples.minimal(), data={"name": "digits", "seen": marks}))
+    assert [entry.label for table in tables for entry in table.entries if table.title == "Data"] == ["Name"]
+
+
 def test_facts_shorten_fingerprints_and_long_lists() -> None:
     record = replace(
         samples.minimal(), model={"fingerprint": "ab" * 32}, task={"classes": [f"c{i}" for i in range(40)]}
