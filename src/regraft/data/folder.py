@@ -18,6 +18,7 @@ from regraft.data.rows import PART_NAMES, Rows
 from regraft.data.source import FileImages
 from regraft.data.table import JSON_LINES
 from regraft.errors import DataError, MissingPathError
+from regraft.wording import printable
 
 __all__ = ["find_files", "folder_rows", "part_files"]
 
@@ -140,10 +141,10 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, scores_only: bool
             do=f"use {root / classes[0]}{os.sep}" if there and not in_parts else f"add {what}s of another class",
         )
     split = [PART_NAMES[path[0].lower()] if in_parts else "train" for path in paths]
-    rows = _rows(root, paths, source, split, [path[depth] for path in paths])
+    rows = _rows(root, paths, source, split, [printable(path[depth]) for path in paths])
     mend = "move it into a class folder"
-    skipped = [BadRow(str(root.joinpath(*path)), "it lies outside any class folder", mend) for path in loose]
-    return replace(rows, empty=empty, skipped=skipped)
+    skipped = [BadRow(printable(str(root.joinpath(*path))), "it lies outside any class folder", mend) for path in loose]
+    return replace(rows, empty=[printable(name) for name in empty], skipped=skipped)
 
 
 def _empty(root: Path, parts: set[str], classes: Sequence[str]) -> list[str]:
