@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -18,7 +19,7 @@ from regraft.data.rows import PART_NAMES, Rows
 from regraft.data.source import FileImages
 from regraft.data.table import JSON_LINES
 from regraft.errors import DataError, MissingPathError
-from regraft.wording import printable
+from regraft.wording import printable, some
 
 __all__ = ["find_files", "folder_rows", "part_files"]
 
@@ -141,10 +142,29 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, scores_only: bool
             do=f"use {root / classes[0]}{os.sep}" if there and not in_parts else f"add {what}s of another class",
         )
     split = [PART_NAMES[path[0].lower()] if in_parts else "train" for path in paths]
-    rows = _rows(root, paths, source, split, [printable(path[depth]) for path in paths])
+    names = _class_names(root, classes)
+    rows = _rows(root, paths, source, split, [names[path[depth]] for path in paths])
     mend = "move it into a class folder"
     skipped = [BadRow(printable(str(root.joinpath(*path))), "it lies outside any class folder", mend) for path in loose]
     return replace(rows, empty=[printable(name) for name in empty], skipped=skipped)
+
+
+def _class_names(root: Path, folders: Sequence[str]) -> dict[str, str]:
+    """What the class of each folder is called: printable, and without white space around it, as labels in tables.
+
+    Raises:
+        DataError: nothing is left of a name, or two become one.
+    """
+    names = {folder: printable(folder).strip() for folder in folders}
+    times = Counter(names.values())
+    if bad := [folder for folder, name in names.items() if not name or times[name] > 1]:
+        raise DataError(
+            f"{root}{os.sep}: white space is no part of a class's name",
+            expected="names of folders that differ without it",
+            got=some([repr(folder) for folder in bad]),
+            do="rename them, or put the files of one class into one folder",
+        )
+    return names
 
 
 def _empty(root: Path, parts: set[str], classes: Sequence[str]) -> list[str]:

@@ -251,6 +251,7 @@ def test_a_score_that_one_answer_reaches_is_a_warning(kind, metric, low, value, 
     [
         (("Rose", "rose", "tulip"), "str", ["classes-alike"]),
         (("hot dog", "hot-dog"), "str", ["classes-alike"]),
+        (("e\u0301t\u00e9", "\u00e9te\u0301"), "str", ["classes-alike"]),
         (("NaN", "cat"), "str", ["class-reads-as-missing"]),
         (("none", "some"), "str", []),
         (("-1", "1"), "int", []),

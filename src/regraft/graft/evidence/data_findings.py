@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 
@@ -202,7 +203,8 @@ def _names(context: Context) -> Iterator[Finding]:
         return
     ways = defaultdict[str, list[str]](list)
     for name in target.classes:
-        ways[re.sub(r"[\s_-]+", " ", name.casefold())].append(name)
+        # some systems write é as one character, others as two
+        ways[re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name).casefold())].append(name)
     if alike := [names for names in ways.values() if len(names) > 1]:
         yield Finding(
             "classes-alike",
