@@ -184,6 +184,12 @@ def test_json_comes_back(tmp_path_factory: pytest.TempPathFactory, value: object
     assert text.endswith("\n")
 
 
+def test_names_that_are_no_utf8_come_back_from_json(tmp_path: Path) -> None:
+    name = os.fsdecode(b"Gr\xfcn 1.png")
+    write_json(tmp_path / "x.json", {"command": name})
+    assert json.loads((tmp_path / "x.json").read_text(encoding="utf-8")) == {"command": name}
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf, [1.0, -math.inf], {"a": {"b": math.nan}}])
 def test_json_refuses_what_json_has_not(tmp_path: Path, bad: object) -> None:
     with pytest.raises(ValueError, match="Out of range float"):

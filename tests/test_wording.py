@@ -1,10 +1,10 @@
-"""Lists and errors of others as parts of a sentence."""
+"""Lists, errors of others and names of files as parts of a sentence."""
 
 from __future__ import annotations
 
 import pytest
 
-from regraft.wording import one_line, some
+from regraft.wording import one_line, printable, some
 
 
 @pytest.mark.parametrize(
@@ -26,3 +26,17 @@ def test_what_an_error_says_is_one_short_line() -> None:
     assert one_line(ValueError("first\n  second\tthird")) == "first second third"
     assert one_line("x" * 500) == "x" * 200
     assert one_line("abcdef", most=3) == "abc"
+
+
+@pytest.mark.parametrize(
+    ("name", "shown"),
+    [
+        ("Grün 1.png", "Grün 1.png"),
+        (b"Gr\xfcn 1.png".decode("utf-8", "surrogateescape"), r"Gr\xfcn 1.png"),
+        (b"Gr\x81n \xc3\xbc".decode("utf-8", "surrogateescape"), r"Gr\x81n ü"),
+        ("half \ud83d", r"half \xed\xa0\xbd"),
+    ],
+)
+def test_names_of_files_can_be_written_whatever_bytes_they_are(name: str, shown: str) -> None:
+    assert printable(name) == shown
+    assert shown.encode().decode() == shown

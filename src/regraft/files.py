@@ -69,9 +69,12 @@ def write_bytes(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write ``value`` as indented JSON to ``path`` atomically; NaN is refused, as JSON has none."""
+    """Write ``value`` as indented JSON to ``path`` atomically; NaN is refused, as JSON has none.
+
+    Names of files that are no UTF-8, as in a command, are escaped, so that they are read as they were.
+    """
     text = json.dumps(value, indent=2, ensure_ascii=False, allow_nan=False)
-    write_bytes(path, (text + "\n").encode())
+    write_bytes(path, (text + "\n").encode("utf-8", "backslashreplace"))
 
 
 def read_json(path: Path) -> Any | None:

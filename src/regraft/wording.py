@@ -1,11 +1,11 @@
-"""Lists and errors of others as parts of a sentence."""
+"""Lists, errors of others and names of files as parts of a sentence."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 from itertools import islice
 
-__all__ = ["one_line", "some"]
+__all__ = ["one_line", "printable", "some"]
 
 
 def some(names: Collection[object], of: int = 5, separator: str = ", ") -> str:
@@ -24,3 +24,12 @@ def some(names: Collection[object], of: int = 5, separator: str = ", ") -> str:
 def one_line(said: object, most: int = 200) -> str:
     """What an error of another library says, in one line of at most so many characters."""
     return " ".join(str(said).split())[:most]
+
+
+def printable(name: str) -> str:
+    """A file's name as every file and terminal takes it: bytes of it that are no UTF-8 stand there as ``\\xfc``."""
+    try:
+        raw = name.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:  # half characters, which Windows allows in names
+        raw = name.encode("utf-8", "surrogatepass")
+    return raw.decode("utf-8", "backslashreplace")

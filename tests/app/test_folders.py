@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 from pathlib import Path
 
@@ -141,3 +142,36 @@ def test_a_place_that_lets_nobody_write_is_refused_before_the_pass(regraft, phot
     code, out, err = regraft("adapt", photos, *MODEL, "-o", "/proc/regraft")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert "cannot write into /proc/regraft" in err
+
+
+def test_names_that_are_no_utf8_are_run_and_written(regraft, photos, tmp_path):
+    """As an old zip leaves them, of folders, classes and files."""
+
+    def foreign(path, name):
+        new = path.with_name(os.fsdecode(name))
+        try:
+            return path.rename(new)
+        except OSError:
+            pytest.skip("this disk takes no such names")
+
+    root = folder(tmp_path / "p", classes=2, per_class=8)
+    foreign(root / "colour0" / "00.png", b"Gr\xfcn 1.png")
+    foreign(root / "colour1", b"Gr\x81n")
+    root = foreign(root, b"caf\xe9")
+    code, out, err = regraft("adapt", root, *MODEL, "--method", "probe", "-o", tmp_path / "run")
+    assert (code, err) == (0, "")
+    assert r"2 classes (Gr\x81n, colour0)" in out
+    record = json.loads((tmp_path / "run" / "record.json").read_text(encoding="utf-8"))
+    assert record["data"]["name"] == r"caf\xe9"
+    assert r"colour0/Gr\xfcn 1.png" in (tmp_path / "run" / "predictions.csv").read_text(encoding="utf-8")
+    file = root / "colour0" / os.fsdecode(b"Gr\xfcn 1.png")
+    for ending in ("csv", "json", "parquet"):
+        assert regraft("predict", tmp_path / "run", file, "-o", tmp_path / f"p.{ending}")[0] == 0
+    assert regraft("predict", tmp_path / "run", file)[1].count(r"Gr\xfcn 1.png") == 1
+    run = (tmp_path / "run").rename(tmp_path / os.fsdecode(b"l\xe4ufe"))
+    assert regraft("report", run)[1] == str(tmp_path) + "/l\\xe4ufe/report.html\n"
+    assert json.loads(regraft("report", run, "--json")[1])["paths"]["run"] == str(run)
+    file.write_bytes(b"no picture")
+    code, _, err = regraft("adapt", root, *MODEL, "--method", "probe", "-o", tmp_path / "run2")
+    assert code == 2
+    assert r"Gr\xfcn 1.png" in err

@@ -65,9 +65,27 @@ def test_a_class_may_be_called_train(tmp_path):
     assert m.target.classes == ("bus", "train")
 
 
+def test_white_space_around_the_name_of_a_class_folder_is_no_part_of_it(tmp_path):
+    m = scan(tree(tmp_path / "p", {"train/cat ": 2, "train/\u00a0dog\n": 2, "test/cat ": 1}))
+    assert (m.target.classes, m.target.values.tolist()) == (("cat", "dog"), [0, 0, 0, 1, 1])
+    for names in (("cat", "cat ", "dog"), (" ", "dog")):
+        with pytest.raises(DataError, match=rf"white space is no part .* got {names[0]!r}"):
+            scan(tree(tmp_path / str(len(names)), dict.fromkeys(names, 2)))
+
+
 def test_images_in_deeper_folders_belong_to_their_class(tmp_path):
     m = scan(tree(tmp_path, {"a/monday": 1, "a/tuesday": 1, "b": 2}))
     assert m.target.values.tolist() == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("folders", "do"),
+    [(("val", "test"), "rename the one to learn from to train"), (("Validation", "seg_test"), "rename them")],
+)
+def test_parts_without_one_to_learn_from_are_not_taken_for_classes(tmp_path, folders, do):
+    root = tree(tmp_path, {f"{part}/{name}": 2 for part in folders for name in "ab"})
+    with pytest.raises(DataError, match=rf"seem to be parts.*both hold a, b.*{do}"):
+        scan(root)
 
 
 def test_parts_in_other_words_are_not_taken_for_classes(tmp_path):

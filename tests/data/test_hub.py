@@ -53,6 +53,19 @@ def test_streams_are_refused():
         scan(made(range(3), [0, 1, 0]).to_iterable_dataset())
 
 
+def test_a_transform_that_is_applied_on_reading_is_refused():
+    """It may change images and labels; a format of tensors changes none."""
+    data = made(range(4), [0, 1, 0, 1])
+    turned = data.with_transform(lambda batch: {**batch, "label": [1 - label for label in batch["label"]]})
+    with pytest.raises(DataError, match=r"transform of its own.*map\(\)"):
+        scan(datasets.DatasetDict({"train": data, "test": turned}))
+    data.set_transform(turned.format["format_kwargs"]["transform"])
+    with pytest.raises(DataError, match="dataset: a data set with a transform"):
+        scan(data)
+    for plain in (data.with_format(None), data.with_format("numpy")):
+        assert scan(plain).target.values.tolist() == [0, 1, 0, 1]
+
+
 def test_an_id_is_fetched_and_a_path_is_not(monkeypatch, tmp_path):
     asked = []
 

@@ -80,6 +80,18 @@ def test_texts_in_memory_are_names_as_in_scikit_learn(texts, form):
     assert (target.kind, target.classes, target.label_type) == ("binary", tuple(sorted(set(texts))), "str")
 
 
+@pytest.mark.parametrize(("first", "label_type"), [(1234567890123456789, "int"), (-(10**30), "str")])
+def test_whole_numbers_of_many_digits_stay_apart(first, label_type):
+    """Floats hold 15 digits, and parquet holds no more than 64 bits."""
+    labels = [first + 40 * i for i in range(6)] * 2
+    target = read([*map(str, labels), ""])
+    assert (target.kind, target.classes) == ("multiclass", tuple(map(str, sorted(set(labels)))))
+    assert [target.classes[code] for code in target.values[:-1]] == [str(label) for label in labels]
+    assert target.values[-1] == -1
+    assert target.label_type == read(labels).label_type == label_type
+    assert read(["1" + "0" * 300, "2", "3"]).kind == "regression"
+
+
 def test_several_columns_of_texts_are_flags_or_numbers():
     def target(values):
         columns = array_rows((np.zeros((3, 2)), np.array(values)), Wish()).columns

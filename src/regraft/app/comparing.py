@@ -68,16 +68,22 @@ def paired(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str
 
 def say_paired(pairs: Sequence[dict[str, Any]], apart: Sequence[dict[str, Any]]) -> None:
     """A line for every two runs, the second less the first, or why there is no difference."""
-    if pairs:
-        say()
-        say("on the same rows, row by row:")
-    for pair in pairs:
-        known = pair["low"] is not None
-        interval = f"95 % interval {pair['low']:+.4f} to {pair['high']:+.4f}" if known else "interval unknown"
-        say(
-            f"{pair['second']} − {pair['first']}: {pair['metric']} {pair['difference']:+.4f}, {interval} "
-            f"({counted(pair['rows'], 'row')})"
-        )
+    same = [pair for pair in pairs if not pair["altered"]]
+    for alike, title in (
+        (same, "on the same rows, row by row:"),
+        ([pair for pair in pairs if pair["altered"]], "on rows of the same names and labels, with other contents:"),
+    ):
+        if alike:
+            say()
+            say(title)
+        for pair in alike:
+            known = pair["low"] is not None
+            interval = f"95 % interval {pair['low']:+.4f} to {pair['high']:+.4f}" if known else "interval unknown"
+            rows = counted(pair["rows"], "row")
+            rows += f", of which at least {pair['altered']:,} hold something else" if pair["altered"] else ""
+            say(f"{pair['second']} − {pair['first']}: {pair['metric']} {pair['difference']:+.4f}, {interval} ({rows})")
+    if len(same) < len(pairs):
+        say("this compares the runs only where these rows are the same things in another form")
     if apart:
         say()
     for pair in apart:

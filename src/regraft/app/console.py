@@ -13,17 +13,20 @@ from typing import Any
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from regraft.wording import printable
+
 __all__ = ["Bars", "Grouped", "GroupedVerbs", "command_line", "duration", "say", "show_json", "size", "table"]
 
 
 def say(text: str = "", *, error: bool = False) -> None:
     """One line: results to stdout, everything else to stderr."""
-    typer.echo(text, err=error)
+    typer.echo(printable(text), err=error)
 
 
 def show_json(value: dict[str, Any]) -> None:
-    """Exactly one JSON object on stdout."""
-    typer.echo(json.dumps(value, ensure_ascii=False, allow_nan=False))
+    """Exactly one JSON object on stdout; names of files that are no UTF-8 are escaped, as in its files."""
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False)
+    typer.echo(text.encode("utf-8", "backslashreplace").decode())
 
 
 def command_line() -> str:

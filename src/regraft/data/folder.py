@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import combinations
@@ -18,6 +19,7 @@ from regraft.data.rows import PART_NAMES, Rows
 from regraft.data.source import FileImages
 from regraft.data.table import JSON_LINES
 from regraft.errors import DataError, MissingPathError
+from regraft.wording import printable, some
 
 __all__ = ["find_files", "folder_rows", "part_files"]
 
@@ -140,10 +142,29 @@ def folder_rows(root: Path, *, labelled: bool, skip_bad: bool, scores_only: bool
             do=f"use {root / classes[0]}{os.sep}" if there and not in_parts else f"add {what}s of another class",
         )
     split = [PART_NAMES[path[0].lower()] if in_parts else "train" for path in paths]
-    rows = _rows(root, paths, source, split, [path[depth] for path in paths])
+    names = _class_names(root, classes)
+    rows = _rows(root, paths, source, split, [names[path[depth]] for path in paths])
     mend = "move it into a class folder"
-    skipped = [BadRow(str(root.joinpath(*path)), "it lies outside any class folder", mend) for path in loose]
-    return replace(rows, empty=empty, skipped=skipped)
+    skipped = [BadRow(printable(str(root.joinpath(*path))), "it lies outside any class folder", mend) for path in loose]
+    return replace(rows, empty=[printable(name) for name in empty], skipped=skipped)
+
+
+def _class_names(root: Path, folders: Sequence[str]) -> dict[str, str]:
+    """What the class of each folder is called: printable, and without white space around it, as labels in tables.
+
+    Raises:
+        DataError: nothing is left of a name, or two become one.
+    """
+    names = {folder: printable(folder).strip() for folder in folders}
+    times = Counter(names.values())
+    if bad := [folder for folder, name in names.items() if not name or times[name] > 1]:
+        raise DataError(
+            f"{root}{os.sep}: white space is no part of a class's name",
+            expected="names of folders that differ without it",
+            got=some([repr(folder) for folder in bad]),
+            do="rename them, or put the files of one class into one folder",
+        )
+    return names
 
 
 def _empty(root: Path, parts: set[str], classes: Sequence[str]) -> list[str]:
@@ -182,10 +203,11 @@ def _in_parts(root: Path, paths: Sequence[tuple[str, ...]], what: str, *, alone:
     there are folders in all of them."""
     heads = {path[0] for path in paths if len(path) > 1}
     parts = {head for head in heads if head.lower() in PART_NAMES}
-    _refuse_parts_in_other_words(root, paths, heads - parts)
     if alone and parts and parts == heads and all(len(path) > 2 for path in paths):
         return True
-    if not any(PART_NAMES[head.lower()] == "train" for head in parts):
+    train = any(PART_NAMES[head.lower()] == "train" for head in parts)
+    _refuse_parts_in_other_words(root, paths, heads - parts if train else heads)
+    if not train:
         return False
     if parts == heads:
         return True
@@ -201,7 +223,8 @@ def _in_parts(root: Path, paths: Sequence[tuple[str, ...]], what: str, *, alone:
 
 
 def _refuse_parts_in_other_words(root: Path, paths: Sequence[tuple[str, ...]], heads: set[str]) -> None:
-    """Refuse folders such as ``seg_train`` and ``seg_test`` that hold the same folders: parts, not classes.
+    """Refuse folders such as ``seg_train`` and ``seg_test``, or ``val`` and ``test`` without ``train``, that hold the
+    same folders: parts, not classes.
 
     Raises:
         DataError: there are such.
@@ -213,10 +236,11 @@ def _refuse_parts_in_other_words(root: Path, paths: Sequence[tuple[str, ...]], h
     for first, second in combinations(sorted(inside), 2):
         if len(inside[first] & inside[second]) > 1:
             shared = ", ".join(sorted(inside[first] & inside[second])[:3])
+            named = first.lower() in PART_NAMES and second.lower() in PART_NAMES
             raise DataError(
                 f"{root}{os.sep}: {first} and {second} seem to be parts, not classes: both hold {shared}",
                 expected="folders train and test with the classes in them",
-                do=f"rename them (to {' or '.join(sorted({'train', 'validation', 'test'}))})",
+                do="rename the one to learn from to train" if named else "rename them (to test or train or validation)",
             )
 
 

@@ -53,7 +53,7 @@ def pieces(data: Any, name: str) -> list[Piece]:
     """The tables of a ``Dataset`` or ``DatasetDict``; images stay encoded.
 
     Raises:
-        DataError: a streaming data set, an unknown part name, or no rows.
+        DataError: a streaming data set, one with a transform of its own, an unknown part name, or no rows.
     """
     if isinstance(data, dict):
         named = []
@@ -76,6 +76,12 @@ def _piece(data: Any, name: str, part: str) -> Piece:
             f"{name}: a streaming data set",
             expected="one with a known number of rows",
             do="load it with streaming=False",
+        )
+    if getattr(data, "format", {}).get("type") == "custom":
+        raise DataError(
+            f"{name}: a data set with a transform of its own (set_transform, with_transform)",
+            expected="rows as they are",
+            do="apply it with map(), or take it off with data.with_format(None)",
         )
     table = data.with_format("arrow")[:]  # applies shuffles and selections, decodes nothing
     names = {key: _names(feature) for key, feature in data.features.items()}

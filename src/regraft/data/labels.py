@@ -38,7 +38,7 @@ CellForm = Literal["list", "text", "flag", "integer", "real", "empty"]
 # what predicted labels are given as: as they came
 _TYPES: dict[CellForm, LabelType] = {"integer": "int", "real": "int", "flag": "bool"}
 
-_INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,17})")  # "007" is a code, not a number
+_INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,299})")  # "007" is a code, not a number; floats end at 309 digits
 _REAL = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")  # a number as many countries write it
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)  # a number, though none that can be learnt: refused
@@ -276,6 +276,8 @@ def _classes(read: _Read, kind: Kind, ids: Sequence[str]) -> Target:
         values = [None if value is None else names[value] for value in values]
     elif not names:
         label_type = _TYPES.get(read.form, "str")
+        if label_type == "int" and any(value is not None and not -(2**63) <= value < 2**63 for value in values):
+            label_type = "str"  # parquet has no such numbers
         names = [str(value) for value in sorted({value for value in values if value is not None})]
         values = [None if value is None else str(value) for value in values]
     if unknown := sorted({value for value in values if value is not None} - set(names)):

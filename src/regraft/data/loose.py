@@ -13,6 +13,7 @@ from PIL import Image
 from regraft.data.pixels import DECODER_ERRORS, reason_of, to_rgb
 from regraft.data.source import Modality, Source, array_content, file_text
 from regraft.errors import DataError
+from regraft.wording import printable
 
 __all__ = ["TEXT_SUFFIX", "FileTexts", "Pictures"]
 
@@ -84,7 +85,7 @@ class FileTexts(Source):
         return self.read(row).encode()
 
     def where(self, row: int) -> str:
-        return self.paths[row]
+        return printable(self.paths[row])
 
     def take(self, rows: Sequence[int] | np.ndarray) -> FileTexts:
         return FileTexts(self.paths[row] for row in rows)

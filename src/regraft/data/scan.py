@@ -29,7 +29,7 @@ from regraft.data.rows import Rows, Wish, group_names
 from regraft.data.source import FileImages
 from regraft.data.table import DATA_SUFFIXES, TABLE_SUFFIXES, Piece, read_pieces, read_table
 from regraft.errors import DataError, MissingPathError
-from regraft.wording import some
+from regraft.wording import printable, some
 
 __all__ = ["check_there", "meant", "scan"]
 
@@ -110,7 +110,7 @@ def scan(
     name, rows = _read(data, wish, skip_bad)
     if not len(rows.inputs):
         raise DataError(f"{name}: no rows", do="check that the right file was named")
-    ids = tuple(rows.ids)
+    name, ids = printable(name), tuple(map(printable, rows.ids))
     reading, listed = kind, False
     if classes is not None:
         rows, reading, listed = _as_of_head(rows, kind, classes)

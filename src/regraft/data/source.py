@@ -19,6 +19,7 @@ from PIL import Image
 
 from regraft.data.pixels import decode_image, decode_mask, to_rgb
 from regraft.errors import DataError, MissingPathError
+from regraft.wording import printable
 
 __all__ = [
     "Arrays",
@@ -109,7 +110,7 @@ class FileImages(Source):
         return file_content(self.paths[row])
 
     def where(self, row: int) -> str:
-        return self.paths[row] or (self.places[row] if self.places else f"row {row}")
+        return printable(self.paths[row]) or (self.places[row] if self.places else f"row {row}")
 
     def take(self, rows: Sequence[int] | np.ndarray) -> FileImages:
         return FileImages((self.paths[row] for row in rows), [self.places[row] for row in rows] if self.places else ())
@@ -125,10 +126,12 @@ def file_content(path: str) -> bytes:
         with open(path, "rb") as stream:
             return stream.read()
     except FileNotFoundError as error:
-        raise MissingPathError(f"{path}: no such file", do="correct the path or leave the row out") from error
+        raise MissingPathError(
+            f"{printable(path)}: no such file", do="correct the path or leave the row out"
+        ) from error
     except OSError as error:
         raise DataError(
-            f"{path}: cannot be read ({error.strerror or error})", do="check that it is a readable file"
+            f"{printable(path)}: cannot be read ({error.strerror or error})", do="check that it is a readable file"
         ) from error
 
 
@@ -141,7 +144,7 @@ def file_text(path: str | Path) -> str:
     try:
         return file_content(os.fspath(path)).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise DataError(f"{path}: not UTF-8 (byte {error.start})", do="save it as UTF-8") from error
+        raise DataError(f"{printable(str(path))}: not UTF-8 (byte {error.start})", do="save it as UTF-8") from error
 
 
 class EncodedImages(Source):

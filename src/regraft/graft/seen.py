@@ -10,7 +10,7 @@ import numpy as np
 
 from regraft.data import Manifest
 
-__all__ = ["among", "marks"]
+__all__ = ["among", "marks", "unpacked"]
 
 _BYTES = 6  # of a hash: of 50,000 rows and 10,000 others a pair is alike by chance once in 500,000 runs
 
@@ -28,10 +28,15 @@ def among(rows: Manifest, seen: Mapping[str, Any]) -> dict[str, int]:
     record has none."""
     found = {}
     for name, packed in seen.items():
-        whole = base64.b64decode(str(packed))
-        known = {whole[i : i + _BYTES] for i in range(0, len(whole), _BYTES)}
+        known = unpacked(packed)
         found[name] = sum(_mark(value) in known for value in rows.hashes)
     return found
+
+
+def unpacked(packed: Any) -> frozenset[bytes]:
+    """One value of :func:`marks`, mark by mark."""
+    whole = base64.b64decode(str(packed))
+    return frozenset(whole[i : i + _BYTES] for i in range(0, len(whole), _BYTES))
 
 
 def _packed(hashes: Sequence[str] | np.ndarray) -> str:

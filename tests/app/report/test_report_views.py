@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -227,6 +228,18 @@ def test_reliability_speaks_of_the_mean_gap() -> None:
     assert [b.height for b in view.bins] == [pytest.approx(33.333), 100]
 
 
+def test_reliability_of_several_labels_counts_labels_and_how_often_they_hold() -> None:
+    figure = {"bins": [{"low": 0.0, "high": 0.2, "confidence": 0.034, "accuracy": 0.02, "count": 196}]}
+    several = replace(samples.minimal(), task={"kind": "multilabel"}, figures={"reliability": figure})
+    view = reliability(several)
+    lead, tip = (said.replace("\u00a0", " ") for said in (view.lead, view.bins[0].dot.tip))
+    assert lead == "On average the stated probability of a label is 1.4 percentage points too high."
+    assert tip == "probability 0 to 20.0 %: 196 labels, mean probability 3.4 %, hold 2.0 %"
+    shown = re.search(r'id="reliability".*?</section>', render(several), re.DOTALL)[0]
+    assert {*re.findall(r"<th[^>]*>(\w+)</th>", shown)} == {"Probability", "Labels", "Stated", "Hold"}
+    assert not re.search(r"\b(rows?|confidence|right)\b", re.sub(r"<[^>]*>", " ", shown), re.IGNORECASE)
+
+
 def test_strengths_mark_the_chosen_cell_and_its_band() -> None:
     view = strengths(samples.multiclass())
     assert [path.name for path in view.graph.paths] == ["ridge", "logistic"]
@@ -368,6 +381,12 @@ def test_findings_are_ordered_and_the_inapplicable_stand_apart() -> None:
     assert view.lead.replace("\u00a0", " ") == "1 warning, 1 piece of advice, 2 notes."
     quiet = facts.notes(replace(samples.minimal(), findings=(Finding("a", "b", "not-applicable"),)))
     assert quiet.lead == "Nothing to report."
+
+
+def test_the_marks_of_rows_are_for_no_reader() -> None:
+    marks = {"learnt": "AEkrnCyqAINT" * 200, "tested": ""}
+    tables = facts.facts(replace(samples.minimal(), data={"name": "digits", "seen": marks}))
+    assert [entry.label for table in tables for entry in table.entries if table.title == "Data"] == ["Name"]
 
 
 def test_facts_shorten_fingerprints_and_long_lists() -> None:

@@ -251,6 +251,7 @@ def test_a_score_that_one_answer_reaches_is_a_warning(kind, metric, low, value, 
     [
         (("Rose", "rose", "tulip"), "str", ["classes-alike"]),
         (("hot dog", "hot-dog"), "str", ["classes-alike"]),
+        (("e\u0301t\u00e9", "\u00e9te\u0301"), "str", ["classes-alike"]),
         (("NaN", "cat"), "str", ["class-reads-as-missing"]),
         (("none", "some"), "str", []),
         (("-1", "1"), "int", []),
@@ -290,17 +291,71 @@ def test_weights_are_advised_where_classes_have_none_and_could(class_weight, wei
         ("multiclass", "balanced-accuracy", [0, 1, 0], ["c"]),
         ("multiclass", "balanced-accuracy", [0, 1, 2], []),
         ("multiclass", "accuracy", [0, 1, 0], []),
+        ("multilabel", "f1", [[1, 0], [0, 0]], ["rare"]),
+        ("multilabel", "f1", [[1, 1], [0, 1]], []),
+        ("multiclass", "f1", [0, 1, 0], ["c"]),
+        ("segmentation", "miou", [[5, 1, 0], [3, 0, 0]], ["c"]),
+        ("segmentation", "miou", [[5, 1, 0], [3, 0, 2]], []),
+        ("segmentation", "accuracy", [[5, 1, 0], [3, 0, 0]], []),
     ],
 )
 def test_what_a_mean_over_classes_passes_over_is_told(kind, metric, scored, said, monkeypatch):
     monkeypatch.setattr(findings, "_CHECKS", (score_findings._unscored,))
     names = ("often", "rare") if kind == "multilabel" else ("a", "b", "c")
-    every = np.array([[1, 0], [0, 1], [1, 1]], dtype=np.float32) if kind == "multilabel" else np.array([0, 1, 2])
+    every = {
+        "multilabel": np.array([[1, 0], [0, 1], [1, 1]], dtype=np.float32),
+        "segmentation": np.array([[5, 1, 0], [3, 0, 2]]),
+    }.get(kind, np.array([0, 1, 2]))
     main = SimpleNamespace(response=Response.of(kind, names, np.array(scored)), headline=SimpleNamespace(metric=metric))
     fit = SimpleNamespace(task=SimpleNamespace(target=Target(kind, names, every)))
     found = check(Context(None, 0, fit, SimpleNamespace(main=main)))
     assert [finding.code for finding in found] == ["unscored-classes"] * len(said)
     assert all(name in finding.detail for name, finding in zip(said, found))
+
+
+@pytest.mark.parametrize("metric", ["f1", "map", "roc-auc", "balanced-accuracy", "miou"])
+@pytest.mark.parametrize("kind", ["multiclass", "multilabel"])
+@pytest.mark.parametrize("column", ["none", "all"])
+def test_what_a_mean_makes_of_what_is_absent_is_said_as_it_is(kind, metric, column, monkeypatch):
+    """Beside the mean over the others, of predictions that name what is absent."""
+    several = kind == "multilabel"
+    if (column == "all" and not several) or (metric == "miou" and several):
+        pytest.skip("there is no such case")
+    monkeypatch.setattr(findings, "_CHECKS", (score_findings._unscored,))
+    rng = np.random.default_rng(0)
+    said, names = rng.dirichlet(np.ones(3), 40), ("a", "b", "c")
+    if several:
+        said = rng.random((40, 3))
+        labels = (rng.random((40, 3)) < 0.5).astype(float)
+        labels[:, 2] = column == "all"
+        every = np.vstack([labels, 1 - labels])
+        others = score(metric, Response.of(kind, names[:2], labels[:, :2]), said[:, :2])
+    else:
+        labels, every = rng.integers(0, 2, 40), np.arange(3)
+        recall = [(said.argmax(1) == c)[labels == c].mean() for c in (0, 1)]
+        precision = [(labels == c)[said.argmax(1) == c].mean() for c in (0, 1)]
+        others = {
+            "f1": np.mean([2 * r * p / (r + p) for r, p in zip(recall, precision)]),
+            "miou": np.mean([1 / (1 / r + 1 / p - 1) for r, p in zip(recall, precision)]),
+            "balanced-accuracy": np.mean(recall),
+            "map": np.mean([average_precision_score(labels == c, said[:, c]) for c in (0, 1)]),
+            "roc-auc": np.mean([roc_auc_score(labels == c, said[:, c]) for c in (0, 1)]),
+        }[metric]
+    response = Response.of(kind, names, labels)
+    counted_as = {("f1", "none"): 0, ("miou", "none"): 0, ("map", "all"): 1}.get((metric, column))
+    value = others if counted_as is None else (2 * others + counted_as) / 3
+    fit = SimpleNamespace(task=SimpleNamespace(target=Target(kind, names, every)))
+    main = SimpleNamespace(response=response, headline=SimpleNamespace(metric=metric))
+    found = check(Context(None, 0, fit, SimpleNamespace(main=main)))
+    if (metric, column) == ("f1", "all"):  # as of any label
+        assert not found
+        return
+    assert score(metric, response, said) == pytest.approx(value)
+    assert ("speaks of the others alone" in found[0].detail) == (
+        counted_as is None and (metric, several) != ("map", True)
+    )
+    if counted_as is not None:
+        assert f"as {counted_as}" in found[0].detail
 
 
 def test_labels_of_few_rows_are_told_as_classes_are(monkeypatch):

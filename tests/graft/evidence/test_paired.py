@@ -123,6 +123,28 @@ def test_saved_runs_are_compared_on_the_command_line(folders, capfd):
     assert pair["difference"] == pytest.approx(values["all"] - values["probe"])
 
 
+def test_rows_that_are_named_alike_and_hold_something_else_are_not_called_the_same(folders, tmp_path, capfd):
+    x, y = toy_arrays(60)
+    x[:7] += 1
+    x[20] = x[23]  # a copy in the second data only
+    runs = [folders / "probe", tmp_path / "other", tmp_path / "partly"]
+    for folder, rows in zip(runs[1:], (toy_arrays(60, seed=1), (x, y))):
+        regraft.adapt(rows, toy_network(), method="probe", cache=tmp_path / "c", folds=3).save(folder)
+    assert command(["report", *map(str, (*runs[:2], folders / "all")), "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)["paired"]
+    assert [(p["first"], p["second"], p["altered"]) for p in told] == [
+        ("probe", "other", 60),
+        ("probe", "all", 0),
+        ("other", "all", 60),
+    ]
+    assert command(["report", str(runs[0]), str(runs[2])]) == 0
+    lines = capfd.readouterr().out.splitlines()
+    at = lines.index("on rows of the same names and labels, with other contents:")
+    assert lines[at + 1].endswith("(60 rows, of which at least 8 hold something else)")
+    assert lines[at + 2].startswith("this compares the runs only where")
+    assert "on the same rows, row by row:" not in lines
+
+
 def test_what_has_no_artifact_has_its_report_all_the_same(folders, tmp_path, capfd):
     """A diagnosis beside a run, say."""
     (tmp_path / "seen").mkdir()

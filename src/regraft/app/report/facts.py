@@ -215,7 +215,7 @@ def facts(record: Record) -> tuple[Table, ...]:
     tables = (
         Table("Task", _entries(_task(record))),
         Table("Model", _entries(record.model)),
-        Table("Data", _entries(record.data)),
+        Table("Data", _entries(_data(record))),
     )
     return tuple(table for table in tables if table.entries)
 
@@ -225,6 +225,11 @@ def _task(record: Record) -> dict[str, Any]:
     task = read.mapping(record.task)
     numbers = task.get("kind") == "regression"
     return {"outputs" if numbers and name == "classes" else name: value for name, value in task.items()}
+
+
+def _data(record: Record) -> dict[str, Any]:
+    """The data, without the marks by which rows are known again: eight letters a row, for no reader."""
+    return {name: value for name, value in read.mapping(record.data).items() if name != "seen"}
 
 
 def _entries(values: Any) -> tuple[Entry, ...]:

@@ -25,9 +25,40 @@ class Bin:
 
 
 @dataclass(frozen=True)
+class Said:
+    """What is counted, what is stated of it, what it turns out to be, and how the mean gap is told."""
+
+    one: str = "row"
+    stated: str = "confidence"
+    outcome: str = "right"
+    who: str = "the head"
+    earned: str = "a stated confidence is earned"
+    more: str = "too confident"
+    less: str = "too cautious"
+
+    @property
+    def many(self) -> str:
+        """Of what is counted."""
+        return self.one + "s"
+
+
+# of several labels each has a probability: what is said of it is that it holds, or does not
+_LABELS = Said(
+    "label",
+    "probability",
+    "hold",
+    "the stated probability of a label",
+    "labels hold as often as is stated",
+    "too high",
+    "too low",
+)
+
+
+@dataclass(frozen=True)
 class Reliability:
     """The section."""
 
+    said: Said
     lead: str
     bins: tuple[Bin, ...]
     ticks: tuple[Tick, ...]
@@ -39,6 +70,7 @@ class Reliability:
 def reliability(record: Record) -> Reliability | None:
     """The section, or ``None`` without a bin that holds rows."""
     figure = read.mapping(record.figures.get("reliability"))
+    said = _LABELS if read.mapping(record.task).get("kind") == "multilabel" else Said()
     found = []
     for row in read.rows(figure.get("bins")):
         values = [read.number(row.get(k)) for k in ("low", "high", "confidence", "accuracy", "count")]
@@ -53,8 +85,8 @@ def reliability(record: Record) -> Reliability | None:
     bins, table = [], []
     for low, high, confidence, accuracy, n in found:
         tip = (
-            f"confidence {words.percent(low, unit=False)} to {words.percent(high)}: {words.plural(n, 'row')}, "
-            f"mean confidence {words.percent(confidence)}, right {words.percent(accuracy)}"
+            f"{said.stated} {words.percent(low, unit=False)} to {words.percent(high)}: {words.plural(n, said.one)}, "
+            f"mean {said.stated} {words.percent(confidence)}, {said.outcome} {words.percent(accuracy)}"
         )
         dot = Dot(x(confidence), y(accuracy), tip, round(3.5 + 6.5 * (n / most) ** 0.5, 2))
         width = round(max(x(high) - x(low) - 0.8, 0.4), 3)
@@ -69,17 +101,18 @@ def reliability(record: Record) -> Reliability | None:
         )
     ece = read.number(figure.get("ece"))
     gap = sum(n * (confidence - accuracy) for _, _, confidence, accuracy, n in found) / total
-    side = "confident" if gap > 0 else "cautious"
+    side = said.more if gap > 0 else said.less
     lead = (
-        f"On average the head is {words.percent(abs(gap))} too {side}"
+        f"On average {said.who} is {words.percent(abs(gap))} {side}"
         if gap
-        else "On average the stated confidence is exact"
+        else f"On average the stated {said.stated} is exact"
     )
     lead = lead.replace(f"{words.NBSP}%", " percentage points")
     if ece is not None:
         lead += f"; the mean gap per bin (ECE) is {words.decimal(ece)}"
     marks = (0.0, 0.25, 0.5, 0.75, 1.0)
     return Reliability(
+        said=said,
         lead=lead + ".",
         bins=tuple(bins),
         ticks=tuple(Tick(x(t), f"{t * 100:.0f}") for t in marks),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import unicodedata
 from collections import defaultdict
 from collections.abc import Iterator
 
@@ -106,10 +107,10 @@ def _classes(context: Context) -> Iterator[Finding]:
     least = 1 if several else 0  # of a label that no row has another finding speaks
     few = [name for name, n in zip(target.classes, counts) if least <= n < _RARE]
     if few:
-        what = counted(len(few), "label holds", "labels hold") if several else counted(len(few), "class", "classes")
+        what = counted(len(few), "label") if several else counted(len(few), "class", "classes")
         yield Finding(
             "few-rows-per-class",
-            f"{what} of fewer than {_RARE} rows."
+            f"{what} {'applies' if len(few) == 1 else 'apply'} to fewer than {_RARE} rows."
             if several
             else f"{what} {'has' if len(few) == 1 else 'have'} fewer than {_RARE} labelled rows.",
             "advice",
@@ -143,7 +144,8 @@ def _names(context: Context) -> Iterator[Finding]:
         return
     ways = defaultdict[str, list[str]](list)
     for name in target.classes:
-        ways[re.sub(r"[\s_-]+", " ", name.casefold())].append(name)
+        # some systems write é as one character, others as two
+        ways[re.sub(r"[\s_-]+", " ", unicodedata.normalize("NFKC", name).casefold())].append(name)
     if alike := [names for names in ways.values() if len(names) > 1]:
         yield Finding(
             "classes-alike",

@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from regraft.data import Kind
+from regraft.graft.seen import unpacked
 from regraft.heads import Response, paired_difference
 from regraft.record import Record
 from regraft.record.protocol import HOLDOUT, OUTER, TEST, VALIDATION
@@ -46,6 +47,8 @@ class Predictions:
         truth: by row; what was predicted stands in ``predicted``, in ``groups`` what may not be parted, and in
             ``unknown`` which of several labels are not known.
         classes: whose probabilities stand in ``said``; none where the file has none.
+        contents: marks of what the rows hold, among those of others that were learnt from; none in earlier records.
+        copies: how many of these rows have the mark of another one.
     """
 
     run: str
@@ -58,6 +61,8 @@ class Predictions:
     unknown: dict[Row, str] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     said: dict[Row, tuple[float, ...]] = field(default_factory=dict)
+    contents: frozenset[bytes] = frozenset()
+    copies: int = 0
 
 
 @dataclass(frozen=True)
@@ -79,6 +84,7 @@ class Pair:
         first, second: names of the runs.
         metric, rows: what was measured, and on how many rows.
         difference, low, high: with a 95 % interval.
+        altered: at least how many of the rows, alike in name and label, have other contents in the second run.
     """
 
     first: str
@@ -88,6 +94,7 @@ class Pair:
     difference: float
     low: float
     high: float
+    altered: int = 0
 
 
 @dataclass(frozen=True)
@@ -147,7 +154,17 @@ def predictions_of(folder: str | Path) -> Predictions | Unpaired:
         return changed
     said = dict(zip(ids, values)) if classes else {}
     metric = headline.metric if classes or headline.metric in fitting else fitting[0]
-    return Predictions(name, kind, metric, headline.protocol, truth, predicted, groups, unknown, classes, said)
+    contents, copies = _contents(record, part)
+    return Predictions(
+        name, kind, metric, headline.protocol, truth, predicted, groups, unknown, classes, said, contents, copies
+    )
+
+
+def _contents(record: Record, part: str) -> tuple[frozenset[bytes], int]:
+    """The marks of what the rows of a part hold, among others, and how many of these rows have another one's mark."""
+    parts, name = (("test",), "tested") if part == "test" else (("train", "validation"), "learnt")
+    known = unpacked(record.data.get("seen", {}).get(name, ""))
+    return known, sum(record.task["rows"][each] for each in parts) - len(known) if known else 0
 
 
 def _lines(path: Path) -> list[dict[str, str]] | None:
@@ -177,7 +194,7 @@ def pairs(runs: Sequence[Predictions | Unpaired]) -> Iterator[Pair | Apart]:
             known = first.groups or second.groups  # one of the runs may not have been told of them
             groups = [known[name] for name in ids] if known else None
             found = paired_difference(first.metric, response, one, other, groups)
-            yield Pair(first.run, second.run, first.metric, len(ids), *found)
+            yield Pair(first.run, second.run, first.metric, len(ids), *found, _altered(first, second))
 
 
 def _alike(first: _Run, second: _Run) -> tuple[_Run, _Run]:
@@ -211,6 +228,15 @@ def _apart(first: Predictions, second: Predictions) -> str:
     ):
         return f"{differ:,} of {one} have another label; run both on the same labels"
     return "" if len(first.truth) > 1 else f"{one}, too few to compare"
+
+
+def _altered(first: Predictions, second: Predictions) -> int:
+    """At least how many rows hold something else in the second run: were all the same, the runs would share a mark for
+    each that is no copy. 0 where a record has no marks."""
+    if not first.contents or not second.contents:
+        return 0
+    single = len(first.truth) - min(first.copies, second.copies)
+    return max(0, single - len(first.contents & second.contents))
 
 
 def _read(first: Predictions, second: Predictions, ids: Sequence[Row]) -> tuple[Response, Any, Any]:

@@ -15,7 +15,14 @@ __all__ = ["SCORE_CHECKS", "no_better_than_constant"]
 _ENOUGH_ROWS = 5
 _ENOUGH_GROUPS = 8
 _POOR_ECE = 0.1
-_MEANS = ("balanced-accuracy", "f1", "roc-auc", "map")  # over classes or labels
+_MEANS = ("balanced-accuracy", "f1", "miou", "roc-auc", "map")  # over classes or labels
+_ABSENT = "counts a class without a row as 0 where it is predicted, and leaves it out where it is not"
+_COUNTED = {
+    ("f1", False): _ABSENT,
+    ("miou", False): _ABSENT,
+    ("f1", True): "counts a label that no labelled row has as 0",
+    ("map", True): "counts a label that every labelled row has as 1, and leaves out one that none has",
+}  # what means do, but for leaving out, where that is so; by whether they are of several labels
 
 
 def _folds(context: Context) -> Iterator[Finding]:
@@ -106,29 +113,35 @@ def _one_class(context: Context) -> Iterator[Finding]:
 
 
 def _unscored(context: Context) -> Iterator[Finding]:
-    """Classes or labels that a mean over them passes over, for the rows that score hold none of them."""
+    """Classes or labels that a mean over them passes over, or counts as nothing found, for the rows that score hold
+    none of them."""
     scored = context.evaluation.main
     response, metric = scored.response, scored.headline.metric
-    if metric not in _MEANS or response.kind not in ("multiclass", "multilabel"):
+    several = response.kind == "multilabel"
+    if metric not in _MEANS or response.kind not in ("multiclass", "multilabel", "segmentation"):
         return
     values = response.values.numpy()
     there = np.ones_like(values) if response.mask is None else response.mask.numpy()
     with_it, others = (values * there).sum(0) > 0, ((1 - values) * there).sum(0) > 0
-    told = with_it & others if response.kind == "multilabel" else with_it
-    if response.kind == "multilabel":  # of what never varies another finding speaks
-        every = context.fit.task.target.values
+    told = with_it & others if several and metric != "f1" else with_it
+    every = context.fit.task.target.values
+    if several:  # of what never varies another finding speaks
         told |= (np.nansum(every, axis=0) == 0) | (np.nansum(1 - every, axis=0) == 0)
+    elif response.kind == "segmentation":  # a number between those of the classes, which no pixel has
+        told |= every.sum(0) == 0
     missing = [name for name, known in zip(response.classes, told) if not known]
     if missing and told.any():
-        what = ("label", "labels") if response.kind == "multilabel" else ("class", "classes")
-        of = "does not vary" if response.kind == "multilabel" else "has no row"
+        what = ("label", "labels") if several else ("class", "classes")
+        one, more = ("does not vary", "do not vary") if several else ("has no row", "have no row")
+        law = _COUNTED.get((metric, several), "speaks of the others alone")
         yield Finding(
             "unscored-classes",
-            f"{counted(len(missing), *what)} of {len(told)} {of} among the rows that score.",
+            f"{counted(len(missing), *what)} of {len(told)} {one if len(missing) == 1 else more} among the rows that "
+            "score.",
             "warning",
             len(missing),
             what[1],
-            detail=f"The {metric} speaks of the others alone. Unscored: {some(missing, 8)}.",
+            detail=f"The {metric} {law}. {'The same in all' if several else 'Absent'}: {some(missing, 8)}.",
             advice="Name a test split that holds them, bring more rows of them, or leave them out.",
         )
 
