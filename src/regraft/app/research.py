@@ -92,7 +92,8 @@ def _pretrain(
     from regraft.app.results import summary
     from regraft.graft.options import pick_device
     from regraft.graft.pretraining.choose import pretext_of
-    from regraft.graft.pretraining.pretrain import default_config, unfinished
+    from regraft.graft.pretraining.folder import unfinished
+    from regraft.graft.pretraining.pretrain import default_config
     from regraft.graft.pretraining.pretrain import pretrain as run_pretrain
 
     check_folder(output)

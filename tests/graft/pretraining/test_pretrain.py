@@ -15,6 +15,7 @@ from regraft.data import scan
 from regraft.errors import ArtifactError, DataError, RecipeError
 from regraft.files import file_digest
 from regraft.graft.loop.train import DivergedError, Optimiser, TrainConfig
+from regraft.graft.pretraining.folder import unfinished
 from regraft.graft.pretraining.images import pictures
 from regraft.graft.pretraining.pretrain import Provenance, pretrain
 from regraft.graft.stages.augment import Augment
@@ -161,6 +162,24 @@ def test_a_finished_run_is_returned_and_another_one_refused(stripes: Path, tmp_p
     weights.write_bytes(weights.read_bytes()[:-1] + b"\x01")
     with pytest.raises(ArtifactError, match="was changed"):
         pretrain(stripes, output=tmp_path / "run", **{**SMALL, "epochs": 3})
+
+
+@pytest.mark.parametrize("resume", [True, False])
+@pytest.mark.parametrize("taken", ["README.md", "config.json", "model.safetensors"])
+def test_files_of_somebody_elses_are_not_replaced(stripes: Path, tmp_path: Path, taken: str, resume: bool) -> None:
+    """Nor does a folder that is called like a pretraining's make them one's."""
+    folder = tmp_path / "mine"
+    for name in (taken, "training/notes.txt", "training/best.safetensors", "checkpoints/month.pt"):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text("{}")
+    assert unfinished(folder) == ()
+    with pytest.raises(RecipeError, match="no pretraining's"):
+        pretrain(stripes, output=folder, resume=resume, **SMALL)
+    (folder / taken).unlink()
+    (folder / "training" / "best.safetensors").unlink()
+    pretrain(stripes, output=folder, resume=resume, keep_checkpoints=True, **SMALL)
+    pretrain(stripes, output=folder, resume=False, **SMALL)
+    assert sorted(path.name for path in folder.glob("*/*")) == ["month.pt", "notes.txt"]
 
 
 def test_checkpoints_are_backbones_from_the_initial_weights_on(stripes: Path, tmp_path: Path) -> None:

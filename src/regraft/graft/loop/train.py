@@ -42,6 +42,8 @@ from regraft.network.onednn import wide_linear
 from regraft.network.policy import full_precision
 
 __all__ = [
+    "BEST",
+    "CHECKPOINT",
     "Augment",
     "DivergedError",
     "Epoch",

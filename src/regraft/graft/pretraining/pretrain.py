@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
-import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from regraft.graft.loop.rows import ImageRows
 from regraft.graft.loop.train import Outcome, Progress, Training
 from regraft.graft.options import check_seed
 from regraft.graft.pretraining.choose import OBJECTIVES, pretext_of
+from regraft.graft.pretraining.folder import TRAINING, check_free, check_kept, clear, epoch_folder, finished
 from regraft.graft.pretraining.images import decode, pictures
 from regraft.graft.pretraining.judged import of_classes, of_pretext, terms_of
 from regraft.graft.pretraining.pretext import Pretext
@@ -33,13 +32,13 @@ from regraft.memory import kept_memory
 from regraft.network import About, Network
 from regraft.network.architectures import PIXELS, build
 from regraft.network.flops import counting
-from regraft.network.loaders.bundled import Stored, is_folder, load_folder, save_folder
+from regraft.network.loaders.bundled import Stored, save_folder
 from regraft.network.preprocess import ImagePreprocess
 from regraft.network.seeding import seeded
 from regraft.record import Ledger, Record, Score
-from regraft.wording import one_line, some
+from regraft.wording import one_line
 
-__all__ = ["EPOCHS", "OBJECTIVES", "Provenance", "default_config", "pretrain", "unfinished"]
+__all__ = ["EPOCHS", "OBJECTIVES", "Provenance", "default_config", "pretrain"]
 
 EPOCHS = 30
 WARMUP = 20
@@ -120,6 +119,7 @@ def pretrain(
     """
     pretext = pretext_of(objective, size)
     output, about = Path(output), provenance or Provenance()
+    check_free(output)
     check_seed(seed)
     manifest = pictures(data, pretext.labelled, config.seed if config is not None else seed)
     if isinstance(pretext, Supervised):
@@ -130,7 +130,7 @@ def pretrain(
     augment = pretext.augment(size) if augment is None else augment
     plan = Plan(arch, {**(options or {}), "classes": pretext.width}, size, config, augment, stored, pretext)
     key = plan.key(manifest)
-    if (done := _finished(output, key, resume, keep_checkpoints)) is not None:
+    if (done := finished(output, key, resume, keep_checkpoints)) is not None:
         return done
     job = _Job(plan, manifest, key, output, about, device)
     return job.run(keep_checkpoints, resume, progress)
@@ -160,18 +160,18 @@ class _Job:
 
         def on_epoch(epoch: int, _: nn.Module) -> None:
             if keep_checkpoints:
-                self._save(_epoch_folder(self.output, epoch), backbone, preprocess, rows, epoch)
+                self._save(epoch_folder(self.output, epoch), backbone, preprocess, rows, epoch)
 
         validation = parts.get("validation")
         with ledger.stage("train") as cost, kept_memory():
             training = Training(
                 module, pretext.rows(rows), plan.config, pretext.criterion(),
-                None if validation is None else pretext.rows(validation), self.output / "training",
+                None if validation is None else pretext.rows(validation), self.output / TRAINING,
                 device=self.device,
             )  # fmt: skip
             training.open(resume)
             if keep_checkpoints and training.resumed:
-                _check_kept(self.output, len(training.history))
+                check_kept(self.output, len(training.history))
             outcome = training.advance(progress=progress, on_epoch=on_epoch)
             seen = sum(len(rows) for _ in outcome.history)
             cost.update(flops=flops * seen, backbone_passes=float(len(outcome.history)))
@@ -197,7 +197,7 @@ class _Job:
         found = record(self.plan, self.manifest, backbone, scores, figures, ledger, self.output)
         write_bytes(self.output / "README.md", card(found, self.plan, self.about, outcome).encode())
         found.save(self.output / "record.json")
-        shutil.rmtree(self.output / "training", ignore_errors=True)
+        clear(self.output)
         return found
 
     def _save(
@@ -231,67 +231,6 @@ def _calibrated(backbone: nn.Module, rows: ImageRows) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         update_bn((rows.inputs(batch) for batch in batches), copied, device=device)
     return copied
-
-
-def unfinished(output: str | Path) -> tuple[str, ...]:
-    """Names of what a pretraining that was stopped may have left in the folder; none where none was begun there."""
-    begun = (Path(output) / "training").is_dir() or is_folder(Path(output))
-    return ("README.md", "checkpoints", "config.json", "model.safetensors", "training") if begun else ()
-
-
-def _finished(output: Path, key: str, resume: bool, keep_checkpoints: bool) -> Record | None:
-    """The Record of the same run, if it was finished; what is in the way is removed or refused.
-
-    Raises:
-        RecipeError: the folder holds a finished backbone of other settings or rows, or a run of another verb.
-    """
-    path = output / "record.json"
-    if path.is_file() and (verb := Record.load(path).verb) != "pretrain":
-        raise RecipeError(
-            f"{output} holds another run", expected="a new folder", got=f"a run of {verb}",
-            do="give another output folder",
-        )  # fmt: skip
-    if not resume or not is_folder(output):
-        path.unlink(missing_ok=True)
-        if not resume:
-            shutil.rmtree(output / "checkpoints", ignore_errors=True)
-        return None
-    config = json.loads((output / "config.json").read_text(encoding="utf-8"))
-    if config.get("provenance", {}).get("key") != key:
-        raise RecipeError(
-            f"{output} holds another backbone", expected="a new folder, or the same settings and rows",
-            do="give another output folder, or train anew (--restart; in Python resume=False)",
-        )  # fmt: skip
-    if not path.is_file():
-        return None
-    done = Record.load(path)
-    if keep_checkpoints and _not_kept(output, len(done.figures["history"])):
-        return None
-    load_folder(output)  # a changed file is refused, not returned
-    return done
-
-
-def _epoch_folder(output: Path, epoch: int) -> Path:
-    return output / "checkpoints" / f"epoch-{epoch:03d}"
-
-
-def _not_kept(output: Path, epochs: int) -> list[int]:
-    """Those from 0 on whose backbone is not there."""
-    return [epoch for epoch in range(epochs + 1) if not is_folder(_epoch_folder(output, epoch))]
-
-
-def _check_kept(output: Path, epochs: int) -> None:
-    """Refuse to go on behind epochs that were not kept: their weights are gone.
-
-    Raises:
-        RecipeError: one is not there.
-    """
-    if lacking := _not_kept(output, epochs):
-        raise RecipeError(
-            f"the training in {output} was begun without keeping checkpoints",
-            expected=f"a backbone of each epoch from 0 to {epochs}", got=f"none of {some(lacking)}",
-            do="leave --keep-checkpoints out, or train anew (--restart; in Python resume=False)",
-        )  # fmt: skip
 
 
 def _fresh(plan: Plan, preprocess: ImagePreprocess) -> tuple[nn.Module, nn.Module, int]:
