@@ -18,7 +18,7 @@ from regraft.graft.options import Options, check_options, choose_metric
 from regraft.graft.problem import Task
 from regraft.graft.protocol import check_protocol
 from regraft.graft.recipe import METHODS, Recipe, find_recipe
-from regraft.graft.stages.augment import Augment
+from regraft.graft.stages.augment import Augment, not_augmented
 from regraft.graft.stages.training import Reinitialise, Train
 from regraft.graft.team import Team
 from regraft.network import ImagePreprocess, Network, load, reinitialised
@@ -288,10 +288,8 @@ def _check_training(network: Network, train: Train) -> None:
                     "a batch of one row is too small for BatchNorm by its own statistics", got=f"{path} in training",
                     do="raise --train-batch, or freeze the statistics with --batchnorm frozen",
                 )  # fmt: skip
-    if train.augment != Augment() and not isinstance(network.preprocess, ImagePreprocess):
-        raise RecipeError(
-            "only images can be augmented", got=f"{network.preprocess.modality} inputs", do="leave --augment out"
-        )
+    if train.augment != Augment() and (why := not_augmented(network.preprocess)):
+        raise RecipeError("only images can be augmented", got=why, do="leave --augment out")
 
 
 def _check_instruments(recipe: Recipe, options: Options) -> None:

@@ -142,6 +142,12 @@ class ImagePreprocess(Preprocess):
         pixels = pixels.reshape(*pixels.shape[:2], self.channels)
         return self._values(pixels.transpose(2, 0, 1))
 
+    @property
+    def by_pixels(self) -> bool:
+        """Whether a call is :meth:`values` of :meth:`pixels`, as it need not be in a subclass."""
+        ways = ("__call__", "pixels", "values")
+        return all(getattr(type(self), way) is getattr(ImagePreprocess, way) for way in ways)
+
     def pixels(self) -> ImagePreprocess:
         """The same geometry alone: 8-bit pixels as float32, whose :meth:`values` are this preprocessing's numbers."""
         return replace(self, mean=(), std=(), scale=1.0)

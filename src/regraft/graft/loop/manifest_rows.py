@@ -14,8 +14,9 @@ from regraft.data import Manifest, Target
 from regraft.errors import DataError
 from regraft.features import gathered, in_order
 from regraft.files import canonical_json, digest
-from regraft.graft.stages.augment import Augment
+from regraft.graft.stages.augment import Augment, not_augmented
 from regraft.network import ImagePreprocess, Network, Preprocess
+from regraft.network.fingerprint import reading
 
 __all__ = ["ManifestRows"]
 
@@ -62,10 +63,10 @@ class ManifestRows:
         """
         target = manifest.labels
         preprocess = network.preprocess
-        if augment is not None and augment != Augment() and not isinstance(preprocess, ImagePreprocess):
-            raise DataError("only images can be augmented", got=f"{preprocess.modality} inputs", do="leave it out")
+        if augment is not None and augment != Augment() and (why := not_augmented(preprocess)):
+            raise DataError("only images can be augmented", got=why, do="leave it out")
         held: Tensor | list[Any]
-        if isinstance(preprocess, ImagePreprocess):
+        if isinstance(preprocess, ImagePreprocess) and preprocess.by_pixels:
             held = _pixels(preprocess, manifest, workers)
         else:
             held = [preprocess(manifest.inputs.read(row)) for row in range(len(manifest))]
@@ -80,7 +81,7 @@ class ManifestRows:
     def key(self) -> str:
         """Everything that decides the rows' values: contents, preprocessing, labels, augmentation, places."""
         place = self.index.tolist()
-        view = [self.preprocess.identity(), dataclasses.asdict(self.augment), [self.hashes[i] for i in place], place]
+        view = [reading(self.preprocess), dataclasses.asdict(self.augment), [self.hashes[i] for i in place], place]
         return digest(canonical_json(view), self.labels.numpy().tobytes())
 
     def take(self, rows: np.ndarray | Tensor) -> ManifestRows:
@@ -132,13 +133,12 @@ def _pixels(preprocess: ImagePreprocess, manifest: Manifest, workers: int | None
 
 
 def _labels(target: Target, held: Tensor | list[Any]) -> Tensor:
-    if target.kind == "segmentation" and isinstance(held, Tensor):
-        masks = torch.full((len(target), *held.shape[2:]), -1, dtype=torch.int16)
+    if target.kind == "segmentation" and len(held):
+        size = held[0].shape[-2:]
+        masks = torch.full((len(target), *size), -1, dtype=torch.int16)
         for row in range(len(target)):
             mask = target.mask(row)
-            down, across = (
-                ((np.arange(new) + 0.5) * old / new).astype(np.int64) for new, old in zip(held.shape[2:], mask.shape)
-            )
+            down, across = (((np.arange(new) + 0.5) * old / new).astype(np.int64) for new, old in zip(size, mask.shape))
             masks[row] = torch.from_numpy(mask[down[:, None], across[None, :]].astype(np.int16))
         return masks
     values = torch.from_numpy(np.array(target.values))

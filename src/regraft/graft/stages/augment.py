@@ -12,8 +12,9 @@ from torch import Tensor
 from torch.nn import functional
 
 from regraft.errors import RecipeError
+from regraft.network import ImagePreprocess, Preprocess
 
-__all__ = ["Augment", "uniforms"]
+__all__ = ["Augment", "not_augmented", "uniforms"]
 
 
 def uniforms(rows: np.ndarray, epoch: int, seed: int, count: int) -> np.ndarray:
@@ -126,3 +127,10 @@ def _resized_crop(pixels: Tensor, draws: Tensor, least: float, mode: str) -> Ten
     grid = functional.affine_grid(theta, list(pixels.shape), align_corners=False)
     out = functional.grid_sample(pixels.float(), grid, mode=mode, padding_mode="border", align_corners=False)
     return out if pixels.dtype.is_floating_point else out.round_().to(pixels.dtype)
+
+
+def not_augmented(preprocess: Preprocess) -> str:
+    """Why what a preprocessing reads cannot be augmented; empty where it can: pixels are changed, then made numbers."""
+    if not isinstance(preprocess, ImagePreprocess):
+        return f"{preprocess.modality} inputs"
+    return "" if preprocess.by_pixels else f"{type(preprocess).__name__}, which makes numbers of images its own way"
