@@ -229,6 +229,9 @@ def _of_pandas(frame: Any) -> pa.Table:
     columns = {}
     for place, name in enumerate(names):
         column = frame.iloc[:, place]
+        inner = getattr(column.dtype, "categories", column).dtype
+        if type(inner).__name__ in ("PeriodDtype", "IntervalDtype"):  # pyarrow has numbers and pairs of these
+            column = column.astype(object).map(str, na_action="ignore")
         if column.dtype == object:
             column = column.map(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value)
         try:
