@@ -59,5 +59,5 @@ def test_no_label_applies_where_a_cell_says_so(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path,label\na.png,x|y\nb.png,|\nc.png,y\n")
     assert scan(tmp_path / "t.csv").target.values.tolist() == [[1, 1], [0, 0], [0, 1]]
     (tmp_path / "u.csv").write_text("path,label\na.png,x|y\nb.png,\nc.png,y\n")
-    with pytest.raises(DataError, match=r"1 of 3 rows have no label.*\| alone in a cell"):
+    with pytest.raises(DataError, match=r"1 of 3 rows has no label.*\| alone in a cell"):
         scan(tmp_path / "u.csv")

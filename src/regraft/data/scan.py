@@ -374,7 +374,7 @@ def _without_unlabelled(manifest: Manifest, target: Target, skip_bad: bool) -> M
     if not skip_bad:
         names = some([manifest.ids[row] for row in missing])
         raise DataError(
-            f"{manifest.name}: {len(missing)} of {len(manifest)} rows have no "
+            f"{manifest.name}: {len(missing)} of {len(manifest)} rows {'has' if len(missing) == 1 else 'have'} no "
             f"{'label' if target.masks is None else 'labelled pixel'}: {names}",
             do=f"label them{_NONE_APPLIES if target.kind == 'multilabel' else ''}, or leave them out with --skip-bad",
         )
