@@ -81,7 +81,9 @@ def say_paired(pairs: Sequence[dict[str, Any]], apart: Sequence[dict[str, Any]])
             known = pair["low"] is not None
             interval = f"95 % interval {pair['low']:+.4f} to {pair['high']:+.4f}" if known else "interval unknown"
             rows = counted(pair["rows"], "row")
-            rows += f", of which at least {pair['altered']:,} hold something else" if pair["altered"] else ""
+            if pair["altered"]:
+                which = "all of which" if pair["altered"] == pair["rows"] else f"of which at least {pair['altered']:,}"
+                rows += f", {which} hold something else"
             say(f"{pair['second']} − {pair['first']}: {pair['metric']} {pair['difference']:+.4f}, {interval} ({rows})")
     if len(same) < len(pairs):
         say("this compares the runs only where these rows are the same things in another form")

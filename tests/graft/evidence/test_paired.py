@@ -137,6 +137,8 @@ def test_rows_that_are_named_alike_and_hold_something_else_are_not_called_the_sa
         ("probe", "all", 0),
         ("other", "all", 60),
     ]
+    assert command(["report", *map(str, runs[:2])]) == 0
+    assert "(60 rows, all of which hold something else)" in capfd.readouterr().out
     assert command(["report", str(runs[0]), str(runs[2])]) == 0
     lines = capfd.readouterr().out.splitlines()
     at = lines.index("on rows of the same names and labels, with other contents:")
