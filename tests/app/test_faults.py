@@ -154,7 +154,7 @@ def test_too_little_to_learn_from(refused, photos, tmp_path):
     assert "--label" in refused("adapt", column, *MODEL)
     some = table(tmp_path / "some.csv", "path,label", _rows(photos, ["a", "b", "a", "b", "a", "b", "", "b"]))
     line = refused("adapt", some, *MODEL)
-    assert "1 of 8 rows have no label" in line
+    assert "1 of 8 rows has no label" in line
     assert "--skip-bad" in line
 
 

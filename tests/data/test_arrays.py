@@ -139,7 +139,7 @@ def test_text_files_are_read_and_other_files_refused(tmp_path):
 
 def test_the_gaps_of_pandas_are_missing_labels():
     for dtype, given in (("string", ["a", None, "b", "a"]), ("boolean", [True, None, False, True])):
-        with pytest.raises(DataError, match="1 of 4 rows have no label: row 1"):
+        with pytest.raises(DataError, match="1 of 4 rows has no label: row 1"):
             scan((X[:4], pandas.Series(given, dtype=dtype)))
 
 

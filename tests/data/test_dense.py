@@ -77,7 +77,7 @@ def test_faults_are_named_row_by_row():
     small = other.set_column(1, "mask", table([[[0, 1]], [[0, 1, 1]], [[1, 1]]])["mask"])
     with pytest.raises(DataError, match=r"row 1 \(mask\): the mask has 3×1 pixels, its image 2×1"):
         scan(small)
-    with pytest.raises(DataError, match="1 of 3 rows have no labelled pixel: row 2"):
+    with pytest.raises(DataError, match="1 of 3 rows has no labelled pixel: row 2"):
         scan(table([[[0, 1]], [[0, 1]], [[255, 255]]]))
     assert len(scan(table([[[0, 1]], [[0, 1]], [[255, 255]]]), skip_bad=True)) == 2
     with pytest.raises(

@@ -44,7 +44,7 @@ def test_where_no_label_is_known_the_wrong_column_was_read():
 
 
 def test_a_row_without_a_label_is_refused_or_left_out():
-    with pytest.raises(DataError, match="1 of 3 rows have no label"):
+    with pytest.raises(DataError, match="1 of 3 rows has no label"):
         read(["a", None, "a"], "binary", ("a", "b"))
     assert len(read(["a", None, "a"], "binary", ("a", "b"), skip_bad=True)) == 2
 

@@ -15,6 +15,19 @@ from regraft.errors import DataError
 from .helpers import put
 
 
+@pytest.mark.parametrize("categories", [False, True])
+def test_periods_and_intervals_of_a_frame_are_called_as_pandas_writes_them(categories: bool) -> None:
+    for values in (
+        pd.PeriodIndex(["2024-02", "2024-01", "NaT"] * 2, freq="M"),
+        pd.cut([0.1, 0.9, np.nan] * 2, [0, 0.5, 1]),
+    ):
+        column = pd.Series(pd.Categorical(values) if categories else values)
+        found = scan(pd.DataFrame({"x": np.arange(6.0), "label": column}), skip_bad=True)
+        assert found.target is not None
+        named = [found.target.classes[code] for code in found.target.values]
+        assert named == [str(value) for value in column if not pd.isna(value)]
+
+
 def test_a_frame_may_hold_paths_and_labels_of_several_types(tmp_path: Path) -> None:
     paths = [put(tmp_path / f"{i}.png") for i in range(4)]
     found = scan(pd.DataFrame({"image": [Path(p) for p in paths], "label": [1, "b", np.int64(1), None]}), skip_bad=True)
@@ -46,5 +59,5 @@ def test_no_label_applies_where_a_cell_says_so(tmp_path: Path) -> None:
     (tmp_path / "t.csv").write_text("path,label\na.png,x|y\nb.png,|\nc.png,y\n")
     assert scan(tmp_path / "t.csv").target.values.tolist() == [[1, 1], [0, 0], [0, 1]]
     (tmp_path / "u.csv").write_text("path,label\na.png,x|y\nb.png,\nc.png,y\n")
-    with pytest.raises(DataError, match=r"1 of 3 rows have no label.*\| alone in a cell"):
+    with pytest.raises(DataError, match=r"1 of 3 rows has no label.*\| alone in a cell"):
         scan(tmp_path / "u.csv")

@@ -149,7 +149,7 @@ def test_a_folder_of_parts_and_shards(tmp_path):
     parquet(tmp_path / "data/train-00000-of-00002.parquet", {"image": images([0, 1]), "label": [0, 1]}, names)
     parquet(tmp_path / "data/train-00001-of-00002.parquet", {"image": images([2]), "label": [1]}, names)
     parquet(tmp_path / "data/test-00000-of-00001.parquet", {"image": images([3, 4]), "label": [1, -1]}, names)
-    with pytest.raises(DataError, match=r"1 of 5 rows have no label: test-00000-of-00001\.parquet row 1"):
+    with pytest.raises(DataError, match=r"1 of 5 rows has no label: test-00000-of-00001\.parquet row 1"):
         scan(tmp_path)
     m = scan(tmp_path, skip_bad=True)
     assert m.split == ("train", "train", "train", "test")
@@ -187,7 +187,7 @@ def test_parts_that_disagree_are_refused(tmp_path):
         ("text,text\na,b\n", {}, "'text' is there twice"),
         ('text,label\n"a,x\n', {}, "cannot be parsed"),
         ("text,label\na,\nb,\n", {}, "'label' holds no label at all"),
-        ("text,label\na,x\nb,\nc,y\n", {}, "1 of 3 rows have no label: row 1"),
+        ("text,label\na,x\nb,\nc,y\n", {}, "1 of 3 rows has no label: row 1"),
         ("text,label\na,x\nb,x\n", {}, "a single class in training, 'x'"),
         ("text,label\na,x\n", {}, "1 training row"),
         ("text,label\na,x\nb,y\nc,z\n", {}, "each of the 3 training rows has its own class"),

@@ -21,9 +21,10 @@ def compared(folders: Sequence[Path]) -> tuple[list[Chosen], dict[str, Any]]:
     under ``without``."""
     from regraft.graft.evidence.compared import chosen, overlaps
 
-    found = [chosen(folder) for folder in folders]
+    names = _names(folders)
+    found = [chosen(folder, name) for folder, name in zip(folders, names)]
     runs = [run for run in found if run is not None]
-    without = [folder.resolve().name for folder, run in zip(folders, found, strict=True) if run is None]
+    without = [name for name, run in zip(names, found) if run is None]
     about = [{"run": r.name, "kept": r.kept, "width": r.width, "size": r.size, "depth": r.depth} for r in runs]
     return runs, {"runs": about, "without": without, **overlaps(runs)}
 
@@ -58,7 +59,7 @@ def paired(folders: Sequence[Path]) -> tuple[list[dict[str, Any]], list[dict[str
 
     from regraft.graft.evidence.paired import Pair, pairs, predictions_of
 
-    found = list(pairs([predictions_of(folder) for folder in folders]))
+    found = list(pairs([predictions_of(folder, name) for folder, name in zip(folders, _names(folders))]))
     same = [asdict(pair) for pair in found if isinstance(pair, Pair)]
     for pair in same:
         if not math.isfinite(pair["low"]):  # JSON has no NaN
@@ -80,7 +81,9 @@ def say_paired(pairs: Sequence[dict[str, Any]], apart: Sequence[dict[str, Any]])
             known = pair["low"] is not None
             interval = f"95 % interval {pair['low']:+.4f} to {pair['high']:+.4f}" if known else "interval unknown"
             rows = counted(pair["rows"], "row")
-            rows += f", of which at least {pair['altered']:,} hold something else" if pair["altered"] else ""
+            if pair["altered"]:
+                which = "all of which" if pair["altered"] == pair["rows"] else f"of which at least {pair['altered']:,}"
+                rows += f", {which} hold something else"
             say(f"{pair['second']} − {pair['first']}: {pair['metric']} {pair['difference']:+.4f}, {interval} ({rows})")
     if len(same) < len(pairs):
         say("this compares the runs only where these rows are the same things in another form")
@@ -88,6 +91,17 @@ def say_paired(pairs: Sequence[dict[str, Any]], apart: Sequence[dict[str, Any]])
         say()
     for pair in apart:
         say(f"{pair['first']} beside {pair['second']}: not comparable: {pair['why']}")
+
+
+def _names(folders: Sequence[Path]) -> list[str]:
+    """What each run is called: the last folder of its path, or as many as tell it from the others."""
+    paths = [folder.resolve().parts for folder in folders]
+    names = []
+    for path in paths:
+        others = [other for other in paths if other != path]
+        fit = (k for k in range(1, len(path)) if all(other[-k:] != path[-k:] for other in others))
+        names.append("/".join(path[-next(fit, len(path)) :]))
+    return names
 
 
 def _matrix(title: str, rows: Sequence[Sequence[float | None]]) -> None:

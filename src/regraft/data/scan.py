@@ -229,6 +229,9 @@ def _of_pandas(frame: Any) -> pa.Table:
     columns = {}
     for place, name in enumerate(names):
         column = frame.iloc[:, place]
+        inner = getattr(column.dtype, "categories", column).dtype
+        if type(inner).__name__ in ("PeriodDtype", "IntervalDtype"):  # pyarrow has numbers and pairs of these
+            column = column.astype(object).map(str, na_action="ignore")
         if column.dtype == object:
             column = column.map(lambda value: os.fspath(value) if isinstance(value, os.PathLike) else value)
         try:
@@ -371,7 +374,7 @@ def _without_unlabelled(manifest: Manifest, target: Target, skip_bad: bool) -> M
     if not skip_bad:
         names = some([manifest.ids[row] for row in missing])
         raise DataError(
-            f"{manifest.name}: {len(missing)} of {len(manifest)} rows have no "
+            f"{manifest.name}: {len(missing)} of {len(manifest)} rows {'has' if len(missing) == 1 else 'have'} no "
             f"{'label' if target.masks is None else 'labelled pixel'}: {names}",
             do=f"label them{_NONE_APPLIES if target.kind == 'multilabel' else ''}, or leave them out with --skip-bad",
         )

@@ -383,6 +383,15 @@ def test_findings_are_ordered_and_the_inapplicable_stand_apart() -> None:
     assert quiet.lead == "Nothing to report."
 
 
+@pytest.mark.parametrize(
+    ("value", "unit", "shown"),
+    [(1, "classes", "1 class"), (1, "inputs", "1 input"), (2, "classes", "2 classes"), (1, "loss", "1 loss")],
+)
+def test_one_of_a_kind_is_counted_as_one(value: float, unit: str, shown: str) -> None:
+    view = facts.notes(replace(samples.minimal(), findings=(Finding("a", "b", "info", value, unit),)))
+    assert view.found[0].value.replace("\u00a0", " ") == shown
+
+
 def test_the_marks_of_rows_are_for_no_reader() -> None:
     marks = {"learnt": "AEkrnCyqAINT" * 200, "tested": ""}
     tables = facts.facts(replace(samples.minimal(), data={"name": "digits", "seen": marks}))

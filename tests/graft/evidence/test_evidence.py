@@ -280,6 +280,15 @@ def test_weights_are_advised_where_classes_have_none_and_could(class_weight, wei
     assert ("--class-weight" in found.advice) == advised
 
 
+@pytest.mark.parametrize(("rows", "said"), [(1, "The one row that scores is"), (3, "All 3 rows that score are")])
+def test_rows_of_one_class_are_counted(rows, said, monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (score_findings._one_class,))
+    response = Response.of("binary", ("a", "b"), np.zeros(rows, dtype=int))
+    main = SimpleNamespace(response=response, rows=np.arange(rows), headline=SimpleNamespace(metric="accuracy"))
+    (found,) = check(Context(None, 0, None, SimpleNamespace(main=main)))
+    assert found.title == f"{said} of class 'a'."
+
+
 @pytest.mark.parametrize(
     ("kind", "metric", "scored", "said"),
     [

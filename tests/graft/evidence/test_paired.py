@@ -137,12 +137,29 @@ def test_rows_that_are_named_alike_and_hold_something_else_are_not_called_the_sa
         ("probe", "all", 0),
         ("other", "all", 60),
     ]
+    assert command(["report", *map(str, runs[:2])]) == 0
+    assert "(60 rows, all of which hold something else)" in capfd.readouterr().out
     assert command(["report", str(runs[0]), str(runs[2])]) == 0
     lines = capfd.readouterr().out.splitlines()
     at = lines.index("on rows of the same names and labels, with other contents:")
     assert lines[at + 1].endswith("(60 rows, of which at least 8 hold something else)")
     assert lines[at + 2].startswith("this compares the runs only where")
     assert "on the same rows, row by row:" not in lines
+
+
+def test_runs_of_one_name_are_told_apart_by_their_folders(folders, tmp_path, capfd):
+    for place, run in (("a/x", "probe"), ("b/x", "all"), ("b/y", "fewer")):
+        shutil.copytree(folders / run, tmp_path / place)
+    runs = [str(tmp_path / place) for place in ("a/x", "b/x", "b/y", "b/x")]
+    assert command(["report", *runs, "--json"]) == 0
+    told = json.loads(capfd.readouterr().out)
+    assert [(pair["first"], pair["second"]) for pair in told["paired"]] == [
+        ("a/x", "b/x"),
+        ("a/x", "b/x"),
+        ("b/x", "b/x"),
+    ]
+    assert {pair["second"] for pair in told["not_comparable"]} == {"y", "b/x"}
+    assert told["chosen"]["without"] == ["a/x", "b/x", "y", "b/x"]
 
 
 def test_what_has_no_artifact_has_its_report_all_the_same(folders, tmp_path, capfd):

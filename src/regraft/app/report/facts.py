@@ -122,6 +122,7 @@ class Notes:
 
 # a unit that is what was measured, not what it is counted in
 _QUANTITY = re.compile(r"[=√Σ‖α-ωΑ-Ω]|^(?:R²|ECE|learning rate)$")
+_MANY = re.compile(r"[a-z]+[^s]s")  # the plural of what is counted
 _SEVERITIES = {"warning": "Warning", "advice": "Advice", "info": "Note", "not-applicable": "Not applicable"}
 
 
@@ -151,6 +152,8 @@ def _note(finding: Finding) -> Note:
     low, high = read.number(finding.low), read.number(finding.high)
     shown = ""
     if value is not None:
+        if value == 1 and _MANY.fullmatch(unit):
+            unit = unit.removesuffix("es" if unit == "classes" else "s")
         body = words.count(value) if value == int(value) and abs(value) < 1e7 else words.decimal(value)
         if _QUANTITY.search(unit):  # "2/λ = 0.041": behind a number a formula would read as more of it
             shown = f"{unit}{words.NBSP}={words.NBSP}{body}"

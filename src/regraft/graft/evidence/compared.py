@@ -50,8 +50,12 @@ class Chosen:
         return sum(self.features.values())
 
 
-def chosen(folder: str | Path) -> Chosen | None:
+def chosen(folder: str | Path, name: str = "") -> Chosen | None:
     """The choice of a saved run, read from its record and its artifact without the backbone.
+
+    Args:
+        folder: of the run.
+        name: what it is called; as its folder where empty.
 
     Returns:
         ``None`` for a run that chose no features.
@@ -72,7 +76,7 @@ def chosen(folder: str | Path) -> Chosen | None:
             tap = str(layer["name"]).partition("[")[0]
             shares[tap] = shares.get(tap, 0.0) + layer["kept"] / figure["kept"]
         return Chosen(
-            folder.resolve().name,
+            name or folder.resolve().name,
             columns,
             {str(layer["name"]): int(layer["features"]) for layer in figure["layers"]},
             str(figure["size"]),

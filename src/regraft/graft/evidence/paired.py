@@ -106,15 +106,19 @@ class Apart:
     why: str
 
 
-def predictions_of(folder: str | Path) -> Predictions | Unpaired:
+def predictions_of(folder: str | Path, name: str = "") -> Predictions | Unpaired:
     """What a saved run predicted of each row: not masks or several numbers.
+
+    Args:
+        folder: of the run.
+        name: what it is called; as its folder where empty.
 
     Raises:
         MissingPathError, ArtifactError: there is no whole run in ``folder``.
     """
     folder = Path(folder)
     record, path = Record.load(folder / "record.json"), folder / "predictions.csv"
-    kind, headline, name = str(record.task.get("kind")), record.headline, folder.resolve().name
+    kind, headline, name = str(record.task.get("kind")), record.headline, name or folder.resolve().name
     fitting = {"binary": _BY_NAME, "multiclass": _BY_NAME, "regression": _BY_VALUE}.get(kind, ())
     if headline is None:
         return Unpaired(name, f"{name} has no score")

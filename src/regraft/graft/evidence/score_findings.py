@@ -101,9 +101,12 @@ def _one_class(context: Context) -> Iterator[Finding]:
     counts = scored.response.values.sum(0)
     if int((counts > 0).sum()) == 1:
         name = scored.response.classes[int(counts.argmax())]
+        some_rows = (
+            f"All {len(scored.rows)} rows that score are" if len(scored.rows) > 1 else "The one row that scores is"
+        )
         yield Finding(
             "one-class-scores",
-            f"All {len(scored.rows)} rows that score are of class {name!r}.",
+            f"{some_rows} of class {name!r}.",
             "warning",
             len(scored.rows),
             "rows",
