@@ -182,4 +182,25 @@ def test_pictures_that_were_trained_on_and_judge_are_said(regraft, tmp_path):
     words = ("--arch", "s4", "--pixels", 18, "--steps", 1)
     code, out, err = regraft("pretrain", "supervised", mine, "-o", tmp_path / "net", *words)
     assert (code, err) == (0, "")
-    assert "warning  1 input appears in more than one split. Remove them from the training part" in out
+    assert "warning  1 input appears in more than one split.\n         The same bytes are in training rows" in out
+
+
+@pytest.mark.parametrize("objective", ["supervised", "vae"])
+def test_what_cannot_be_used_is_left_out_where_that_is_asked_for(regraft, tmp_path, objective):
+    """A picture that is none, and a row without a label."""
+    mine = folder(tmp_path / "photos", classes=2, per_class=5)
+    (mine / "colour0" / "00.png").write_bytes(b"no picture")
+    paths = sorted(path.relative_to(tmp_path).as_posix() for path in mine.glob("*/*"))
+    rows = [f"{path},{'' if path.endswith('01.png') and '0/' in path else path.split('/')[1]}" for path in paths]
+    (tmp_path / "rows.csv").write_text("path,label\n" + "\n".join(rows))
+    words = ("pretrain", objective, tmp_path / "rows.csv", "--arch", "s4", "--pixels", 18, "--steps", 1, "-o")
+    code, out, err = regraft(*words, tmp_path / "net")
+    assert (code, out) == (2, "")
+    assert ("--skip-bad" in err) == (objective == "supervised")  # a row without a label is none of the others' concern
+    code, out, err = regraft(*words, tmp_path / "net", "--skip-bad")
+    assert (code, err) == (0, "")
+    left = 2 if objective == "supervised" else 1
+    assert f"warning  {left} input{'s were' if left > 1 else ' was'} left out.\n" in out
+    found = json.loads(regraft(*words, tmp_path / "net", "--skip-bad", "--json")[1])
+    assert [(item["code"], item["value"]) for item in found["findings"]] == [("skipped-rows", left)]
+    assert sum(found["task"]["rows"].values()) == len(paths) - left

@@ -273,3 +273,18 @@ def test_after_a_restart_the_projection_is_that_of_the_matrix_and_no_vector_is_a
     while not space.ended:
         space.step()
     assert space.steps == 40
+
+
+def test_memory_grows_with_the_steps_and_not_with_the_budget():
+    """Ten million squared numbers would be 800 TB, more than can be addressed."""
+    operator = DiagonalOperator(torch.cat([torch.full((10**7,), 0.1), torch.tensor([2.0])]))
+    found = lanczos(operator, max_products=10**8, memory=2**60)
+    assert found.converged
+    assert found.products < 10
+    torch.testing.assert_close(found.values, torch.tensor([2.0], dtype=torch.float64), rtol=0, atol=1e-6)
+
+
+def test_more_eigenvalues_than_there_is_memory_for_are_refused():
+    operator = DiagonalOperator(torch.ones(10**7))
+    with pytest.raises(SolverError, match=r"5,000,000 eigenvalues of a matrix of 10,000,000 rows; .* ask for fewer"):
+        lanczos(operator, 5 * 10**6)

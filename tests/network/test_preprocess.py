@@ -173,6 +173,41 @@ def test_what_cannot_be_preprocessed() -> None:
         own(Image.new("RGB", (0, 4)))
 
 
+@pytest.mark.parametrize(
+    ("made", "message"),
+    [
+        (lambda: ImagePreprocess(32, 28), r"crop; expected \(height, width\) or None; got 28"),
+        (lambda: ImagePreprocess(32, (0, 28)), "crop; expected"),
+        (lambda: ImagePreprocess((32,), None), r"resize; expected the shorter side, \(height, width\) or None"),
+        (lambda: ImagePreprocess(0, None), "resize; expected"),
+        (lambda: ImagePreprocess(32.5, None), "resize; expected"),
+        (lambda: ImagePreprocess(32, None, 9), r"resample; expected 0 \(nearest\)"),
+        (lambda: ImagePreprocess(32, None, mean=(), std=(), channels=4), r"channels; expected 3 \(RGB\) or 1"),
+        (lambda: ImagePreprocess(32, None, std=(1.0, -1.0, 1.0)), "positive in std"),
+        (lambda: ImagePreprocess(32, None, mean=(float("nan"), 0.0, 0.0)), "finite numbers"),
+        (lambda: ArrayPreprocess((3,), (1.0, 2.0, 3.0)), r"do not fit its shape \(3,\); .* or 3; got 3 and 0"),
+        (lambda: ArrayPreprocess((3,), std=(2.0,) * 3), "do not fit its shape"),
+        (lambda: ArrayPreprocess((3,), (1.0, 2.0), (1.0, 2.0)), "got 2 and 2"),
+        (lambda: ArrayPreprocess((2, 3), (1.0, 2.0), (1.0, 2.0)), "got 2 and 2"),
+        (lambda: ArrayPreprocess((), (1.0,), (2.0,)), "expected none; got 1 and 1"),
+        (lambda: ArrayPreprocess((3,), (0.0,) * 3, (1.0, 0.0, 1.0)), "holds a zero"),
+    ],
+)
+def test_values_are_checked_when_it_is_made(made: Any, message: str) -> None:
+    """And not by the first row, nor by numbers that are none."""
+    with pytest.raises(ModelError, match=message):
+        made()
+
+
+def test_values_that_numpy_gives_are_taken() -> None:
+    pixels = Image.fromarray(np.arange(64, dtype=np.uint8).reshape(8, 8))
+    own = ImagePreprocess([np.int64(6), 4], [4, np.int64(2)])
+    assert own(pixels).shape == (3, 4, 2)
+    assert preprocess_from_json(json.loads(json.dumps(own.to_json()))) == own
+    assert ImagePreprocess(np.int64(6), None)(pixels).shape == (3, 6, 6)
+    assert ArrayPreprocess((2, 3), (1.0,), (2.0,))(np.ones((2, 3))).tolist() == [[0.0] * 3] * 2
+
+
 def test_texts_are_padded_cut_and_reloaded(zoo: Callable[[str], Network], folders: Callable[[str], Path]) -> None:
     own = zoo("bert").preprocess
     assert isinstance(own, TextPreprocess)

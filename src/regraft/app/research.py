@@ -58,12 +58,15 @@ def _verb(objective: str, says: str) -> None:
         keep_checkpoints: Annotated[
             bool, typer.Option("--keep-checkpoints", help="Keep a loadable backbone after every epoch.")
         ] = False,
+        skip_bad: Annotated[
+            bool, typer.Option("--skip-bad", help="Leave images out that cannot be used, and say so.")
+        ] = False,
         as_json: Json = False,
     ) -> None:
         settings = {"epochs": epochs, "steps": steps, "batch_size": batch_size, "seed": seed}
         _pretrain(
             data, output, objective, pixels, lr, settings, as_json,
-            arch=arch, device=device, resume=resume, keep_checkpoints=keep_checkpoints,
+            arch=arch, device=device, resume=resume, keep_checkpoints=keep_checkpoints, skip_bad=skip_bad,
         )  # fmt: skip
 
     pretrain.command(objective, help=says)(verb)
@@ -124,7 +127,8 @@ def _tell(record: Record, output: Path) -> None:
             say(f"{name}  {terms['before'][name]:.4f} before, {value:.4f} after")
     for finding in record.findings:
         if finding.severity == "warning":
-            say(f"warning  {finding.title} {finding.advice}")
+            for number, text in enumerate(filter(None, (finding.title, finding.detail, finding.advice))):
+                say(f"{'' if number else 'warning':7}  {text}")
     say(f"seconds  {record.total('seconds'):.1f}")
     if fingerprint := record.model.get("fingerprint"):
         say(f"fingerprint  {fingerprint[:16]}")

@@ -54,7 +54,8 @@ class Krylov:
         self.steps, self.exhausted = 0, False
         self._following: Tensor | None = start.T.contiguous()
         self._chunks: list[Tensor] = []
-        self._inner = torch.zeros(columns, self.limit, self.limit, dtype=torch.float64)
+        first = min(self.limit, _CHUNK)
+        self._inner = torch.zeros(columns, first, first, dtype=torch.float64)  # grows with the steps
         # the part of A q_j outside Q: along the vector that follows, and what is left out for good, by its norm
         self._ahead = torch.zeros(columns, self.limit, dtype=torch.float64)
         self._lost = torch.zeros(columns, self.limit, dtype=torch.float64)
@@ -121,6 +122,9 @@ class Krylov:
         if place == sum(chunk.shape[1] for chunk in self._chunks):
             columns, size = current.shape
             self._chunks.append(current.new_empty(columns, min(_CHUNK, self.limit - place), size))
+        if place == self._inner.shape[1]:
+            more = min(place, self.limit - place)
+            self._inner = torch.nn.functional.pad(self._inner, (0, more, 0, more))
         self._chunks[-1][:, place % _CHUNK] = current
         self.steps += 1
         self._inner[:, place, :place] = self._ahead[:, :place]  # that part is in Q now

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Literal, get_args
@@ -109,13 +110,14 @@ def lanczos(
         progress: called with (products, budget).
 
     Raises:
-        SolverError: an operator not tagged symmetric, a number out of range, or NaN in a product. (Too small a budget
-            is no error: the outcome says so.)
+        SolverError: an operator not tagged symmetric, a number out of range, more vectors than the machine has memory
+            for, or NaN in a product. (Too small a budget is no error: the outcome says so.)
     """
     check_symmetric(operator, "Lanczos")
     if k < 1 or not tol > 0 or which not in get_args(Which) or (max_products is not None and max_products < 1):
         expected = f"k of 1 or more, a positive tolerance and budget, which of {', '.join(get_args(Which))}"
         raise SolverError("Lanczos", expected=expected, got=f"k={k}, tol={tol}, {max_products} products, {which!r}")
+    _check_room(operator, k)
     budget = 10 * k + 50 if max_products is None else max_products
     generator = torch.Generator().manual_seed(seed)
     held = max(2 * k + 10, memory // (operator.shape[0] * operator.dtype.itemsize))
@@ -126,6 +128,29 @@ def lanczos(
     found = replace(found, products=search.spent)
     found = replace(found, message=_message(found, k, int(search.good(found).sum()), tol, budget))
     return found if vectors else replace(found, vectors=None)
+
+
+def _check_room(operator: Operator, k: int) -> None:
+    """Refuse to look for more eigenvalues than there is memory for: the least that are held are vectors and a matrix.
+
+    Raises:
+        SolverError: the machine is too small.
+    """
+    rows = operator.shape[0]
+    least, room = min(2 * k + 10, rows), _memory()
+    if room and (need := least * (rows * operator.dtype.itemsize + least * 8)) > room:
+        raise SolverError(
+            f"{k:,} eigenvalues of a matrix of {rows:,} rows", expected=f"vectors within {room / 2**30:,.1f} GiB",
+            got=f"{need / 2**30:,.1f} GiB at least", do="ask for fewer (--top of diagnose)",
+        )  # fmt: skip
+
+
+def _memory() -> int:
+    """Bytes that the machine has; 0 where it does not say."""
+    try:
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    except (AttributeError, OSError, ValueError):
+        return 0
 
 
 @dataclass

@@ -5,7 +5,8 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from math import ceil
+from math import ceil, isfinite
+from numbers import Integral
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -105,6 +106,9 @@ class ImagePreprocess(Preprocess):
         scale: factor before normalising, 1/255 as a rule.
         channels: 3 (RGB) or 1 (grey).
         rounding: of half pixels in the crop's offset: ``down`` (transformers) or ``even`` (torchvision).
+
+    Raises:
+        ModelError: sides, a filter or channels that are none, or a mean and std that do not fit them.
     """
 
     modality: ClassVar[Modality] = "image"
@@ -118,14 +122,21 @@ class ImagePreprocess(Preprocess):
     rounding: Literal["down", "even"] = "down"
 
     def __post_init__(self) -> None:
-        if len(self.mean) != len(self.std) or len(self.mean) not in (0, self.channels):
-            raise ModelError(
-                "the preprocessing's mean and std do not fit its channels",
-                expected=f"{self.channels} numbers each",
-                got=f"{len(self.mean)} and {len(self.std)}",
-            )
-        if any(value == 0 for value in self.std):
-            raise ModelError("the preprocessing's std holds a zero", expected="positive numbers")
+        if self.channels not in (1, 3):
+            raise ModelError("the preprocessing's channels", expected="3 (RGB) or 1 (grey)", got=str(self.channels))
+        if self.resize is not None and not _is_side(self.resize) and not _is_size(self.resize):
+            expected = "the shorter side, (height, width) or None"
+            raise ModelError("the preprocessing's resize", expected=expected, got=repr(self.resize))
+        if self.crop is not None and not _is_size(self.crop):
+            raise ModelError("the preprocessing's crop", expected="(height, width) or None", got=repr(self.crop))
+        if self.resample not in FILTERS.values():
+            expected = ", ".join(f"{number} ({name})" for name, number in FILTERS.items())
+            raise ModelError("the preprocessing's resample", expected=expected, got=repr(self.resample))
+        _check_normal(self.mean, self.std, (self.channels,), "channels", f"{self.channels} numbers each")
+        for name in ("resize", "crop"):  # plain numbers, as JSON gives them back
+            value = getattr(self, name)
+            plain = tuple(map(int, value)) if isinstance(value, Sequence) else None if value is None else int(value)
+            object.__setattr__(self, name, plain)
 
     def __call__(self, raw: Image.Image) -> Tensor:
         """``(channels, H, W)`` float32 of one image of any mode."""
@@ -201,6 +212,30 @@ class ImagePreprocess(Preprocess):
         return cls(**fields)
 
 
+def _is_side(value: Any) -> bool:
+    return isinstance(value, Integral) and int(value) > 0
+
+
+def _is_size(value: Any) -> bool:
+    return isinstance(value, Sequence) and len(value) == 2 and all(map(_is_side, value))
+
+
+def _check_normal(mean: Sequence[float], std: Sequence[float], fit: Sequence[int], what: str, expected: str) -> None:
+    """Refuse what a row cannot be normalised by: other lengths than those that fit, one alone, a std of zero.
+
+    Raises:
+        ModelError: it cannot.
+    """
+    if len(mean) != len(std) or len(mean) not in (0, *fit):
+        got = f"{len(mean)} and {len(std)}"
+        raise ModelError(f"the preprocessing's mean and std do not fit its {what}", expected=expected, got=got)
+    if 0 in std:
+        raise ModelError("the preprocessing's std holds a zero", expected="positive numbers")
+    if not all(map(isfinite, (*mean, *std))) or any(value < 0 for value in std):
+        got = f"{tuple(mean)} and {tuple(std)}"
+        raise ModelError("the preprocessing's mean and std", expected="finite numbers, positive in std", got=got)
+
+
 def _centre_crop(pixels: np.ndarray, size: tuple[int, int], rounding: str) -> np.ndarray:
     """Cut or fill each side to ``size``; fractions of a pixel by ``rounding``."""
     for axis in (0, 1):
@@ -228,7 +263,7 @@ class ArrayPreprocess(Preprocess):
             numbers; empty where all are numbers.
 
     Raises:
-        ModelError: categories that do not fit the shape.
+        ModelError: categories, or a mean and std, that do not fit the shape.
     """
 
     modality: ClassVar[Modality] = "array"
@@ -244,6 +279,8 @@ class ArrayPreprocess(Preprocess):
                 expected=f"a count for each of the columns of {self.shape}, 0 for numbers",
                 got=str(self.categories),
             )
+        fit, last = ((1, self.shape[-1]), self.shape[-1]) if self.shape else ((), 0)
+        _check_normal(self.mean, self.std, fit, f"shape {self.shape}", f"1 number each, or {last}" if last else "none")
 
     def __call__(self, raw: Any) -> Tensor:
         """One row as float32 of ``shape``.

@@ -11,8 +11,8 @@ import numpy as np
 
 from regraft.data.loose import TEXT_SUFFIX, FileTexts
 from regraft.data.pixels import IMAGE_SUFFIXES
-from regraft.graft.alike import copies
 from regraft.graft.evidence.context import Context
+from regraft.graft.row_findings import copies, left_out
 from regraft.record import Finding, counted
 from regraft.wording import some
 
@@ -29,16 +29,7 @@ def _repeated(context: Context) -> Iterator[Finding]:
 
 
 def _left_out(context: Context) -> Iterator[Finding]:
-    if skipped := context.manifest.skipped:
-        yield Finding(
-            "skipped-rows",
-            f"{counted(len(skipped), 'input was', 'inputs were')} left out.",
-            "warning",
-            len(skipped),
-            "rows",
-            detail=some([f"{row.where}: {row.reason}" for row in skipped], separator="; "),
-            advice="Mend or remove them: a score without them says nothing about inputs like them.",
-        )
+    yield from left_out(context.manifest)
     if empty := context.manifest.empty:
         text = isinstance(context.manifest.inputs, FileTexts)
         yield Finding(

@@ -23,7 +23,7 @@ __all__ = ["decode", "pictures"]
 HELD_OUT = 0.1  # of the training rows, where the data names neither validation nor test rows
 
 
-def pictures(data: Any, labelled: bool, seed: int) -> Manifest:
+def pictures(data: Any, labelled: bool, seed: int, skip_bad: bool = False) -> Manifest:
     """The rows to train and to judge on; a tenth of the training rows is held out where all are training rows.
 
     Copies of an image are held out together: what was trained on judges nothing.
@@ -32,7 +32,8 @@ def pictures(data: Any, labelled: bool, seed: int) -> Manifest:
         DataError: the data are no images, none is one to train on or can be held out, or ``labelled`` and they have
             not one class each.
     """
-    manifest = _labelled(scan(data)) if labelled else scan(data, labelled=False)
+    manifest = scan(data, labelled=labelled, skip_bad=skip_bad)
+    manifest = _labelled(manifest) if labelled else manifest
     if manifest.inputs.modality != "image":
         raise DataError(f"{manifest.name} cannot be trained on", expected="images", got=manifest.inputs.modality)
     if "train" not in manifest.split:

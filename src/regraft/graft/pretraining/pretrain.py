@@ -73,6 +73,7 @@ def pretrain(
     augment: Augment | None = None,
     stored: Stored = "float32",
     keep_checkpoints: bool = False,
+    skip_bad: bool = False,
     resume: bool = True,
     device: str = "cpu",
     provenance: Provenance | None = None,
@@ -104,6 +105,7 @@ def pretrain(
         stored: ``float16`` halves the file.
         keep_checkpoints: also save ``checkpoints/epoch-000`` (before training), ``epoch-001`` …, each
             a backbone folder. A finished run that lacks one trains again; one that stopped and lacks one is refused.
+        skip_bad: leave out pictures that cannot be read and, supervised, those without a label, and say so.
         resume: go on where a run of the same settings and rows stopped; if it was finished, return its
             Record.
         device: where to train.
@@ -113,7 +115,7 @@ def pretrain(
     Raises:
         RecipeError: an unknown objective, pictures too small for it, a seed out of range, or the output folder holds
             another run, or a part of this one whose epochs were not kept.
-        DataError: the data are no images; supervised: no labelled images of two or more classes.
+        DataError: the data are no images, or one cannot be read; supervised: no labelled images of two or more classes.
         ModelError: an unknown architecture, or one that cannot take these pictures.
         DivergedError: training diverged; the best epoch's weights stay in ``training/best.safetensors``.
     """
@@ -121,7 +123,7 @@ def pretrain(
     output, about = Path(output), provenance or Provenance()
     check_free(output)
     check_seed(seed)
-    manifest = pictures(data, pretext.labelled, config.seed if config is not None else seed)
+    manifest = pictures(data, pretext.labelled, config.seed if config is not None else seed, skip_bad)
     if isinstance(pretext, Supervised):
         pretext = Supervised(manifest.target.classes if manifest.target is not None else ())
     config = config or default_config(pretext, epochs=epochs, seed=seed)

@@ -1,0 +1,90 @@
+"""What is to be said of rows whatever is made of them: copies of an input, and rows that were left out."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+
+from regraft.data import Manifest, duplicates
+from regraft.graft.alike import contents
+from regraft.network.preprocess import Preprocess
+from regraft.record import Finding, counted
+from regraft.wording import some
+
+__all__ = ["copies", "left_out"]
+
+
+def copies(preprocess: Preprocess | None, manifest: Manifest, more: str = "") -> Iterator[Finding]:
+    """What is to be said of inputs that stand in several rows; ``more`` ends the advice about those within one part."""
+    seen = duplicates(manifest)
+    if seen["across"]:
+        yield Finding(
+            "duplicate-rows-across-splits",
+            f"{counted(len(seen['across']), 'input appears', 'inputs appear')} in more than one split.",
+            "warning",
+            len(seen["across"]),
+            "inputs",
+            detail="The same bytes are in training rows and in rows that score: " + _few(manifest, seen["across"]),
+            advice="Remove them from the training part: they make the score look better than it is.",
+        )
+    names = contents(preprocess, manifest)
+    copied = manifest.groups == names
+    if seen["crossing_groups"] and not (copied and seen["across"]):
+        groups = seen["crossing_groups"]
+        yield Finding(
+            "groups-across-splits",
+            f"{counted(len(groups), 'group has', 'groups have')} rows in more than one split.",
+            "warning",
+            len(groups),
+            "groups",
+            detail="Such as " + some(groups),
+            advice="Split by group: rows of one group are alike, and the score profits from that.",
+        )
+    if seen["conflicting"]:
+        yield Finding(
+            "label-conflict",
+            f"{counted(len(seen['conflicting']), 'input carries', 'inputs carry')} different labels in different rows.",
+            "warning",
+            len(seen["conflicting"]),
+            "inputs",
+            detail="Identical bytes, different labels: " + _few(manifest, seen["conflicting"]),
+            advice="Look at them and keep the right label.",
+        )
+    yield from _kept_together(manifest, names, more)
+
+
+def _kept_together(manifest: Manifest, names: Sequence[str], more: str) -> Iterator[Finding]:
+    """Copies within a split, which are in one group whether or not groups were given."""
+    rows_of = defaultdict[tuple[str, str], list[int]](list)
+    for row, place in enumerate(zip(manifest.split, names)):
+        rows_of[place].append(row)
+    repeated = [rows for rows in rows_of.values() if len(rows) > 1]
+    if repeated:
+        yield Finding(
+            "rows-kept-together",
+            f"{counted(len(repeated), 'input stands', 'inputs stand')} in several rows; no fold parts them.",
+            "info",
+            len(repeated),
+            "inputs",
+            detail="Copies: " + _few(manifest, repeated),
+            advice="Remove the copies if they are mistakes: each counts as a row." + more,
+        )
+
+
+def _few(manifest: Manifest, repeated: Sequence[Sequence[int]]) -> str:
+    shown = [" = ".join(manifest.ids[row] for row in rows[:3]) for rows in repeated[:3]]
+    return "; ".join(shown) + ("; …" if len(repeated) > 3 else "")
+
+
+def left_out(manifest: Manifest) -> Iterator[Finding]:
+    """Which inputs could not be used, and why."""
+    if skipped := manifest.skipped:
+        yield Finding(
+            "skipped-rows",
+            f"{counted(len(skipped), 'input was', 'inputs were')} left out.",
+            "warning",
+            len(skipped),
+            "rows",
+            detail=some([f"{row.where}: {row.reason}" for row in skipped], separator="; "),
+            advice="Mend or remove them: a score without them says nothing about inputs like them.",
+        )
