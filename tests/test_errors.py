@@ -15,6 +15,7 @@ BUILT_IN = {
     "ArtifactError": ValueError,
     "DataError": ValueError,
     "MissingDependencyError": ImportError,
+    "WorkerError": RuntimeError,
     "MissingPathError": FileNotFoundError,
     "ModelError": ValueError,
     "RecipeError": ValueError,

@@ -17,6 +17,7 @@ __all__ = [
     "SolverError",
     "StoreError",
     "TapError",
+    "WorkerError",
 ]
 
 
@@ -77,3 +78,7 @@ class ArtifactError(RegraftError, ValueError):
 
 class MissingDependencyError(RegraftError, ImportError):
     """An optional dependency is not installed or does not load."""
+
+
+class WorkerError(RegraftError, RuntimeError):
+    """A process that decodes inputs did not live."""

@@ -532,3 +532,16 @@ def test_kill_9_at_random_moments_costs_at_most_a_batch_and_changes_nothing(phot
     for name in ("model.safetensors", "config.json"):
         assert (out / name).read_bytes() == (tmp_path / "undisturbed" / name).read_bytes()
     assert not [path for path in cache.rglob("*.safetensors") if path.stat().st_size == 0]
+
+
+def test_a_decoding_process_that_is_killed_anywhere_is_no_fault(monkeypatch, capfd):
+    """torch says it wherever the program happens to be."""
+
+    def killed(*_, **__):
+        raise RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed. ")
+
+    monkeypatch.setattr("regraft.app.cli.app", killed)
+    assert run(["predict", "run", "photos"]) == 2
+    err = capfd.readouterr().err
+    assert err.startswith("regraft: a decoding process was killed, perhaps for want of memory. To mend it: take fewer")
+    assert err.count("\n") == 1

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +14,12 @@ import torch
 from PIL import Image
 from tests.features.toy import toy_manifest, toy_network
 from tests.network.texts import SENTENCES, make_bert, make_tokenizer
+from torch.utils.data import get_worker_info
 from torch.utils.flop_counter import FlopCounterMode
 
 from regraft.data import Arrays, FileImages, Manifest, Source, Texts, scan
-from regraft.errors import DataError
-from regraft.features import Taps, by_length, gathered, plan, pool_batch, sweep
+from regraft.errors import DataError, WorkerError
+from regraft.features import Taps, by_length, gathered, in_order, plan, pool_batch, sweep
 from regraft.network import ArrayPreprocess, ImagePreprocess, Network, Preprocess, load
 
 SWEEP = sys.modules["regraft.features.sweep"]  # the name in the package is the function
@@ -133,6 +137,37 @@ def test_what_a_worker_stumbles_over_is_said_in_one_sentence(tmp_path: Path, wor
     said = message(ImagePreprocess(None, None), FileImages([tmp_path / "a.png", tmp_path / "b.png"]))
     assert said.startswith("the rows of a batch differ in shape; expected one shape; got (3, 4, 6) and (3, 6, 4).")
     assert "\n" not in said
+
+
+class Deadly(ArrayPreprocess):
+    """Its worker process is killed at the row of ones."""
+
+    def __call__(self, raw: np.ndarray) -> torch.Tensor:
+        if float(raw.flat[0]) == 1.0 and get_worker_info() is not None:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().__call__(raw)
+
+
+def test_a_worker_that_is_killed_is_said_in_one_sentence(tmp_path: Path) -> None:
+    values = np.zeros((24, 3, 12, 10), np.float32)
+    values[20:] = 1.0
+    said = "a decoding process was killed, perhaps for want of memory. To mend it: take fewer --workers"
+    with pytest.raises(WorkerError, match=said):
+        list(gathered(Deadly((3, 12, 10)), Arrays(values, "x"), in_order(24, 4), 1))
+    network = toy_network()
+    network = Network(network.name, network.module, Deadly((3, 12, 10)), network.about)
+    manifest = scan(values, labelled=False)
+    seen: list[int] = []
+
+    def slow(done: int, total: int) -> None:  # so that it is killed while a batch is used, not waited for
+        seen.append(done)
+        time.sleep(0.3)
+
+    options = {"cache": tmp_path, "batch_size": 4, "workers": 1}
+    with pytest.raises(WorkerError, match=said):
+        sweep(network, manifest, plan(network, [ALL]), progress=slow, **options)
+    assert max(seen) < 24
+    assert isinstance(WorkerError("any"), RuntimeError)  # as torch's own
 
 
 def test_a_row_that_is_read_but_does_not_fit_says_what_was_expected() -> None:

@@ -134,6 +134,11 @@ def _run(arguments: list[str]) -> int:
             return 0
         if hasattr(error, "format_message"):  # the argument parser's own family
             return _failed(arguments, _misspelt(error), 2)
+        if isinstance(error, RuntimeError):
+            from regraft.features.batching import of_worker
+
+            if (said := of_worker(error)) is not None:
+                return _failed(arguments, str(said), 2)
         return _fault(arguments, error)
     if result == 130:
         return _interrupted(arguments)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import os
 import time
+import traceback
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -12,12 +14,13 @@ from torch.utils.data import DataLoader, Dataset
 
 from regraft.data import Source
 from regraft.data.hashing import content_hash
-from regraft.errors import DataError, RegraftError
+from regraft.errors import DataError, RegraftError, WorkerError
 from regraft.network import Preprocess
 
-__all__ = ["by_length", "gathered", "in_order"]
+__all__ = ["by_length", "gathered", "in_order", "of_worker", "told_if_killed"]
 
 _WORKER_PAYS_AFTER_SECONDS = 2.0  # below this much decoding, starting worker processes costs more than it saves
+_NEWS_AFTER_SECONDS = 1.0
 
 
 class _Decoded(Dataset):
@@ -85,6 +88,37 @@ def in_order(count: int, size: int) -> list[range]:
     return [range(start, min(start + size, count)) for start in range(0, count, size)]
 
 
+def of_worker(error: BaseException) -> WorkerError | None:
+    """What torch says of a decoding process that the system ended, in a sentence; ``None`` of any other error."""
+    if not isinstance(error, RuntimeError) or not str(error).startswith("DataLoader worker (pid"):
+        return None
+    return WorkerError(
+        "a decoding process was killed, perhaps for want of memory",
+        do="take fewer --workers or a smaller --batch-size; what a pass has computed is kept",
+    )
+
+
+@contextmanager
+def told_if_killed() -> Iterator[None]:
+    """Inside (or as a decorator), a decoding process that is killed ends in a sentence.
+
+    torch raises that wherever the program happens to be, mostly in the code that waits for a batch or uses one.
+
+    Raises:
+        WorkerError: one was.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if (said := of_worker(error)) is None:
+            raise
+        seen: BaseException | None = error
+        while seen is not None:  # lest the loader that the frames hold raise it again at the end of any other process
+            traceback.clear_frames(seen.__traceback__)
+            seen = seen.__context__
+        raise said from None
+
+
 def gathered(
     preprocess: Preprocess,
     source: Source,
@@ -103,6 +137,7 @@ def gathered(
 
     Raises:
         DataError: a row cannot be decoded, or is no longer what its hash says, or rows differ in shape.
+        WorkerError: the system killed a decoding process.
     """
     if not rows:
         return
@@ -115,10 +150,15 @@ def gathered(
         num_workers=count,
         prefetch_factor=4 if count else None,
     )
-    for batch in loader:
-        if isinstance(batch, RegraftError):
-            raise batch
-        yield batch
+    with told_if_killed():
+        try:
+            for batch in loader:
+                if isinstance(batch, RegraftError):
+                    raise batch
+                yield batch
+        except (ConnectionError, EOFError):  # killed while it handed a batch over: torch hears of that in a moment
+            time.sleep(_NEWS_AFTER_SECONDS)
+            raise
 
 
 def _workers(dataset: _Decoded, rows: Sequence[Sequence[int]]) -> int:

@@ -16,7 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from regraft.data import Manifest
 from regraft.errors import DataError, StoreError
-from regraft.features.batching import by_length, gathered
+from regraft.features.batching import by_length, gathered, told_if_killed
 from regraft.features.cache import cache_root
 from regraft.features.plan import Block, Plan
 from regraft.features.store import DTYPES, VERSION, Arrivals, Part, Store
@@ -55,6 +55,7 @@ def find(
     return None if missing.blocks else Store(plan, parts)
 
 
+@told_if_killed()
 @kept_memory()
 def sweep(
     network: Network,
@@ -88,6 +89,7 @@ def sweep(
     Raises:
         StoreError: the disk is too small, full or read-only.
         DataError: there are no rows, or a row cannot be decoded or has changed since the manifest was made.
+        WorkerError: the system killed a decoding process.
     """
     if not len(manifest):
         raise DataError(f"{manifest.name} has no rows for this pass", expected="at least one row", got="0")
