@@ -114,7 +114,7 @@ def pretrain(
 
     Raises:
         RecipeError: an unknown objective, pictures too small for it, a seed out of range, or the output folder holds
-            another run, or a part of this one whose epochs were not kept.
+            another run, files of somebody else, or a part of this run whose epochs were not kept.
         DataError: the data are no images, or one cannot be read; supervised: no labelled images of two or more classes.
         ModelError: an unknown architecture, or one that cannot take these pictures.
         DivergedError: training diverged; the best epoch's weights stay in ``training/best.safetensors``.
