@@ -90,6 +90,8 @@ def test_whole_numbers_of_many_digits_stay_apart(first, label_type):
     assert target.values[-1] == -1
     assert target.label_type == read(labels).label_type == label_type
     assert read(["1" + "0" * 300, "2", "3"]).kind == "regression"
+    numbers = [10**20 + i * 10**19 for i in range(6)]
+    assert read([*map(str, numbers)], kind="regression").values[:, 0].tolist() == [float(each) for each in numbers]
 
 
 def test_several_columns_of_texts_are_flags_or_numbers():

@@ -352,6 +352,7 @@ def build():
         ("", "from package import helpers", "helpers.scale()"),
         ("from package import helpers", "", "getattr(helpers, 'scale')()"),
         ("from package.helpers import held", "", "held.factor"),
+        ("", "if x is None: import package.ending\n        from package.helpers import scale", "scale()"),
     ],
 )
 def test_what_is_reached_by_the_less_usual_ways_counts(tmp_path: Path, imports: str, inside: str, used: str) -> None:
@@ -360,6 +361,7 @@ def test_what_is_reached_by_the_less_usual_ways_counts(tmp_path: Path, imports: 
         helpers = f"def scale():\n    return {factor}\nclass Held:\n    factor = {factor}\nheld = Held()\n"
         (tmp_path / folder / "package/helpers.py").write_text(helpers)
         (tmp_path / folder / "package/__init__.py").write_text("")
+        (tmp_path / folder / "package/ending.py").write_text("raise SystemExit(1)\n")
         (tmp_path / folder / "mynet.py").write_text(LAYERS.format(imports=imports, inside=inside or "pass", used=used))
         script = "import torch; torch.manual_seed(0); from regraft.network import load\n"
         script += "net = load('mynet:build'); print(net.fingerprint); net.forward(torch.ones(1, 4))\n"
@@ -386,6 +388,32 @@ class Raised(ArrayPreprocess):
 
     def __call__(self, raw: Any) -> Tensor:
         return super().__call__(raw) ** self.power
+
+
+class Kept(ArrayPreprocess):
+    """What a call leaves behind is no setting; what cannot be read is no reason to fail."""
+
+    @functools.cached_property
+    def table(self) -> np.ndarray:
+        return np.arange(3)
+
+    def __call__(self, raw: Any) -> Tensor:
+        held = self.__dict__
+        held.update(_seen=[raw], itself=self, far=torch.empty(2, device="meta"))
+        return super().__call__(raw) + float(self.table[0])
+
+
+def test_what_a_preprocessing_keeps_for_the_next_row_does_not_count() -> None:
+    def made(preprocess: ArrayPreprocess) -> str:
+        torch.manual_seed(0)
+        return from_module(nn.Linear(4, 3), preprocess).fingerprint
+
+    used = Kept((4,))
+    object.__setattr__(used, "itself", used)
+    object.__setattr__(used, "far", torch.empty(2, device="meta"))
+    before = made(used)
+    used(np.zeros(4))
+    assert made(used) == before
 
 
 def test_code_and_attributes_of_an_own_preprocessing_count() -> None:

@@ -16,6 +16,7 @@ the texts of a single column are names, as in scikit-learn. Two classes make a b
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -360,7 +361,7 @@ def _not_finite(value: Any) -> bool:
             value = float(value)
         except ValueError:
             return True
-    return not isinstance(value, int | float) or not np.isfinite(value)
+    return not isinstance(value, int | float) or not math.isfinite(value)
 
 
 def _refuse_first(read: _Read, ids: Sequence[str], wrong: Any, expected: str) -> None:

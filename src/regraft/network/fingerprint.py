@@ -87,13 +87,20 @@ def _repeated(module: nn.Module) -> list[str]:
 
 def reading(preprocess: Any) -> dict[str, Any]:
     """What a preprocessing's numbers depend on: its ``identity()``; of one that belongs to no library its code and
-    attributes as well, of which that need not tell."""
+    attributes as well, of which that need not tell. Private ones count where they are plain."""
     kinds = [kind for kind in type(preprocess).__mro__ if _is_own(kind)]
     if not kinds:
         return dict(preprocess.identity())
-    write = _Writer()
-    code = "\n".join([*map(write.code, kinds), write.bound(getattr(preprocess, "__dict__", {}))])
-    return {**preprocess.identity(), "code": code}
+    write, held = _Writer(), []
+    for name, value in getattr(preprocess, "__dict__", {}).items():
+        kept = isinstance(inspect.getattr_static(type(preprocess), name, None), functools.cached_property)
+        if kept or (name.startswith("_") and not isinstance(value, _PLAIN)):
+            continue  # what a call left behind
+        try:
+            held.append(f"{name}:{write.bound(value)}")
+        except _UNREADABLE:
+            held.append(f"{name}:{type(value).__qualname__}")
+    return {**preprocess.identity(), "code": "\n".join([*map(write.code, kinds), *held])}
 
 
 class _Writer:
@@ -241,13 +248,13 @@ def _read(body: types.CodeType, space: Mapping[str, Any]) -> dict[str, Any]:
 def _imported(body: types.CodeType, space: Mapping[str, Any]) -> dict[str, types.ModuleType]:
     """The own modules that import statements inside a function name; imported now, as the function will."""
     found: dict[str, types.ModuleType] = {}
-    steps = list(dis.get_instructions(body))
+    steps = [step for step in dis.get_instructions(body) if step.opname != "EXTENDED_ARG"]
     for place, step in enumerate(steps):
         if step.opname != "IMPORT_NAME":
             continue
         level, wanted = steps[place - 2].argval or 0, steps[place - 1].argval or ()
         name, package = "." * level + str(step.argval), str(space.get("__package__") or "")
-        with contextlib.suppress(Exception):  # the function may do without it, or never come so far
+        with contextlib.suppress(Exception, SystemExit):  # the function may do without it, or never come so far
             top = importlib.util.find_spec((package if level else name).split(".")[0])
             if top is not None and not (top.origin or "").startswith(_INSTALLED) and top.name not in _LIBRARIES:
                 found[name] = module = importlib.import_module(name, package or None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from PIL import Image
@@ -28,8 +30,12 @@ def test_every_image_has_a_mask_of_its_own(ids, tmp_path):
 def test_masks_replace_those_alone_that_an_earlier_table_names(ending, tmp_path):
     said = Prediction(("a.jpg",), np.ones((1, 2)) / 2, "segmentation", ("u", "v"), (np.zeros((2, 2), int),), np.ones(1))
     table, mask = tmp_path / f"labels.{ending}", tmp_path / "labels" / "a.png"
-    for _ in range(2):  # its own are made again
-        said.save(table)
+    other = replace(said, ids=("b.jpg",))
+    for each in (said, said, other, other, said):  # its own are made again, and those that it names no more are gone
+        each.save(table)
+        assert [file.name for file in mask.parent.iterdir()] == [each.table()[0]["mask"]]
+    (mask.parent / ".hidden").touch()  # as some systems leave them
+    said.save(table)
     mask.write_bytes(b"true")
     text = {"csv": "path,mask\nimg/a.jpg,labels/a.png\n", "json": '[{"path": "img/a.jpg", "mask": "a.png"}]'}
     table.write_bytes(text.get(ending, "no table at all").encode())  # one of true masks

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tests.graft.training.test_train import toy_module, toy_rows
+from tests.graft.loop.test_train import toy_module, toy_rows
 from torch import Tensor, distributed, nn
 
 from regraft.errors import RecipeError

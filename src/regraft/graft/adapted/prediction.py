@@ -64,7 +64,7 @@ def check_masks(path: Path) -> None:
     folder = path.with_suffix("")
     if not folder.is_dir():
         return
-    if not {file.name for file in folder.iterdir()} <= _predicted(path):
+    if {file.name for file in folder.iterdir() if not file.name.startswith(".")} - _predicted(path):
         raise DataError(
             f"{path.name} would write its masks among the files in {folder}",
             expected="a new or an empty folder, or that of earlier predictions",
@@ -211,8 +211,11 @@ class Prediction:
         path = Path(path)
         if self.masks and path.suffix in (".csv", ".json", ".parquet"):
             check_masks(path)
-            for file, mask in zip(self._files(), self.masks):
-                write_bytes(path.with_suffix("") / file, indexed_png(mask))
+            files, folder = self._files(), path.with_suffix("")
+            for file in _predicted(path) - set(files):  # the new table will not name it, and then it would be nobody's
+                (folder / Path(file).name).unlink(missing_ok=True)
+            for file, mask in zip(files, self.masks):
+                write_bytes(folder / file, indexed_png(mask))
         if path.suffix == ".csv":
             write_bytes(path, self.csv().encode())
         elif path.suffix == ".json":
