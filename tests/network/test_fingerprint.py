@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import functools
+import re
 import subprocess
 import sys
 import types
@@ -21,7 +22,7 @@ from torch.nn import functional
 
 from regraft.features.sweep import base_key
 from regraft.network import ArrayPreprocess, from_module, load
-from regraft.network.fingerprint import architecture
+from regraft.network.fingerprint import architecture, reading
 
 
 class Holds(nn.Module):
@@ -353,6 +354,7 @@ def build():
         ("from package import helpers", "", "getattr(helpers, 'scale')()"),
         ("from package.helpers import held", "", "held.factor"),
         ("", "if x is None: import package.ending\n        from package.helpers import scale", "scale()"),
+        ("", "from hlp import scale", "scale()"),
     ],
 )
 def test_what_is_reached_by_the_less_usual_ways_counts(tmp_path: Path, imports: str, inside: str, used: str) -> None:
@@ -362,6 +364,7 @@ def test_what_is_reached_by_the_less_usual_ways_counts(tmp_path: Path, imports: 
         (tmp_path / folder / "package/helpers.py").write_text(helpers)
         (tmp_path / folder / "package/__init__.py").write_text("")
         (tmp_path / folder / "package/ending.py").write_text("raise SystemExit(1)\n")
+        (tmp_path / folder / "hlp.py").write_text(helpers)
         (tmp_path / folder / "mynet.py").write_text(LAYERS.format(imports=imports, inside=inside or "pass", used=used))
         script = "import torch; torch.manual_seed(0); from regraft.network import load\n"
         script += "net = load('mynet:build'); print(net.fingerprint); net.forward(torch.ones(1, 4))\n"
@@ -414,6 +417,36 @@ def test_what_a_preprocessing_keeps_for_the_next_row_does_not_count() -> None:
     before = made(used)
     used(np.zeros(4))
     assert made(used) == before
+
+
+class Held(ArrayPreprocess):
+    def __init__(self, held: Any) -> None:
+        super().__init__((4,))
+        object.__setattr__(self, "held", held)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        (slice(0, 3), slice(1, 3)),
+        (range(2), range(3)),
+        (re.compile("a"), re.compile("b")),
+        (Path("a"), Path("b")),
+        (torch.zeros(30), torch.ones(30)),
+        ([1, 2], [2, 1]),
+        (Settings(1.0), Settings(2.0)),
+        (torch.relu, torch.tanh),
+    ],
+)
+def test_attributes_of_many_kinds_count(values: tuple[Any, Any]) -> None:
+    first, second = (reading(Held(value)) for value in values)
+    assert first == reading(Held(values[0])) != second
+
+
+def test_weights_of_a_preprocessing_count() -> None:
+    torch.manual_seed(0)
+    one, other = Held(nn.Linear(2, 2)), Held(nn.Linear(2, 2))
+    assert reading(one) != reading(other)
 
 
 def test_code_and_attributes_of_an_own_preprocessing_count() -> None:

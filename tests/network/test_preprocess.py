@@ -281,3 +281,11 @@ def test_codes_of_categories_are_checked_drawn_and_not_normalised() -> None:
 
 def test_json_without_categories_is_what_it_was() -> None:
     assert ArrayPreprocess((2,)).to_json() == {"kind": "array", "shape": [2], "mean": [], "std": []}
+
+
+def test_arrays_stand_for_tuples() -> None:
+    plain = ImagePreprocess((4, 6), (4, 4), mean=(0.5,) * 3, std=(0.25,) * 3)
+    given = ImagePreprocess(np.array([4, 6]), np.array([4, 4]), mean=torch.full((3,), 0.5), std=np.full(3, 0.25))
+    assert given == plain
+    assert given.to_json() == plain.to_json()
+    assert ArrayPreprocess((2,), np.zeros(2), np.ones(2)) == ArrayPreprocess((2,), (0.0, 0.0), (1.0, 1.0))

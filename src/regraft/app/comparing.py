@@ -100,7 +100,7 @@ def _names(folders: Sequence[Path]) -> list[str]:
     for path in paths:
         others = [other for other in paths if other != path]
         fit = (k for k in range(1, len(path)) if all(other[-k:] != path[-k:] for other in others))
-        names.append("/".join(path[-next(fit, len(path)) :]))
+        names.append(str(Path(*path[-next(fit, len(path)) :])))
     return names
 
 

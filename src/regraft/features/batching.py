@@ -36,7 +36,8 @@ class _Decoded(Dataset):
         decoded = self._decoded(row)
         if self.hashes and content_hash(self.source, row) != self.hashes[row]:
             raise DataError(
-                f"{self.source.where(row)} has changed since it was first read", do="run again when it stays as it is"
+                f"{self.source.where(row)} has changed since it was first read",
+                do="run again when it stays as it is; a preprocessing of your own must not write into its input",
             )
         return decoded
 

@@ -11,11 +11,15 @@ import importlib.util
 import inspect
 import math
 import os
+import re
+import site
 import sys
 import sysconfig
 import types
+import weakref
 from collections import deque
 from collections.abc import Mapping
+from pathlib import Path, PurePath
 from typing import Any
 
 import numpy as np
@@ -33,8 +37,14 @@ _PLAIN = (*_IN_JSON, complex, bytes)
 _FEW = 16  # numbers of a tensor that a module keeps to itself: a setting, not what a pass left behind
 # values that hold each other, a tensor without values, a variable that is not set yet, an object that acts its part
 _UNREADABLE = (RuntimeError, ValueError, AttributeError, TypeError)
+_ELSEWHERE = tuple(path + os.sep for path in (*site.getsitepackages(), site.getusersitepackages()))
 _INSTALLED = tuple({path + os.sep for path in map(sysconfig.get_path, ("purelib", "platlib"))})
 _SPACES = (argparse.Namespace, types.SimpleNamespace)
+_REPEATED = (slice, range, re.Pattern, PurePath)  # whose text says all
+_WRITTEN = (
+    *(list, tuple, deque, Mapping, set, frozenset, Tensor, np.ndarray, np.generic),
+    *(*_PLAIN, *_REPEATED, *_SPACES, torch.dtype, torch.device, functools.partial, types.MethodType),
+)
 
 _NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
@@ -85,22 +95,37 @@ def _repeated(module: nn.Module) -> list[str]:
     return lines
 
 
+_READ: dict[int, dict[str, Any]] = {}  # by the number of a preprocessing that is alive
+
+
 def reading(preprocess: Any) -> dict[str, Any]:
     """What a preprocessing's numbers depend on: its ``identity()``; of one that belongs to no library its code and
-    attributes as well, of which that need not tell. Private ones count where they are plain."""
+    attributes as well, of which that need not tell. They are looked at once, for some keep what a call left behind;
+    private ones count where they are plain, objects of libraries by their class alone."""
     kinds = [kind for kind in type(preprocess).__mro__ if _is_own(kind)]
     if not kinds:
         return dict(preprocess.identity())
+    if (known := _READ.get(id(preprocess))) is not None:
+        return known
     write, held = _Writer(), []
     for name, value in getattr(preprocess, "__dict__", {}).items():
         kept = isinstance(inspect.getattr_static(type(preprocess), name, None), functools.cached_property)
         if kept or (name.startswith("_") and not isinstance(value, _PLAIN)):
-            continue  # what a call left behind
+            continue
         try:
-            held.append(f"{name}:{write.bound(value)}")
+            if isinstance(value, nn.Module):
+                held.append(f"{name}:{architecture(value)}{write.bound(value.state_dict())}")
+            elif hasattr(value, "__qualname__") or _is_own(type(value)) or isinstance(value, _WRITTEN):
+                held.append(f"{name}:{write.bound(value)}")
+            else:
+                held.append(f"{name}:{type(value).__qualname__}")
         except _UNREADABLE:
             held.append(f"{name}:{type(value).__qualname__}")
-    return {**preprocess.identity(), "code": "\n".join([*map(write.code, kinds), *held])}
+    found = {**preprocess.identity(), "code": "\n".join([*map(write.code, kinds), *held])}
+    with contextlib.suppress(TypeError):  # of a class without weak references
+        weakref.finalize(preprocess, _READ.pop, id(preprocess), None)
+        _READ[id(preprocess)] = found
+    return found
 
 
 class _Writer:
@@ -165,7 +190,7 @@ class _Writer:
             return f"{value.dtype}{tuple(value.shape)}{digest(bytes(_content(value)))}"
         if isinstance(value, np.ndarray | np.generic) and not value.dtype.hasobject:
             return f"{value.dtype}{value.shape}{digest(value.tobytes())}"
-        if isinstance(value, (*_PLAIN, torch.dtype, torch.device)):
+        if isinstance(value, (*_PLAIN, *_REPEATED, torch.dtype, torch.device)):
             return repr(value)
         if text := self.called(value):
             return text
@@ -227,7 +252,7 @@ def _read(body: types.CodeType, space: Mapping[str, Any]) -> dict[str, Any]:
     if "getattr" in body.co_names:
         found["getattr"] = getattr
     reached = {name: value for name, value in found.items() if isinstance(value, types.ModuleType)}
-    reached |= _imported(body, space)
+    found |= _imported(body, space)
     seen = set[int]()
     while reached:
         name, module = reached.popitem()
@@ -245,23 +270,42 @@ def _read(body: types.CodeType, space: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _imported(body: types.CodeType, space: Mapping[str, Any]) -> dict[str, types.ModuleType]:
-    """The own modules that import statements inside a function name; imported now, as the function will."""
-    found: dict[str, types.ModuleType] = {}
+def _imported(body: types.CodeType, space: Mapping[str, Any]) -> dict[str, str]:
+    """The source of own files that import statements inside a function name. None is run: it may be a program."""
+    found: dict[str, str] = {}
     steps = [step for step in dis.get_instructions(body) if step.opname != "EXTENDED_ARG"]
     for place, step in enumerate(steps):
         if step.opname != "IMPORT_NAME":
             continue
         level, wanted = steps[place - 2].argval or 0, steps[place - 1].argval or ()
-        name, package = "." * level + str(step.argval), str(space.get("__package__") or "")
-        with contextlib.suppress(Exception, SystemExit):  # the function may do without it, or never come so far
-            top = importlib.util.find_spec((package if level else name).split(".")[0])
-            if top is not None and not (top.origin or "").startswith(_INSTALLED) and top.name not in _LIBRARIES:
-                found[name] = module = importlib.import_module(name, package or None)
-                for inner in wanted:  # a submodule is no attribute before it is imported
-                    if not hasattr(module, inner):
-                        importlib.import_module(f"{module.__name__}.{inner}")
+        package = str(space.get("__package__") or "").split(".")
+        name = ".".join(
+            [*package[: len(package) - level + 1], *filter(None, [step.argval])] if level else [step.argval]
+        )
+        for each in (name, *(f"{name}.{inner}" for inner in wanted)):
+            if (file := _own_file(each)) is not None:
+                found[f"import {each}"] = file.read_text(encoding="utf-8", errors="replace")
     return found
+
+
+def _own_file(name: str) -> Path | None:
+    """The file of a module, found without running any; ``None`` of a library's, and where there is none."""
+    first, *rest = name.split(".")
+    if first in _LIBRARIES:
+        return None
+    try:
+        top = importlib.util.find_spec(first)
+    except (ImportError, ValueError, AttributeError):
+        return None
+    if top is None:
+        return None
+    places, file = [Path(place) for place in top.submodule_search_locations or ()], top.origin
+    for part in rest:
+        options = [place / part / "__init__.py" for place in places] + [place / f"{part}.py" for place in places]
+        file = next((str(option) for option in options if option.is_file()), None)
+        places = [place / part for place in places]
+    there = None if file is None or not file.endswith(".py") else Path(file)
+    return None if there is None or str(there).startswith(_ELSEWHERE) else there
 
 
 def _is_own_module(module: types.ModuleType) -> bool:

@@ -102,6 +102,7 @@ class Network:
         self.about = replace(about, parameters=sum(p.numel() for p in module.parameters()))
         # Taken before the first pass, for some modules change their own settings when they run.
         self._architecture = _architecture or architecture(module, self.traits.config)
+        self._reading = reading(preprocess)
 
     def __getstate__(self) -> dict[str, Any]:
         """What a copy or a pickle holds: everything but the values that are derived from it."""
@@ -148,7 +149,7 @@ class Network:
     def fingerprint(self) -> str:
         """SHA-256 (hex) over every weight and buffer, the architecture and the preprocessing."""
         tensors = {**self.params, **self.buffers}
-        return fingerprint(tensors, self._architecture, reading(self.preprocess))
+        return fingerprint(tensors, self._architecture, self._reading)
 
     @cached_property
     def blocks(self) -> tuple[str, ...]:

@@ -122,7 +122,8 @@ class ImagePreprocess(Preprocess):
     rounding: Literal["down", "even"] = "down"
 
     def __post_init__(self) -> None:
-        if self.channels not in (1, 3):
+        _make_tuples(self, "resize", "crop", "mean", "std")
+        if self.channels not in (1, 3) and type(self).__call__ is ImagePreprocess.__call__:
             raise ModelError("the preprocessing's channels", expected="3 (RGB) or 1 (grey)", got=str(self.channels))
         if self.resize is not None and not _is_side(self.resize) and not _is_size(self.resize):
             expected = "the shorter side, (height, width) or None"
@@ -212,6 +213,13 @@ class ImagePreprocess(Preprocess):
         return cls(**fields)
 
 
+def _make_tuples(preprocess: Preprocess, *names: str) -> None:
+    """Arrays and tensors among these fields as the tuples that they stand for."""
+    for name in names:
+        if isinstance(value := getattr(preprocess, name), np.ndarray | Tensor):
+            object.__setattr__(preprocess, name, tuple(value.reshape(-1).tolist()))
+
+
 def _is_side(value: Any) -> bool:
     return isinstance(value, Integral) and int(value) > 0
 
@@ -273,6 +281,7 @@ class ArrayPreprocess(Preprocess):
     categories: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
+        _make_tuples(self, "mean", "std")
         if self.categories and (self.shape != (len(self.categories),) or min(self.categories) < 0):
             raise ModelError(
                 "the categories of columns",

@@ -141,9 +141,12 @@ def _embedded(network: Network, folder: Path) -> list[Path]:
     """A copy of the network in ``folder`` in the place of what lay there: files of another library's network would say
     how to read this one. Written beside it first, for the network may have been loaded from there."""
     made = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:12]}.part")
-    written = [path.relative_to(made) for path in save(network, made)]
-    shutil.rmtree(folder, ignore_errors=True)
-    made.rename(folder)
+    try:
+        written = [path.relative_to(made) for path in save(network, made)]
+        shutil.rmtree(folder, ignore_errors=True)
+        made.rename(folder)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
     return [folder / path for path in written]
 
 
