@@ -28,7 +28,7 @@ from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.features import Solve
 from regraft.graft.stages.training import Probe
 from regraft.graft.training import probing
-from regraft.network import load
+from regraft.network import ArrayPreprocess, load
 
 
 @pytest.fixture(scope="module")
@@ -61,10 +61,10 @@ def test_whole_images_are_read_and_every_position_kept():
     value = torch.rand(2, 24, 13, 17)
     assert torch.equal(block.pooling(value), value.flatten(1))
     with pytest.raises(ModelError, match="expected"):
-        whole_images(load("regraft/fashion-resnet").reading(_Words()), 10, 10)
+        whole_images(load("regraft/fashion-resnet").reading(_Words((4,))), 10, 10)
 
 
-class _Words:
+class _Words(ArrayPreprocess):
     modality = "text"
 
 
