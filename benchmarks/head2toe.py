@@ -16,7 +16,8 @@ refit. CPU and wall seconds, peak memory, accuracy in cross-validation and on 20
 * ``overlap``: how much of the top 1 % by exact float32 scores the scores from a sampled Gram find.
 
 ``--case wide``: 397 classes × 1,696,552 features of 1,191 rows, stored in bfloat16. ``--case tall``: 10,000 rows ×
-200,000 features, a twelfth and a half of 50,000 × 500,000. Both the search alone.
+200,000 features. ``--case vast``: 50,000 rows × 500,000 features, in files of 50 GB in ``--folder``, which are removed
+again. All the search alone; of peak memory, what is not of a file.
 
 Run with OMP_NUM_THREADS=1 for figures of one core.
 """
@@ -25,10 +26,14 @@ from __future__ import annotations
 
 import importlib.util
 import resource
+import tempfile
+import threading
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -59,8 +64,8 @@ STEPS = (500 + 5000) * 2 * 2  # two learning rates, two penalties
 FOLDS = 5
 STRENGTH = 1e-2
 HELD_OUT = 200
-CASES = {"wide": (1_191, 1_696_552, 397), "tall": (10_000, 200_000, 10)}
-QUICK_CASES = {"wide": (300, 80_080, 60), "tall": (4_400, 3_016, 10)}
+CASES = {"wide": (1_191, 1_696_552, 397), "tall": (10_000, 200_000, 10), "vast": (50_000, 500_000, 10)}
+QUICK_CASES = {"wide": (300, 80_080, 60), "tall": (4_400, 3_016, 10), "vast": (4_400, 3_016, 10)}
 COLUMNS = ("case", "ours_s", "peer", "peer_s", "ratio", "floor_s", "times_floor", "error")
 PASS_ROWS, PASS_BATCH = 64, 16
 
@@ -70,11 +75,14 @@ def main() -> None:
     options.add_argument("--classes", type=int, help="classes (default: 10, or the case's own)")
     options.add_argument("--case", choices=("search", *CASES), default="search", help="default: %(default)s")
     options.add_argument("--reference", action="store_true", help="run the reference whole at the smallest size")
+    options.add_argument("--folder", help="of the files of --case vast (default: that of temporary files)")
     arguments = options.parse_args()
     if arguments.case == "search":
         rows = search_case(arguments.quick, arguments.classes or 10, arguments.reference)
     else:
-        rows = [large_case(arguments.case, arguments.quick, arguments.classes)]
+        with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
+            files = Path(folder) if arguments.case == "vast" else None
+            rows = [large_case(arguments.case, arguments.quick, arguments.classes, files)]
     report("head2toe", rows, arguments.json, columns=COLUMNS)
 
 
@@ -90,9 +98,17 @@ class Task:
     held: dict[str, FeatureDesign]
 
     @classmethod
-    def draw(cls, rows: int, sizes: tuple[int, ...], classes: int, dtype: torch.dtype, held: int = HELD_OUT) -> Task:
+    def draw(
+        cls,
+        rows: int,
+        sizes: tuple[int, ...],
+        classes: int,
+        dtype: torch.dtype,
+        held: int = HELD_OUT,
+        files: Path | None = None,
+    ) -> Task:
         codes = np.arange(rows + held) % classes
-        both = {str(size): features(size, codes, classes, dtype) for size in sizes}
+        both = {str(size): features(size, codes, classes, dtype, files) for size in sizes}
 
         def part(blocks: dict[str, Tensor], place: slice) -> FeatureDesign:
             return FeatureDesign({name: UnitRows(Dense(block[place])) for name, block in blocks.items()}, classes)
@@ -114,7 +130,9 @@ class Task:
         return float((probabilities.argmax(1).numpy() == self.held_codes).mean())
 
 
-def features(total: int, codes: np.ndarray, classes: int, dtype: torch.dtype) -> dict[str, Tensor]:
+def features(
+    total: int, codes: np.ndarray, classes: int, dtype: torch.dtype, files: Path | None = None
+) -> dict[str, Tensor]:
     """Rectified random mixtures of 60 factors that know the class, under as much noise, by layer."""
     generator = torch.Generator().manual_seed(0)
     hidden = torch.randn(len(codes), 60, generator=generator)
@@ -122,11 +140,18 @@ def features(total: int, codes: np.ndarray, classes: int, dtype: torch.dtype) ->
     blocks = {}
     for layer in range(LAYERS):
         width = total // LAYERS + (layer < total % LAYERS)
-        out = torch.empty(len(codes), width, dtype=dtype)
+        if files is None:
+            out = torch.empty(len(codes), width, dtype=dtype)
+        else:
+            path, entries = str(files / f"{layer}"), len(codes) * width
+            out = torch.from_file(path, shared=True, size=entries, dtype=dtype).view(-1, width)
         for start in range(0, width, 4096):
             part = out[:, start : start + 4096]
             mixed = hidden @ torch.randn(60, part.shape[1], generator=generator) / 8
-            part.copy_((mixed + torch.randn(part.shape, generator=generator)).clamp_min_(0))
+            for row in range(0, len(codes), 16_384):
+                some = part[row : row + 16_384]
+                noise = torch.randn(some.shape, generator=generator)
+                some.copy_(noise.add_(mixed[row : row + 16_384]).clamp_min_(0))
         blocks[f"layer{layer:02d}"] = out
     return blocks
 
@@ -143,6 +168,28 @@ def peak() -> float:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
 
 
+@contextmanager
+def watched() -> Iterator[list[float]]:
+    """GiB of the process that are not of a file, ten times a second; none where the system does not say."""
+    status, found, stop = Path("/proc/self/status"), [], threading.Event()
+
+    def watch() -> None:
+        while not stop.wait(0.1):
+            found.extend(
+                int(line.split()[1]) / 2**20 for line in status.read_text().splitlines() if line.startswith("RssAnon")
+            )
+
+    watcher = threading.Thread(target=watch)
+    if status.exists():
+        watcher.start()
+    try:
+        yield found
+    finally:
+        stop.set()
+        if watcher.is_alive():
+            watcher.join()
+
+
 def chosen(found: Selection) -> str:
     kept = sum(map(len, found.columns.values()))
     norms = "recomputed" if found.normalised else "as they were"
@@ -153,14 +200,18 @@ def searched(task: Task, case: str) -> Row:
     """The fast search, timed."""
     before = peak()
     asked = {"metric": "accuracy", "wider": WIDER, "weaker": WEAKER, "tolerance": TOLERANCE}
-    found, cpu, wall = timed(lambda: select(task.designs, task.response, folds=task.folds, **asked))
+    with watched() as own:
+        found, cpu, wall = timed(lambda: select(task.designs, task.response, folds=task.folds, **asked))
     cell = next(c for c in found.table if c.chosen)
     note(f"{case}: {cpu:.2f} CPU-s, {wall:.2f} s, peak {peak():.2f} GiB, chose {chosen(found)}")
+    if own:
+        note(f"of the peak, not of a file: {max(own):.2f} GiB")
     more = {
         "cpu_s": cpu,
         "wall_s": wall,
         "features_gib": before,
         "peak_gib": peak(),
+        "peak_not_of_a_file_gib": max(own, default=None),
         "cells": len(found.table),
         "chosen": chosen(found),
         "cross_validated": [cell.score, cell.standard_error],
@@ -170,9 +221,9 @@ def searched(task: Task, case: str) -> Row:
     return Row(case, cpu, more=more)
 
 
-def large_case(name: str, quick: bool, classes: int | None) -> Row:
+def large_case(name: str, quick: bool, classes: int | None, files: Path | None) -> Row:
     rows, width, own = (QUICK_CASES if quick else CASES)[name]
-    task = Task.draw(rows, (width,), classes or own, torch.bfloat16, held=classes or own)
+    task = Task.draw(rows, (width,), classes or own, torch.bfloat16, classes or own, files)
     return searched(task, f"{name}: {rows} rows × {width} features, {classes or own} classes, CPU-s")
 
 

@@ -2,8 +2,11 @@
 
 import pytest
 import torch
+from sklearn.linear_model import Ridge
 from tests.heads.problems import classes_of, design_of, features
 
+from regraft.heads import held
+from regraft.heads.held import on_disk
 from regraft.heads.l2.model import Basis
 from regraft.heads.selection import foldwise
 from regraft.heads.selection.fold_tasks import fold_tasks
@@ -41,12 +44,37 @@ def test_gathered_columns_are_the_kept_ones(dtype, hard, normalise, monkeypatch)
 
 def test_sixteen_bits_are_held_in_float32_where_that_fits(monkeypatch):
     whole = design(torch.bfloat16)
-    entries = ROWS * sum(len(index) for choice in CHOICES for index in choice.values())
-    for room, dtype, in_memory in ((4, torch.float32, True), (3, torch.bfloat16, True), (1, torch.bfloat16, False)):
-        monkeypatch.setattr(foldwise, "HELD_BYTES", room * entries)
-        for found in gathered(whole, CHOICES, False):
-            assert found.dtype == dtype
-            assert all(isinstance(matrix, Dense) for matrix in found.matrices.values()) == in_memory
+    monkeypatch.setattr(foldwise, "on_disk", None)
+    for room, dtype in ((4, torch.float32), (3, torch.bfloat16), (2, torch.bfloat16)):
+        monkeypatch.setattr(foldwise, "HELD_BYTES", room * ROWS * kept_entries(CHOICES))
+        assert all(found.dtype == dtype for found in gathered(whole, CHOICES, False))
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_what_memory_has_no_room_for_lies_in_a_file(dtype, normalise, monkeypatch):
+    whole, files = design(dtype), []
+    monkeypatch.setattr(foldwise, "_READ_BYTES", 1000)  # several reads
+    monkeypatch.setattr(foldwise, "HELD_BYTES", 1)
+    monkeypatch.setattr(foldwise, "on_disk", lambda *asked: files.append(on_disk(*asked)) or files[-1])
+    for found, choice in zip(gathered(whole, CHOICES, normalise), CHOICES):
+        assert all(isinstance(matrix, Dense) and matrix.tensor is files.pop(0) for matrix in found.matrices.values())
+        assert found.dtype == dtype
+        wanted = kept_design(whole, choice, normalise).dense()
+        tolerance = 2**-8 if dtype == torch.bfloat16 else 4 * torch.finfo(dtype).eps
+        torch.testing.assert_close(found.dense(), wanted, rtol=tolerance, atol=0)
+
+
+def test_no_file_is_made_where_it_saves_little_or_has_no_room(monkeypatch):
+    whole, most = design(torch.float32), [{"a": torch.arange(40), "b": torch.arange(10)}]
+    monkeypatch.setattr(foldwise, "HELD_BYTES", 1)
+    assert not any(isinstance(matrix, Dense) for matrix in gathered(whole, most, False)[0].matrices.values())
+    monkeypatch.setattr(held, "_SPARE", 2**60)
+    assert not any(isinstance(matrix, Dense) for matrix in gathered(whole, CHOICES, False)[1].matrices.values())
+
+
+def kept_entries(choices):
+    return sum(len(index) for choice in choices for index in choice.values())
 
 
 @pytest.mark.parametrize(("width", "grams"), [(12, 0), (200, 4)])
@@ -61,3 +89,21 @@ def test_a_gram_of_the_rows_is_made_only_where_more_columns_are_chosen(width, gr
     assert made == [60] * grams
     alone = Foldwise(folds, fold_fitters(design, None, choices, True, tasks, response, folds))
     torch.testing.assert_close(found, alone.out_of_fold("ridge", [0.1, 1e-3])[0])
+
+
+@pytest.mark.parametrize(("width", "normalise"), [(12, False), (12, True), (200, False)])
+def test_a_fold_is_left_out_without_a_basis_of_its_own(width, normalise, monkeypatch):
+    x, codes = features(60, 200, 3)
+    folds, design, response = torch.arange(60) % 4, design_of(x, 3), classes_of(codes)
+    tasks, choices = fold_tasks(response, folds), [{"layer0": torch.arange(k, k + width) % 200} for k in range(4)]
+    fits = Foldwise(folds, fold_fitters(design, Panel(design), choices, normalise, tasks, response, folds))
+    monkeypatch.setattr(torch.linalg, "eigh", None)
+    found, _ = fits.out_of_fold("ridge", [0.1])
+    for k, choice in enumerate(choices):
+        kept = kept_design(design, choice, normalise).dense().double()
+        penalty = 0.1 * float((kept - kept.mean(0)).square().sum(1).mean())
+        inside = folds != k
+        model = Ridge(alpha=penalty * int(inside.sum())).fit(kept[inside], response.values[inside])
+        torch.testing.assert_close(
+            found[0, ~inside], torch.from_numpy(model.predict(kept[~inside])), rtol=1e-4, atol=1e-5
+        )

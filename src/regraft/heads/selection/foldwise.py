@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import repeat
 
 import torch
 from torch import Tensor
 
-from regraft.heads.held import HELD_BYTES
-from regraft.heads.l2.fitters import Eigen, Fitter, Found, fitter
+from regraft.heads.held import HELD_BYTES, disk_holds, on_disk
+from regraft.heads.l2.fitters import Eigen, Fitter, Found, fitter, streams
 from regraft.heads.l2.model import Basis
 from regraft.heads.response import Response
 from regraft.heads.selection.kept import kept_design
@@ -76,12 +77,12 @@ def fold_fitters(
     alone = [torch.where(folds == label, 0, -1) for label in torch.unique(folds[folds >= 0]).tolist()]
     if panel is None or max(sum(map(len, choice.values())) for choice in choices) <= panel.n_rows:
         found = gathered(design if panel is None else panel.features(), choices, normalise)
-        return [fitter(kept, response, task.weights, fold) for kept, task, fold in zip(found, tasks, alone)]
-    out: list[Fitter] = []
-    for gram, task, fold in zip(panel.kernels(choices, normalise), tasks, alone):
-        basis = Basis.of_gram(gram, panel.dtype)
-        out.append(Eigen(design, basis, response, _even(task.weights, fold), fold))
-    return out
+        streamed = streams(design.n_rows, max(kept.width for kept in found))
+        weights = [task.weights if streamed else _even(task.weights, fold) for task, fold in zip(tasks, alone)]
+        return [fitter(*fold) for fold in zip(found, repeat(response), weights, alone)]
+    bases = [Basis.of_gram(gram, panel.dtype) for gram in panel.kernels(choices, normalise)]
+    weights = [_even(task.weights, fold) for task, fold in zip(tasks, alone)]
+    return [Eigen(*fold) for fold in zip(repeat(design), bases, repeat(response), weights, alone)]
 
 
 def _even(weights: Tensor, alone: Tensor) -> Tensor:
@@ -99,11 +100,13 @@ def gathered(design: FeatureDesign, choices: Sequence[Mapping[str, Tensor]], nor
     """:func:`kept_design` of each choice, held in memory after one pass over all features.
 
     16-bit features are held in float32 where they take no more than 4 GiB together: each product would convert them.
-    Choices that take more as they are stored are left to be read when asked for.
+    Choices that take more as they are stored lie in a temporary file, for each product would read all features
+    again; where that has no room, or saves less than half of the reading, they are left to be read when asked for.
     """
     entries = sum(len(index) for choice in choices for index in choice.values())
     room = HELD_BYTES // max(1, entries * design.n_rows)
-    if room < design.dtype.itemsize:
+    filed = room < design.dtype.itemsize
+    if filed and not _filed(design, entries, len(choices)):
         return [kept_design(design, choice, normalise) for choice in choices]
     dtype = torch.promote_types(design.dtype, torch.float32) if room >= torch.float32.itemsize else design.dtype
     held: list[dict[str, Matrix]] = [{} for _ in choices]
@@ -112,7 +115,8 @@ def gathered(design: FeatureDesign, choices: Sequence[Mapping[str, Tensor]], nor
         if not wanted:
             continue
         inner = matrix.matrix if isinstance(matrix, UnitRows) else matrix
-        found = [torch.empty(design.n_rows, len(index), dtype=dtype, device=design.device) for _, index in wanted]
+        shapes = [(design.n_rows, len(index)) for _, index in wanted]
+        found = [on_disk(s, dtype) if filed else torch.empty(s, dtype=dtype, device=design.device) for s in shapes]
         step = max(1, _READ_BYTES // max(1, matrix.shape[1] * design.dtype.itemsize))
         for start in range(0, design.n_rows, step):
             part = slice(start, min(start + step, design.n_rows))
@@ -128,6 +132,14 @@ def gathered(design: FeatureDesign, choices: Sequence[Mapping[str, Tensor]], nor
                     out[part] = torch.index_select(rows, 1, index.to(rows.device))
                 if norms is not None:
                     out[part].div_(norms.masked_fill(norms == 0, 1))
+                if normalise:
+                    out[part] = UnitRows(Dense(out)).rows(part)
         for out, (kept, _) in zip(found, wanted):
-            kept[name] = Dense(UnitRows(Dense(out)).rows(slice(0, design.n_rows)) if normalise else out)
+            kept[name] = Dense(out)
     return [FeatureDesign(kept, design.n_outputs, device=design.device) for kept in held]
+
+
+def _filed(design: FeatureDesign, entries: int, choices: int) -> bool:
+    """Whether so many kept columns in all are worth a file: less than half of what a choice reads without, and room."""
+    few = 2 * entries < choices * design.width
+    return few and design.device.type == "cpu" and disk_holds(entries * design.n_rows * design.dtype.itemsize)
