@@ -3,8 +3,10 @@
 import pytest
 import torch
 
+from regraft.heads.selection.kept import kept_design
 from regraft.heads.selection.layer import Layer
-from regraft.linear import Cast, Dense, Kept, SignedRoot, Taken, UnitRows, columns_of
+from regraft.heads.selection.panel import Panel
+from regraft.linear import Cast, Dense, FeatureDesign, Kept, SignedRoot, Taken, UnitRows, columns_of
 
 X = torch.randn(9, 40, generator=torch.Generator().manual_seed(0))
 ZERO = X.clone()
@@ -45,6 +47,9 @@ def test_every_way_to_read_gives_the_rows_of_the_matrix(kind, dtype, monkeypatch
     torch.testing.assert_close(values if scale is None else values * scale, exact, rtol=tolerance, atol=tolerance)
     columns = torch.tensor([3, 17, 39])
     torch.testing.assert_close(layer.some(columns), exact[:, columns], rtol=tolerance, atol=tolerance)
+    for rows in (slice(2, 7), torch.tensor([8, 2, 2])):
+        found = layer.kept(columns).rows(rows)
+        torch.testing.assert_close(found, exact[rows][:, columns], rtol=tolerance, atol=tolerance)
 
 
 def test_what_lies_in_memory_is_not_copied():
@@ -76,3 +81,13 @@ def test_columns_of_a_matrix_are_those_of_its_rows(kind):
     assert found.shape == (9, 2)
     assert torch.equal(found.rows(slice(0, 9)), matrix.rows(slice(0, 9))[:, index])
     assert torch.equal(found.rows(torch.tensor([4, 1])), matrix.rows(torch.tensor([4, 1]))[:, index])
+
+
+@pytest.mark.parametrize("limit", [10, 100])  # of features that are held
+def test_kept_columns_are_read_from_a_panel(limit, monkeypatch):
+    monkeypatch.setattr("regraft.heads.selection.panel.EXACT_COLUMNS", limit)
+    design = FeatureDesign({"a": UnitRows(Dense(X)), "b": UnitRows(Dense(ZERO[:, :5])), "c": UnitRows(Dense(X))}, 2)
+    columns = {"a": torch.tensor([1, 30]), "b": torch.empty(0, dtype=torch.long), "c": torch.tensor([7])}
+    found, wanted = Panel(design).kept(columns), kept_design(design, columns, normalise=False)
+    assert found.widths == wanted.widths
+    torch.testing.assert_close(found.dense(), wanted.dense())

@@ -16,6 +16,7 @@ from regraft.heads.search import Judge, Trial, choose
 from regraft.heads.selection.cells import Cells, Grid
 from regraft.heads.selection.foldwise import Foldwise, fold_fitters, gathered
 from regraft.heads.selection.kept import Cell, Selection, by_name, keep, kept_design, marked
+from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import FoldTask, fold_tasks
 from regraft.heads.solve import refitted, validate
 from regraft.heads.weights import ClassWeight
@@ -82,11 +83,13 @@ class Heads:
 
     def foldwise(self, cell: Cell, choices: Sequence[dict[str, Tensor]], tasks: Sequence[FoldTask]) -> Foldwise:
         """The fits of each fold on what it chose: by Gram matrices of the rows that judged cells, else on their own."""
-        design, panel = self.designs[cell.size], None
-        if len(self.response) == len(self.cells.response):
-            panel = self.cells.panel(cell.size)
+        design, panel = self.designs[cell.size], self._panel(cell)
         fits = fold_fitters(design, panel, choices, cell.normalised, tasks, self.response, self.folds)
         return Foldwise(self.folds, fits)
+
+    def _panel(self, cell: Cell) -> Panel | None:
+        """Of the rows of ``response``, where they are those that judged cells."""
+        return self.cells.panel(cell.size) if len(self.response) == len(self.cells.response) else None
 
     def selection(self, best: Validated, lean: Cell) -> Selection:
         """The head of a validated cell, refitted on all rows with the features that all rows choose."""
@@ -95,9 +98,12 @@ class Heads:
             of_all = self.cells.of_all(cell, self.grid)
         scores = by_name(of_all, design.widths)
         columns = keep(scores, cell.fraction)
-        kept = kept_design(design, columns, cell.normalised)
-        if streams(kept.n_rows, kept.width):  # read at every step; else twice, which is not worth the memory
+        if streams(len(self.response), cell.kept):  # read at every step; else twice, which is not worth the memory
             (kept,) = gathered(design, [columns], cell.normalised)
+        elif cell.normalised or (panel := self._panel(cell)) is None or design.device.type != "cpu":
+            kept = kept_design(design, columns, cell.normalised)
+        else:
+            kept = panel.kept(columns)
         final = fitter(kept, self.response, self.everything.weights, self.folds)
         solution = refitted(final, self.judge, best.trials, best.chosen)
         return Selection(

@@ -55,12 +55,27 @@ class Layer:
 
     def some(self, columns: Tensor) -> Tensor:
         """(N, k) columns, to be written to; nothing is done to the others."""
-        found = columns_of(self.inner, columns).rows(slice(0, self.shape[0])).to("cpu", self.dtype)
-        return found if self.scale is None else found.mul_(self.scale)
+        return self.kept(columns).rows(slice(0, self.shape[0]))
+
+    def kept(self, columns: Tensor) -> Matrix:
+        """(N, k) columns, read when asked for; nothing is done to the others."""
+        return _Kept(columns_of(self.inner, columns), self.scale, self.dtype)
 
     def _chunks(self) -> list[slice]:
         step = max(1, (_IN_MEMORY if isinstance(_innermost(self.inner), Dense) else _ON_DISK) // self.shape[1])
         return [slice(start, min(start + step, self.shape[0])) for start in range(0, self.shape[0], step)]
+
+
+class _Kept:
+    """Columns that are gathered anew by every read, times what brings the layer's rows to unit norm."""
+
+    def __init__(self, matrix: Matrix, scale: Tensor | None, dtype: torch.dtype) -> None:
+        self.matrix, self.shape, self.scale, self.dtype = matrix, matrix.shape, scale, dtype
+
+    def rows(self, index: slice | Tensor) -> Tensor:
+        """Of the columns, on the CPU, to be written to."""
+        found = self.matrix.rows(index).to("cpu", self.dtype)
+        return found if self.scale is None else found.mul_(self.scale[index])
 
 
 def _innermost(matrix: Matrix) -> Matrix:

@@ -86,6 +86,15 @@ class Panel:
             return self.design
         return FeatureDesign({name: Dense(x) for name, _, x in self.layers()}, self.design.n_outputs)
 
+    def kept(self, columns: Mapping[str, Tensor]) -> FeatureDesign:
+        """Some columns, with their layer's norms, read from here when asked for.
+
+        Args:
+            columns: block → indices.
+        """
+        chosen = {name: layer.kept(columns[name]) for name, _, layer in self._read() if len(columns.get(name, _NONE))}
+        return FeatureDesign(chosen, self.design.n_outputs)
+
     def _read(self) -> Iterator[tuple[str, int, Layer]]:
         start = 0
         for name, width in self.widths.items():
