@@ -24,7 +24,7 @@ def beside(later: Later, record: Record) -> Iterator[Finding]:
     the interval of two independent scores (:func:`regraft.heads.difference`), a warning where all of that is a loss;
     or why that cannot be said."""
     rows = len(later.rows)
-    had = among(later.rows, record.data.get("seen", {}))
+    had = among(later.rows, record.data.get("seen", {}), later.names, record.data.get("written"))
     if learnt := had.get("learnt", 0):
         which = "all of these rows" if learnt == rows else f"{learnt:,} of these {rows:,} rows"
         yield Finding(
