@@ -104,6 +104,7 @@ def test_the_value_without_a_label_is_remembered(regraft, folder, tmp_path):
     said = regraft("score", run, tmp_path / "later", "--ignore", 0)[1]
     assert out == said
     assert "pixels)" in out
+    assert "the run said " in out  # the value without a label is no class that these rows leave out
 
 
 def test_dry_run(regraft, folder):

@@ -77,4 +77,8 @@ def _left_out(later: Later) -> list[str]:
         return [row["name"] for row in by_output(later.scored) if None in row.values()]
     if later.score.metric not in _OVER_CLASSES:
         return []
-    return [name for name, rows in zip(response.classes, response.values.sum(0).tolist()) if not rows]
+    absent = [not rows for rows in response.values.sum(0).tolist()]
+    target = later.rows.target
+    if target is not None and 0 <= target.ignore < len(absent):  # no class of masks, although it has a name among them
+        absent[target.ignore] = False
+    return [name for name, out in zip(response.classes, absent) if out]
