@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from regraft.wording import one_line, printable, some
+from regraft.wording import by_folders, one_line, printable, some
 
 
 @pytest.mark.parametrize(
@@ -20,6 +22,11 @@ from regraft.wording import one_line, printable, some
 )
 def test_the_first_few_names_and_how_many_more(names, of: int, separator: str, said: str) -> None:
     assert some(names, of, separator) == said
+
+
+def test_paths_are_called_by_as_many_parts_as_tell_them_apart() -> None:
+    paths = [Path(path) for path in ("/a/x/model", "/b/x/model", "/b/other", "/b/other")]
+    assert by_folders(paths) == [str(Path("a/x/model")), str(Path("b/x/model")), "other", "other"]
 
 
 def test_what_an_error_says_is_one_short_line() -> None:

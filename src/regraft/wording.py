@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from itertools import islice
+from pathlib import Path
 
-__all__ = ["one_line", "printable", "some"]
+__all__ = ["by_folders", "one_line", "printable", "some"]
 
 
 def some(names: Collection[object], of: int = 5, separator: str = ", ") -> str:
@@ -19,6 +20,17 @@ def some(names: Collection[object], of: int = 5, separator: str = ", ") -> str:
     named = separator.join(str(name) for name in islice(names, of))
     more = len(names) - of
     return f"{named}{' ' if separator == ', ' else separator}and {more:,} more" if more > 0 else named
+
+
+def by_folders(paths: Sequence[Path]) -> list[str]:
+    """What each of some whole paths is called: its last part, or as many as tell it from the others."""
+    every = [path.parts for path in paths]
+    names = []
+    for path in every:
+        others = [other for other in every if other != path]
+        fit = (k for k in range(1, len(path)) if all(other[-k:] != path[-k:] for other in others))
+        names.append(str(Path(*path[-next(fit, len(path)) :])))
+    return names
 
 
 def one_line(said: object, most: int = 200) -> str:

@@ -104,6 +104,7 @@ def test_the_value_without_a_label_is_remembered(regraft, folder, tmp_path):
     said = regraft("score", run, tmp_path / "later", "--ignore", 0)[1]
     assert out == said
     assert "pixels)" in out
+    assert "the run said " in out  # the value without a label is no class that these rows leave out
 
 
 def test_dry_run(regraft, folder):
@@ -124,3 +125,20 @@ def test_what_does_not_apply_is_one_sentence(regraft, folder, tmp_path):
         assert code != 0
         assert sentence in " ".join(err.split())
         assert not (tmp_path / "run").exists()
+
+
+def test_a_class_of_the_test_part_alone_is_told(regraft, tmp_path):
+    for part, count in (("train", 8), ("test", 5)):
+        for i in range(count):
+            pixels, mask = scene(i + (500 if part == "test" else 0))
+            if part == "test":
+                mask[40:, 50:] = 3
+            for role, values in (("images", pixels), ("masks", mask)):
+                (tmp_path / part / role).mkdir(parents=True, exist_ok=True)
+                Image.fromarray(values).save(tmp_path / part / role / f"{i}.png")
+    code, out, err = regraft("adapt", tmp_path, "-m", MODEL, "--method", "probe", "-o", tmp_path / "run", "--json")
+    assert code == 0, err
+    found = {item["code"]: item for item in json.loads(out)["findings"]}
+    assert (found["classes-unlearnt"]["value"], found["classes-unlearnt"]["severity"]) == (1, "warning")
+    assert found["classes-unlearnt"]["detail"].endswith(": 3.")
+    assert "classes-never-right" not in found

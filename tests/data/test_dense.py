@@ -121,6 +121,17 @@ def test_folders_of_images_and_masks(tmp_path, inner):
         scan(tmp_path)
 
 
+@pytest.mark.parametrize("inner", [False, True])
+def test_folders_in_capital_letters_hold_masks_too(tmp_path, inner):
+    for role in ("Images", "Masks"):
+        for i in range(3):
+            pixels = [[0, 1, i]] if role == "Masks" else np.full((1, 3, 3), i)
+            write(tmp_path / (f"Train/{role}" if inner else f"{role}/Train") / f"{i}.png", pixels)
+    m = scan(tmp_path)
+    assert (m.target.kind, m.split) == ("segmentation", ("train",) * 3)
+    assert m.target.values.tolist() == [[2, 1, 0], [1, 2, 0], [1, 1, 1]]
+
+
 @pytest.mark.parametrize(("values", "said"), [((0, 100, 200), "3 values up to 200: 0, 100, 200"), ((1, 30), "1, 30")])
 def test_levels_of_grey_are_no_classes_unless_they_are_named(tmp_path, values, said):
     for i, value in enumerate(values):

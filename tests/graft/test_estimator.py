@@ -140,6 +140,8 @@ def test_mistakes_are_named(pictures):
             GraftClassifier().fit(np.zeros((4, 2)), ["a", "b", gap, "a"])
     with pytest.raises(DataError, match="a list of inputs; got one text"):
         GraftClassifier("regraft/fashion-resnet").fit(paths, labels).predict(paths[0])
+    with pytest.raises(DataError, match="a list of inputs; got one text"):
+        GraftClassifier("regraft/fashion-resnet").fit(paths[0], labels)
     with pytest.raises(DataError, match="y holds NaN"):
         GraftRegressor("regraft/fashion-resnet").fit(paths[:6], [1.0, 2.0, np.nan, 3.0, 4.0, 5.0])
 

@@ -284,6 +284,8 @@ def report(
     if output is not None:
         if len(runs) > 1:
             raise DataError("--output names one file", got=f"{len(runs)} runs", do="leave it out, or name one run")
+        if output.suffix.lower() not in (".html", ".htm"):  # a slip may name a picture, a record, a folder
+            raise DataError(f"cannot write a report as {output.name}", expected="a .html file")
         check_folder(output.parent)
     records = [Record.load(run / "record.json") for run in runs]
     chosen, overlaps = compared(runs) if len(runs) > 1 else ([], {})

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from regraft.app.console import say
 from regraft.record import counted
+from regraft.wording import by_folders
 
 if TYPE_CHECKING:
     from regraft.graft.evidence.compared import Chosen
@@ -95,13 +96,7 @@ def say_paired(pairs: Sequence[dict[str, Any]], apart: Sequence[dict[str, Any]])
 
 def _names(folders: Sequence[Path]) -> list[str]:
     """What each run is called: the last folder of its path, or as many as tell it from the others."""
-    paths = [folder.resolve().parts for folder in folders]
-    names = []
-    for path in paths:
-        others = [other for other in paths if other != path]
-        fit = (k for k in range(1, len(path)) if all(other[-k:] != path[-k:] for other in others))
-        names.append(str(Path(*path[-next(fit, len(path)) :])))
-    return names
+    return by_folders([folder.resolve() for folder in folders])
 
 
 def _matrix(title: str, rows: Sequence[Sequence[float | None]]) -> None:

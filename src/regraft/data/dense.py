@@ -34,13 +34,23 @@ _FEW = 20
 
 def has_masks(root: Path) -> bool:
     """Whether a folder holds images and masks side by side: ``images/`` and ``masks/``, in it or in its parts."""
-    inside = [root, *(root / name for name in PART_NAMES)]
-    return any((place / IMAGES).is_dir() and (place / MASKS).is_dir() for place in inside)
+    children = _folders(root)
+    inside = [children, *(_folders(place) for name, place in children.items() if name in PART_NAMES)]
+    return any(IMAGES in names and MASKS in names for names in inside)
+
+
+def _folders(place: Path) -> dict[str, Path]:
+    """The folders in a folder, by their names in small letters; none where it cannot be read, as others will say."""
+    try:
+        return {child.name.lower(): child for child in place.iterdir() if child.is_dir()}
+    except OSError:
+        return {}
 
 
 def mask_rows(root: Path, *, labelled: bool) -> Rows:
-    """``images/NAME.jpg`` with ``masks/NAME.png``; parts as folders above or below, as in ``train/images/`` or
-    ``images/train/``. Names of classes may stand in ``classes.txt``, one a line, that of value 0 first.
+    """``images/NAME.jpg`` with ``masks/NAME.png``, or ``Images`` and ``Masks``; parts as folders above or below, as in
+    ``train/images/`` or ``images/train/``. Names of classes may stand in ``classes.txt``, one a line, that of value 0
+    first.
 
     Args:
         root: the folder.
@@ -52,8 +62,9 @@ def mask_rows(root: Path, *, labelled: bool) -> Rows:
     images: dict[tuple[str, ...], Path] = {}
     masks: dict[tuple[str, ...], Path] = {}
     for path in find_files(root):
-        role = next((name for name in path[:-1] if name in (IMAGES, MASKS)), "")
-        at = path.index(role) if role else 0
+        small = [name.lower() for name in path[:-1]]
+        role = next((name for name in small if name in (IMAGES, MASKS)), "")
+        at = small.index(role) if role else 0
         key = (*path[:at], *path[at + 1 : -1], Path(path[-1]).stem)
         held = {IMAGES: images, MASKS: masks}.get(role)
         if held is None:

@@ -85,6 +85,7 @@ class _Graft(BaseEstimator):
             return X, y
         if y is None:
             raise DataError(f"{type(self).__name__} learns from labels", expected="a label for every row", got="y=None")
+        _refuse_one_text(X)
         if len(X) != len(y):
             raise DataError("X and y differ in length", expected=f"{len(X)} labels", got=f"{len(y)}")
         y = column_or_1d(y)
@@ -128,8 +129,7 @@ def _one_column(X: Any) -> list[Any]:
     Raises:
         DataError: one text alone; several columns: no telling which one holds the inputs.
     """
-    if isinstance(X, str | bytes):
-        raise DataError("X for a backbone", expected="a list of inputs", got="one text", do="put it into a list")
+    _refuse_one_text(X)
     if hasattr(X, "columns") and hasattr(X, "to_numpy"):
         X = X.to_numpy()
         width: int | None = X.shape[1]
@@ -141,6 +141,12 @@ def _one_column(X: Any) -> list[Any]:
             "X for a backbone", expected="one column of inputs", got=f"{width} columns", do="choose one, as X[name]"
         )
     return list(X) if width is None else X[:, 0].tolist()
+
+
+def _refuse_one_text(X: Any) -> None:
+    """Its length is that of its letters, which is no number of rows."""
+    if isinstance(X, str | bytes):
+        raise DataError("X for a backbone", expected="a list of inputs", got="one text", do="put it into a list")
 
 
 class GraftClassifier(ClassifierMixin, _Graft):

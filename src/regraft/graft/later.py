@@ -14,7 +14,7 @@ from regraft.data import Manifest, checked, scan, with_columns
 from regraft.errors import DataError
 from regraft.features import Progress
 from regraft.graft.adapted.model import Adapted, check_modality, readable
-from regraft.graft.alike import together
+from regraft.graft.alike import contents, together
 from regraft.graft.options import check_counts, check_seed
 from regraft.graft.scored import Scored, scored
 from regraft.heads import Response, default_metric, fitting
@@ -31,10 +31,12 @@ class Later:
     Attributes:
         rows: the rows that were scored.
         scored: their predictions beside their labels, and every score.
+        names: what tells the rows apart, such as the canonical way of writing a molecule.
     """
 
     rows: Manifest
     scored: Scored
+    names: tuple[str, ...]
 
     def __repr__(self) -> str:
         return f"Later({self.score})"
@@ -116,4 +118,4 @@ def score_on(
         protocol=f"{rows.name}, its test split" if "test" in rows.split else rows.name,
         spread=spread,
     )
-    return Later(rows, found)
+    return Later(rows, found, contents(adapted.network.preprocess, rows))

@@ -8,10 +8,11 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from regraft.graft.alike import contents
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.protocol import Evaluation
-from regraft.graft.seen import marks
+from regraft.graft.seen import marks, written_marks
 from regraft.graft.team import Team
 from regraft.network import Network
 from regraft.record import Ledger, Record, now
@@ -22,13 +23,14 @@ __all__ = ["backbone_of", "data_of", "record_of", "short_name", "task_of", "vers
 def record_of(ready: Prepared, evaluation: Evaluation, options: Options, ledger: Ledger, command: str) -> Record:
     """What is known about the run, but for figures and findings."""
     scored = {"validation": evaluation.validation, "test": evaluation.test}
+    written = written_marks(ready.manifest, contents(ready.network.preprocess, ready.manifest))
     return Record(
         verb="adapt",
         status="done",
         method=ready.recipe.name,
         task=task_of(ready),
         model={**backbone_of(ready.network), "taps": len(ready.plan.blocks), "features": ready.plan.width},
-        data={**data_of(ready), "seen": marks(ready.manifest)},
+        data={**data_of(ready), "seen": marks(ready.manifest), **({"written": written} if written else {})},
         scores={name: None if part is None else part.headline for name, part in scored.items()},
         other_scores={name: part.others for name, part in scored.items() if part is not None},
         candidates=evaluation.head.candidates,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 from regraft.data import Manifest, duplicates
 from regraft.graft.alike import contents
@@ -16,7 +17,10 @@ __all__ = ["copies", "left_out"]
 
 def copies(preprocess: Preprocess | None, manifest: Manifest, more: str = "") -> Iterator[Finding]:
     """What is to be said of inputs that stand in several rows; ``more`` ends the advice about those within one part."""
-    seen = duplicates(manifest)
+    names = contents(preprocess, manifest)
+    seen = duplicates(replace(manifest, hashes=names))
+    written = names != manifest.hashes  # in one of several ways
+    same = "inputs, however written," if written else "bytes"
     if seen["across"]:
         yield Finding(
             "duplicate-rows-across-splits",
@@ -24,10 +28,9 @@ def copies(preprocess: Preprocess | None, manifest: Manifest, more: str = "") ->
             "warning",
             len(seen["across"]),
             "inputs",
-            detail="The same bytes are in training rows and in rows that score: " + _few(manifest, seen["across"]),
+            detail=f"The same {same} are in training rows and in rows that score: {_few(manifest, seen['across'])}",
             advice="Remove them from the training part: they make the score look better than it is.",
         )
-    names = contents(preprocess, manifest)
     copied = manifest.groups == names
     if seen["crossing_groups"] and not (copied and seen["across"]):
         groups = seen["crossing_groups"]
@@ -47,7 +50,7 @@ def copies(preprocess: Preprocess | None, manifest: Manifest, more: str = "") ->
             "warning",
             len(seen["conflicting"]),
             "inputs",
-            detail="Identical bytes, different labels: " + _few(manifest, seen["conflicting"]),
+            detail=f"Identical {same.rstrip(',')}, different labels: {_few(manifest, seen['conflicting'])}",
             advice="Look at them and keep the right label.",
         )
     yield from _kept_together(manifest, names, more)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from regraft.data import Manifest
+from regraft.files import digest
 
-__all__ = ["among", "marks", "unpacked"]
+__all__ = ["among", "marks", "unpacked", "written_marks"]
 
 _BYTES = 6  # of a hash: of 50,000 rows and 10,000 others a pair is alike by chance once in 500,000 runs
 
@@ -23,13 +25,21 @@ def marks(manifest: Manifest) -> dict[str, str]:
     return {"learnt": _packed(hashes[~test]), "tested": _packed(hashes[test])}
 
 
-def among(rows: Manifest, seen: Mapping[str, Any]) -> dict[str, int]:
-    """How many of the rows were ``learnt`` from and how many were ``tested`` on, by :func:`marks`; nothing where a
-    record has none."""
-    found = {}
+def written_marks(manifest: Manifest, names: Sequence[str]) -> dict[str, str]:
+    """:func:`marks` of the canonical way of writing each row (:func:`regraft.graft.alike.contents`); nothing where
+    inputs are written in one way alone, and the bytes say all."""
+    return {} if tuple(names) == manifest.hashes else marks(replace(manifest, hashes=_hashed(names)))
+
+
+def among(
+    rows: Manifest, seen: Mapping[str, Any], names: Sequence[str] = (), written: Mapping[str, Any] | None = None
+) -> dict[str, int]:
+    """How many of the rows were ``learnt`` from and how many were ``tested`` on, by :func:`marks`, or by their
+    ``names`` and :func:`written_marks`; nothing where a record has none."""
+    found, ways, hashed = {}, written or {}, _hashed(names or rows.hashes)
     for name, packed in seen.items():
-        known = unpacked(packed)
-        found[name] = sum(_mark(value) in known for value in rows.hashes)
+        known, known_names = unpacked(packed), unpacked(ways.get(name, ""))
+        found[name] = sum(_mark(value) in known or _mark(way) in known_names for value, way in zip(rows.hashes, hashed))
     return found
 
 
@@ -37,6 +47,10 @@ def unpacked(packed: Any) -> frozenset[bytes]:
     """One value of :func:`marks`, mark by mark."""
     whole = base64.b64decode(str(packed))
     return frozenset(whole[i : i + _BYTES] for i in range(0, len(whole), _BYTES))
+
+
+def _hashed(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(digest(name) for name in names)
 
 
 def _packed(hashes: Sequence[str] | np.ndarray) -> str:

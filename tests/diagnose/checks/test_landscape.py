@@ -37,3 +37,9 @@ def test_no_random_step_lowers_the_loss_where_it_has_a_minimum(fitted: bool) -> 
     assert (exact.least_rise > -0.05 * exact.centre) == fitted
     assert (not outcome.findings) == fitted
     assert drawn["least"] >= -drawn["centre"]
+
+
+def test_few_points_are_all_computed() -> None:
+    (drawn,) = LANDSCAPE.run(Case((_subject(True),), None, 64, points=6), lambda done, total: None).figure["subjects"]
+    assert drawn["exact"]
+    assert drawn["points"] == 36

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -388,6 +390,15 @@ class TestRank:
         first = record.findings[0]
         assert first.title == "toy and toy (2) are the same network"
         assert first.advice == ""
+
+    def test_folders_of_one_name_are_told_apart_by_their_paths(self, options, tmp_path):
+        models = [toy_network(seed) for seed in range(2)]
+        for model, run in zip(models, "ab"):
+            model.name = str(tmp_path / run / "model")
+            Path(model.name).mkdir(parents=True)
+        record = rank(toy_manifest(60), [*models, models[1]], options=options)
+        a, b = (str(Path(run, "model")) for run in "ab")
+        assert {place["name"] for place in record.figures["ranking"]["models"]} == {a, b, f"{b} (2)"}
 
     def test_a_first_that_guesses_is_a_warning(self, options):
         rng = np.random.default_rng(1)

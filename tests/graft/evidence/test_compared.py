@@ -123,3 +123,14 @@ def test_output_is_of_one_run(folders, tmp_path, capfd):
     assert command(["report", *named, "-o", str(tmp_path / "r.html")]) == 2
     assert "--output names one file" in capfd.readouterr().err
     assert not (tmp_path / "r.html").exists()
+
+
+@pytest.mark.parametrize("name", ["photo.png", "one/record.json", "one"])
+def test_a_report_replaces_nothing_but_a_page(folders, tmp_path, capfd, name):
+    output = folders / name
+    if not output.exists():
+        output.write_bytes(b"a picture")
+    before = output.read_bytes() if output.is_file() else b""
+    assert command(["report", str(folders / "one"), "-o", str(output)]) == 2
+    assert f"cannot write a report as {output.name}; expected a .html file" in capfd.readouterr().err
+    assert not before or output.read_bytes() == before

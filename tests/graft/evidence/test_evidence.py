@@ -386,7 +386,7 @@ def test_probabilities_are_called_wrong_where_chance_does_not_give_as_much(headl
     scores = {"headline": ece, "others": ()}
     if headline != "ece":
         scores = {"headline": SimpleNamespace(metric=headline, value=0.5), "others": (ece,)}
-    main = SimpleNamespace(**scores, response=SimpleNamespace(codes=None), calibrated=(0.03, high))
+    main = SimpleNamespace(**scores, response=SimpleNamespace(codes=None, kind="multilabel"), calibrated=(0.03, high))
     found = check(Context(None, 0, None, SimpleNamespace(head=head, main=main)))
     assert [finding.code for finding in found] == (["poorly-calibrated"] if said else [])
     if said:
@@ -410,7 +410,10 @@ def test_a_choice_at_the_end_of_its_grid_is_told(chosen, error, varied, said, mo
     cells = tuple(Candidate("ridge", 10.0 ** (k - 3), 0.5, error, k == chosen) for k in range(3))
     head = SimpleNamespace(status=SimpleNamespace(converged=True), candidates=cells, varied=("λ", varied))
     main = SimpleNamespace(
-        headline=SimpleNamespace(metric="accuracy"), others=(), response=SimpleNamespace(codes=None), calibrated=None
+        headline=SimpleNamespace(metric="accuracy"),
+        others=(),
+        response=SimpleNamespace(codes=None, kind="multilabel"),
+        calibrated=None,
     )
     found = check(Context(None, 0, None, SimpleNamespace(head=head, main=main)))
     assert [finding.code for finding in found] == ([] if said is None else ["strength-at-edge"])
@@ -511,3 +514,17 @@ def test_folders_without_a_file_are_told(empty, inputs, said, monkeypatch):
     assert all((".txt" in finding.detail) == isinstance(inputs, FileTexts) for finding in found)
     assert [finding.title for finding in found] == said
     assert all(finding.severity == "warning" for finding in found)
+
+
+def test_a_class_of_masks_of_which_no_pixel_was_found_is_named():
+    pairs = torch.zeros(5, 4, 4)  # images, pixels by class and predicted class
+    pairs[:, 0, 0], pairs[:, 1, 0], pairs[0, 2, 0], pairs[:, 3, 0] = 9.0, 4.0, 1.0, 2.0
+    response = SimpleNamespace(kind="segmentation", classes=tuple("abcd"), values=pairs.sum(2), codes=None)
+    main = SimpleNamespace(response=response, probabilities=pairs)
+    target = SimpleNamespace(values=np.array([[9, 4, 1, 0]]))  # d was in none of the masks that were learnt from
+    fit = SimpleNamespace(task=SimpleNamespace(target=target))
+    context = Context(None, 0, fit, SimpleNamespace(main=main))
+    assert score_findings._never_right(context) == ["b"]  # c is in one image alone
+    (found,) = score_findings._unlearnt(context)
+    assert (found.code, found.value) == ("classes-unlearnt", 1)
+    assert found.detail.endswith(": d.")

@@ -9,7 +9,7 @@ import torch
 from regraft.diagnose.checks.check import Case, Check, Outcome, Subject, Tick, unlike
 from regraft.diagnose.landscape.directions import Directions, random_directions
 from regraft.diagnose.landscape.evaluate import evaluate
-from regraft.diagnose.landscape.plane import Plane, profile
+from regraft.diagnose.landscape.plane import Plane, plane, profile
 from regraft.diagnose.landscape.surrogate import surrogate_plane
 from regraft.diagnose.objective import Objective
 from regraft.record import Finding
@@ -31,7 +31,12 @@ def _run(case: Case, tick: Tick) -> Outcome:
 
         objective = subject.objective
         directions, side = random_directions(objective, seed=case.seed), case.points
-        found = surrogate_plane(objective, directions, points=side, tolerance=_TOLERANCE, sizes=_SIZES, progress=step)
+        if side <= _SIZES[0]:  # no more points than the surrogate would take
+            found = plane(objective, directions, points=side, progress=step)
+        else:
+            found = surrogate_plane(
+                objective, directions, points=side, tolerance=_TOLERANCE, sizes=_SIZES, progress=step
+            )
         planes.append(found)
         least = _least(objective, directions, found)
         subjects.append(_plain(subject, found) | {"least": least, "profile": _line(case, subject)})

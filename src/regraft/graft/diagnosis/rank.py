@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
 from typing import Any
 
 from regraft.data import scan
@@ -19,9 +22,10 @@ from regraft.graft.diagnosis.course import checkpoints
 from regraft.graft.diagnosis.probing import probing, remarks
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
-from regraft.graft.recording import data_of, short_name, task_of, versions
+from regraft.graft.recording import data_of, task_of, versions
 from regraft.network import Network, load
 from regraft.record import Finding, Ledger, Record, Severity, now
+from regraft.wording import by_folders
 
 __all__ = ["rank"]
 
@@ -123,7 +127,8 @@ def _looked(
     **columns: Any,
 ) -> tuple[dict[str, _Seen], Prepared, Labelled]:
     """Every backbone by name, and the rows and labels, which all share, with the last of them."""
-    found: dict[str, _Seen] = {}
+    found: list[_Seen] = []
+    networks: list[str] = []
     last: tuple[Prepared, Labelled] | None = None
     with ledger.stage("data"):
         rows = scan(data, skip_bad=options.skip_bad, **columns)  # read and hashed once for all backbones
@@ -135,23 +140,32 @@ def _looked(
         last = ready, labelled = probing(rows, model, options, ledger, progress)
         with ledger.stage("scores"):
             every = scored(labelled, seed=options.seed)
-        found[_named(ready.network, found)] = _Seen(
+        networks.append(ready.network.name)
+        seen = _Seen(
             {each.name: each for each in every if isinstance(each, Estimate)},
             {each.name: each.reason for each in every if not isinstance(each, Estimate)},
             ready.network.fingerprint,
             ready.network.about.parameters,
             sum(cost.seconds for cost in ledger.costs[before:] if cost.stage not in ("data", "model")),
         )
+        found.append(seen)
         if progress:
             progress("rank", number + 1, len(models))
     if last is None:
         raise DataError("no backbone was looked at")
-    return found, *last
+    return dict(zip(_named(networks), found)), *last
 
 
-def _named(network: Network, taken: dict[str, Any]) -> str:
-    name = short_name(network)
-    return name if name not in taken else f"{name} ({len(taken) + 1})"
+def _named(networks: Sequence[str]) -> list[str]:
+    """What backbones are called: folders by as many parts of their paths as tell them apart; of equal names, the later
+    by their number."""
+    folders = sorted({name for name in networks if Path(name).is_dir()})
+    short = dict(zip(folders, by_folders([Path(os.path.abspath(name)) for name in folders])))
+    names: list[str] = []
+    for name in (short.get(network, network) for network in networks):
+        number = next(n for n in count(1) if (name if n == 1 else f"{name} ({n})") not in names)
+        names.append(name if number == 1 else f"{name} ({number})")
+    return names
 
 
 def _guessing(order: Ranking, guess: float | None) -> tuple[Finding, ...]:

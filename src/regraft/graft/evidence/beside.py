@@ -24,7 +24,7 @@ def beside(later: Later, record: Record) -> Iterator[Finding]:
     the interval of two independent scores (:func:`regraft.heads.difference`), a warning where all of that is a loss;
     or why that cannot be said."""
     rows = len(later.rows)
-    had = among(later.rows, record.data.get("seen", {}))
+    had = among(later.rows, record.data.get("seen", {}), later.names, record.data.get("written"))
     if learnt := had.get("learnt", 0):
         which = "all of these rows" if learnt == rows else f"{learnt:,} of these {rows:,} rows"
         yield Finding(
@@ -77,4 +77,8 @@ def _left_out(later: Later) -> list[str]:
         return [row["name"] for row in by_output(later.scored) if None in row.values()]
     if later.score.metric not in _OVER_CLASSES:
         return []
-    return [name for name, rows in zip(response.classes, response.values.sum(0).tolist()) if not rows]
+    absent = [not rows for rows in response.values.sum(0).tolist()]
+    target = later.rows.target
+    if target is not None and 0 <= target.ignore < len(absent):  # no class of masks, although it has a name among them
+        absent[target.ignore] = False
+    return [name for name, out in zip(response.classes, absent) if out]

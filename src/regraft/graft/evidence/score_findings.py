@@ -149,6 +149,27 @@ def _unscored(context: Context) -> Iterator[Finding]:
         )
 
 
+def _unlearnt(context: Context) -> Iterator[Finding]:
+    """Classes of masks that pixels which score have, and none that was learnt from: of whole rows such a class is
+    refused, of pixels a rare one may well be among those of a test part alone."""
+    response = context.evaluation.main.response
+    if response.kind != "segmentation":
+        return
+    learnt, scored = context.fit.task.target.values.sum(0) > 0, response.values.numpy().sum(0)
+    absent = [name for name, known, pixels in zip(response.classes, learnt, scored) if pixels and not known]
+    if absent:
+        yield Finding(
+            "classes-unlearnt",
+            f"{counted(len(absent), 'class', 'classes')} of the masks that score {'is' if len(absent) == 1 else 'are'} "
+            "in no mask that was learnt from.",
+            "warning",
+            len(absent),
+            "classes",
+            detail=f"Nothing was learnt of them, and a mean over classes counts them: {some(absent, 8)}.",
+            advice="Bring training images that hold them, or give their pixels the value of those without a label.",
+        )
+
+
 def _constant_score(context: Context) -> float | None:
     """What the best answer that is always the same reaches in the metric of the score and on its rows, where that is
     known, and where these rows differ."""
@@ -240,6 +261,11 @@ def _undefined(context: Context) -> Iterator[Finding]:
 
 def _never_right(context: Context) -> list[str]:
     main = context.evaluation.main
+    if main.response.kind == "segmentation":
+        learnt, images = context.fit.task.target.values.sum(0) > 0, (main.response.values.numpy() > 0).sum(0)
+        right = main.probabilities.sum(0).diagonal().numpy()
+        known = learnt & (images >= _ENOUGH_ROWS)  # of others another finding speaks
+        return [name for name, one, pixels in zip(main.response.classes, known, right) if one and not pixels]
     if main.response.codes is None:
         return []
     truth, said = main.response.codes.numpy(), main.probabilities.argmax(1).numpy()
@@ -250,4 +276,4 @@ def _never_right(context: Context) -> list[str]:
     ]
 
 
-SCORE_CHECKS = (_folds, _few_groups, _constant, _one_class, _unscored, _fit, _undefined)
+SCORE_CHECKS = (_folds, _few_groups, _constant, _one_class, _unscored, _unlearnt, _fit, _undefined)
