@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from tests.features.test_tangent import jacobian, made
@@ -480,18 +482,20 @@ def test_a_form_that_is_none() -> None:
 class Padded(nn.Module):
     """Token numbers as an array, one of which stands for padding: its embedding counts in the output like any other."""
 
-    def __init__(self) -> None:
+    def __init__(self, **how: Any) -> None:
         super().__init__()
-        self.embed, self.head = nn.Embedding(7, 5, padding_idx=0), nn.Linear(5, 3)
+        self.embed, self.head = nn.Embedding(7, 5, **how), nn.Linear(5, 3)
         nn.init.normal_(self.embed.weight)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(torch.tanh(self.embed(x.long().clamp(0, 6))).mean(1))
 
 
+@pytest.mark.parametrize("how", [{"padding_idx": 0}, {"scale_grad_by_freq": True}, {"sparse": True}])
 @pytest.mark.parametrize("order", [[0, 1, 2, 3, 4], [3, 4, 0, 1, 2]])
-def test_the_embedding_of_padding_has_the_same_derivative_in_every_product(order: list[int]) -> None:
-    network = made(Padded(), (4,))
+def test_an_embedding_has_the_same_derivative_in_every_product(order: list[int], how: dict[str, Any]) -> None:
+    """However its gradients are changed for training."""
+    network = made(Padded(**how), (4,))
     x = torch.tensor([[1, 2, 3, 4], [5, 6, 1, 2], [3, 3, 4, 5], [1, 0, 0, 0], [2, 3, 0, 0]])[order].double()
     tangent = Tangent(network, ["embed.*"], x, dtype=torch.float64)
     body = network.module.double()

@@ -154,3 +154,13 @@ def test_what_cannot_be_used_is_refused() -> None:
     ):
         with pytest.raises(SolverError):
             call()
+
+
+def test_single_precision_makes_up_no_direction_that_no_row_has() -> None:
+    """Of fewer rows than coefficients, at small noise, the mean is that of double precision of the same numbers."""
+    x, new, y = normal(60, 90).float(), normal(20, 90, seed=1).float(), normal(60, 1, seed=2)
+    found = condition_design(FeatureDesign({"a": Dense(x)}, 1), y, 1e-9)
+    exact = condition(x.double() @ x.double().T, y, float(found.noise[0, 0]))
+    expected = exact.mean(new.double() @ x.double().T)
+    got = found.mean(FeatureDesign({"a": Dense(new)}, 1))
+    assert float((got - expected).abs().max()) < 1e-5 * float(expected.abs().max())

@@ -139,12 +139,13 @@ def condition_design(
         raise SolverError("neither prior nor noise is above zero", do="give a noise above zero")
     variances = flat.view(values.shape)
     if method == "dense" or (method == "auto" and design.n_coefficients <= _DENSE):
-        system: System = factorise(_information(scaled, variances)[None], torch.zeros(1, dtype=torch.float64))[0]
+        information, right = _normal_equations(scaled, values, variances)
+        system: System = factorise(information[None], torch.zeros(1, dtype=torch.float64))[0]
     else:
         weights = DiagonalOperator((1 / flat[0]).to(device=design.device, dtype=design.dtype))
         ones = torch.ones(1, design.n_coefficients, dtype=torch.float64)
         system = matrix_free([scaled.ggn(weights)], ones, 1.0, iteration)
-    right = _adjoint(scaled, values / variances)
+        right = _adjoint(scaled, values / variances)
     solution, status = system.solve(right[None, :, None])
     coefficients = _unscaled(scaled, solution[0, :, 0], prior)
     if not bool(torch.isfinite(coefficients.flatten()).all()):
@@ -186,12 +187,19 @@ def _rows(design: Design) -> Iterator[tuple[slice, Tensor]]:
         yield part, rows.flatten(0, 1).detach().to(device="cpu", dtype=torch.float64)
 
 
-def _information(design: Design, noise: Tensor) -> Tensor:
-    """S = I + Ψᵀ Σ⁻¹ Ψ, (P, P)."""
+def _normal_equations(design: Design, targets: Tensor, noise: Tensor) -> tuple[Tensor, Tensor]:
+    """S = I + Ψᵀ Σ⁻¹ Ψ, (P, P), and Ψᵀ Σ⁻¹ y, (P,), of the same numbers of Ψ.
+
+    The rounding of a product Ψᵀ Σ⁻¹ y in single precision would lie outside the rows' span too, where S is no more
+    than one and takes nothing of it back.
+    """
     found = torch.eye(design.n_coefficients, dtype=torch.float64)
+    right = torch.zeros(design.n_coefficients, dtype=torch.float64)
     for part, rows in _rows(design):
-        weighted = rows * noise[part].reshape(-1, 1).rsqrt()
+        roots = noise[part].reshape(-1, 1).rsqrt()
+        weighted = rows * roots
         found.addmm_(weighted.T, weighted)
+        right.addmv_(weighted.T, targets[part].reshape(-1) * roots[:, 0])
     if not math.isfinite(float(found.sum())):
         raise SolverError("the design", expected="finite numbers", got="NaN or infinity")
-    return found
+    return found, right
