@@ -2,6 +2,7 @@
 
 import os
 
+import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import Ridge
@@ -117,6 +118,17 @@ def test_a_gram_of_the_rows_is_made_only_where_more_columns_are_chosen(width, gr
     assert made == [60] * grams
     alone = Foldwise(folds, fold_fitters(design, None, choices, True, tasks, response, folds))
     torch.testing.assert_close(found, alone.out_of_fold("ridge", [0.1, 1e-3])[0])
+
+
+def test_the_rows_that_are_fitted_say_whether_folds_need_a_basis(monkeypatch):
+    """Not the rows of a whole of which a panel has a draw."""
+    x, codes = features(60, 200, 3)
+    folds, drawn, response = torch.arange(60) % 4, design_of(x, 3), classes_of(codes)
+    tasks, choices = fold_tasks(response, folds), [{"layer0": torch.arange(k, k + 12)} for k in range(4)]
+    monkeypatch.setattr("regraft.heads.l2.fitters.ROTATED_LIMIT", 60 * 12)
+    whole = design_of(np.tile(x, (2, 1)), 3)
+    for fit in fold_fitters(whole, Panel(drawn), choices, False, tasks, response, folds):
+        assert bool((fit.weights == 1).all())
 
 
 @pytest.mark.parametrize(("width", "normalise"), [(12, False), (12, True), (200, False)])

@@ -77,7 +77,7 @@ def fold_fitters(
     alone = [torch.where(folds == label, 0, -1) for label in torch.unique(folds[folds >= 0]).tolist()]
     if panel is None or max(sum(map(len, choice.values())) for choice in choices) <= panel.n_rows:
         found = gathered(design if panel is None else panel.features(), choices, normalise)
-        streamed = streams(design.n_rows, max(kept.width for kept in found))
+        streamed = streams(found[0].n_rows, max(kept.width for kept in found))
         weights = [task.weights if streamed else _even(task.weights, fold) for task, fold in zip(tasks, alone)]
         return [fitter(*fold) for fold in zip(found, repeat(response), weights, alone)]
     bases = [Basis.of_gram(gram, panel.dtype) for gram in panel.kernels(choices, normalise)]
