@@ -105,6 +105,9 @@ def test_the_value_without_a_label_is_remembered(regraft, folder, tmp_path):
     assert out == said
     assert "pixels)" in out
     assert "the run said " in out  # the value without a label is no class that these rows leave out
+    code, out, err = regraft("score", run, tmp_path / "later", "--ignore", 1)
+    assert code == 0, err
+    assert "is a mean over other classes, and not compared" in " ".join(out.split())  # which a class of the run is
 
 
 def test_dry_run(regraft, folder):

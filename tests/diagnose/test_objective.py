@@ -182,3 +182,23 @@ def test_targets_of_a_softmax_are_shares_or_codes_of_any_library() -> None:
         with pytest.raises(DataError, match="expected shares of classes, 1 in all for each row"):
             Objective(network, x, wrong)
     assert Objective(network, x, codes.numpy()).value() == Objective(network, x, codes).value()
+
+
+@pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
+def test_gradients_of_tables_are_not_those_that_training_scales_by_frequency(kind: type[nn.Module]) -> None:
+    tokens, codes = torch.tensor([[1, 2], [1, 1], [3, 1]]), torch.tensor([0, 1, 1])
+    found = []
+    for scaled in (False, True):
+        torch.manual_seed(0)
+        table = kind(4, 3, scale_grad_by_freq=scaled)
+        module = nn.Sequential(Whole(), table, nn.Flatten(), nn.Linear(3 if kind is nn.EmbeddingBag else 6, 2))
+        network = from_module(module.eval(), preprocess=ArrayPreprocess((2,), categories=(4, 4)))
+        found.append(Objective(network, tokens.float(), codes, select="1.weight").gradient()[1].flatten())
+    torch.testing.assert_close(found[1], found[0])
+
+
+class Whole(nn.Module):
+    """Numbers of tokens in an array of floats."""
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x.long()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
 import pandas
 import pytest
@@ -142,6 +144,8 @@ def test_mistakes_are_named(pictures):
         GraftClassifier("regraft/fashion-resnet").fit(paths, labels).predict(paths[0])
     with pytest.raises(DataError, match="a list of inputs; got one text"):
         GraftClassifier("regraft/fashion-resnet").fit(paths[0], labels)
+    with pytest.raises(DataError, match="a list of inputs; got one path"):
+        GraftClassifier("regraft/fashion-resnet").fit(Path(paths[0]), labels)
     with pytest.raises(DataError, match="y holds NaN"):
         GraftRegressor("regraft/fashion-resnet").fit(paths[:6], [1.0, 2.0, np.nan, 3.0, 4.0, 5.0])
 

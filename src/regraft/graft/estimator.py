@@ -7,6 +7,7 @@ cross-validation a row that was seen before costs nothing but the look-up of its
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -85,7 +86,7 @@ class _Graft(BaseEstimator):
             return X, y
         if y is None:
             raise DataError(f"{type(self).__name__} learns from labels", expected="a label for every row", got="y=None")
-        _refuse_one_text(X)
+        _refuse_one_input(X)
         if len(X) != len(y):
             raise DataError("X and y differ in length", expected=f"{len(X)} labels", got=f"{len(y)}")
         y = column_or_1d(y)
@@ -127,9 +128,9 @@ def _one_column(X: Any) -> list[Any]:
     """The rows as a list; a frame or a table of texts must have one column, whose cells are the rows.
 
     Raises:
-        DataError: one text alone; several columns: no telling which one holds the inputs.
+        DataError: one text or path alone; several columns: no telling which one holds the inputs.
     """
-    _refuse_one_text(X)
+    _refuse_one_input(X)
     if hasattr(X, "columns") and hasattr(X, "to_numpy"):
         X = X.to_numpy()
         width: int | None = X.shape[1]
@@ -143,10 +144,11 @@ def _one_column(X: Any) -> list[Any]:
     return list(X) if width is None else X[:, 0].tolist()
 
 
-def _refuse_one_text(X: Any) -> None:
-    """Its length is that of its letters, which is no number of rows."""
-    if isinstance(X, str | bytes):
-        raise DataError("X for a backbone", expected="a list of inputs", got="one text", do="put it into a list")
+def _refuse_one_input(X: Any) -> None:
+    """A text, whose length is that of its letters and no number of rows, or a path, which has none."""
+    if isinstance(X, str | bytes | os.PathLike):
+        got = "one path" if isinstance(X, os.PathLike) else "one text"
+        raise DataError("X for a backbone", expected="a list of inputs", got=got, do="put it into a list")
 
 
 class GraftClassifier(ClassifierMixin, _Graft):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import tempfile
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -11,11 +13,12 @@ from torch import Tensor
 
 from regraft.linear import Dense, FeatureDesign
 
-__all__ = ["HELD_BYTES", "disk_holds", "in_memory", "on_disk"]
+__all__ = ["HELD_BYTES", "in_memory", "on_disk"]
 
 #: Features up to this size are read once and held.
 HELD_BYTES = 2**32
 _SPARE = 2**30  # bytes of a disk that are left to others
+_MOUNTS = Path("/proc/self/mountinfo")
 
 
 def in_memory(design: FeatureDesign) -> FeatureDesign:
@@ -26,13 +29,33 @@ def in_memory(design: FeatureDesign) -> FeatureDesign:
     return FeatureDesign(matrices, design.n_outputs, device=design.device)
 
 
-def disk_holds(count: int) -> bool:
-    """Whether so many bytes, and a GiB more, are free where temporary files lie (``TMPDIR``)."""
-    return shutil.disk_usage(tempfile.gettempdir()).free > count + _SPARE
+def on_disk(count: int, dtype: torch.dtype) -> Tensor | None:
+    """Room for so many numbers in one temporary file without a name, which goes when the last tensor in it does, or the
+    process; ``None`` where no file can be made, temporary files lie in memory, or less than a GiB would stay free.
+
+    The file is given its room at once where the system can: a disk that fills up later would end the process.
+    """
+    size = count * dtype.itemsize
+    try:
+        folder = tempfile.gettempdir()
+        if _in_ram(folder) or shutil.disk_usage(folder).free <= size + _SPARE:
+            return None
+        with tempfile.TemporaryFile(dir=folder) as file:
+            if hasattr(os, "posix_fallocate"):
+                os.posix_fallocate(file.fileno(), 0, size)
+            mapped = np.memmap(file, np.uint8, "r+", shape=(size,))
+    except OSError:
+        return None
+    return torch.from_numpy(mapped).view(dtype)
 
 
-def on_disk(shape: tuple[int, int], dtype: torch.dtype) -> Tensor:
-    """Room for a matrix in a temporary file without a name, which goes when the tensor does, or the process."""
-    with tempfile.TemporaryFile() as file:
-        mapped = np.memmap(file, np.uint8, "r+", shape=(shape[0] * shape[1] * dtype.itemsize,))
-    return torch.from_numpy(mapped).view(dtype).view(shape)
+def _in_ram(folder: str) -> bool:
+    """Whether files of a folder take memory (tmpfs), as far as the system says."""
+    try:
+        mounts = _MOUNTS.read_text(errors="replace").splitlines()
+    except OSError:
+        return False
+    device = os.stat(folder).st_dev
+    number = f"{os.major(device)}:{os.minor(device)}"
+    kinds = [line.partition(" - ")[2].split()[0] for line in mounts if line.split()[2] == number]
+    return any(kind in ("tmpfs", "ramfs") for kind in kinds)

@@ -394,7 +394,7 @@ def test_one_of_a_kind_is_counted_as_one(value: float, unit: str, shown: str) ->
 
 def test_the_marks_of_rows_are_for_no_reader() -> None:
     marks = {"learnt": "AEkrnCyqAINT" * 200, "tested": ""}
-    tables = facts.facts(replace(samples.minimal(), data={"name": "digits", "seen": marks}))
+    tables = facts.facts(replace(samples.minimal(), data={"name": "digits", "seen": marks, "written": marks}))
     assert [entry.label for table in tables for entry in table.entries if table.title == "Data"] == ["Name"]
 
 

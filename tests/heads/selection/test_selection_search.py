@@ -771,3 +771,16 @@ def test_rows_that_are_much_alike_are_told_apart_in_sixteen_bits() -> None:
     wide = [cell.score for cell in found.table if cell.fraction == 0.9]
     assert min(wide) > 0.6
     assert max(cell.score for cell in found.table) > 0.9
+
+
+def test_the_final_head_of_wide_double_precision_is_in_it(monkeypatch):
+    """A search reads wide designs in single precision."""
+    monkeypatch.setattr("regraft.heads.selection.panel.EXACT_COLUMNS", 10)
+    x, _ = planted()
+    response, folds = Response.of("regression", ["y"], x[:, :20].sum(1)), np.arange(90) % 5  # of rows as they are
+    design = FeatureDesign({"a": Dense(torch.from_numpy(x))}, 1)
+    found = select({"a": design}, response, folds=folds, metric="rmse")
+    assert not found.normalised
+    kept = kept_design(design, found.columns, normalise=False)
+    head = solve(kept, response, folds=folds, strengths=[found.solution.readout.strength], metric="rmse").readout
+    torch.testing.assert_close(found.solution.readout.coefficients.flatten(), head.coefficients.flatten())

@@ -211,6 +211,7 @@ _LABELS = {
 }
 _HEX = re.compile(r"[0-9a-fA-F]{24,}")
 _SPARE = 12  # names shown of a long list
+_MARKS = ("seen", "written")  # by which rows are known again
 
 
 def facts(record: Record) -> tuple[Table, ...]:
@@ -232,7 +233,7 @@ def _task(record: Record) -> dict[str, Any]:
 
 def _data(record: Record) -> dict[str, Any]:
     """The data, without the marks by which rows are known again: eight letters a row, for no reader."""
-    return {name: value for name, value in read.mapping(record.data).items() if name != "seen"}
+    return {name: value for name, value in read.mapping(record.data).items() if name not in _MARKS}
 
 
 def _entries(values: Any) -> tuple[Entry, ...]:

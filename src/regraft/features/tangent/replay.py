@@ -454,6 +454,7 @@ def private_copy(network: Network, dtype: torch.dtype) -> Network:
     for part in made.module.modules():
         if isinstance(part, nn.Embedding):
             part.padding_idx = None  # training leaves that row as it is; the output depends on it all the same
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag):  # a bag leaves padding out of its output too
             part.scale_grad_by_freq = part.sparse = False  # gradients of another size, or form, than the derivative
     if callable(choose := getattr(made.module, "set_attn_implementation", None)):
         choose("eager")  # the others leave out the mask, or not, by looking at the numbers of a batch

@@ -78,7 +78,6 @@ def _left_out(later: Later) -> list[str]:
     if later.score.metric not in _OVER_CLASSES:
         return []
     absent = [not rows for rows in response.values.sum(0).tolist()]
-    target = later.rows.target
-    if target is not None and 0 <= target.ignore < len(absent):  # no class of masks, although it has a name among them
-        absent[target.ignore] = False
+    if 0 <= later.ignore < len(absent):  # no class of the run, although it has a name among them
+        absent[later.ignore] = False
     return [name for name, out in zip(response.classes, absent) if out]

@@ -8,7 +8,7 @@ from itertools import repeat
 import torch
 from torch import Tensor
 
-from regraft.heads.held import HELD_BYTES, disk_holds, on_disk
+from regraft.heads.held import HELD_BYTES, on_disk
 from regraft.heads.l2.fitters import Eigen, Fitter, Found, fitter, streams
 from regraft.heads.l2.model import Basis
 from regraft.heads.response import Response
@@ -77,7 +77,7 @@ def fold_fitters(
     alone = [torch.where(folds == label, 0, -1) for label in torch.unique(folds[folds >= 0]).tolist()]
     if panel is None or max(sum(map(len, choice.values())) for choice in choices) <= panel.n_rows:
         found = gathered(design if panel is None else panel.features(), choices, normalise)
-        streamed = streams(design.n_rows, max(kept.width for kept in found))
+        streamed = streams(found[0].n_rows, max(kept.width for kept in found))
         weights = [task.weights if streamed else _even(task.weights, fold) for task, fold in zip(tasks, alone)]
         return [fitter(*fold) for fold in zip(found, repeat(response), weights, alone)]
     bases = [Basis.of_gram(gram, panel.dtype) for gram in panel.kernels(choices, normalise)]
@@ -100,14 +100,17 @@ def gathered(design: FeatureDesign, choices: Sequence[Mapping[str, Tensor]], nor
     """:func:`kept_design` of each choice, held in memory after one pass over all features.
 
     16-bit features are held in float32 where they take no more than 4 GiB together: each product would convert them.
-    Choices that take more as they are stored lie in a temporary file, for each product would read all features
-    again; where that has no room, or saves less than half of the reading, they are left to be read when asked for.
+    Choices that take more as they are stored lie in one temporary file, for each product would read all features
+    again; where it has no room, or saves less than half of the reading, they are left to be read when asked for.
     """
     entries = sum(len(index) for choice in choices for index in choice.values())
     room = HELD_BYTES // max(1, entries * design.n_rows)
-    filed = room < design.dtype.itemsize
-    if filed and not _filed(design, entries, len(choices)):
-        return [kept_design(design, choice, normalise) for choice in choices]
+    file: Tensor | None = None
+    if room < design.dtype.itemsize:
+        few = 2 * entries < len(choices) * design.width
+        file = on_disk(entries * design.n_rows, design.dtype) if few and design.device.type == "cpu" else None
+        if file is None:
+            return [kept_design(design, choice, normalise) for choice in choices]
     dtype = torch.promote_types(design.dtype, torch.float32) if room >= torch.float32.itemsize else design.dtype
     held: list[dict[str, Matrix]] = [{} for _ in choices]
     for name, matrix in design.matrices.items():
@@ -115,8 +118,12 @@ def gathered(design: FeatureDesign, choices: Sequence[Mapping[str, Tensor]], nor
         if not wanted:
             continue
         inner = matrix.matrix if isinstance(matrix, UnitRows) else matrix
-        shapes = [(design.n_rows, len(index)) for _, index in wanted]
-        found = [on_disk(s, dtype) if filed else torch.empty(s, dtype=dtype, device=design.device) for s in shapes]
+        counts = [design.n_rows * len(index) for _, index in wanted]
+        if file is None:
+            flat = [torch.empty(count, dtype=dtype, device=design.device) for count in counts]
+        else:
+            *flat, file = file.split([*counts, len(file) - sum(counts)])
+        found = [numbers.view(design.n_rows, -1) for numbers in flat]
         step = max(1, _READ_BYTES // max(1, matrix.shape[1] * design.dtype.itemsize))
         for start in range(0, design.n_rows, step):
             part = slice(start, min(start + step, design.n_rows))
@@ -137,9 +144,3 @@ def gathered(design: FeatureDesign, choices: Sequence[Mapping[str, Tensor]], nor
         for out, (kept, _) in zip(found, wanted):
             kept[name] = Dense(out)
     return [FeatureDesign(kept, design.n_outputs, device=design.device) for kept in held]
-
-
-def _filed(design: FeatureDesign, entries: int, choices: int) -> bool:
-    """Whether so many kept columns in all are worth a file: less than half of what a choice reads without, and room."""
-    few = 2 * entries < choices * design.width
-    return few and design.device.type == "cpu" and disk_holds(entries * design.n_rows * design.dtype.itemsize)

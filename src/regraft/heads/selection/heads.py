@@ -98,12 +98,13 @@ class Heads:
             of_all = self.cells.of_all(cell, self.grid)
         scores = by_name(of_all, design.widths)
         columns = keep(scores, cell.fraction)
+        panel = None if cell.normalised or design.device.type != "cpu" else self._panel(cell)
         if streams(len(self.response), cell.kept):  # read at every step; else twice, which is not worth the memory
             (kept,) = gathered(design, [columns], cell.normalised)
-        elif cell.normalised or (panel := self._panel(cell)) is None or design.device.type != "cpu":
-            kept = kept_design(design, columns, cell.normalised)
-        else:
+        elif panel is not None and panel.precise:
             kept = panel.kept(columns)
+        else:
+            kept = kept_design(design, columns, cell.normalised)
         final = fitter(kept, self.response, self.everything.weights, self.folds)
         solution = refitted(final, self.judge, best.trials, best.chosen)
         return Selection(

@@ -62,6 +62,7 @@ class Panel:
     Attributes:
         held: the design has at most 65,536 features; they are in memory in its own precision.
         dtype: of Grams and scores, float64 for a float64 design that is held, else float32.
+        precise: no precision of the design is lost in it.
     """
 
     def __init__(self, design: FeatureDesign) -> None:
@@ -70,6 +71,7 @@ class Panel:
             raise SolverError("the design has no column", do="choose at least one layer")
         self.held = self.width <= EXACT_COLUMNS
         self.dtype = torch.float64 if self.held and design.dtype == torch.float64 else torch.float32
+        self.precise = torch.promote_types(self.dtype, design.dtype) == self.dtype
         self._layers: dict[str, Layer] = {}
         self._grams: dict[int, Tensor] = {}
 
