@@ -264,7 +264,7 @@ def _never_right(context: Context) -> list[str]:
     if main.response.kind == "segmentation":
         learnt, images = context.fit.task.target.values.sum(0) > 0, (main.response.values.numpy() > 0).sum(0)
         right = main.probabilities.sum(0).diagonal().numpy()
-        known = learnt & (images >= _ENOUGH_ROWS)  # of others another finding speaks
+        known = learnt & (images >= _ENOUGH_ROWS)  # of classes that were not learnt another finding speaks
         return [name for name, one, pixels in zip(main.response.classes, known, right) if one and not pixels]
     if main.response.codes is None:
         return []
