@@ -128,6 +128,12 @@ def test_a_gap_among_texts_is_an_empty_text(gap, form):
     assert [row for row, _ in inspect(found)] == [1]
 
 
+def test_a_gap_among_groups_is_a_group_of_its_own():
+    groups = ["a", "a", float("nan"), float("nan"), "b", "b", "nan", "c"]
+    found = scan((X, Y, groups)).groups
+    assert found == ("a", "a", "(no group) row 2", "(no group) row 3", "b", "b", "nan", "c")
+
+
 def test_a_gap_among_paths_is_no_path(tmp_path):
     paths = [tmp_path / "a.png", None, tmp_path / "b.png"]
     for path in (paths[0], paths[2]):

@@ -125,7 +125,9 @@ def array_rows(parts: Sequence[Any], wish: Wish, name: str = "") -> Rows:
     columns = _columns(parts[1], wish, len(inputs)) if wish.labelled and parts[1] is not None else []
     groups = None
     if len(parts) == 3 and parts[2] is not None:
-        groups = _array(parts[2], "groups").reshape(-1).tolist()
+        # numpy would write a gap among texts as the text "nan", one group of all rows without one
+        texts = isinstance(parts[2], Sequence) and any(isinstance(item, str) for item in parts[2])
+        groups = list(parts[2]) if texts else _array(parts[2], "groups").reshape(-1).tolist()
         _same_length("groups", len(groups), len(inputs))
     return Rows(inputs, ids, columns, ["train"] * len(inputs), groups)
 
