@@ -117,6 +117,34 @@ def test_images_in_memory_have_their_own_sizes_and_pickle(tmp_path):
     assert [row for row, _ in inspect(bad.inputs)] == [1, 2]
 
 
+@pytest.mark.parametrize("gap", [None, float("nan"), pandas.NA])
+@pytest.mark.parametrize("form", ["list", "series", "array"])
+def test_a_gap_among_texts_is_an_empty_text(gap, form):
+    texts = ["good", gap, "bad", "nan"]
+    made = {"series": pandas.Series, "array": lambda items: np.array(items, dtype=object)}.get(form, list)(texts)
+    found = scan(made, labelled=False).inputs
+    assert isinstance(found, Texts)
+    assert [found.read(row) for row in range(4)] == ["good", "", "bad", "nan"]
+    assert [row for row, _ in inspect(found)] == [1]
+
+
+def test_a_gap_among_groups_is_a_group_of_its_own():
+    groups = ["a", "a", float("nan"), float("nan"), "b", "b", "nan", "c"]
+    found = scan((X, Y, groups)).groups
+    assert found == ("a", "a", "(no group) row 2", "(no group) row 3", "b", "b", "nan", "c")
+
+
+def test_a_gap_among_paths_is_no_path(tmp_path):
+    paths = [tmp_path / "a.png", None, tmp_path / "b.png"]
+    for path in (paths[0], paths[2]):
+        put(path)
+    images = scan(paths, labelled=False).inputs
+    assert isinstance(images, FileImages)
+    assert [row for row, _ in inspect(images)] == [1]
+    with pytest.raises(DataError, match="row 1: no path"):
+        scan([tmp_path / "a.txt", None], labelled=False)
+
+
 def test_text_files_are_read_and_other_files_refused(tmp_path):
     (tmp_path / "a.txt").write_bytes("\ufefffine, très fine\n".encode())
     (tmp_path / "B.TXT").write_text("poor")

@@ -278,14 +278,13 @@ def report(
     it cannot), and of Head2Toe runs how far the features that they chose overlap.
     """
     from regraft.app.comparing import compared, paired, say_compared, say_paired
-    from regraft.app.report import write
+    from regraft.app.report import check_page, write
     from regraft.record import Record
 
     if output is not None:
         if len(runs) > 1:
             raise DataError("--output names one file", got=f"{len(runs)} runs", do="leave it out, or name one run")
-        if output.suffix.lower() not in (".html", ".htm"):  # a slip may name a picture, a record, a folder
-            raise DataError(f"cannot write a report as {output.name}", expected="a .html file")
+        check_page(output)
         check_folder(output.parent)
     records = [Record.load(run / "record.json") for run in runs]
     chosen, overlaps = compared(runs) if len(runs) > 1 else ([], {})

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from regraft.data.labels import Column
+from regraft.data.labels import Column, plain
 from regraft.data.loose import TEXT_SUFFIX, FileTexts, Pictures
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Rows, Wish
@@ -39,16 +39,26 @@ def input_source(inputs: Any, name: str) -> Source:
         return inputs
     if isinstance(inputs, Image.Image):
         return Pictures([inputs])
-    if isinstance(inputs, Sequence) and inputs and all(isinstance(item, str | Path) for item in inputs):
-        return _strings(inputs, name)
+    # before numpy sees them: it would write a gap among texts as the text "nan"
+    if isinstance(inputs, Sequence) and not isinstance(inputs, str) and (strings := _with_gaps(inputs)):
+        return _strings(strings, name)
     if isinstance(inputs, Sequence) and inputs and all(isinstance(item, Image.Image) for item in inputs):
         return Pictures(inputs)
     array = _array(inputs, "the inputs")
-    if array.dtype.kind == "U" or (array.dtype == object and all(isinstance(item, str | Path) for item in array.flat)):
+    if array.dtype.kind == "U":
         return _strings(array.reshape(-1).tolist(), name)
+    if array.dtype == object and (strings := _with_gaps(array.reshape(-1).tolist())):
+        return _strings(strings, name)
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         return PixelImages(array, name)
     return Arrays(array, name)
+
+
+def _with_gaps(items: Sequence[Any]) -> list[str | Path]:
+    """Texts and paths, with an empty text for each gap; no items where others are among them, or gaps alone."""
+    given = [item if isinstance(item, str | Path) else "" if plain(item) is None else None for item in items]
+    strings = [item for item in given if item is not None]
+    return strings if len(strings) == len(items) and any(isinstance(item, str | Path) for item in items) else []
 
 
 def _array(values: Any, what: str) -> np.ndarray:
@@ -88,8 +98,10 @@ def _strings(given: Sequence[str | Path], name: str) -> Source:
     lower = [value.lower() for value in values]
     images = sum(value.endswith(IMAGE_SUFFIXES) for value in lower)
     if images and 2 * images >= len(values):
-        return FileImages(values)
-    if all(value.endswith(TEXT_SUFFIX) for value in lower):
+        return FileImages(values, () if all(values) else [f"row {row}" for row in range(len(values))])
+    if any(values) and all(value.endswith(TEXT_SUFFIX) for value in lower if value):
+        if not all(values):
+            raise DataError(f"row {values.index('')}: no path", do="give the row a path or leave it out")
         return FileTexts(values)
     if any(isinstance(item, Path) for item in given):
         ends = IMAGE_SUFFIXES if images else (TEXT_SUFFIX,)
@@ -113,7 +125,9 @@ def array_rows(parts: Sequence[Any], wish: Wish, name: str = "") -> Rows:
     columns = _columns(parts[1], wish, len(inputs)) if wish.labelled and parts[1] is not None else []
     groups = None
     if len(parts) == 3 and parts[2] is not None:
-        groups = _array(parts[2], "groups").reshape(-1).tolist()
+        # numpy would write a gap among texts as the text "nan", one group of all rows without one
+        texts = isinstance(parts[2], Sequence) and any(isinstance(item, str) for item in parts[2])
+        groups = list(parts[2]) if texts else _array(parts[2], "groups").reshape(-1).tolist()
         _same_length("groups", len(groups), len(inputs))
     return Rows(inputs, ids, columns, ["train"] * len(inputs), groups)
 

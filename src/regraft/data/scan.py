@@ -339,8 +339,8 @@ def _unlabelled(data: Any, skip_bad: bool) -> Rows:
         raise DataError("no inputs", expected="at least one path", do="check the pattern")
     source = input_source(one_or_many(data), "")
     if isinstance(source, FileImages | FileTexts):
-        ids = list(source.paths)
-        gone = [path for path in ids if not os.path.exists(path)]
+        ids = [path or source.where(row) for row, path in enumerate(source.paths)]
+        gone = [path for path in source.paths if path and not os.path.exists(path)]
         if gone and not skip_bad:
             near = meant(Path(gone[0])) if len(gone) == 1 else ""
             raise MissingPathError(f"no such file: {some(gone)}", do=near or "check the paths")

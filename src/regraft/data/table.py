@@ -248,11 +248,11 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
     if not inputs and not piece.table.num_rows:
         raise DataError(f"{piece.name}: no rows", do="check that the right file was named")
     if not inputs:
-        other = next(((name, str(piece.table[name][0])) for name in rest if name not in numbers), ("", ""))
+        other = next((_no_number(name, piece.table[name]) for name in rest if name not in numbers), "")
         raise DataError(
             f"{piece.name}: no input column",
             expected=f"one of {', '.join(INPUTS)}, or columns of numbers alone",
-            got=", ".join(names) + (f"; {other[0]!r} begins with {other[1]!r}" if other[0] else ""),
+            got=", ".join(names) + other,
             do="name it with --input" + (", or leave out what is no number" if numbers else ""),
         )
     if not labels and wish.labelled:
@@ -300,6 +300,21 @@ def _numeric(column: pa.ChunkedArray) -> bool:
         return _numbers(column).null_count < len(column)
     except pa.ArrowException:
         return False
+
+
+def _no_number(name: str, column: pa.ChunkedArray) -> str:
+    """What keeps a column from being read as numbers: its first cell that is none, for the message."""
+    values = column.to_pylist()
+    row = next((i for i, value in enumerate(values) if isinstance(value, str) and not _reads_as_number(value)), 0)
+    return f"; {name!r} begins with {str(values[0])!r}" + (f" and has {values[row]!r} in row {row}" if row else "")
+
+
+def _reads_as_number(cell: str) -> bool:
+    try:
+        float(cell or "nan")
+    except ValueError:
+        return not cell.strip()
+    return True
 
 
 def _textual(kind: pa.DataType) -> bool:

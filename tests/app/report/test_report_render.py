@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from tests.app.report import samples
 
 from regraft.app.report import render, write
-from regraft.errors import StoreError
+from regraft.errors import DataError, StoreError
 from regraft.record import Finding, Record
 
 XSS = (
@@ -218,6 +218,14 @@ def test_write_into_a_place_that_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("x")
     with pytest.raises(StoreError, match="cannot write"):
         write(samples.minimal(), tmp_path / "file" / "report.html")
+
+
+@pytest.mark.parametrize("name", ["record.json", "photo.png", "folder"])
+def test_write_replaces_no_file_that_is_no_page(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_text("mine")
+    with pytest.raises(DataError, match=f"cannot write a report as {name}; expected a .html file"):
+        write(samples.minimal(), tmp_path / name)
+    assert (tmp_path / name).read_text() == "mine"
 
 
 def findings(**said: str) -> Record:

@@ -117,6 +117,12 @@ def test_batches_of_one_row_are_priced(tmp_path):
     assert (2 * one.backbone_passes, 2 * one.flops) == (two.backbone_passes, two.flops)
 
 
+def test_a_training_that_may_stop_early_is_priced_at_its_full_length(tmp_path):
+    recipe = METHODS["lp-ft"].altered(steps=6, lr=0.01)
+    whole, early = (estimate(*ready(tmp_path, each)).costs[1] for each in (recipe, recipe.altered(patience=2)))
+    assert (early.stage, early.backbone_passes, early.flops) == ("train", whole.backbone_passes, whole.flops)
+
+
 def test_head_probing_and_instruments_are_said_apart(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "_probing_epoch", lambda *_: 2.0)
     recipe = METHODS["finetune"].altered(tau=50, steps=4)

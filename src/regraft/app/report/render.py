@@ -18,11 +18,11 @@ from markupsafe import Markup, escape
 
 from regraft.app.report.page import page
 from regraft.app.report.prose import runs
-from regraft.errors import RecipeError
+from regraft.errors import DataError, RecipeError
 from regraft.files import write_bytes
 from regraft.record import Record
 
-__all__ = ["render", "write"]
+__all__ = ["check_page", "render", "write"]
 
 _BREAK = re.compile(r"(?<=[/_])(?=\w)|(?<=\.)(?=[A-Za-z])")
 _WHOLE = 28  # letters of code that fit on the line of a telephone
@@ -49,11 +49,22 @@ def render(record: Record) -> str:
     return template.render(page=page(record), policy=policy, style=Markup(style), script=Markup(script))
 
 
+def check_page(path: Path) -> None:
+    """Refuse what a slip may name: a picture, a record, a folder.
+
+    Raises:
+        DataError: not the name of a page.
+    """
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise DataError(f"cannot write a report as {path.name}", expected="a .html file")
+
+
 def write(record: Record, path: Path | str) -> Path:
     """Render the Record and write the page to ``path``, whole or not at all.
 
     Raises:
         RecipeError: something else than a Record.
+        DataError: ``path`` names no ``.html`` file.
         StoreError: the folder cannot be written.
     """
     if not isinstance(record, Record):
@@ -61,6 +72,7 @@ def write(record: Record, path: Path | str) -> Path:
             "a report", expected="a Record", got=type(record).__name__, do="give run.record, or Record.load(folder)"
         )
     path = Path(path)
+    check_page(path)
     write_bytes(path, render(record).encode())
     return path
 

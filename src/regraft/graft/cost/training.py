@@ -89,6 +89,7 @@ def _steps(
 ) -> tuple[int, Cost]:
     """Operations of a row's whole step, and what so many steps cost."""
     given = behind(module, inputs, len(ready.fit))
+    config = replace(config, loop=replace(config.loop, patience=None))  # no rows are held out of two steps
     device = str(ready.network.device)
     run = Training(module, given, config, Objective.of(task), device=device)
     size = torch.arange(min(config.batch_size, len(inputs)))
