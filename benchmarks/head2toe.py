@@ -17,7 +17,9 @@ refit. CPU and wall seconds, peak memory, accuracy in cross-validation and on 20
 
 ``--case wide``: 397 classes × 1,696,552 features of 1,191 rows, stored in bfloat16. ``--case tall``: 10,000 rows ×
 200,000 features. ``--case vast``: 50,000 rows × 500,000 features, in files of 50 GB in ``--folder``, which are removed
-again. All the search alone; of peak memory, what is not of a file.
+again. All the search alone; of peak memory, what is not of a file. ``--case kept``: a product and its transpose with a
+tenth of the features of ``tall``, from the temporary file in which a search keeps what memory has no room for, beside
+reading them from all features.
 
 Run with OMP_NUM_THREADS=1 for figures of one core.
 """
@@ -35,6 +37,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import numpy as np
 import torch
@@ -55,7 +58,10 @@ from regraft.heads import (
     select_reference,
 )
 from regraft.heads.l2.dual import dual_ridge, gram_scale
-from regraft.linear import Cast, Dense, FeatureDesign, UnitRows
+from regraft.heads.l2.fitters import wide_enough
+from regraft.heads.selection import foldwise
+from regraft.heads.selection.kept import by_block, by_name
+from regraft.linear import Blocks, Cast, Dense, FeatureDesign, UnitRows
 
 LAYERS = 52
 SIZES = (30_440, 457_600, 1_070_160)
@@ -73,12 +79,14 @@ PASS_ROWS, PASS_BATCH = 64, 16
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--classes", type=int, help="classes (default: 10, or the case's own)")
-    options.add_argument("--case", choices=("search", *CASES), default="search", help="default: %(default)s")
+    options.add_argument("--case", choices=("search", *CASES, "kept"), default="search", help="default: %(default)s")
     options.add_argument("--reference", action="store_true", help="run the reference whole at the smallest size")
     options.add_argument("--folder", help="of the files of --case vast (default: that of temporary files)")
     arguments = options.parse_args()
     if arguments.case == "search":
         rows = search_case(arguments.quick, arguments.classes or 10, arguments.reference)
+    elif arguments.case == "kept":
+        rows = [kept_case(arguments.quick)]
     else:
         with tempfile.TemporaryDirectory(dir=arguments.folder) as folder:
             files = Path(folder) if arguments.case == "vast" else None
@@ -225,6 +233,28 @@ def large_case(name: str, quick: bool, classes: int | None, files: Path | None) 
     rows, width, own = (QUICK_CASES if quick else CASES)[name]
     task = Task.draw(rows, (width,), classes or own, torch.bfloat16, classes or own, files)
     return searched(task, f"{name}: {rows} rows × {width} features, {classes or own} classes, CPU-s")
+
+
+def kept_case(quick: bool) -> Row:
+    """Products with kept columns that memory has no room for."""
+    rows, width, classes = (QUICK_CASES if quick else CASES)["tall"]
+    (design,) = Task.draw(rows, (width,), classes, torch.bfloat16, classes).designs.values()
+    drawn = np.sort(np.random.default_rng(0).choice(width, width // 10, replace=False))
+    columns = by_block(torch.from_numpy(drawn), design.widths)
+    with mock.patch.object(foldwise, "HELD_BYTES", 1):
+        (filed,), made, _ = timed(lambda: foldwise.gathered(design, [columns], normalise=False))
+    note(f"the file was made in {made:.2f} CPU-s")
+    seconds, products = [], []
+    for kept in (filed, kept_design(design, columns, normalise=False)):
+        kept = wide_enough(kept)
+        weights = torch.randn(kept.width, classes, generator=torch.Generator().manual_seed(0))
+        blocks = Blocks({name: part.T.contiguous() for name, part in by_name(weights.T, kept.widths).items()})
+        found = [timed(lambda kept=kept, blocks=blocks: kept.adjoint(kept.apply(blocks))) for _ in range(3)]
+        seconds.append(float(np.median([cpu for _, cpu, _ in found])))
+        products.append(torch.cat(list(found[0][0].values())))
+    off = float((products[0] - products[1]).abs().max() / products[1].abs().max())
+    case = f"kept: a tenth of {rows} rows × {width} features, CPU-s"
+    return Row(case, seconds[0], "read when asked for", seconds[1], error=off, more={"file_cpu_s": made})
 
 
 def search_case(quick: bool, classes: int, reference: bool) -> list[Row]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any, ClassVar
 
 import torch
@@ -32,6 +33,11 @@ def _rdkit() -> Any:
             "rdkit is not installed or does not load", got=str(error), do="pip install 'regraft[graph]'"
         ) from error
     return rdkit
+
+
+@lru_cache(maxsize=2**17)  # folds, findings and records each ask for every row
+def _canonical(smiles: str) -> str:
+    return str(_rdkit().Chem.CanonSmiles(smiles))
 
 
 @dataclass(frozen=True)
@@ -90,8 +96,7 @@ class MoleculePreprocess(Preprocess):
 
     def canonical(self, raw: str) -> str | None:
         """RDKit's canonical SMILES, the same for every way of writing the molecule."""
-        chemistry = _rdkit()
-        return str(chemistry.Chem.CanonSmiles(str(raw)))
+        return _canonical(str(raw))
 
     def length(self, raw: str) -> int:
         """In characters, which atoms follow closely enough to choose a molecule's neighbours by."""

@@ -59,6 +59,8 @@ def test_what_memory_has_no_room_for_lies_in_a_file(dtype, normalise, monkeypatc
     whole, files = design(dtype), []
     monkeypatch.setattr(foldwise, "_READ_BYTES", 1000)  # several reads
     monkeypatch.setattr(foldwise, "HELD_BYTES", 1)
+    monkeypatch.setattr(held, "_SPARE", 0)
+    monkeypatch.setattr(held, "_in_ram", lambda folder: False)  # where temporary files lie is another test's
     monkeypatch.setattr(foldwise, "on_disk", lambda *asked: files.append(on_disk(*asked)) or files[-1])
     for found, choice in zip(gathered(whole, CHOICES, normalise), CHOICES):
         (file,) = files  # one of all: a process may open few
