@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Tangent, ntk
+from regraft.features.tangent.engine import Engine
 from regraft.linear import Blocks, Design
 from regraft.linear.testing import DesignContract
 from regraft.network import ArrayPreprocess, Network, from_module
@@ -184,6 +185,33 @@ def test_a_temporary_file_holds_what_memory_may_not() -> None:
     del outside
     gc.collect()
     assert not folder.exists()
+
+
+@pytest.mark.parametrize("together", [4, 7])
+def test_products_may_take_more_rows_than_a_pass(together: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As they do where there is no processor, the graphs for so many rows made beforehand."""
+    network, asked = residual(), []
+    batch, y = network.example(7), torch.randn(7, 4)
+    plain = Tangent(network, "layer1.1.*", batch, fast=False)
+    monkeypatch.setattr(Engine, "together", property(lambda self: together))
+    tangent = Tangent(network, "layer1.1.*", batch, batch_size=3).prepare()
+    way = tangent._engine.way
+    assert {3, together} <= set(way._programs)
+    of_rows = way.adjoint
+    monkeypatch.setattr(way, "adjoint", lambda values, rows, out: asked.append(rows) or of_rows(values, rows, out))
+    torch.testing.assert_close(tangent.adjoint(y).flatten(), plain.adjoint(y).flatten(), rtol=1e-4, atol=1e-5)
+    assert asked == ([7] if together == 7 else [4, 3])
+    weights = Blocks({name: torch.randn(shape) for name, shape in tangent.shapes.items()})
+    torch.testing.assert_close(tangent.apply(weights), plain.apply(weights), rtol=1e-4, atol=1e-5)
+
+
+def test_products_on_an_accelerator_take_so_many_rows_as_fit(accelerator: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network = residual().to(accelerator)
+    tangent = Tangent(network, "layer1.1.*", network.example(40), batch_size=2)
+    assert tangent._engine.together == 40
+    monkeypatch.setattr("regraft.features.tangent.engine._TOGETHER", 9 * tangent.cost.bytes_per_row)
+    assert tangent._engine.together == 9
+    assert Tangent(network, "layer1.1.*", network.example(40), batch_size=2, fast=False)._engine.together == 2
 
 
 def test_rare_sizes_are_padded_and_common_ones_are_not() -> None:

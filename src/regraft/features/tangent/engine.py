@@ -25,6 +25,8 @@ from regraft.wording import some
 __all__ = ["Engine", "Product"]
 
 Product = Literal["apply", "adjoint"]
+#: Bytes of cached values that a product reads at once where it runs on no processor.
+_TOGETHER = 2**28
 
 
 class Engine:
@@ -78,8 +80,7 @@ class Engine:
         self._done: Counter[Product] = Counter()  # rows, by what was computed of them
         self._flops: dict[Product, int] = {}  # of a row
         if fast:
-            size = min(self.batch_size, feed.rows)
-            self._try(lambda: setattr(self, "way", Graph(self.generic, recorded, size)))
+            self._try(lambda: setattr(self, "way", Graph(self.generic, recorded)))
         if isinstance(self.way, Graph):
             with contextlib.suppress(GraphError):  # another form is the rule, and the graph serves it
                 self.way = Pooled(self.way, feed.rows, memory)
@@ -96,11 +97,19 @@ class Engine:
         """How each part is computed, a sentence a part."""
         return (*self._about, *self.way.path, *self._note)
 
+    @property
+    def together(self) -> int:
+        """Rows of a product: of a processor those of a batch, which its caches hold; elsewhere so many that what starts
+        an operation is little beside it, unless nothing tells how much a row takes."""
+        if self.replay.network.device.type == "cpu" or self.way is self.generic:
+            return self.batch_size
+        return max(self.batch_size, min(self.feed.rows, _TOGETHER // max(1, self.way.bytes_per_row)))
+
     def prepared(self, progress: Callable[[int, int], None] | None = None) -> Cache:
         """The cached values of all rows; the pass that makes them runs at the first call."""
         if self.cache is None:
             rows = self.feed.rows
-            self._try(self.way.prepare)
+            self._try(lambda: self.way.prepare(min(self.batch_size, rows), min(self.together, rows)))
             shapes = [*self.way.shapes(), ((self.outputs,), self.replay.dtype)]
             cache = Cache(rows, shapes, self.replay.network.device, self.memory)
             for start, stop, batch in self.feed.batches(min(self.batch_size, self._source.rows_at_once())):
@@ -118,7 +127,7 @@ class Engine:
             weights = self.unfold.push(weights)
         self._count("apply", index)
         parts = [
-            self.way.apply(values, rows, weights) for _, rows, values in self.prepared().read(index, self.batch_size)
+            self.way.apply(values, rows, weights) for _, rows, values in self.prepared().read(index, self.together)
         ]
         return torch.cat(parts) if parts else self._no_rows()
 
@@ -129,7 +138,7 @@ class Engine:
         """Jᵀ y of some rows, or of all."""
         total: dict[str, Tensor] = {}
         self._count("adjoint", index)
-        for number, (start, rows, values) in enumerate(self.prepared().read(index, self.batch_size)):
+        for number, (start, rows, values) in enumerate(self.prepared().read(index, self.together)):
             parts = self.way.adjoint(values, rows, outputs[start : start + rows])
             if number < 2:  # the first sum is a tensor anew, for a part may be a view of something else
                 total = {name: total[name] + part for name, part in parts.items()} if total else parts

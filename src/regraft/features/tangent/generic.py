@@ -31,8 +31,8 @@ class Way(Protocol):
         """Cached for each row."""
         ...
 
-    def prepare(self) -> None:
-        """What must be known before the pass over the rows."""
+    def prepare(self, *sizes: int) -> None:
+        """What must be known before the pass over the rows: ``sizes`` are the rows of its batches, and of products."""
         ...
 
     def shapes(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
@@ -95,7 +95,7 @@ class Generic:
         """See :class:`Way`."""
         return sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in self._shapes)
 
-    def prepare(self) -> None:
+    def prepare(self, *sizes: int) -> None:
         """Nothing."""
 
     def shapes(self) -> list[tuple[tuple[int, ...], torch.dtype]]:

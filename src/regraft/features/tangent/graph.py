@@ -58,19 +58,19 @@ class Graph:
     Args:
         generic: the plain way, which this one is checked against.
         recorded: a recording pass of three rows.
-        size: rows of most batches.
 
     Raises:
         GraphError: the suffix cannot be traced, a cached value mixes rows, or the products disagree.
     """
 
-    def __init__(self, generic: Generic, recorded: Sequence[Tensor], size: int) -> None:
-        self.generic, self.replay, self.size = generic, generic.replay, size
+    def __init__(self, generic: Generic, recorded: Sequence[Tensor]) -> None:
+        self.generic, self.replay = generic, generic.replay
         self.outputs, self.names = generic.outputs, list(generic.replay.params)
         self.few = self.replay.pack(recorded, 3)
         self._asks = False  # whether a branch in the suffix asks for the numbers of a tensor
         two = self._trace(2)
         self._programs: dict[int, _Program] = {2: two}
+        self._usual: frozenset[int] = frozenset((2,))
         self._asked: Counter[int] = Counter()
         self._refused: set[int] = set()
         self._forms: list[RowAxis] = []
@@ -89,14 +89,18 @@ class Graph:
         """Cached for each row."""
         return sum(torch.Size(shape).numel() // 2 * dtype.itemsize for shape, dtype in self._programs[2].shapes)
 
-    def prepare(self) -> None:
-        """Trace the batches' size, which shows where cached values keep their rows, and check it.
+    def prepare(self, *sizes: int) -> None:
+        """Trace the batches' sizes, the least of which shows where cached values keep their rows, and check them.
+
+        Args:
+            sizes: rows of most batches.
 
         Raises:
             GraphError: a value does not keep its rows on one axis, or products from a cache differ.
         """
-        size = self.size if self.size > 2 else 3
+        size, *larger = sorted({max(3, size) for size in sizes})
         self._programs[size] = full = self._trace(size)
+        self._usual = frozenset((2, size, *larger))
         two = self._programs[2]
         if len(full.shapes) != len(two.shapes):
             raise GraphError("its operations depend on the number of rows")
@@ -110,6 +114,7 @@ class Graph:
         self._last = [m and f == RowAxis() and len(s) == 4 for m, f, (s, _) in zip(maps, self._forms, two.shapes)]
         for rows in (2, size):
             check(self, self.generic, self.few, rows)
+        self._refused.update(rows for rows in larger if not self._added(rows))
 
     def shapes(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """See :class:`regraft.features.tangent.generic.Way`."""
@@ -161,7 +166,7 @@ class Graph:
         if rows not in self._programs and rows > 1 and (common or not larger):
             if self._added(rows):
                 larger = [rows]
-                rare = [size for size in self._programs if size not in (2, self.size, rows)]
+                rare = [size for size in self._programs if size not in self._usual and size != rows]
                 if len(rare) >= _PROGRAMS:
                     del self._programs[rare[0]]
             elif not larger:

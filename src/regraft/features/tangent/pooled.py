@@ -75,10 +75,10 @@ class Pooled:
             f"{weight.numel()} numbers a row)",
         )
 
-    def prepare(self) -> None:
+    def prepare(self, *sizes: int) -> None:
         """See :class:`regraft.features.tangent.generic.Way`."""
-        self.graph.prepare()
-        check(self, self.graph.generic, self.graph.few, max(3, self.graph.size))
+        self.graph.prepare(sizes[0])  # of the pass: products read M, of any number of rows
+        check(self, self.graph.generic, self.graph.few, max(3, sizes[0]))
 
     def shapes(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """M, ``(outputs, inputs)``, and the mean of the factors, a row."""
