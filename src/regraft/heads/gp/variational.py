@@ -124,8 +124,11 @@ class Variational:
         if self.likelihood == "gaussian":
             raise SolverError("a Gaussian likelihood has no classes", do="use mean and sample")
         total = torch.zeros(new.n_rows, new.n_outputs, dtype=torch.float64)
+        centre = torch.zeros_like(total) if mean is None else finite(mean, "the mean function at the new rows")
+        if centre.shape != total.shape:
+            raise SolverError("the mean function", expected=str(tuple(total.shape)), got=str(tuple(centre.shape)))
         for logits in self._drawn(new, draws, seed):
-            total += link(self.likelihood, logits if mean is None else logits + mean).sum(0)
+            total += link(self.likelihood, logits + centre).sum(0)
         return total / draws
 
 

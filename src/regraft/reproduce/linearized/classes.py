@@ -219,7 +219,7 @@ def _figure4(bench: Bench, place: Place, steps: int = STEPS, batch_size: int = 6
     network, rows = bench.network(place.network, place.seed), bench.rows(place.task, place.seed)
     train, test = rows.part("train"), rows.part("test")
     here, there = (Tangent(network, "*", part, batch_size=batch_size) for part in (train, test))
-    outputs = here.outputs.double(), there.outputs.double()
+    outputs = here.outputs.cpu().double(), there.outputs.cpu().double()
     one_hot = functional.one_hot(_classes(train), here.n_outputs).double()
     found: dict[str, Any] = {"network": figures(torch.softmax(outputs[1], 1), test)}
     kernels = kernels_of(here, there, "shared")

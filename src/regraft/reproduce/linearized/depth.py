@@ -47,13 +47,13 @@ def _variational(bench: Bench, place: Place, count: int, steps: int = 2000) -> d
     select = [f"{path}.*" for path in (*top(sample.network, sample.backbone.unit, count), network.head)]
     here, there = (Tangent(network, select, sample.parts[part]) for part in ("train", "test"))
     one_hot = sample.responses["train"].values.double()
-    base = here.outputs.double()
+    base = here.outputs.cpu().double()
     generator = torch.Generator().manual_seed(place.seed)
     few = torch.randperm(here.n_rows, generator=generator)[:_EVIDENCE_ROWS]
     fit, _ = scale_by_evidence(ntk(here.take(few), form="shared"), one_hot[few], mean=base[few])
     descent = Descent(steps=steps, seed=place.seed)
     found = variational(here, one_hot, base=base, prior=fit.scale**0.5, descent=descent)
-    probabilities = found.probabilities(there, there.outputs.double())
+    probabilities = found.probabilities(there, there.outputs.cpu().double())
     return {**figures(probabilities, sample.parts["test"]), "scale": fit.scale, "message": found.status.message}
 
 
