@@ -77,6 +77,29 @@ def test_second_call_reads_nothing_and_computes_nothing(cache, monkeypatch):
         torch.testing.assert_close(matrix.rows(slice(None)), first.matrices()[name].rows(slice(None)), rtol=0, atol=0)
 
 
+@pytest.mark.parametrize("off", [0.0, 1e-3])
+def test_a_pass_that_serves_something_else_gives_the_features_where_it_agrees(cache, off):
+    network, manifest, seen = toy_network(), toy_manifest(), []
+
+    def passing(first: int, batch: torch.Tensor) -> torch.Tensor:
+        seen.append((first, len(batch)))
+        return by_hand()["embedding"][first : first + len(batch)] + off
+
+    wanted = plan(network, [Taps(("embedding",), (None,))])
+    store = sweep(network, manifest, wanted, cache=cache, batch_size=8, passing=passing)
+    assert seen == ([(0, 8), (8, 8), (16, 8), (24, 6)] if not off else [(0, 8)])
+    (matrix,) = store.matrices().values()
+    torch.testing.assert_close(matrix.rows(slice(None)), by_hand()["embedding"], rtol=1e-5, atol=1e-5)
+    alone = sweep(network, manifest, wanted, cache=cache / "alone", batch_size=8)
+    assert (store.flops, store.flops_per_row, store.computed_rows) == (alone.flops, alone.flops_per_row, 30)
+
+
+def test_a_pass_for_one_block_serves_no_others(cache):
+    network, manifest = toy_network(), toy_manifest()
+    store = sweep(network, manifest, plan(network, [ALL]), cache=cache, passing=lambda *_: pytest.fail("asked"))
+    assert len(store.blocks) == 5
+
+
 def test_a_narrower_need_is_served_from_a_wider_sweep_and_only_the_rest_is_computed(cache):
     network, manifest = toy_network(), toy_manifest()
     sweep(network, manifest, plan(network, [Taps(("activation",), (16,))]), cache=cache)

@@ -145,6 +145,46 @@ def test_the_prefix_runs_once(fast: bool) -> None:
     assert any("1 tensor a row kept" in line for line in tangent.path)
 
 
+def passed(tangent: Tangent) -> int:
+    return tangent._engine.replay.network.module[0].passes  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_another_pass_can_serve_a_tangent(fast: bool) -> None:
+    """Batches of any number of rows, in any order; what it was not handed it passes itself."""
+    network = counting()
+    batch, y = network.example(9), torch.randn(9, 2)
+    own = Tangent(network, "2.*", batch, batch_size=2, fast=fast)
+    served, partly = (Tangent(network, "2.*", batch, batch_size=2, fast=fast) for _ in range(2))
+    before = passed(served)
+    record = served.recorder()
+    outputs = torch.cat([record(0, batch[:4]), record(7, batch[7:]), record(4, batch[4:7])])
+    torch.testing.assert_close(outputs, network.forward(batch)[[0, 1, 2, 3, 7, 8, 4, 5, 6]])
+    assert served.prepared
+    assert passed(served) - before == 2 + 1 + 2  # two rows at a time
+    assert served.adjoint(y) == own.adjoint(y)
+    torch.testing.assert_close(served.outputs, network.forward(batch))
+    assert passed(served) - before == 2 + 1 + 2
+    partly.recorder()(0, batch[:4])
+    assert not partly.prepared
+    assert partly.adjoint(y) == own.adjoint(y)
+    assert partly.prepared
+
+
+def test_another_pass_can_serve_kernels() -> None:
+    network = counting()
+    batch = network.example(5)
+    own, served = (Tangent(network, "2.*", batch, fast=False).keep() for _ in range(2))
+    served.recorder()(0, batch)
+    before = passed(served)
+    torch.testing.assert_close(ntk(served), ntk(own))
+    assert served.passed_rows == 3  # at which the tape looks
+    assert own.passed_rows == 3 + 5
+    assert passed(served) == before
+    below = Tangent(network, "0.*", batch, fast=False).keep()  # nothing comes before it
+    assert below.recorder() is None
+
+
 def test_cost_is_known_before_the_pass() -> None:
     network = residual()
     seen: list[tuple[int, int]] = []

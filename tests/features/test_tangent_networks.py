@@ -175,6 +175,13 @@ def test_embeddings_and_every_parameter_of_a_text_network(zoo: Callable[[str], N
     assert "embeddings.word_embeddings.weight" in tangent.shapes
 
 
+def test_rows_that_go_together_by_their_lengths_are_passed_by_the_tangent_itself(zoo: Callable[[str], Network]) -> None:
+    for family, text in (("bert", True), ("resnet", False)):
+        network = zoo(family)
+        tangent = Tangent(network, network.topmost, network.example(3), of="embedding")
+        assert (tangent.recorder() is None) == text
+
+
 def test_texts_with_and_without_padding(zoo: Callable[[str], Network], device: str) -> None:
     """Transformers leave the mask out of a batch without padding, which no trace can follow; the cut batches here are
     two rows with padding, two without, and one."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -24,11 +24,13 @@ from regraft.files import canonical_json, digest
 from regraft.memory import kept_memory
 from regraft.network import Network, attention_mask
 from regraft.network.flops import counting
+from regraft.network.layout import agree
 from regraft.network.onednn import wide_linear
 
-__all__ = ["Progress", "base_key", "find", "pool_batch", "sweep"]
+__all__ = ["Passing", "Progress", "base_key", "find", "pool_batch", "sweep"]
 
 Progress = Callable[[int, int], None]
+Passing = Callable[[int, Any], Tensor]
 _WINDOW = 32  # shards of ragged rows whose batches are made together, by length, and written together
 
 
@@ -67,6 +69,7 @@ def sweep(
     batch_size: int = 32,
     workers: int | None = None,
     progress: Progress | None = None,
+    passing: Passing | None = None,
 ) -> Store:
     """Compute the plan's blocks for every row, or find them in the cache.
 
@@ -85,6 +88,8 @@ def sweep(
         batch_size: rows per forward pass and per shard.
         workers: decoding processes; by default none for little work, else one per two cores.
         progress: called with (rows done, rows in all) after every batch.
+        passing: (first row, batch) → ``(B, width)``: runs the network instead, for the plan's one block, and keeps what
+            else is needed of the pass. The first batch goes both ways; where they differ it is not asked again.
 
     Raises:
         StoreError: the disk is too small, full or read-only.
@@ -101,7 +106,8 @@ def sweep(
         return Store(plan, parts)
     about = {"model": network.name, "network": network.fingerprint, "data": manifest.name}
     part = Part.open(base, missing, len(manifest), dtype, batch_size, about)
-    flops, rows, pace = _fill(part, network, manifest, workers, progress)
+    along = passing if len(missing.blocks) == 1 else None
+    flops, rows, pace = _fill(part, network, manifest, workers, progress, along)
     per_row = flops // rows if rows else _flops_of_a_row(part, network, manifest)
     part.finish({"flops_per_row": per_row, "seconds_per_row": pace})
     return Store(plan, [*parts, part], flops, rows)
@@ -132,7 +138,12 @@ def _complete_parts(base: Path, plan: Plan, rows: int, dtype: str) -> tuple[list
 
 
 def _fill(
-    part: Part, network: Network, manifest: Manifest, workers: int | None, progress: Progress | None
+    part: Part,
+    network: Network,
+    manifest: Manifest,
+    workers: int | None,
+    progress: Progress | None,
+    passing: Passing | None,
 ) -> tuple[int, int, float]:
     """Compute the missing shards of a part. Returns FLOPs and rows of this call, and its seconds per row."""
     missing = part.missing()
@@ -146,13 +157,16 @@ def _fill(
     cut = [by_length(preprocess, inputs, _rows_of(window), part.shard_rows) for window in windows]
     stream = gathered(preprocess, inputs, [rows for some in cut for rows in some], workers, manifest.hashes)
     _ = network.channels_last  # found with the sites by example passes, which are none of those counted
-    meter, arrivals = _Meter(time.perf_counter()), Arrivals(part)
+    meter, arrivals, run = _Meter(time.perf_counter()), Arrivals(part), _Run(network, part.plan.blocks, passing)
     for window, some in zip(windows, cut):
         arrived = all(arrivals.has(*span) for span in window)  # another process may have written them meanwhile
         values: list[dict[str, Tensor]] = []
         for place, (rows, batch) in enumerate(zip(some, stream)):
             if not arrived:
-                found = meter.of(batch, len(rows), todo, lambda: pool_batch(network, part.plan.blocks, batch))  # noqa: B023
+                found = meter.of(batch, len(rows), lambda: run(rows[0], batch))  # noqa: B023
+                if meter.rows == len(rows):
+                    run.compare(rows[0], batch, found)
+                    meter.restart(todo)
                 values.append({name: value.to(DTYPES[part.dtype]).cpu() for name, value in found.items()})
                 if place + 1 == len(some):
                     _write(part, window, some, values)
@@ -167,7 +181,7 @@ def _flops_of_a_row(part: Part, network: Network, manifest: Manifest) -> int:
     some = by_length(network.preprocess, manifest.inputs, range(min(part.rows, part.shard_rows)), part.shard_rows)[0]
     meter = _Meter(time.perf_counter())
     for batch in gathered(network.preprocess, manifest.inputs, [some], 0):
-        meter.of(batch, len(some), 0, lambda: pool_batch(network, part.plan.blocks, batch))  # noqa: B023
+        meter.of(batch, len(some), lambda: pool_batch(network, part.plan.blocks, batch))  # noqa: B023
     return meter.flops // len(some)
 
 
@@ -205,7 +219,7 @@ class _Meter:
     counted: tuple[int, int] | None = None
     before: int = 0
 
-    def of(self, batch: Any, rows: int, todo: int, work: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    def of(self, batch: Any, rows: int, work: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
         """The work's values; what it took is added."""
         mask = attention_mask(batch)
         positions = rows if mask is None else mask.numel()
@@ -216,9 +230,12 @@ class _Meter:
         self.rows, self.positions = self.rows + rows, self.positions + positions
         if isinstance(counter, FlopCounterMode):
             self.counted = counter.get_total_flops(), positions
-            if rows < todo:
-                self.began, self.before = time.perf_counter(), rows
         return values
+
+    def restart(self, todo: int) -> None:
+        """Leave out the time so far, where more rows follow."""
+        if self.rows < todo:
+            self.began, self.before = time.perf_counter(), self.rows
 
     @property
     def flops(self) -> int:
@@ -230,6 +247,29 @@ class _Meter:
         """Seconds per row; 0, not known, of one batch alone, whose time is mostly that of starting."""
         after = self.rows - self.before if self.before else 0
         return (time.perf_counter() - self.began) / after if after else 0.0
+
+
+@dataclass
+class _Run:
+    """How a batch becomes blocks: by a pass that serves something else too, once it was seen to give the same."""
+
+    network: Network
+    blocks: Sequence[Block]
+    passing: Passing | None
+    agreed: bool = False
+
+    def __call__(self, first: int, batch: Any) -> dict[str, Tensor]:
+        if self.passing is not None and self.agreed:
+            return {self.blocks[0].name: self.passing(first, batch)}
+        return pool_batch(self.network, self.blocks, batch)
+
+    def compare(self, first: int, batch: Any, found: Mapping[str, Tensor]) -> None:
+        """Settle by what was found for a batch whether the other pass may serve."""
+        if self.passing is not None:
+            (block,) = self.blocks
+            self.agreed = agree(self.passing(first, batch), found[block.name])
+            if not self.agreed:
+                self.passing = None
 
 
 def pool_batch(network: Network, blocks: Sequence[Block], batch: Any) -> dict[str, Tensor]:

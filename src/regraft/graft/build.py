@@ -9,7 +9,7 @@ import torch
 
 from regraft.data import Manifest
 from regraft.errors import RecipeError
-from regraft.features import Store, Tangent, by_size, cache_root
+from regraft.features import Passing, Store, Tangent, by_size, cache_root
 from regraft.graft.dense.problem import DenseProblem
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.gradient.problem import GradientProblem
@@ -23,11 +23,47 @@ from regraft.graft.training.problem import TrainingProblem, planned
 from regraft.graft.training.refit import Refit
 from regraft.graft.training.trial import Work
 
-__all__ = ["problems", "workshop"]
+__all__ = ["Tangents", "problems", "workshop"]
+
+
+class Tangents:
+    """The tangents of a recipe's rows, one a part, each made when it is first asked for.
+
+    The pass that gives the last layer keeps what they need besides, where the rows' features are not stored yet.
+
+    Args:
+        ready: rows, backbone, recipe.
+        options: rows a batch.
+    """
+
+    def __init__(self, ready: Prepared, options: Options) -> None:
+        self.ready, self.size = ready, options.batch_size
+        self._made: dict[str, Tangent] = {}
+
+    def of(self, rows: Manifest) -> Tangent | None:
+        """The tangent of the rows; none where the recipe reads no derivatives.
+
+        Raises:
+            ModelError: what the tangent refuses, such as a pattern that matches nothing.
+        """
+        stage = self.ready.recipe.gradients
+        if stage is None or stage.mode == "activation":
+            return None
+        if rows.fingerprint not in self._made:
+            # of kernels the tangent's tape is all that is used, and what comes before it
+            products, network = self.ready.recipe.posterior is None, self.ready.network
+            made = Tangent(network, stage.select, rows, of="embedding", batch_size=self.size, fast=products)
+            self._made[rows.fingerprint] = made if products else made.keep()
+        return self._made[rows.fingerprint]
+
+    def passing(self, rows: Manifest) -> Passing | None:
+        """What the pass over the rows hands its batches to."""
+        tangent = self.of(rows)
+        return None if tangent is None else tangent.recorder()
 
 
 def problems(
-    ready: Prepared, stores: tuple[Store, Store | None], options: Options, work: Work
+    ready: Prepared, stores: tuple[Store, Store | None], options: Options, work: Work, tangents: Tangents
 ) -> tuple[Problem, Problem | None]:
     """The training and validation rows as a problem, and the test rows, if there are any."""
 
@@ -35,7 +71,7 @@ def problems(
         if ready.recipe.train is not None:
             return _training(ready, rows, store, options, work)
         if ready.recipe.gradients is not None:
-            return _gradient(ready, rows, store, options, work)
+            return _gradient(ready, rows, store, options, work, tangents)
         if rows.target is not None and rows.target.kind == "segmentation":
             return _dense(ready, rows, store, options)
         return _frozen(ready, rows, store, options)
@@ -90,22 +126,18 @@ def _dense(ready: Prepared, rows: Manifest, store: Store, options: Options) -> D
     return DenseProblem.of(task, maps, block, recipe.features.scalings, recipe.solve)
 
 
-def _gradient(ready: Prepared, rows: Manifest, store: Store, options: Options, work: Work) -> Problem:
+def _gradient(
+    ready: Prepared, rows: Manifest, store: Store, options: Options, work: Work, tangents: Tangents
+) -> Problem:
     """The last layer of the frozen backbone, and the tangent of its top."""
     recipe = ready.recipe
     stage = recipe.gradients
     if stage is None:
         raise RecipeError(f"recipe {recipe.name!r} takes no gradients", do="give it a Gradients stage")
-    tangent = None
-    if stage.mode != "activation":
-        products = recipe.posterior is None  # of kernels the tangent's tape is all that is used
-        size = options.batch_size
-        tangent = Tangent(ready.network, stage.select, rows, of="embedding", batch_size=size, fast=products)
-        if products:
-            tangent.prepare()
-            work.trained(len(rows), store.flops_per_row * len(rows))  # its pass over the rows, what lies below θ₂ kept
-        else:
-            tangent.keep()
+    tangent = tangents.of(rows)
+    if tangent is not None and recipe.posterior is None and not tangent.prepared:
+        tangent.prepare()
+        work.trained(len(rows), store.flops_per_row * len(rows))  # its pass over the rows, what lies below θ₂ kept
     first, second = recipe.solves[0], recipe.solve
     gradient = GradientProblem(
         ready.task(rows, options), store.matrices(), tangent, torch.arange(len(rows)), stage, first, second

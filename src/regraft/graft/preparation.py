@@ -11,7 +11,7 @@ import torch
 
 from regraft.data import NO_LABEL, Manifest, check_target, checked, fold_count, image_size, scan
 from regraft.errors import DataError, ModelError, RecipeError
-from regraft.features import Plan, Store, find, map_plan, plan, sweep, whole_images
+from regraft.features import Passing, Plan, Store, find, map_plan, plan, sweep, whole_images
 from regraft.graft.adapted.model import check_modality, readable
 from regraft.graft.alike import together
 from regraft.graft.options import Options, check_options, choose_metric
@@ -363,15 +363,28 @@ def _labelled(manifest: Manifest) -> tuple[Manifest, int]:
     return kept, int((~present).sum()) + len(lacking)
 
 
-def swept(ready: Prepared, options: Options, ledger: Ledger, progress: Progress | None) -> tuple[Store, Store | None]:
+def swept(
+    ready: Prepared,
+    options: Options,
+    ledger: Ledger,
+    progress: Progress | None,
+    passing: Callable[[Manifest], Passing | None] = lambda _: None,
+) -> tuple[Store, Store | None]:
     """The pass over the fit rows and the test rows, or what the store has of it.
 
     Of several processes that train together the first makes the pass, and the others find what it stored.
+
+    Args:
+        ready: rows, backbone, blocks.
+        options: of the sweep.
+        ledger: where the stage is noted.
+        progress: called with (stage, rows done, rows in all).
+        passing: of a part's rows, what else its pass serves (:func:`regraft.features.sweep`).
     """
     with ledger.stage("sweep") as extra, Team.current().one_after_the_first():
         stores = check_pass(ready, options, progress)
         if not all(stores):
-            stores = _pass(ready, options, progress)
+            stores = _pass(ready, options, progress, [None if store else passing for store in stores])
         extra["backbone_passes"] = sum(store.computed_rows for store in stores if store) / len(ready.manifest)
         extra["flops"] = sum(store.flops for store in stores if store)
         extra["reused"] = all(store.reused for store in stores if store)
@@ -401,10 +414,15 @@ def _stored(ready: Prepared, options: Options) -> list[Store | None]:
     return [find(ready.network, part, ready.plan, **where) for part in ready.parts]  # type: ignore[arg-type]
 
 
-def _pass(ready: Prepared, options: Options, progress: Progress | None) -> list[Store | None]:
+def _pass(
+    ready: Prepared,
+    options: Options,
+    progress: Progress | None,
+    passing: Sequence[Callable[[Manifest], Passing | None] | None],
+) -> list[Store | None]:
     total, before = len(ready.manifest), 0
     stores: list[Store | None] = []
-    for part in ready.parts:
+    for part, along in zip(ready.parts, passing, strict=True):
         tick = None if progress is None else lambda n, _, done=before: progress("sweep", done + n, total)
         stores.append(
             sweep(
@@ -416,6 +434,7 @@ def _pass(ready: Prepared, options: Options, progress: Progress | None) -> list[
                 batch_size=options.batch_size,
                 workers=options.workers,
                 progress=tick,
+                passing=None if along is None else along(part),
             )
         )
         before += len(part)

@@ -13,7 +13,7 @@ from regraft.graft.adapted.artifact import save_artifact
 from regraft.graft.adapted.card import model_card
 from regraft.graft.adapted.model import Adapted
 from regraft.graft.adapted.prediction import Prediction
-from regraft.graft.build import problems, workshop
+from regraft.graft.build import Tangents, problems, workshop
 from regraft.graft.cost.pricing import price_of_run, row_seconds
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import figures
@@ -160,13 +160,14 @@ def adapt(
     ready = prepare(data, model, method=method, options=options, ledger=ledger, progress=progress, **columns)
     if before is not None:
         before(ready)
-    stores = swept(ready, options, ledger, progress)
+    tangents = Tangents(ready, options)
+    stores = swept(ready, options, ledger, progress, tangents.passing)
     fit_rows, test_rows = ready.fit, ready.test
     stage = "solve" if ready.recipe.train is None else "train"
     tick = None if progress is None else lambda done, total: progress(stage, done, total)
     with ledger.stage(stage) as extra:
         work = workshop(ready, options, tick)
-        fit, test = problems(ready, stores, options, work)
+        fit, test = problems(ready, stores, options, work, tangents)
         evaluation = evaluate(fit, fit_rows.rows_of("validation"), test, progress=None if fit.dear else tick)
         products = fit.flops + (0 if test is None else test.flops)
         passed = work.rows + fit.passed + (0 if test is None else test.passed)

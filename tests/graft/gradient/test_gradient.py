@@ -223,8 +223,8 @@ def test_every_kind_of_labels_is_solved_scored_saved_and_predicted_from_raw_inpu
     assert sum(figure["shares"].values()) == pytest.approx(1.0)
     assert any(finding.code == "gradient-features" for finding in run.record.findings)
     solve = next(cost for cost in run.record.costs if cost.stage == "solve")
-    # the pass that keeps what lies below θ₂, and one more of the training rows for kernels
-    assert solve.backbone_passes == pytest.approx(1 + (len(x) - 12) / len(x), abs=3.01 / len(x))
+    # the pass for the features keeps what lies below θ₂; one more of the training rows is for kernels
+    assert solve.backbone_passes == pytest.approx((len(x) - 12) / len(x), abs=3.01 / len(x))
 
 
 def toy_flops(rows: int) -> tuple[int, int]:
@@ -245,7 +245,7 @@ def test_a_test_split_is_predicted_the_same_by_the_problem_and_from_raw_inputs(m
     solve = next(cost for cost in run.record.costs if cost.stage == "solve")
     if mode == "activation":
         assert solve.flops == 0
-    else:  # the pass that keeps what lies below θ₂, and the rows' derivatives of 3 outputs, written out for three heads
+    else:  # a pass for kernels, and the rows' derivatives of 3 outputs, written out for three heads
         one_pass = 60 * sum(toy_flops(rows=1))
         assert solve.flops > one_pass + 3 * 60 * 3 * toy_flops(rows=1)[1]
     own = run.record.figures["price"]["rows"][0]

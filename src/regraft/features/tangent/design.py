@@ -21,9 +21,10 @@ from torch.utils.checkpoint import CheckpointError
 
 from regraft.data import Manifest
 from regraft.errors import DataError, ModelError, RecipeError
+from regraft.features.batching import in_order
 from regraft.features.sweep import base_key
 from regraft.features.tangent.engine import Engine
-from regraft.features.tangent.feed import Feed
+from regraft.features.tangent.feed import Feed, length, take
 from regraft.features.tangent.replay import Kept
 from regraft.features.tangent.tape import Tape
 from regraft.files import canonical_json, digest
@@ -139,7 +140,7 @@ class Tangent(Design):
         check_modes(self.network)
         self.tape  # noqa: B018 - made before the copy, which then shares it
         found = copy.copy(self)
-        for of_rows in ("_engine", "_before", "key"):
+        for of_rows in ("_engine", "_keeper", "_before", "key"):
             vars(found).pop(of_rows, None)
         found._read = 0
         found.feed = Feed(self.network, inputs)
@@ -168,18 +169,23 @@ class Tangent(Design):
         return Tape(self._source, self.names, few, self.dtype)
 
     @cached_property
-    def _before(self) -> Engine | None:
-        """Has what comes before θ₂, of all rows, where the tape can go on from there and that fits into memory."""
+    def _keeper(self) -> Engine | None:
+        """Can hold what comes before θ₂, of all rows, where the tape can go on from there and that fits into memory."""
         if not all(layer.ruled for layer in self.tape.layers):
             return None
         engine = self._new_engine(self.dtype, False) if self._fast else self._engine
-        if not engine.replay.calls or engine.way.bytes_per_row * self.n_rows > self._memory:
-            return None
-        if engine.cache is None:
+        fits = engine.way.bytes_per_row * self.n_rows <= self._memory
+        return engine if engine.replay.calls and fits else None
+
+    @cached_property
+    def _before(self) -> Engine | None:
+        """The keeper with its values, but of rows that take another path through the modules than the first ones."""
+        engine = self._keeper
+        if engine is not None and engine.cache is None:
             try:
                 with self.tape.passing(self.n_rows):
                     engine.prepared()
-            except ModelError:  # rows that take another path through the modules than the first ones
+            except ModelError:
                 return None
         return engine
 
@@ -241,6 +247,11 @@ class Tangent(Design):
         self._engine.prepared(progress)
         return self
 
+    @property
+    def prepared(self) -> bool:
+        """Whether the values that products need are those of all rows."""
+        return self._engine.cache is not None
+
     def keep(self) -> Tangent:
         """Keep what comes before θ₂ from the first kernel on, where it fits: its rows will be read more than once.
 
@@ -248,6 +259,28 @@ class Tangent(Design):
         """
         self._read = self.n_rows
         return self
+
+    def recorder(self) -> Callable[[int, Any], Tensor] | None:
+        """What another pass over the rows may hand their batches to, so that this tangent needs none of its own.
+
+        It takes (first row, preprocessed batch of the rows from there on), runs the network on them once, keeps what
+        products need (or kernels, after :meth:`keep`), and gives the outputs ``(B, C)``. ``None`` where rows go
+        together by their lengths, or where kernels would keep nothing.
+        """
+        if self.feed.preprocess.ragged:
+            return None
+        engine = self._keeper if self._read else self._engine
+        if engine is None:
+            return None
+        most = min(self.batch_size, self._source.rows_at_once())
+
+        def record(start: int, batch: Any) -> Tensor:
+            spans = in_order(length(batch), most)
+            return torch.cat(
+                [engine.record(start + rows.start, take(batch, slice(rows.start, rows.stop))) for rows in spans]
+            )
+
+        return record
 
     def through(self, weight: Tensor) -> Design:
         """The tangents of the logits W h(x) of a head W ``(C, D)`` on this embedding's: rows ``(N, C)``.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -76,7 +76,8 @@ class Engine:
         self.way: Way = self.generic
         self._about = (*_about_prefix(self.replay, problem), *_about_folds(self.unfold))
         self._note: tuple[str, ...] = ()
-        self.cache: Cache | None = None
+        self._cache: Cache | None = None
+        self._recorded = torch.zeros(feed.rows, dtype=torch.bool)
         self._done: Counter[Product] = Counter()  # rows, by what was computed of them
         self._flops: dict[Product, int] = {}  # of a row
         if fast:
@@ -105,21 +106,33 @@ class Engine:
             return self.batch_size
         return max(self.batch_size, min(self.feed.rows, _TOGETHER // max(1, self.way.bytes_per_row)))
 
-    def prepared(self, progress: Callable[[int, int], None] | None = None) -> Cache:
-        """The cached values of all rows; the pass that makes them runs at the first call."""
-        if self.cache is None:
+    @property
+    def cache(self) -> Cache | None:
+        """The cached values, where they are those of all rows."""
+        return self._cache if self._recorded.all() else None
+
+    def record(self, start: int, batch: Any) -> Tensor:
+        """Cache the values of the rows from ``start`` on, from one pass of their batch; gives its outputs (B, C)."""
+        if self._cache is None:
             rows = self.feed.rows
             self._try(lambda: self.way.prepare(min(self.batch_size, rows), min(self.together, rows)))
             shapes = [*self.way.shapes(), ((self.outputs,), self.replay.dtype)]
-            cache = Cache(rows, shapes, self.replay.network.device, self.memory)
+            self._cache = Cache(rows, shapes, self.replay.network.device, self.memory)
+        outputs, recorded = self.replay.record(self._source.laid_out(batch))
+        check_finite(outputs, self.replay.network.name)
+        stop = start + len(outputs)
+        self._cache.write(start, stop, [*self.way.values(recorded, stop - start), outputs])
+        self._recorded[start:stop] = True
+        return outputs
+
+    def prepared(self, progress: Callable[[int, int], None] | None = None) -> Cache:
+        """The cached values of all rows; a pass makes them at the first call, unless they were recorded before."""
+        if self.cache is None:
             for start, stop, batch in self.feed.batches(min(self.batch_size, self._source.rows_at_once())):
-                outputs, recorded = self.replay.record(batch)
-                check_finite(outputs, self.replay.network.name)
-                cache.write(start, stop, [*self.way.values(recorded, stop - start), outputs])
+                self.record(start, batch)
                 if progress:
-                    progress(stop, rows)
-            self.cache = cache
-        return self.cache
+                    progress(stop, self.feed.rows)
+        return self._cache  # type: ignore[return-value]
 
     def apply(self, index: Tensor | None, weights: Mapping[str, Tensor]) -> Tensor:
         """J w of some rows, or of all."""

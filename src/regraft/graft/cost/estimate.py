@@ -67,7 +67,8 @@ def estimate(ready: Prepared, options: Options) -> Record:
     solve = Cost("solve", _solve_seconds(ready, own) if own.solves else 0.0)
     train = training_cost(ready, options)
     with_cost = with_gradient_cost if ready.recipe.posterior is None else with_posterior_cost
-    solve, more = with_cost(solve, ready, options, work.solves, (seconds_per_row, flops_per_row))
+    apart = 1.0 if ready.network.preprocess.ragged else 1 - rows / len(ready.manifest)
+    solve, more = with_cost(solve, ready, options, work.solves, (seconds_per_row, flops_per_row), apart)
     stored = _most_bytes(ready, work.widths, outputs) + more
     if train:  # every tensor of the backbone is kept, whole
         stored += sum(t.numel() * t.element_size() for t in ready.network.module.state_dict().values())

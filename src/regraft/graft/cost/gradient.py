@@ -23,7 +23,7 @@ _STEPS = 5  # of Newton's method in the span of the rows
 
 
 def with_gradient_cost(
-    solve: Cost, ready: Prepared, options: Options, solves: int, row: tuple[float, int]
+    solve: Cost, ready: Prepared, options: Options, solves: int, row: tuple[float, int], apart: float
 ) -> tuple[Cost, int]:
     """The cost of solving, and bytes of the artifact, with those of gradient features: of another recipe, as they are.
 
@@ -42,7 +42,9 @@ def with_gradient_cost(
         ready: rows, backbone, recipe.
         options: batch size and folds.
         solves: how often the protocol chooses a head.
-        row: seconds and FLOPs of one row's forward pass; one pass keeps what lies below θ₂.
+        row: seconds and FLOPs of one row's forward pass.
+        apart: share of the rows whose pass does not keep what lies below θ₂ along with the features, so that another
+            does.
 
     Raises:
         ModelError: what the tangent itself would refuse: a pattern that matches nothing, a network without blocks.
@@ -68,7 +70,7 @@ def with_gradient_cost(
     if few:
         each, kernels = _kernel(tangent, columns, len(ready.fit), classes)
         passed, beside = 4.0 * solves * len(ready.fit), heads * each + fits * _STEPS * _solved(len(ready.fit) * columns)
-    passes = 1 + few * len(ready.fit) / n
+    passes = apart + few * len(ready.fit) / n
     seconds = solve.seconds + passes * n * row[0] + passed * product + beside
     head = columns * tangent.n_outputs
     products = passed * sum(tangent.product_flops) / 2 + heads * kernels

@@ -19,7 +19,7 @@ _KERNELS, _PROBE = 3, 256
 
 
 def with_posterior_cost(
-    solve: Cost, ready: Prepared, options: Options, solves: int, row: tuple[float, int]
+    solve: Cost, ready: Prepared, options: Options, solves: int, row: tuple[float, int], apart: float
 ) -> tuple[Cost, int]:
     """The cost of solving, and bytes of the artifact, with those of the kernels and their eigenpairs.
 
@@ -35,6 +35,7 @@ def with_posterior_cost(
         options: batch size and folds.
         solves: how often the protocol chooses a head.
         row: seconds and FLOPs of one row's forward pass.
+        apart: share of the rows whose pass keeps nothing but the features.
 
     Raises:
         ModelError: what the tangent itself would refuse.
@@ -61,7 +62,7 @@ def with_posterior_cost(
     eigen = (time.perf_counter() - began) * (m / _PROBE) ** 3
     rank, sums = keep.kept(parameters, n)
     rows = solves * (_KERNELS * ready.folds(options) * m + (_KERNELS + 1 + bool(sums)) * n)
-    whole = len(ready.manifest) if kept else rows
+    whole = apart * len(ready.manifest) if kept else rows
     decomposed = solves * ((len(keep.ratios) + 1) * ready.folds(options) + 1 + bool(sums))
     total = rows * seconds + kept * whole * row[0] + decomposed * eigen
     stored = 4 * outputs * parameters + 4 * (1 + rank) * ((sums or parameters) + ready.plan.width)
