@@ -1,5 +1,8 @@
 """What a first user gets wrong must be refused in a sentence, never answered by another method's model."""
 
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -71,3 +74,12 @@ def test_many_passes_are_no_part_of_one() -> None:
 def test_one_pattern_is_not_taken_for_its_letters() -> None:
     (stage,) = [s for s in with_gradients("gradient", None, "layer4.*").stages if hasattr(s, "select")]
     assert stage.select == ("layer4.*",)
+
+
+def test_packages_that_few_commands_need_are_imported_where_they_are_used() -> None:
+    asked = "import sys, regraft.graft; print(sorted({'sklearn', 'scipy.stats', 'pandas'} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+    assert regraft.graft.GraftClassifier is GraftClassifier
+    with pytest.raises(AttributeError, match="no attribute 'GraftBoth'"):
+        regraft.graft.GraftBoth  # noqa: B018

@@ -1,5 +1,7 @@
 """Recipes of frozen stages, the adapted model, the artifact, and the scikit-learn face."""
 
+from typing import TYPE_CHECKING, Any
+
 from regraft.graft.adapted.artifact import load_artifact, save_artifact
 from regraft.graft.adapted.crops import predict_over_crops
 from regraft.graft.adapted.model import Adapted
@@ -9,7 +11,6 @@ from regraft.graft.cost.estimate import estimate
 from regraft.graft.diagnosis.case import Scope
 from regraft.graft.diagnosis.diagnose import diagnose
 from regraft.graft.diagnosis.rank import rank
-from regraft.graft.estimator import GraftClassifier, GraftRegressor
 from regraft.graft.evidence.exchange import head_exchange
 from regraft.graft.gradient.recipe import gradient_features, with_gradients
 from regraft.graft.later import Later, score_on
@@ -27,6 +28,9 @@ from regraft.graft.stages.gradient import Gradients, SetHead
 from regraft.graft.stages.posterior import Posterior
 from regraft.graft.stages.training import Probe, Reinitialise, Train
 from regraft.graft.team import Team, joined
+
+if TYPE_CHECKING:
+    from regraft.graft.estimator import GraftClassifier, GraftRegressor
 
 __all__ = [
     "METHODS",
@@ -76,3 +80,12 @@ __all__ = [
     "score_on",
     "with_gradients",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """The scikit-learn face, loaded on first use: importing scikit-learn takes as long as a third of torch."""
+    if name in ("GraftClassifier", "GraftRegressor"):
+        from regraft.graft import estimator
+
+        return getattr(estimator, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

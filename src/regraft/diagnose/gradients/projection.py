@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from scipy.stats import rankdata
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
@@ -53,6 +52,8 @@ class Projection:
 
         NaN for one component, or where all values are equal.
         """
+        from scipy.stats import rankdata  # here: it takes as long to import as half of torch
+
         ranks = torch.from_numpy(rankdata(self.values.numpy()))
         index = torch.arange(len(ranks), dtype=torch.float64)
         index, ranks = index - index.mean(), ranks - ranks.mean()

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 import torch
 from scipy.special import stdtrit
-from scipy.stats import rankdata, weightedtau
 
 from regraft.diagnose.transfer.estimate import TAILS, Estimate, Resamples
 from regraft.diagnose.transfer.labels import Labels
@@ -151,6 +150,8 @@ def _ranks(values: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Ranks along the last axis, the largest first, ties at twelve digits sharing the mean of theirs."""
     size = np.abs(values).max()
     digits = np.round(values / size, 12) if size > 0 else values
+    from scipy.stats import rankdata  # here: it takes as long to import as half of torch
+
     return np.asarray(rankdata(-digits, method="average", axis=-1))
 
 
@@ -223,4 +224,6 @@ def weighted_kendall(*, scores: Any, truth: Any, resamples: int = 1000, seed: in
 def _tau(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> float:
     if len(np.unique(first)) < 2 or len(np.unique(second)) < 2:
         return float("nan")
+    from scipy.stats import weightedtau  # here: it takes as long to import as half of torch
+
     return float(weightedtau(first, second, rank=True).statistic)

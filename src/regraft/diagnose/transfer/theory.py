@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from scipy.stats import norm
+from scipy.special import ndtri
 from torch import Tensor
 
 from regraft.errors import DataError, SolverError
@@ -263,7 +263,7 @@ def _ratio(value: float, halves: Sequence[float], what: str) -> Ratio:
         error = float((rows - rows.mean()).square().mean().sqrt())
     else:
         error = math.nan
-    half = float(norm.ppf(0.975)) * error
+    half = float(ndtri(0.975)) * error
     low, high = value - half, value + half
     if high < 1:
         says = "the source helps"
