@@ -306,6 +306,14 @@ def test_on_other_rows_looks_at_the_network_once() -> None:
     y = torch.randn(3, 4, dtype=torch.float64)
     torch.testing.assert_close(other.adjoint(y).flatten(), anew.adjoint(y).flatten())
     torch.testing.assert_close(ntk(tangent), ntk(Tangent(network, names, first, dtype=torch.float64)))
+    assert other._engine.way is tangent._engine.way
+    assert (
+        other.spent_flops == tangent.spent_flops + 3 * tangent.product_flops[1]
+    )  # one adjoint, and what the tape counted
+    apart = tangent.on(second, tape=False)
+    assert apart.tape is not tangent.tape
+    assert not apart.prepared
+    torch.testing.assert_close(apart.adjoint(y).flatten(), anew.adjoint(y).flatten())
     network.module.train()
     try:
         with pytest.raises(ModelError, match="training mode"):

@@ -52,7 +52,10 @@ class Tangents:
         if rows.fingerprint not in self._made:
             # of kernels the tangent's tape is all that is used, and what comes before it
             products, network = self.ready.recipe.posterior is None, self.ready.network
-            made = Tangent(network, stage.select, rows, of="embedding", batch_size=self.size, fast=products)
+            if self._made:
+                made = next(iter(self._made.values())).on(rows, tape=False)
+            else:
+                made = Tangent(network, stage.select, rows, of="embedding", batch_size=self.size, fast=products)
             self._made[rows.fingerprint] = made if products else made.keep()
         return self._made[rows.fingerprint]
 

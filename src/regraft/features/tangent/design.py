@@ -124,26 +124,29 @@ class Tangent(Design):
         """What is differentiated."""
         return self.network.without_head() if self.of == "embedding" else self.network
 
-    def on(self, inputs: Manifest | Any) -> Tangent:
+    def on(self, inputs: Manifest | Any, *, tape: bool = True) -> Tangent:
         """The same tangent on other rows.
 
-        The tape is shared, so that kernels of many batches look at the network once; what products cache is of the
-        rows, and is made anew when a product is asked for.
+        How products are computed is shared, so that the network is looked at once, and so is the tape; what products
+        cache is of the rows, and is made anew when a product is asked for.
 
         Args:
             inputs: as of the constructor.
+            tape: share the tape, and what it counts; else the other rows have one of their own.
 
         Raises:
             ModelError: a module was put into training mode since.
             DataError: there are no rows.
         """
         check_modes(self.network)
-        self.tape  # noqa: B018 - made before the copy, which then shares it
+        if tape:
+            self.tape  # noqa: B018 - made before the copy, which then shares it
         found = copy.copy(self)
-        for of_rows in ("_engine", "_keeper", "_before", "key"):
+        for of_rows in ("_keeper", "_before", "key", *(() if tape else ("tape",))):
             vars(found).pop(of_rows, None)
         found._read = 0
         found.feed = Feed(self.network, inputs)
+        found._engine = self._engine.on(found.feed)
         Design.__init__(found, self.shapes, found.feed.rows, self.n_outputs, self.dtype, device=self.device)
         return found
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
@@ -85,6 +86,13 @@ class Engine:
         if isinstance(self.way, Graph):
             with contextlib.suppress(GraphError):  # another form is the rule, and the graph serves it
                 self.way = Pooled(self.way, feed.rows, memory)
+
+    def on(self, feed: Feed) -> Engine:
+        """The same products of other rows, of which nothing is cached yet."""
+        found = copy.copy(self)
+        found.feed, found._cache = feed, None
+        found._recorded, found._done = torch.zeros(feed.rows, dtype=torch.bool), Counter()
+        return found
 
     def _try(self, step: Callable[[], None]) -> None:
         """A step of the fast way; where it fails the plain way serves, and ``path`` says why."""

@@ -99,8 +99,19 @@ class Graph:
             GraphError: a value does not keep its rows on one axis, or products from a cache differ.
         """
         size, *larger = sorted({max(3, size) for size in sizes})
+        self._usual |= {size, *larger}
+        if len(self._programs) == 1:  # that of two rows
+            self._forms, self._last = self._found(size)
+            for rows in (2, size):
+                check(self, self.generic, self.few, rows)
+        for rows in (size, *larger):
+            if rows not in self._programs and rows not in self._refused and not self._added(rows):
+                self._refused.add(rows)
+
+    def _found(self, size: int) -> tuple[list[RowAxis], list[bool]]:
+        """Where each cached value keeps its rows, and which are kept with their channels last."""
+        forms = []
         self._programs[size] = full = self._trace(size)
-        self._usual = frozenset((2, size, *larger))
         two = self._programs[2]
         if len(full.shapes) != len(two.shapes):
             raise GraphError("its operations depend on the number of rows")
@@ -108,13 +119,10 @@ class Graph:
             form = row_axis(a, b, size)
             if form is None or form.axis < 0:
                 raise GraphError("a value in it does not keep its rows on one axis")
-            self._forms.append(form)
+            forms.append(form)
         here = self.replay.network.device.type == "cpu"  # cuDNN is no faster for it in float32
         maps = [here and m for m in two.maps]
-        self._last = [m and f == RowAxis() and len(s) == 4 for m, f, (s, _) in zip(maps, self._forms, two.shapes)]
-        for rows in (2, size):
-            check(self, self.generic, self.few, rows)
-        self._refused.update(rows for rows in larger if not self._added(rows))
+        return forms, [m and f == RowAxis() and len(s) == 4 for m, f, (s, _) in zip(maps, forms, two.shapes)]
 
     def shapes(self) -> list[tuple[tuple[int, ...], torch.dtype]]:
         """See :class:`regraft.features.tangent.generic.Way`."""
