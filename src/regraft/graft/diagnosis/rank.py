@@ -95,7 +95,7 @@ def rank(
         data=data_of(ready),
         scores={"validation": None, "test": None},
         costs=ledger.summed,
-        findings=(*said, *_guessing(order, labelled.commonest), *remarks(ready.fit)),
+        findings=(*said, *_guessing(order, labelled.commonest), *remarks(ready)),
         figures={"ranking": figure},
         seeds={"seed": options.seed},
         versions=versions(),
