@@ -376,6 +376,18 @@ def test_labels_of_few_rows_are_told_as_classes_are(monkeypatch):
     assert (found.code, found.value, found.detail) == ("few-rows-per-class", 4, "Fewest: rare")
 
 
+def test_classes_of_masks_in_few_images_are_told_however_many_pixels_they_have(monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (data_findings._classes,))
+    pixels = np.zeros((60, 5), dtype=np.int64)
+    pixels[:, 0], pixels[:4, 1], pixels[:5, 2], pixels[7:9, 3] = 90, 1_000, 1, 5
+    target = Target("segmentation", ("road", "pole", "sign", "bird", "never"), pixels)
+    fit = SimpleNamespace(task=SimpleNamespace(target=target, metric="miou"))
+    (found,) = check(Context(None, 0, fit, None))
+    assert (found.code, found.severity, found.value, found.unit) == ("few-rows-per-class", "advice", 2, "images")
+    assert found.title == "2 classes are in fewer than 5 images that were learnt from."
+    assert found.detail == "Fewest: pole, bird"
+
+
 @pytest.mark.parametrize(("high", "value", "said"), [(0.15, 0.2, True), (0.25, 0.2, False), (0.05, 0.09, False)])
 @pytest.mark.parametrize("headline", ["ece", "accuracy"])
 def test_probabilities_are_called_wrong_where_chance_does_not_give_as_much(headline, high, value, said, monkeypatch):
