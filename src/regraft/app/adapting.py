@@ -204,7 +204,7 @@ def predict(
     written as indexed PNG into a folder beside the --output file, named like it.
     """
     if output is not None:
-        if output.suffix not in _TABLES:
+        if output.suffix.lower() not in _TABLES:
             raise DataError(f"cannot write predictions as {output.name}", expected="a .csv, .parquet or .json file")
         check_predictions(output, inputs)
     check_artifact(run)
