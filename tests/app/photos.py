@@ -57,6 +57,17 @@ class Small(nn.Module):
         return self.head(self.conv(x).relu().mean((2, 3)))
 
 
+class Normed(Small):
+    """The convolution with a BatchNorm on it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm2d(8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.norm(self.conv(x)).relu().mean((2, 3)))
+
+
 class Words(Small):
     """Gives no tensor."""
 
@@ -73,6 +84,10 @@ class Forgetful(Small):
 
 def _preprocess() -> ImagePreprocess:
     return ImagePreprocess(resize=(16, 16), crop=None)
+
+
+def normed() -> tuple[nn.Module, ImagePreprocess]:
+    return Normed(), _preprocess()
 
 
 def small() -> tuple[nn.Module, ImagePreprocess]:

@@ -644,11 +644,14 @@ def test_doctor_says_what_is_there_and_what_is_broken(regraft, tmp_path, monkeyp
     monkeypatch.setenv("REGRAFT_CACHE", str(tmp_path / "file" / "cache"))
     code, out, _ = regraft("doctor")
     lines = {line.split()[1]: line for line in out.splitlines()[:-1]}
-    assert code == 0
+    assert code == 1
     assert lines["torchvision"].startswith("broken")
     assert "nms does not exist" in lines["torchvision"]
     assert lines["cache"].startswith("broken")
     assert out.splitlines()[-1] == "2 broken"
+    code, out, err = regraft("doctor", "--json")
+    assert (code, err) == (1, "")
+    assert json.loads(out)["status"] == "done"  # it has looked at everything
 
 
 def test_demo_adapts_to_digits(regraft, tmp_path):

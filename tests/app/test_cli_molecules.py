@@ -177,3 +177,26 @@ def test_a_molecule_written_in_another_way_is_the_same_row(regraft, gcn, tmp_pat
     code, out, _ = regraft("score", tmp_path / "run", later, "--json")
     assert code == 0
     assert "own-rows" not in {item["code"] for item in json.loads(out)["findings"]}
+
+
+def test_molecules_written_in_other_ways_are_copies_of_one_and_the_same_rows_of_two_runs(regraft, gcn, tmp_path):
+    chains = ["C" * size + end for size in range(1, 13) for end in ("O", "N")]
+    for name, ways in (("plain", chains), ("other", [smiles[::-1] for smiles in chains]), ("copied", chains)):
+        lines = [f"{smiles},{int(len(smiles) > 6)}" for smiles in ways]
+        if name == "copied":
+            lines += [f"{smiles[::-1]},{int(len(smiles) > 6)}" for smiles in chains[:8]]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["smiles,heavy", *lines]))
+    runs = [tmp_path / "runs" / name for name in ("plain", "other")]
+    for run in runs:
+        data = tmp_path / f"{run.name}.csv"
+        code, _, _ = regraft("adapt", data, "-m", gcn, "--method", "probe", "--folds", "3", "-o", run)
+        assert code == 0
+    code, out, _ = regraft("report", *runs, "--json")
+    assert code == 0
+    (pair,) = json.loads(out)["paired"]
+    assert (pair["rows"], pair["altered"]) == (24, 0)
+    code, out, _ = regraft("diagnose", tmp_path / "copied.csv", "-m", gcn, "--check", "transfer", "--json")
+    assert code == 0
+    (told,) = [item for item in json.loads(out)["findings"] if item["code"] == "repeated-rows"]
+    assert told["value"] == 8
+    assert told["detail"].startswith("The same inputs, however written, stand in several rows.")

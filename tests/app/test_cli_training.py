@@ -9,7 +9,7 @@ import json
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.app.photos import MODEL, Small, folder
+from tests.app.photos import MODEL, Normed, Small, folder
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +47,10 @@ def test_adapt_and_predict_with_a_trained_backbone(regraft, photos, own, tmp_pat
     assert "not the backbone" in err
 
 
-def test_every_setting_of_training_is_reached(regraft, photos, own, tmp_path):
+def test_every_setting_of_training_is_reached(regraft, photos, tmp_path):
+    torch.manual_seed(0)
+    save_file(Normed().state_dict(), tmp_path / "own.safetensors")
+    own = ("--model", "tests.app.photos:normed", "--weights", str(tmp_path / "own.safetensors"))
     settings = ("--head", "mlp", "--smoothing", "0.2", "--probe-augmented", "--augment", "flip,shift=1", "--batchnorm",
                 "frozen", "--freeze", "conv.b*", "--patience", "3", "--train-smoothing", "0.1", "--train-batch", "16",
                 "--optimiser", "adamw")  # fmt: skip
@@ -60,6 +63,12 @@ def test_every_setting_of_training_is_reached(regraft, photos, own, tmp_path):
     assert record["figures"]["training"]["runs"][0]["steps"] == 4  # two epochs of 32 rows
     code, out, err = regraft("predict", tmp_path / "run", *own, photos / "test")
     assert (code, err) == (0, "")
+
+
+def test_statistics_that_the_backbone_has_not_are_refused(regraft, photos, own):
+    code, out, err = regraft("adapt", photos, *own, "--method", "finetune", "--batchnorm", "frozen")
+    assert (code, out) == (2, "")
+    assert "small has no BatchNorm, whose statistics could be frozen or the batch's; got --batchnorm frozen." in err
 
 
 def test_the_options_of_training_stand_under_headings_of_their_own(regraft):

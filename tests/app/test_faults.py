@@ -177,6 +177,17 @@ def test_text_is_refused_for_an_image_backbone(refused, tmp_path):
     line = refused("adapt", data, *MODEL)
     assert "reads image inputs" in line
     assert "text inputs" in line
+    assert "a column of names of image files is read as images where it is called path" in line
+
+
+@pytest.mark.parametrize("blank", ["", "   "])
+def test_blank_names_are_called_blank(refused, adapted, photos, blank):
+    assert "an input is blank" in refused("predict", adapted, blank)
+    assert "an input is blank" in refused("predict", adapted, "some words", blank)
+    assert "the name of the data is blank" in refused("adapt", blank, *MODEL)
+    if blank:
+        for line in (refused("predict", blank, photos), refused("report", blank)):
+            assert "the name of the run folder is blank" in line
 
 
 def test_inputs_of_another_kind_are_refused_by_predict(refused, adapted, tmp_path):

@@ -132,6 +132,34 @@ def test_folders_in_capital_letters_hold_masks_too(tmp_path, inner):
     assert m.target.values.tolist() == [[2, 1, 0], [1, 2, 0], [1, 1, 1]]
 
 
+@pytest.mark.parametrize(
+    ("images", "masks", "ids"),
+    [
+        ("image", "mask", ["0.png", "1.png", "2.png"]),
+        ("Image", "masks", ["0.png", "1.png", "2.png"]),
+        ("Train/Images", "train/masks", ["Train/0.png", "Train/1.png", "Train/2.png"]),
+        ("images/TRAIN", "Mask/Train", ["TRAIN/0.png", "TRAIN/1.png", "TRAIN/2.png"]),
+    ],
+)
+def test_images_and_masks_in_folders_of_other_ways_of_writing(tmp_path, images, masks, ids):
+    for i in range(3):
+        write(tmp_path / images / f"{i}.png", np.full((1, 3, 3), i))
+        write(tmp_path / masks / f"{i}.png", [[0, 1, i]])
+    m = scan(tmp_path)
+    assert (m.target.kind, list(m.ids), m.split) == ("segmentation", ids, ("train",) * 3)
+    assert m.target.values.tolist() == [[2, 1, 0], [1, 2, 0], [1, 1, 1]]
+
+
+def test_one_name_in_two_folders_of_images_is_refused(tmp_path):
+    for images, masks in (("train/images", "train/masks"), ("Train/images", "Train/masks")):
+        write(tmp_path / images / "a.png", np.zeros((1, 3, 3)))
+        write(tmp_path / masks / "a.png", [[0, 1, 1]])
+    if len(list(tmp_path.iterdir())) == 1:
+        pytest.skip("this disk does not tell train from Train")
+    with pytest.raises(DataError, match="two files in images are called a"):
+        scan(tmp_path)
+
+
 @pytest.mark.parametrize(("values", "said"), [((0, 100, 200), "3 values up to 200: 0, 100, 200"), ((1, 30), "1, 30")])
 def test_levels_of_grey_are_no_classes_unless_they_are_named(tmp_path, values, said):
     for i, value in enumerate(values):

@@ -226,7 +226,7 @@ def test_without_labels_folders_name_parts_where_all_images_lie_in_them(tmp_path
 
 
 def test_an_empty_name_is_not_the_working_folder():
-    with pytest.raises(DataError, match="name of the data is empty"):
+    with pytest.raises(DataError, match="name of the data is blank"):
         scan("")
 
 

@@ -285,6 +285,30 @@ def test_tuples_mappings_and_dataclasses_are_read() -> None:
         assert torch.equal(network.forward(x), network.module.layer(x))
 
 
+@pytest.mark.parametrize(
+    ("output", "unread"),
+    [
+        (lambda y, h: y, ()),
+        (lambda y, h: (y, None, [h.long()]), ()),  # what holds no floats was never in question
+        (lambda y, h: (y, h), ((4,),)),
+        (lambda y, h: {"main": y, "aux": [h, h.mean()]}, ((4,), ())),
+        (lambda y, h: {"aux": h, "logits": y}, ()),
+        (lambda y, h: {"aux": y, "last_hidden_state": h}, ()),
+    ],
+)
+def test_outputs_behind_the_first_are_known_where_no_name_chose(output, unread) -> None:
+    class Several(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+
+        def forward(self, x: torch.Tensor) -> object:
+            hidden = self.body(x)
+            return output(self.head(hidden), hidden)
+
+    assert from_module(Several(), ArrayPreprocess((4,))).unread == unread
+
+
 class Ended(nn.Module):
     """Two linear layers, the last one's outputs given on through ``end``."""
 

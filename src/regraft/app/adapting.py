@@ -204,7 +204,7 @@ def predict(
     written as indexed PNG into a folder beside the --output file, named like it.
     """
     if output is not None:
-        if output.suffix not in _TABLES:
+        if output.suffix.lower() not in _TABLES:
             raise DataError(f"cannot write predictions as {output.name}", expected="a .csv, .parquet or .json file")
         check_predictions(output, inputs)
     check_artifact(run)
@@ -281,6 +281,8 @@ def report(
     from regraft.app.report import check_page, write
     from regraft.record import Record
 
+    if twice := [run for place, run in enumerate(runs) if run.resolve() in {one.resolve() for one in runs[:place]}]:
+        raise DataError(f"the run {twice[0]} is named twice", expected="different runs", do="name each once")
     if output is not None:
         if len(runs) > 1:
             raise DataError("--output names one file", got=f"{len(runs)} runs", do="leave it out, or name one run")
@@ -322,7 +324,10 @@ def demo(
 
 
 def _check_inputs(given: list[str]) -> None:
-    """Refuse what cannot be predicted whatever the backbone reads: files that are not there, a folder among files."""
+    """Refuse what cannot be predicted whatever the backbone reads: blanks, files that are not there, a folder among
+    files."""
+    if not all(name.strip() for name in given):
+        raise DataError("an input is blank", expected="a file, a folder or a text", do="name it, or leave it out")
     if len(given) > 1 and (folders := [name for name in given if os.path.isdir(name)]):
         raise DataError(f"{folders[0]} is a folder among files", do="give one folder, or files only")
     if missing := [name for name in given if _is_file_name(name) and not os.path.exists(name)]:
@@ -365,7 +370,7 @@ def _no_text(name: str, preprocess: Preprocess) -> str:
 def _missing(name: str, do: str = "check the path") -> MissingPathError:
     from regraft.data.scan import meant
 
-    return MissingPathError(f"{name or repr(name)} is not there", do=meant(Path(name)) or do)
+    return MissingPathError(f"{name} is not there", do=meant(Path(name)) or do)
 
 
 def _settings(training: dict[str, Any]) -> dict[str, Any]:

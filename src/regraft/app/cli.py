@@ -1,4 +1,5 @@
-"""The command line: `regraft VERB …`. Exit code 0 done, 2 the user's mistake, 130 interrupted, 1 ours."""
+"""The command line: `regraft VERB …`. Exit code 0 done, 2 the user's mistake, 130 interrupted, 1 ours, or what
+`doctor` found broken."""
 
 from __future__ import annotations
 

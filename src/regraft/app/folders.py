@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from regraft.errors import ArtifactError, DataError
 from regraft.record import Record
-from regraft.record.folder import CONFIG, RUN_FILES, check_config, record_in, refuse, unlike
+from regraft.record.folder import RUN_FILES, check_config, check_other_file, record_in, refuse, unlike
 from regraft.wording import some
 
 if TYPE_CHECKING:
@@ -104,12 +104,7 @@ def check_predictions(path: Path, inputs: Sequence[str]) -> None:
             expected="a file for new predictions",
             do="choose another name with --output",
         )
-    if path.name in RUN_FILES and (path.parent / CONFIG).is_file():
-        raise DataError(
-            f"{path} is a file of the run in {path.parent}",
-            expected="a file for new predictions",
-            do="choose another name with --output",
-        )
+    check_other_file(path)
     check_folder(path.parent)
 
 

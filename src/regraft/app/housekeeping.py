@@ -77,14 +77,19 @@ def _show(verb: str, root: Path, found: tuple[Entry, ...], as_json: bool) -> Non
 
 
 def doctor(as_json: Json = False) -> None:
-    """Say what is installed, what each extra gives, which device there is, and what is broken."""
+    """Say what is installed, what each extra gives, which device there is, and what is broken: exit code 1 if anything.
+
+    What is absent is no more than that.
+    """
     from regraft.app.doctor import examine
 
     findings: list[dict[str, Any]] = examine()
     broken = [f for f in findings if f["state"] == "broken"]
     if as_json:
         show_json({"verb": "doctor", "status": "done", "checks": findings})
-        return
-    for f in findings:
-        say(f"{f['state']:<8} {f['name']:<14} {f['detail']}" + (f"  → {f['do']}" if f["do"] else ""))
-    say(f"{len(broken)} broken" if broken else "nothing is broken")
+    else:
+        for f in findings:
+            say(f"{f['state']:<8} {f['name']:<14} {f['detail']}" + (f"  → {f['do']}" if f["do"] else ""))
+        say(f"{len(broken)} broken" if broken else "nothing is broken")
+    if broken:
+        raise typer.Exit(1)

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from regraft.errors import MissingPathError
+
 __all__ = [
     "PASS",
     "RESULT",
@@ -224,15 +226,26 @@ DryRun = Annotated[
         "--dry-run", rich_help_panel=RESULT, help="Say what it would cost, from one timed batch; write nothing."
     ),
 ]
+
+
+def _named(runs: Path | list[Path]) -> Path | list[Path]:
+    """The folders as they are; a blank name would be told as what lies in a folder that nobody sees."""
+    if not all(str(run).strip() for run in (runs if isinstance(runs, list) else [runs])):
+        raise MissingPathError("the name of the run folder is blank", do="name a folder that `regraft adapt` wrote")
+    return runs
+
+
 RunFolder = Annotated[
-    Path, typer.Argument(metavar="RUN", show_default=False, help="Run folder that `regraft adapt` wrote.")
+    Path,
+    typer.Argument(metavar="RUN", show_default=False, callback=_named, help="Run folder that `regraft adapt` wrote."),
 ]
 RunFolders = Annotated[
     list[Path],
     typer.Argument(
-        metavar="RUN...", show_default=False, help="Folders that `regraft adapt`, `diagnose` or `rank` wrote."
+        metavar="RUN...", show_default=False, callback=_named,
+        help="Folders that `regraft adapt`, `diagnose` or `rank` wrote.",
     ),
-]
+]  # fmt: skip
 
 
 def one_or_many(label: list[str] | None) -> str | list[str] | None:

@@ -83,7 +83,7 @@ def score(
     The rows may lack classes. Where the data names a test part, that part alone is scored.
     """
     if output is not None:
-        if output.suffix != ".csv":
+        if output.suffix.lower() != ".csv":
             raise DataError(f"cannot write scored rows as {output.name}", expected="a .csv file")
         check_predictions(output, [data])
     check_artifact(run)

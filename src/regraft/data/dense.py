@@ -26,6 +26,7 @@ from regraft.wording import some
 __all__ = ["CLASS_NAMES", "dense_target", "has_masks", "image_size", "mask_rows"]
 
 IMAGES, MASKS = "images", "masks"
+_ROLES = {IMAGES: IMAGES, "image": IMAGES, MASKS: MASKS, "mask": MASKS}
 CLASS_NAMES = "classes.txt"
 VOID = ("void", "unlabelled", "unlabeled", "ignore", "ignored", "unknown")
 CONVENTION = 255
@@ -34,23 +35,30 @@ _FEW = 20
 
 def has_masks(root: Path) -> bool:
     """Whether a folder holds images and masks side by side: ``images/`` and ``masks/``, in it or in its parts."""
-    children = _folders(root)
-    inside = [children, *(_folders(place) for name, place in children.items() if name in PART_NAMES)]
-    return any(IMAGES in names and MASKS in names for names in inside)
+    roles = {"": _roles(root)}  # by part, which may be written in several ways: Train/Images with train/masks
+    for child in _folders(root):
+        if (part := child.name.lower()) in PART_NAMES:
+            roles[part] = roles.get(part, set()) | _roles(child)
+    return any(found == {IMAGES, MASKS} for found in roles.values())
 
 
-def _folders(place: Path) -> dict[str, Path]:
-    """The folders in a folder, by their names in small letters; none where it cannot be read, as others will say."""
+def _roles(place: Path) -> set[str]:
+    """Of images and masks what a folder has a folder of."""
+    return {_ROLES[name] for child in _folders(place) if (name := child.name.lower()) in _ROLES}
+
+
+def _folders(place: Path) -> list[Path]:
+    """The folders in a folder; none where it cannot be read, as others will say."""
     try:
-        return {child.name.lower(): child for child in place.iterdir() if child.is_dir()}
+        return [child for child in place.iterdir() if child.is_dir()]
     except OSError:
-        return {}
+        return []
 
 
 def mask_rows(root: Path, *, labelled: bool) -> Rows:
-    """``images/NAME.jpg`` with ``masks/NAME.png``, or ``Images`` and ``Masks``; parts as folders above or below, as in
-    ``train/images/`` or ``images/train/``. Names of classes may stand in ``classes.txt``, one a line, that of value 0
-    first.
+    """``images/NAME.jpg`` with ``masks/NAME.png``, or ``image`` and ``mask``, in small letters or capitals; parts as
+    folders above or below, as in ``train/images/`` or ``images/train/``. Names of classes may stand in ``classes.txt``,
+    one a line, that of value 0 first.
 
     Args:
         root: the folder.
@@ -61,22 +69,25 @@ def mask_rows(root: Path, *, labelled: bool) -> Rows:
     """
     images: dict[tuple[str, ...], Path] = {}
     masks: dict[tuple[str, ...], Path] = {}
+    folders: dict[tuple[str, ...], tuple[str, ...]] = {}  # of an image, as they are written
     for path in find_files(root):
-        small = [name.lower() for name in path[:-1]]
-        role = next((name for name in small if name in (IMAGES, MASKS)), "")
-        at = small.index(role) if role else 0
-        key = (*path[:at], *path[at + 1 : -1], Path(path[-1]).stem)
-        held = {IMAGES: images, MASKS: masks}.get(role)
-        if held is None:
+        at = next((at for at, name in enumerate(path[:-1]) if name.lower() in _ROLES), None)
+        if at is None:
             continue
+        role = _ROLES[path[at].lower()]
+        within = (*path[:at], *path[at + 1 : -1])
+        key = (*(name.lower() if name.lower() in PART_NAMES else name for name in within), Path(path[-1]).stem)
+        held = images if role == IMAGES else masks
         if key in held:
             raise DataError(f"{root}: two files in {role} are called {key[-1]}", do="keep one of them")
         held[key] = root.joinpath(*path)
-    keys = sorted(images)
+        if role == IMAGES:
+            folders[key] = within
+    keys = sorted(images, key=lambda key: (*folders[key], key[-1]))
     if not keys:
         raise DataError(f"{root / IMAGES}: no image in this folder", do="check the path")
-    split = [next((PART_NAMES[p.lower()] for p in key[:-1] if p.lower() in PART_NAMES), "train") for key in keys]
-    ids = ["/".join((*key[:-1], images[key].name)) for key in keys]
+    split = [next((PART_NAMES[name] for name in key[:-1] if name in PART_NAMES), "train") for key in keys]
+    ids = ["/".join((*folders[key], images[key].name)) for key in keys]
     source = FileImages(images[key] for key in keys)
     if not labelled:
         return Rows(source, ids, [], split)

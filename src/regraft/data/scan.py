@@ -303,11 +303,11 @@ def check_there(typed: str) -> bool:
     """Whether data named by a string is a file or folder; ``False`` of what may be the id of a data set.
 
     Raises:
-        DataError: an empty name.
+        DataError: a blank name.
         MissingPathError: neither.
     """
-    if not typed:
-        raise DataError("the name of the data is empty", expected="a folder, a file or the id of a data set")
+    if not typed.strip():
+        raise DataError("the name of the data is blank", expected="a folder, a file or the id of a data set")
     path = Path(typed).expanduser()
     if os.path.exists(path):  # False, where Path.exists fails: of a name that is too long or holds a NUL
         return True

@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from regraft.data import NO_LABEL, Manifest, check_target, checked, fold_count, image_size, scan
 from regraft.errors import DataError, ModelError, RecipeError
@@ -123,6 +124,7 @@ def prepare(
             origin, network = network, _anew(network, recipe.fresh, options.seed)
         if recipe.train is not None:
             _check_training(network, recipe.train)
+            _check_norms(network, recipe)
             _check_smoothing(recipe, manifest)
         if manifest.labels.kind == "segmentation":
             network, wanted = _dense(network, manifest, recipe)
@@ -290,6 +292,21 @@ def _check_training(network: Network, train: Train) -> None:
                 )  # fmt: skip
     if train.augment != Augment() and (why := not_augmented(network.preprocess)):
         raise RecipeError("only images can be augmented", got=why, do="leave --augment out")
+
+
+def _check_norms(network: Network, recipe: Recipe) -> None:
+    """Refuse other statistics of BatchNorm than the method's own where a backbone has none."""
+    usual = METHODS.get(recipe.name)
+    if usual is None or usual.train is None or recipe.train is None:
+        return  # a recipe of one's own says what suits it, whatever the backbone
+    asked = recipe.train.tuning.norms
+    if asked != usual.train.tuning.norms and not any(isinstance(p, _BatchNorm) for p in network.module.modules()):
+        option = {"frozen": "frozen", "trained": "batch"}[asked]
+        raise RecipeError(
+            f"{network.name} has no BatchNorm, whose statistics could be frozen or the batch's",
+            got=f"--batchnorm {option}",
+            do="leave --batchnorm out",
+        )
 
 
 def _check_instruments(recipe: Recipe, options: Options) -> None:

@@ -184,7 +184,7 @@ def adapt(
         if seen := overlays(adapted, scored):
             pictures["overlays"] = seen
         pictures["floor_seconds"] = len(ready.manifest) * row_seconds([store for store in stores if store])
-        findings = check(Context(ready.manifest, ready.unlabelled, fit, evaluation, pictures, ready.network.preprocess))
+        findings = check(Context(ready.manifest, ready.unlabelled, fit, evaluation, pictures, ready.network))
     pictures["price"] = price_of_run(ready, stores, adapted, options, ledger)
     record = record_of(ready, evaluation, options, ledger, command)
     record = replace(record, figures=pictures, findings=(*findings, *work.findings()))

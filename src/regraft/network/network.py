@@ -223,6 +223,12 @@ class Network:
         """Whether calling the network gives logits (else it gives the pooled embedding)."""
         return self._trace.reading.logits
 
+    @property
+    def unread(self) -> tuple[tuple[int, ...], ...]:
+        """What a row has of each output that is not read, as shapes, where the module gives several and names none as
+        logits or as an embedding: the first is read."""
+        return self._trace.unread
+
     @cached_property
     def policy(self) -> Policy:
         """On which kernels its passes run."""

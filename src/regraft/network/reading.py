@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regraft.errors import ModelError
 
-__all__ = ["Pooled", "Reading", "attention_mask", "choose", "first_tensor", "pool_tokens"]
+__all__ = ["Pooled", "Reading", "attention_mask", "choose", "first_tensor", "pool_tokens", "unchosen"]
 
 _LOGITS = ("logits", "out")
 _POOLED = ("pooler_output", "image_embeds", "text_embeds")
@@ -69,15 +69,25 @@ def choose(output: Any, *, pooler: bool = True) -> tuple[str, Tensor]:
     return next((key for key, entry in fields.items() if entry is value), ""), value
 
 
+def unchosen(output: Any, key: str) -> tuple[Tensor, ...]:
+    """The floating tensors of ``output`` behind the one that :func:`choose` took for being the first: none where
+    ``key``, which it gave, is a name that says what it is."""
+    return () if key in (*_LOGITS, *_POOLED, *_HIDDEN) else tuple(_tensors(output))[1:]
+
+
 def first_tensor(value: Any) -> Tensor | None:
     """The first floating tensor in a tensor, sequence, mapping or dataclass, depth first."""
+    return next(_tensors(value), None)
+
+
+def _tensors(value: Any) -> Iterator[Tensor]:
     if isinstance(value, Tensor):
-        return value if value.is_floating_point() else None
-    if isinstance(value, list | tuple):
-        entries: Iterator[Any] = iter(value)
-    else:
-        entries = (entry for _, entry in _fields(value))
-    return next((found for entry in entries if (found := first_tensor(entry)) is not None), None)
+        if value.is_floating_point():
+            yield value
+        return
+    entries = value if isinstance(value, list | tuple) else (entry for _, entry in _fields(value))
+    for entry in entries:
+        yield from _tensors(entry)
 
 
 def _fields(value: Any) -> Iterator[tuple[str, Any]]:

@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from regraft.errors import ModelError
 from regraft.network.blocks import find_blocks
 from regraft.network.hooks import Hook, hooked
-from regraft.network.reading import Pooled, Reading, choose, first_tensor
+from regraft.network.reading import Pooled, Reading, choose, first_tensor, unchosen
 from regraft.network.site import Axes, Kind, Layout, Site
 
 __all__ = ["Tap", "Trace", "activation_name", "trace"]
@@ -82,6 +82,7 @@ class Trace:
     functions: int
     output: Tensor  # the raw value that the reading took from the example's output
     everything: tuple[Tap, ...] = ()  # the taps, and those at the input and at any module's output, in one order
+    unread: tuple[tuple[int, ...], ...] = ()  # shapes of a row of outputs behind the first, where none is named
 
 
 def activation_name(func: Any) -> str:
@@ -285,7 +286,8 @@ def trace(
     ends = _end_taps(tracer, value, reading, (head, head_call, given), rows, prefix)
     inner = sorted([*timed, *_timed(tracer.modules, tracer.events, rows, prefix, tokens)], key=lambda item: item[0])
     everything = (*_input_tap(tracer.given, rows), *(tap for _, tap in inner), *ends)
-    return Trace((*taps, *ends), reading, head, tracer.functions, value, everything)
+    unread = tuple(tuple(other.shape[1:]) for other in unchosen(output, key))
+    return Trace((*taps, *ends), reading, head, tracer.functions, value, everything, unread)
 
 
 def _input_tap(given: Tensor | None, rows: int) -> list[Tap]:

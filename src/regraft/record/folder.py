@@ -9,7 +9,17 @@ from typing import Any
 from regraft.errors import ArtifactError, DataError, MissingPathError
 from regraft.record.record import Record
 
-__all__ = ["BACKBONE", "CONFIG", "RUN_FILES", "check_config", "check_replaced", "record_in", "refuse", "unlike"]
+__all__ = [
+    "BACKBONE",
+    "CONFIG",
+    "RUN_FILES",
+    "check_config",
+    "check_other_file",
+    "check_replaced",
+    "record_in",
+    "refuse",
+    "unlike",
+]
 
 CONFIG, BACKBONE = "config.json", "backbone"
 RUN_FILES = frozenset(("README.md", CONFIG, "model.safetensors", "predictions.csv", "record.json", "report.html"))
@@ -24,6 +34,24 @@ def check_config(folder: Path) -> None:
     if not (folder / CONFIG).is_file():
         raise MissingPathError(
             f"{folder} holds no artifact", expected=f"a {CONFIG}", do="name a run folder of `regraft adapt`"
+        )
+
+
+def check_other_file(path: Path) -> None:
+    """Refuse a file that a run folder consists of, its record or its scored rows, say, as one to write into. Capitals
+    make no other file on some disks.
+
+    Raises:
+        DataError: it is one.
+    """
+    folder = path.parent
+    if path.name.lower() not in {name.lower() for name in RUN_FILES}:
+        return
+    if (folder / CONFIG).is_file() or record_in(folder) is not None:  # a diagnosis has no artifact
+        raise DataError(
+            f"{path} is a file of the run in {folder}",
+            expected="a file for new predictions",
+            do="choose another name",
         )
 
 

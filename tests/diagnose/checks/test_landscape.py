@@ -39,7 +39,9 @@ def test_no_random_step_lowers_the_loss_where_it_has_a_minimum(fitted: bool) -> 
     assert drawn["least"] >= -drawn["centre"]
 
 
-def test_few_points_are_all_computed() -> None:
-    (drawn,) = LANDSCAPE.run(Case((_subject(True),), None, 64, points=6), lambda done, total: None).figure["subjects"]
-    assert drawn["exact"]
-    assert drawn["points"] == 36
+@pytest.mark.parametrize(("side", "exact"), [(6, True), (11, True), (12, False)])
+def test_points_are_all_computed_where_they_are_no_more_than_a_surrogate_may_take(side: int, exact: bool) -> None:
+    case = Case((_subject(True),), None, 64, points=side)
+    (drawn,) = LANDSCAPE.run(case, lambda done, total: None).figure["subjects"]
+    assert drawn["exact"] == exact == (side**2 <= 12 + 6**2 + 9**2)
+    assert drawn["points"] == side**2 if exact else drawn["points"] in (12 + 6**2, 12 + 6**2 + 9**2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from PIL import Image
 from regraft.data import scan
 from regraft.errors import DataError
 from regraft.graft.adapted.prediction import Prediction
+from regraft.record import Record
 
 
 @pytest.mark.parametrize(
@@ -51,3 +53,30 @@ def test_no_label_is_written_as_it_is_read(tmp_path):
     path = tmp_path / "labels.csv"
     path.write_text("text,label\n" + "".join(f"{name},{label}\n" for name, label in rows))
     assert scan(path).target.values.tolist() == [[1, 1], [0, 0], [0, 1]]
+
+
+NUMBERS = Prediction(("x", "y"), np.array([[0.9, 0.1], [0.2, 0.8]]), "binary", ("a", "b"))
+
+
+@pytest.mark.parametrize("name", ["x.CSV", "x.Json", "x.PARQUET"])
+def test_endings_may_be_written_in_capitals(name, tmp_path):
+    assert NUMBERS.save(tmp_path / name).is_file()
+    same = NUMBERS.save(tmp_path / f"same{Path(name).suffix.lower()}")
+    assert (tmp_path / name).read_bytes() == same.read_bytes()
+
+
+@pytest.mark.parametrize("beside", ["config.json", "record.json"])
+def test_no_file_of_a_run_is_replaced(beside, tmp_path):
+    run = tmp_path / "run"
+    run.mkdir()
+    NUMBERS.save(run / "predictions.csv")  # of no run yet
+    if beside == "config.json":
+        (run / beside).write_text("{}")
+    else:  # what diagnose leaves has a record alone
+        Record("diagnose", "done", "", {}, {}, {}, {}).save(run / beside)
+    before = (run / beside).read_bytes()
+    for name in ("record.json", "config.json", "predictions.csv", "Predictions.CSV"):
+        with pytest.raises(DataError, match=f"{name} is a file of the run in .*choose another name"):
+            NUMBERS.save(run / name)
+    assert (run / beside).read_bytes() == before
+    assert NUMBERS.save(run / "new.csv").is_file()

@@ -400,6 +400,15 @@ class TestRank:
         a, b = (str(Path(run, "model")) for run in "ab")
         assert {place["name"] for place in record.figures["ranking"]["models"]} == {a, b, f"{b} (2)"}
 
+    @pytest.mark.parametrize("name", ["model", "a/model"])
+    def test_a_folder_is_told_apart_from_a_backbone_of_its_name(self, name, options, tmp_path):
+        models = [toy_network(seed) for seed in range(2)]
+        models[0].name, models[1].name = name, str(tmp_path / "a" / "model")
+        Path(models[1].name).mkdir(parents=True)
+        record = rank(toy_manifest(60), models, options=options)
+        path = str(Path(*Path(models[1].name).parts[-len(Path(name).parts) - 1 :]))
+        assert {place["name"] for place in record.figures["ranking"]["models"]} == {name, path}
+
     def test_a_first_that_guesses_is_a_warning(self, options):
         rng = np.random.default_rng(1)
         x, y = rng.normal(size=(60, 3, 6, 6)).astype(np.float32), rng.integers(0, 2, 60)

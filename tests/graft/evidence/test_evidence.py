@@ -14,8 +14,9 @@ from sklearn.metrics import average_precision_score, r2_score, roc_auc_score
 from regraft.data import Target, scan
 from regraft.data.loose import FileTexts
 from regraft.data.source import FileImages
+from regraft.graft import adapt
 from regraft.graft.adapted.prediction import Prediction
-from regraft.graft.evidence import data_findings, findings, score_findings
+from regraft.graft.evidence import backbone_findings, data_findings, findings, score_findings
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.figures import _largest_errors as largest_errors
 from regraft.graft.evidence.figures import _scatter as scatter
@@ -25,6 +26,7 @@ from regraft.graft.evidence.outputs import by_output
 from regraft.graft.evidence.score_findings import no_better_than_constant
 from regraft.graft.scored import Scored
 from regraft.heads import Response, score
+from regraft.network import ArrayPreprocess, from_module
 from regraft.record import Candidate
 
 
@@ -376,6 +378,18 @@ def test_labels_of_few_rows_are_told_as_classes_are(monkeypatch):
     assert (found.code, found.value, found.detail) == ("few-rows-per-class", 4, "Fewest: rare")
 
 
+def test_classes_of_masks_in_few_images_are_told_however_many_pixels_they_have(monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", (data_findings._classes,))
+    pixels = np.zeros((60, 5), dtype=np.int64)
+    pixels[:, 0], pixels[:4, 1], pixels[:5, 2], pixels[7:9, 3] = 90, 1_000, 1, 5
+    target = Target("segmentation", ("road", "pole", "sign", "bird", "never"), pixels)
+    fit = SimpleNamespace(task=SimpleNamespace(target=target, metric="miou"))
+    (found,) = check(Context(None, 0, fit, None))
+    assert (found.code, found.severity, found.value, found.unit) == ("few-rows-per-class", "advice", 2, "images")
+    assert found.title == "2 classes are in fewer than 5 images that were learnt from."
+    assert found.detail == "Fewest: pole, bird"
+
+
 @pytest.mark.parametrize(("high", "value", "said"), [(0.15, 0.2, True), (0.25, 0.2, False), (0.05, 0.09, False)])
 @pytest.mark.parametrize("headline", ["ece", "accuracy"])
 def test_probabilities_are_called_wrong_where_chance_does_not_give_as_much(headline, high, value, said, monkeypatch):
@@ -528,3 +542,26 @@ def test_a_class_of_masks_of_which_no_pixel_was_found_is_named():
     (found,) = score_findings._unlearnt(context)
     assert (found.code, found.value) == ("classes-unlearnt", 1)
     assert found.detail.endswith(": d.")
+
+
+def test_outputs_that_are_not_read_are_told(monkeypatch):
+    monkeypatch.setattr(findings, "_CHECKS", backbone_findings.BACKBONE_CHECKS)
+    for unread, said in (((), []), (((4,), (), (3, 8, 8)), ["Not read, of a row: 4, one number, 3 × 8 × 8."])):
+        network = SimpleNamespace(unread=unread)
+        found = check(Context(None, 0, None, None, network=network))
+        assert [(one.code, one.value, one.detail) for one in found] == [("first-output-read", 3, each) for each in said]
+        assert all(one.title.startswith("Of the backbone's 4 outputs the first was read") for one in found)
+    assert check(Context(None, 0, None, None)) == ()
+
+
+def test_a_run_on_the_first_of_two_outputs_says_so(tmp_path):
+    class Two(torch.nn.Sequential):
+        def forward(self, x):
+            return super().forward(x), x
+
+    x, y = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32), np.arange(30) % 2
+    for kind, times in ((Two, 1), (torch.nn.Sequential, 0)):
+        layers = torch.nn.Linear(4, 5), torch.nn.ReLU(), torch.nn.Linear(5, 3)
+        network = from_module(kind(*layers), ArrayPreprocess((4,)))
+        run = adapt((x, y), network, method="probe", cache=tmp_path)
+        assert [found.code for found in run.record.findings].count("first-output-read") == times

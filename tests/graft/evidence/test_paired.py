@@ -150,16 +150,20 @@ def test_rows_that_are_named_alike_and_hold_something_else_are_not_called_the_sa
 def test_runs_of_one_name_are_told_apart_by_their_folders(folders, tmp_path, capfd):
     for place, run in (("a/x", "probe"), ("b/x", "all"), ("b/y", "fewer")):
         shutil.copytree(folders / run, tmp_path / place)
-    runs = [str(tmp_path / place) for place in ("a/x", "b/x", "b/y", "b/x")]
+    runs = [str(tmp_path / place) for place in ("a/x", "b/x", "b/y")]
     assert command(["report", *runs, "--json"]) == 0
     told = json.loads(capfd.readouterr().out)
-    assert [(pair["first"], pair["second"]) for pair in told["paired"]] == [
-        ("a/x", "b/x"),
-        ("a/x", "b/x"),
-        ("b/x", "b/x"),
-    ]
-    assert {pair["second"] for pair in told["not_comparable"]} == {"y", "b/x"}
-    assert told["chosen"]["without"] == ["a/x", "b/x", "y", "b/x"]
+    assert [(pair["first"], pair["second"]) for pair in told["paired"]] == [("a/x", "b/x")]
+    assert {pair["second"] for pair in told["not_comparable"]} == {"y"}
+    assert told["chosen"]["without"] == ["a/x", "b/x", "y"]
+
+
+def test_one_run_named_twice_is_refused(folders, tmp_path, capfd):
+    (tmp_path / "link").symlink_to(folders / "probe")
+    for again in (folders / "probe", tmp_path / "link"):
+        assert command(["report", str(folders / "probe"), str(folders / "all"), str(again)]) == 2
+        out, err = capfd.readouterr()
+        assert (out, f"the run {again} is named twice; expected different runs" in err) == ("", True)
 
 
 def test_what_has_no_artifact_has_its_report_all_the_same(folders, tmp_path, capfd):

@@ -353,6 +353,11 @@ def test_what_the_backbone_cannot_do_is_refused_before_the_pass(tmp_path):
         finetune(start(wide(), manifest), manifest, decay.train.config)
     with pytest.raises(RecipeError, match=r"wide has no blocks that could be drawn anew.*leave --partial out"):
         regraft.adapt(manifest, wide(), method=quick("finetune").altered(partial=1), cache=tmp_path)
+    still = quick("finetune").altered(batchnorm="frozen")
+    with pytest.raises(RecipeError, match=r"toy has no BatchNorm.*got --batchnorm frozen.*leave --batchnorm out"):
+        regraft.adapt(manifest, toy_network(), method=still, cache=tmp_path)
+    assert regraft.graft.prepare(manifest, wide(), method=still)
+    assert regraft.graft.prepare(manifest, toy_network(), method=replace(still, name="of my own"))
     assert regraft.graft.prepare(manifest, normed(), method=decay)
     assert not list(tmp_path.glob("*"))
     everything = Recipe("anew", "", (Reinitialise(2), LAST, Probe(0), QUICK))
@@ -608,3 +613,17 @@ def test_rates_that_spoil_a_solved_head_are_left_for_lower_ones(tmp_path):
     assert given[0.3] < 0
     assert head.choice.lr < 0.1
     assert head.choice.judged.value > 0
+
+
+def test_folds_that_repeat_no_training_are_told(tmp_path):
+    recipe = quick("finetune").altered(tau=0, lr=0.05, steps=4)
+    asked, plain = (
+        regraft.adapt(toy_manifest(60), wide(), method=recipe, folds=folds, cache=tmp_path) for folds in (3, None)
+    )
+    assert asked.score == plain.score
+    (told,) = [found for found in asked.record.findings if found.code == "folds-not-trained"]
+    assert (told.severity, told.value) == ("advice", 3)
+    assert told.title == "No training was repeated in the 3 folds: held-out rows choose and score."
+    assert "folds-not-trained" not in {found.code for found in plain.record.findings}
+    probed = regraft.adapt(toy_manifest(60), wide(), method="probe", folds=3, cache=tmp_path)
+    assert "folds-not-trained" not in {found.code for found in probed.record.findings}

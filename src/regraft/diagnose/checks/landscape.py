@@ -10,7 +10,7 @@ from regraft.diagnose.checks.check import Case, Check, Outcome, Subject, Tick, u
 from regraft.diagnose.landscape.directions import Directions, random_directions
 from regraft.diagnose.landscape.evaluate import evaluate
 from regraft.diagnose.landscape.plane import Plane, plane, profile
-from regraft.diagnose.landscape.surrogate import surrogate_plane
+from regraft.diagnose.landscape.surrogate import most_points, surrogate_plane
 from regraft.diagnose.objective import Objective
 from regraft.record import Finding
 
@@ -31,7 +31,7 @@ def _run(case: Case, tick: Tick) -> Outcome:
 
         objective = subject.objective
         directions, side = random_directions(objective, seed=case.seed), case.points
-        if side <= _SIZES[0]:  # no more points than the surrogate would take
+        if side**2 <= most_points(_SIZES):  # then it is exact for no more than a surrogate may take in vain
             found = plane(objective, directions, points=side, progress=step)
         else:
             found = surrogate_plane(

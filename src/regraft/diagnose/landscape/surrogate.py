@@ -26,9 +26,20 @@ from regraft.diagnose.landscape.plane import Plane, axes, chosen, grid, plane
 from regraft.diagnose.objective import Objective
 from regraft.errors import DataError
 
-__all__ = ["Surrogate", "surrogate", "surrogate_plane"]
+__all__ = ["Surrogate", "most_points", "surrogate", "surrogate_plane"]
 
 Progress = Callable[[int, int], None]
+HELD_OUT = 12
+"""Points that measure a surrogate's error, where nobody says how many."""
+
+
+def most_points(sizes: Sequence[int], held_out: int = HELD_OUT) -> int:
+    """How many points a surrogate takes if the last of its sizes alone keeps the tolerance, or none: Σ n² + m.
+
+    >>> most_points((6, 8))
+    112
+    """
+    return held_out + sum(size**2 for size in sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +110,7 @@ def surrogate(
     span: float | tuple[float, float] = 1.0,
     tolerance: float = 1e-3,
     sizes: Sequence[int] = (6, 8),
-    held_out: int = 12,
+    held_out: int = HELD_OUT,
     seed: int = 0,
     way: WayName = "auto",
 ) -> Surrogate:

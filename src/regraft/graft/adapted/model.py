@@ -28,13 +28,16 @@ __all__ = ["Adapted", "check_modality", "readable", "with_last_layer", "with_own
 
 _OTHER_KIND = {
     "": "give it inputs of its own kind, or name another input column with --input",
+    "text": "give it inputs of its own kind, or name another input column with --input; a column of names of image "
+    "files is read as images where it is called path",
     "array": "bring a network that reads numbers, --model package.module:callable (regraft.network.ArrayPreprocess), "
     "or take regraft.GraftClassifier or GraftRegressor, which need none; images are uint8, 0 to 255",
 }
 
 
 _OWN_KIND = {
-    "image": "give image files, Pillow images or uint8 pixels of shape (N, H, W, C)",
+    "image": "give image files, Pillow images, uint8 pixels of shape (N, H, W, C), or a table whose column path names "
+    "image files",
     "text": "give texts",
     "array": "give rows of numbers",
 }

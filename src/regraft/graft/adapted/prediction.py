@@ -21,6 +21,7 @@ from regraft.data.labels import SEPARATOR
 from regraft.errors import DataError
 from regraft.files import atomic_path, read_json, write_bytes, write_json
 from regraft.heads import NINETY
+from regraft.record.folder import check_other_file
 
 __all__ = ["Prediction", "check_masks", "indexed_png", "palette", "predicted_names"]
 
@@ -75,9 +76,9 @@ def check_masks(path: Path) -> None:
 def _predicted(path: Path) -> set[str]:
     """The masks that a table of predictions names, if the file is one."""
     try:
-        if path.suffix == ".parquet":
+        if path.suffix.lower() == ".parquet":
             rows = parquet.read_table(path).to_pylist()
-        elif path.suffix == ".json":
+        elif path.suffix.lower() == ".json":
             rows = list(read_json(path) or [])
         else:
             rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8"))))
@@ -206,25 +207,27 @@ class Prediction:
         without its ending, whose pixels are class indices and whose colours are :func:`palette`'s.
 
         Raises:
-            DataError: another ending, or masks that would lie among other files.
+            DataError: another ending, a file that a run folder consists of, or masks that would lie among other files.
         """
         path = Path(path)
-        if self.masks and path.suffix in (".csv", ".json", ".parquet"):
+        ending = path.suffix.lower()
+        if ending not in (".csv", ".json", ".parquet"):
+            raise DataError(f"cannot write predictions as {path.name}", expected="a .csv, .json or .parquet file")
+        check_other_file(path)
+        if self.masks:
             check_masks(path)
             files, folder = self._files(), path.with_suffix("")
             for file in _predicted(path) - set(files):  # the new table will not name it, and then it would be nobody's
                 (folder / Path(file).name).unlink(missing_ok=True)
             for file, mask in zip(files, self.masks):
                 write_bytes(folder / file, indexed_png(mask))
-        if path.suffix == ".csv":
+        if ending == ".csv":
             write_bytes(path, self.csv().encode())
-        elif path.suffix == ".json":
+        elif ending == ".json":
             write_json(path, self.table())
-        elif path.suffix == ".parquet":
+        else:
             with atomic_path(path) as temporary:
                 parquet.write_table(pyarrow.Table.from_pylist(self.table()), temporary)
-        else:
-            raise DataError(f"cannot write predictions as {path.name}", expected="a .csv, .json or .parquet file")
         return path
 
 

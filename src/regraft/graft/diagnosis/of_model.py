@@ -47,7 +47,7 @@ def case_of_model(
     if not features:
         ready = prepare(data, model, method=PROBE, options=options, ledger=ledger, progress=progress, **columns)
         case = Case((), None, len(ready.fit), None, scope.top, scope.points, options.seed)
-        return Looked(case, ready, remarks(ready.fit))
+        return Looked(case, ready, remarks(ready))
     ready, labelled = probing(data, model, options, ledger, progress, **columns)
     known = None if origin is None else _origin(origin, ready, options, ledger, progress, **columns)
     lacking = ""
@@ -58,9 +58,9 @@ def case_of_model(
         )
     if lacking or not losses:
         case = Case((), labelled, len(ready.fit), known, scope.top, scope.points, options.seed, lacking=lacking)
-        return Looked(case, ready, remarks(ready.fit))
+        return Looked(case, ready, remarks(ready))
     named = [("pretrained", ready, labelled)]
-    notes, untrained = list(remarks(ready.fit)), None
+    notes, untrained = list(remarks(ready)), None
     if against == RANDOM:
         try:
             with ledger.stage("random weights") as extra:

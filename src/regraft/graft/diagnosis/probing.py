@@ -13,6 +13,7 @@ from regraft.data import Manifest
 from regraft.diagnose.checks.check import Labelled
 from regraft.errors import DataError
 from regraft.features import Store, Taps, plan
+from regraft.graft.alike import contents
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress, prepare, swept
 from regraft.graft.recipe import Recipe
@@ -51,9 +52,9 @@ def probing(
     return ready, Labelled(values[EMBEDDING], task.response, shares, task.groups)
 
 
-def remarks(rows: Manifest) -> tuple[Finding, ...]:
+def remarks(ready: Prepared) -> tuple[Finding, ...]:
     """What is said of the rows that scores of features rest on: some are repeated, or lack labels."""
-    return (*_repeats(rows), *_partly_labelled(rows))
+    return (*_repeats(ready), *_partly_labelled(ready.fit))
 
 
 def copies(rows: Manifest) -> int:
@@ -61,15 +62,18 @@ def copies(rows: Manifest) -> int:
     return len(rows) - len(set(rows.hashes))
 
 
-def _repeats(rows: Manifest) -> tuple[Finding, ...]:
-    """What is said where rows are repeated."""
-    if not (count := copies(rows)):
+def _repeats(ready: Prepared) -> tuple[Finding, ...]:
+    """What is said where rows are repeated, molecules in whatever way they are written."""
+    rows = ready.fit
+    names = contents(ready.network.preprocess, rows)
+    if not (count := len(rows) - len(set(names))):
         return ()
     verb = "repeats" if count == 1 else "repeat"
+    same = "same bytes stand" if names == rows.hashes else "same inputs, however written, stand"
     return (
         Finding(
             "repeated-rows", f"{count:,} of {len(rows):,} inputs {verb} another", "warning", count, "rows",
-            detail="The same bytes stand in several rows. Where one is left out, its copies are left out with it.",
+            detail=f"The {same} in several rows. Where one is left out, its copies are left out with it.",
             advice="Remove them: they count as often as they stand there.",
         ),
     )  # fmt: skip

@@ -95,7 +95,7 @@ def rank(
         data=data_of(ready),
         scores={"validation": None, "test": None},
         costs=ledger.summed,
-        findings=(*said, *_guessing(order, labelled.commonest), *remarks(ready.fit)),
+        findings=(*said, *_guessing(order, labelled.commonest), *remarks(ready)),
         figures={"ranking": figure},
         seeds={"seed": options.seed},
         versions=versions(),
@@ -157,10 +157,12 @@ def _looked(
 
 
 def _named(networks: Sequence[str]) -> list[str]:
-    """What backbones are called: folders by as many parts of their paths as tell them apart; of equal names, the later
-    by their number."""
+    """What backbones are called: folders by as many parts of their paths as tell them apart, from the names of others
+    too; of equal names, the later by their number."""
     folders = sorted({name for name in networks if Path(name).is_dir()})
-    short = dict(zip(folders, by_folders([Path(os.path.abspath(name)) for name in folders])))
+    others = sorted({*networks} - {*folders})
+    paths = [*(Path(os.path.abspath(name)) for name in folders), *map(Path, others)]
+    short = dict(zip(folders, by_folders(paths)))
     names: list[str] = []
     for name in (short.get(network, network) for network in networks):
         number = next(n for n in count(1) if (name if n == 1 else f"{name} ({n})") not in names)

@@ -9,7 +9,7 @@ from typing import Any
 from regraft.data import Manifest
 from regraft.graft.problem import Problem
 from regraft.graft.protocol import Evaluation
-from regraft.network import Preprocess
+from regraft.network import Network, Preprocess
 
 __all__ = ["Context"]
 
@@ -23,4 +23,9 @@ class Context:
     fit: Problem
     evaluation: Evaluation
     figures: Mapping[str, Any] = field(default_factory=dict)
-    preprocess: Preprocess | None = None
+    network: Network | None = None
+
+    @property
+    def preprocess(self) -> Preprocess | None:
+        """What reads the inputs, where the backbone is known."""
+        return None if self.network is None else self.network.preprocess

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from regraft.data import Target
 from regraft.data.loose import TEXT_SUFFIX, FileTexts
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.graft.evidence.context import Context
@@ -88,6 +89,8 @@ def _shortened(context: Context) -> Iterator[Finding]:
 
 def _classes(context: Context) -> Iterator[Finding]:
     target = context.fit.task.target
+    if target.kind == "segmentation":
+        yield from _in_few_images(target)
     if target.kind not in ("binary", "multiclass", "multilabel"):
         return
     several = target.kind == "multilabel"
@@ -125,6 +128,24 @@ def _classes(context: Context) -> Iterator[Finding]:
             float(ratio),
             "×",
             advice=f"Judge by --metric balanced-accuracy{weights}.",
+        )
+
+
+def _in_few_images(target: Target) -> Iterator[Finding]:
+    """Classes of masks that few images hold, however many pixels of them; of those that none holds another finding
+    speaks."""
+    images = (target.values > 0).sum(0)
+    few = [name for name, n in zip(target.classes, images) if 0 < n < _RARE]
+    if few:
+        yield Finding(
+            "few-rows-per-class",
+            f"{counted(len(few), 'class', 'classes')} {'is' if len(few) == 1 else 'are'} in fewer than {_RARE} images "
+            "that were learnt from.",
+            "advice",
+            float(images[images > 0].min()),
+            "images",
+            detail="Fewest: " + some(few, 8),
+            advice="A few more images that hold them will help more than any choice of method.",
         )
 
 

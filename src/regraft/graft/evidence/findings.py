@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from regraft.graft.evidence.advice import selection_findings
+from regraft.graft.evidence.backbone_findings import BACKBONE_CHECKS
 from regraft.graft.evidence.context import Context
 from regraft.graft.evidence.data_findings import DATA_CHECKS
 from regraft.graft.evidence.guide import guide
@@ -39,4 +40,4 @@ def _own(context: Context) -> Iterator[Finding]:
     yield from guide(context.figures, guesses=guesses)
 
 
-_CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (*DATA_CHECKS, *SCORE_CHECKS, _own)
+_CHECKS: tuple[Callable[[Context], Iterator[Finding]], ...] = (*DATA_CHECKS, *BACKBONE_CHECKS, *SCORE_CHECKS, _own)

@@ -36,6 +36,14 @@ Row = tuple[str, int]
 """A row's name, and how often it came before: a table may name a row twice, in whatever order both runs have it."""
 
 
+@dataclass(frozen=True)
+class _Marks:
+    """Of what rows hold: those of all rows that the run did the same with, and how many rows have another one's."""
+
+    known: frozenset[bytes] = frozenset()
+    copies: int = 0
+
+
 @dataclass(frozen=True, eq=False)
 class Predictions:
     """What a saved run said of the rows that its headline is about.
@@ -48,7 +56,7 @@ class Predictions:
             ``unknown`` which of several labels are not known.
         classes: whose probabilities stand in ``said``; none where the file has none.
         contents: marks of what the rows hold, among those of others that were learnt from; none in earlier records.
-        copies: how many of these rows have the mark of another one.
+        written: the same by the canonical way of writing each; none where inputs are written in one way alone.
     """
 
     run: str
@@ -61,8 +69,8 @@ class Predictions:
     unknown: dict[Row, str] = field(default_factory=dict)
     classes: tuple[str, ...] = ()
     said: dict[Row, tuple[float, ...]] = field(default_factory=dict)
-    contents: frozenset[bytes] = frozenset()
-    copies: int = 0
+    contents: _Marks = _Marks()
+    written: _Marks = _Marks()
 
 
 @dataclass(frozen=True)
@@ -158,17 +166,17 @@ def predictions_of(folder: str | Path, name: str = "") -> Predictions | Unpaired
         return changed
     said = dict(zip(ids, values)) if classes else {}
     metric = headline.metric if classes or headline.metric in fitting else fitting[0]
-    contents, copies = _contents(record, part)
+    contents, written = (_marks(record, part, how) for how in ("seen", "written"))
     return Predictions(
-        name, kind, metric, headline.protocol, truth, predicted, groups, unknown, classes, said, contents, copies
+        name, kind, metric, headline.protocol, truth, predicted, groups, unknown, classes, said, contents, written
     )
 
 
-def _contents(record: Record, part: str) -> tuple[frozenset[bytes], int]:
-    """The marks of what the rows of a part hold, among others, and how many of these rows have another one's mark."""
+def _marks(record: Record, part: str, how: str) -> _Marks:
+    """The marks of the rows of a part, among others: of their bytes, or of how they are written."""
     parts, name = (("test",), "tested") if part == "test" else (("train", "validation"), "learnt")
-    known = unpacked(record.data.get("seen", {}).get(name, ""))
-    return known, sum(record.task["rows"][each] for each in parts) - len(known) if known else 0
+    known = unpacked(record.data.get(how, {}).get(name, ""))
+    return _Marks(known, sum(record.task["rows"][each] for each in parts) - len(known) if known else 0)
 
 
 def _lines(path: Path) -> list[dict[str, str]] | None:
@@ -236,11 +244,14 @@ def _apart(first: Predictions, second: Predictions) -> str:
 
 def _altered(first: Predictions, second: Predictions) -> int:
     """At least how many rows hold something else in the second run: were all the same, the runs would share a mark for
-    each that is no copy. 0 where a record has no marks."""
-    if not first.contents or not second.contents:
+    each that is no copy. 0 where a record has no marks. Molecules go by their canonical way of writing where both
+    records know it, for a run may have them in another."""
+    ways = first.written.known and second.written.known
+    one, other = (run.written if ways else run.contents for run in (first, second))
+    if not one.known or not other.known:
         return 0
-    single = len(first.truth) - min(first.copies, second.copies)
-    return max(0, single - len(first.contents & second.contents))
+    single = len(first.truth) - min(one.copies, other.copies)
+    return max(0, single - len(one.known & other.known))
 
 
 def _read(first: Predictions, second: Predictions, ids: Sequence[Row]) -> tuple[Response, Any, Any]:

@@ -45,6 +45,21 @@ def _folds(context: Context) -> Iterator[Finding]:
         )
 
 
+def _untrained_folds(context: Context) -> Iterator[Finding]:
+    """Folds that were asked for of a method that trains, whose trainings are too dear to be repeated in them."""
+    task = context.fit.task
+    if context.fit.dear and task.cross:
+        yield Finding(
+            "folds-not-trained",
+            f"No training was repeated in the {task.folds} folds: held-out rows choose and score.",
+            "advice",
+            task.folds,
+            "folds",
+            detail="Folds choose a head or features only where a method solves for them beside its training.",
+            advice="Leave --folds out, or take a method that trains no backbone to be scored by cross-validation.",
+        )
+
+
 def _constant(context: Context) -> Iterator[Finding]:
     """A score that an answer without any input may reach."""
     headline, floor = context.evaluation.main.headline, _constant_score(context)
@@ -276,4 +291,4 @@ def _never_right(context: Context) -> list[str]:
     ]
 
 
-SCORE_CHECKS = (_folds, _few_groups, _constant, _one_class, _unscored, _unlearnt, _fit, _undefined)
+SCORE_CHECKS = (_folds, _untrained_folds, _few_groups, _constant, _one_class, _unscored, _unlearnt, _fit, _undefined)
