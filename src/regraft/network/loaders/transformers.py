@@ -115,6 +115,8 @@ def _module(
         return module, traits
     # what does not fit is reported then, and named below
     options = {**where, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    # what a module computes for itself, such as tables of positions, would else be rounded to the dtype of the file
+    options["dtype" if int(transformers.__version__.split(".")[0]) > 4 else "torch_dtype"] = torch.float32
     module, report = auto.from_pretrained(source, **options)
     missing = sorted(report["missing_keys"])
     traits = _traits(transformers, source, where, module, architecture)
