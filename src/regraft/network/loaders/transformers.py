@@ -224,6 +224,8 @@ def _read_settings(processor: Any) -> ImagePreprocess:
     crop_size = getattr(processor, "crop_size", None) if getattr(processor, "do_center_crop", False) else None
     crop = (int(crop_size["height"]), int(crop_size["width"])) if crop_size else None
     resize: int | tuple[int, int] | None = None
+    if len(size) > 1 and set(size) != {"height", "width"}:  # such as a longest side, which few images come up to
+        raise ModelError("the size that an image processor gives", expected="one side or two", got=str(size))
     if "shortest_edge" in size:
         resize = int(size["shortest_edge"])
         if share := getattr(processor, "crop_pct", None):  # ConvNeXt: crop_pct below 384, a square above
