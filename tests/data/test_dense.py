@@ -58,6 +58,21 @@ def test_the_value_without_a_label(metadata, ignore, classes, value):
     assert m.target.values.tolist() == expected
 
 
+def test_255_is_a_class_where_larger_values_are(tmp_path):
+    """300 classes in 16-bit masks without names: the pixels of class 255 count like all others."""
+    for folder in ("images", "masks"):
+        (tmp_path / folder).mkdir()
+    for i in range(2):
+        Image.fromarray(np.full((3, 100, 3), i, dtype=np.uint8)).save(tmp_path / "images" / f"{i}.png")
+        values = np.arange(300, dtype=np.uint16).reshape(3, 100)
+        Image.fromarray(values).save(tmp_path / "masks" / f"{i}.png")
+    target = scan(tmp_path).target
+    assert (len(target.classes), target.ignore) == (300, -1)
+    assert target.values.tolist() == [[1] * 300] * 2
+    assert scan(tmp_path, classes=target.classes).target.ignore == -1
+    assert scan(tmp_path, ignore=255).target.values[:, 255].tolist() == [0, 0]
+
+
 def test_faults_are_named_row_by_row():
     names = {"mask_classes": '["sky", "road"]'}
     wrong = table([[[0, 1]], [[0, 9]], [[1, 1]]], names)

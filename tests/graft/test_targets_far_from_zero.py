@@ -57,6 +57,16 @@ def test_the_unit_of_the_targets_and_their_mean_change_no_score(tmp_path, method
     assert np.mean((told[SHIFT][1] - told[0.0][1]) ** 2) < 0.02 * rest
 
 
+def test_a_refitted_head_reads_tuned_numbers_in_their_own_unit(tmp_path):
+    """Two numbers a row, one of them far from zero: as features they would be one constant and one zero."""
+    two = np.stack([TARGETS, np.cos(INPUTS[:, 2]) * INPUTS[:, 3]], axis=1)
+    found = []
+    for targets in (two, two * [1.0, 1e-3] + [1e5, 0.0]):
+        run = regraft.adapt((INPUTS, targets), network(), method="finetune-refit", cache=tmp_path, steps=60)
+        found.append(run.score.value)
+    assert found[1] == pytest.approx(found[0], abs=0.02)
+
+
 def test_the_energy_that_training_begins_with_is_that_of_the_gaps(tmp_path):
     """‖y − f‖ is the same wherever y lies; of values near 1e8 float32 keeps no digit behind the point."""
     found = []

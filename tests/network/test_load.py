@@ -148,6 +148,21 @@ def test_a_pooler_that_was_never_trained_is_not_used(tmp_path: Path) -> None:
         assert not any("pooler" in site.name for site in network.sites)
 
 
+def test_weights_in_half_precision_leave_what_is_computed_in_float32(tmp_path: Path) -> None:
+    """Swin V2 computes a table of relative positions as it is built, which no file holds."""
+    transformers = pytest.importorskip("transformers")
+    config = transformers.Swinv2Config(
+        image_size=32, patch_size=4, embed_dim=8, depths=[1, 1], num_heads=[2, 2], window_size=4
+    )
+    model = transformers.Swinv2Model(config).to(torch.bfloat16)
+    network = load(str(save_model(tmp_path, model, build("vit")[1])))
+    expected = transformers.Swinv2Model.from_pretrained(tmp_path, dtype=torch.float32)
+    tables = {name: value for name, value in expected.named_buffers() if "relative_coords_table" in name}
+    assert len(tables) == 2
+    found = dict(network.module.named_buffers())
+    assert all(torch.equal(found[name], value) for name, value in tables.items())
+
+
 @pytest.mark.parametrize("name", PUBLISHED)
 @pytest.mark.parametrize("seed", [None, 3])
 def test_the_part_that_gives_features_is_read_and_saved_as_itself(name: str, seed: int | None, tmp_path: Path) -> None:

@@ -77,6 +77,15 @@ def test_pixels_of_real_photographs(pack: str, data_pack: Path) -> None:
         assert torch.equal(own(image), torch.from_numpy(processor(image, return_tensors="np")["pixel_values"][0]))
 
 
+def test_a_processor_that_bounds_the_longer_side_is_called_itself() -> None:
+    """Those of detectors: the bound is met by images more than 5/3 as long as they are high alone."""
+    processor = transformers.DetrImageProcessorPil(size={"shortest_edge": 48, "longest_edge": 80}, do_pad=False)
+    image = Image.fromarray(np.random.default_rng(0).integers(0, 256, (20, 50, 3), dtype=np.uint8))
+    expected = processor(image, return_tensors="pt")["pixel_values"][0]
+    assert tuple(expected.shape) == (3, 32, 80)
+    assert torch.equal(image_preprocess(processor)(image), expected)
+
+
 def test_the_formula() -> None:
     """(x/255 − mean) / std, by hand in float64."""
     pixels = np.random.default_rng(0).integers(0, 256, (5, 4, 3), dtype=np.uint8)

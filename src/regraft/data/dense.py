@@ -2,7 +2,7 @@
 
 A mask is one channel of class values. One value may say "not labelled"; it is the one that is asked for, else the one
 that the file's metadata name (``ignore_index``), else the place of a class called void, unlabelled or the like, else
-255, as in Pascal VOC and Cityscapes, where no class has it.
+255, as in Pascal VOC and Cityscapes, where no class has it: not where names, or larger values, say that it is a class.
 """
 
 from __future__ import annotations
@@ -142,7 +142,7 @@ def dense_target(dense: Dense, inputs: Source, ignore: int | None = None) -> tup
         DataError: no names of classes, and of the values up to the largest most do not occur: levels of grey.
     """
     seen = thread_map(lambda row: _look(dense.masks, inputs, row), len(dense.masks))
-    void = _void(dense, ignore)
+    void = _void(dense, ignore, max((int(one.values.max()) for one in seen if one.values.size), default=-1))
     classes = dense.classes
     if not classes:
         used = sorted({int(v) for one in seen for v in one.values if v != void and v >= 0})
@@ -172,15 +172,18 @@ def dense_target(dense: Dense, inputs: Source, ignore: int | None = None) -> tup
     return Target("segmentation", classes, counts, dense.masks, void), bad
 
 
-def _void(dense: Dense, asked: int | None) -> int:
-    """The value of pixels without a label."""
+def _void(dense: Dense, asked: int | None, most: int) -> int:
+    """The value of pixels without a label, -1 for none; ``most`` is the largest that the masks hold."""
     if asked is not None:
         return asked
     if dense.ignore >= 0:
         return dense.ignore
     named: Sequence[str] = [name.lower() for name in dense.classes]
     found = next((named.index(word) for word in VOID if word in named), -1)
-    return found if found >= 0 else CONVENTION if len(named) <= CONVENTION else -1
+    if found >= 0:
+        return found
+    free = len(named) <= CONVENTION if named else most <= CONVENTION
+    return CONVENTION if free else -1
 
 
 def _look(masks: Source, inputs: Source, row: int) -> _Seen:

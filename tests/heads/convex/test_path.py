@@ -89,6 +89,17 @@ def test_every_strength_is_at_its_optimum(loss, gap, features, kind) -> None:
         check(case, path.solve(strength, gap), path, gap)
 
 
+@pytest.mark.parametrize("loss", ["softmax", "sigmoid"])
+@pytest.mark.parametrize("strength", [1e-6, 1e-9])
+def test_a_weak_penalty_that_comes_first_is_at_its_optimum(strength, loss) -> None:
+    """The residuals of the features alone give it logits of thousands, where the Hessian of classes is zero."""
+    case = Case(loss)
+    found = case.path(RowPath).solve(strength, 1e-6)
+    assert found.status.converged
+    assert found.status.iterations < 25
+    assert found.objective == pytest.approx(newton(case.problem(strength), gap=1e-4).objective, rel=2e-4)
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("order", [(2, 0, 4, 1, 3), (4, 3, 2, 1, 0)], ids=["mixed", "upwards"])
 def test_strengths_may_come_in_any_order_and_again(order, kind) -> None:

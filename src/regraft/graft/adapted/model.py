@@ -247,8 +247,13 @@ class Adapted:
         return self.predict_proba(inputs, **options).labels
 
 
-def with_own_head(adapted: Adapted) -> Network:
+def with_own_head(adapted: Adapted, unit: tuple[Tensor, Tensor] | None = None) -> Network:
     """The network with the solved head as its last layer, so that its logits are the task's, uncalibrated.
+
+    Args:
+        adapted: a head on the embedding as it is.
+        unit: shift and spread (C,) of numbers: the logits are those of numbers less the shift, over the spread, for in
+            float32 numbers far from zero keep few digits.
 
     Raises:
         RecipeError: the head reads something else than the embedding as it is.
@@ -263,5 +268,8 @@ def with_own_head(adapted: Adapted) -> Network:
             expected="one that reads the embedding, unscaled, as those of lp-ft, finetune and scratch do",
             got=some([b.name for b in adapted.plan.blocks], 3) + scaled + ", derivatives" * adapted.derivatives,
         )
-    weight = adapted.readout.coefficients[block.name].T.contiguous()
-    return adapted.network.with_head(weight.float(), adapted.readout.intercept.float(), adapted.classes)
+    weight, bias = adapted.readout.coefficients[block.name].T, adapted.readout.intercept
+    if unit is not None:
+        shift, spread = unit
+        weight, bias = weight.double() / spread[:, None], (bias.double() - shift) / spread
+    return adapted.network.with_head(weight.float().contiguous(), bias.float(), adapted.classes)

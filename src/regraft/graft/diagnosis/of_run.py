@@ -6,12 +6,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from regraft.diagnose.checks.check import Case
 from regraft.errors import DataError, RecipeError
 from regraft.files import read_json
 from regraft.graft.adapted.artifact import load_artifact
 from regraft.graft.adapted.model import Adapted, check_modality, with_own_head
-from regraft.graft.diagnosis.case import NONE, RANDOM, Looked, Scope, drawn, last_layer, subject_of, told_apart, unit_of
+from regraft.graft.diagnosis.case import NONE, RANDOM, Looked, Scope, drawn, subject_of, told_apart, unit_of
 from regraft.graft.diagnosis.probing import PROBE
 from regraft.graft.options import Options, pick_device
 from regraft.graft.preparation import Prepared, Progress, prepare
@@ -60,19 +62,17 @@ def case_of_run(
     for name, folder, adapted in found:
         _check_classes(ready, adapted, name)
         check_modality(adapted.network, rows)
-        network = _with_last_layer(adapted, folder)
-        if unit is not None:
-            network = network.with_head(*last_layer(adapted.readout, unit), adapted.classes)
+        network = _with_last_layer(adapted, folder, unit)
         subject = subject_of(name, network, rows, scope, options, unit)
         subjects.append(replace(subject, start=_start(adapted, folder), rows=_trained_on(folder)))
     case = Case(tuple(subjects), None, len(ready.fit), None, scope.top, scope.points, options.seed)
     return Looked(case, ready)
 
 
-def _with_last_layer(adapted: Adapted, folder: Path) -> Network:
+def _with_last_layer(adapted: Adapted, folder: Path, unit: tuple[Tensor, Tensor] | None) -> Network:
     """The network of a run whose head is its last layer; others have none whose loss could be looked at."""
     try:
-        return with_own_head(adapted)
+        return with_own_head(adapted, unit)
     except RecipeError as error:
         method = ((read_json(folder / CONFIG) or {}).get("provenance") or {}).get("method", "")
         raise RecipeError(

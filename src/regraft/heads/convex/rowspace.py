@@ -89,13 +89,14 @@ def solve_rows(problem: ConvexProblem, kernel: Tensor, gap: float, start: Tensor
         problem: whose data term, offset and curvature are taken; its design is not.
         kernel: K, (C·N, C·N) float64, symmetric, about the rows' mean.
         gap: relative.
-        start: α (C, N) to begin at; zero if ``None``.
+        start: α (C, N) to begin at, halved for as long as that lowers F: the residuals of another kernel may give this
+            one's logits a hundred times too large, where the Hessian of classes is zero; zero if ``None``.
 
     Returns:
         the point, Σ_i α_ic = 0.
     """
     at = torch.zeros_like(problem.term.targets) if start is None else start - start.mean(1, keepdim=True)
-    point = _point(problem, kernel, at, _image(kernel, at), torch.zeros_like(problem.term.mean))
+    point = _begun(problem, kernel, at)
     identity = torch.eye(len(kernel), dtype=kernel.dtype)
     while point.gap > gap * point.objective and point.steps < _STEPS:
         bent = problem.eliminated(point.predictions).product(kernel.view(-1, *at.shape)).flatten(1)
@@ -106,6 +107,19 @@ def solve_rows(problem: ConvexProblem, kernel: Tensor, gap: float, start: Tensor
             break  # rounding decides from here
         point = moved
     return replace(point, alpha=point.alpha - point.alpha.mean(1, keepdim=True))
+
+
+def _begun(problem: ConvexProblem, kernel: Tensor, alpha: Tensor) -> RowPoint:
+    """The point at α, or at the first of its halves whose half is no better."""
+    image, none = _image(kernel, alpha), torch.zeros_like(problem.term.mean)
+    point = _point(problem, kernel, alpha, image, none)
+    for _ in range(_HALVINGS):
+        alpha, image = alpha / 2, image / 2
+        half = _point(problem, kernel, alpha, image, none)
+        if not half.objective < point.objective:
+            break
+        point = half
+    return point
 
 
 def _stepped(problem: ConvexProblem, kernel: Tensor, point: RowPoint, step: Tensor) -> RowPoint | None:

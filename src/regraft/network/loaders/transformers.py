@@ -115,6 +115,8 @@ def _module(
         return module, traits
     # what does not fit is reported then, and named below
     options = {**where, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    # what a module computes for itself, such as tables of positions, would else be rounded to the dtype of the file
+    options["dtype" if int(transformers.__version__.split(".")[0]) > 4 else "torch_dtype"] = torch.float32
     module, report = auto.from_pretrained(source, **options)
     missing = sorted(report["missing_keys"])
     traits = _traits(transformers, source, where, module, architecture)
@@ -222,6 +224,8 @@ def _read_settings(processor: Any) -> ImagePreprocess:
     crop_size = getattr(processor, "crop_size", None) if getattr(processor, "do_center_crop", False) else None
     crop = (int(crop_size["height"]), int(crop_size["width"])) if crop_size else None
     resize: int | tuple[int, int] | None = None
+    if len(size) > 1 and set(size) != {"height", "width"}:  # such as a longest side, which few images come up to
+        raise ModelError("the size that an image processor gives", expected="one side or two", got=str(size))
     if "shortest_edge" in size:
         resize = int(size["shortest_edge"])
         if share := getattr(processor, "crop_pct", None):  # ConvNeXt: crop_pct below 384, a square above
