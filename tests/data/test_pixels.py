@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import struct
+import zlib
 
 import numpy as np
 import pytest
@@ -99,6 +101,31 @@ def test_truncated_empty_and_foreign_bytes_say_what_they_are(form):
     with pytest.raises(DataError, match=r"a\.x: not an image that Pillow can read") as caught:
         open_image(b"<html></html>", "a.x")
     assert "BytesIO" not in str(caught.value)
+
+
+def packed(values: np.ndarray, bits: int) -> bytes:
+    """A grey PNG of 1, 2, 4 or 8 bits a pixel, which Pillow does not write."""
+    rows = ("".join(format(value, f"0{bits}b") for value in row) for row in values.tolist())
+    padded = (row.ljust(-(-len(row) // 8) * 8, "0") for row in rows)
+    lines = b"".join(b"\0" + bytes(int(row[at : at + 8], 2) for at in range(0, len(row), 8)) for row in padded)
+    header = struct.pack(">IIBBBBB", values.shape[1], values.shape[0], bits, 0, 0, 0, 0)
+    chunks = [(b"IHDR", header), (b"IDAT", zlib.compress(lines)), (b"IEND", b"")]
+    made = [struct.pack(">I", len(d)) + t + d + struct.pack(">I", zlib.crc32(t + d)) for t, d in chunks]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(made)
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8])
+def test_masks_of_few_bits_have_the_values_that_are_stored(bits):
+    values = np.array([[0, 1, 2**bits - 1], [1, 0, 1]])
+    np.testing.assert_array_equal(decode_mask(packed(values, bits), "m"), values)
+
+
+@pytest.mark.parametrize("scale", [1, 255])
+def test_masks_in_jpeg_files_are_refused_whatever_their_values(scale):
+    values = np.zeros((16, 16), np.uint8)
+    values[4:9, 4:9] = scale
+    with pytest.raises(DataError, match="m: a mask in a JPEG file, which does not keep the values of pixels"):
+        decode_mask(save(Image.fromarray(values), "JPEG"), "m")
 
 
 def test_masks_keep_their_indices_in_every_one_channel_mode():

@@ -104,24 +104,41 @@ def decode_image(content: bytes, where: str) -> Image.Image:
 
 
 def decode_mask(content: bytes, where: str) -> np.ndarray:
-    """Class indices ``(H, W)`` int64 of an encoded mask: palette indices, 8-bit or 16-bit grey values.
+    """Class indices ``(H, W)`` int64 of an encoded mask: palette indices, or grey values of 1 to 16 bits as stored.
 
     Raises:
-        DataError: empty or broken, or a colour image (whose colours are no class indices).
+        DataError: empty or broken, a JPEG, or a colour image (whose colours are no class indices).
     """
     image = open_image(content, where)
+    if image.format in ("JPEG", "MPO"):
+        raise DataError(
+            f"{where}: a mask in a JPEG file, which does not keep the values of pixels",
+            expected="a file that keeps them",
+            do="save the masks as PNG from what they were made of",
+        )
     if image.mode not in ("1", "L", "P", "I", *_SIXTEEN_BIT):
         raise DataError(
             f"{where}: a mask in mode {image.mode}",
             expected="one channel of class indices (8-bit or 16-bit grey, or a palette)",
             do="save the masks as single-channel PNG",
         )
+    step = _step(image)
     try:
-        return np.asarray(image).astype(np.int64)
+        return np.asarray(image).astype(np.int64) // step
     except DECODER_ERRORS as error:
         raise DataError(
             f"{where}: the mask cannot be decoded ({reason_of(error)})", do="export it again as PNG"
         ) from error
+
+
+def _step(image: Image.Image) -> int:
+    """What Pillow multiplies stored values of 2 or 4 bits of grey by, so that the largest becomes 255."""
+    tile = getattr(image, "tile", ())
+    if not tile:  # of an image that is not decoded yet it says how the file's pixels are written
+        return 1
+    written = tile[0][3]
+    name = str(written[0] if isinstance(written, tuple) and written else written)
+    return {"L;2": 85, "L;4": 17}.get(name[:3], 1)
 
 
 def reason_of(error: BaseException) -> str:
