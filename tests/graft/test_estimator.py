@@ -238,3 +238,10 @@ def test_a_frame_of_numbers_is_read_by_a_backbone_of_numbers():
     frame = pandas.DataFrame(X, columns=[f"c{k}" for k in range(15)])
     framed = GraftClassifier(network, random_state=0).fit(frame, y)
     np.testing.assert_array_equal(framed.predict_proba(frame), plain.predict_proba(X))
+
+
+@pytest.mark.parametrize("made", [list, tuple, lambda y: np.array(y, dtype=object)])
+def test_labels_of_which_some_are_texts_and_others_numbers_are_refused(made):
+    X = np.arange(8.0)[:, None]
+    with pytest.raises(DataError, match=r"y holds texts and numbers.* such as 'a' and 1"):
+        GraftClassifier(folds=2).fit(X, made([1, "a"] * 4))

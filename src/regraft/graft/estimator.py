@@ -81,6 +81,8 @@ class _Graft(BaseEstimator):
         texts = isinstance(y, list | tuple) and any(isinstance(label, str) for label in y)
         if texts and any(plain(label) is None for label in y):  # numpy would write it as the text "nan"
             raise DataError("y has rows without a label", expected="a label for every row", do="leave such rows out")
+        if not numeric:
+            _refuse_mixed(y)
         if self.model is None:
             X, y = validate_data(self, X, y, y_numeric=numeric, dtype=np.float64, ensure_min_samples=2)
             return X, y
@@ -149,6 +151,26 @@ def _refuse_one_input(X: Any) -> None:
     if isinstance(X, str | bytes | os.PathLike):
         got = "one path" if isinstance(X, os.PathLike) else "one text"
         raise DataError("X for a backbone", expected="a list of inputs", got=got, do="put it into a list")
+
+
+def _refuse_mixed(y: Any) -> None:
+    """Labels of which some are texts and others numbers: numpy would make texts of all, 1 and "1" one class.
+
+    Raises:
+        DataError: they are.
+    """
+    if not isinstance(y, list | tuple) and str(getattr(y, "dtype", "")) != "object":
+        return
+    labels = [plain(label) for label in y]
+    numbers = [label for label in labels if isinstance(label, bool | int | float)]
+    texts = [label for label in labels if isinstance(label, str)]
+    if numbers and texts:
+        raise DataError(
+            "y holds texts and numbers",
+            expected="labels of one type",
+            got=f"such as {texts[0]!r} and {numbers[0]!r}",
+            do="write all of them as texts, or all as numbers",
+        )
 
 
 class GraftClassifier(ClassifierMixin, _Graft):
