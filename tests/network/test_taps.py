@@ -346,6 +346,15 @@ def test_features_are_what_the_last_layer_reads_whatever_is_made_of_its_scores(e
     assert (network.head, network.has_logits, tuple(output.shape)) == ("", True, (5, 3))
 
 
+@pytest.mark.parametrize("layer", [nn.Linear(6, 3), nn.Conv2d(6, 3, 1)])
+def test_the_features_of_a_network_that_is_its_last_layer_alone_are_its_input(layer: nn.Module) -> None:
+    network = from_module(layer, ArrayPreprocess((6,) if isinstance(layer, nn.Linear) else (6, 1, 1)))
+    batch = network.example(5)
+    values, output = capture(network, ["embedding", "logits"], batch)
+    assert torch.equal(values["embedding"].flatten(1), batch.flatten(1))
+    assert torch.equal(values["logits"], output)
+
+
 _OF_FEATURES: list[Callable[..., Tensor]] = [
     functional.relu,
     nn.ReLU(inplace=True),

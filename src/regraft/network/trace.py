@@ -334,7 +334,7 @@ def _end_taps(
     taps = []
     if not path and tracer.linear:  # logits that no single layer gives (an average of heads, say)
         path, call, *_, given = tracer.linear[-1]
-    if path and given and given[0] == rows:
+    if tracer.linear and given and given[0] == rows:  # the path is empty where the network is that layer alone
         convolutional = isinstance(tracer.module.get_submodule(path), nn.Conv2d)
         axes = _axes(given, 0, 1 if convolutional else len(given) - 1)
         taps.append(Tap(_site("embedding", "embedding", given, axes, prefix), axes, path, call, "input"))
