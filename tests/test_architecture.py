@@ -62,7 +62,8 @@ INSIDE: dict[str, dict[str, frozenset[str]]] = {
         "training": frozenset({"*", "adapted", "problem", "protocol", "stages", "loop", "frozen", "dense"}),
         "pretraining": frozenset({"*", "stages", "loop"}),
         "evidence": frozenset({"*", "adapted", "later", "problem", "protocol"}),
-        "preparation": frozenset({"*", "adapted", "problem", "protocol", "stages", "recipe"}),
+        "trainable": frozenset({"*", "stages", "recipe"}),
+        "preparation": frozenset({"*", "adapted", "problem", "protocol", "stages", "recipe", "trainable"}),
         "recording": frozenset({"*", "protocol", "preparation"}),
         "cost": frozenset({"*", "adapted", "problem", "loop", "dense", "preparation", "recording", "training"}),
         "build": frozenset(
