@@ -14,6 +14,7 @@ from regraft.graft.recipe import METHODS, Recipe
 from regraft.graft.stages.augment import Augment, not_augmented
 from regraft.graft.stages.training import Train
 from regraft.network import ImagePreprocess, Network
+from regraft.network.blocks import members
 from regraft.network.norms import lone_norms
 
 __all__ = ["check_instruments", "check_shift", "check_training"]
@@ -105,18 +106,30 @@ def _check_backbone(network: Network, train: Train) -> None:
 
 
 def _check_norms(network: Network, recipe: Recipe) -> None:
-    """Refuse other statistics of BatchNorm than the method's own where a backbone has none."""
+    """Refuse other statistics of BatchNorm than the method's own where a backbone has none that they could be of."""
     usual = METHODS.get(recipe.name)
     if usual is None or usual.train is None or recipe.train is None:
         return  # a recipe of one's own says what suits it, whatever the backbone
     asked = recipe.train.tuning.norms
-    if asked != usual.train.tuning.norms and not any(isinstance(p, _BatchNorm) for p in network.module.modules()):
-        option = {"frozen": "frozen", "trained": "batch"}[asked]
-        raise RecipeError(
-            f"{network.name} has no BatchNorm, whose statistics could be frozen or the batch's",
-            got=f"--batchnorm {option}",
-            do="leave --batchnorm out",
-        )
+    if asked == usual.train.tuning.norms:
+        return
+    there = [path for path, part in network.module.named_modules() if isinstance(part, _BatchNorm)]
+    new = _anew(network, recipe)
+    if any(not any(path == part or path.startswith(f"{part}.") for part in new) for path in there):
+        return
+    beyond = ", but in blocks drawn anew, where it follows the batches in any case" if there else ""
+    raise RecipeError(
+        f"{network.name} has no BatchNorm, whose statistics could be frozen or the batch's{beyond}",
+        got=f"--batchnorm {'frozen' if asked == 'frozen' else 'batch'}",
+        do="leave --batchnorm out",
+    )
+
+
+def _anew(network: Network, recipe: Recipe) -> list[str]:
+    """Paths of the modules of blocks whose weights were drawn anew, where not all were."""
+    count = 0 if recipe.fresh is None else recipe.fresh.blocks or 0
+    blocks = network.blocks[len(network.blocks) - count :]
+    return [part for path in blocks for part in members(network.module, path)]
 
 
 def _check_smoothing(recipe: Recipe, manifest: Manifest) -> None:

@@ -364,6 +364,20 @@ def test_what_the_backbone_cannot_do_is_refused_before_the_pass(tmp_path):
     assert regraft.graft.prepare(manifest, normed(), method=everything).origin is not None
 
 
+def test_statistics_that_are_asked_for_are_those_of_layers_that_keep_theirs():
+    """Blocks that are drawn anew follow the batches whatever is asked for."""
+    manifest = toy_manifest(24)
+    module = normed().module
+    module.blocks[0].norm = torch.nn.Identity()
+    last = Network("last", module, ArrayPreprocess((3, 6, 6)), About("module"))
+    still = quick("finetune").altered(batchnorm="frozen", partial=1)
+    said = r"last has no BatchNorm, whose statistics.*, but in blocks drawn anew.*--batchnorm frozen.*leave --batchnorm"
+    with pytest.raises(RecipeError, match=said):
+        regraft.graft.prepare(manifest, last, method=still)
+    assert regraft.graft.prepare(manifest, last, method=quick("finetune").altered(batchnorm="frozen"))
+    assert regraft.graft.prepare(manifest, normed(), method=still)
+
+
 class Passing(torch.nn.Module):
     """Two layers; ``between`` them, and ``behind`` the last one, whatever its author wrote."""
 
