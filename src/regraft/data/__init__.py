@@ -3,6 +3,7 @@
 from regraft.data.checks import check_target
 from regraft.data.columns import with_columns
 from regraft.data.dense import image_size
+from regraft.data.depth import largest_grey
 from regraft.data.inspect import checked, drop, inspect, without
 from regraft.data.loose import FileTexts, Pictures
 from regraft.data.manifest import NO_LABEL, PARTS, BadRow, Kind, LabelType, Manifest, Target, joined
@@ -53,6 +54,7 @@ __all__ = [
     "image_size",
     "inspect",
     "joined",
+    "largest_grey",
     "rendered",
     "scan",
     "with_columns",

@@ -1,4 +1,4 @@
-"""What is to be said of rows whatever is made of them: copies of an input, and rows that were left out."""
+"""What is to be said of rows whatever is made of them: copies of an input, rows that were left out, dark images."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from regraft.data import Manifest, duplicates
+from regraft.data import Manifest, duplicates, largest_grey
 from regraft.graft.alike import contents
 from regraft.network.preprocess import Preprocess
 from regraft.record import Finding, counted
 from regraft.wording import some
 
-__all__ = ["copies", "left_out"]
+__all__ = ["copies", "few_levels", "left_out"]
+
+_SIXTEEN, _FEW = 65535, 14  # bits that are few of 16: a quarter of the range, 64 levels of 256
 
 
 def copies(preprocess: Preprocess | None, manifest: Manifest, more: str = "") -> Iterator[Finding]:
@@ -91,3 +93,23 @@ def left_out(manifest: Manifest) -> Iterator[Finding]:
             detail=some([f"{row.where}: {row.reason}" for row in skipped], separator="; "),
             advice="Mend or remove them: a score without them says nothing about inputs like them.",
         )
+
+
+def few_levels(manifest: Manifest) -> Iterator[Finding]:
+    """16-bit grey images whose values end far below the range's end: of 256 levels a backbone sees few."""
+    largest, count = largest_grey(manifest.inputs)
+    bits = largest.bit_length()
+    if not largest or bits > _FEW:
+        return
+    levels = (largest + 128) // 257 + 1
+    yield Finding(
+        "few-grey-levels",
+        f"16-bit images use values up to {largest:,} of {_SIXTEEN:,}: the backbone sees {counted(levels, 'level')} of "
+        "grey of 256.",
+        "warning",
+        levels,
+        "levels",
+        detail=f"Seen in {counted(count, 'image')} of {len(manifest):,}. All values are divided by 257.",
+        advice=f"Multiply the values of all images by {2 ** (16 - bits)}, also of those to be predicted, or "
+        "save them with 8 bits.",
+    )

@@ -17,6 +17,7 @@ from regraft.graft.alike import contents
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress, prepare, swept
 from regraft.graft.recipe import Recipe
+from regraft.graft.row_findings import few_levels
 from regraft.graft.stages.features import Features, Solve
 from regraft.network import Network
 from regraft.record import Finding, Ledger
@@ -53,8 +54,8 @@ def probing(
 
 
 def remarks(ready: Prepared) -> tuple[Finding, ...]:
-    """What is said of the rows that scores of features rest on: some are repeated, or lack labels."""
-    return (*_repeats(ready), *_partly_labelled(ready.fit))
+    """What is said of the rows that scores of features rest on: some are repeated, lack labels, or are dark."""
+    return (*_repeats(ready), *_partly_labelled(ready.fit), *few_levels(ready.fit))
 
 
 def copies(rows: Manifest) -> int:

@@ -13,7 +13,7 @@ from regraft.data import Target
 from regraft.data.loose import TEXT_SUFFIX, FileTexts
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.graft.evidence.context import Context
-from regraft.graft.row_findings import copies, left_out
+from regraft.graft.row_findings import copies, few_levels, left_out
 from regraft.record import Finding, counted
 from regraft.wording import some
 
@@ -27,6 +27,10 @@ _UNLABELLED = "Where no label applies, write so: an empty list, or | alone in a 
 
 def _repeated(context: Context) -> Iterator[Finding]:
     yield from copies(context.preprocess, context.manifest, " Groups of your own go by --group.")
+
+
+def _few_levels(context: Context) -> Iterator[Finding]:
+    yield from few_levels(context.manifest)
 
 
 def _left_out(context: Context) -> Iterator[Finding]:
@@ -211,4 +215,4 @@ def _frames(context: Context) -> Iterator[Finding]:
         )
 
 
-DATA_CHECKS = (_repeated, _left_out, _shortened, _classes, _names, _one_valued, _frames)
+DATA_CHECKS = (_repeated, _left_out, _few_levels, _shortened, _classes, _names, _one_valued, _frames)

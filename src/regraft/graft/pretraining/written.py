@@ -18,7 +18,7 @@ from regraft.errors import RecipeError
 from regraft.files import canonical_json, digest
 from regraft.graft.loop.outcome import Outcome
 from regraft.graft.pretraining.pretext import Pretext
-from regraft.graft.row_findings import copies, left_out
+from regraft.graft.row_findings import copies, few_levels, left_out
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import TrainConfig
 from regraft.network import load
@@ -97,7 +97,7 @@ def record(
         scores={"validation": scores.get("validation"), "test": scores.get("test")},
         costs=ledger.costs,
         figures=figures,
-        findings=(*copies(None, manifest), *left_out(manifest)),
+        findings=(*copies(None, manifest), *left_out(manifest), *few_levels(manifest)),
         seeds={"training": plan.config.seed},
         versions={
             "regraft": metadata.version("regraft"), "torch": torch.__version__, "numpy": np.__version__,

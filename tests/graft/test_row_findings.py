@@ -1,0 +1,52 @@
+"""What is said of rows whatever is made of them."""
+
+import numpy as np
+import pytest
+from PIL import Image
+from torch import nn
+
+from regraft import adapt
+from regraft.data import scan
+from regraft.graft import Options, rank
+from regraft.graft.row_findings import few_levels
+from regraft.network import ImagePreprocess, from_module
+
+
+def folder(root, most: int, dtype=np.uint16):
+    for name in "ab":
+        (root / name).mkdir()
+        for row in range(5):
+            pixels = np.random.default_rng(row).integers(0, most, (8, 8), dtype=dtype, endpoint=True)
+            pixels[0, 0] = most
+            Image.fromarray(pixels).save(root / name / f"{row}.png")
+    return scan(root)
+
+
+@pytest.mark.parametrize(("bits", "levels", "factor"), [(10, 5, 64), (12, 17, 16), (14, 65, 4)])
+def test_images_of_few_bits_in_sixteen_are_said_to_be(bits, levels, factor, tmp_path):
+    manifest = folder(tmp_path, 2**bits - 1)
+    (said,) = few_levels(manifest)
+    assert (said.code, said.severity, said.value) == ("few-grey-levels", "warning", levels)
+    assert f"values up to {2**bits - 1:,} of 65,535" in said.title
+    assert f"by {factor}," in said.advice
+    assert len(np.unique(np.asarray(manifest.inputs.read(0)))) <= levels
+
+
+def test_images_that_use_their_range_are_not(tmp_path):
+    assert not list(few_levels(folder(tmp_path, 2**16 - 1)))
+    (other := tmp_path / "eight").mkdir()
+    assert not list(few_levels(folder(other, 60, np.uint8)))
+
+
+def test_runs_and_rankings_say_so(tmp_path):
+    manifest = folder(tmp_path, 4095)
+    one, other = (
+        from_module(nn.Sequential(nn.Flatten(), nn.Linear(192, 5)), ImagePreprocess((8, 8), None), name=name)
+        for name in ("one", "other")
+    )
+    options = Options(folds=2, cache=tmp_path / "cache")
+    for record in (
+        adapt(manifest, one, method="probe", options=options).record,
+        rank(manifest, [one, other], options=options),
+    ):
+        assert "few-grey-levels" in [finding.code for finding in record.findings]
