@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 import pytest
 import torch
 from PIL import Image
-from tests.network.zoo import tokenizer
+from tests.network.zoo import save, tokenizer
 
 from regraft.errors import DataError, ModelError
 from regraft.network import ArrayPreprocess, ImagePreprocess, Network, TextPreprocess, load, preprocess_from_json
@@ -52,6 +52,31 @@ def test_pixels_equal_the_processors(name: str) -> None:
     for image in images():
         theirs = torch.from_numpy(processor(image, return_tensors="np")["pixel_values"][0])
         assert torch.equal(own(image), theirs.float())
+
+
+def grey_model(folder: Path, mean: Any, std: Any) -> Path:
+    shape = {"hidden_size": 8, "intermediate_size": 8, "num_hidden_layers": 1, "num_attention_heads": 2}
+    config = transformers.ViTConfig(image_size=32, patch_size=8, num_channels=1, **shape)
+    made = {"size": {"height": 32, "width": 32}, "image_mean": mean, "image_std": std}
+    return save(folder, transformers.ViTModel(config), transformers.ViTImageProcessorPil(**made))
+
+
+@pytest.mark.parametrize(("mean", "std"), [([0.3] * 3, [0.2] * 3), ([0.3], [0.2]), (0.3, 0.2)])
+def test_a_network_of_grey_images_reads_one_channel_of_its_processors_pixels(mean, std, tmp_path: Path) -> None:
+    own = load(str(grey_model(tmp_path, mean, std))).preprocess
+    assert isinstance(own, ImagePreprocess)
+    processor = transformers.ViTImageProcessorPil(
+        size={"height": 32, "width": 32}, image_mean=[0.3] * 3, image_std=[0.2] * 3
+    )
+    for image in images():
+        theirs = processor(image.convert("L").convert("RGB"), return_tensors="np")["pixel_values"][0]
+        assert torch.equal(own(image), torch.from_numpy(theirs)[:1])
+    assert preprocess_from_json(json.loads(json.dumps(own.to_json()))) == own
+
+
+def test_a_network_of_grey_images_with_means_of_three_channels_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"does not run on an example of its own.*Expected 1 but got 3"):
+        load(str(grey_model(tmp_path, [0.3, 0.4, 0.5], [0.2] * 3)))
 
 
 def test_unknown_options_call_the_processor_itself() -> None:

@@ -192,7 +192,22 @@ def _preprocess(transformers: Any, source: str, config: Any, module: nn.Module, 
             got=one_line(error),
             do="save the image processor beside the model with processor.save_pretrained",
         ) from error
-    return image_preprocess(processor)
+    return _in_grey(processor) if getattr(module.config, "num_channels", 3) == 1 else image_preprocess(processor)
+
+
+def _in_grey(processor: Any) -> Preprocess:
+    """:func:`image_preprocess` in one channel, for a network that reads grey images, whose processor gives three.
+
+    The three stay where their means or deviations differ: which of them is that of grey is not known.
+    """
+    for name in ("image_mean", "image_std"):
+        value = getattr(processor, name, None)
+        if isinstance(value, list | tuple) and len(value) == 1:  # of the one channel, which processors refuse of RGB
+            setattr(processor, name, list(value) * 3)
+    found = image_preprocess(processor)
+    if not isinstance(found, ImagePreprocess) or len({*found.mean}) > 1 or len({*found.std}) > 1:
+        return found
+    return replace(found, channels=1, mean=found.mean[:1], std=found.std[:1])
 
 
 def image_preprocess(processor: Any) -> Preprocess:
