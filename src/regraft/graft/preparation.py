@@ -21,7 +21,7 @@ from regraft.graft.recipe import Recipe, find_recipe
 from regraft.graft.stages.training import Reinitialise, Train
 from regraft.graft.team import Team
 from regraft.graft.trainable import check_instruments, check_shift, check_training
-from regraft.network import Network, load, reinitialised
+from regraft.network import Network, Preprocess, load, reinitialised
 from regraft.record import Ledger, counted
 
 __all__ = ["Prepared", "Progress", "check_pass", "prepare", "swept", "training_stage"]
@@ -85,11 +85,13 @@ def prepare(
     options: Options | None = None,
     ledger: Ledger | None = None,
     progress: Progress | None = None,
+    reader: Preprocess | None = None,
     **columns: Any,
 ) -> Prepared:
     """Scan the rows, load the backbone, plan the blocks: everything that comes before the pass.
 
-    ``columns`` (kind, label, group, input, ignore) go to :func:`regraft.data.scan`.
+    ``reader`` says which rows are one input, by default the backbone's own preprocessing; ``columns`` (kind, label,
+    group, input, ignore) go to :func:`regraft.data.scan`.
 
     Raises:
         DataError, MissingPathError, ModelError, TapError, RecipeError: the user's mistakes, in a sentence.
@@ -111,7 +113,7 @@ def prepare(
         network = network.to(device)
         check_modality(network, manifest)
         manifest = readable(network, manifest, options.skip_bad)
-        if (kept := together(network.preprocess, manifest)) is not manifest:
+        if (kept := together(reader or network.preprocess, manifest)) is not manifest:
             why = (
                 "copies of an input are one group" if manifest.groups is None else "groups that share an input are one"
             )

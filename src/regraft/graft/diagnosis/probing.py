@@ -19,7 +19,7 @@ from regraft.graft.preparation import Prepared, Progress, prepare, swept
 from regraft.graft.recipe import Recipe
 from regraft.graft.row_findings import few_levels
 from regraft.graft.stages.features import Features, Solve
-from regraft.network import Network
+from regraft.network import Network, Preprocess
 from regraft.record import Finding, Ledger
 from regraft.wording import some
 
@@ -30,16 +30,25 @@ PROBE = Recipe("probe", "linear probe on the last layer", (Features(Taps((EMBEDD
 
 
 def probing(
-    data: Any, model: str | Network, options: Options, ledger: Ledger, progress: Progress | None, **columns: Any
+    data: Any,
+    model: str | Network,
+    options: Options,
+    ledger: Ledger,
+    progress: Progress | None,
+    reader: Preprocess | None = None,
+    **columns: Any,
 ) -> tuple[Prepared, Labelled]:
     """Rows, backbone, and in one pass the features of its last layer and the probabilities of its own classes.
 
-    Where rows are repeated and no groups are given, the copies of one are a group.
+    Where rows are repeated and no groups are given, the copies of one are a group; ``reader`` says which are copies,
+    by default the backbone's own preprocessing.
 
     Raises:
         DataError: the labels are masks.
     """
-    ready = prepare(data, model, method=PROBE, options=options, ledger=ledger, progress=progress, **columns)
+    ready = prepare(
+        data, model, method=PROBE, options=options, ledger=ledger, progress=progress, reader=reader, **columns
+    )
     if ready.manifest.target is not None and ready.manifest.target.kind == "segmentation":
         raise DataError("masks cannot be diagnosed", expected="one label a row", do="choose a column with --label")
     network = ready.network
@@ -53,9 +62,10 @@ def probing(
     return ready, Labelled(values[EMBEDDING], task.response, shares, task.groups)
 
 
-def remarks(ready: Prepared) -> tuple[Finding, ...]:
+def remarks(ready: Prepared, reader: Preprocess | None = None) -> tuple[Finding, ...]:
     """What is said of the rows that scores of features rest on: some are repeated, lack labels, or are dark."""
-    return (*_repeats(ready), *_partly_labelled(ready.fit), *few_levels(ready.fit))
+    rows = ready.fit
+    return (*_repeats(rows, reader or ready.network.preprocess), *_partly_labelled(rows), *few_levels(rows))
 
 
 def copies(rows: Manifest) -> int:
@@ -63,10 +73,9 @@ def copies(rows: Manifest) -> int:
     return len(rows) - len(set(rows.hashes))
 
 
-def _repeats(ready: Prepared) -> tuple[Finding, ...]:
+def _repeats(rows: Manifest, reader: Preprocess) -> tuple[Finding, ...]:
     """What is said where rows are repeated, molecules in whatever way they are written."""
-    rows = ready.fit
-    names = contents(ready.network.preprocess, rows)
+    names = contents(reader, rows)
     if not (count := len(rows) - len(set(names))):
         return ()
     verb = "repeats" if count == 1 else "repeat"

@@ -9,7 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
-from regraft.data import scan
+from regraft.data import Manifest, scan
 from regraft.diagnose.checks.check import Labelled
 from regraft.diagnose.checks.transfer import main_score, scored
 from regraft.diagnose.transfer.estimate import Estimate
@@ -17,13 +17,13 @@ from regraft.diagnose.transfer.ranking import Place, Ranking, rank_models
 from regraft.diagnose.transfer.reliability import Reliability, reliability
 from regraft.diagnose.transfer.scores import SCORES, spoken
 from regraft.errors import DataError, RecipeError
-from regraft.graft.adapted.model import check_modality
+from regraft.graft.adapted.model import check_modality, readable
 from regraft.graft.diagnosis.course import checkpoints
 from regraft.graft.diagnosis.probing import probing, remarks
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.recording import data_of, task_of, versions
-from regraft.network import Network, load
+from regraft.network import Network, Preprocess, load
 from regraft.record import Finding, Ledger, Record, Severity, now
 from regraft.wording import by_folders
 
@@ -69,7 +69,7 @@ def rank(
     if score is not None and score not in SCORES:
         raise RecipeError(f"no score is called {score!r}", expected=", ".join(SCORES))
     options, ledger = options or Options(), Ledger()
-    found, ready, labelled = _looked(data, models, options, ledger, progress, **columns)
+    found, ready, labelled, reader = _looked(data, models, options, ledger, progress, **columns)
     task, names = task_of(ready), list(found)
     by = score or main_score(task["kind"])
     if lacking := [name for name, seen in found.items() if by not in seen.estimates]:
@@ -95,7 +95,7 @@ def rank(
         data=data_of(ready),
         scores={"validation": None, "test": None},
         costs=ledger.summed,
-        findings=(*said, *_guessing(order, labelled.commonest), *remarks(ready)),
+        findings=(*said, *_guessing(order, labelled.commonest), *remarks(ready, reader)),
         figures={"ranking": figure},
         seeds={"seed": options.seed},
         versions=versions(),
@@ -125,19 +125,18 @@ def _looked(
     ledger: Ledger,
     progress: Progress | None,
     **columns: Any,
-) -> tuple[dict[str, _Seen], Prepared, Labelled]:
-    """Every backbone by name, and the rows and labels, which all share, with the last of them."""
+) -> tuple[dict[str, _Seen], Prepared, Labelled, Preprocess]:
+    """Every backbone by name; the rows and labels, which all share, with the last of them; what tells rows apart."""
     found: list[_Seen] = []
     networks: list[str] = []
     last: tuple[Prepared, Labelled] | None = None
     with ledger.stage("data"):
         rows = scan(data, skip_bad=options.skip_bad, **columns)  # read and hashed once for all backbones
     with ledger.stage("model"):
-        for model in models[1:]:  # a mistake in the last name is told before the first pass, which may take long
-            check_modality(model if isinstance(model, Network) else load(model, weights=options.weights), rows)
-    for number, model in enumerate(models):
+        first, rows, reader = _readers(rows, models, options)
+    for number, model in enumerate([first, *models[1:]]):
         before = len(ledger.costs)
-        last = ready, labelled = probing(rows, model, options, ledger, progress)
+        last = ready, labelled = probing(rows, model, options, ledger, progress, reader)
         with ledger.stage("scores"):
             every = scored(labelled, seed=options.seed)
         networks.append(ready.network.name)
@@ -153,7 +152,29 @@ def _looked(
             progress("rank", number + 1, len(models))
     if last is None:
         raise DataError("no backbone was looked at")
-    return dict(zip(_named(networks), found)), *last
+    return dict(zip(_named(networks), found)), *last, reader
+
+
+def _readers(rows: Manifest, models: Sequence[str | Network], options: Options) -> tuple[Network, Manifest, Preprocess]:
+    """The first backbone; the rows that every backbone reads, where bad ones are skipped; and the preprocessing that
+    tells them apart for all, lest the order of the names decide: one that knows several ways of writing an input, if
+    there is one, for it takes equal bytes for one input as others do.
+
+    A mistake in the last name is told here, before the first pass, which may take long.
+    """
+    first: Network | None = None
+    reader: Preprocess | None = None
+    for model in models:
+        network = model if isinstance(model, Network) else load(model, weights=options.weights)
+        check_modality(network, rows)
+        if options.skip_bad:
+            rows = readable(network, rows, skip_bad=True)
+        first = first or network
+        if reader is None or (network.preprocess.strict and not reader.strict):
+            reader = network.preprocess
+    if first is None or reader is None:
+        raise DataError("no backbone was looked at")
+    return first, rows, reader
 
 
 def _named(networks: Sequence[str]) -> list[str]:

@@ -1,0 +1,71 @@
+"""The order of backbones' names decides nothing but what it says it does."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from regraft.data import scan
+from regraft.graft import Options, rank
+from regraft.network import Preprocess, from_module
+from regraft.network.gcn import MoleculeGCN
+from regraft.network.molecule import MoleculePreprocess
+
+pytest.importorskip("rdkit", reason="needs the extra: pip install 'regraft[graph]'")
+
+
+class Letters(Preprocess):
+    """How many there are of some letters, and whether one comes first."""
+
+    modality = "text"
+
+    def __call__(self, raw):
+        return torch.tensor([raw.count("C"), raw.count("O"), raw.startswith("C")], dtype=torch.float32)
+
+    def to_json(self):
+        return {"kind": "letters"}
+
+    def example(self, rows):
+        return torch.randn(rows, 3, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def backbones():
+    """One that reads texts, and one that reads them as molecules."""
+    torch.manual_seed(0)
+    text = from_module(nn.Sequential(nn.Linear(3, 6), nn.Tanh()), Letters(), name="letters")
+    return text, from_module(MoleculeGCN(2, 8), MoleculePreprocess(), name="molecules")
+
+
+def molecules():
+    """24 molecules, half of them written in a second way too, and one of these twice."""
+    rows = [("C" * size + end, int(end == "O")) for size in range(1, 13) for end in "ON"]
+    again = [(way[::-1], label) for way, label in rows[::2]]
+    return tuple(map(list, zip(*rows, *again, again[-1])))
+
+
+def told(data, models, options):
+    record = rank(data, models, options=options)
+    places = record.figures["ranking"]["models"]
+    scores = {place["name"]: place["scores"] for place in places}
+    bounds = {place["name"]: (place["low"], place["high"]) for place in places}
+    rows = [(f.code, f.value, f.detail) for f in record.findings if f.code == "repeated-rows"]
+    return scores, rows, bounds, record.data, record.task
+
+
+def test_rows_that_one_backbone_takes_for_one_input_are_one_for_all(backbones, tmp_path):
+    options = Options(cache=tmp_path, folds=3)
+    first = told(scan(molecules()), backbones, options)
+    assert first == told(scan(molecules()), backbones[::-1], options)
+    assert first[1] == [("repeated-rows", 13, first[1][0][2])]
+    assert "however written" in first[1][0][2]
+
+
+def test_rows_that_one_backbone_cannot_read_are_left_out_for_all(backbones, tmp_path):
+    texts, labels = molecules()
+    options = Options(cache=tmp_path, folds=3, skip_bad=True)
+    data = scan(([*texts, "no molecule"], [*labels, 1]))
+    first = told(data, backbones, options)
+    assert first == told(data, backbones[::-1], options)
+    assert first[0] == told(scan((texts, labels)), backbones, options)[0]
