@@ -322,6 +322,17 @@ def test_on_other_rows_looks_at_the_network_once() -> None:
         network.module.eval()
 
 
+def test_on_rows_of_another_shape_looks_at_the_network_anew() -> None:
+    """As texts do that are padded to another length."""
+    network, y = residual(), torch.randn(6, 4)
+    tangent = Tangent(network, "layer1.1.*", network.example(5), batch_size=3).prepare()
+    larger = torch.randn(6, 3, 7, 9)
+    other, anew = (made(larger) for made in (tangent.on, lambda rows: Tangent(network, "layer1.1.*", rows)))
+    torch.testing.assert_close(other.adjoint(y).flatten(), anew.adjoint(y).flatten(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ntk(other), ntk(anew))
+    assert other._engine.way is not tangent._engine.way
+
+
 def test_batches_may_come_as_a_list() -> None:
     network = residual()
     batch, y = network.example(5), torch.randn(5, 4)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -41,6 +42,12 @@ class Feed:
         self.rows = len(self.manifest) if self.manifest is not None else length(self.batch)
         if not self.rows:
             raise DataError("there are no rows to take tangents at", expected="at least one row", got="0")
+
+    @cached_property
+    def form(self) -> tuple[Any, ...]:
+        """What a row is, apart from its numbers: texts are padded to the longest, so that other texts have another."""
+        leaves, spec = pytree.tree_flatten(self.some([0]))
+        return spec, *((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves)
 
     def some(self, rows: Sequence[int]) -> Any:
         """The batch of a few rows."""
