@@ -17,7 +17,9 @@ from torch import Tensor, nn
 
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Tangent, ntk
+from regraft.features.tangent import graph
 from regraft.features.tangent.engine import Engine
+from regraft.features.tangent.graph import GraphError
 from regraft.linear import Blocks, Design
 from regraft.linear.testing import DesignContract
 from regraft.network import ArrayPreprocess, Network, from_module
@@ -320,6 +322,22 @@ def test_on_other_rows_looks_at_the_network_once() -> None:
             tangent.on(second)
     finally:
         network.module.eval()
+
+
+@pytest.mark.parametrize("step", ["check", "row_axis"])
+def test_other_rows_do_not_trust_a_graph_that_failed(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, y = residual(), torch.randn(5, 4)
+    tangent = Tangent(network, "layer1.1.*", network.example(6), batch_size=3)
+    other = tangent.on(network.example(6)[:5])
+
+    def failing(*_: object) -> None:
+        raise GraphError("not today")
+
+    monkeypatch.setattr(graph, step, failing)
+    for each in (tangent.prepare(), other.prepare()):
+        assert each.path[-1] == "no graph of cached activations: not today"
+    plain = Tangent(network, "layer1.1.*", network.example(6)[:5], fast=False)
+    torch.testing.assert_close(other.adjoint(y).flatten(), plain.adjoint(y).flatten())
 
 
 def test_on_rows_of_another_shape_looks_at_the_network_anew() -> None:
