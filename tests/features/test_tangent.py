@@ -8,6 +8,7 @@ import gc
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.utils.checkpoint
@@ -294,6 +295,22 @@ def test_rows_of_a_manifest() -> None:
     assert tangent.key == Tangent(network, "*", manifest, batch_size=2).key
     assert Tangent(network, "*", batch).key == ""
     assert tangent.on(manifest.take(range(8))).key == again.key
+
+
+@pytest.mark.parametrize("row", [0, 4])
+def test_a_row_that_cannot_be_decoded_is_named(row: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first, the middle and the last one are read before all others."""
+    network, manifest = toy_network(), toy_manifest(9)
+    read, odd = ArrayPreprocess.__call__, manifest.inputs.read(row)
+
+    def failing(self: ArrayPreprocess, raw: Any) -> Tensor:
+        if np.array_equal(raw, odd):
+            raise ValueError("odd numbers")
+        return read(self, raw)
+
+    monkeypatch.setattr(ArrayPreprocess, "__call__", failing)
+    with pytest.raises(DataError, match=rf"row {row} cannot be decoded; got odd numbers"):
+        Tangent(network, "conv2.*", manifest)
 
 
 def test_on_other_rows_looks_at_the_network_once() -> None:
