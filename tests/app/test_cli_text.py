@@ -42,8 +42,8 @@ SHORT = ("--tau", "2", "--steps", "6", "--lr", "0.05")
 @pytest.mark.parametrize(
     ("method", "more"),
     [
-        ("probe", ()), ("all-layers", ()), ("head2toe", ()), ("gradient", ()), ("finetune", SHORT),
-        ("finetune-refit", SHORT), ("finetune-refit-head2toe", SHORT),
+        ("probe", ()), ("all-layers", ()), ("head2toe", ()), ("gradient", ()), ("tangent-gp", ()),
+        ("finetune", SHORT), ("finetune-refit", SHORT), ("finetune-refit-head2toe", SHORT),
     ],
 )  # fmt: skip
 def test_adapt_and_predict(regraft, bert, reviews, tmp_path, method, more):

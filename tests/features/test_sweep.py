@@ -19,7 +19,7 @@ import torch
 from tests.features.toy import Toy, toy_arrays, toy_manifest, toy_network
 
 from regraft.data import scan
-from regraft.errors import DataError, StoreError, TapError
+from regraft.errors import DataError, ModelError, StoreError, TapError
 from regraft.features import Taps, entries, find, plan, prune, sweep, verify
 from regraft.features import store as store_module
 from regraft.features.plan import Plan
@@ -92,6 +92,22 @@ def test_a_pass_that_serves_something_else_gives_the_features_where_it_agrees(ca
     torch.testing.assert_close(matrix.rows(slice(None)), by_hand()["embedding"], rtol=1e-5, atol=1e-5)
     alone = sweep(network, manifest, wanted, cache=cache / "alone", batch_size=8)
     assert (store.flops, store.flops_per_row, store.computed_rows) == (alone.flops, alone.flops_per_row, 30)
+
+
+@pytest.mark.parametrize("refused", [0, 8])
+def test_a_pass_that_cannot_take_a_batch_leaves_it_and_the_rest_to_the_sweep(cache, refused):
+    network, manifest, seen = toy_network(), toy_manifest(), []
+
+    def passing(first: int, batch: torch.Tensor) -> torch.Tensor:
+        seen.append(first)
+        if first == refused:
+            raise ModelError("these rows take another path")
+        return by_hand()["embedding"][first : first + len(batch)]
+
+    wanted = plan(network, [Taps(("embedding",), (None,))])
+    (matrix,) = sweep(network, manifest, wanted, cache=cache, batch_size=8, passing=passing).matrices().values()
+    assert seen == list(range(0, refused + 1, 8))
+    torch.testing.assert_close(matrix.rows(slice(None)), by_hand()["embedding"], rtol=1e-5, atol=1e-5)
 
 
 def test_a_pass_for_one_block_serves_no_others(cache):

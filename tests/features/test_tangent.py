@@ -8,6 +8,7 @@ import gc
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.utils.checkpoint
@@ -17,7 +18,9 @@ from torch import Tensor, nn
 
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Tangent, ntk
+from regraft.features.tangent import graph
 from regraft.features.tangent.engine import Engine
+from regraft.features.tangent.graph import GraphError
 from regraft.linear import Blocks, Design
 from regraft.linear.testing import DesignContract
 from regraft.network import ArrayPreprocess, Network, from_module
@@ -294,6 +297,22 @@ def test_rows_of_a_manifest() -> None:
     assert tangent.on(manifest.take(range(8))).key == again.key
 
 
+@pytest.mark.parametrize("row", [0, 4])
+def test_a_row_that_cannot_be_decoded_is_named(row: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first, the middle and the last one are read before all others."""
+    network, manifest = toy_network(), toy_manifest(9)
+    read, odd = ArrayPreprocess.__call__, manifest.inputs.read(row)
+
+    def failing(self: ArrayPreprocess, raw: Any) -> Tensor:
+        if np.array_equal(raw, odd):
+            raise ValueError("odd numbers")
+        return read(self, raw)
+
+    monkeypatch.setattr(ArrayPreprocess, "__call__", failing)
+    with pytest.raises(DataError, match=rf"row {row} cannot be decoded; got odd numbers"):
+        Tangent(network, "conv2.*", manifest)
+
+
 def test_on_other_rows_looks_at_the_network_once() -> None:
     network, names = residual(), ["layer1.1.*", "fc.*"]
     first, second = network.example(5), 0.5 * network.example(3)
@@ -320,6 +339,33 @@ def test_on_other_rows_looks_at_the_network_once() -> None:
             tangent.on(second)
     finally:
         network.module.eval()
+
+
+@pytest.mark.parametrize("step", ["check", "row_axis"])
+def test_other_rows_do_not_trust_a_graph_that_failed(step: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    network, y = residual(), torch.randn(5, 4)
+    tangent = Tangent(network, "layer1.1.*", network.example(6), batch_size=3)
+    other = tangent.on(network.example(6)[:5])
+
+    def failing(*_: object) -> None:
+        raise GraphError("not today")
+
+    monkeypatch.setattr(graph, step, failing)
+    for each in (tangent.prepare(), other.prepare()):
+        assert each.path[-1] == "no graph of cached activations: not today"
+    plain = Tangent(network, "layer1.1.*", network.example(6)[:5], fast=False)
+    torch.testing.assert_close(other.adjoint(y).flatten(), plain.adjoint(y).flatten())
+
+
+def test_on_rows_of_another_shape_looks_at_the_network_anew() -> None:
+    """As texts do that are padded to another length."""
+    network, y = residual(), torch.randn(6, 4)
+    tangent = Tangent(network, "layer1.1.*", network.example(5), batch_size=3).prepare()
+    larger = torch.randn(6, 3, 7, 9)
+    other, anew = (made(larger) for made in (tangent.on, lambda rows: Tangent(network, "layer1.1.*", rows)))
+    torch.testing.assert_close(other.adjoint(y).flatten(), anew.adjoint(y).flatten(), rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(ntk(other), ntk(anew))
+    assert other._engine.way is not tangent._engine.way
 
 
 def test_batches_may_come_as_a_list() -> None:

@@ -17,7 +17,7 @@ from regraft.data.hashing import content_hash
 from regraft.errors import DataError, RegraftError, WorkerError
 from regraft.network import Preprocess
 
-__all__ = ["by_length", "gathered", "in_order", "of_worker", "told_if_killed"]
+__all__ = ["by_length", "decoded", "gathered", "in_order", "of_worker", "told_if_killed"]
 
 _WORKER_PAYS_AFTER_SECONDS = 2.0  # below this much decoding, starting worker processes costs more than it saves
 _NEWS_AFTER_SECONDS = 1.0
@@ -118,6 +118,18 @@ def told_if_killed() -> Iterator[None]:
             traceback.clear_frames(seen.__traceback__)
             seen = seen.__context__
         raise said from None
+
+
+def decoded(preprocess: Preprocess, source: Source, rows: Sequence[int]) -> Any:
+    """The preprocessed batch of a few rows, decoded here and now.
+
+    Raises:
+        DataError: a row cannot be decoded, or rows differ in shape.
+    """
+    batch = _Decoded(preprocess, source).__getitems__(rows)
+    if isinstance(batch, RegraftError):
+        raise batch
+    return batch
 
 
 def gathered(

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from regraft.data import Manifest
-from regraft.errors import DataError, StoreError
+from regraft.errors import DataError, ModelError, StoreError
 from regraft.features.batching import by_length, gathered, told_if_killed
 from regraft.features.cache import cache_root
 from regraft.features.plan import Block, Plan
@@ -89,7 +89,8 @@ def sweep(
         workers: decoding processes; by default none for little work, else one per two cores.
         progress: called with (rows done, rows in all) after every batch.
         passing: (first row, batch) → ``(B, width)``: runs the network instead, for the plan's one block, and keeps what
-            else is needed of the pass. The first batch goes both ways; where they differ it is not asked again.
+            else is needed of the pass. The first batch goes both ways; where they differ it is not asked again, nor
+            after a ModelError, by which it says that it cannot pass a batch.
 
     Raises:
         StoreError: the disk is too small, full or read-only.
@@ -259,17 +260,27 @@ class _Run:
     agreed: bool = False
 
     def __call__(self, first: int, batch: Any) -> dict[str, Tensor]:
-        if self.passing is not None and self.agreed:
-            return {self.blocks[0].name: self.passing(first, batch)}
+        if self.agreed and (along := self._along(first, batch)) is not None:
+            return {self.blocks[0].name: along}
         return pool_batch(self.network, self.blocks, batch)
 
     def compare(self, first: int, batch: Any, found: Mapping[str, Tensor]) -> None:
         """Settle by what was found for a batch whether the other pass may serve."""
-        if self.passing is not None:
+        if (along := self._along(first, batch)) is not None:
             (block,) = self.blocks
-            self.agreed = agree(self.passing(first, batch), found[block.name])
+            self.agreed = agree(along, found[block.name])
             if not self.agreed:
                 self.passing = None
+
+    def _along(self, first: int, batch: Any) -> Tensor | None:
+        """What the other pass gives; nothing from the first batch on that it cannot pass."""
+        if self.passing is None:
+            return None
+        try:
+            return self.passing(first, batch)
+        except ModelError:
+            self.passing = None
+            return None
 
 
 def pool_batch(network: Network, blocks: Sequence[Block], batch: Any) -> dict[str, Tensor]:

@@ -651,3 +651,31 @@ def test_the_probabilities_of_classes_are_a_calibrated_ridge_heads() -> None:
     logits = y.mean(0) + (features[100:] - train.mean(0)) * part.feature @ weight
     expected = (logits / readout.temperature).softmax(1)
     np.testing.assert_allclose(run.adapted.predict_proba(x[100:]).probabilities, expected, atol=1e-4)
+
+
+class Branching(nn.Module):
+    """A layer that runs only where a row of the batch is large, and then changes the large rows alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.more, self.top, self.head = (nn.Linear(4, 8), nn.Linear(8, 8), nn.Linear(8, 8), nn.Linear(8, 3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        hidden, large = self.body(x).tanh(), x[:, :1] > 2
+        if large.any():
+            hidden = hidden + self.more(hidden) * large
+        return self.head(self.top(hidden).relu())
+
+
+def test_rows_that_take_another_path_than_the_first_ones_are_solved_all_the_same(tmp_path) -> None:
+    """What comes before θ₂ cannot be kept of them, and the pass for the features goes on without it."""
+    torch.manual_seed(0)
+    x = torch.rand(60, 4).numpy()
+    x[30, 0] = 3
+    net = from_module(Branching(), ArrayPreprocess((4,)))
+    found = [
+        adapt(rows_of(x, np.arange(60) % 3), net, method="tangent-gp", theta2="top.*", batch_size=8, cache=tmp_path)
+        for _ in range(2)  # the second time the features are stored
+    ]
+    assert found[0].score == found[1].score
+    assert [cost.backbone_passes for cost in found[0].record.costs if cost.stage == "sweep"] == [1]

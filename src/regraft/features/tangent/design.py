@@ -127,8 +127,8 @@ class Tangent(Design):
     def on(self, inputs: Manifest | Any, *, tape: bool = True) -> Tangent:
         """The same tangent on other rows.
 
-        How products are computed is shared, so that the network is looked at once, and so is the tape; what products
-        cache is of the rows, and is made anew when a product is asked for.
+        How products are computed is shared where these rows have the same shape, so that the network is looked at once,
+        and so is the tape; what products cache is of the rows, and is made anew when a product is asked for.
 
         Args:
             inputs: as of the constructor.
@@ -142,11 +142,12 @@ class Tangent(Design):
         if tape:
             self.tape  # noqa: B018 - made before the copy, which then shares it
         found = copy.copy(self)
-        for of_rows in ("_keeper", "_before", "key", *(() if tape else ("tape",))):
+        for of_rows in ("_engine", "_keeper", "_before", "key", *(() if tape else ("tape",))):
             vars(found).pop(of_rows, None)
         found._read = 0
         found.feed = Feed(self.network, inputs)
-        found._engine = self._engine.on(found.feed)
+        if found.feed.form == self.feed.form:
+            found._engine = self._engine.on(found.feed)
         Design.__init__(found, self.shapes, found.feed.rows, self.n_outputs, self.dtype, device=self.device)
         return found
 

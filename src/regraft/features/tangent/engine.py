@@ -88,7 +88,7 @@ class Engine:
                 self.way = Pooled(self.way, feed.rows, memory)
 
     def on(self, feed: Feed) -> Engine:
-        """The same products of other rows, of which nothing is cached yet."""
+        """The same products of other rows of the same form, of which nothing is cached yet."""
         found = copy.copy(self)
         found.feed, found._cache = feed, None
         found._recorded, found._done = torch.zeros(feed.rows, dtype=torch.bool), Counter()

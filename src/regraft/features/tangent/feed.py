@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -11,7 +12,7 @@ from torch.utils import _pytree as pytree
 
 from regraft.data import Manifest
 from regraft.errors import DataError
-from regraft.features.batching import gathered, in_order
+from regraft.features.batching import decoded, gathered, in_order
 from regraft.network import Network
 
 __all__ = ["Feed", "length", "take"]
@@ -25,7 +26,7 @@ class Feed:
         inputs: a Manifest; a batch (a tensor, or tensors by name, rows on the first axis); or a list of them.
 
     Raises:
-        DataError: no rows, or batches that do not fit together.
+        DataError: no rows, a row that cannot be decoded, or batches that do not fit together.
     """
 
     def __init__(self, network: Network, inputs: Manifest | Any) -> None:
@@ -36,16 +37,25 @@ class Feed:
             self.batch = _tracked(_joined(inputs))
         elif self.preprocess.ragged and len(self.manifest):
             # Token ids are small, and rows that are padded alike have prefixes that fit together.
-            items = [self.preprocess(self.manifest.inputs.read(row)) for row in range(len(self.manifest))]
-            self.batch = self.preprocess.collate(items)
+            self.batch = decoded(self.preprocess, self.manifest.inputs, range(len(self.manifest)))
         self.rows = len(self.manifest) if self.manifest is not None else length(self.batch)
         if not self.rows:
             raise DataError("there are no rows to take tangents at", expected="at least one row", got="0")
 
+    @cached_property
+    def form(self) -> tuple[Any, ...]:
+        """What a row is, apart from its numbers: texts are padded to the longest, so that other texts have another."""
+        leaves, spec = pytree.tree_flatten(self.some([0]))
+        return spec, *((leaf.shape, leaf.dtype) if isinstance(leaf, Tensor) else type(leaf) for leaf in leaves)
+
     def some(self, rows: Sequence[int]) -> Any:
-        """The batch of a few rows."""
+        """The batch of a few rows.
+
+        Raises:
+            DataError: a row cannot be decoded.
+        """
         if self.manifest is not None and self.batch is None:
-            return self.preprocess.collate([self.preprocess(self.manifest.inputs.read(row)) for row in rows])
+            return decoded(self.preprocess, self.manifest.inputs, rows)
         return take(self.batch, torch.as_tensor(rows))
 
     def batches(self, size: int) -> Iterator[tuple[int, int, Any]]:

@@ -101,9 +101,13 @@ class Graph:
         size, *larger = sorted({max(3, size) for size in sizes})
         self._usual |= {size, *larger}
         if len(self._programs) == 1:  # that of two rows
-            self._forms, self._last = self._found(size)
-            for rows in (2, size):
-                check(self, self.generic, self.few, rows)
+            try:
+                self._forms, self._last = self._found(size)
+                for rows in (2, size):
+                    check(self, self.generic, self.few, rows)
+            except Exception:  # whatever it is, other rows that share this graph must not take it for checked
+                self._programs.pop(size, None)
+                raise
         for rows in (size, *larger):
             if rows not in self._programs and rows not in self._refused and not self._added(rows):
                 self._refused.add(rows)

@@ -74,7 +74,7 @@ def with_gradient_cost(
     seconds = solve.seconds + passes * n * row[0] + passed * product + beside
     head = columns * tangent.n_outputs
     products = passed * sum(tangent.product_flops) / 2 + heads * kernels
-    cost = replace(solve, seconds=seconds, backbone_passes=passes, flops=n * row[1] + round(products))
+    cost = replace(solve, seconds=seconds, backbone_passes=passes, flops=round(passes * n * row[1] + products))
     return cost, 4 * (tangent.n_coefficients + head)
 
 
