@@ -178,14 +178,14 @@ def test_another_pass_can_serve_kernels() -> None:
     network = counting()
     batch = network.example(5)
     own, served = (Tangent(network, "2.*", batch, fast=False).keep() for _ in range(2))
-    served.recorder()(0, batch)
+    served.recorder(kernels=True)(0, batch)
     before = passed(served)
     torch.testing.assert_close(ntk(served), ntk(own))
     assert served.passed_rows == 3  # at which the tape looks
     assert own.passed_rows == 3 + 5
     assert passed(served) == before
     below = Tangent(network, "0.*", batch, fast=False).keep()  # nothing comes before it
-    assert below.recorder() is None
+    assert below.recorder(kernels=True) is None
 
 
 def test_cost_is_known_before_the_pass() -> None:

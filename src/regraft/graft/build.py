@@ -62,7 +62,7 @@ class Tangents:
     def passing(self, rows: Manifest) -> Passing | None:
         """What the pass over the rows hands its batches to."""
         tangent = self.of(rows)
-        return None if tangent is None else tangent.recorder()
+        return None if tangent is None else tangent.recorder(kernels=self.ready.recipe.posterior is not None)
 
 
 def problems(

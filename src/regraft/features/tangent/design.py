@@ -264,16 +264,16 @@ class Tangent(Design):
         self._read = self.n_rows
         return self
 
-    def recorder(self) -> Callable[[int, Any], Tensor] | None:
+    def recorder(self, *, kernels: bool = False) -> Callable[[int, Any], Tensor] | None:
         """What another pass over the rows may hand their batches to, so that this tangent needs none of its own.
 
         It takes (first row, preprocessed batch of the rows from there on), runs the network on them once, keeps what
-        products need (or kernels, after :meth:`keep`), and gives the outputs ``(B, C)``. ``None`` where rows go
-        together by their lengths, or where kernels would keep nothing.
+        products need (or ``kernels``), and gives the outputs ``(B, C)``. ``None`` where rows go together by their
+        lengths, or where kernels would keep nothing.
         """
         if self.feed.preprocess.ragged:
             return None
-        engine = self._keeper if self._read else self._engine
+        engine = self._keeper if kernels else self._engine
         if engine is None:
             return None
         most = min(self.batch_size, self._source.rows_at_once())
