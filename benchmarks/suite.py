@@ -176,6 +176,7 @@ class Arms:
     frozen: Sequence[str]
     trained: Sequence[str]
     taus: Sequence[int]
+    steps: int | None
     data: Path
     cache: Path
 
@@ -199,7 +200,7 @@ class Arms:
         calls |= {name: lambda name=name: ours(name, rows, network, seed, cache) for name in self.frozen}
         results = {name: remembered(folder / f"{name}.json", call) for name, call in calls.items()}
         mine = [name for name in self.trained if name != LORA]
-        results |= Trained(cache, folder, self.taus).measure(mine, rows, network, seed)
+        results |= Trained(cache, folder, self.taus, self.steps).measure(mine, rows, network, seed)
         if LORA in self.trained:
             results[LORA] = remembered(folder / f"{LORA}.json", lambda: lora(rows, network, seed))
         cost = {
@@ -283,6 +284,7 @@ def main() -> None:
         help=f"methods that train (minutes each; none by default); {LORA} needs peft",
     )
     options.add_argument("--taus", nargs="*", type=int, default=(), help="of head probing (default: the methods' own)")
+    options.add_argument("--steps", type=int, help="of a training (default: the methods' own)")
     options.add_argument("--cache", type=Path, help="keep the features here (default: a folder that is deleted)")
     chosen = options.parse_args()
     if not (chosen.data / "weights").is_dir():
@@ -296,7 +298,8 @@ def main() -> None:
         options.error(f"{LORA}: peft is not installed")
     seeds = tuple(chosen.seeds) or (SEEDS[:1] if chosen.quick else SEEDS)
     with tempfile.TemporaryDirectory() as folder:
-        arms = Arms(chosen.methods, chosen.trained, chosen.taus, chosen.data, chosen.cache or Path(folder))
+        cache = chosen.cache or Path(folder)
+        arms = Arms(chosen.methods, chosen.trained, chosen.taus, chosen.steps, chosen.data, cache)
         found = [_measured(pair, seeds, arms) for pair in PAIRS if pair.name in names]
     rows = [row for row in found if row is not None]
     totals = summary(rows)
@@ -307,6 +310,7 @@ def main() -> None:
         columns=("case", "ours_s", "peer", "peer_s", "ratio", "floor_s", "times_floor"),
         seeds=seeds,
         taus=list(chosen.taus) or "the methods' own",
+        steps=chosen.steps or "the methods' own",
         training_rows=ROWS,
         summary=totals,
     )

@@ -80,15 +80,17 @@ class Trained:
         cache: features, checkpoints; results in ``folder`` inside it.
         folder: of this pair and seed.
         taus: lengths of head probing to choose from; the method's own if empty.
+        steps: of a training; the method's own if ``None``.
     """
 
     cache: Path
     folder: Path
     taus: Sequence[int] = ()
+    steps: int | None = None
 
     def recipe(self, method: str) -> Recipe:
-        """The method with the lengths of head probing."""
-        recipe = _RECIPES[method]
+        """The method with the lengths of head probing and of training."""
+        recipe = _RECIPES[method] if self.steps is None else _RECIPES[method].altered(steps=self.steps)
         stages = tuple(
             replace(stage, taus=tuple(self.taus)) if isinstance(stage, Probe) and self.taus else stage
             for stage in recipe.stages
@@ -102,7 +104,8 @@ class Trained:
             first = _SHARES.get(method)
             shared = found[first].cpu_s if first in found else 0.0
             grid = "-".join(str(tau) for tau in self.taus if _RECIPES[method].probe)
-            name = f"{method}{f'-taus-{grid}' if grid else ''}{'-after' if shared else ''}"
+            length = "" if self.steps is None else f"-steps-{self.steps}"
+            name = f"{method}{f'-taus-{grid}' if grid else ''}{length}{'-after' if shared else ''}"
             found[method] = remembered(
                 self.folder / f"{name}.json",
                 lambda method=method, shared=shared, name=name: self._one(method, shared, name, rows, network, seed),
