@@ -2,8 +2,8 @@
 
 Of a split's training rows those whose first input lies below its median are the source, the others the target. A
 network of two hidden tanh layers of 100 is trained on the source (2,000 steps of Adam on 64 rows, the rate falling by a
-cosine), inputs in units of the training rows, targets in units of the source. Each method adapts it to 200 target rows
-(all, where fewer) and is tested on the split's test rows from the same side of the median: ``tangent-gp`` on all hidden
+cosine), inputs in units of the training rows, targets in units of the source. Each method adapts it to ``--points`` rows
+of the target (all, where fewer) and is tested on the split's test rows from the same side of the median: ``tangent-gp`` on all hidden
 layers, the same with ``mode="activation"`` (Bayesian linear regression on the last layer), ``probe``, and the network
 as it is.
 
@@ -40,7 +40,7 @@ METHODS: dict[str, dict[str, Any]] = {
     "activation": {"method": "tangent-gp", "mode": "activation"},
     "probe": {"method": "probe"},
 }
-POINTS, STEPS, BATCH, RATE, WIDTH = 200, 2000, 64, 2e-3, 100
+STEPS, BATCH, RATE, WIDTH = 2000, 64, 2e-3, 100
 PEERS = ("activation", "probe", "no adaptation")
 
 
@@ -56,6 +56,7 @@ class Cell:
 def main() -> None:
     options = parser(__doc__.splitlines()[0])
     options.add_argument("--splits", type=int, default=20, help="of each set (default: %(default)s)")
+    options.add_argument("--points", type=int, default=200, help="to adapt to (default: %(default)s)")
     options.add_argument("--sets", nargs="+", default=SETS, choices=SETS)
     arguments = options.parse_args()
     torch.set_num_threads(1)
@@ -64,20 +65,20 @@ def main() -> None:
     found: dict[str, list[dict[str, Any]]] = {name: [] for name in arguments.sets}
     for split in range(splits):
         for name in arguments.sets:
-            found[name].append(_measured(arguments.data / "tabular", name, split))
+            found[name].append(_measured(arguments.data / "tabular", name, split, arguments.points))
         note(f"split {split}: {time.process_time() - began:.0f} CPU-seconds so far")
     rows = [_row(name, cells) for name, cells in found.items()]
     rows.append(_row("all", [cell for cells in found.values() for cell in cells]))
     differences = {peer: _difference(found, peer) for peer in PEERS}
     columns = ("case", "rmse", *(f"rmse_{peer}" for peer in PEERS), "coverage", "coverage_activation")
     columns += ("nll", "nll_activation", "cpu_s", "cpu_s_probe")
-    more = {"splits": splits, "differences": differences, "cpu_seconds": time.process_time() - began}
+    more = {"splits": splits, "points": arguments.points, "differences": differences, "cpu_seconds": time.process_time() - began}
     for peer, value in differences.items():
         note(f"rmse, tangent-gp − {peer}: {value['mean']:+.4f} [{value['low']:+.4f}, {value['high']:+.4f}]")
     report("error_bars", rows, arguments.json, columns=columns, **more)
 
 
-def cell_of(folder: Path, name: str, split: int) -> Cell:
+def cell_of(folder: Path, name: str, split: int, points: int) -> Cell:
     """The rows of one split."""
     table = pq.read_table(folder / f"{name}.parquet")
     values = np.stack([np.asarray(column, dtype=np.float64) for column in table.columns], axis=1)
@@ -90,7 +91,7 @@ def cell_of(folder: Path, name: str, split: int) -> Cell:
     x = (x - x[~test].mean(0)) / np.where(spread > 0, spread, 1)
     source = ~test & below
     y = (y - y[source].mean()) / y[source].std()
-    target = np.random.default_rng(split).permutation(np.flatnonzero(~test & ~below))[:POINTS]
+    target = np.random.default_rng(split).permutation(np.flatnonzero(~test & ~below))[:points]
 
     def rows(index: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         return x[index].astype(np.float32), y[index].astype(np.float32)
@@ -106,9 +107,9 @@ def source_network(cell: Cell, seed: int) -> Network:
     return trained(perceptron((x.shape[1], WIDTH, WIDTH, 1), seed), x, y[:, None], how, seed)
 
 
-def _measured(folder: Path, name: str, split: int) -> dict[str, Any]:
+def _measured(folder: Path, name: str, split: int, points: int) -> dict[str, Any]:
     """Every method on one split."""
-    cell = cell_of(folder, name, split)
+    cell = cell_of(folder, name, split, points)
     network = source_network(cell, split)
     wanted = cell.test[1].astype(np.float64)
     with torch.no_grad():

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import torch
 from tests.graft.gradient.test_gradient import LAST, arrays, network, rows_of
+from tests.graft.posterior.test_contrasts import averaged
 from torch import nn
 
 from regraft.data import Manifest
@@ -29,6 +30,7 @@ from regraft.graft.posterior.kernel import AtHead, about_the_mean, combination, 
 from regraft.graft.preparation import prepare
 from regraft.graft.stages.posterior import Posterior
 from regraft.heads import NINETY, Response, Spectrum
+from regraft.heads.gp.levels import Levels
 from regraft.linear import Dense, FeatureDesign
 from regraft.network import ArrayPreprocess, Network, from_module
 
@@ -143,7 +145,8 @@ def test_weights_and_error_bars_are_the_posterior_in_function_space(outputs: int
     found = x @ fitted.features + fitted.intercept + moved
     torch.testing.assert_close(found, solved.mean(cross) * spread + mean, rtol=1e-5, atol=1e-5)
     variance = solved.variance(cross, own, 18)
-    expected = variance.sqrt() if together else (variance + solved.noise).sqrt() * spread
+    scatter = torch.tensor([each.widening * each.mean_noise for each in solved.levels])
+    expected = variance.sqrt() if together else (variance + scatter).sqrt() * spread
     torch.testing.assert_close(bars, expected, rtol=1e-4, atol=1e-4)
     assert part.left_out < 1e-9
 
@@ -212,7 +215,8 @@ def test_rows_that_repeat_an_earlier_one_say_nothing_new() -> None:
     many = KernelFitter(both.take(twice), labels.take(twice), twice % 3, 1e-2, "ntk", Posterior(), 0)
     once = KernelFitter(both, labels, torch.arange(24) % 3, 1e-2, "ntk", Posterior(), 0)
     assert int(many.new.sum()) == 24
-    torch.testing.assert_close(many.fitted(1.0).part.noise, once.fitted(1.0).part.noise)
+    found, expected = (each.fitted(1.0).part.uncertainty.noise for each in (many, once))
+    torch.testing.assert_close(found, expected)
     torch.testing.assert_close(many.out_of_fold("", [1.0])[0][0][::3], once.out_of_fold("", [1.0])[0][0])
 
 
@@ -246,7 +250,7 @@ def dense_spread(network: Network, part: PosteriorPart, rows: np.ndarray, new: n
         told = [(blocks[name] * part.deviations[name]).flatten(2)[:, 0] for name in part.deviations]
         wide.append(torch.cat([own, *told], dim=1))
     phi, other = wide[0] - wide[0].mean(0), wide[1] - wide[0].mean(0)
-    scale, noise = float(part.scale[0]), float(part.noise[0])
+    scale, noise = float(part.uncertainty.scale[0]), float(part.uncertainty.noise[0])
     values, vectors = torch.linalg.eigh(phi.T @ phi)
     left = scale * noise / (scale * values.clamp_min(0) + noise)
     variance = ((other @ vectors).square() * left).sum(1) + noise / len(rows)
@@ -254,8 +258,16 @@ def dense_spread(network: Network, part: PosteriorPart, rows: np.ndarray, new: n
 
 
 @pytest.mark.parametrize(("least", "widest"), [(6e-3, 1.01), (3e-3, 1.3), (0.0, 5.0)])
-def test_error_bars_of_an_artifact_are_no_narrower_than_exact_ones(least: float, widest: float, tmp_path) -> None:
+def test_error_bars_of_an_artifact_are_no_narrower_than_exact_ones(
+    least: float, widest: float, tmp_path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A variance is 1e-4 of its prior's and less: what rounding decides is widened, not narrowed."""
+
+    def best(spectrum: Spectrum, targets: torch.Tensor) -> Levels:
+        chosen = spectrum.choose(targets)
+        return Levels.known(chosen.scale, chosen.noise)
+
+    monkeypatch.setattr(Spectrum, "levels", best)
     body, manifest, x = smooth(least)
     adapt(manifest, body, method="tangent-gp", theta2=("0.*", "2.*")).save(tmp_path / "run")
     again = load_artifact(tmp_path / "run", model=body)
@@ -272,28 +284,34 @@ def test_error_bars_of_an_older_form_are_refused_in_a_sentence() -> None:
         PosteriorPart.holding({"feature": 1.0, "intercept": 1.0, "deviations": {}, "left_out": 0.0}, {})
 
 
-def test_error_bars_of_the_version_before_sums_are_read() -> None:
-    both, labels, _ = problem(outputs=1)
-    part = KernelFitter(both, labels, torch.arange(24) % 3, 1e-2, "ntk", Posterior(), 0).fitted(1.0).part
+def test_error_bars_of_earlier_versions_are_read() -> None:
+    """Before sums, and of the best scale and noise alone."""
+    both, labels, _ = problem(outputs=2)
+    part = KernelFitter(both, labels, torch.arange(24) % 3, 1e-2, "ntk", Posterior(by="loo"), 0).fitted(1.0).part
     recorded = {name: value for name, value in part.to_json().items() if name != "sums"}
-    again = PosteriorPart.holding(recorded, part.tensors())
+    kept = {name: value for name, value in part.tensors().items() if name not in ("explained", "apart", "widening")}
+    again = PosteriorPart.holding(recorded, kept)
     assert again.sums == 0
     assert again.left_out == part.left_out
+    x = both.features.matrices["embedding"].rows(slice(0, 24))
+    design = both.tangent.through(part.head)  # type: ignore[union-attr, arg-type]
+    for found, expected in zip(again.read(x, design), part.read(x, design)):
+        torch.testing.assert_close(found, expected)
 
 
 def test_fewer_directions_widen_error_bars_by_no_more_than_is_said() -> None:
     both, labels, _ = problem(outputs=1)
     folds = torch.arange(24) % 3
-    exact = KernelFitter(both, labels, folds, 1e-2, "ntk", Posterior(), 0).fitted(1.0).part
+    exact = KernelFitter(both, labels, folds, 1e-2, "ntk", Posterior(by="loo"), 0).fitted(1.0).part
     x = both.features.matrices["embedding"].rows(slice(0, 24))
     design = both.tangent.through(exact.head)  # type: ignore[union-attr, arg-type]
     true = exact.read(x, design)[1][:, 0].square()
     own = AtHead.of(both, labels, 1e-2, "ntk").contrasts(1.0)
-    prior = own.within(own.kernel, own.kernel.diagonal()) * float(exact.scale)
+    prior = own.within(own.kernel, own.kernel.diagonal()) * float(exact.uncertainty.scale)
     unit = float(exact.unit[0]) ** 2
     widths = []
     for rank in (1, 4, 8):
-        part = KernelFitter(both, labels, folds, 1e-2, "ntk", Posterior(rank=rank), 0).fitted(1.0).part
+        part = KernelFitter(both, labels, folds, 1e-2, "ntk", Posterior(rank=rank, by="loo"), 0).fitted(1.0).part
         found = part.read(x, design)[1][:, 0].square()
         assert bool((found >= true - 1e-5 * unit).all())
         assert bool((found - true <= part.left_out * unit * prior + 1e-5 * unit).all())
@@ -334,7 +352,7 @@ def test_findings_name_each_output_and_the_way_of_the_derivatives() -> None:
     run = adapt(rows_of(x, y, tested=20), network(), method="tangent-gp", theta2=LAST)
     found = {finding.code: finding for finding in run.record.findings}
     part = run.adapted.posterior
-    noise = (part.noise.sqrt() * part.unit).tolist()
+    noise = (part.uncertainty.noise.sqrt() * part.unit).tolist()
     assert f"Targets scatter by {noise[0]:.3g} (y0), {noise[1]:.3g} (y1) about" in found["error-bars"].title
     assert found["error-bars"].value is None
     tape = Tangent(network(), LAST, torch.from_numpy(x[:3]), of="embedding").tape
@@ -343,7 +361,7 @@ def test_findings_name_each_output_and_the_way_of_the_derivatives() -> None:
     run = adapt(rows_of(x, y[:, :1], tested=20), network(), method="tangent-gp", mode="activation")
     found = {finding.code: finding for finding in run.record.findings}
     assert found["error-bars"].value == pytest.approx(
-        float(run.adapted.posterior.noise.sqrt() * run.adapted.posterior.unit)
+        float(run.adapted.posterior.uncertainty.noise.sqrt() * run.adapted.posterior.unit)
     )
     assert "gradient-features" not in found
 
@@ -522,11 +540,14 @@ def test_error_bars_of_sums_are_those_of_the_process_that_the_sums_define(monkey
     torch.testing.assert_close(part.values, values, rtol=1e-5, atol=1e-6 * float(values[0]))
     x = both.features.matrices["embedding"].rows(slice(0, 40))
     found = part.read(x, both.tangent.through(part.head))[1][:, 0] / float(part.unit)  # type: ignore[union-attr,arg-type]
-    scale, noise = float(part.scale), float(part.noise)
-    cross, ones = scale * phi @ phi.T, torch.ones(40, 1, dtype=torch.float64)
-    inverse = torch.linalg.inv(cross + noise * torch.eye(40, dtype=torch.float64))
-    level = (1 - cross @ inverse @ ones)[:, 0].square() / float(ones.T @ inverse @ ones)
-    exact = (cross - cross @ inverse @ cross).diagonal() + level + noise
+    scale, y = float(part.uncertainty.scale), labels.standard
+    if kept == 39:
+        exact_kernel = AtHead.of(both, labels, 1e-2, "ntk").contrasts(1.0)
+        levels = Spectrum.of(exact_kernel.gram).levels(exact_kernel.of(y))
+    else:
+        levels = Levels.known(scale, float(part.uncertainty.noise))
+    own = phi @ phi.T
+    exact = averaged(own, own, own.diagonal(), y[:, 0], levels)[1] + levels.widening * levels.mean_noise
     if kept == 39:
         torch.testing.assert_close(found.square(), exact, rtol=2e-4, atol=0)
     else:
@@ -602,7 +623,8 @@ def test_a_class_of_one_row_hardly_changes_the_others() -> None:
         for some in (codes, stray)
     )
     assert beside.adapted.classes == tuple(names)
-    ratio = [float((run.adapted.posterior.noise / run.adapted.posterior.scale)[0]) for run in (alone, beside)]
+    found = [run.adapted.posterior.uncertainty for run in (alone, beside)]
+    ratio = [float((each.noise / each.scale)[0]) for each in found]
     assert ratio[1] == pytest.approx(ratio[0], rel=0.3)
 
 
@@ -645,7 +667,7 @@ def test_the_probabilities_of_classes_are_a_calibrated_ridge_heads() -> None:
     features = Tangent(network(), LAST, torch.from_numpy(x), of="embedding").outputs.double()
     train, y = features[:100], torch.nn.functional.one_hot(torch.from_numpy(codes[:100]), 3).double()
     centred = (train - train.mean(0)) * part.feature
-    penalty = float(part.noise[0] / part.scale[0])
+    penalty = float(part.uncertainty.noise[0] / part.uncertainty.scale[0])
     eye = torch.eye(centred.shape[1], dtype=torch.float64)
     weight = torch.linalg.solve(centred.T @ centred + penalty * eye, centred.T @ (y - y.mean(0)))
     logits = y.mean(0) + (features[100:] - train.mean(0)) * part.feature @ weight

@@ -47,10 +47,11 @@ from regraft.record.folder import BACKBONE, CONFIG, check_config
 __all__ = ["FORMAT", "TENSORS", "kept_columns", "load_artifact", "save_artifact"]
 
 FORMAT = "regraft-artifact"
-VERSION = 7
+VERSION = 8
 # the first had no trained backbones, the second no gradient features, the third no error bars, the fourth plain
-# indices, the fifth error bars of another form, the sixth none of sums of derivatives
-READABLE = (1, 2, 3, 4, 5, 6, 7)
+# indices, the fifth error bars of another form, the sixth none of sums of derivatives, the seventh those of the best
+# scale and noise
+READABLE = (1, 2, 3, 4, 5, 6, 7, 8)
 _CHANGED = "backbone."
 _KEPT, _PLAIN = "kept.", "columns."  # packed, and as indices
 _NECK = "neck."

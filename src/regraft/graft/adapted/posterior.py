@@ -7,9 +7,10 @@ and noise σ² has the mean b + φ̃(x) · w̃ and the variance
     s ‖φ̃(x) − m‖² − Σ_{k ≤ r} s² λ_k / (s λ_k + σ²) ((φ̃(x) − m) · q_k)² + σ²/n + (what the pairs beyond r explain).
 
 The last term is left out: the error bars of a cache of rank r are too wide, never too narrow, by at most
-s λ_{r+1} / (s λ_{r+1} + σ²) of the prior's variance. Of so many parameters that few directions of them could be kept,
-the variance is that of the process with S φ̃ in the place of φ̃, S random sums of the derivatives
-(:mod:`regraft.features.tangent.sums`). The difference is taken of numbers in single precision, which know
+s λ_{r+1} / (s λ_{r+1} + σ²) of the prior's variance. Numbers are averaged over s and σ²: to the expectation of the
+above comes how far their means lie apart (:class:`regraft.heads.gp.levels.Uncertainty`). Of so many parameters that few
+directions of them could be kept, the variance is that of the process with S φ̃ in the place of φ̃, S random sums of the
+derivatives (:mod:`regraft.features.tangent.sums`). The difference is taken of numbers in single precision, which know
 it to about 1e-6 of the prior's variance: no variance is said to be less than that. Paper: Maddox et al. (2021), Eqs. 2
 and 3 (there with all pairs); σ²/n is what a level that the prior says nothing of leaves open
 (:mod:`regraft.graft.posterior.contrasts`).
@@ -27,12 +28,14 @@ from torch import Tensor
 
 from regraft.errors import DataError
 from regraft.features import Tangent, ntk_adjoints, ntk_project
+from regraft.heads.gp.levels import Levels, Uncertainty
 from regraft.linear import Design
 from regraft.network import Network
 
 __all__ = ["PosteriorPart", "Rows"]
 
-_TENSORS = ("centre", "offsets", "values", "unit", "scale", "noise")
+_TENSORS = ("centre", "offsets", "values", "unit")
+_OPEN = ("scale", "noise", "explained", "apart", "widening")
 _NUMBERS = ("feature", "deviations", "level", "rows", "of_targets", "left_out", "sums")
 _ROUNDED = 8 * torch.finfo(torch.float32).eps
 """The share of the prior's variance that derivatives and directions in single precision leave unknown."""
@@ -98,7 +101,7 @@ class PosteriorPart:
         level: ‖m‖².
         rows: n.
         unit: (C,), what one unit of an output is in the error bars' own: of numbers the targets', of classes 1.
-        scale, noise: s and σ² of each output, (C,).
+        uncertainty: what stays open of the function.
         of_targets: whether error bars are of targets, noise included, or of the function.
         left_out: the largest s λ / (s λ + σ²) beyond the cache: by at most this share of the prior variance is a
             variance too large.
@@ -116,8 +119,7 @@ class PosteriorPart:
     level: float
     rows: int
     unit: Tensor
-    scale: Tensor
-    noise: Tensor
+    uncertainty: Uncertainty
     of_targets: bool
     left_out: float
     sums: int = 0
@@ -147,12 +149,9 @@ class PosteriorPart:
         within, along, moved = self._by_sums(rows) if self.sums else self._by_parameters(rows)
         middle, along = along[:, 0], along[:, 1:] - self.offsets
         about = within - 2 * middle + self.level
-        values = self.values[:, None] * self.scale
-        factor = self.scale * values / (values + self.noise).clamp_min(1e-300)
-        left = about[:, None] * self.scale - along.square() @ factor
-        variance = torch.maximum(left, _ROUNDED * within[:, None] * self.scale) + self.noise / self.rows
+        variance = self.uncertainty.variance(about, along * self.values.sqrt(), self.rows, _ROUNDED * within)
         if self.of_targets:
-            variance = variance + self.noise
+            variance = variance + self.uncertainty.scatter
         return moved, variance.sqrt() * self.unit.to(variance)
 
     def _by_parameters(self, rows: Rows) -> tuple[Tensor, Tensor, Tensor]:
@@ -206,6 +205,7 @@ class PosteriorPart:
         """For the artifact: everything that is a tensor; directions in single precision, for a variance is a small
         difference of large numbers."""
         found: dict[str, Tensor] = {name: getattr(self, name) for name in _TENSORS}
+        found |= {name: getattr(self.uncertainty, name) for name in _OPEN}
         found |= {f"direction.{name}": value for name, value in self.directions.items()}
         found |= {f"weight.{name}": value for name, value in self.weights.items()}
         if self.head is not None:
@@ -233,6 +233,12 @@ class PosteriorPart:
 
         plain: dict[str, Any] = {name: tensors[name] for name in _TENSORS}
         plain |= {name: recorded[name] for name in _NUMBERS if name in recorded}  # no sums before version 7
+        if "explained" in tensors:
+            plain["uncertainty"] = Uncertainty(*(tensors[name] for name in _OPEN))
+        else:  # before version 8 the best scale and noise alone
+            known = [Levels.known(*pair) for pair in zip(tensors["scale"].tolist(), tensors["noise"].tolist())]
+            values = tensors["values"]
+            plain["uncertainty"] = Uncertainty.of(known, values, values.new_zeros(len(values), len(known)))
         return PosteriorPart(
             head=tensors.get("head"), directions=named("direction."), weights=named("weight."), **plain
         )

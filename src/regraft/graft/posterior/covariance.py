@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +13,7 @@ from torch import Tensor
 from regraft.graft.adapted.posterior import Rows
 from regraft.graft.posterior.contrasts import Contrasts
 from regraft.heads import Spectrum
+from regraft.heads.gp.levels import Levels
 
 __all__ = ["Covariance", "largest", "left_out", "of_parameters", "of_sums", "trusted"]
 
@@ -27,6 +28,7 @@ class Covariance:
         directions: m and after it q_k, by name.
         offsets: m · q_k, (r,).
         values: λ_k, (r,).
+        along: the rows' targets along the pairs, v_k · y, (r, C).
         beyond: λ_{r+1}, 0 where there is none.
         level: ‖m‖².
         sums: how many sums stand for the derivatives, or 0.
@@ -36,6 +38,7 @@ class Covariance:
     directions: Mapping[str, Tensor]
     offsets: Tensor
     values: Tensor
+    along: Tensor
     beyond: float
     level: float
     sums: int = 0
@@ -43,7 +46,7 @@ class Covariance:
 
 
 def of_parameters(
-    rows: Rows, contrasts: Contrasts, values: Tensor, vectors: Tensor, kept: int, dual: Tensor
+    rows: Rows, contrasts: Contrasts, values: Tensor, vectors: Tensor, kept: int, dual: Tensor, targets: Tensor
 ) -> tuple[Covariance, dict[str, Tensor]]:
     """The leading pairs in terms of the features and parameters, and Φ̃ᵀ a of other vectors a (n, C), in one pass.
 
@@ -53,17 +56,21 @@ def of_parameters(
         values, vectors: its pairs, largest first.
         kept: of these.
         dual: a.
+        targets: y, (n, C).
     """
     turned = torch.cat([contrasts.back(vectors[:, :kept] / values[:kept].sqrt()), dual], dim=1)
-    level = torch.full((len(dual), 1), 1 / len(dual), dtype=torch.float64)
-    found = rows.adjoint(torch.cat([level, turned], dim=1))
+    middle = torch.full((len(dual), 1), 1 / len(dual), dtype=torch.float64)
+    found = rows.adjoint(torch.cat([middle, turned], dim=1))
     offsets = contrasts.kernel.mean(0) @ turned[:, :kept]
     directions = {name: value[: 1 + kept] for name, value in found.items()}
-    pairs = Covariance(directions, offsets, values[:kept], _next(values, kept), float(contrasts.kernel.mean()))
+    along, level = vectors[:, :kept].T @ contrasts.of(targets), float(contrasts.kernel.mean())
+    pairs = Covariance(directions, offsets, values[:kept], along, _next(values, kept), level)
     return pairs, {name: value[1 + kept :] for name, value in found.items()}
 
 
-def of_sums(rows: Rows, contrasts: Contrasts, sums: int, rank: int, rounded: float, *, whole: bool) -> Covariance:
+def of_sums(
+    rows: Rows, contrasts: Contrasts, sums: int, rank: int, rounded: float, targets: Tensor, *, whole: bool
+) -> Covariance:
     """The leading pairs in terms of the features and of random sums of the derivatives.
 
     Args:
@@ -72,6 +79,7 @@ def of_sums(rows: Rows, contrasts: Contrasts, sums: int, rank: int, rounded: flo
         sums: how many.
         rank: pairs at most.
         rounded: see :func:`trusted`.
+        targets: y, (n, C).
         whole: whether the rows are few enough for a matrix of them.
     """
     features = rows.summed(sums, {})[0].cpu()
@@ -84,8 +92,8 @@ def of_sums(rows: Rows, contrasts: Contrasts, sums: int, rank: int, rounded: flo
     width = rows.features.shape[1]
     directions = {"features": found[:, :width], "sums": found[:, width:]}
     offsets, level = found[1:] @ mean, float(mean.square().sum())
-    error = _apart(about[:_COMPARED], contrasts)
-    return Covariance(directions, offsets, values[:kept], _next(values, kept), level, sums, error)
+    along, error = vectors[:, :kept].T @ (targets - targets.mean(0)), _apart(about[:_COMPARED], contrasts)
+    return Covariance(directions, offsets, values[:kept], along, _next(values, kept), level, sums, error)
 
 
 def trusted(values: Tensor, rounded: float) -> int:
@@ -94,10 +102,10 @@ def trusted(values: Tensor, rounded: float) -> int:
     return int((values > rounded * float(values.max().clamp_min(1e-300))).sum())
 
 
-def left_out(beyond: float, scale: Tensor, noise: Tensor) -> float:
+def left_out(beyond: float, levels: Sequence[Levels]) -> float:
     """The share of the prior's variance that the pair of this eigenvalue explains; of outputs the largest."""
-    next_one = max(beyond, 0.0) * scale
-    return float((next_one / (next_one + noise).clamp_min(1e-300)).max())
+    next_one = torch.tensor([max(beyond, 0.0)], dtype=torch.float64)
+    return max(float(next_one @ each.explained(next_one)) / each.mean_scale for each in levels)
 
 
 def largest(gram: Tensor | LinearOperator, rank: int) -> tuple[Tensor, Tensor]:

@@ -1,14 +1,15 @@
 """The linearised network as a Gaussian process: chosen by folds, kernel by kernel, then solved on all rows.
 
-Numbers have a scale and a noise each; classes, whose one-hot targets are regressed on and whose means are calibrated
-like those of any ridge head, have one of each together. Rows that repeat an earlier one, inputs and labels alike, say
-nothing new and would make the noise look small: they are predicted, but nothing is fitted to them.
+Numbers have a scale and a noise each, averaged over what their rows leave open of both; classes, whose one-hot targets
+are regressed on and whose means are calibrated like those of any ridge head, have one of each together, the likeliest.
+Rows that repeat an earlier one, inputs and labels alike, say nothing new and would make the noise look small: they are
+predicted, but nothing is fitted to them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Literal
 
@@ -24,6 +25,7 @@ from regraft.graft.posterior.covariance import largest, left_out, of_parameters,
 from regraft.graft.posterior.kernel import AtHead
 from regraft.graft.stages.posterior import Posterior
 from regraft.heads import Hyperparameters, Response, Spectrum, Status, condition
+from regraft.heads.gp.levels import Levels, Uncertainty
 from regraft.heads.l2.fitters import Fitter, Found, ridge_targets
 from regraft.linear import Blocks
 
@@ -47,57 +49,59 @@ class Solved:
     Attributes:
         contrasts: of the rows' kernel.
         spectrum: of its gram.
-        chosen: scale and noise of each output, or one for all.
+        chosen: the best scale and noise of each output, or one for all.
+        levels: (C,) what is averaged over: of outputs that go together, or chosen by rows left out, the best alone.
         targets: (n, C).
     """
 
     contrasts: Contrasts
     spectrum: Spectrum
     chosen: tuple[Hyperparameters, ...]
+    levels: tuple[Levels, ...]
     targets: Tensor
 
     @staticmethod
     def of(contrasts: Contrasts, targets: Tensor, by: Literal["marginal", "loo"], together: bool) -> Solved:
-        """With the best scale and noise, of each output or of all ``together``."""
+        """With the scales and noises of each output, or the best of all ``together``."""
         spectrum, turned = Spectrum.of(contrasts.gram), contrasts.of(targets)
         parts = [turned] if together else turned.split(1, dim=1)
-        return Solved(contrasts, spectrum, tuple(spectrum.choose(part, by) for part in parts), targets)
-
-    def _each(self, values: Sequence[float]) -> Tensor:
-        return torch.tensor(values, dtype=torch.float64).expand(self.targets.shape[1])
-
-    @property
-    def scale(self) -> Tensor:
-        """s, (C,)."""
-        return self._each([each.scale for each in self.chosen])
+        chosen = tuple(spectrum.choose(part, by) for part in parts)
+        if together or by != "marginal":
+            levels = tuple(Levels.known(each.scale, each.noise) for each in chosen)
+        else:
+            levels = tuple(spectrum.levels(part) for part in parts)
+        return Solved(contrasts, spectrum, chosen, levels * (targets.shape[1] if together else 1), targets)
 
     @property
-    def noise(self) -> Tensor:
-        """σ², (C,)."""
-        return self._each([each.noise for each in self.chosen])
+    def best(self) -> Solved:
+        """With the best scale and noise alone."""
+        known = tuple(Levels.known(each.scale, each.noise) for each in self.chosen)
+        return replace(self, levels=known * (len(self.levels) // len(known)))
+
+    @cached_property
+    def along(self) -> Tensor:
+        """Targets along the eigenvectors, (n − 1, C)."""
+        return self.spectrum.vectors.T @ self.contrasts.of(self.targets)
 
     @cached_property
     def weights(self) -> Tensor:
-        """s (s Qᵀ K Q + σ² I)⁻¹ Qᵀ y, (n − 1, C)."""
-        turned = self.spectrum.vectors.T @ self.contrasts.of(self.targets)
-        return self.spectrum.vectors @ (turned * self.scale / self._levels)
-
-    @property
-    def _levels(self) -> Tensor:
-        return self.spectrum.values[:, None] * self.scale + self.noise
+        """E[s (s Qᵀ K Q + σ² I)⁻¹] Qᵀ y, (n − 1, C)."""
+        shrunk = torch.stack([levels.shrinkage(self.spectrum.values) for levels in self.levels], dim=1)
+        return self.spectrum.vectors @ (self.along * shrunk)
 
     def mean(self, cross: Tensor) -> Tensor:
         """(M, C) of k(x, X) (M, n)."""
         return self.targets.mean(0) + self.contrasts.across(cross) @ self.weights
 
+    def uncertainty(self, kept: int) -> Uncertainty:
+        """By so many eigenpairs, largest first."""
+        return Uncertainty.of(self.levels, self.spectrum.values.flip(0)[:kept], self.along.flip(0)[:kept])
+
     def variance(self, cross: Tensor, own: Tensor, rank: int) -> Tensor:
         """Of the function, (M, C), of k(x, X) (M, n) and k(x, x) (M,), by the largest eigenpairs alone, as an artifact
         that keeps so many directions says it."""
-        kept = slice(max(0, len(self.spectrum.values) - rank), None)
-        seen = (self.contrasts.across(cross) @ self.spectrum.vectors[:, kept]).square()
-        explained = seen @ (self.scale.square() / self._levels[kept])
-        left = self.contrasts.within(cross, own)[:, None] * self.scale - explained
-        return left.clamp_min(0) + self.noise / len(self.targets)
+        seen = self.contrasts.across(cross) @ self.spectrum.vectors.flip(1)[:, :rank]
+        return self.uncertainty(rank).variance(self.contrasts.within(cross, own), seen, len(self.targets))
 
 
 @dataclass(frozen=True, eq=False)
@@ -203,7 +207,8 @@ class KernelFitter(Fitter):
             most, _, rounded = self._limits(grafted.rows(ratio), int(self.new.sum()))
             rank = min(most, trusted(values, rounded))
             variance = solved.variance(grafted.cross.at(ratio), grafted.held.at(ratio).diagonal(), rank)
-            own = variance.sqrt() if self.together else (variance + solved.noise).sqrt() * labels.unit[1]
+            of_targets = variance + solved.uncertainty(0).scatter
+            own = variance.sqrt() if self.together else of_targets.sqrt() * labels.unit[1]
             out[held] = own
         return out
 
@@ -235,19 +240,19 @@ class KernelFitter(Fitter):
             few = self.searched[self.new[self.searched]]
             some = self.labels.take(few)
             small = AtHead.of(self.both.take(few), some, self.strength, self.prior).contrasts(ratio)
-            solved = Solved.of(small, some.standard, self.stage.by, self.together)
+            solved = Solved.of(small, some.standard, self.stage.by, self.together).best
             dual, status = _conditioned(contrasts.gram, contrasts.of(y), solved.chosen)
-        scale, noise, chosen = solved.scale, solved.noise, solved.chosen
         turned = contrasts.back(dual)
         if sums:
-            kept = of_sums(wide, contrasts, sums, most, rounded, whole=whole)
+            kept = of_sums(wide, contrasts, sums, most, rounded, y, whole=whole)
             found = wide.adjoint(turned)
         else:
             values, vectors = solved.spectrum.values.flip(0), solved.spectrum.vectors.flip(1)
             if not whole:
                 gram = contrasts.gram
                 values, vectors = largest(gram, min(most + 1, len(gram)))
-            kept, found = of_parameters(wide, contrasts, values, vectors, min(most, trusted(values, rounded)), turned)
+            rank = min(most, trusted(values, rounded))
+            kept, found = of_parameters(wide, contrasts, values, vectors, rank, turned, y)
         feature, deviations = grafted.deviations(ratio)
         mean, spread = labels.unit
         w1 = found["features"].T * feature * spread
@@ -268,13 +273,12 @@ class KernelFitter(Fitter):
             level=kept.level,
             rows=len(rows),
             unit=torch.ones_like(column) if self.together else column.clone(),
-            scale=scale.clone(),
-            noise=noise.clone(),
+            uncertainty=Uncertainty.of(solved.levels, kept.values, kept.along),
             of_targets=not self.together,
-            left_out=left_out(kept.beyond, scale, noise),
+            left_out=left_out(kept.beyond, solved.levels),
             sums=kept.sums,
         )
-        return Fitted(w1, bias, part, chosen, status, kept.error)
+        return Fitted(w1, bias, part, solved.chosen, status, kept.error)
 
     def _limits(self, rows: Rows, count: int) -> tuple[int, int, float]:
         """How many directions are kept at most, of how many sums, and the rounding of the derivatives."""

@@ -145,7 +145,7 @@ class GaussianHead(Head):
 
     def _of_numbers(self, detail: str) -> Finding:
         part = self.fitted.part
-        noise = (part.noise.sqrt() * part.unit.to(part.noise)).tolist()
+        noise = (part.uncertainty.noise.sqrt() * part.unit.to(torch.float64)).tolist()
         alone = len(noise) == 1
         scatter = f"{noise[0]:.3g}" if alone else some([f"{n:.3g} ({o})" for n, o in zip(noise, self.outputs)])
         return Finding(

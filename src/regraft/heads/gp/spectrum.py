@@ -13,6 +13,7 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.gp.forms import KernelForm, check_semidefinite, check_symmetric, columns, finite, form_of
+from regraft.heads.gp.levels import Levels, weigh
 from regraft.linear.products import eigen, one_blas_thread
 
 __all__ = ["Hyperparameters", "Spectrum"]
@@ -173,6 +174,27 @@ class Spectrum:
             best, said = self._search(loss, max(RATIOS[0] * unit, _ROUNDED * self.clipped), RATIOS[1] * unit)
         found = self._scale(values, turned, by, best) if scale is None else scale
         return self._at(values, found, best * found, by, said)
+
+    def levels(self, targets: Tensor) -> Levels:
+        """Every scale and noise with its probability (:mod:`regraft.heads.gp.levels`, with their priors), in the place
+        of the likeliest pair; that of :meth:`choose` alone where targets or kernel are zero.
+
+        Args:
+            targets: (N, C), the mean function subtracted; of one kernel matrix for all outputs.
+
+        Raises:
+            SolverError: a kernel matrix an output, or one of all outputs with all.
+        """
+        values = columns(targets)
+        turned, form = self._turned(values)
+        if form.kind != "shared":
+            raise SolverError("levels of scale and noise", expected="one kernel matrix for all outputs", got=form.kind)
+        unit = float(self.values.mean())
+        if unit <= 0 or not bool(values.any()):
+            best = self.choose(targets)
+            return Levels.known(best.scale, best.noise)
+        least, most = max(RATIOS[0] * unit, _ROUNDED * self.clipped), RATIOS[1] * unit
+        return weigh(self.values, turned[0].square().sum(1), values.shape[1], least, most)
 
     def _search(self, loss: Callable[[float], float], least: float, most: float) -> tuple[float, str]:
         low, high = math.log(least), math.log(most)
