@@ -346,6 +346,19 @@ def test_a_run_scores_and_keeps_its_error_bars(tmp_path) -> None:
     assert again.predict_proba(x[50:]).csv().splitlines()[0] == ",".join(["id", *bars])
 
 
+def test_of_few_rows_error_bars_of_one_scale_and_noise_cause_a_warning() -> None:
+    x, y = arrays(50, "regression")
+    codes = np.digitize(y[:, 0], np.quantile(y[:, 0], [0.5]))
+    severities = {}
+    for name, labels in (("averaged", y[:, :1]), ("classes", codes)):
+        run = adapt(rows_of(x, labels, tested=30), network(), method="tangent-gp", theta2=LAST)
+        (told,) = (finding for finding in run.record.findings if finding.code == "error-bars")
+        severities[name] = told.severity
+        assert ("averaged over" in told.detail) == (name == "averaged")
+        assert ("too narrow" in told.detail) == (name == "classes")
+    assert severities == {"averaged": "info", "classes": "warning"}
+
+
 def test_findings_name_each_output_and_the_way_of_the_derivatives() -> None:
     """Two outputs of scales 1 and 50 have a noise each; how derivatives are computed is said as for ``gradient``."""
     x, y = arrays(60, "regression")
