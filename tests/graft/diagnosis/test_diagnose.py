@@ -18,7 +18,8 @@ from regraft.errors import DataError, RecipeError, RegraftError
 from regraft.graft import Options, Scope, diagnose, rank
 from regraft.graft.diagnosis.of_model import case_of_model
 from regraft.graft.diagnosis.of_run import case_of_run
-from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network
+from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network, from_module
+from regraft.network.resnet import small_resnet
 from regraft.record import Ledger, Record
 
 SMALL = Scope(rows=24, top=5, points=5)
@@ -140,6 +141,17 @@ def test_a_run_from_scratch_began_at_its_own_random_weights(options, tmp_path):
     )  # fmt: skip
     (seen,) = record.figures["deviation"]["subjects"]
     assert 0 < seen["relative"] < 1e-4  # from the published weights it would be far
+
+
+def test_blocks_that_were_drawn_anew_began_at_these_weights(options, tmp_path):
+    torch.manual_seed(0)
+    network = from_module(small_resnet((4, 6), 1, 5), ArrayPreprocess((3, 6, 6)))
+    settings = {"method": "finetune", "partial": 1, "tau": 0, "steps": 1, "lr": 1e-6, "seed": 3}
+    run = regraft.adapt(toy_manifest(60), network, **settings, cache=options.cache)
+    run.save(tmp_path / "run")
+    record = diagnose(toy_manifest(60), network, run=tmp_path / "run", checks="deviation", scope=SMALL, options=options)
+    (seen,) = record.figures["deviation"]["subjects"]
+    assert 0 < seen["relative"] < 1e-4  # from the published weights of the last block it would be far
 
 
 def test_a_run_of_other_classes_is_refused(options, tmp_path):
@@ -456,3 +468,22 @@ def test_a_network_that_no_head_could_end_is_diagnosed_by_its_features(options):
         assert told[check].severity == "not-applicable"
         assert "ending has logits that no single layer gives" in told[check].detail
         assert check not in record.figures
+
+
+def test_outputs_that_are_not_read_are_told(options, tmp_path):
+    class Two(Toy):
+        def forward(self, x):
+            return super().forward(x), x
+
+    def said(record):
+        return [(f.title.split("'s")[0], f.value, f.detail) for f in record.findings if f.code == "first-output-read"]
+
+    torch.manual_seed(0)
+    both = from_module(Two(), ArrayPreprocess((3, 6, 6)), name="both")
+    data, detail = toy_manifest(60), "Not read, of a row: 3 × 6 × 6."
+    assert said(diagnose(data, both, checks="transfer", options=options)) == [("Of the backbone", 1, detail)]
+    assert said(rank(data, [toy_network(), both], options=options)) == [("Of both", 1, detail)]
+    tuned = regraft.adapt(data, both, method="lp-ft", lr=1e-3, steps=2, cache=options.cache)
+    tuned.save(tmp_path / "run")
+    found = diagnose(data, both, run=tmp_path / "run", scope=SMALL, checks="deviation", options=options)
+    assert said(found) == [("Of the backbone", 1, detail)]

@@ -84,18 +84,28 @@ def _with_last_layer(adapted: Adapted, folder: Path, unit: tuple[Tensor, Tensor]
 
 
 def _start(adapted: Adapted, folder: Path) -> Network | None:
-    """Where the training began: the pretrained backbone, or of ``scratch`` the random weights of its seed."""
+    """Where the training began: the pretrained backbone; all of ``scratch``, and of ``--partial`` the blocks that were
+    drawn anew, with the random weights of the run's seed."""
     if adapted.source is None:
         return None
     provenance = (read_json(folder / CONFIG) or {}).get("provenance", {})
-    if provenance.get("method") == _SCRATCH:
-        return reinitialised(adapted.source, int(provenance["seed"]))
+    anew = _recorded(folder, "figures", "training").get("anew")
+    if anew or provenance.get("method") == _SCRATCH:
+        return reinitialised(adapted.source, int(provenance["seed"]), anew or None)
     return adapted.source
+
+
+def _recorded(folder: Path, *keys: str) -> dict[str, Any]:
+    """A part of a run's record; nothing where the record lacks it."""
+    found: Any = read_json(folder / _RECORD)
+    for key in keys:
+        found = (found or {}).get(key)
+    return found or {}
 
 
 def _trained_on(folder: Path) -> int | None:
     """How many rows a run trained on, by its record."""
-    rows = ((read_json(folder / _RECORD) or {}).get("task") or {}).get("rows") or {}
+    rows = _recorded(folder, "task", "rows")
     return int(rows.get("train", 0)) + int(rows.get("validation", 0)) or None
 
 

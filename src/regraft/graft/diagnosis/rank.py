@@ -20,6 +20,7 @@ from regraft.errors import DataError, RecipeError
 from regraft.graft.adapted.model import check_modality, readable
 from regraft.graft.diagnosis.course import checkpoints
 from regraft.graft.diagnosis.probing import probing, remarks
+from regraft.graft.evidence.backbone_findings import first_output
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.recording import data_of, task_of, versions
@@ -84,6 +85,7 @@ def rank(
     smallest = None if course is not None else _smallest(order, found)
     said = _findings(order, smallest=smallest, same=first.fingerprint == second.fingerprint, known=known)
     figure = _figure(order, found, known)
+    read = [note for name, seen in found.items() for note in first_output(seen.unread, f"{name}'s")]
     if course is not None:
         said, figure = (*course.findings(names, order), *said), {**figure, "course": course.figure(names, order)}
     return Record(
@@ -95,7 +97,7 @@ def rank(
         data=data_of(ready),
         scores={"validation": None, "test": None},
         costs=ledger.summed,
-        findings=(*said, *_guessing(order, labelled.commonest), *remarks(ready, reader)),
+        findings=(*said, *_guessing(order, labelled.commonest), *remarks(ready, reader), *read),
         figures={"ranking": figure},
         seeds={"seed": options.seed},
         versions=versions(),
@@ -116,6 +118,7 @@ class _Seen:
     fingerprint: str
     parameters: int
     seconds: float
+    unread: tuple[tuple[int, ...], ...]
 
 
 def _looked(
@@ -146,6 +149,7 @@ def _looked(
             ready.network.fingerprint,
             ready.network.about.parameters,
             sum(cost.seconds for cost in ledger.costs[before:] if cost.stage not in ("data", "model")),
+            ready.network.unread,
         )
         found.append(seen)
         if progress:
