@@ -246,10 +246,12 @@ def test_scores_on_the_rows_that_have_all_labels_say_so(options):
     assert "partly-labelled" in codes(ranked)
 
 
-def test_a_head_that_guesses_has_no_flatness(options):
+@pytest.mark.parametrize("kind", ["binary", "multilabel", "regression"])
+def test_a_head_that_guesses_has_no_flatness(options, kind):
     rng = np.random.default_rng(1)
-    x, y = rng.normal(size=(120, 3, 6, 6)).astype(np.float32), rng.integers(0, 2, 120)
-    record = diagnose(scan((x, y)), toy_network(), checks=("curvature",), scope=SMALL, options=options)
+    x, width = rng.normal(size=(120, 3, 6, 6)).astype(np.float32), 1 if kind == "binary" else 2
+    y = rng.integers(0, 2, (120, width)).squeeze() if kind != "regression" else rng.normal(size=(120, width))
+    record = diagnose(scan((x, y), kind=kind), toy_network(), checks=("curvature",), scope=SMALL, options=options)
     flat = next(f for f in record.findings if f.code == "flatness")
     assert flat.severity == "not-applicable"
     assert "neither fits much better than a guess" in flat.title

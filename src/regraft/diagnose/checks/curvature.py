@@ -104,7 +104,7 @@ def _beside(case: Case, found: list[Spectrum]) -> Finding:
         f"{name} {other:.3g}, on the same rows, each under its own head."
     )
     guess = case.subjects[0].guess
-    nothing = guess is not None and min(found[0].loss, found[1].loss) > _GUESS * guess
+    nothing = min(found[0].loss, found[1].loss) > _GUESS * guess
     if nothing:
         detail += f" A guess has a loss of {guess:.3g}: a head that says nothing bends nothing."
     else:
