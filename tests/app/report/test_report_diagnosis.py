@@ -43,7 +43,8 @@ def figures() -> dict[str, Any]:
                 {
                     "name": name, "loss": 0.3, "eigenvalues": [8.0 * s, 2.0 * s], "bounds": [0.01, 0.02],
                     "trace": {"value": 50.0, "error": 2.0}, "products": 61, "seconds": 12.0,
-                    "above": {"at": [0.1, 1.0, 10.0], "share": [0.3, 0.2, 0.0], "error": [0.01, 0.01, 0.0]},
+                    "above": {"at": [0.1, 1.0, 10.0], "share": [0.3, 0.2, 0.0], "low": [0.2, 0.1, 0.0],
+                              "high": [0.4, 0.3, 0.0]},
                 }
                 for name, s in zip(NAMES, (1.0, 3.0))
             ],

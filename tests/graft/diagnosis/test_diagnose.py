@@ -70,6 +70,13 @@ def test_curvature_is_that_of_the_probed_network(found, options):
     seen = found.figures["curvature"]["subjects"][0]
     assert seen["loss"] == pytest.approx(float(loss(at)), rel=1e-5)
     np.testing.assert_allclose(seen["eigenvalues"], wanted, atol=2e-3 * float(wanted[0]))
+    above, every = seen["above"], torch.linalg.eigvalsh((dense + dense.T) / 2)
+    for at, share, low, high in zip(*(above[key] for key in ("at", "share", "low", "high"))):
+        fewest, most = (float((every > at * near).double().mean()) for near in (1.002, 0.998))  # of rounding
+        assert low - 1e-9 <= most
+        assert fewest <= high + 1e-9
+        if at >= seen["eigenvalues"][-1]:
+            assert fewest - 1e-9 <= share <= most + 1e-9
 
 
 def test_the_landscape_passes_through_the_loss(found):
