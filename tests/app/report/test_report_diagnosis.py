@@ -161,6 +161,19 @@ def test_planes_share_one_scale_and_their_middle_lies_low() -> None:
     assert "off by at most 0.4 % of the range" in plain(shown.note)
 
 
+def test_points_without_a_finite_loss_are_drawn_as_the_highest_and_told() -> None:
+    losses: list[list[float | None]] = [[*row] for row in bowl(1.0)]
+    losses[0][0] = None  # as JSON has it
+    line = {"at": AT, "losses": [None, *(0.25 + a * a for a in AT[1:])]}
+    shown = landscape(record(landscape={"subjects": [{**_flat(), "losses": losses, "profile": line}]}))
+    (plane,), (graph,) = shown.planes, shown.graphs
+    assert next(c for c in plane.cells if c.x == 0 and c.y == 80).shade == 1.0
+    assert shown.high.endswith("and above")
+    assert "no finite number" in shown.note
+    assert len(graph.paths[0].dots) == len(AT) - 1
+    assert landscape(record(landscape={"subjects": [{**_flat(), "losses": [[None] * 5] * 5}]})) is None
+
+
 def test_contours_are_where_the_loss_is() -> None:
     fine = [-1 + 2 * i / 40 for i in range(41)]
     disc = [[a * a + b * b for b in fine] for a in fine]
