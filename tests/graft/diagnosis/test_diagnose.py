@@ -303,6 +303,17 @@ def test_shares_are_drawn_no_finer_than_lanczos_tells(found):
         assert at[0] == pytest.approx(1e-4 * at[-1])
 
 
+def test_what_gradients_do_not_tell_of_a_shallow_network_is_said(options):
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(108, 6), torch.nn.ReLU(), torch.nn.Linear(6, 5))
+    network = from_module(module, ArrayPreprocess((3, 6, 6)))
+    record = diagnose(toy_manifest(60), network, checks="gradients", scope=SMALL, options=options)
+    told = {finding.code: finding for finding in record.findings}
+    assert (told["gradient-scale"].severity, told["variation"].severity) == ("not-applicable", "info")
+    assert "expected at least 3 sites; got" in told["gradient-scale"].detail
+    assert "mend" not in told["gradient-scale"].detail
+
+
 def test_a_training_gets_no_advice_for_before_it(options, tmp_path):
     data = toy_manifest(60)
     regraft.adapt(data, toy_network(), method="lp-ft", steps=2, lr=0.01, options=options).save(tmp_path / "run")
