@@ -14,7 +14,7 @@ import regraft
 from regraft.data import scan
 from regraft.diagnose import Objective, curvature, weight_changes
 from regraft.diagnose.checks.check import unlike
-from regraft.errors import DataError, RecipeError, RegraftError
+from regraft.errors import ArtifactError, DataError, RecipeError, RegraftError
 from regraft.graft import Options, Scope, diagnose, rank
 from regraft.graft.diagnosis.of_model import case_of_model
 from regraft.graft.diagnosis.of_run import case_of_run
@@ -168,6 +168,18 @@ def test_a_run_of_other_classes_is_refused(options, tmp_path):
         DataError, match=r"labels are not those.*expected the same 3 labels; got 2, without .*To mend it"
     ):
         diagnose(toy_manifest(60, classes=2), toy_network(), run=tmp_path / "run", scope=SMALL, options=options)
+
+
+def test_a_run_is_compared_with_another_one_of_its_backbone_alone(options, tmp_path):
+    for name, seed in (("run", 0), ("other", 1)):
+        network = toy_network(seed)
+        regraft.adapt(toy_manifest(60), network, method="probe", cache=options.cache).save(tmp_path / name)
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    common = {"run": tmp_path / "run", "scope": SMALL, "options": options}
+    with pytest.raises(RecipeError, match="a run is not compared with itself"):
+        diagnose(toy_manifest(60), toy_network(), against=str(tmp_path / "link"), **common)
+    with pytest.raises(ArtifactError, match="the run .*other: toy is not the backbone"):
+        diagnose(toy_manifest(60), toy_network(), against=str(tmp_path / "other"), **common)
 
 
 def test_a_run_whose_head_is_no_last_layer_is_refused(options, tmp_path):

@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from regraft.diagnose.checks.check import Case
-from regraft.errors import DataError, RecipeError
+from regraft.errors import ArtifactError, DataError, RecipeError
 from regraft.files import read_json
 from regraft.graft.adapted.artifact import load_artifact
 from regraft.graft.adapted.model import Adapted, check_modality, with_own_head
@@ -54,7 +54,14 @@ def case_of_run(
         raise RecipeError("a run is not compared with random weights", do="name another run, such as of scratch")
     found = [("trained", run, loaded(run))]
     if against != NONE:
-        found.append((Path(against).name, Path(against), loaded(Path(against))))
+        other = Path(against)
+        if other.resolve() == run.resolve():
+            raise RecipeError("a run is not compared with itself", got=f"{run} twice", do="name another run, or none")
+        try:
+            found.append((other.name, other, loaded(other)))
+        except ArtifactError as error:  # of two runs and one --model
+            what = f"the run {other}: {error.what}"
+            raise ArtifactError(what, expected=error.expected, got=error.got, do=error.do) from error
     backbone = found[0][2].source or found[0][2].network
     ready = prepare(data, backbone, method=PROBE, options=options, ledger=ledger, progress=progress, **columns)
     rows, unit = drawn(ready.fit, scope.rows, options.seed), unit_of(ready.fit.target)
