@@ -178,7 +178,7 @@ def test_a_run_is_compared_with_another_one_of_its_backbone_alone(options, tmp_p
     common = {"run": tmp_path / "run", "scope": SMALL, "options": options}
     with pytest.raises(RecipeError, match="a run is not compared with itself"):
         diagnose(toy_manifest(60), toy_network(), against=str(tmp_path / "link"), **common)
-    with pytest.raises(ArtifactError, match="the run .*other: toy is not the backbone"):
+    with pytest.raises(ArtifactError, match=r"the run .*other: toy is not the backbone"):
         diagnose(toy_manifest(60), toy_network(), against=str(tmp_path / "other"), **common)
 
 

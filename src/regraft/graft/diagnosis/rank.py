@@ -30,6 +30,7 @@ from regraft.wording import by_folders
 
 __all__ = ["rank"]
 
+_HELD = 2**28  # parameters of backbones that wait for their pass: others are loaded again
 _MEASURED = ("binary", "multiclass")  # kinds of labels that the truth is known for
 
 
@@ -136,10 +137,10 @@ def _looked(
     with ledger.stage("data"):
         rows = scan(data, skip_bad=options.skip_bad, **columns)  # read and hashed once for all backbones
     with ledger.stage("model"):
-        first, rows, reader = _readers(rows, models, options)
-    for number, model in enumerate([first, *models[1:]]):
+        held, rows, reader = _readers(rows, models, options)
+    for number in range(len(models)):
         before = len(ledger.costs)
-        last = ready, labelled = probing(rows, model, options, ledger, progress, reader)
+        last = ready, labelled = probing(rows, held.pop(0), options, ledger, progress, reader)
         with ledger.stage("scores"):
             every = scored(labelled, seed=options.seed)
         networks.append(ready.network.name)
@@ -159,26 +160,30 @@ def _looked(
     return dict(zip(_named(networks), found)), *last, reader
 
 
-def _readers(rows: Manifest, models: Sequence[str | Network], options: Options) -> tuple[Network, Manifest, Preprocess]:
-    """The first backbone; the rows that every backbone reads, where bad ones are skipped; and the preprocessing that
-    tells them apart for all, lest the order of the names decide: one that knows several ways of writing an input, if
-    there is one, for it takes equal bytes for one input as others do.
+def _readers(
+    rows: Manifest, models: Sequence[str | Network], options: Options
+) -> tuple[list[str | Network], Manifest, Preprocess]:
+    """The backbones, loaded as far as they are small enough to be held together; the rows that every one reads, where
+    bad ones are skipped; and the preprocessing that tells them apart for all, lest the order of the names decide: one
+    that knows several ways of writing an input, if there is one, for it takes equal bytes for one input as others do.
 
     A mistake in the last name is told here, before the first pass, which may take long.
     """
-    first: Network | None = None
+    held: list[str | Network] = []
     reader: Preprocess | None = None
+    room = _HELD
     for model in models:
         network = model if isinstance(model, Network) else load(model, weights=options.weights)
         check_modality(network, rows)
         if options.skip_bad:
             rows = readable(network, rows, skip_bad=True)
-        first = first or network
+        room -= network.about.parameters
+        held.append(network if room >= 0 or not held else model)
         if reader is None or (network.preprocess.strict and not reader.strict):
             reader = network.preprocess
-    if first is None or reader is None:
+    if reader is None:
         raise DataError("no backbone was looked at")
-    return first, rows, reader
+    return held, rows, reader
 
 
 def _named(networks: Sequence[str]) -> list[str]:
