@@ -161,6 +161,14 @@ def test_planes_share_one_scale_and_their_middle_lies_low() -> None:
     assert "off by at most 0.4 % of the range" in plain(shown.note)
 
 
+def test_the_band_of_shares_lies_within_the_picture() -> None:
+    figure = copy.deepcopy(figures()["curvature"])
+    figure["subjects"][0]["above"]["high"] = [0.95, 0.3, 0.0]
+    shares = curvature(record(curvature=figure)).graphs[1].paths[0]
+    highest = float(shares.band.split()[0].split(",")[1])
+    assert 0 < highest < float(shares.points.split()[0].split(",")[1])
+
+
 def test_points_without_a_finite_loss_are_drawn_as_the_highest_and_told() -> None:
     losses: list[list[float | None]] = [[*row] for row in bowl(1.0)]
     losses[0][0] = None  # as JSON has it
