@@ -20,7 +20,7 @@ from regraft.errors import DataError, RecipeError
 from regraft.graft.adapted.model import check_modality, readable
 from regraft.graft.diagnosis.course import checkpoints
 from regraft.graft.diagnosis.probing import probing, remarks
-from regraft.graft.evidence.backbone_findings import first_output
+from regraft.graft.network_findings import first_output
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.recording import data_of, task_of, versions
