@@ -64,6 +64,20 @@ def test_the_cumulated_density_is_near_the_share_of_eigenvalues():
     assert bool(((mean - share).abs() <= 4 * error + 0.03).all())
 
 
+@pytest.mark.parametrize("values", [torch.linspace(-1, 1, 400), torch.linspace(0, 1, 400) ** 8, torch.tensor(VALUES)])
+def test_shares_are_within_what_few_steps_leave_open(values):
+    density = spectral_density(matrix(values.double()), probes=20, steps=6)
+    points = torch.linspace(-1.2, 1.2, 49, dtype=torch.float64)
+    share = (points[:, None] >= values.double()).double().mean(1)
+    low, high = density.within(points)
+    assert bool((low <= share + 1e-9).all())
+    assert bool((share <= high + 1e-9).all())
+    mean, error = density.cumulative(points)
+    assert bool((low <= mean).all())
+    assert bool((mean <= high).all())
+    assert not bool(((mean - share).abs() <= 3 * error).all())  # the spread over probes does not see it
+
+
 def test_an_eigenvalue_counts_from_its_own_point_on():
     """The share of eigenvalues at most t, its error over two probes, and the trace, by hand."""
     nodes = torch.tensor([[1.0, 2.0], [0.5, 2.0]], dtype=torch.float64)
@@ -71,6 +85,8 @@ def test_an_eigenvalue_counts_from_its_own_point_on():
     mean, error = density.cumulative(torch.tensor([0.4, 0.5, 1.0, 1.9, 2.0]))
     assert mean.tolist() == [0.0, 0.25, 0.375, 0.375, 1.0]
     assert error.tolist() == pytest.approx([0.0, 0.25, 0.125, 0.125, 0.0])
+    low, high = Density(nodes[:1], density.weights[:1], 8, 2).within(torch.tensor([0.4, 1.5, 2.5]))
+    assert (low.tolist(), high.tolist()) == ([0.0, 0.0, 0.25], [0.25, 1.0, 1.0])
     assert density.trace.value == 8 * (1.75 + 1.25) / 2
 
 

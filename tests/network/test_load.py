@@ -584,3 +584,12 @@ def test_what_a_module_was_wrapped_in_is_taken_off_and_what_is_none_is_refused()
         from_module(torch.jit.trace(plain, torch.zeros(2, 6)), wanted)
     with pytest.raises(ModelError, match=r"tensors without values \(meta\)"), torch.device("meta"):
         from_module(nn.Linear(6, 4), wanted)
+
+
+@pytest.mark.parametrize("layer", ["0", "2"])
+def test_weights_that_are_no_numbers_are_named(layer):
+    module = nn.Sequential(nn.Linear(4, 5), nn.ReLU(), nn.Linear(5, 3))
+    module.get_submodule(layer).weight.data[0, 0] = float("nan")
+    network = from_module(module, ArrayPreprocess((4,)))
+    with pytest.raises(ModelError, match=rf"weights of module are not all numbers.*NaN or infinity in {layer}.weight"):
+        _ = network.sites

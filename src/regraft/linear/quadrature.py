@@ -54,8 +54,23 @@ class Density:
         return Estimate(self.size * found.value, self.size * found.error, found.probes)
 
     def cumulative(self, points: Tensor) -> tuple[Tensor, Tensor]:
-        """The share of eigenvalues at most t for every point t, ``(g,)``, and its standard error."""
+        """The share of eigenvalues at most t for every point t, ``(g,)``, and its standard error.
+
+        The error is that of few probes alone. How far m steps resolve the spectrum about t is said by :meth:`within`.
+        """
         return self._over((points.double()[:, None, None] >= self.nodes).double())
+
+    def within(self, points: Tensor) -> tuple[Tensor, Tensor]:
+        """Least and largest share of eigenvalues at most t, ``(g,)`` twice, that m steps leave open.
+
+        Of the distribution μ that a probe sees, and t from the k-th of its nodes on and below the next,
+        Σ_{j<k} w_j ≤ μ(−∞, t] ≤ Σ_{j≤k+1} w_j, the best bounds that 2m moments allow (Chebyshev, Markov, Stieltjes).
+        The means over probes, each a standard error further out where there are several.
+        """
+        reached = (points.double()[:, None, None] >= self.nodes).sum(2, keepdim=True)
+        place = torch.arange(self.nodes.shape[1])
+        (low, below), (high, above) = (self._over((place < reached + step).double()) for step in (-1, 1))
+        return (low - below.nan_to_num()).clamp_min(0), (high + above.nan_to_num()).clamp_max(1)
 
     def smooth(self, points: Tensor, width: float) -> tuple[Tensor, Tensor]:
         """φ convolved with a normal density of standard deviation ``width``, ``(g,)``, and its standard error.

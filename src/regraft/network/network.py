@@ -177,6 +177,7 @@ class Network:
                 self.module, lambda: self._raw(batch), _ROWS, prefix, self.traits.pooler, pool, tokens,
                 len(self.about.classes),
             )  # fmt: skip
+            self._check_numbers(found.output)
             self._check_rows(found, batch)
         except RegraftError:
             raise
@@ -187,6 +188,20 @@ class Network:
                 do=_mend(error),
             ) from error
         return found
+
+    def _check_numbers(self, output: Tensor) -> None:
+        """NaN and infinity in weights are told where the outputs show them: no head could be told, and what failed
+        later would be laid at the inputs' door."""
+        if not output.is_floating_point() or bool(torch.isfinite(output).all()):
+            return
+        odd = [name for name, value in {**self.params, **self.buffers}.items() if not bool(torch.isfinite(value).all())]
+        if odd:
+            raise ModelError(
+                f"the weights of {self.name} are not all numbers",
+                expected="finite weights",
+                got=f"NaN or infinity in {', '.join(odd[:3])}",
+                do="bring the file again, or weights of an earlier checkpoint: it is broken, or its training diverged",
+            )
 
     def _check_rows(self, found: Trace, batch: Any) -> None:
         """A row's output must depend on that row alone: no dropout, no batch statistics."""

@@ -43,7 +43,8 @@ def figures() -> dict[str, Any]:
                 {
                     "name": name, "loss": 0.3, "eigenvalues": [8.0 * s, 2.0 * s], "bounds": [0.01, 0.02],
                     "trace": {"value": 50.0, "error": 2.0}, "products": 61, "seconds": 12.0,
-                    "above": {"at": [0.1, 1.0, 10.0], "share": [0.3, 0.2, 0.0], "error": [0.01, 0.01, 0.0]},
+                    "above": {"at": [0.1, 1.0, 10.0], "share": [0.3, 0.2, 0.0], "low": [0.2, 0.1, 0.0],
+                              "high": [0.4, 0.3, 0.0]},
                 }
                 for name, s in zip(NAMES, (1.0, 3.0))
             ],
@@ -158,6 +159,27 @@ def test_planes_share_one_scale_and_their_middle_lies_low() -> None:
     areas = [sum(c.width * c.height for c in plane.cells) for plane in shown.planes]
     assert all(area == pytest.approx(10_000, rel=0.01) for area in areas)
     assert "off by at most 0.4 % of the range" in plain(shown.note)
+
+
+def test_the_band_of_shares_lies_within_the_picture() -> None:
+    figure = copy.deepcopy(figures()["curvature"])
+    figure["subjects"][0]["above"]["high"] = [0.95, 0.3, 0.0]
+    shares = curvature(record(curvature=figure)).graphs[1].paths[0]
+    highest = float(shares.band.split()[0].split(",")[1])
+    assert 0 < highest < float(shares.points.split()[0].split(",")[1])
+
+
+def test_points_without_a_finite_loss_are_drawn_as_the_highest_and_told() -> None:
+    losses: list[list[float | None]] = [[*row] for row in bowl(1.0)]
+    losses[0][0] = None  # as JSON has it
+    line = {"at": AT, "losses": [None, *(0.25 + a * a for a in AT[1:])]}
+    shown = landscape(record(landscape={"subjects": [{**_flat(), "losses": losses, "profile": line}]}))
+    (plane,), (graph,) = shown.planes, shown.graphs
+    assert next(c for c in plane.cells if c.x == 0 and c.y == 80).shade == 1.0
+    assert shown.high.endswith("and above")
+    assert "no finite number" in shown.note
+    assert len(graph.paths[0].dots) == len(AT) - 1
+    assert landscape(record(landscape={"subjects": [{**_flat(), "losses": [[None] * 5] * 5}]})) is None
 
 
 def test_contours_are_where_the_loss_is() -> None:

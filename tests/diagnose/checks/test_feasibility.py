@@ -22,3 +22,25 @@ def test_numbers_far_from_zero_do_not_make_a_source_of_noise_help() -> None:
         found.append(FEASIBILITY.run(Case((), target, 80, origin=source), lambda done, total: None).findings[0])
     assert found[1].value == pytest.approx(found[0].value, rel=1e-6)
     assert found[1].high > 1
+
+
+def test_columns_are_compared_by_their_place_and_in_their_own_unit() -> None:
+    rng = np.random.default_rng(0)
+    x, z = rng.normal(size=(2, 80, 6))
+    targets, sources = (np.stack([y[:, 0], y[:, 1] ** 2], 1) for y in (x, z))
+
+    def found(target, source):
+        names = ("a", "b")[: target.shape[1]]
+        labelled, origin = (
+            Labelled(torch.from_numpy(rows), Response.of("regression", names, y))
+            for rows, y in ((x, target), (z, source))
+        )
+        return FEASIBILITY.run(Case((), labelled, 80, origin=origin), lambda done, total: None).findings[0].value
+
+    one = found(targets, sources)
+    assert found(targets * (1.0, 1e4), sources * (1.0, 1e4)) == pytest.approx(one)
+    still = np.zeros_like(targets)
+    still[:, 0] = targets[:, 0]  # of the target the first varies alone, of the source the second
+    moved = sources * (0.0, 1.0)
+    assert found(still, moved) == pytest.approx(found(targets[:, :1], moved[:, :1]))
+    assert found(still, moved) == pytest.approx(1.0, abs=0.01)  # the source says nothing of it

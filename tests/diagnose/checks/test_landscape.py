@@ -45,3 +45,28 @@ def test_points_are_all_computed_where_they_are_no_more_than_a_surrogate_may_tak
     (drawn,) = LANDSCAPE.run(case, lambda done, total: None).figure["subjects"]
     assert drawn["exact"] == exact == (side**2 <= 12 + 6**2 + 9**2)
     assert drawn["points"] == side**2 if exact else drawn["points"] in (12 + 6**2, 12 + 6**2 + 9**2)
+
+
+class _Steep(nn.Module):
+    """Outputs that overflow a step away."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2, bias=False)
+
+    def forward(self, x):
+        return torch.exp(50 * self.layer(x))
+
+
+def test_a_plane_with_points_that_overflow_says_how_many():
+    torch.manual_seed(0)
+    x = torch.randn(20, 2)
+    network = from_module(_Steep(), ArrayPreprocess((2,)))
+    subjects = [Subject(name, network, [x], torch.arange(20) % 2, "softmax") for name in ("one", "other")]
+    outcome = LANDSCAPE.run(Case(tuple(subjects), None, 20, points=5), lambda done, total: None)
+    told = next(finding for finding in outcome.findings if finding.code == "landscape-rise")
+    losses = torch.tensor(outcome.figure["subjects"][0]["losses"])
+    share = 100 * float((~torch.isfinite(losses)).double().mean())
+    assert 0 < share < 100
+    assert told.title.startswith(f"Around the weights the loss is no finite number at {share:.2g} % of the points")
+    assert told.value is None

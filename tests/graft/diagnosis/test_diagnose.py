@@ -14,11 +14,12 @@ import regraft
 from regraft.data import scan
 from regraft.diagnose import Objective, curvature, weight_changes
 from regraft.diagnose.checks.check import unlike
-from regraft.errors import DataError, RecipeError, RegraftError
+from regraft.errors import ArtifactError, DataError, RecipeError, RegraftError
 from regraft.graft import Options, Scope, diagnose, rank
 from regraft.graft.diagnosis.of_model import case_of_model
 from regraft.graft.diagnosis.of_run import case_of_run
-from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network
+from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network, from_module
+from regraft.network.resnet import small_resnet
 from regraft.record import Ledger, Record
 
 SMALL = Scope(rows=24, top=5, points=5)
@@ -69,6 +70,13 @@ def test_curvature_is_that_of_the_probed_network(found, options):
     seen = found.figures["curvature"]["subjects"][0]
     assert seen["loss"] == pytest.approx(float(loss(at)), rel=1e-5)
     np.testing.assert_allclose(seen["eigenvalues"], wanted, atol=2e-3 * float(wanted[0]))
+    above, every = seen["above"], torch.linalg.eigvalsh((dense + dense.T) / 2)
+    for at, share, low, high in zip(*(above[key] for key in ("at", "share", "low", "high"))):
+        fewest, most = (float((every > at * near).double().mean()) for near in (1.002, 0.998))  # of rounding
+        assert low - 1e-9 <= most
+        assert fewest <= high + 1e-9
+        if at >= seen["eigenvalues"][-1]:
+            assert fewest - 1e-9 <= share <= most + 1e-9
 
 
 def test_the_landscape_passes_through_the_loss(found):
@@ -142,6 +150,17 @@ def test_a_run_from_scratch_began_at_its_own_random_weights(options, tmp_path):
     assert 0 < seen["relative"] < 1e-4  # from the published weights it would be far
 
 
+def test_blocks_that_were_drawn_anew_began_at_these_weights(options, tmp_path):
+    torch.manual_seed(0)
+    network = from_module(small_resnet((4, 6), 1, 5), ArrayPreprocess((3, 6, 6)))
+    settings = {"method": "finetune", "partial": 1, "tau": 0, "steps": 1, "lr": 1e-6, "seed": 3}
+    run = regraft.adapt(toy_manifest(60), network, **settings, cache=options.cache)
+    run.save(tmp_path / "run")
+    record = diagnose(toy_manifest(60), network, run=tmp_path / "run", checks="deviation", scope=SMALL, options=options)
+    (seen,) = record.figures["deviation"]["subjects"]
+    assert 0 < seen["relative"] < 1e-4  # from the published weights of the last block it would be far
+
+
 def test_a_run_of_other_classes_is_refused(options, tmp_path):
     settings = {"method": "lp-ft", "steps": 2, "lr": 0.05, "cache": options.cache}
     regraft.adapt(toy_manifest(60), toy_network(), **settings).save(tmp_path / "run")
@@ -149,6 +168,18 @@ def test_a_run_of_other_classes_is_refused(options, tmp_path):
         DataError, match=r"labels are not those.*expected the same 3 labels; got 2, without .*To mend it"
     ):
         diagnose(toy_manifest(60, classes=2), toy_network(), run=tmp_path / "run", scope=SMALL, options=options)
+
+
+def test_a_run_is_compared_with_another_one_of_its_backbone_alone(options, tmp_path):
+    for name, seed in (("run", 0), ("other", 1)):
+        network = toy_network(seed)
+        regraft.adapt(toy_manifest(60), network, method="probe", cache=options.cache).save(tmp_path / name)
+    (tmp_path / "link").symlink_to(tmp_path / "run")
+    common = {"run": tmp_path / "run", "scope": SMALL, "options": options}
+    with pytest.raises(RecipeError, match="a run is not compared with itself"):
+        diagnose(toy_manifest(60), toy_network(), against=str(tmp_path / "link"), **common)
+    with pytest.raises(ArtifactError, match=r"the run .*other: toy is not the backbone"):
+        diagnose(toy_manifest(60), toy_network(), against=str(tmp_path / "other"), **common)
 
 
 def test_a_run_whose_head_is_no_last_layer_is_refused(options, tmp_path):
@@ -234,10 +265,12 @@ def test_scores_on_the_rows_that_have_all_labels_say_so(options):
     assert "partly-labelled" in codes(ranked)
 
 
-def test_a_head_that_guesses_has_no_flatness(options):
+@pytest.mark.parametrize("kind", ["binary", "multilabel", "regression"])
+def test_a_head_that_guesses_has_no_flatness(options, kind):
     rng = np.random.default_rng(1)
-    x, y = rng.normal(size=(120, 3, 6, 6)).astype(np.float32), rng.integers(0, 2, 120)
-    record = diagnose(scan((x, y)), toy_network(), checks=("curvature",), scope=SMALL, options=options)
+    x, width = rng.normal(size=(120, 3, 6, 6)).astype(np.float32), 1 if kind == "binary" else 2
+    y = rng.integers(0, 2, (120, width)).squeeze() if kind != "regression" else rng.normal(size=(120, width))
+    record = diagnose(scan((x, y), kind=kind), toy_network(), checks=("curvature",), scope=SMALL, options=options)
     flat = next(f for f in record.findings if f.code == "flatness")
     assert flat.severity == "not-applicable"
     assert "neither fits much better than a guess" in flat.title
@@ -280,6 +313,17 @@ def test_shares_are_drawn_no_finer_than_lanczos_tells(found):
     for subject in found.figures["curvature"]["subjects"]:
         at = subject["above"]["at"]
         assert at[0] == pytest.approx(1e-4 * at[-1])
+
+
+def test_what_gradients_do_not_tell_of_a_shallow_network_is_said(options):
+    torch.manual_seed(0)
+    module = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(108, 6), torch.nn.ReLU(), torch.nn.Linear(6, 5))
+    network = from_module(module, ArrayPreprocess((3, 6, 6)))
+    record = diagnose(toy_manifest(60), network, checks="gradients", scope=SMALL, options=options)
+    told = {finding.code: finding for finding in record.findings}
+    assert (told["gradient-scale"].severity, told["variation"].severity) == ("not-applicable", "info")
+    assert "expected at least 3 sites; got" in told["gradient-scale"].detail
+    assert "mend" not in told["gradient-scale"].detail
 
 
 def test_a_training_gets_no_advice_for_before_it(options, tmp_path):
@@ -456,3 +500,22 @@ def test_a_network_that_no_head_could_end_is_diagnosed_by_its_features(options):
         assert told[check].severity == "not-applicable"
         assert "ending has logits that no single layer gives" in told[check].detail
         assert check not in record.figures
+
+
+def test_outputs_that_are_not_read_are_told(options, tmp_path):
+    class Two(Toy):
+        def forward(self, x):
+            return super().forward(x), x
+
+    def said(record):
+        return [(f.title.split("'s")[0], f.value, f.detail) for f in record.findings if f.code == "first-output-read"]
+
+    torch.manual_seed(0)
+    both = from_module(Two(), ArrayPreprocess((3, 6, 6)), name="both")
+    data, detail = toy_manifest(60), "Not read, of a row: 3 × 6 × 6."
+    assert said(diagnose(data, both, checks="transfer", options=options)) == [("Of the backbone", 1, detail)]
+    assert said(rank(data, [toy_network(), both], options=options)) == [("Of both", 1, detail)]
+    tuned = regraft.adapt(data, both, method="lp-ft", lr=1e-3, steps=2, cache=options.cache)
+    tuned.save(tmp_path / "run")
+    found = diagnose(data, both, run=tmp_path / "run", scope=SMALL, checks="deviation", options=options)
+    assert said(found) == [("Of the backbone", 1, detail)]

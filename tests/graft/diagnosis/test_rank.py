@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 import torch
+from tests.features.toy import Toy, toy_manifest
 from torch import nn
 
 from regraft.data import scan
 from regraft.graft import Options, rank
-from regraft.network import Preprocess, from_module
+from regraft.network import About, ArrayPreprocess, Network, Preprocess, from_module
 from regraft.network.gcn import MoleculeGCN
 from regraft.network.molecule import MoleculePreprocess
 
@@ -69,3 +70,20 @@ def test_rows_that_one_backbone_cannot_read_are_left_out_for_all(backbones, tmp_
     first = told(data, backbones, options)
     assert first == told(data, backbones[::-1], options)
     assert first[0] == told(scan((texts, labels)), backbones, options)[0]
+
+
+@pytest.mark.parametrize(("room", "times"), [(2**28, [1, 1, 1]), (0, [1, 2, 2])])
+def test_backbones_are_loaded_once_where_they_fit_in_memory_together(room, times, tmp_path, monkeypatch):
+    names, loaded = ["a", "b", "c"], []
+
+    def load(name, **_):
+        loaded.append(name)
+        torch.manual_seed(names.index(name))
+        return Network(name, Toy(), ArrayPreprocess((3, 6, 6)), About("module"))
+
+    for place in ("regraft.graft.diagnosis.rank", "regraft.graft.preparation"):
+        monkeypatch.setattr(f"{place}.load", load)
+    monkeypatch.setattr("regraft.graft.diagnosis.rank._HELD", room)
+    record = rank(toy_manifest(30), names, options=Options(cache=tmp_path, folds=3))
+    assert [loaded.count(name) for name in names] == times
+    assert sorted(model["name"] for model in record.figures["ranking"]["models"]) == names

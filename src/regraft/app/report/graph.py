@@ -93,7 +93,7 @@ def graph(
         return None
     xs = [x for s in drawn for x, _ in s.points]
     ys = [y for s in drawn for _, y in s.points]
-    ys += [] if log else [end for s in drawn for pair in s.band for end in pair]
+    ys += [end for s in drawn for low, high in s.band for end in ((high,) if log else (low, high))]
     x = Scale(min(xs), max(xs), log=True) if log_x else Scale(*padded(xs, 0.03))
     y = _upright([v for v in ys if v > 0 or not log], zero, log)
     marks = log_ticks(y.low, y.high, 5) if log else linear_ticks(y.low, y.high, 4)

@@ -60,12 +60,16 @@ class Subject:
         return self.whole.moving(self.select)
 
     @property
-    def guess(self) -> float | None:
-        """The least loss of outputs that are the same for every row; ``None`` of losses other than softmax."""
-        if self.loss != "softmax" or self.targets.ndim != 1:
-            return None
-        shares = torch.bincount(self.targets.long()).double() / len(self.targets)
-        return float(-(shares[shares > 0] * shares[shares > 0].log()).sum())
+    def guess(self) -> float:
+        """The least loss of outputs that are the same for every row: entropies of classes and labels, half the
+        variances of numbers."""
+        values = self.targets.double().reshape(len(self.targets), -1)
+        if self.loss == "squared":
+            return float(values.var(0, correction=0).sum() / 2)
+        codes = self.loss == "softmax" and self.targets.ndim == 1
+        shares = torch.bincount(self.targets.long()).double() / len(values) if codes else values.mean(0)
+        entropies = torch.special.entr(shares)
+        return float((entropies + torch.special.entr(1 - shares) if self.loss == "sigmoid" else entropies).sum())
 
 
 def unlike(first: float, second: float) -> str:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from regraft.diagnose.checks.check import Case, Check, Outcome, Subject, Tick, unlike
 from regraft.diagnose.curvature.spectrum import Spectrum, curvature
+from regraft.linear import Density
 from regraft.record import Finding
 
 __all__ = ["CURVATURE"]
@@ -68,12 +70,24 @@ def _plain(subject: Subject, spectrum: Spectrum) -> dict[str, Any]:
         found["trace"] = {"value": spectrum.trace.value, "error": spectrum.trace.error}
     if spectrum.density is not None and (most := float(spectrum.density.nodes.max())) > 0:
         at = most * torch.logspace(-_DECADES, 0, _GRID, dtype=torch.float64)
-        below, error = spectrum.density.cumulative(at)
-        share = torch.where(below < 1 - _NOTHING, 1 - below, torch.zeros_like(below))
-        found["above"] = {"at": at.tolist(), "share": share.tolist(), "error": error.tolist()}
-        negative, error = spectrum.density.cumulative(torch.tensor([-most * 10.0**-_DECADES], dtype=torch.float64))
-        found["negative"] = {"share": float(negative), "error": float(error)}
+        found["above"] = {"at": at.tolist(), **_shares(spectrum, spectrum.density, at)}
+        below, _ = spectrum.density.cumulative(-at[:1])
+        (low,), (high,) = spectrum.density.within(-at[:1])
+        found["negative"] = {"share": float(below), "low": float(low), "high": float(high)}
     return found
+
+
+def _shares(spectrum: Spectrum, density: Density, at: Tensor) -> dict[str, list[float]]:
+    """The shares of eigenvalues above, and between what they are. The largest ones are known one by one, and need no
+    density."""
+    below, _ = density.cumulative(at)
+    found = {"share": 1 - below, **dict(zip(("high", "low"), (1 - end for end in density.within(at))))}
+    counted = (spectrum.values > at[:, None]).double().sum(1) / spectrum.parameters
+    known = (at >= spectrum.values[-1]) & spectrum.top.converged
+    for name, share in found.items():
+        share = torch.where(known, counted, torch.maximum(share, counted))
+        found[name] = torch.where(share > _NOTHING, share, torch.zeros_like(share))
+    return {name: share.tolist() for name, share in found.items()}
 
 
 def _findings(case: Case, found: list[Spectrum]) -> list[Finding]:
@@ -104,7 +118,7 @@ def _beside(case: Case, found: list[Spectrum]) -> Finding:
         f"{name} {other:.3g}, on the same rows, each under its own head."
     )
     guess = case.subjects[0].guess
-    nothing = guess is not None and min(found[0].loss, found[1].loss) > _GUESS * guess
+    nothing = min(found[0].loss, found[1].loss) > _GUESS * guess
     if nothing:
         detail += f" A guess has a loss of {guess:.3g}: a head that says nothing bends nothing."
     else:

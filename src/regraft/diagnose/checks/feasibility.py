@@ -23,8 +23,9 @@ def _run(case: Case, tick: Tick) -> Outcome:
     if case.origin is None:
         raise DataError("no source task is known", do="name rows with the same labels with --source")
     (source_x, source_y), (target_x, target_y) = _rows(case.origin, case.seed), _rows(case.labelled, case.seed)
-    if target_y.is_floating_point():  # what both tasks share of a mean is learnt by an intercept, not from the source
-        source_y, target_y = source_y - target_y.mean(0), target_y - target_y.mean(0)
+    if target_y.is_floating_point():
+        numbers = case.labelled.response.kind == "regression"
+        source_y, target_y = _in_units(source_y, target_y, scaled=numbers)
     found = feasibility(source_x, source_y, target_x, target_y, seed=case.seed)
     tick(1, 1)
     figure = {
@@ -35,6 +36,15 @@ def _run(case: Case, tick: Tick) -> Outcome:
     return Outcome((_finding(found),), figure)
 
 
+def _in_units(source: Tensor, target: Tensor, *, scaled: bool) -> tuple[Tensor, Tensor]:
+    """Numbers of both less the target's means, for what both share of a mean is learnt by an intercept and not from the
+    source, and in the target's deviations, lest the largest unit decide; the target's columns that vary alone."""
+    means, spread = target.mean(0), target.std(0, correction=0)
+    varies = (target != target[:1]).any(0)
+    unit = spread[varies] if scaled else 1.0
+    return (source - means)[:, varies] / unit, (target - means)[:, varies] / unit
+
+
 def _plain(ratio: Any) -> dict[str, Any]:
     return {"value": ratio.value, "low": ratio.low, "high": ratio.high, "meaning": ratio.meaning}
 
@@ -42,6 +52,8 @@ def _plain(ratio: Any) -> dict[str, Any]:
 def _rows(labelled: Labelled, seed: int) -> tuple[Tensor, Tensor]:
     """Unit features and labels of at most 500 rows whose features are of no other's, drawn by the seed."""
     labels, there = labelled.known
+    if labelled.response.codes is None:  # all columns, for the two tasks may differ in those that vary
+        labels = labelled.response.values[there].double()
     drawn = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))[:_ROWS]
     x = unit_rows(labelled.features[there][drawn].double())
     # equal rows make the Gram matrix singular, and say nothing new

@@ -34,23 +34,29 @@ def _measured(subject: Subject) -> dict[str, Any]:
     found = magnitudes(whole)
     layers = [{"name": part.name, "norm": part.norm, "relative": part.relative} for part in found.layers]
     said: dict[str, Any] = {"name": subject.name, "loss": found.loss, "norm": found.norm, "layers": layers}
-    said["skipped"] = []
+    skipped = said["skipped"] = []
     try:
         flow = scaling(whole)
         said["flow"] = [{"site": site.name, "norm": site.norm} for site in flow.sites]
         said["slope"] = {"value": flow.slope, "error": flow.error}
     except RegraftError as error:  # of a network with few places
-        said["skipped"].append(str(error))
+        skipped.append(_why("gradient-scale", "How the gradient scales from place to place", error))
     try:
         along = variation(whole, size=_SIZE, steps=_STEPS)
         said["variation"] = {"changes": list(along.changes), "largest": along.maximum, "error": along.error}
     except RegraftError as error:  # of a gradient that is zero
-        said["skipped"].append(str(error))
+        skipped.append(_why("variation", "Change of the loss along its gradient", error))
     try:
         said["decile"] = projections(whole).top
     except RegraftError as error:
-        said["skipped"].append(str(error))
+        skipped.append(_why("projection", "Weights along their gradients", error))
     return said
+
+
+def _why(code: str, title: str, error: RegraftError) -> dict[str, str]:
+    """Why a part is left out; what to do is said to those who call it, and no option of a diagnosis."""
+    why = str(RegraftError(error.what, expected=error.expected, got=error.got))
+    return {"code": code, "title": f"{title} not measured", "why": why}
 
 
 def _findings(subjects: list[dict[str, Any]], untrained: bool) -> list[Finding]:
@@ -78,7 +84,8 @@ def _findings(subjects: list[dict[str, Any]], untrained: bool) -> list[Finding]:
         else:
             title += f"; {beside}"
         said.append(Finding("variation", title, "info", first["largest"], "", detail=detail))
-    return said
+    left_out = (Finding(part["code"], part["title"], "not-applicable", detail=part["why"]) for part in own["skipped"])
+    return [*said, *left_out]
 
 
 GRADIENTS = Check("gradients", "Gradients", _run)

@@ -9,7 +9,7 @@ import torch
 from regraft.diagnose.checks.check import Case, Check, Outcome, Subject, Tick, unlike
 from regraft.diagnose.landscape.directions import Directions, random_directions
 from regraft.diagnose.landscape.evaluate import evaluate
-from regraft.diagnose.landscape.plane import Plane, plane, profile
+from regraft.diagnose.landscape.plane import Plane, Summary, plane, profile
 from regraft.diagnose.landscape.surrogate import most_points, surrogate_plane
 from regraft.diagnose.objective import Objective
 from regraft.record import Finding
@@ -84,21 +84,24 @@ def _findings(case: Case, planes: list[Plane], least: float) -> list[Finding]:
     said = []
     if len(summaries) > 1:
         name, other = case.subjects[1].name, summaries[1]
-        title = f"Around the weights the loss {_moves(own.mean_rise)} on average"
+        title = f"Around the weights the loss {_moves(own)}"
         detail = f"On {case.points} × {case.points} points of one random plane, which is one draw: not an interval."
         if why := unlike(own.centre, other.centre):
-            detail += f" Beside it {name}: it {_moves(other.mean_rise)}. {why}"
+            detail += f" Beside it {name}: it {_moves(other)}. {why}"
         else:
-            title += f"; {name}: it {_moves(other.mean_rise)}"
-        said.append(Finding("landscape-rise", title, "info", own.mean_rise, "", detail=detail))
+            title += f"; {name}: it {_moves(other)}"
+        rise = None if own.not_finite else own.mean_rise
+        said.append(Finding("landscape-rise", title, "info", rise, "", detail=detail))
     if least < -0.05 * max(own.centre, 1e-12):
         title = f"A random step lowers the loss by {-least:.3g}: the weights are no minimum"
         said.append(Finding("no-minimum", title, "info", least, "", advice="There is room for fine-tuning."))
     return said
 
 
-def _moves(rise: float) -> str:
-    return f"{'rises' if rise >= 0 else 'falls'} by {abs(rise):.3g}"
+def _moves(summary: Summary) -> str:
+    if summary.not_finite:
+        return f"is no finite number at {100 * summary.not_finite:.2g} % of the points"
+    return f"{'rises' if summary.mean_rise >= 0 else 'falls'} by {abs(summary.mean_rise):.3g} on average"
 
 
 LANDSCAPE = Check("landscape", "Landscape", _run)

@@ -14,6 +14,7 @@ from regraft.graft.diagnosis.affinity import AFFINITY, SOURCE, measured
 from regraft.graft.diagnosis.case import NONE, RANDOM, Scope
 from regraft.graft.diagnosis.of_model import case_of_model
 from regraft.graft.diagnosis.of_run import case_of_run
+from regraft.graft.network_findings import first_output
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.recording import backbone_of, data_of, task_of, versions
@@ -97,7 +98,7 @@ def diagnose(
         data=data_of(ready),
         scores={"validation": None, "test": None},
         costs=ledger.costs,
-        findings=(*findings, *looked.notes),
+        findings=(*findings, *looked.notes, *first_output(ready.network.unread)),
         figures=figures,
         seeds={"seed": options.seed},
         versions=versions(),

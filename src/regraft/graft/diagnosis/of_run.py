@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor
 
 from regraft.diagnose.checks.check import Case
-from regraft.errors import DataError, RecipeError
+from regraft.errors import ArtifactError, DataError, RecipeError
 from regraft.files import read_json
 from regraft.graft.adapted.artifact import load_artifact
 from regraft.graft.adapted.model import Adapted, check_modality, with_own_head
@@ -54,7 +54,14 @@ def case_of_run(
         raise RecipeError("a run is not compared with random weights", do="name another run, such as of scratch")
     found = [("trained", run, loaded(run))]
     if against != NONE:
-        found.append((Path(against).name, Path(against), loaded(Path(against))))
+        other = Path(against)
+        if other.resolve() == run.resolve():
+            raise RecipeError("a run is not compared with itself", got=f"{run} twice", do="name another run, or none")
+        try:
+            found.append((other.name, other, loaded(other)))
+        except ArtifactError as error:  # of two runs and one --model
+            what = f"the run {other}: {error.what}"
+            raise ArtifactError(what, expected=error.expected, got=error.got, do=error.do) from error
     backbone = found[0][2].source or found[0][2].network
     ready = prepare(data, backbone, method=PROBE, options=options, ledger=ledger, progress=progress, **columns)
     rows, unit = drawn(ready.fit, scope.rows, options.seed), unit_of(ready.fit.target)
@@ -84,18 +91,28 @@ def _with_last_layer(adapted: Adapted, folder: Path, unit: tuple[Tensor, Tensor]
 
 
 def _start(adapted: Adapted, folder: Path) -> Network | None:
-    """Where the training began: the pretrained backbone, or of ``scratch`` the random weights of its seed."""
+    """Where the training began: the pretrained backbone; all of ``scratch``, and of ``--partial`` the blocks that were
+    drawn anew, with the random weights of the run's seed."""
     if adapted.source is None:
         return None
     provenance = (read_json(folder / CONFIG) or {}).get("provenance", {})
-    if provenance.get("method") == _SCRATCH:
-        return reinitialised(adapted.source, int(provenance["seed"]))
+    anew = _recorded(folder, "figures", "training").get("anew")
+    if anew or provenance.get("method") == _SCRATCH:
+        return reinitialised(adapted.source, int(provenance["seed"]), anew or None)
     return adapted.source
+
+
+def _recorded(folder: Path, *keys: str) -> dict[str, Any]:
+    """A part of a run's record; nothing where the record lacks it."""
+    found: Any = read_json(folder / _RECORD)
+    for key in keys:
+        found = (found or {}).get(key)
+    return found or {}
 
 
 def _trained_on(folder: Path) -> int | None:
     """How many rows a run trained on, by its record."""
-    rows = ((read_json(folder / _RECORD) or {}).get("task") or {}).get("rows") or {}
+    rows = _recorded(folder, "task", "rows")
     return int(rows.get("train", 0)) + int(rows.get("validation", 0)) or None
 
 

@@ -20,6 +20,7 @@ from regraft.errors import DataError, RecipeError
 from regraft.graft.adapted.model import check_modality, readable
 from regraft.graft.diagnosis.course import checkpoints
 from regraft.graft.diagnosis.probing import probing, remarks
+from regraft.graft.network_findings import first_output
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.recording import data_of, task_of, versions
@@ -29,6 +30,7 @@ from regraft.wording import by_folders
 
 __all__ = ["rank"]
 
+_HELD = 2**28  # parameters of backbones that wait for their pass: others are loaded again
 _MEASURED = ("binary", "multiclass")  # kinds of labels that the truth is known for
 
 
@@ -84,6 +86,7 @@ def rank(
     smallest = None if course is not None else _smallest(order, found)
     said = _findings(order, smallest=smallest, same=first.fingerprint == second.fingerprint, known=known)
     figure = _figure(order, found, known)
+    read = [note for name, seen in found.items() for note in first_output(seen.unread, f"{name}'s")]
     if course is not None:
         said, figure = (*course.findings(names, order), *said), {**figure, "course": course.figure(names, order)}
     return Record(
@@ -95,7 +98,7 @@ def rank(
         data=data_of(ready),
         scores={"validation": None, "test": None},
         costs=ledger.summed,
-        findings=(*said, *_guessing(order, labelled.commonest), *remarks(ready, reader)),
+        findings=(*said, *_guessing(order, labelled.commonest), *remarks(ready, reader), *read),
         figures={"ranking": figure},
         seeds={"seed": options.seed},
         versions=versions(),
@@ -116,6 +119,7 @@ class _Seen:
     fingerprint: str
     parameters: int
     seconds: float
+    unread: tuple[tuple[int, ...], ...]
 
 
 def _looked(
@@ -133,10 +137,10 @@ def _looked(
     with ledger.stage("data"):
         rows = scan(data, skip_bad=options.skip_bad, **columns)  # read and hashed once for all backbones
     with ledger.stage("model"):
-        first, rows, reader = _readers(rows, models, options)
-    for number, model in enumerate([first, *models[1:]]):
+        held, rows, reader = _readers(rows, models, options)
+    for number in range(len(models)):
         before = len(ledger.costs)
-        last = ready, labelled = probing(rows, model, options, ledger, progress, reader)
+        last = ready, labelled = probing(rows, held.pop(0), options, ledger, progress, reader)
         with ledger.stage("scores"):
             every = scored(labelled, seed=options.seed)
         networks.append(ready.network.name)
@@ -146,6 +150,7 @@ def _looked(
             ready.network.fingerprint,
             ready.network.about.parameters,
             sum(cost.seconds for cost in ledger.costs[before:] if cost.stage not in ("data", "model")),
+            ready.network.unread,
         )
         found.append(seen)
         if progress:
@@ -155,26 +160,30 @@ def _looked(
     return dict(zip(_named(networks), found)), *last, reader
 
 
-def _readers(rows: Manifest, models: Sequence[str | Network], options: Options) -> tuple[Network, Manifest, Preprocess]:
-    """The first backbone; the rows that every backbone reads, where bad ones are skipped; and the preprocessing that
-    tells them apart for all, lest the order of the names decide: one that knows several ways of writing an input, if
-    there is one, for it takes equal bytes for one input as others do.
+def _readers(
+    rows: Manifest, models: Sequence[str | Network], options: Options
+) -> tuple[list[str | Network], Manifest, Preprocess]:
+    """The backbones, loaded as far as they are small enough to be held together; the rows that every one reads, where
+    bad ones are skipped; and the preprocessing that tells them apart for all, lest the order of the names decide: one
+    that knows several ways of writing an input, if there is one, for it takes equal bytes for one input as others do.
 
     A mistake in the last name is told here, before the first pass, which may take long.
     """
-    first: Network | None = None
+    held: list[str | Network] = []
     reader: Preprocess | None = None
+    room = _HELD
     for model in models:
         network = model if isinstance(model, Network) else load(model, weights=options.weights)
         check_modality(network, rows)
         if options.skip_bad:
             rows = readable(network, rows, skip_bad=True)
-        first = first or network
+        room -= network.about.parameters
+        held.append(network if room >= 0 or not held else model)
         if reader is None or (network.preprocess.strict and not reader.strict):
             reader = network.preprocess
-    if first is None or reader is None:
+    if reader is None:
         raise DataError("no backbone was looked at")
-    return first, rows, reader
+    return held, rows, reader
 
 
 def _named(networks: Sequence[str]) -> list[str]:

@@ -5,27 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from regraft.graft.evidence.context import Context
+from regraft.graft.network_findings import first_output
 from regraft.record import Finding
-from regraft.wording import some
 
 __all__ = ["BACKBONE_CHECKS"]
 
 
 def _first_output(context: Context) -> Iterator[Finding]:
-    """Several outputs of which none is named as what it is, so that the first was read."""
-    unread = () if context.network is None else context.network.unread
-    if not unread:
-        return
-    others = [" × ".join(map(str, shape)) or "one number" for shape in unread]
-    yield Finding(
-        "first-output-read",
-        f"Of the backbone's {1 + len(others)} outputs the first was read, for none is named as logits or an embedding.",
-        "advice",
-        len(others),
-        "outputs",
-        detail=f"Not read, of a row: {some(others)}.",
-        advice="If another one matters, wrap the module in one whose forward returns that.",
-    )
+    return first_output(() if context.network is None else context.network.unread)
 
 
 BACKBONE_CHECKS = (_first_output,)

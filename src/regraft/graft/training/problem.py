@@ -310,6 +310,7 @@ class TrainingProblem(Problem):
             said += tuple(lost(held.task, held.begun(prepared.by_tau[choice.tau]), probabilities))
         probing = None if probe is None else probing_figure(rest.probed_on, self.network, prepared, probe, choice.tau)
         seen = {"probing": probing, "smoothing": train.config.label_smoothing, "commonest": commonest(rest.task.target)}
+        seen["anew"] = list(train.tuning.anew)
         spare = lambda: rest._finished(twin, choice, prepared)  # noqa: E731
         return self._final(choice, tuple(ranking), kept, said, len(rest), spare, seen)
 

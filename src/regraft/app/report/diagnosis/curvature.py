@@ -80,9 +80,8 @@ def _graphs(subjects: Sequence[Mapping[str, Any]]) -> list[Graph | None]:
         tops.append(Series(name, [(i + 1.0, v) for i, v in enumerate(values)], band))
         above = read.mapping(subject.get("above"))
         places, shares = read.numbers(above.get("at")), read.numbers(above.get("share"))
-        errors = read.numbers(above.get("error"))
         if len(places) == len(shares):
-            spread = [(max(0.0, share - e), share + e) for share, e in zip(shares, errors)]
+            spread = list(zip(read.numbers(above.get("low")), read.numbers(above.get("high"))))
             densities.append(Series(name, list(zip(places, shares)), spread))
 
     def eigen(name: str, i: float, value: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +19,7 @@ _SHADES = 12  # of the map's colour
 _LEVELS = 8  # contours in all
 _WIDE, _DEEP, _HIGH = 0.5, 0.24, 46.0  # of a surface seen from above, in per cent of its box
 _EDGE = 1.0  # around surfaces, in per cent: half a line is more than nothing
+_UNFINITE = "Where the loss is no finite number it is drawn as the highest."
 _LEAST = 0.05  # span of the scale, of the losses: differences below are drawn as small as they are
 
 
@@ -76,13 +78,17 @@ def landscape(record: Record) -> Landscape | None:
     found = [p for p in map(_grid, read.rows(figure.get("subjects"))) if p is not None]
     if not found:
         return None
-    values = sorted(v for _, _, _, losses in found for row in losses for v in row)
+    every = [v for _, _, _, losses in found for row in losses for v in row]
+    values = sorted(v for v in every if v < math.inf)
+    if not values:
+        return None
     low, high = _span(values)
     least, most = words.apart(low, high)
     planes = tuple(_plane(subject, a, b, losses, low, high) for subject, a, b, losses in found)
+    notes = _note(figure), _level(values), _UNFINITE if len(values) < len(every) else ""
     return Landscape(
-        _lead(figure, [subject for subject, *_ in found]), " ".join(filter(None, (_note(figure), _level(values)))),
-        planes, least, most + (" and above" if values[-1] > high else ""), _box(planes),
+        _lead(figure, [subject for subject, *_ in found]), " ".join(filter(None, notes)),
+        planes, least, most + (" and above" if max(every) > high else ""), _box(planes),
         tuple(round(s / (_SHADES - 1), 3) for s in range(_SHADES)),
         tuple(filter(None, [_profiles(figure)])),
     )  # fmt: skip
@@ -93,7 +99,8 @@ _Grid = tuple[Mapping[str, Any], list[float], list[float], list[list[float]]]
 
 def _grid(subject: Mapping[str, Any]) -> _Grid | None:
     alphas, betas = read.numbers(subject.get("alphas")), read.numbers(subject.get("betas"))
-    losses = [read.numbers(row) for row in read.items(subject.get("losses"))]
+    losses = [[math.inf if (v := read.number(x)) is None else v for x in read.items(row)]
+              for row in read.items(subject.get("losses"))]  # fmt: skip
     if len(alphas) < 2 or len(betas) < 2 or len(losses) != len(alphas) or any(len(r) != len(betas) for r in losses):
         return None
     return subject, alphas, betas, losses
@@ -227,7 +234,8 @@ def _profiles(figure: Mapping[str, Any]) -> Graph | None:
     lines = []
     for subject in read.rows(figure.get("subjects")):
         profile = read.mapping(subject.get("profile"))
-        at, losses = read.numbers(profile.get("at")), read.numbers(profile.get("losses"))
+        at, losses = (list(map(read.number, read.items(profile.get(key)))) for key in ("at", "losses"))
+        points = [(a, v) for a, v in zip(at, losses) if a is not None and v is not None]
         if len(at) == len(losses):
-            lines.append(Series(read.text(subject.get("name")), list(zip(at, losses))))
+            lines.append(Series(read.text(subject.get("name")), points))
     return graph("All weights at once, along one direction", "loss", "step, in lengths of the filters", lines)
