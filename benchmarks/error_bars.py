@@ -2,10 +2,10 @@
 
 Of a split's training rows those whose first input lies below its median are the source, the others the target. A
 network of two hidden tanh layers of 100 is trained on the source (2,000 steps of Adam on 64 rows, the rate falling by a
-cosine), inputs in units of the training rows, targets in units of the source. Each method adapts it to ``--points`` rows
-of the target (all, where fewer) and is tested on the split's test rows from the same side of the median: ``tangent-gp`` on all hidden
-layers, the same with ``mode="activation"`` (Bayesian linear regression on the last layer), ``probe``, and the network
-as it is.
+cosine), inputs in units of the training rows, targets in units of the source. Each method adapts it to ``--points``
+target rows (all, where fewer) and is tested on the split's test rows from the same side of the median: ``tangent-gp``
+on all hidden layers, the same with ``mode="activation"`` (Bayesian linear regression on the last layer), ``probe``, and
+the network as it is.
 
 ``rmse`` is in units of the source's deviation of y, ``coverage`` the share of test rows inside the 90 % interval over
 all splits, ``nll`` the mean of −log N(y; mean, variance) in the same units, ``cpu_s`` the CPU-seconds of one
@@ -72,7 +72,8 @@ def main() -> None:
     differences = {peer: _difference(found, peer) for peer in PEERS}
     columns = ("case", "rmse", *(f"rmse_{peer}" for peer in PEERS), "coverage", "coverage_activation")
     columns += ("nll", "nll_activation", "cpu_s", "cpu_s_probe")
-    more = {"splits": splits, "points": arguments.points, "differences": differences, "cpu_seconds": time.process_time() - began}
+    more = {"splits": splits, "points": arguments.points, "differences": differences}
+    more["cpu_seconds"] = time.process_time() - began
     for peer, value in differences.items():
         note(f"rmse, tangent-gp − {peer}: {value['mean']:+.4f} [{value['low']:+.4f}, {value['high']:+.4f}]")
     report("error_bars", rows, arguments.json, columns=columns, **more)

@@ -98,8 +98,8 @@ class GaussianHead(Head):
         return Adapted(network, plan, View(), readout, task.kind, task.target.classes, posterior=self.fitted.part)
 
     def figures(self, problem: GaussianProblem, plan: Plan) -> dict[str, Any]:
-        """``posterior``: the best scales and noises, the tangent's share of the prior, and what the error bars leave out; of
-        classes also how wide the error bars of the rows held out are: ``typical``, quantiles by name."""
+        """``posterior``: the best scales and noises, the tangent's share of the prior, and what the error bars leave
+        out; of classes also how wide the error bars of the rows held out are: ``typical``, quantiles by name."""
         part, ratio = self.fitted.part, self.solution.readout.strength
         found: dict[str, Any] = {
             "scale": [each.scale for each in self.fitted.chosen],
