@@ -197,7 +197,8 @@ def _as_of_head(rows: Rows, kind: Kind | None, classes: Sequence[str]) -> tuple[
         return replace(rows, dense=replace(rows.dense, classes=tuple(classes))), kind, False
     one = rows.columns[0] if len(rows.columns) == 1 else None
     listed = kind == "multilabel" and one is not None and one.name not in classes
-    if listed and one is not None and not one.names:  # a list of one number is no flag
+    by_place = one is not None and f"{one.name}0" in classes  # the head was solved on lists of flags
+    if listed and one is not None and not one.names and not by_place:  # a list of one number is no flag
         rows = replace(rows, columns=[as_lists(one)])
     return rows, kind, listed
 
