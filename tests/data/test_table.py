@@ -181,6 +181,7 @@ def test_parts_that_disagree_are_refused(tmp_path):
         ("a;b;y\n1,5;2,25;p\n", {"label": "y"}, "'a' begins with '1,5'"),
         ("a,b,y\n1,2,p\n ,4,q\nn/a,6,q\n", {"label": "y"}, "'a' begins with '1' and has 'n/a' in row 2"),
         ("text,b,c\np,q,r\n", {}, "no label column"),
+        ("x,z,label\n1,2,a\n2,3,b\n", {"group": "label"}, "got x, z (label taken for other roles)"),
         ("text,label,split\na,x,trian\nb,y,\n", {}, "unknown part 'trian'"),
         ("text,label\na,x,z\n", {}, "line 2: 3 cells; expected 2"),
         ("text,label\n", {}, "no rows"),

@@ -272,7 +272,7 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
             raise DataError(
                 f"{piece.name}: no label column",
                 expected=f"one of {', '.join(LABELS)}",
-                got=", ".join(names),
+                got=", ".join(rest) + f" ({', '.join(taken)} taken for other roles)" * bool(taken),
                 do="name it with --label",
             )
         labels = (others[0],)
