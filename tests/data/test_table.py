@@ -159,6 +159,15 @@ def test_a_folder_of_parts_and_shards(tmp_path):
     assert m.part("test").inputs.content(0) == encoded(3)
 
 
+def test_parts_may_have_several_forms_and_a_part_in_two_forms_is_read_once(tmp_path):
+    parquet(tmp_path / "train.parquet", {"text": ["a", "b", "c"], "label": ["x", "y", "x"]}, {})
+    write(tmp_path / "train.csv", "text,label\na,x\nb,y\nc,x\n")
+    write(tmp_path / "test.csv", "text,label\nd,y\n")
+    m = scan(tmp_path)
+    assert m.split == ("train", "train", "train", "test")
+    assert m.ids[-1] == "test.csv row 0"
+
+
 def test_parts_that_disagree_are_refused(tmp_path):
     parquet(tmp_path / "a/train.parquet", {"image": images([0, 1]), "label": [0, 1]}, {"label": ["cat", "dog"]})
     parquet(tmp_path / "a/test.parquet", {"image": images([2]), "label": [0]}, {"label": ["dog", "cat"]})
