@@ -38,6 +38,19 @@ def test_a_dict_of_datasets_gives_the_parts():
         scan(datasets.DatasetDict({"unsupervised": made([4], [1])}))
 
 
+def test_a_folder_that_save_to_disk_wrote_is_what_was_saved(tmp_path):
+    data = made(range(4), [0, 1, 0, 1])
+    data.select([3, 0, 2]).save_to_disk(tmp_path / "one")
+    m = scan(tmp_path / "one")
+    assert (m.name, m.target.classes, m.target.values.tolist()) == ("one", ("cat", "dog"), [1, 0, 0])
+    assert [m.inputs.content(i) for i in range(3)] == [encoded(i) for i in (3, 0, 2)]
+    datasets.DatasetDict({"train": data, "test": made([4], [1])}).save_to_disk(tmp_path / "two")
+    assert scan(tmp_path / "two").split == ("train",) * 4 + ("test",)
+    (tmp_path / "two" / "dataset_dict.json").write_text("{")
+    with pytest.raises(DataError, match="no data set that can be read"):
+        scan(tmp_path / "two")
+
+
 def test_lists_of_class_labels_are_multilabel():
     features = datasets.Features(
         {"text": datasets.Value("string"), "labels": [datasets.ClassLabel(names=["x", "y", "z"])]}

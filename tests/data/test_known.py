@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from tests.data.helpers import tree
 
@@ -52,6 +53,22 @@ def test_a_row_without_a_label_is_refused_or_left_out():
 def test_a_list_says_which_labels_do_not_apply():
     found = read([["red"], ["blue", "red"], []], "multilabel", ("blue", "green", "red")).target
     assert found.values.tolist() == [[0, 0, 1], [1, 0, 1], [0, 0, 0]]
+
+
+def test_one_label_a_row_is_a_list_of_one(tmp_path):
+    table = tmp_path / "later.csv"
+    table.write_text("x0,x1,label\n1,2,1\n3,4,0\n5,6,2\n")
+    found = scan(table, kind="multilabel", classes=("0", "1", "2")).target
+    assert found.values.tolist() == [[0, 1, 0], [1, 0, 0], [0, 0, 1]]
+
+
+def test_lists_of_flags_are_those_of_a_head_that_was_solved_on_such_lists():
+    table = pa.table({"x": [[1.0, 2.0]] * 2, "label": [[1, 1], [0, 1]]})
+    assert scan(table, kind="multilabel", classes=("label0", "label1")).target.values.tolist() == [[1, 1], [0, 1]]
+    index = table.set_column(1, "label", [[[1, 0], [0, 1]]])
+    assert scan(index, kind="multilabel", classes=("0", "1", "2")).target.values.tolist() == [[1, 1, 0], [1, 1, 0]]
+    with pytest.raises(DataError, match="a 0 or 1 for each label in every list"):
+        scan(table, kind="multilabel", classes=("0", "1", "2"))
 
 
 def test_a_column_that_is_missing_says_nothing(tmp_path):

@@ -198,6 +198,18 @@ def test_lists_of_labels_fill_zero_one_columns():
         read([[2]], names=("x", "y"))
 
 
+def test_lists_of_flags_are_a_label_for_each_place():
+    for one in (1, 1.0, True):
+        target = read([[one, one - one, one], [one - one] * 3, None])
+        assert (target.kind, target.classes) == ("multilabel", ("c00", "c01", "c02"))
+        np.testing.assert_array_equal(target.values, [[1, 0, 1], [0, 0, 0], [np.nan] * 3])
+    assert read([[0, 1], [1, 0]]).classes == ("c00", "c01")
+    assert read([[0, 1], [1], [0]]).classes == ("0", "1")  # those that apply
+    for lists in ([[1, 0, 0], [1]], [[True, None, True], [True, False, True]], [["0", "1", "1"], ["1", "0", "0"]]):
+        with pytest.raises(DataError, match="expected a 0 or 1 for each label in every list, or the labels that apply"):
+            read(lists)
+
+
 def test_sets_of_labels_are_lists_of_them_in_an_order_of_their_own():
     target = read([{"rain", "cold"}, frozenset({"rain"}), set()])
     assert (target.kind, target.classes) == ("multilabel", ("cold", "rain"))

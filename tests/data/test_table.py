@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import csv
 import json
+from decimal import Decimal
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +159,15 @@ def test_a_folder_of_parts_and_shards(tmp_path):
     assert m.part("test").inputs.content(0) == encoded(3)
 
 
+def test_parts_may_have_several_forms_and_a_part_in_two_forms_is_read_once(tmp_path):
+    parquet(tmp_path / "train.parquet", {"text": ["a", "b", "c"], "label": ["x", "y", "x"]}, {})
+    write(tmp_path / "train.csv", "text,label\na,x\nb,y\nc,x\n")
+    write(tmp_path / "test.csv", "text,label\nd,y\n")
+    m = scan(tmp_path)
+    assert m.split == ("train", "train", "train", "test")
+    assert m.ids[-1] == "test.csv row 0"
+
+
 def test_parts_that_disagree_are_refused(tmp_path):
     parquet(tmp_path / "a/train.parquet", {"image": images([0, 1]), "label": [0, 1]}, {"label": ["cat", "dog"]})
     parquet(tmp_path / "a/test.parquet", {"image": images([2]), "label": [0]}, {"label": ["dog", "cat"]})
@@ -180,6 +190,7 @@ def test_parts_that_disagree_are_refused(tmp_path):
         ("a;b;y\n1,5;2,25;p\n", {"label": "y"}, "'a' begins with '1,5'"),
         ("a,b,y\n1,2,p\n ,4,q\nn/a,6,q\n", {"label": "y"}, "'a' begins with '1' and has 'n/a' in row 2"),
         ("text,b,c\np,q,r\n", {}, "no label column"),
+        ("x,z,label\n1,2,a\n2,3,b\n", {"group": "label"}, "got x, z (label taken for other roles)"),
         ("text,label,split\na,x,trian\nb,y,\n", {}, "unknown part 'trian'"),
         ("text,label\na,x,z\n", {}, "line 2: 3 cells; expected 2"),
         ("text,label\n", {}, "no rows"),
@@ -335,3 +346,27 @@ def test_dates_in_json_lines_are_texts_as_they_stand(tmp_path):
     assert scan(path, label="when", input="x").target.classes == ("2020-01-01", "2020-01-02")
     assert read_table(path).table["more"].to_pylist() == ["2020-01-01T10:00:00", *[None] * 5]
     assert read_table(path).table.column_names == ["x", "z", "when", "more"]
+
+
+def test_decimals_are_numbers_and_views_of_texts_are_texts(tmp_path):
+    price = [Decimal(f"{i}.25") for i in range(6)]
+    columns = {"x": price, "y": price, "n": [Decimal(i % 2) for i in range(6)], "size": [Decimal("1.00")] * 6}
+    pq.write_table(pa.table({name: pa.array(values) for name, values in columns.items()}), tmp_path / "t.parquet")
+    rows = scan(tmp_path / "t.parquet", label="y")
+    assert rows.target.kind == "regression"
+    assert rows.target.values[:2].tolist() == [[0.25], [1.25]]
+    assert rows.inputs.read(1).tolist() == [1.25, 1.0, 1.0]
+    classes = scan(tmp_path / "t.parquet", label="n").target
+    assert (classes.classes, classes.label_type) == (("0", "1"), "int")
+    views = {"text": pa.array(["a", "b"]).cast(pa.string_view()), "label": pa.array(["x", "y"]).cast(pa.string_view())}
+    rows = scan(pa.table(views))
+    assert (rows.inputs.read(1), rows.target.classes) == ("b", ("x", "y"))
+
+
+@pytest.mark.parametrize("name", ["", "Unnamed: 0", "__index_level_0__"])
+def test_a_column_of_row_numbers_without_a_name_is_no_input(tmp_path, name):
+    lines = [f"{name},x0,x1,label", *(f"{i},{i}.5,-{i},{'ab'[i % 2]}" for i in range(6))]
+    (tmp_path / "t.csv").write_text("\n".join(lines))
+    rows = scan(tmp_path / "t.csv")
+    assert (rows.inputs.columns, rows.inputs.read(1).tolist()) == (("x0", "x1"), [1.5, -1.0])
+    assert (rows.roles["input"], rows.roles["unread"]) == (("x0", "x1"), (name,))

@@ -177,3 +177,5 @@ def test_a_row_that_is_read_but_does_not_fit_says_what_was_expected() -> None:
         "t.csv row 0: a row has the wrong shape; expected (8,); got (9,). "
         "To mend it: leave out what is no input of the network, such as a column of row numbers."
     )
+    with pytest.raises(DataError, match=r"expected \(8,\); got \(7,\). To mend it: give all that the network reads"):
+        list(gathered(ArrayPreprocess((8,)), Arrays(np.zeros((2, 7)), "t.csv"), [range(2)], 0))

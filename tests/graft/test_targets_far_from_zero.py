@@ -67,6 +67,26 @@ def test_a_refitted_head_reads_tuned_numbers_in_their_own_unit(tmp_path):
     assert found[1] == pytest.approx(found[0], abs=0.02)
 
 
+@pytest.mark.parametrize("method", ["finetune-refit", "finetune-refit-head2toe"])
+def test_a_refitted_head_reads_how_large_a_tuned_number_is(tmp_path, method):
+    """Divided by its row's length it would be a sign, and the head on all layers worse than the tuned one."""
+    inputs = np.random.default_rng(1).normal(size=(250, 4)).astype(np.float32)
+    targets = inputs[:, 0] * 3 + np.sin(3 * inputs[:, 1])
+    torch.manual_seed(0)
+    body = nn.Sequential(nn.Linear(4, 20), nn.ReLU(), nn.Linear(20, 20), nn.ReLU())
+    plain = from_module(body.eval(), ArrayPreprocess((4,)), name="plain")
+    runs = {
+        name: regraft.adapt((inputs, targets), plain, method=name, cache=tmp_path, steps=150)
+        for name in ("finetune", method)
+    }
+    assert runs[method].score.value > runs["finetune"].score.value - 0.01
+    runs[method].save(tmp_path / "run")
+    model = load_artifact(tmp_path / "run", model=plain)
+    assert model.view.unscaled == ("logits",)
+    told = runs[method].predict(inputs[:9])
+    np.testing.assert_allclose(model.predict(inputs[:9]), told, rtol=1e-5)
+
+
 def test_the_energy_that_training_begins_with_is_that_of_the_gaps(tmp_path):
     """‖y − f‖ is the same wherever y lies; of values near 1e8 float32 keeps no digit behind the point."""
     found = []

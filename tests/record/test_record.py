@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from regraft.errors import ArtifactError, MissingPathError
-from regraft.record import Candidate, Cost, Finding, Record, Score
+from regraft.record import Candidate, Cost, Finding, Record, Score, figure
 from regraft.record.finding import Severity
 
 numbers = st.floats(allow_nan=False, allow_infinity=False)
@@ -244,3 +244,15 @@ def test_an_unknown_interval_says_why():
     unknown = Score("accuracy", 1.0, math.nan, math.nan, "unknown: one group", 12)
     assert known.spread == "0.9435 to 0.9620"
     assert unknown.spread == "unknown: one group"
+
+
+def test_an_error_in_a_small_unit_and_a_bound_far_away_are_written_with_digits_that_count():
+    score = Score("rmse", 1.9131e-9, 1.78e-9, 2.04e-9, "bootstrap over rows", 40)
+    assert score.stated == "rmse 1.913e-09, 95 % interval 1.78e-09 to 2.04e-09"
+    far = Score("r2", -0.0373, -5.7447e20, -0.035, "bootstrap over rows", 40)
+    assert far.stated == "r2 -0.0373, 95 % interval -5.745e+20 to -0.0350"
+    assert (
+        Score("accuracy", 0.0004, 0.0, 0.01, "wilson", 4000).stated == "accuracy 0.0004, 95 % interval 0.0000 to 0.0100"
+    )
+    assert figure(0.0, "rmse", "+") == "+0.0000"
+    assert figure(-3e-7, "rmse", "+") == "-3e-07"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from regraft.app.console import say
-from regraft.record import counted
+from regraft.record import counted, figure
 from regraft.wording import by_folders
 
 if TYPE_CHECKING:
@@ -80,12 +80,13 @@ def say_paired(pairs: Sequence[dict[str, Any]], apart: Sequence[dict[str, Any]])
             say(title)
         for pair in alike:
             known = pair["low"] is not None
-            interval = f"95 % interval {pair['low']:+.4f} to {pair['high']:+.4f}" if known else "interval unknown"
+            by, low, high = (figure(pair[of] or 0.0, pair["metric"], "+") for of in ("difference", "low", "high"))
+            interval = f"95 % interval {low} to {high}" if known else "interval unknown"
             rows = counted(pair["rows"], "row")
             if pair["altered"]:
                 which = "all of which" if pair["altered"] == pair["rows"] else f"of which at least {pair['altered']:,}"
                 rows += f", {which} hold something else"
-            say(f"{pair['second']} − {pair['first']}: {pair['metric']} {pair['difference']:+.4f}, {interval} ({rows})")
+            say(f"{pair['second']} − {pair['first']}: {pair['metric']} {by}, {interval} ({rows})")
     if len(same) < len(pairs):
         say("this compares the runs only where these rows are the same things in another form")
     if apart:

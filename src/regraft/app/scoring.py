@@ -27,7 +27,7 @@ from regraft.app.options import (
     one_or_many,
 )
 from regraft.errors import DataError
-from regraft.record import counted
+from regraft.record import counted, figure
 from regraft.wording import some
 
 if TYPE_CHECKING:
@@ -145,7 +145,7 @@ def _say(later: Later, findings: list[Finding], outputs: list[dict[str, Any]], o
     found, headline = later.scored, later.scored.headline
     lines = [("score", headline.stated), ("", f"{counted(headline.rows, 'row')} of {headline.protocol}")]
     if found.others:
-        lines.append(("also", ", ".join(f"{one.metric} {one.value:.4f}" for one in found.others)))
+        lines.append(("also", ", ".join(f"{one.metric} {figure(one.value, one.metric)}" for one in found.others)))
     lines += [("", f"{why.split(';')[0]}") for _, why in found.undefined]
     key, what = next(((key, what) for key, what in _BY.items() if outputs and key in outputs[0]), ("", ""))
     known = sorted((row for row in outputs if key and row[key] is not None), key=lambda row: row[key])

@@ -72,20 +72,21 @@ def _unreadable(error: OSError) -> None:
 def part_files(root: Path) -> list[tuple[str, Path]]:
     """Tables in a folder that are named after parts, such as ``train.parquet`` and ``test-00000-of-00002.parquet``.
 
-    They may lie in ``root`` or in its folder ``data``, as in Hugging Face's repositories. Training comes first.
+    They may lie in ``root`` or in its folder ``data``, as in Hugging Face's repositories. Training comes first. A part
+    that is there in several forms is read in the first of parquet, CSV, TSV and JSON lines.
     """
     for folder in (root, root / "data"):
         if not folder.is_dir():
             continue
+        named: list[tuple[str, Path]] = []
         for suffix in (".parquet", ".csv", ".tsv", *JSON_LINES):
-            named = []
-            for path in sorted(folder.glob(f"*{suffix}")):
-                word = path.stem.lower().split("-")[0].split(".")[0]
-                if word in PART_NAMES:
-                    named.append((PART_NAMES[word], path))
-            if named:
-                order = ("train", "validation", "test")
-                return sorted(named, key=lambda item: (order.index(item[0]), item[1].name))
+            words = [(path.stem.lower().split("-")[0].split(".")[0], path) for path in folder.glob(f"*{suffix}")]
+            there = {part for part, _ in named}
+            found = [(PART_NAMES[word], path) for word, path in words if word in PART_NAMES]
+            named += [(part, path) for part, path in found if part not in there]
+        if named:
+            order = ("train", "validation", "test")
+            return sorted(named, key=lambda item: (order.index(item[0]), item[1].name))
     return []
 
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 from regraft.data.rows import PART_NAMES
 from regraft.data.table import Piece
 from regraft.errors import DataError, MissingDependencyError, MissingPathError
 
-__all__ = ["fetch", "is_dataset", "looks_like_id", "pieces"]
+__all__ = ["fetch", "is_dataset", "is_saved", "looks_like_id", "pieces", "saved"]
 
 _ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 
@@ -32,13 +34,7 @@ def fetch(name: str) -> Any:
         MissingDependencyError: the package ``datasets`` is not installed.
         MissingPathError: no such data set, or no connection.
     """
-    try:
-        import datasets
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"{name}: no such path here, and Hugging Face data sets need the package 'datasets'",
-            do="check the path, or pip install 'regraft[data]'",
-        ) from error
+    datasets = _package(f"{name}: no such path here, and", "check the path, or ")
     try:
         return datasets.load_dataset(name)
     except Exception as error:  # the package raises its own kinds, requests' and OSError
@@ -47,6 +43,37 @@ def fetch(name: str) -> Any:
             f"{name}: no such path here, and no data set of that name could be fetched from Hugging Face ({reason})",
             do="check the path or the name, and the connection",
         ) from error
+
+
+def is_saved(folder: Path) -> bool:
+    """Whether a folder was written by ``save_to_disk``."""
+    one = all((folder / name).is_file() for name in ("state.json", "dataset_info.json"))
+    return one or (folder / "dataset_dict.json").is_file()
+
+
+def saved(folder: Path) -> Any:
+    """What ``save_to_disk`` wrote.
+
+    Raises:
+        MissingDependencyError: the package ``datasets`` is not installed.
+        DataError: it cannot be read.
+    """
+    datasets = _package(f"{folder} was written by save_to_disk, and")
+    try:
+        return datasets.load_from_disk(str(folder))
+    except Exception as error:  # as above
+        raise DataError(f"{folder}: no data set that can be read ({error})", do="save it again") from error
+
+
+def _package(why: str, before: str = "") -> ModuleType:
+    try:
+        import datasets
+    except ImportError as error:
+        raise MissingDependencyError(
+            f"{why} Hugging Face data sets need the package 'datasets'", do=f"{before}pip install 'regraft[data]'"
+        ) from error
+    module: ModuleType = datasets
+    return module
 
 
 def pieces(data: Any, name: str) -> list[Piece]:

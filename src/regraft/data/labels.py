@@ -3,8 +3,9 @@
 The rules, in this order (``kind=`` overrides them):
 
 * several columns: all values 0, 1 or missing → multilabel; other numbers → regression with several outputs;
-* lists of equally many numbers that are not all whole → regression with an output for each; other lists, which say
-  which labels apply, or texts of which one holds ``a|b`` → multilabel;
+* lists of equally many numbers that are not all whole → regression with an output for each; lists of two or more
+  flags or numbers 0 and 1, equally many in each → multilabel with a label for each place; other lists, which say which
+  labels apply, or texts of which one holds ``a|b`` → multilabel;
 * names given with the column (Hugging Face's ``ClassLabel``), texts, booleans → binary or multiclass;
 * whole numbers, ``1.0`` too (as pandas writes a column that had gaps) → classes where they are few (at most 20 values,
   or 0…C-1 / 1…C without a gap) and every value comes twice on average; regression otherwise;
@@ -20,6 +21,7 @@ import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, Literal
 
 import numpy as np
@@ -90,6 +92,8 @@ def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]
             raise DataError(f"the label column {read.name!r} holds no label at all", do="name another one with --label")
     if len(reads) == 1 and reads[0].form == "list" and (kind == "regression" or (kind is None and _measures(reads[0]))):
         reads, kind = _outputs(reads[0], ids), "regression"
+    elif len(reads) == 1 and reads[0].form == "list" and kind in (None, "multilabel") and _flagged(reads[0]):
+        reads, kind = _outputs(reads[0], ids), "multilabel"
     kind = kind or _infer(reads, ids)
     if kind == "regression":
         return _regression(reads, ids)
@@ -112,13 +116,15 @@ def _flags(read: _Read) -> _Read:
 
 
 def as_lists(column: Column) -> Column:
-    """The cells of one column of several labels as texts, lest numbers are read as flags; lists as they are."""
-    values = [plain(value) for value in column.values]
-    as_text = [value if value is None or isinstance(value, list | str) else _text(value) for value in values]
-    return Column(column.name, as_text, column.names)
+    """The cells of one column of several labels as texts, lists as lists of texts, lest numbers are read as flags."""
+    return Column(column.name, [_text(plain(value)) for value in column.values], column.names, typed=True)
 
 
-def _text(value: Any) -> str:
+def _text(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_text(item) for item in value]
+    if value is None or isinstance(value, str):
+        return value
     return str(int(value) if isinstance(value, float) and value.is_integer() else value)
 
 
@@ -160,6 +166,8 @@ def plain(value: Any) -> Any:
         value = value.tolist()
     if isinstance(value, bytes):
         value = value.decode(errors="replace")
+    if isinstance(value, Decimal):
+        value = int(value) if value.as_tuple().exponent == 0 else float(value)
     if isinstance(value, str):
         return value.strip() or None
     if isinstance(value, float) and np.isnan(value):
@@ -181,6 +189,18 @@ def _measures(read: _Read) -> bool:
     numbers = all(type(item) in (int, float) for value in lists for item in value)
     whole = numbers and all(float(item).is_integer() for value in lists for item in value)
     return numbers and not whole and len({len(value) for value in lists}) == 1
+
+
+def _flagged(read: _Read) -> bool:
+    """Whether the lists of a column say of each label whether it applies: as lists of those that apply they would name
+    one twice, or all of them in every row."""
+    lists = [value for value in read.values if value is not None]
+    width = len(lists[0])
+    return (
+        not read.names
+        and width > 1
+        and all(len(value) == width and all(item in (0, 1) for item in value) for value in lists)
+    )
 
 
 def _outputs(read: _Read, ids: Sequence[str]) -> list[_Read]:
@@ -311,8 +331,7 @@ def _multilabel(reads: list[_Read], ids: Sequence[str]) -> Target:
 def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
     """Lists of names or indices, or ``a|b`` texts, as 0/1 columns; a gap is a row without any label.
 
-    An empty list is a row to which no label applies (all 0); a row of 0/1 flags is told apart by its class names'
-    number and its values only where names are given, so lists are always read as *which labels apply*.
+    An empty list is a row to which no label applies (all 0).
     """
     _refuse_first(read, ids, _nests, "names or numbers in every list")
     lists: list[list[Any] | None] = []
@@ -324,6 +343,8 @@ def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
     label_type: LabelType = "str"
     if not names:
         items = {item for value in lists if value is not None for item in value}
+        if {*map(str, items)} <= {"0", "1", "0.0", "1.0", "False", "True"}:
+            _refuse_first(read, ids, _repeats, "a 0 or 1 for each label in every list, or the labels that apply")
         if len({isinstance(item, str) for item in items}) > 1:
             items = {str(item) for item in items}
         elif all(type(item) is int for item in items):
@@ -341,6 +362,10 @@ def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
                 raise DataError(f"{ids[row]}: label {item!r} has no name", expected=", ".join(names[:9]))
             values[row, column] = 1.0
     return Target("multilabel", tuple(names), values, label_type=label_type)
+
+
+def _repeats(value: Any) -> bool:
+    return isinstance(value, list) and len({*value}) < len(value)
 
 
 def _nests(value: Any) -> bool:

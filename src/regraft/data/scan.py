@@ -71,8 +71,8 @@ def scan(
             * a folder of tables named after parts: ``train.parquet``, ``validation.parquet``, ``test.parquet``, or
               ``.csv``, ``.tsv``, ``.jsonl``;
             * an ``.npz`` file with ``X`` (or ``images``) and ``y`` (or ``labels``), and ``_val``, ``_test`` twins;
-            * ``org/name`` of a Hugging Face data set, a ``Dataset``, a ``DatasetDict``, a data frame or a
-              pyarrow table;
+            * ``org/name`` of a Hugging Face data set, a folder that ``save_to_disk`` wrote, a ``Dataset``, a
+              ``DatasetDict``, a data frame or a pyarrow table;
             * ``(X, y)`` or ``(X, y, groups)``: arrays, lists of paths or texts;
             * with ``labelled=False`` also a list of paths of images or of ``.txt`` files, one such path, X alone, or
               one image (Pillow's, or uint8 ``(H, W, 3)``);
@@ -197,7 +197,8 @@ def _as_of_head(rows: Rows, kind: Kind | None, classes: Sequence[str]) -> tuple[
         return replace(rows, dense=replace(rows.dense, classes=tuple(classes))), kind, False
     one = rows.columns[0] if len(rows.columns) == 1 else None
     listed = kind == "multilabel" and one is not None and one.name not in classes
-    if listed and one is not None and not one.names:  # a list of one number is no flag
+    by_place = one is not None and f"{one.name}0" in classes  # the head was solved on lists of flags
+    if listed and one is not None and not one.names and not by_place:  # a list of one number is no flag
         rows = replace(rows, columns=[as_lists(one)])
     return rows, kind, listed
 
@@ -276,6 +277,8 @@ def _read_path(path: Path, typed: str, wish: Wish, skip_bad: bool) -> tuple[str,
     suffix = path.suffix.lower()
     name = path.stem if suffix in DATA_SUFFIXES else path.resolve().name
     if path.is_dir():
+        if hub.is_saved(path):
+            return name, read_pieces(hub.pieces(hub.saved(path), name), wish)
         if parts := part_files(path):
             return name, read_pieces([read_table(file, part) for part, file in parts], wish)
         if wish.labels or wish.group or wish.input:

@@ -8,6 +8,7 @@ import fnmatch
 import io
 import json
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -35,7 +36,9 @@ MASKS = ("mask", "segmentation_mask", "annotation")
 SPLITS = ("split",)
 JSON_LINES = (".jsonl", ".ndjson")
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", *JSON_LINES, ".parquet")
+_NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
 _HEADER = 1 << 20  # characters that tell a table's separator
+_NAMELESS = re.compile(r"|__index_level_\d+__|Unnamed: \d+")  # as pandas writes the numbers of its rows
 DATA_SUFFIXES = (*TABLE_SUFFIXES, ".npz")  # files that hold rows; any other file is one input
 
 
@@ -197,7 +200,8 @@ def near(name: str, names: Sequence[str]) -> str:
 
 
 def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
-    table = piece.table
+    table = _without_views(piece.table)
+    piece = replace(piece, table=table)
     choice = _choose(piece, wish)
     inputs, ids = _inputs(piece, choice, several)
     split = [piece.part or "train"] * len(ids)
@@ -218,6 +222,13 @@ def _read_piece(piece: Piece, wish: Wish, several: bool) -> Rows:
     return Rows(inputs=inputs, ids=ids, columns=columns, split=split, groups=groups, dense=dense, roles=roles)
 
 
+def _without_views(table: pa.Table) -> pa.Table:
+    """Columns of Arrow's views of texts and bytes as texts and bytes."""
+    plain = {pa.string_view(): pa.string(), pa.binary_view(): pa.binary()}
+    fields = [field.with_type(plain.get(field.type, field.type)) for field in table.schema]
+    return table.cast(pa.schema(fields, table.schema.metadata))
+
+
 def _choose(piece: Piece, wish: Wish) -> _Choice:
     names = piece.table.column_names
     labels, read = _matching(wish.labels, names), wish.numbers if set(wish.numbers) <= set(names) else ()
@@ -233,7 +244,7 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
     taken += labels
     # molecules are grouped by what they are read from
     field = wish.input or ("" if read else _guess(names, INPUTS, taken) or _guess((wish.group,), INPUTS, ()))
-    rest = [name for name in names if name not in taken]
+    rest = [name for name in names if name not in taken and not _NAMELESS.fullmatch(name)]
     numbers = tuple(name for name in rest if _numeric(piece.table[name]))
     if not field and len(rest) == 2 and not labels and wish.labelled and len(numbers) == 1:
         labels, rest = numbers, [name for name in rest if name not in numbers]
@@ -261,7 +272,7 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
             raise DataError(
                 f"{piece.name}: no label column",
                 expected=f"one of {', '.join(LABELS)}",
-                got=", ".join(names),
+                got=", ".join(rest) + f" ({', '.join(taken)} taken for other roles)" * bool(taken),
                 do="name it with --label",
             )
         labels = (others[0],)
@@ -376,7 +387,7 @@ def _holds_numbers(table: pa.Table, name: str) -> bool:
 
 
 def _numeric_type(kind: pa.DataType) -> bool:
-    return pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind)
+    return any(is_it(kind) for is_it in _NUMERIC)
 
 
 def _floats(column: pa.ChunkedArray) -> np.ndarray:

@@ -300,6 +300,8 @@ class ArrayPreprocess(Preprocess):
         row: Any = np.ascontiguousarray(raw, dtype=np.float32)
         if row.shape != self.shape:
             do = "leave out what is no input of the network, such as a column of row numbers"
+            if row.size < np.prod(self.shape):
+                do = "give all that the network reads"
             raise DataError("a row has the wrong shape", expected=str(self.shape), got=str(row.shape), do=do)
         plain, given = row, np.array(self.categories)
         if self.mean:

@@ -15,7 +15,7 @@ from regraft.files import plain, write_json
 from regraft.record.finding import Finding, counted
 from regraft.record.ledger import Cost
 
-__all__ = ["SCHEMA", "Candidate", "Record", "Score", "now"]
+__all__ = ["SCHEMA", "Candidate", "Record", "Score", "figure", "now"]
 
 SCHEMA = 1
 
@@ -23,6 +23,13 @@ SCHEMA = 1
 def now() -> str:
     """The time in UTC, in ISO 8601 to the second: when a record was made."""
     return datetime.now(timezone.utc).isoformat(timespec="seconds")
+
+
+def figure(value: float, metric: str, sign: str = "") -> str:
+    """A score, or a difference of two with the sign ``+``, for people: four digits behind the point; four that count
+    where these would be noughts, for an error has the unit of its targets, or more than anyone reads."""
+    small = metric == "rmse" and 0 < abs(value) < 0.1
+    return f"{value:{sign}.4g}" if small or abs(value) >= 1e6 else f"{value:{sign}.4f}"
 
 
 @dataclass(frozen=True)
@@ -60,13 +67,14 @@ class Score:
     def stated(self) -> str:
         """The value with its interval: ``accuracy 0.9540, 95 % interval 0.9435 to 0.9620``."""
         known = math.isfinite(self.low) and math.isfinite(self.high)
-        return f"{self.metric} {self.value:.4f}, {'95 % interval ' * known}{self.spread}"
+        return f"{self.metric} {figure(self.value, self.metric)}, {'95 % interval ' * known}{self.spread}"
 
     @property
     def spread(self) -> str:
         """The interval in words: ``0.9435 to 0.9620``, or why there is none."""
         known = math.isfinite(self.low) and math.isfinite(self.high)
-        return f"{self.low:.4f} to {self.high:.4f}" if known else self.interval
+        low, high = (figure(bound, self.metric) for bound in (self.low, self.high))
+        return f"{low} to {high}" if known else self.interval
 
 
 @dataclass(frozen=True)

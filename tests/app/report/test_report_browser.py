@@ -149,6 +149,15 @@ def test_missing_values_sort_last(visit: Any) -> None:
         assert page.locator("#classes tbody tr").last.locator("td").nth(2).inner_text() == "–"
 
 
+def test_long_names_of_confused_classes_wrap_and_the_counts_are_in_view(visit: Any) -> None:
+    record = samples.many_classes()
+    confusion = record.figures["confusion"]
+    named = {**confusion, "classes": [f"{name}_{'averylongname' * 6}" for name in confusion["classes"]]}
+    page = visit(replace(record, figures={**record.figures, "confusion": named}), width=1280).page
+    table = page.locator('.scroll[aria-label="Most confused pairs"]')
+    assert table.evaluate("(e) => e.scrollWidth - e.clientWidth") <= 1
+
+
 def test_confusion_switches_between_counts_and_shares(visit: Any) -> None:
     page = visit(samples.multiclass()).page
     cell = page.locator(".matrix tbody tr").nth(2).locator("td").nth(4)

@@ -368,3 +368,14 @@ def test_runs_without_an_epoch_are_named_and_held_out_scores_need_no_curve() -> 
     assert (view.held_out, view.by_epoch) == (True, False)
     assert not any(line.chosen for graph in view.graphs for line in graph.paths)
     assert (view.trials[-1].name, view.trials[-1].epochs, view.trials[-1].loss) == ("lr 0.001", "0", "")
+
+
+def test_features_that_are_all_kept_lie_as_deep_as_all_and_save_nothing() -> None:
+    view = selection.selection(
+        with_figure("selection", depth=0.506, depth_all=0.5062, stored_bytes=101, whole_bytes=100)
+    )
+    assert "They lie at 50.6 % of the network’s depth on average, as all features do." in plain(view.lead)
+    assert any("no less than all features" in note for *_, note in view.kpis)
+    view = selection.selection(with_figure("selection", depth=0.4, depth_all=0.5, stored_bytes=50, whole_bytes=100))
+    assert "at 40.0 % of the network’s depth on average, earlier than the 50.0 % of all features" in plain(view.lead)
+    assert any("2.00 × less than all features" in plain(note) for *_, note in view.kpis)

@@ -154,19 +154,17 @@ def _lead(figure: Mapping[str, Any], layers: Sequence[Mapping[str, Any]], kept: 
     )
     depth, blind = read.number(figure.get("depth")), read.number(figure.get("depth_all"))
     if depth is not None and blind is not None:
+        here, all_of_them = words.percent(depth), words.percent(blind)
         side = "deeper" if depth > blind else "earlier"
-        sentence += (
-            f" They lie at {words.percent(depth)} of the network’s depth on average, {side} than the "
-            f"{words.percent(blind)} of all features."
-        )
+        beside = "as all features do" if here == all_of_them else f"{side} than the {all_of_them} of all features"
+        sentence += f" They lie at {here} of the network’s depth on average, {beside}."
     return sentence
 
 
 def _kpis(figure: Mapping[str, Any], kept: float) -> tuple[tuple[str, str, str], ...]:
     stored, whole = read.number(figure.get("stored_bytes")), read.number(figure.get("whole_bytes"))
-    saved = (
-        f"head, and which features; {words.times(whole / stored)} less than all features" if stored and whole else ""
-    )
+    part = words.times(whole / stored) + " less" if stored and whole and whole > stored else "no less"
+    saved = f"head, and which features; {part} than all features" if stored and whole else ""
     again = "norms again over what is kept" if read.flag(figure.get("normalised")) else "norms over all features"
     scorer = read.mapping(figure.get("scorer"))
     found = (

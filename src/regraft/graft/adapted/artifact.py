@@ -120,6 +120,7 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
             "scaling": adapted.view.scaling,
             "selected": adapted.view.columns is not None,
             "renormalised": adapted.view.renormalised,
+            "unscaled": list(adapted.view.unscaled),
         },
         "readout": {
             "link": readout.link,
@@ -222,7 +223,12 @@ def _solved(config: dict[str, Any], tensors: dict[str, torch.Tensor]) -> dict[st
     coefficients = {block.name: tensors[f"coefficients.{i:05d}"] for i, block in enumerate(plan.blocks)}
     return {
         "plan": plan,
-        "view": View(view["scaling"], _columns(plan, tensors) if view["selected"] else None, view["renormalised"]),
+        "view": View(
+            view["scaling"],
+            _columns(plan, tensors) if view["selected"] else None,
+            view["renormalised"],
+            tuple(view.get("unscaled", ())),  # earlier versions scaled every block
+        ),
         "readout": Readout(
             coefficients=Blocks(coefficients),
             intercept=tensors["intercept"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from regraft.record import Record, Score, counted
+from regraft.record import Record, Score, counted, figure
 
 __all__ = ["model_card"]
 
@@ -84,4 +84,6 @@ def _name(record: Record, score: Score) -> str:
 
 
 def _row(score: Score) -> str:
-    return f"| {score.rows} | {score.metric} | {score.value:.4f} | {score.spread} | {score.protocol} |"
+    return (
+        f"| {score.rows} | {score.metric} | {figure(score.value, score.metric)} | {score.spread} | {score.protocol} |"
+    )

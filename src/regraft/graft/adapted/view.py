@@ -27,20 +27,22 @@ class View:
     """How blocks become ``Φ = [X_1 | X_2 | …] ⊗ I_C``.
 
     Attributes:
-        scaling: of every block alike: ``none``; ``unit``, rows of unit norm; ``root``, signed square roots;
-            ``root-unit``, both, one after the other.
+        scaling: of every block alike but the unscaled ones: ``none``; ``unit``, rows of unit norm; ``root``, signed
+            square roots; ``root-unit``, both, one after the other.
         columns: block → kept columns (Head2Toe); blocks that are not named are left out. ``None`` keeps all.
         renormalised: rows are brought to unit norm again over the kept columns of each block.
+        unscaled: names of blocks whose values say more than their direction does, such as predicted numbers.
     """
 
     scaling: Scaling = "none"
     columns: Mapping[str, Tensor] | None = None
     renormalised: bool = False
+    unscaled: tuple[str, ...] = ()
 
     def design(self, matrices: Mapping[str, Matrix], outputs: int) -> FeatureDesign:
         """The design of some rows' blocks for a head with ``outputs`` outputs."""
         scaled = {name: m for name, m in matrices.items() if self.columns is None or name in self.columns}
         for step in _STEPS[self.scaling]:
-            scaled = {name: step(matrix) for name, matrix in scaled.items()}
+            scaled = {name: m if name in self.unscaled else step(m) for name, m in scaled.items()}
         design = FeatureDesign(scaled, outputs)
         return design if self.columns is None else kept_design(design, self.columns, self.renormalised)

@@ -9,7 +9,7 @@ from regraft.graft.evidence.outputs import by_output
 from regraft.graft.later import Later
 from regraft.graft.seen import among
 from regraft.heads import difference, higher_is_better
-from regraft.record import Finding, Record
+from regraft.record import Finding, Record, figure
 from regraft.wording import some
 
 __all__ = ["beside"]
@@ -44,14 +44,15 @@ def beside(later: Later, record: Record) -> Iterator[Finding]:
     said, now = record.headline, later.score
     if said is None:
         return
+    before = figure(said.value, said.metric)
     if said.metric != now.metric:
-        yield Finding("beside-the-run", f"the run said {said.metric} {said.value:.4f}: another metric, not compared")
+        yield Finding("beside-the-run", f"the run said {said.metric} {before}: another metric, not compared")
         return
     if absent := _left_out(later):
         others = "outputs" if later.scored.response.kind in _OVER_OUTPUTS else "classes"
         yield Finding(
             "beside-the-run",
-            f"the run's {said.metric} of {said.value:.4f} is a mean over other {others}, and not compared",
+            f"the run's {said.metric} of {before} is a mean over other {others}, and not compared",
             detail=f"These rows leave out {some(absent, _NAMED)}.",
         )
         return
@@ -59,7 +60,8 @@ def beside(later: Later, record: Record) -> Iterator[Finding]:
     if math.isnan(low):
         return
     worse = high < 0 if higher_is_better(now.metric) else low > 0
-    title = f"the run said {said.value:.4f}: {value:+.4f} from there, 95 % interval {low:+.4f} to {high:+.4f}"
+    by, least, most = (figure(number, now.metric, "+") for number in (value, low, high))
+    title = f"the run said {before}: {by} from there, 95 % interval {least} to {most}"
     if not worse:
         yield Finding("beside-the-run", title, "info", value, now.metric, low, high)
         return

@@ -61,7 +61,7 @@ def _reads(model: Adapted) -> tuple[object, ...]:
     columns = model.view.columns
     kept = None if columns is None else tuple((name, tuple(index.tolist())) for name, index in columns.items())
     blocks = tuple((block.name, block.width) for block in model.plan.blocks)
-    return blocks, model.view.scaling, model.view.renormalised, kept
+    return blocks, model.view.scaling, model.view.renormalised, model.view.unscaled, kept
 
 
 def _design(model: Adapted, manifest: Manifest, batch_size: int) -> Design:

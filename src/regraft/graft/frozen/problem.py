@@ -108,7 +108,7 @@ class FeatureHead(Head):
         rows = np.unique(np.linspace(0, len(problem) - 1, min(len(problem), _SHOWN_ROWS)).round().astype(int))
         some = replace(problem.take(rows), settled_on=None)
         blocks = {name: some.matrices[name] for name in selection.scores}
-        design = View(self.view.scaling).design(blocks, problem.task.target.outputs)
+        design = problem.view(self.view.scaling).design(blocks, problem.task.target.outputs)
         return rank_figure(selection, design, some.task, fold_ids[rows])
 
     def findings(self) -> Iterator[Finding]:
@@ -127,6 +127,7 @@ class FeatureProblem(Problem):
         stage: forms and penalties to try.
         select: Head2Toe's search before the head is solved, if wanted.
         sizes: target size → names of its blocks, for the search.
+        unscaled: the blocks that no scaling touches.
         kernels: of the rows by scaling, where several folds will share them; see :meth:`sharing`.
         settled_on: the head whose choices it takes over; see :meth:`settled`.
     """
@@ -137,6 +138,7 @@ class FeatureProblem(Problem):
     stage: Solve
     select: Select | None = None
     sizes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    unscaled: tuple[str, ...] = ()
     kernels: Mapping[Scaling, Tensor] = field(default_factory=dict)
     settled_on: FeatureHead | None = None
 
@@ -151,6 +153,10 @@ class FeatureProblem(Problem):
         repeats = self.stage.penalty == "l2" and (self.select is None or self.select.by_own_relevance)
         return replace(self, settled_on=head) if self.task.many and repeats else self
 
+    def view(self, scaling: Scaling) -> View:
+        """All features under one of the scalings."""
+        return View(scaling, unscaled=self.unscaled)
+
     def design(self, view: View) -> FeatureDesign:
         """The features as a design matrix under one view."""
         design = view.design(self.matrices, self.task.target.outputs)
@@ -164,7 +170,7 @@ class FeatureProblem(Problem):
         """
         if self.stage.penalty != "l2":
             return self
-        designs = {scaling: self.design(View(scaling)) for scaling in self.scalings}
+        designs = {scaling: self.design(self.view(scaling)) for scaling in self.scalings}
         if self.select is not None or any(
             design.width <= len(self) or len(self) > _KERNEL_ROWS for design in designs.values()
         ):
@@ -191,7 +197,7 @@ class FeatureProblem(Problem):
         task, fold_ids = self.task, self.task.fold_ids() if fold_ids is None else fold_ids
         if self.select is not None:
             return self._selected(self.select, fold_ids)
-        found = self._solutions([View(scaling) for scaling in self.scalings], fold_ids)
+        found = self._solutions([self.view(scaling) for scaling in self.scalings], fold_ids)
         heads = [FeatureHead(view, solution, fold_ids) for view, solution in found]
         sign = 1 if higher_is_better(task.metric) else -1
         best = max(range(len(heads)), key=lambda i: sign * heads[i].solution.chosen.score)
@@ -229,7 +235,7 @@ class FeatureProblem(Problem):
         view, chosen, readout = head.view, head.selection, head.solution.readout
         if chosen is not None:
             blocks = {name: self.matrices[name] for name in chosen.scores}
-            design = View(view.scaling).design(blocks, self.task.target.outputs)
+            design = self.view(view.scaling).design(blocks, self.task.target.outputs)
             weight = self.task.class_weight
             scores = relevance(design, self.task.response, None, chosen.strength, class_weight=weight)
             columns = keep(scores, chosen.fraction)
@@ -250,7 +256,7 @@ class FeatureProblem(Problem):
             for scaling in self.scalings
         }
         designs = {
-            named[scaling][size]: View(scaling).design({n: self.matrices[n] for n in names}, task.target.outputs)
+            named[scaling][size]: self.view(scaling).design({n: self.matrices[n] for n in names}, task.target.outputs)
             for scaling in self.scalings
             for size, names in self.sizes.items()
         }
@@ -272,7 +278,8 @@ class FeatureProblem(Problem):
             told=fits.append,
         )
         scaling = next(s for s in self.scalings if found.size in named[s].values())
-        return FeatureHead(View(scaling, found.columns, found.normalised), found.solution, fold_ids, found, tuple(fits))
+        view = View(scaling, found.columns, found.normalised, self.unscaled)
+        return FeatureHead(view, found.solution, fold_ids, found, tuple(fits))
 
 
 def held_out(solution: Solution, fold_ids: np.ndarray) -> HeldOut:

@@ -162,7 +162,8 @@ class Grafted(nn.Module):
         network."""
         adapted, view = self.adapted, self.adapted.view
         kept = None if view.columns is None else tensor_digest(view.columns)
-        read = [adapted.network.fingerprint, adapted.plan.to_json(), view.scaling, kept, view.renormalised]
+        seen = [view.scaling, kept, view.renormalised, *view.unscaled]
+        read = [adapted.network.fingerprint, adapted.plan.to_json(), *seen]
         return canonical_json([asdict(self.tuning), *read])
 
     def features(self, batch: Any) -> list[Tensor]:
@@ -259,7 +260,7 @@ def _may_drop(part: nn.Module) -> bool:
 def scaled(values: Tensor, view: View, name: str) -> Tensor:
     """What :meth:`View.design` does to one block's rows, differentiably: scaling, kept columns, norms over them."""
     columns = None if view.columns is None else view.columns[name].to(values.device)
-    if view.scaling == "unit" and not (columns is not None and view.renormalised):
+    if view.scaling == "unit" and name not in view.unscaled and not (columns is not None and view.renormalised):
         values = _unit(values)
     if columns is None:
         return values

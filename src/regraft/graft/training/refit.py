@@ -28,7 +28,8 @@ _BATCH = 64
 @dataclass(frozen=True, eq=False)
 class Refit:
     """Sweep the tuned network and solve a head on what it gives; of numbers in units of their spread about their mean,
-    so that neither a penalty nor a row's length depends on how the targets are written.
+    so that no penalty depends on how the targets are written, and unscaled, for of one number a row's length leaves a
+    sign.
 
     The features of all rows are held in memory, 4 bytes a number (0.06 GB for 1,000 rows of 15,000 features).
 
@@ -77,7 +78,9 @@ class Refit:
         wanted = plan(network, [self.features.taps])
         sizes = by_size(network, self.features.taps) if self.select is not None else {}
         matrices = _swept(network, wanted, rows, work)
-        return FeatureProblem(task, matrices, self.features.scalings, self.stage, self.select, sizes), wanted
+        tuned = tuple(block.name for block in wanted.blocks if block.kind == "logits" and task.kind == "regression")
+        problem = FeatureProblem(task, matrices, self.features.scalings, self.stage, self.select, sizes, tuned)
+        return problem, wanted
 
 
 def _swept(network: Network, wanted: Plan, rows: ManifestRows, work: Work) -> dict[str, Dense]:
