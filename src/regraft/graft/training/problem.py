@@ -309,8 +309,8 @@ class TrainingProblem(Problem):
         if choice.tau != 0 and not choice.frozen:  # at 0 the head is a random one
             said += tuple(lost(held.task, held.begun(prepared.by_tau[choice.tau]), probabilities))
         probing = None if probe is None else probing_figure(rest.probed_on, self.network, prepared, probe, choice.tau)
-        seen = {"probing": probing, "smoothing": train.config.label_smoothing, "commonest": commonest(rest.task.target)}
-        seen["anew"] = list(train.tuning.anew)
+        seen: dict[str, Any] = {"probing": probing, "smoothing": train.config.label_smoothing}
+        seen |= {"commonest": commonest(rest.task.target), "anew": list(train.tuning.anew)}
         spare = lambda: rest._finished(twin, choice, prepared)  # noqa: E731
         return self._final(choice, tuple(ranking), kept, said, len(rest), spare, seen)
 
