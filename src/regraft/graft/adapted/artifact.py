@@ -50,7 +50,7 @@ FORMAT = "regraft-artifact"
 VERSION = 8
 # the first had no trained backbones, the second no gradient features, the third no error bars, the fourth plain
 # indices, the fifth error bars of another form, the sixth none of sums of derivatives, the seventh those of the best
-# scale and noise
+# scale and noise, and a scaling of every block
 READABLE = (1, 2, 3, 4, 5, 6, 7, 8)
 _CHANGED = "backbone."
 _KEPT, _PLAIN = "kept.", "columns."  # packed, and as indices
