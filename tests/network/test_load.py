@@ -679,6 +679,9 @@ def test_what_a_module_was_wrapped_in_is_taken_off_and_what_is_none_is_refused()
     plain, wanted = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)), ArrayPreprocess((6,))
     for wrapped in (torch.compile(plain, backend="eager"), nn.DataParallel(plain)):
         assert from_module(wrapped, wanted).fingerprint == from_module(plain, wanted).fingerprint
+    inside = nn.Sequential(plain[0], torch.compile(plain[1:], backend="eager"))
+    assert from_module(inside, wanted).head == "1.2"
+    assert isinstance(inside[1], torch._dynamo.OptimizedModule), "the module itself stays as it is"
     with pytest.raises(ModelError, match=r"no module that can be looked into.*got a function"):
         from_module(lambda x: x, wanted)
     with pytest.raises(ModelError, match="give the module that it was made from"):
