@@ -547,6 +547,31 @@ def test_no_blocks_no_rows_no_logits() -> None:
         Tangent(residual().without_head(), "layer1.1.*", residual().example(2))
 
 
+@pytest.mark.parametrize("module", [nn.Linear(3, 2), nn.Sequential(nn.Linear(3, 2)), nn.Identity()])
+def test_nothing_below_the_last_layer_is_said_to_be_so(module: nn.Module) -> None:
+    network = from_module(module, ArrayPreprocess((3,)))
+    with pytest.raises(ModelError, match=r"has no weights below its last layer.*such as probe"):
+        Tangent(network, None, network.example(2))
+
+
+class UnderInference(nn.Module):
+    """A pass that keeps no graph and no count of what is changed in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 8), nn.Linear(8, 2))
+
+    @torch.inference_mode()
+    def forward(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+
+def test_a_pass_under_inference_mode_is_refused_in_a_sentence() -> None:
+    network = made(UnderInference(), (3,))
+    with pytest.raises(ModelError, match="inference_mode has no derivatives"):
+        Tangent(network, "body.3.*", network.example(4)).adjoint(torch.ones(4, 2))
+
+
 def test_the_topmost_block_is_the_default() -> None:
     network = residual()
     tangent = Tangent(network, None, network.example(2))

@@ -146,6 +146,9 @@ def test_mistakes_are_named(pictures):
         GraftClassifier("regraft/fashion-resnet").fit(paths[0], labels)
     with pytest.raises(DataError, match="a list of inputs; got one path"):
         GraftClassifier("regraft/fashion-resnet").fit(Path(paths[0]), labels)
+    for image in (Image.open(paths[0]), np.asarray(Image.open(paths[0]))):
+        with pytest.raises(DataError, match="a list of inputs; got one image"):
+            GraftClassifier("regraft/fashion-resnet").fit(paths, labels).predict(image)
     with pytest.raises(DataError, match="y holds NaN"):
         GraftRegressor("regraft/fashion-resnet").fit(paths[:6], [1.0, 2.0, np.nan, 3.0, 4.0, 5.0])
 

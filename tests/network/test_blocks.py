@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 from torch import nn
+from torch.nn.utils.parametrizations import weight_norm
 
+from regraft.network import ArrayPreprocess, from_module
 from regraft.network.blocks import find_blocks, members
 from regraft.network.gcn import MoleculeGCN
 
@@ -52,3 +54,14 @@ def test_the_normalisation_of_a_graph_convolution_is_part_of_its_block() -> None
 def test_blocks_of_one_list_have_no_other_parts() -> None:
     module = nn.Sequential(nn.Linear(4, 4), nn.ModuleDict({"layers": nn.ModuleList([_pair(), _pair()])}))
     assert {members(module, block) for block in find_blocks(module)} == {("1.layers.0",), ("1.layers.1",)}
+
+
+@pytest.mark.parametrize("normalised", [[4], [0, 4]])
+def test_layers_whose_weights_are_made_of_others_are_layers(normalised: list[int]) -> None:
+    """The parts of a weight normalisation make no block of a layer, and those of the head's are the head's."""
+    module = nn.Sequential(nn.Linear(6, 8), nn.Tanh(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 4))
+    for layer in normalised:
+        weight_norm(module[layer])
+    network = from_module(module, ArrayPreprocess((6,)))
+    assert network.blocks == ()
+    assert (network.head, network.topmost) == ("4", ("2.*",))

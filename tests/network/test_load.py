@@ -483,6 +483,26 @@ def test_a_hub_that_cannot_be_reached(monkeypatch: pytest.MonkeyPatch, tmp_path:
     assert "\n" not in str(e.value)
 
 
+def test_the_commit_of_the_hubs_repository_is_told(
+    folders: Folders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """An artifact asks for it when it is loaded: the default branch may have moved by then."""
+    import huggingface_hub.constants
+
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_CACHE", str(tmp_path))
+    old, new = "a" * 40, "b" * 40
+    for commit, family in ((old, "vit"), (new, "resnet")):
+        shutil.copytree(folders(family), tmp_path / "models--some--net" / "snapshots" / commit)
+    (branch := tmp_path / "models--some--net" / "refs" / "main").parent.mkdir()
+    branch.write_text(old)
+    before = load("some/net")
+    branch.write_text(new)
+    after = load("some/net")
+    assert (before.about.revision, after.about.revision) == (old, new)
+    assert load("some/net", revision=before.about.revision).fingerprint == before.fingerprint != after.fingerprint
+
+
 def test_the_data_packs_networks(data_pack: Path) -> None:
     network = load(str(data_pack / "weights/mobilenet_v1_0.25_128"))
     assert network.head == "classifier"
@@ -553,6 +573,87 @@ def test_optional_packages(name: str) -> None:
     assert f"did you mean {name.split('/')[1]}" in found["message"]
 
 
+SAVED = """
+import json
+import numpy, timm, torch
+from PIL import Image
+from timm.models import save_for_hf
+from transformers import AutoModelForImageClassification
+from regraft.network import load, save
+told = []
+for architecture in ("resnet18", "vit_tiny_patch16_224"):
+    made = timm.create_model(architecture, num_classes=3).eval()
+    save_for_hf(made, architecture, model_config={"label_names": ["ash", "elm", "fir"]}, safe_serialization=True)
+    config = json.load(open(architecture + "/config.json"))
+    transform = timm.data.create_transform(**timm.data.resolve_model_data_config(made))
+    image = Image.fromarray(numpy.random.default_rng(0).integers(0, 256, (301, 257, 3), dtype=numpy.uint8))
+    network = load(architecture)
+    config.pop("model_args", None)  # as older versions of timm, and most of its repositories, have it
+    json.dump(config, open(architecture + "/config.json", "w"))
+    AutoModelForImageClassification.from_pretrained("./" + architecture).save_pretrained("wrapped-" + architecture)
+    save(network, "copied-" + architecture)
+    others = [load(start + architecture) for start in ("", "wrapped-", "copied-")]
+    with torch.no_grad():
+        expected = made(transform(image)[None])
+        pooled = made.forward_head(made.forward_features(transform(image)[None]), pre_logits=True)
+        bare = load(architecture, head=False)
+        told.append({
+            "classes": [each.about.classes for each in (network, *others)], "head": network.head,
+            "logits": [float((each.forward(each.preprocess(image)[None]) - expected).abs().max())
+                       for each in (network, *others)],
+            "features": float((bare.forward(bare.preprocess(image)[None]) - pooled).abs().max()),
+        })
+print(json.dumps(told))
+"""
+
+
+def test_folders_that_timm_saved(tmp_path: Path) -> None:
+    """They say how to build and feed the network in timm's words, and differ by who wrote them and when."""
+    for package in ("timm", "transformers"):
+        if importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed")
+    code = SHIM[: SHIM.index("import numpy")] + SAVED
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr[-2000:]
+    for told in json.loads(done.stdout.splitlines()[-1]):
+        assert told["head"] in ("timm_model.fc", "timm_model.head")
+        assert told["classes"] == [["ash", "elm", "fir"]] * 4
+        assert told["logits"] == [0.0] * 4
+        assert told["features"] == 0.0
+
+
+def test_names_that_a_wrapper_lengthened_are_said_to_be(folders: Folders, tmp_path: Path) -> None:
+    folder = shutil.copytree(folders("vit"), tmp_path / "net")
+    tensors = load_file(folder / "model.safetensors")
+    save_file({f"module.{name}": value for name, value in tensors.items()}, folder / "model.safetensors")
+    with pytest.raises(ModelError, match=r"do not fit its configuration.*take 'module.' off the names in the file"):
+        load(str(folder))
+
+
+def test_a_package_that_a_folder_needs_is_named(tmp_path: Path) -> None:
+    if importlib.util.find_spec("timm") is not None:
+        pytest.skip("timm is installed")
+    config = {"architecture": "resnet18", "num_classes": 3, "pretrained_cfg": {"input_size": [3, 224, 224]}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(MissingDependencyError, match=r"needs a package that is not installed.*timm"):
+        load(str(tmp_path))
+
+
+def test_a_processor_that_cannot_be_called_is_refused_in_a_sentence(
+    tmp_path: Path, folders: Folders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    transformers = pytest.importorskip("transformers")
+    processor = transformers.AutoImageProcessor.from_pretrained(folders("vit"), use_fast=False)
+
+    def refuse(*_: object, **__: object) -> None:
+        raise ValueError("return_tensors must be 'pt'")
+
+    monkeypatch.setattr(type(processor), "__call__", refuse)
+    with pytest.raises(ModelError, match=r"holds no usable model.*return_tensors must be 'pt'"):
+        load(str(folders("vit")))
+
+
 @pytest.mark.parametrize("package", ["timm", "torchvision"])
 def test_optional_packages_that_do_not_load_say_so(package: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, package, None)
@@ -578,6 +679,9 @@ def test_what_a_module_was_wrapped_in_is_taken_off_and_what_is_none_is_refused()
     plain, wanted = nn.Sequential(nn.Linear(6, 8), nn.ReLU(), nn.Linear(8, 4)), ArrayPreprocess((6,))
     for wrapped in (torch.compile(plain, backend="eager"), nn.DataParallel(plain)):
         assert from_module(wrapped, wanted).fingerprint == from_module(plain, wanted).fingerprint
+    inside = nn.Sequential(plain[0], torch.compile(plain[1:], backend="eager"))
+    assert from_module(inside, wanted).head == "1.2"
+    assert isinstance(inside[1], torch._dynamo.OptimizedModule), "the module itself stays as it is"
     with pytest.raises(ModelError, match=r"no module that can be looked into.*got a function"):
         from_module(lambda x: x, wanted)
     with pytest.raises(ModelError, match="give the module that it was made from"):

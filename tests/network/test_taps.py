@@ -353,6 +353,9 @@ def test_the_features_of_a_network_that_is_its_last_layer_alone_are_its_input(la
     values, output = capture(network, ["embedding", "logits"], batch)
     assert torch.equal(values["embedding"].flatten(1), batch.flatten(1))
     assert torch.equal(values["logits"], output)
+    with torch.no_grad():
+        assert torch.equal(output, layer(batch).flatten(1))
+    assert network.with_head(torch.ones(2, 6)).forward(batch).shape == (5, 2)
 
 
 _OF_FEATURES: list[Callable[..., Tensor]] = [

@@ -65,13 +65,18 @@ class Part:
     shard_rows: int
     about: Mapping[str, Any] = field(default_factory=dict)
 
+    @staticmethod
+    def place(base: Path, plan: Plan) -> Path:
+        """The folder below ``base`` of a plan's part."""
+        return base / digest(canonical_json(plan.to_json()))[:16]
+
     @classmethod
     def open(cls, base: Path, plan: Plan, rows: int, dtype: str, shard_rows: int, about: Mapping[str, Any]) -> Part:
         """Open the part of ``plan`` below ``base``, or begin it.
 
         An existing part keeps its own rows per shard, so that it can be resumed with another batch size.
         """
-        part = cls(base / digest(canonical_json(plan.to_json()))[:16], plan, rows, dtype, shard_rows, dict(about))
+        part = cls(cls.place(base, plan), plan, rows, dtype, shard_rows, dict(about))
         meta = part._begin()
         return replace(part, shard_rows=int(meta["shard_rows"]))
 

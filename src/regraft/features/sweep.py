@@ -26,7 +26,7 @@ from regraft.network import Network, attention_mask
 from regraft.network.flops import counting
 from regraft.network.onednn import wide_linear
 
-__all__ = ["Passing", "Progress", "base_key", "find", "pool_batch", "sweep"]
+__all__ = ["Passing", "Progress", "base_key", "find", "left", "pool_batch", "sweep"]
 
 Progress = Callable[[int, int], None]
 Passing = Callable[[int, Any], Tensor]
@@ -55,6 +55,20 @@ def find(
     base = _base(network, manifest, cache, dtype)
     parts, missing = _complete_parts(base, plan, len(manifest), dtype)
     return None if missing.blocks else Store(plan, parts)
+
+
+def left(
+    network: Network, manifest: Manifest, plan: Plan, *, cache: str | Path | None = None, dtype: str = "float32"
+) -> int:
+    """How many rows a sweep would pass: all but those whose shards an earlier one wrote before it was stopped."""
+    base = _base(network, manifest, cache, dtype)
+    _, missing = _complete_parts(base, plan, len(manifest), dtype)
+    if not missing.blocks:
+        return 0
+    part = Part.load(Part.place(base, missing))
+    if part is None or (part.rows, part.dtype) != (len(manifest), dtype):
+        return len(manifest)
+    return sum(stop - start for start, stop in part.missing())
 
 
 @told_if_killed()
@@ -122,7 +136,7 @@ def _complete_parts(base: Path, plan: Plan, rows: int, dtype: str) -> tuple[list
     """Complete, sound parts that hold blocks of the plan, and the plan of what is in none of them."""
     wanted = {block.name: block for block in plan.blocks}
     parts: list[Part] = []
-    exact = base / digest(canonical_json(plan.to_json()))[:16]
+    exact = Part.place(base, plan)
     folders = sorted(base.glob("*/done.json"), key=lambda path: (path.parent != exact, path))
     for folder in (path.parent for path in folders):
         part = Part.load(folder)

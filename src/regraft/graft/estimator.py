@@ -13,12 +13,14 @@ from typing import Any
 
 import numpy as np
 import torch
+from PIL import Image
 from sklearn.base import BaseEstimator, ClassifierMixin, RegressorMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_data
 
 from regraft.data import Kind, Target, checked, scan
+from regraft.data.arrays import one_or_many
 from regraft.data.labels import plain
 from regraft.errors import DataError, RecipeError
 from regraft.features import Plan, by_size, plan, sweep
@@ -122,6 +124,8 @@ class _Graft(BaseEstimator):
         check_is_fitted(self, "head_")
         if self.model is None:
             X = validate_data(self, X, reset=False, dtype=np.float64)
+        elif one_or_many(X) is not X:  # without labels the pixels (H, W, 3) would be H grey images
+            raise DataError("X for a backbone", expected="a list of inputs", got="one image", do="put it into a list")
         design = self.head_.view.design(self._read(X)[0], outputs)
         return self.head_.solution.readout.predict_proba(design).double().numpy()
 
@@ -147,9 +151,9 @@ def _one_column(X: Any) -> list[Any]:
 
 
 def _refuse_one_input(X: Any) -> None:
-    """A text, whose length is that of its letters and no number of rows, or a path, which has none."""
-    if isinstance(X, str | bytes | os.PathLike):
-        got = "one path" if isinstance(X, os.PathLike) else "one text"
+    """A text, whose length is that of its letters and no number of rows, or a path or an image, which has none."""
+    if isinstance(X, str | bytes | os.PathLike | Image.Image):
+        got = "one path" if isinstance(X, os.PathLike) else "one image" if isinstance(X, Image.Image) else "one text"
         raise DataError("X for a backbone", expected="a list of inputs", got=got, do="put it into a list")
 
 

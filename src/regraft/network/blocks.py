@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
 __all__ = ["find_blocks", "members", "prefix_tokens", "top_layers"]
 
@@ -29,7 +30,7 @@ def find_blocks(module: nn.Module) -> tuple[str, ...]:
     for path, parent in module.named_modules():
         if not isinstance(parent, _CONTAINERS):
             continue
-        children = [(name, child) for name, child in parent.named_children() if any(child.children())]
+        children = [(name, child) for name, child in parent.named_children() if _has_parts(child)]
         classes = Counter(type(child) for _, child in children)
         for name, child in children:
             if isinstance(child, _CONTAINERS) or next(child.parameters(), None) is None:
@@ -39,6 +40,11 @@ def find_blocks(module: nn.Module) -> tuple[str, ...]:
                 elements[f"{path}.{name}" if path else name] = weighted
     large = [path for path, weighted in elements.items() if weighted >= 2]
     return _innermost(large or list(elements))
+
+
+def _has_parts(module: nn.Module) -> bool:
+    """Whether it holds modules, other than those that make its own weights of others (weight normalisation, say)."""
+    return any(module.children()) and not is_parametrized(module)
 
 
 def _innermost(paths: list[str]) -> tuple[str, ...]:
@@ -83,7 +89,8 @@ def top_layers(module: nn.Module, order: Sequence[str], head: str) -> tuple[str,
     """
     parts = dict(module.named_modules())
     last = reversed(dict.fromkeys(reversed(order)))  # by their last calls
-    own = [path for path in last if path and path != head and [*parts[path].parameters(recurse=False)]]
+    own = [path for path in last if path and [*parts[path].parameters(recurse=False)]]
+    own = [path for path in own if not (head and f"{path}.".startswith(f"{head}."))]  # nor what it is made of
     weighted = [n for n, path in enumerate(own) if any(p.ndim > 1 for p in parts[path].parameters(recurse=False))]
     return tuple(own[weighted[-1] :]) if weighted else ()
 

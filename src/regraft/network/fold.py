@@ -25,7 +25,7 @@ from regraft.network.hooks import Hook, hooked
 from regraft.network.network import Network
 from regraft.network.outputs import TRANSPOSED, as_weight, by_output
 from regraft.network.policy import slow_attention
-from regraft.network.reading import first_tensor
+from regraft.network.reading import first_tensor, written
 from regraft.network.surgery import shared_copy
 
 __all__ = ["Fold", "Folding", "deviation", "fold", "folded_tensors"]
@@ -151,7 +151,7 @@ class _Watch:
         def seen(_part: nn.Module, _args: Any, _kwargs: Any, output: Any) -> None:
             self.calls[path] += 1
             if isinstance(output, Tensor):
-                self._outputs.append((output, output._version, path))
+                self._outputs.append((output, written(output), path))
 
         return seen
 
@@ -160,7 +160,7 @@ class _Watch:
             self.calls[path] += 1
             value = first_tensor((args, kwargs))
             for output, version, layer in self._outputs:
-                if value is output and value._version == version:
+                if value is output and written(value) == version:
                     self.given[path], self.rank[path] = layer, value.ndim
 
         return seen

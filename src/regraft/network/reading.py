@@ -12,7 +12,7 @@ from torch import Tensor
 
 from regraft.errors import ModelError
 
-__all__ = ["Pooled", "Reading", "attention_mask", "choose", "first_tensor", "pool_tokens", "unchosen"]
+__all__ = ["Pooled", "Reading", "attention_mask", "choose", "first_tensor", "pool_tokens", "unchosen", "written"]
 
 _LOGITS = ("logits", "out")
 _POOLED = ("pooler_output", "image_embeds", "text_embeds")
@@ -73,6 +73,11 @@ def unchosen(output: Any, key: str) -> tuple[Tensor, ...]:
     """The floating tensors of ``output`` behind the one that :func:`choose` took for being the first: none where
     ``key``, which it gave, is a name that says what it is."""
     return () if key in (*_LOGITS, *_POOLED, *_HIDDEN) else tuple(_tensors(output))[1:]
+
+
+def written(value: Tensor) -> int:
+    """How often it was changed in place; of what ``torch.inference_mode`` made that is not known."""
+    return 0 if value.is_inference() else value._version
 
 
 def first_tensor(value: Any) -> Tensor | None:

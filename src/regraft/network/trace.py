@@ -25,7 +25,7 @@ from torch.overrides import TorchFunctionMode
 from regraft.errors import ModelError
 from regraft.network.blocks import find_blocks
 from regraft.network.hooks import Hook, hooked
-from regraft.network.reading import Pooled, Reading, choose, first_tensor, unchosen
+from regraft.network.reading import Pooled, Reading, choose, first_tensor, unchosen, written
 from regraft.network.site import Axes, Kind, Layout, Site
 
 __all__ = ["Tap", "Trace", "activation_name", "trace"]
@@ -138,7 +138,7 @@ class _Tracer(TorchFunctionMode):
         scores = self._of_scores(func, args, kwargs or {})
         out = func(*args, **(kwargs or {}))
         if scores and isinstance(out, Tensor):
-            self.scores.append((out, _version(out)))
+            self.scores.append((out, written(out)))
         name = activation_name(func)
         if name and isinstance(out, Tensor) and out.is_floating_point() and self._stack:
             frame = self._stack[-1]
@@ -152,7 +152,7 @@ class _Tracer(TorchFunctionMode):
 
     def are_scores(self, value: Tensor) -> bool:
         """Whether it is what the last linear layer gave, or probabilities, multiples or means of that."""
-        return any(value is score and _version(value) == version for score, version in self.scores)
+        return any(value is score and written(value) == version for score, version in self.scores)
 
     def _of_scores(self, func: Any, args: Any, kwargs: Mapping[str, Any]) -> bool:
         """Whether a function makes scores of scores: what else it takes is the same for every row."""
@@ -189,8 +189,8 @@ class _Tracer(TorchFunctionMode):
         if _is_linear(part):
             given = first_tensor((args, kwargs))
             read = tuple(given.shape) if given is not None else ()
-            self.linear.append((frame.path, call, value, _version(value), read))
-            self.scores = [(value, _version(value))]
+            self.linear.append((frame.path, call, value, written(value), read))
+            self.scores = [(value, written(value))]
         if frame.activated or isinstance(part, nn.RNNBase):
             self._event("activation", frame.path, frame.path, call, "output", value)
         elif frame.path in self.blocks:
@@ -221,15 +221,10 @@ class _Tracer(TorchFunctionMode):
         event = _Event(kind, base, path, call, source, shape, self._width, self._convolutional, function)
         event.time = len(self.events) + len(self.modules)
         if kind == "activation":
-            self._latest = (value, _version(value), len(self.events))
-        elif self._latest is not None and self._latest[0] is value and self._latest[1] == _version(value):
+            self._latest = (value, written(value), len(self.events))
+        elif self._latest is not None and self._latest[0] is value and self._latest[1] == written(value):
             event.same = self._latest[2]
         (self.modules if kind == "module" else self.events).append(event)
-
-
-def _version(value: Tensor) -> int:
-    """How often it was changed in place; of what ``torch.inference_mode`` made that is not known."""
-    return 0 if value.is_inference() else value._version
 
 
 def _is_linear(part: nn.Module) -> bool:
@@ -310,7 +305,7 @@ def _find_head(tracer: _Tracer, key: str, value: Tensor) -> tuple[str, int, tupl
     """The last linear layer or 1 x 1 convolution, if its output is the network's output."""
     if key in ("", "logits", "out"):
         for path, call, out, version, given in reversed(tracer.linear):
-            if _version(out) != version:  # changed in place since
+            if written(out) != version:  # changed in place since
                 continue
             if out.numel() == value.numel() and torch.equal(out.reshape(-1), value.reshape(-1)):
                 return path, call, given
@@ -334,7 +329,7 @@ def _end_taps(
     taps = []
     if not path and tracer.linear:  # logits that no single layer gives (an average of heads, say)
         path, call, *_, given = tracer.linear[-1]
-    if tracer.linear and given and given[0] == rows:  # the path is empty where the network is that layer alone
+    if path and given and given[0] == rows:
         convolutional = isinstance(tracer.module.get_submodule(path), nn.Conv2d)
         axes = _axes(given, 0, 1 if convolutional else len(given) - 1)
         taps.append(Tap(_site("embedding", "embedding", given, axes, prefix), axes, path, call, "input"))

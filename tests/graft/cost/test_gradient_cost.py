@@ -10,7 +10,7 @@ from tests.graft.gradient.test_gradient import toy_flops
 
 import regraft
 from regraft.graft.cost.estimate import estimate
-from regraft.graft.gradient.recipe import gradient_features
+from regraft.graft.gradient.recipe import gradient_features, with_gradients
 from regraft.graft.options import Options
 from regraft.graft.preparation import prepare
 from regraft.graft.stages.gradient import Gradients
@@ -39,6 +39,30 @@ def test_products_are_predicted_and_counted(most, passes, tmp_path, monkeypatch)
         assert 1 / 4 < products[0] / products[1] < 4
     one_pass = 60 * (sum(toy_flops(1)) + 2 * 6 * 5)
     assert [more - less for less, more in zip(*told.values())] == [one_pass, one_pass]
+
+
+@pytest.mark.parametrize("method", ["gradient", "tangent-gp"])
+def test_what_is_left_after_an_interruption_is_predicted_and_counted(method, tmp_path, monkeypatch):
+    """The pass goes on where it was stopped; derivatives then need one of their own, of that part's rows alone."""
+    monkeypatch.setattr(Gradients, "row_space", 0)
+    manifest = replace(toy_manifest(60), split=("train",) * 40 + ("test",) * 20)
+    options = Options(cache=tmp_path, folds=3, batch_size=16)
+    recipe = with_gradients(method, None, ["conv2*"])
+
+    def stop(stage: str, done: int, _: int) -> None:
+        if (stage, done) == ("sweep", 32):
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        regraft.adapt(manifest, toy_network(), method=recipe, options=options, progress=stop)
+    ready = prepare(manifest, toy_network(), method=recipe, options=options, ledger=Ledger())
+    said = {cost.stage: cost for cost in estimate(ready, options).costs}
+    run = regraft.adapt(manifest, toy_network(), method=recipe, options=options)
+    found = {cost.stage: cost for cost in run.record.costs}
+    assert said["sweep"].backbone_passes == found["sweep"].backbone_passes == pytest.approx((8 + 20) / 60)
+    assert said["sweep"].flops == found["sweep"].flops
+    assert said["solve"].backbone_passes == pytest.approx(40 / 60)
+    assert found["solve"].backbone_passes == pytest.approx(40 / 60, abs=0.11)  # three rows of each part are looked at
 
 
 def test_a_named_solver_costs_more_and_a_schedule_its_steps(tmp_path, monkeypatch):

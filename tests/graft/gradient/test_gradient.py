@@ -349,7 +349,7 @@ def test_parameters_that_are_not_there_and_options_that_mean_nothing_are_refused
 def test_without_blocks_the_topmost_layer_is_taken() -> None:
     assert list(adapt(Gradients()).adapted.tangent.coefficients) == ["4.weight", "4.bias"]
     bare = from_module(nn.Sequential(nn.Flatten(), nn.Tanh()), ArrayPreprocess((3, 6, 6)), name="bare")
-    with pytest.raises(ModelError, match="no blocks"):
+    with pytest.raises(ModelError, match="no weights below its last layer"):
         adapt(Gradients(), bare)
 
 

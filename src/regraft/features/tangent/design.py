@@ -364,6 +364,12 @@ def selected(network: Network, select: str | Sequence[str] | None) -> tuple[str,
     if select is None:
         select = network.topmost
         if not select:
+            if all(network.head and name.startswith(f"{network.head}.") for name in network.params):
+                raise ModelError(
+                    f"{network.name} has no weights below its last layer",
+                    expected="a layer whose derivatives could be features",
+                    do="use a method that takes no derivatives, such as probe",
+                )
             raise ModelError(
                 f"{network.name} has no blocks to take the topmost of",
                 expected="a selection of parameters",

@@ -211,6 +211,11 @@ class Replay:
 
     def _keep(self, leaves: Sequence[Tensor]) -> None:
         for leaf in leaves:
+            if leaf.is_inference():
+                raise ModelError(
+                    "a forward pass under torch.inference_mode has no derivatives",
+                    do="let it run without that, or use a method that takes none, such as probe",
+                )
             index = len(self._pass.values)
             slot = self.slots[index] if index < len(self.slots) else _Slot(written=True)
             self._pass.versions.append((leaf, leaf._version))

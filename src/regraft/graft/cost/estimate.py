@@ -7,7 +7,7 @@ import time
 
 from safetensors.torch import save
 
-from regraft.features import DTYPES, by_length, find, gathered, pool_batch
+from regraft.features import DTYPES, by_length, find, gathered, left, pool_batch
 from regraft.graft.cost import pace
 from regraft.graft.cost.counts import Workload, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
@@ -49,7 +49,8 @@ def estimate(ready: Prepared, options: Options) -> Record:
     """
     stores = [find(ready.network, p, ready.plan, cache=options.cache, dtype=options.dtype) for p in ready.parts]
     todo = [part for part, store in zip(ready.parts, stores) if store is None]
-    rows = sum(len(part) for part in todo)
+    ahead = [left(ready.network, p, ready.plan, cache=options.cache, dtype=options.dtype) for p in ready.parts]
+    rows = sum(ahead)
     there = [] if todo else [store for store in stores if store is not None]
     seconds_per_row, flops_per_row = row_seconds(there), max((store.flops_per_row for store in there), default=0)
     if not seconds_per_row:
@@ -67,7 +68,9 @@ def estimate(ready: Prepared, options: Options) -> Record:
     solve = Cost("solve", _solve_seconds(ready, own) if own.solves else 0.0)
     train = training_cost(ready, options)
     with_cost = with_gradient_cost if ready.recipe.posterior is None else with_posterior_cost
-    apart = 1.0 if ready.network.preprocess.ragged else 1 - rows / len(ready.manifest)
+    # a pass that goes on where another stopped keeps nothing of the rows before, and derivatives take all of the part's
+    begun = sum(len(part) for part, count in zip(ready.parts, ahead) if count < len(part))
+    apart = 1.0 if ready.network.preprocess.ragged else begun / len(ready.manifest)
     solve, more = with_cost(solve, ready, options, work.solves, (seconds_per_row, flops_per_row), apart)
     stored = _most_bytes(ready, work.widths, outputs) + more
     if train:  # every tensor of the backbone is kept, whole

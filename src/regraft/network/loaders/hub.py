@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any
 
-from regraft.errors import MissingDependencyError, ModelError
+from regraft.errors import MissingDependencyError, ModelError, RegraftError
 from regraft.wording import one_line
 
 __all__ = ["NO_CODE", "library", "quiet", "unusable"]
@@ -49,7 +49,7 @@ def quiet(transformers: Any) -> Iterator[None]:
             settings.enable_progress_bar()
 
 
-def unusable(name: str, local: bool, error: Exception) -> ModelError:
+def unusable(name: str, local: bool, error: Exception) -> RegraftError:
     """What could not be loaded, and what helps."""
     reason = one_line(error, 300)
     if "trust_remote_code" in str(error):
@@ -57,6 +57,10 @@ def unusable(name: str, local: bool, error: Exception) -> ModelError:
             f"{name} needs code of its own, and none of a repository's is run",
             expected="an architecture, a preprocessing and a tokeniser that transformers itself holds",
             do="build it in a module of yours and name that as package.module:callable",
+        )
+    if isinstance(error, ImportError):
+        return MissingDependencyError(
+            f"{name} needs a package that is not installed or does not load", got=f"{type(error).__name__}: {reason}"
         )
     if local:
         return ModelError(

@@ -64,7 +64,7 @@ def from_module(
             do="detach the tensors that it keeps; instead of torch.nn.utils.weight_norm and spectral_norm take those "
             "of torch.nn.utils.parametrizations",
         ) from error
-    return Network(name, _sized(copied, name).float(), preprocess, about or About("module"))
+    return Network(name, _whole(_sized(copied, name)).float(), preprocess, about or About("module"))
 
 
 def _plain(module: nn.Module, name: str) -> nn.Module:
@@ -82,6 +82,16 @@ def _plain(module: nn.Module, name: str) -> nn.Module:
     if any(value.is_meta for value in itertools.chain(module.parameters(), module.buffers())):
         raise ModelError(f"{name} has tensors without values (meta)", do="load its weights first")
     return module
+
+
+def _whole(module: nn.Module) -> nn.Module:
+    """The module with compiled parts as they were written, for hooks do not hear what is compiled; a layer alone in a
+    sequence of one, where another head can take its place."""
+    for part in list(module.modules()):
+        for name, child in list(part.named_children()):
+            if inside := getattr(child, "_orig_mod", None):
+                setattr(part, name, inside)
+    return nn.Sequential(module) if isinstance(module, nn.Linear | nn.Conv2d) else module
 
 
 def _sized(module: nn.Module, name: str) -> nn.Module:
@@ -125,6 +135,7 @@ def load(path: str, weights: str | None, seed: int | None) -> Network:
             read_weights(module, Path(weights), path)
         sidecar = _sidecar(Path(weights))
     preprocess = preprocess or getattr(module, "preprocess", None) or _preprocess(module, sidecar)
+    module = _whole(module)
     if not isinstance(preprocess, Preprocess):
         raise ModelError(f"the preprocessing of {path} is not known", do=_HOW)
     classes = sidecar.get("classes", ())

@@ -12,7 +12,7 @@ from regraft.network.seeding import seeded
 from regraft.network.site import near
 from regraft.wording import one_line
 
-__all__ = ["load"]
+__all__ = ["load", "of_config"]
 
 
 def _timm() -> Any:
@@ -54,6 +54,11 @@ def load(name: str, architecture: str, head: bool, seed: int | None) -> Network:
     config = getattr(module, "pretrained_cfg", {}) or {}
     about = About("timm", str(config.get("license") or ""), _classes(timm, module, config) if head else ())
     return Network(name, module, preprocess(data), about)
+
+
+def of_config(published: dict[str, Any]) -> ImagePreprocess:
+    """:func:`preprocess` of the ``pretrained_cfg`` of a network that was saved."""
+    return preprocess(_timm().data.resolve_data_config(pretrained_cfg=published))
 
 
 def preprocess(data: dict[str, Any]) -> ImagePreprocess:

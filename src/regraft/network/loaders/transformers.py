@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from regraft.errors import ModelError
 from regraft.network.blocks import prefix_tokens
+from regraft.network.loaders import timm
 from regraft.network.loaders.hub import NO_CODE, library, quiet, unusable
 from regraft.network.loaders.text import TextPreprocess, longest, pooling_of, save_text
 from regraft.network.network import About, Network, Traits
@@ -31,6 +32,7 @@ _VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "i
 _HEADS = {"ForImageClassification": "AutoModelForImageClassification",
           "ForSequenceClassification": "AutoModelForSequenceClassification"}  # fmt: skip
 _MASKED = "vit_mae"  # hides three patches of four, at random; a ViT has its encoder
+_TIMM = "timm_wrapper"  # what timm saved, wrapped by transformers
 _ENCODED = ("t5", "mt5", "umt5")  # of these the half that reads: the other one asks for the text that it shall write
 
 
@@ -51,6 +53,8 @@ def load(name: str, revision: str | None, head: bool, seed: int | None) -> Netwo
     with quiet(transformers):
         try:
             config = transformers.AutoConfig.from_pretrained(source, **where)
+            if config.model_type == _TIMM and config.model_args:  # transformers gives the number of classes itself
+                config.model_args.pop("num_classes", None)
             module, traits = _module(transformers, source, config, where, head, seed)
             preprocess = _preprocess(transformers, source, config, module, where)
         except ModelError:
@@ -61,8 +65,8 @@ def load(name: str, revision: str | None, head: bool, seed: int | None) -> Netwo
     classes = tuple(str(labels[key]) for key in sorted(labels))
     if not module.__class__.__name__.endswith(tuple(_HEADS)) or all(c.startswith("LABEL_") for c in classes):
         classes = ()
-    found = revision or str(getattr(config, "_commit_hash", None) or "")
-    about = About("transformers", _licence(Path(source)) if local else "", classes, "" if local else found)
+    found = "" if local else revision or _commit(transformers, source)
+    about = About("transformers", _licence(Path(source)) if local else "", classes, found)
     own: Any = module.config  # that of the half or the class which is used
     settings = {key: value for key, value in own.to_dict().items() if key not in _VOLATILE}
     settings["architectures"] = [type(module).__name__]  # as it is saved, whatever it was published as
@@ -90,7 +94,7 @@ def save(network: Network, folder: Path) -> None:
             preprocess.processor.save_pretrained(folder)
         else:
             local = Path(network.name).is_dir()
-            where = {"local_files_only": True} if local else {"revision": network.about.revision}
+            where = {"local_files_only": True} if local else {"revision": network.about.revision or None}
             try:
                 processor = transformers.AutoImageProcessor.from_pretrained(
                     network.name, use_fast=False, **where, **NO_CODE
@@ -98,6 +102,14 @@ def save(network: Network, folder: Path) -> None:
             except Exception as error:
                 raise unusable(network.name, local, error) from error
             processor.save_pretrained(folder)
+
+
+def _commit(transformers: Any, source: str) -> str:
+    """The commit that the hub's cache holds of the default branch; empty where that cannot be told."""
+    hub = transformers.utils.hub
+    with contextlib.suppress(OSError):
+        return hub.extract_commit_hash(hub.cached_file(source, "config.json", local_files_only=True), None) or ""
+    return ""
 
 
 def _module(
@@ -115,6 +127,8 @@ def _module(
         return module, traits
     # what does not fit is reported then, and named below
     options = {**where, "use_safetensors": True, "output_loading_info": True, "ignore_mismatched_sizes": True}
+    if config.model_type == _TIMM:  # changed above; of others the class may have one of its own
+        options["config"] = config
     # what a module computes for itself, such as tables of positions, would else be rounded to the dtype of the file
     options["dtype" if int(transformers.__version__.split(".")[0]) > 4 else "torch_dtype"] = torch.float32
     module, report = auto.from_pretrained(source, **options)
@@ -136,13 +150,23 @@ def _module(
             f"the weights in {source} do not fit its configuration",
             expected="a tensor of the right shape for every parameter",
             got=f"{len(wrong)} missing or of another shape, such as {wrong[0]}",
-            do="take weights and config.json from one model",
+            do=_prefixed(missing, report.get("unexpected_keys", ())) or "take weights and config.json from one model",
         )
     return module, traits
 
 
+def _prefixed(missing: Sequence[str], unexpected: Iterable[str]) -> str:
+    """What to do where the tensors stand under a wrapper's name, such as ``module.``; else nothing."""
+    left = set(unexpected)
+    before = {name.removesuffix(missing[0]) for name in left if name.endswith(f".{missing[0]}")} if missing else set()
+    found = [prefix for prefix in sorted(before) if all(prefix + name in left for name in missing)]
+    return f"take {found[0]!r} off the names in the file, which a wrapper put there" if found else ""
+
+
 def _class(transformers: Any, config: Any, architecture: str, head: bool) -> Any:
     """What reads a row as it is and gives its features, or the scores of its classes."""
+    if config.model_type == _TIMM and head and config.num_labels:
+        return transformers.AutoModelForImageClassification
     for ending, name in _HEADS.items():
         if head and architecture.endswith(ending):
             return getattr(transformers, name)
@@ -181,6 +205,8 @@ def _reads_text(module: nn.Module) -> bool:
 def _preprocess(transformers: Any, source: str, config: Any, module: nn.Module, where: Mapping[str, Any]) -> Preprocess:
     if _reads_text(module):
         return TextPreprocess.load(transformers, source, longest(module, config), where)
+    if config.model_type == _TIMM:
+        return timm.of_config(config.pretrained_cfg)
     try:
         processor = transformers.AutoImageProcessor.from_pretrained(source, use_fast=False, **where)
     except Exception as error:
@@ -217,13 +243,14 @@ def image_preprocess(processor: Any) -> Preprocess:
     mean that it does something more, and then it is called as it is.
     """
     own = ProcessorPreprocess(_settings(processor), processor)
+    generator = np.random.default_rng(0)
+    sides = ((61, 97), (330, 251), (40, 40))
+    images = [Image.fromarray(generator.integers(0, 256, (*size, 3), dtype=np.uint8)) for size in sides]
+    wanted = [own(image) for image in images]  # one that cannot be called is refused here
     try:
         candidate = _read_settings(processor)
-        generator = np.random.default_rng(0)
-        for height, width in ((61, 97), (330, 251), (40, 40)):
-            image = Image.fromarray(generator.integers(0, 256, (height, width, 3), dtype=np.uint8))
-            if not torch.equal(candidate(image), own(image)):
-                return own
+        if not all(torch.equal(candidate(image), pixels) for image, pixels in zip(images, wanted)):
+            return own
     except (ModelError, TypeError, ValueError, AttributeError, KeyError):
         return own
     return candidate
