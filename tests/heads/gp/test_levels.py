@@ -86,6 +86,24 @@ def test_averages_are_sums_over_the_pairs() -> None:
     torch.testing.assert_close(widened[:, 1], torch.full((3,), 0.1 * 2.0 + 0.5 / 8).double())
 
 
+def test_means_lie_apart_along_the_directions_that_inputs_have() -> None:
+    """Of a smooth kernel most eigenvectors are hardly seen by any input, and there pairs differ most."""
+    x = torch.linspace(-1.5, 1.5, 14, dtype=torch.float64)[:, None]
+    kernel = torch.exp(-0.5 * torch.cdist(x, x).square() / 36)
+    rows, new = torch.arange(2, 12), torch.tensor([0, 1, 12, 13])
+    y = (2 * x[rows]).sin() + 0.03 * torch.randn(10, 1, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
+    spectrum = Spectrum.of(kernel[rows][:, rows])
+    levels, along = spectrum.levels(y), spectrum.vectors.T @ y
+    pairs = zip(levels.scale.tolist(), levels.noise.tolist())
+    order = torch.cat([rows, new])
+    means = torch.stack([moments(kernel[order][:, order], y, *pair)[0][:, 0] for pair in pairs])
+    between = levels.weights @ (means - levels.weights @ means).square()
+    apart = levels.apart(spectrum.values, along[:, 0])
+    seen = kernel[new][:, rows] @ spectrum.vectors
+    torch.testing.assert_close((seen @ apart.T).square().sum(1), between, rtol=1e-4, atol=0)
+    assert len(apart) < 10
+
+
 def test_ninety_per_cent_lie_within_the_deviations_said() -> None:
     """Of one ratio of noise and scale the interval is the t's exactly."""
     levels = Levels(torch.ones(1).double(), torch.ones(1).double(), torch.ones(1).double(), 4.0)

@@ -81,17 +81,19 @@ class Levels:
     def apart(self, values: Tensor, along: Tensor) -> Tensor:
         """B (m, n), so that the mean at x varies from pair to pair with the variance ‖B u‖², u = Vᵀ k(X, x).
 
+        A kernel's u_k is at most √(λ_k k(x, x)): what is too small to be kept is so in that unit, not beside what
+        pairs say along eigenvectors that no input is seen on.
+
         Args:
             values: λ.
             along: Vᵀ y, (n,).
         """
-        off = self._shrunk(values) - self.shrinkage(values)
-        left = self.weights.sqrt()[:, None] * off * along
-        if len(left) == 1 or not bool(left.any()):
+        left = self.weights.sqrt()[:, None] * (self._shrunk(values) - self.shrinkage(values)) * along
+        reached = left * values.sqrt()
+        if len(left) == 1 or not bool(reached.any()):
             return left[:0]
-        _, sizes, right = torch.linalg.svd(left, full_matrices=False)
-        kept = sizes > 1e-4 * sizes[0]
-        return sizes[kept, None] * right[kept]
+        turned, sizes, _ = torch.linalg.svd(reached, full_matrices=False)
+        return turned[:, sizes > 1e-4 * sizes[0]].T @ left
 
     def _shrunk(self, values: Tensor) -> Tensor:
         """(Q, n)."""
