@@ -8,11 +8,12 @@ and noise σ² has the mean b + φ̃(x) · w̃ and the variance
 
 The last term is left out: the error bars of a cache of rank r are too wide, never too narrow, by at most
 s λ_{r+1} / (s λ_{r+1} + σ²) of the prior's variance. Numbers are averaged over s and σ²: to the expectation of the
-above comes how far their means lie apart (:class:`regraft.heads.gp.levels.Uncertainty`). Of so many parameters that few
-directions of them could be kept, the variance is that of the process with S φ̃ in the place of φ̃, S random sums of the
-derivatives (:mod:`regraft.features.tangent.sums`). The difference is taken of numbers in single precision, which know
-it to about 1e-6 of the prior's variance: no variance is said to be less than that. Paper: Maddox et al. (2021), Eqs. 2
-and 3 (there with all pairs); σ²/n is what a level that the prior says nothing of leaves open
+above comes how far their means lie apart (:class:`regraft.heads.gp.levels.Uncertainty`), along the r directions alone,
+so that of these a short cache may make some too narrow. Of so many parameters that few directions of them could be
+kept, the variance is that of the process with S φ̃ in the place of φ̃, S random sums of the derivatives
+(:mod:`regraft.features.tangent.sums`). The difference is taken of numbers in single precision, which know it to about
+1e-6 of the prior's variance: no variance is said to be less than that. Paper: Maddox et al. (2021), Eqs. 2 and 3 (there
+with all pairs); σ²/n is what a level that the prior says nothing of leaves open
 (:mod:`regraft.graft.posterior.contrasts`).
 """
 

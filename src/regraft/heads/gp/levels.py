@@ -37,8 +37,8 @@ class Levels:
 
     Attributes:
         weights: (Q,), 1 in all.
-        scale: s, (Q,).
-        noise: σ², (Q,).
+        scale: s, (Q,); where freedom is finite that of the t-distribution, tr(yᵀ A⁻¹ y) / nC.
+        noise: σ² = r s, (Q,).
         freedom: degrees of freedom of the t-distribution at each pair; infinite where the scale is taken as known.
     """
 
