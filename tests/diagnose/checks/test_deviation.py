@@ -13,10 +13,15 @@ from regraft.diagnose.checks.deviation import DEVIATION
 from regraft.network import ArrayPreprocess, Network, from_module
 
 
+def small() -> Network:
+    """Two layers, the second a head that has no start."""
+    return from_module(nn.Sequential(nn.Linear(4, 4), nn.Tanh(), nn.Linear(4, 3)), ArrayPreprocess((4,)))
+
+
 @pytest.fixture
 def subject() -> Callable[[str, Network | None], Subject]:
     torch.manual_seed(0)
-    network = from_module(nn.Linear(4, 3), ArrayPreprocess((4,)))
+    network = small()
 
     def made(name: str, start: Network | None) -> Subject:
         return Subject(name, network, torch.zeros(5, 4), torch.zeros(5, dtype=torch.long), "softmax", start=start)
@@ -25,7 +30,7 @@ def subject() -> Callable[[str, Network | None], Subject]:
 
 
 def test_it_says_whose_weights_moved(subject) -> None:
-    start = from_module(nn.Linear(4, 3), ArrayPreprocess((4,)))
+    start = small()
     for own, said in ((start, "the weights by"), (None, "the weights of other by")):
         subjects = (subject("trained", own), subject("other", start))
         (finding,) = DEVIATION.run(Case(subjects, None, 5), lambda done, total: None).findings

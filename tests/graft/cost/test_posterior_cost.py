@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+import torch
 from tests.graft.gradient.test_gradient import LAST, arrays, network, rows_of
 
 import regraft
@@ -13,8 +15,18 @@ from regraft.graft.preparation import prepare
 from regraft.record import Ledger
 
 
+def told_by_derivatives() -> tuple[np.ndarray, np.ndarray]:
+    """Rows, and two numbers that the network would give with other weights in its last convolution."""
+    x, _ = arrays(90, "regression")
+    net, generator = network(), torch.Generator().manual_seed(0)
+    own = net.params["4.weight"]
+    moved = net.with_params({"4.weight": own + 0.5 * own.std() * torch.randn(own.shape, generator=generator)})
+    with torch.no_grad():
+        return x, moved.forward(torch.from_numpy(x)).numpy()[:, :2]
+
+
 def test_kernels_are_predicted_and_counted(tmp_path):
-    x, y = arrays(90, "regression")
+    x, y = told_by_derivatives()  # so that the model keeps them
     manifest, options = rows_of(x, y, tested=30), Options(cache=tmp_path, folds=3, batch_size=16)
     recipe = with_gradients("tangent-gp", None, LAST)
     ready = prepare(manifest, network(), method=recipe, options=options, ledger=Ledger())

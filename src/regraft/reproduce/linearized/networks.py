@@ -118,4 +118,5 @@ def refitted(network: Network, rows: tuple[Tensor, Tensor], how: Descent, seed: 
         head.bias.copy_(network.params[f"{network.head}.bias"])
     last = from_module(head, ArrayPreprocess((features.shape[1],)))
     made = trained(last, features, rows[1], how, seed)
-    return network.with_params({f"{network.head}.{name}": value for name, value in made.params.items()})
+    parts = ("weight", "bias")
+    return network.with_params({f"{network.head}.{part}": made.params[f"{made.head}.{part}"] for part in parts})
