@@ -195,7 +195,9 @@ def test_molecules_written_in_other_ways_are_copies_of_one_and_the_same_rows_of_
     assert code == 0
     (pair,) = json.loads(out)["paired"]
     assert (pair["rows"], pair["altered"]) == (24, 0)
-    code, out, _ = regraft("diagnose", tmp_path / "copied.csv", "-m", gcn, "--check", "transfer", "--json")
+    code, out, _ = regraft(
+        "diagnose", tmp_path / "copied.csv", "-m", gcn, "--check", "transfer", "--json", "-o", tmp_path / "d"
+    )
     assert code == 0
     (told,) = [item for item in json.loads(out)["findings"] if item["code"] == "repeated-rows"]
     assert told["value"] == 8
