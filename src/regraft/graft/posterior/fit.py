@@ -93,14 +93,19 @@ class Solved:
         """(M, C) of k(x, X) (M, n)."""
         return self.targets.mean(0) + self.contrasts.across(cross) @ self.weights
 
-    def uncertainty(self, kept: int) -> Uncertainty:
-        """By so many eigenpairs, largest first."""
-        return Uncertainty.of(self.levels, self.spectrum.values.flip(0)[:kept], self.along.flip(0)[:kept])
+    def _largest(self, rank: int) -> slice:
+        """Of the eigenpairs, which ascend."""
+        return slice(max(0, len(self.spectrum.values) - rank), None)
+
+    def uncertainty(self, rank: int) -> Uncertainty:
+        """By the largest eigenpairs alone."""
+        kept = self._largest(rank)
+        return Uncertainty.of(self.levels, self.spectrum.values[kept], self.along[kept])
 
     def variance(self, cross: Tensor, own: Tensor, rank: int) -> Tensor:
         """Of the function, (M, C), of k(x, X) (M, n) and k(x, x) (M,), by the largest eigenpairs alone, as an artifact
         that keeps so many directions says it."""
-        seen = self.contrasts.across(cross) @ self.spectrum.vectors.flip(1)[:, :rank]
+        seen = self.contrasts.across(cross) @ self.spectrum.vectors[:, self._largest(rank)]
         return self.uncertainty(rank).variance(self.contrasts.within(cross, own), seen, len(self.targets))
 
 
