@@ -32,6 +32,7 @@ from regraft.memory import kept_memory
 from regraft.network import About, Network
 from regraft.network.architectures import PIXELS, build
 from regraft.network.flops import counting
+from regraft.network.layout import gains
 from regraft.network.loaders.bundled import Stored, save_folder
 from regraft.network.preprocess import ImagePreprocess
 from regraft.network.seeding import seeded
@@ -156,7 +157,7 @@ class _Job:
             preprocess, parts = decode(self.manifest, plan.size, plan.augment, pretext.labelled)
         rows, held = parts["train"], "test" if "test" in parts else "validation"
         backbone, module, flops = _fresh(plan, preprocess)
-        if self.device == "cpu":
+        if self.device == "cpu" and gains(module):
             module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in other passes
         before = {} if pretext.labelled else terms_of(pretext, module, parts[held], "cpu")
 
