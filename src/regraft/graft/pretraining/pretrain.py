@@ -31,7 +31,7 @@ from regraft.graft.stages.config import Schedule, TrainConfig
 from regraft.memory import kept_memory
 from regraft.network import About, Network
 from regraft.network.architectures import PIXELS, build
-from regraft.network.flops import counting
+from regraft.network.flops import Operations
 from regraft.network.layout import gains
 from regraft.network.loaders.bundled import Stored, save_folder
 from regraft.network.preprocess import ImagePreprocess
@@ -252,11 +252,11 @@ def _fresh(plan: Plan, preprocess: ImagePreprocess) -> tuple[nn.Module, nn.Modul
             head = "" if pretext.labelled else _head(backbone, preprocess)
             module = pretext.module(backbone, head, plan.size)
             probe = copy.deepcopy(module).eval()
-            with counting() as counter:
+            with Operations() as counter:
                 probe(views).sum().backward()
         except (ModelError, RuntimeError, TypeError, AttributeError, ValueError) as error:
             raise _unfit(plan, views, error) from error
-    return backbone, module, counter.get_total_flops() // rows
+    return backbone, module, counter.total // rows
 
 
 def _unfit(plan: Plan, views: Any, error: Exception) -> ModelError:
