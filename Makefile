@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow lint types docs bench clean
+.PHONY: help demo test test-slow test-oldest lint types docs bench clean
 
 help:  ## this list
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /  make \1\t/' | expand -t 20
@@ -24,6 +24,11 @@ test: $(STAMP)  ## the tests, without the slow ones
 test-slow: $(STAMP)  ## the slow tests only
 	$(BIN)/python -m pytest -m slow
 
+test-oldest:  ## the tests with the oldest versions that pyproject.toml allows (needs uv; some gigabytes)
+	uv venv --allow-existing --python 3.10 .venv-oldest
+	uv pip install --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
+	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -m "not slow" -n auto --dist worksteal
+
 lint: $(STAMP)  ## style and common mistakes
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -41,4 +46,4 @@ bench: $(STAMP)  ## every benchmark in its quick form
 	done
 
 clean:  ## remove what the targets made, the environment included
-	rm -rf $(VENV) site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) .venv-oldest site build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
