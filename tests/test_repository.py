@@ -495,6 +495,13 @@ def test_settings_of_a_training_have_the_defaults_that_are_told() -> None:
     assert {*told} == {f"{owner}.{field.name}" for owner, part in parts.items() for field in fields(part)}
 
 
+def test_pages_tell_the_version_of_the_artifact() -> None:
+    from regraft.graft.adapted.artifact import VERSION
+
+    assert f"An artifact says its version ({VERSION}; earlier ones are read" in text_of("docs/architecture.md")
+    assert f"Artifacts have version {VERSION}; earlier ones are read" in text_of("docs/api.md")
+
+
 def test_every_public_name_is_on_the_interface_page() -> None:
     import regraft
 

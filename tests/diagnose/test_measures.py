@@ -87,6 +87,7 @@ def test_shares_are_numpys_histogram() -> None:
     values = np.concatenate([RNG.random(200), [0.0, 1.0, 1.0]])
     counts, _ = np.histogram(values, bins=20, range=(0, 1))
     np.testing.assert_allclose(shares(torch.from_numpy(values)), counts / len(values), atol=1e-15)
+    assert shares(torch.from_numpy(values).reshape(7, 29)) == shares(torch.from_numpy(values))
 
 
 # ----------------------------------------------------------------------------------------------- drift

@@ -11,6 +11,7 @@ import torch
 from PIL import Image
 from sklearn.base import clone
 from sklearn.datasets import load_diabetes, load_digits
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression, LogisticRegressionCV, RidgeCV
 from sklearn.metrics import log_loss
 from sklearn.model_selection import GridSearchCV, cross_val_score
@@ -114,12 +115,14 @@ def test_inputs_of_another_kind_are_refused():
 
 def test_a_batch_of_no_rows_is_refused_and_spoils_no_later_fit():
     network, x, y = toy_network(), *toy_arrays(30)
-    with pytest.raises(RecipeError, match="batch_size 0 is out of range"):
-        GraftClassifier(network, batch_size=0).fit(list(x), y)
+    for batch_size in (0, None):
+        with pytest.raises(RecipeError, match=f"batch_size {batch_size} is out of range"):
+            GraftClassifier(network, batch_size=batch_size).fit(list(x), y)
     assert GraftClassifier(network).fit(list(x), y).predict(list(x)).shape == (30,)
     for model in (None, network):
-        with pytest.raises(RecipeError, match="folds '5' is out of range"):
-            GraftClassifier(model, folds="5").fit(x.reshape(30, -1) if model is None else list(x), y)
+        for folds in ("5", None):
+            with pytest.raises(RecipeError, match=f"folds {folds!r} is out of range"):
+                GraftClassifier(model, folds=folds).fit(x.reshape(30, -1) if model is None else list(x), y)
 
 
 def test_clone_keeps_the_model():
@@ -138,8 +141,9 @@ def test_mistakes_are_named(pictures):
     for gap in (None, float("nan")):
         with pytest.raises(DataError, match="y has rows without a label"):
             GraftClassifier("regraft/fashion-resnet").fit(paths[:4], ["a", "b", gap, "a"])
-        with pytest.raises(DataError, match="y has rows without a label"):
-            GraftClassifier().fit(np.zeros((4, 2)), ["a", "b", gap, "a"])
+        for y in (["a", "b", gap, "a"], np.array(["a", "b", gap, "a"], dtype=object), [0, 1, gap, 0]):
+            with pytest.raises(DataError, match="y has rows without a label"):
+                GraftClassifier().fit(np.zeros((4, 2)), y)
     with pytest.raises(DataError, match="a list of inputs; got one text"):
         GraftClassifier("regraft/fashion-resnet").fit(paths, labels).predict(paths[0])
     with pytest.raises(DataError, match="a list of inputs; got one text"):
@@ -248,3 +252,31 @@ def test_labels_of_which_some_are_texts_and_others_numbers_are_refused(made):
     X = np.arange(8.0)[:, None]
     with pytest.raises(DataError, match=r"y holds texts and numbers.* such as 'a' and 1"):
         GraftClassifier(folds=2).fit(X, made([1, "a"] * 4))
+
+
+def test_a_fit_that_fails_or_has_another_model_leaves_nothing_of_the_one_before():
+    (X, y), names = drawn(40, 0), np.array(["ash", "oak"])
+    model = GraftClassifier(method="probe", folds=2).fit(pandas.DataFrame(X).add_prefix("c"), names[y % 2])
+    with pytest.raises(DataError, match="differ in length"):  # its labels would be read with the head before
+        model.set_params(model=toy_network()).fit(list(toy_arrays(8)[0]), ["elm", "fir"] * 3)
+    with pytest.raises(NotFittedError):
+        model.predict(list(toy_arrays(8)[0]))
+    model.fit(list(toy_arrays(30)[0]), toy_arrays(30)[1])
+    assert not hasattr(model, "feature_names_in_")
+    assert not hasattr(model.set_params(model=None).fit(X, y), "network_")
+
+
+def test_columns_of_a_frame_that_a_backbone_reads_keep_their_places():
+    torch.manual_seed(0)
+    network = from_module(nn.Sequential(nn.Linear(15, 8), nn.Tanh(), nn.Linear(8, 3)), ArrayPreprocess((15,)))
+    X, y = drawn(40, 0)
+    frame = pandas.DataFrame(X.astype(np.float32)).add_prefix("c")
+    model = GraftClassifier(network, method="probe", folds=2).fit(frame, y)
+    with pytest.raises(ValueError, match="feature names should match"):
+        model.predict(frame[frame.columns[::-1]])
+
+
+@pytest.mark.parametrize("X", [None, 3, iter(["a.png"]), {"a": 1}, {"a.png"}])
+def test_what_is_no_list_of_inputs_is_refused_in_a_sentence(X):
+    with pytest.raises(DataError, match=f"a list of inputs; got {type(X).__name__}"):
+        GraftClassifier(toy_network()).fit(X, [0, 1])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+import torch
 from tests.features.toy import toy_manifest, toy_network
 
 import regraft
@@ -15,6 +16,7 @@ from regraft.graft.options import Options, check_options
     ("name", "value", "expected"),
     [
         ("batch_size", 0, "a whole number, at least 1"),
+        ("batch_size", None, "a whole number, at least 1"),
         ("workers", -1, "a whole number, at least 0"),
         ("folds", 2.5, "a whole number, at least 2"),
         ("limit", 20.0, "a whole number, at least 2"),
@@ -31,6 +33,12 @@ def test_numbers_out_of_range_leave_nothing_in_the_cache(name, value, expected, 
 
 def test_numbers_of_numpy_are_numbers():
     assert check_options(Options(seed=np.int64(3), folds=np.int32(2), batch_size=np.uint8(8), device="cpu")) == "cpu"
+
+
+@pytest.mark.parametrize("device", [0, torch.device("cuda:99"), torch.device("xla")])
+def test_devices_of_torch_that_are_not_there_are_refused_in_a_sentence(device):
+    with pytest.raises(RecipeError, match=r"expected auto, cpu, cuda or mps"):
+        check_options(Options(device=device))
 
 
 def test_a_method_that_is_no_name_is_unknown():

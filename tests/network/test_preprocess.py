@@ -224,6 +224,8 @@ def test_what_cannot_be_preprocessed() -> None:
         (lambda: ArrayPreprocess((3,), (1.0, 2.0), (1.0, 2.0)), "got 2 and 2"),
         (lambda: ArrayPreprocess((2, 3), (1.0, 2.0), (1.0, 2.0)), "got 2 and 2"),
         (lambda: ArrayPreprocess((), (1.0,), (2.0,)), "expected none; got 1 and 1"),
+        (lambda: ArrayPreprocess(4), r"the shape of a row; expected whole numbers, such as \(3,\); got 4"),
+        (lambda: ArrayPreprocess((2.5,)), r"the shape of a row.* got \(2.5,\)"),
         (lambda: ArrayPreprocess((3,), (0.0,) * 3, (1.0, 0.0, 1.0)), "holds a zero"),
     ],
 )
@@ -323,3 +325,4 @@ def test_arrays_stand_for_tuples() -> None:
     assert given == plain
     assert given.to_json() == plain.to_json()
     assert ArrayPreprocess((2,), np.zeros(2), np.ones(2)) == ArrayPreprocess((2,), (0.0, 0.0), (1.0, 1.0))
+    assert ArrayPreprocess([2], [0.0, 0.0], [1.0, 1.0]) == ArrayPreprocess((2,), (0.0, 0.0), (1.0, 1.0))

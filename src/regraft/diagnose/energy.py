@@ -78,5 +78,5 @@ def energy(outputs: Tensor, response: Response) -> Energy:
 
 def shares(values: Tensor, bins: int = 20) -> list[float]:
     """The share of values in each of ``bins`` equal parts of [0, 1], the last with its upper end: a histogram."""
-    place = (values.double() * bins).long().clamp(0, bins - 1)
-    return (torch.bincount(place, minlength=bins).double() / max(len(values), 1)).tolist()
+    place = (values.double().flatten() * bins).long().clamp(0, bins - 1)
+    return (torch.bincount(place, minlength=bins).double() / max(len(place), 1)).tolist()

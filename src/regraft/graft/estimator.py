@@ -53,14 +53,19 @@ class _Graft(BaseEstimator):
             # 0.0 is added for -0.0, which is the same number in other bytes
             return {"columns": Dense(torch.from_numpy(rows))}, lambda: tuple(digest((r + 0.0).tobytes()) for r in rows)
         check_counts(batch_size=self.batch_size)
-        table = hasattr(X, "to_numpy") and getattr(X, "ndim", 1) == 2 and X.shape[1] > 1
-        if table and self.network_.preprocess is not None and self.network_.preprocess.modality == "array":
+        if self._reads_frame(X):
             X = X.to_numpy()  # a row of numbers is one input
         manifest = scan(_one_column(X), labelled=False)
         check_modality(self.network_, manifest)
         manifest = readable(self.network_, checked(manifest), skip_bad=False)
         store = sweep(self.network_, manifest, self.plan_, batch_size=self.batch_size)
         return store.matrices(), lambda: contents(self.network_.preprocess, manifest)
+
+    def _reads_frame(self, X: Any) -> bool:
+        """Whether each row of a frame is one input, a row of numbers: then its columns have names that must stay."""
+        table = hasattr(X, "to_numpy") and getattr(X, "ndim", 1) == 2 and X.shape[1] > 1
+        preprocess = self.network_.preprocess
+        return table and preprocess is not None and preprocess.modality == "array"
 
     def _recipe(self) -> Recipe:
         """The method's recipe.
@@ -78,26 +83,27 @@ class _Graft(BaseEstimator):
         return recipe
 
     def _prepare(self, X: Any, y: Any, *, numeric: bool) -> tuple[Any, np.ndarray]:
-        """Validate as scikit-learn does, and load the backbone."""
-        check_counts(folds=self.folds)
-        texts = isinstance(y, list | tuple) and any(isinstance(label, str) for label in y)
-        if texts and any(plain(label) is None for label in y):  # numpy would write it as the text "nan"
-            raise DataError("y has rows without a label", expected="a label for every row", do="leave such rows out")
+        """Validate as scikit-learn does, and load the backbone; what an earlier fit left would mix with this one's."""
+        for name in [name for name in vars(self) if name.endswith("_")]:
+            delattr(self, name)
+        check_counts(optional=(), folds=self.folds)
         if not numeric:
-            _refuse_mixed(y)
+            _refuse_unclear(y)
         if self.model is None:
             X, y = validate_data(self, X, y, y_numeric=numeric, dtype=np.float64, ensure_min_samples=2)
             return X, y
         if y is None:
             raise DataError(f"{type(self).__name__} learns from labels", expected="a label for every row", got="y=None")
         _refuse_one_input(X)
+        y = column_or_1d(y)
         if len(X) != len(y):
             raise DataError("X and y differ in length", expected=f"{len(X)} labels", got=f"{len(y)}")
-        y = column_or_1d(y)
         if numeric and not np.isfinite(np.asarray(y, dtype=np.float64)).all():
             raise DataError("y holds NaN or infinity", expected="a finite number a row", do="leave such rows out")
         self.network_: Network = self.model if isinstance(self.model, Network) else load(self.model)
         self.plan_: Plan = plan(self.network_, [self._recipe().features.taps])
+        if self._reads_frame(X):
+            validate_data(self, X, skip_check_array=True)
         return X, y
 
     def _solve(self, X: Any, target: Target, metric: str, class_weight: Any = None) -> None:
@@ -126,6 +132,8 @@ class _Graft(BaseEstimator):
             X = validate_data(self, X, reset=False, dtype=np.float64)
         elif one_or_many(X) is not X:  # without labels the pixels (H, W, 3) would be H grey images
             raise DataError("X for a backbone", expected="a list of inputs", got="one image", do="put it into a list")
+        elif self._reads_frame(X):
+            validate_data(self, X, reset=False, skip_check_array=True)
         design = self.head_.view.design(self._read(X)[0], outputs)
         return self.head_.solution.readout.predict_proba(design).double().numpy()
 
@@ -151,21 +159,31 @@ def _one_column(X: Any) -> list[Any]:
 
 
 def _refuse_one_input(X: Any) -> None:
-    """A text, whose length is that of its letters and no number of rows, or a path or an image, which has none."""
+    """A text, whose length is that of its letters and no number of rows, a path or an image, which has none, or what
+    is no list at all.
+
+    Raises:
+        DataError: it is one of these.
+    """
     if isinstance(X, str | bytes | os.PathLike | Image.Image):
         got = "one path" if isinstance(X, os.PathLike) else "one image" if isinstance(X, Image.Image) else "one text"
         raise DataError("X for a backbone", expected="a list of inputs", got=got, do="put it into a list")
+    if not (hasattr(X, "__len__") and hasattr(X, "__getitem__")) or isinstance(X, Mapping):
+        raise DataError("X for a backbone", expected="a list of inputs", got=type(X).__name__)
 
 
-def _refuse_mixed(y: Any) -> None:
-    """Labels of which some are texts and others numbers: numpy would make texts of all, 1 and "1" one class.
+def _refuse_unclear(y: Any) -> None:
+    """Labels of which some are absent, or some texts and others numbers: numpy would make texts of all, NaN and "nan"
+    one class, and 1 and "1".
 
     Raises:
         DataError: they are.
     """
-    if not isinstance(y, list | tuple) and str(getattr(y, "dtype", "")) != "object":
+    if not isinstance(y, list | tuple) and str(getattr(y, "dtype", "")) not in ("object", "string", "str"):
         return
     labels = [plain(label) for label in y]
+    if any(label is None for label in labels):
+        raise DataError("y has rows without a label", expected="a label for every row", do="leave such rows out")
     numbers = [label for label in labels if isinstance(label, bool | int | float)]
     texts = [label for label in labels if isinstance(label, str)]
     if numbers and texts:

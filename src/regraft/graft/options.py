@@ -74,12 +74,13 @@ class Options:
         return FOLDS if self.folds is None else self.folds
 
 
-def pick_device(name: str) -> str:
+def pick_device(name: str | torch.device) -> str:
     """``auto`` is a CUDA device if there is one, then Apple's, then the processor.
 
     Raises:
         RecipeError: the name is no device, or this machine or this torch does not have it.
     """
+    name = str(name)
     if name != "auto":
         try:
             torch.empty(0, device=name)
@@ -97,15 +98,19 @@ def pick_device(name: str) -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def check_counts(**counts: int | None) -> None:
+def check_counts(*, optional: tuple[str, ...] = ("folds", "limit", "workers"), **counts: int | None) -> None:
     """Refuse counts below the least that does anything: of ``folds``, ``limit``, ``batch_size`` and ``workers``.
+
+    Args:
+        optional: those that may be ``None``.
 
     Raises:
         RecipeError: one of them is too small, or no whole number.
     """
     for name, value in counts.items():  # a store of batches of no rows would stay in the cache
         least = _LEAST[name]
-        if value is not None and not (isinstance(value, Integral) and int(value) >= least):
+        absent = value is None and name in optional
+        if not absent and not (isinstance(value, Integral) and int(value) >= least):
             raise RecipeError(f"{name} {value!r} is out of range", expected=f"a whole number, at least {least}")
 
 

@@ -214,10 +214,12 @@ class ImagePreprocess(Preprocess):
 
 
 def _make_tuples(preprocess: Preprocess, *names: str) -> None:
-    """Arrays and tensors among these fields as the tuples that they stand for."""
+    """Arrays, tensors and lists among these fields as the tuples that they stand for."""
     for name in names:
         if isinstance(value := getattr(preprocess, name), np.ndarray | Tensor):
             object.__setattr__(preprocess, name, tuple(value.reshape(-1).tolist()))
+        elif isinstance(value, list):
+            object.__setattr__(preprocess, name, tuple(value))
 
 
 def _is_side(value: Any) -> bool:
@@ -271,7 +273,7 @@ class ArrayPreprocess(Preprocess):
             numbers; empty where all are numbers.
 
     Raises:
-        ModelError: categories, or a mean and std, that do not fit the shape.
+        ModelError: a shape that is none; categories, or a mean and std, that do not fit it.
     """
 
     modality: ClassVar[Modality] = "array"
@@ -281,7 +283,9 @@ class ArrayPreprocess(Preprocess):
     categories: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
-        _make_tuples(self, "mean", "std")
+        _make_tuples(self, "shape", "mean", "std", "categories")
+        if not isinstance(self.shape, tuple) or not all(map(_is_side, self.shape)):
+            raise ModelError("the shape of a row", expected="whole numbers, such as (3,)", got=repr(self.shape))
         if self.categories and (self.shape != (len(self.categories),) or min(self.categories) < 0):
             raise ModelError(
                 "the categories of columns",

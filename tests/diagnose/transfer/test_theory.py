@@ -99,6 +99,7 @@ def dense(p, y_p, q, y_q):
 def test_the_theorems_numbers_are_the_dense_formulas(problem):
     moved, mismatch, form, scratch = dense(*problem)
     found = feasibility(*problem)
+    assert feasibility(*(value.numpy() for value in problem)) == found
     np.testing.assert_allclose(transferred_labels(*problem[:3]).numpy(), moved, rtol=1e-6, atol=1e-7)
     labels = float(problem[3].square().sum())
     assert found.mismatch == pytest.approx(mismatch, rel=1e-6)

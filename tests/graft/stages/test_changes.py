@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import json
 import re
 from dataclasses import fields, replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from tests.app.photos import folder
 
@@ -41,6 +43,11 @@ def test_what_is_not_asked_for_stays():
     assert FINETUNE.altered(batchnorm="batch") == FINETUNE
     assert FINETUNE.altered(freeze="a.*").train.tuning.freeze == ("a.*",)
     assert Changes(steps=4, tau=0).given == ("tau", "steps")
+
+
+def test_numbers_of_numpy_are_kept_as_numbers_that_have_a_json_form():
+    changes = Changes(steps=np.int64(4), tau=np.int64(2), lr=np.float32(0.5), train_smoothing=np.float32(0.25))
+    assert json.dumps([changes.steps, changes.tau, changes.lr, changes.train_smoothing]) == "[4, 2, 0.5, 0.25]"
 
 
 def test_a_head_that_is_probed_may_be_smoothed():
@@ -122,6 +129,12 @@ def test_the_pages_example_of_a_recipe_trains(tmp_path, monkeypatch):
         ("finetune", {"optimiser": "adam"}, "optimiser is out of range; expected sgd or adamw"),
         ("finetune", {"train_batch": 0}, "batch_size is out of range"),
         ("probe", {"train_batch": 4}, "got --train-batch"),
+        ("finetune", {"freeze": 1}, "freeze 1 is of type int; expected patterns over names of parameters"),
+        ("finetune", {"freeze": ["a.*", 1]}, "no list of patterns"),
+        ("finetune", {"steps": 4.5}, "steps 4.5 is of type float; expected a whole number"),
+        ("finetune", {"lr": [0.1, 0.2]}, r"lr \[0.1, 0.2\] is of type list; expected a number"),
+        ("finetune", {"loop": 1}, "expected a Loop"),
+        ("finetune", {"augment": 1}, "expected an Augment"),
     ],
 )
 def test_what_does_not_fit_is_said(method, settings, words):

@@ -180,6 +180,10 @@ def test_levels_and_targets_that_do_not_fit_are_refused() -> None:
         lambda: spectrum.choose(torch.ones(2), "evidence"),  # type: ignore[arg-type]
         lambda: spectrum.choose(torch.ones(2), ratios=[]),
         lambda: spectrum.choose(torch.ones(2), scale=-1.0),
+        lambda: spectrum.levels(torch.tensor([1e-170, 2e-170], dtype=torch.float64)),
+        lambda: spectrum.levels(torch.tensor([1e170, 2e170], dtype=torch.float64)),
     ):
         with pytest.raises(SolverError):
             call()
+    with pytest.raises(SolverError, match=r"too small to be squared.*multiply them by a power of ten"):
+        spectrum.choose(torch.tensor([1e-170, 2e-170], dtype=torch.float64))

@@ -276,6 +276,7 @@ def _ratio(value: float, halves: Sequence[float], what: str) -> Ratio:
 
 def _both(source_y: Tensor, target_y: Tensor, source_rows: int, target_rows: int) -> tuple[Tensor, Tensor]:
     """(y_Q, y_P), float64 ``(n, C)``."""
+    source_y, target_y = torch.as_tensor(source_y), torch.as_tensor(target_y)
     kinds = [y.dtype.is_floating_point for y in (source_y, target_y)]
     if kinds[0] != kinds[1]:
         raise DataError("source and target labels are of different kinds", expected="codes twice or numbers twice")
@@ -311,7 +312,7 @@ def _labels(y: Tensor, rows: int, side: str) -> Tensor:
 def _matrix(x: Tensor) -> Tensor:
     rows = torch.as_tensor(x).detach().double()
     if rows.ndim != 2 or rows.numel() == 0 or not bool(rows.isfinite().all()):
-        raise DataError("rows are no matrix of finite numbers", expected="(N, d)", got=str(tuple(x.shape)))
+        raise DataError("rows are no matrix of finite numbers", expected="(N, d)", got=str(tuple(rows.shape)))
     return rows
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from typing import Any, Literal
 
+import numpy as np
+
 from regraft.errors import RecipeError
 from regraft.graft.stages.augment import Augment
 from regraft.graft.stages.config import Loop, Optimiser, Schedule
@@ -17,6 +19,16 @@ HIDDEN = 256
 #: Learning rates to choose from where AdamW takes the place of SGD: its steps are of the rate's size, whatever the
 #: gradient's is.
 ADAM_RATES = (1e-3, 3e-4, 1e-4)
+#: What a setting is, where another type would fail or be misread once rows have been passed.
+_TYPES: dict[str, tuple[Any, str]] = {
+    **dict.fromkeys(("partial", "steps", "epochs", "patience", "train_batch"), (int, "a whole number")),
+    **dict.fromkeys(("smoothing", "lr", "train_smoothing"), (int | float, "a number")),
+    "freeze": (str | list | tuple, "patterns over names of parameters, such as 'layer1.*'"),
+    "augment": (Augment | str, "an Augment, or its text"),
+    "optimiser": (Optimiser | str, "an Optimiser, 'sgd' or 'adamw'"),
+    "schedule": (Schedule, "a Schedule"),
+    "loop": (Loop, "a Loop"),
+}
 
 
 @dataclass(frozen=True)
@@ -62,6 +74,14 @@ class Changes:
     loop: Loop | None = None
 
     def __post_init__(self) -> None:
+        for name in SETTINGS:  # numpy's numbers have no JSON form, in which a run is kept
+            if isinstance(value := getattr(self, name), np.generic):
+                object.__setattr__(self, name, value.item())
+        for name, (kind, expected) in _TYPES.items():
+            if not isinstance(value := getattr(self, name), kind | None):
+                raise RecipeError(f"{name} {value!r} is of type {type(value).__name__}", expected=expected)
+        if isinstance(self.freeze, list | tuple) and not all(isinstance(pattern, str) for pattern in self.freeze):
+            raise RecipeError(f"freeze {self.freeze!r} is no list of patterns", expected=_TYPES["freeze"][1])
         for name, value, known in (
             ("head", self.head, ("linear", "mlp", "aspp")),
             ("batchnorm", self.batchnorm, ("frozen", "batch")),

@@ -70,6 +70,7 @@ class Spectrum:
         Raises:
             SolverError: a matrix that is not square and symmetric, NaN, or an eigenvalue below −1e-4 of the largest.
         """
+        gram = torch.as_tensor(gram)
         if gram.ndim not in (2, 3) or gram.shape[-1] != gram.shape[-2] or not gram.numel():
             raise SolverError(
                 "a kernel matrix", expected="(N, N), (N·C, N·C) or (C, N, N), N > 0", got=str(tuple(gram.shape))
@@ -141,8 +142,11 @@ class Spectrum:
 
         Returns:
             scale and noise with both criteria there.
+
+        Raises:
+            SolverError: targets whose squares are out of float64's range.
         """
-        values = columns(targets)
+        values = _squarable(targets)
         unit = float(self.values.mean())
         if by not in ("marginal", "loo"):
             raise SolverError(f"{by!r} is no criterion of hyperparameters", expected="'marginal' or 'loo'")
@@ -183,9 +187,10 @@ class Spectrum:
             targets: (N, C), the mean function subtracted; of one kernel matrix for all outputs.
 
         Raises:
-            SolverError: a kernel matrix an output, or one of all outputs with all.
+            SolverError: a kernel matrix an output, or one of all outputs with all; targets whose squares are out of
+                float64's range.
         """
-        values = columns(targets)
+        values = _squarable(targets)
         turned, form = self._turned(values)
         if form.kind != "shared":
             raise SolverError("levels of scale and noise", expected="one kernel matrix for all outputs", got=form.kind)
@@ -259,6 +264,20 @@ class Spectrum:
             return solved, (basis.square() @ (1 / levels)[:, :, None])[:, :, 0], form
         rows = basis[0].reshape(-1, form.outputs, basis.shape[-1])
         return solved, (rows / levels[:, None, :]) @ rows.mT, form
+
+
+def _squarable(targets: Tensor) -> Tensor:
+    """Targets as (N, C) float64 of which scale and noise, their variances, are numbers."""
+    values = columns(targets)
+    largest, least = float(values.abs().max()), math.sqrt(torch.finfo(torch.float64).tiny)
+    if largest and not least < largest < 1 / least:
+        raise SolverError(
+            "the targets of a Gaussian process are too " + ("small" if largest < 1 else "large") + " to be squared",
+            expected=f"the largest between {least:.0e} and {1 / least:.0e}",
+            got=f"{largest:.2g}",
+            do="multiply them by a power of ten",
+        )
+    return values
 
 
 def _log_normal(turned: Tensor, levels: Tensor) -> float:
