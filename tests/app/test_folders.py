@@ -14,6 +14,7 @@ from tests.app.photos import MODEL, Small, folder
 
 from regraft.app.folders import check_verb, whole
 from regraft.files import write_bytes
+from regraft.graft.pretraining.folder import unfinished
 from regraft.record import Record
 
 
@@ -215,3 +216,8 @@ def test_a_folder_that_a_killed_save_filled_in_part_is_a_runs(tmp_path, monkeypa
     (run / "backbone").mkdir(exist_ok=True)
     (run / "record.json").write_text("{")
     check_verb(run, "adapt")
+
+
+def test_a_pretraining_that_a_full_disk_stopped_at_its_first_file_goes_on(tmp_path):
+    (tmp_path / "backbone" / "training").mkdir(parents=True)
+    check_verb(tmp_path / "backbone", "pretrain", unfinished(tmp_path / "backbone"))

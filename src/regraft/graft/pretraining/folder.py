@@ -25,8 +25,10 @@ _EPOCH = re.compile(r"epoch-[0-9]{3,}")
 def unfinished(output: str | Path) -> tuple[str, ...]:
     """Names of what a pretraining that was stopped may have left in the folder; none where none was begun there."""
     output = Path(output)
-    begun = _begun(output) or is_folder(output)
-    return (*_WRITTEN, CHECKPOINTS, TRAINING) if begun else ()
+    if _begun(output) or is_folder(output):
+        return (*_WRITTEN, CHECKPOINTS, TRAINING)
+    training = output / TRAINING
+    return (TRAINING,) if training.is_dir() and not any(training.iterdir()) else ()  # the disk was full at once
 
 
 def check_free(output: Path) -> None:
