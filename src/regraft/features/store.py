@@ -38,7 +38,7 @@ from regraft.features.plan import Block, Plan
 from regraft.files import atomic_path, canonical_json, digest, file_digest, read_json, write_json
 from regraft.linear import Dense, Matrix
 
-__all__ = ["DTYPES", "VERSION", "Arrivals", "Part", "Shard", "ShardedMatrix", "Store"]
+__all__ = ["DTYPES", "VERSION", "Arrivals", "Part", "Shard", "ShardedMatrix", "Store", "described"]
 
 VERSION = 2
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
