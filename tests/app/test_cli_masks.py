@@ -91,7 +91,7 @@ def test_the_value_without_a_label_is_remembered(regraft, folder, tmp_path):
     for part in ("first", "later"):
         for role in ("images", "masks"):
             (tmp_path / part / role).mkdir(parents=True)
-        for i in range(8):
+        for i in range(5):
             pixels, mask = scene(i + (500 if part == "later" else 0))
             Image.fromarray(pixels).save(tmp_path / part / "images" / f"{i}.png")
             Image.fromarray(np.where(mask == 255, 0, mask + 1).astype(np.uint8)).save(

@@ -36,7 +36,11 @@ SETTINGS = ("--tau", "3", "--steps", "8", "--lr", "0.05", "--device", "cpu", "--
 
 
 @pytest.mark.parametrize(
-    ("method", "more"), [("finetune", ()), ("finetune-refit", ("--probe-augmented", "--augment", "flip"))]
+    ("method", "more"),
+    [
+        ("finetune", ()),
+        pytest.param("finetune-refit", ("--probe-augmented", "--augment", "flip"), marks=pytest.mark.slow),
+    ],
 )
 def test_two_processes_adapt_as_one(regraft, task, method, more):
     place, arguments = task

@@ -77,7 +77,10 @@ def test_one_pattern_is_not_taken_for_its_letters() -> None:
 
 
 def test_packages_that_few_commands_need_are_imported_where_they_are_used() -> None:
-    asked = "import sys, regraft.graft; print(sorted({'sklearn', 'scipy.stats', 'pandas'} & set(sys.modules)))"
+    asked = "import sys, torch, regraft.graft\nfrom regraft.network.flops import Operations\n"
+    asked += "with Operations() as counter: torch.nn.Linear(3, 4)(torch.ones(5, 3).contiguous())\n"
+    asked += "assert counter.total == 2 * 3 * 4 * 5\n"
+    asked += "print(sorted({'sklearn', 'scipy.stats', 'pandas', 'torch._dynamo'} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", asked], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
     assert regraft.graft.GraftClassifier is GraftClassifier

@@ -6,8 +6,6 @@ import collections
 import dataclasses
 import functools
 import re
-import subprocess
-import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from tests.features.toy import toy_manifest
+from tests.network.processes import in_own_process
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -175,10 +174,7 @@ def test_source_of_own_classes_and_functions_counts(tmp_path: Path) -> None:
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "mynet.py").write_text(CODE.format(**text))
         script = "from regraft.network import load; print(load('mynet:build').fingerprint)"
-        done = subprocess.run(
-            [sys.executable, "-c", script], cwd=tmp_path / folder, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
+        return in_own_process(script, tmp_path / folder)
 
     first = loaded("a", function="relu", forward="")
     assert loaded("b", function="relu", forward="") == first
@@ -323,10 +319,7 @@ def test_functions_of_other_own_files_count(tmp_path: Path) -> None:
         code = code.format(function="relu", forward=".mul(1) + helpers.scale(0)")
         (tmp_path / folder / "mynet.py").write_text(code)
         script = "from regraft.network import load; print(load('mynet:build').fingerprint)"
-        done = subprocess.run(
-            [sys.executable, "-c", script], cwd=tmp_path / folder, capture_output=True, text=True, check=True
-        )
-        return done.stdout.strip()
+        return in_own_process(script, tmp_path / folder)
 
     assert made("a", 2) == made("b", 2) != made("c", 3)
 
@@ -369,10 +362,7 @@ def test_what_is_reached_by_the_less_usual_ways_counts(tmp_path: Path, imports: 
         script = "import torch; torch.manual_seed(0); from regraft.network import load\n"
         script += "net = load('mynet:build'); print(net.fingerprint); net.forward(torch.ones(1, 4))\n"
         script += "print(load('mynet:build').with_params(net.params).fingerprint)"
-        done = subprocess.run(
-            [sys.executable, "-c", script], cwd=tmp_path / folder, capture_output=True, text=True, check=True
-        )
-        first, again = done.stdout.split()
+        first, again = in_own_process(script, tmp_path / folder).split()
         assert first == again
         return first
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
-from regraft.network.flops import counting
+from regraft.network.flops import Operations
 
 
 @pytest.mark.parametrize(
@@ -21,18 +22,27 @@ from regraft.network.flops import counting
 )
 def test_each_gradient_of_a_convolution_takes_what_its_forward_pass_takes(layer, forward):
     x = torch.randn(2, 6, *([25] if isinstance(layer, nn.Conv1d) else [5, 5]))
-    with counting() as counter:
+    with Operations() as counter:
         layer(x)
-    assert counter.get_total_flops() == 2 * forward
-    with counting() as counter:
+    assert counter.total == 2 * forward
+    with Operations() as counter:
         layer(x).sum().backward()  # of the input there is no gradient
-    assert counter.get_total_flops() == 2 * 2 * forward
-    with counting() as counter:
+    assert counter.total == 2 * 2 * forward
+    with Operations() as counter:
         layer(x.requires_grad_()).sum().backward()
-    assert counter.get_total_flops() == 2 * 3 * forward
+    assert counter.total == 2 * 3 * forward
 
 
 def test_a_matrix_product():
-    with counting() as counter:
+    with Operations() as counter:
         torch.randn(3, 4) @ torch.randn(4, 5)
-    assert counter.get_total_flops() == 2 * 3 * 4 * 5
+    assert counter.total == 2 * 3 * 4 * 5
+
+
+def test_operations_are_those_of_torchs_counter():
+    layer, rows = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), torch.randn(3, 5, 8)
+    with Operations() as ours:
+        layer(rows).sum().backward()
+    with FlopCounterMode(display=False) as torchs:
+        layer(rows).sum().backward()
+    assert ours.total == torchs.get_total_flops() > 3 * 5 * 8 * 8

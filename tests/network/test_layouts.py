@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
+from tests.network.processes import in_own_process
 from tests.network.zoo import FAMILIES, capture
 from torch import Tensor, nn
 
@@ -135,6 +135,5 @@ for step in range(20):
 """
 
 
-def test_training_such_a_network_does_not_end_the_process() -> None:
-    done = subprocess.run([sys.executable, "-c", _TRAINED], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+def test_training_such_a_network_does_not_end_the_process(tmp_path: Path) -> None:
+    in_own_process(_TRAINED, tmp_path)

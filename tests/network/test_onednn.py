@@ -12,7 +12,7 @@ from torch.autograd import forward_ad
 from torch.nn.functional import conv2d, linear
 
 from regraft.network import onednn
-from regraft.network.flops import counting
+from regraft.network.flops import Operations
 from regraft.network.onednn import LINEAR, wide_linear
 
 needs_it = pytest.mark.skipif(LINEAR is None, reason="this torch has no linear layer of oneDNN")
@@ -212,11 +212,11 @@ def test_on_several_threads_torch_takes_onednn_itself(taken: list[Any]) -> None:
 
 @needs_it
 def test_its_operations_are_counted() -> None:
-    with torch.no_grad(), counting() as ours:
+    with torch.no_grad(), Operations() as ours:
         LINEAR(LARGE.view(4, 64, 256), WEIGHT, BIAS, "none", [], "")
-    with torch.no_grad(), counting() as torchs:
+    with torch.no_grad(), Operations() as torchs:
         linear(LARGE, WEIGHT, BIAS)
-    assert ours.get_total_flops() == torchs.get_total_flops() == 2 * 256 * 256 * 96
+    assert ours.total == torchs.total == 2 * 256 * 256 * 96
 
 
 def test_on_an_accelerator_nothing_is_watched(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import subprocess
-import sys
+from pathlib import Path
 
 import pytest
 import torch
+from tests.network.processes import in_own_process
 from torch import nn
 from torch.autograd import forward_ad
 from torch.backends import cudnn
@@ -102,10 +102,9 @@ for size in (5, 1):
 
 
 @pytest.mark.parametrize("context", ["policy.running()", "policy.differentiable()"])
-def test_a_group_normalisation_behind_frozen_layers_gives_its_gradients(context: str) -> None:
+def test_a_group_normalisation_behind_frozen_layers_gives_its_gradients(tmp_path: Path, context: str) -> None:
     """In a process of its own: without the policy torch's kernel ends it."""
-    done = subprocess.run([sys.executable, "-c", _ENDS.format(context=context)], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    in_own_process(_ENDS.format(context=context), tmp_path)
 
 
 def test_a_group_normalisation_has_its_derivatives_of_all_modes() -> None:

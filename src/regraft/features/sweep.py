@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils.flop_counter import FlopCounterMode
 
 from regraft.data import Manifest
 from regraft.errors import DataError, ModelError, StoreError
@@ -23,7 +22,7 @@ from regraft.features.store import DTYPES, VERSION, Arrivals, Part, Store
 from regraft.files import canonical_json, digest
 from regraft.memory import kept_memory
 from regraft.network import Network, attention_mask
-from regraft.network.flops import counting
+from regraft.network.flops import Operations
 from regraft.network.onednn import wide_linear
 
 __all__ = ["Passing", "Progress", "base_key", "find", "left", "pool_batch", "sweep"]
@@ -239,12 +238,12 @@ class _Meter:
         mask = attention_mask(batch)
         positions = rows if mask is None else mask.numel()
         wide_linear()  # its trial, once a process, is no operation of the network's
-        counter = counting() if self.counted is None else contextlib.nullcontext()
+        counter = Operations() if self.counted is None else contextlib.nullcontext()
         with counter:
             values = work()
         self.rows, self.positions = self.rows + rows, self.positions + positions
-        if isinstance(counter, FlopCounterMode):
-            self.counted = counter.get_total_flops(), positions
+        if isinstance(counter, Operations):
+            self.counted = counter.total, positions
         return values
 
     def restart(self, todo: int) -> None:

@@ -7,39 +7,60 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from torch._ops import HigherOrderOperator
+from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import FlopCounterMode, conv_flop_count
 
 from regraft.network.onednn import LINEAR
 
-__all__ = ["counting"]
+__all__ = ["Operations", "counting_modules"]
 
 
-def counting(*, modules: bool = False) -> FlopCounterMode:
-    """A context whose ``get_total_flops()`` says what ran inside it; with ``modules``, ``get_flop_counts()`` where.
+class Operations(TorchDispatchMode):
+    """Counts what runs inside it by the table of PyTorch's own counter, which loads the compiler before the first
+    operation, 1.4 CPU-seconds of every command.
 
-    PyTorch's own counter takes the weight gradient of a convolution with g groups for one without groups, g times too
-    much; here each gradient of a convolution takes what its forward pass took. The hooks that tell modules apart fail
-    on parametrised ones inside of ``torch.func``.
+    Attributes:
+        total: floating-point operations so far.
+    """
+
+    supports_higher_order_operators = True
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.total = 0
+        self._table = counting_modules().flop_registry
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """No: to have itself skipped by the compiler a mode must load it."""
+        return False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        if isinstance(func, HigherOrderOperator):
+            return func(*args, **kwargs)
+        if func is not torch.ops.prim.device.default:
+            with self:  # what it consists of, if anything
+                found = func.decompose(*args, **kwargs)
+            if found is not NotImplemented:
+                return found
+        found = func(*args, **kwargs)
+        if func.overloadpacket in self._table:
+            self.total += int(self._table[func.overloadpacket](*args, **kwargs, out_val=found))
+        return found
+
+
+def counting_modules() -> FlopCounterMode:
+    """PyTorch's counter, whose ``get_flop_counts()`` says what ran in which module.
+
+    PyTorch takes the weight gradient of a convolution with g groups for one without groups, g times too much; here each
+    gradient of a convolution takes what its forward pass took.
     """
     own: dict[Any, Any] = {torch.ops.aten.convolution_backward: _backward}
     if LINEAR is not None:
         own[LINEAR] = _linear
-    counter = FlopCounterMode(display=False, custom_mapping=own)
-    if not modules:
-        counter.mod_tracker = _Whole()  # type: ignore[assignment]
-    return counter
-
-
-class _Whole:
-    """In place of the counter's tracker of modules: everything is in the whole."""
-
-    parents = frozenset({"Global"})
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
+    return FlopCounterMode(display=False, custom_mapping=own)
 
 
 def _backward(

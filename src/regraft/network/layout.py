@@ -18,7 +18,8 @@ def gains(module: nn.Module) -> bool:
     """Whether a network has convolutions that may run faster so, and none whose gradient does not bear it.
 
     The gradient of a 1 × 1 convolution's weight by every other pixel of few channels writes beyond its memory: the
-    process ends, then or later (oneDNN of torch 2.13; of 15 channels and fewer, from maps of 56 × 56 on).
+    process ends, then or later (oneDNN of torch 2.13; of 15 channels and fewer from maps of 56 × 56 on, without AVX-512
+    of 2 to 7 channels of any maps).
     """
     layers = [part for part in module.modules() if isinstance(part, nn.Conv2d)]
     return bool(layers) and not any(

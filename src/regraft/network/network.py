@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from regraft.errors import ModelError, RegraftError
 from regraft.network.blocks import find_blocks, prefix_tokens, top_layers
 from regraft.network.fingerprint import architecture, fingerprint, reading
-from regraft.network.flops import counting
+from regraft.network.flops import Operations
 from regraft.network.layout import agree, gains, turned
 from regraft.network.observe import OnValue, observe
 from regraft.network.policy import Policy
@@ -331,9 +331,9 @@ class Network:
     def flops(self, batch: Any) -> int:
         """Floating-point operations of one forward pass of ``batch`` (multiply and add count two)."""
         _ = self._trace  # made outside the count
-        with counting() as counter, torch.no_grad():
+        with Operations() as counter, torch.no_grad():
             self.forward(batch)
-        return int(counter.get_total_flops())
+        return int(counter.total)
 
     # ------------------------------------------------------------------------------ choosing
 

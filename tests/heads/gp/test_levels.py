@@ -50,9 +50,9 @@ def test_a_mixture_of_ts_is_the_integral_over_scale_and_noise(columns: int) -> N
         found += weight * student.pdf(points, levels.freedom, float(mean[0, 0]), math.sqrt(float(variance[0])))
     unit, weights, densities = float(spectrum.values.mean()), [], []
     # π = sin² a makes the arcsine law flat; log s with a flat law is the prior 1/s
-    for angle in np.linspace(0, math.pi / 2, 242)[1:-1]:
+    for angle in np.linspace(0, math.pi / 2, 82)[1:-1]:
         ratio = unit * math.tan(angle) ** 2
-        for log in np.linspace(-6, 8, 141):
+        for log in np.linspace(-6, 8, 36):
             scale = math.exp(log)
             weights.append(spectrum.log_marginal(y, scale, scale * ratio))
             mean, variance = moments(kernel, y, scale, scale * ratio)

@@ -294,7 +294,9 @@ TOY_RUNS = {
 }
 
 
-@pytest.mark.parametrize("name", TOY_RUNS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "h2t-table6-7" else name for name in TOY_RUNS]
+)
 def test_the_experiment_runs_whole_and_two_seeds_are_no_verdict(name, bench):
     result = TOY_RUNS[name](bench)
     assert tuple(result.seeds) == toys.SEEDS

@@ -20,7 +20,7 @@ from regraft.features.tangent.pooled import Pooled
 from regraft.features.tangent.replay import Replay, check_finite
 from regraft.features.tangent.unfold import Unfold
 from regraft.network import Network
-from regraft.network.flops import counting
+from regraft.network.flops import Operations
 from regraft.wording import some
 
 __all__ = ["Engine", "Product"]
@@ -179,13 +179,13 @@ class Engine:
         """Floating-point operations of a product, a row: counted on the first batch (multiply and add count two)."""
         if product not in self._flops:
             _, rows, values = next(self.prepared().read(None, self.batch_size))
-            with counting() as counter:
+            with Operations() as counter:
                 if product == "apply":
                     self.way.apply(values, rows, {n: torch.ones_like(p) for n, p in self.replay.params.items()})
                 else:
                     like = self._no_rows()
                     self.way.adjoint(values, rows, like.new_ones((rows, self.outputs)))
-            self._flops[product] = counter.get_total_flops() // rows
+            self._flops[product] = counter.total // rows
         return self._flops[product]
 
     @property

@@ -19,7 +19,7 @@ from regraft.features.tangent.feed import length, take
 from regraft.features.tangent.replay import Kept, cast, check_finite, private_copy
 from regraft.features.tangent.rules import derivatives, is_flat
 from regraft.network import Network
-from regraft.network.flops import counting
+from regraft.network.flops import Operations
 from regraft.network.policy import grad
 from regraft.wording import some
 
@@ -286,9 +286,9 @@ class Tape:
         if which in self._pace:
             yield
         else:
-            with counting() as counter:
+            with Operations() as counter:
                 yield
-            self._pace[which] = counter.get_total_flops() // rows
+            self._pace[which] = counter.total // rows
         self.flops += rows * self._pace[which]
 
     def _own(self, name: str, rows: int) -> Tensor:

@@ -28,7 +28,7 @@ from regraft.graft.preparation import Prepared
 from regraft.graft.recording import task_of, versions
 from regraft.heads.selection.kept import kept_count
 from regraft.heads.selection.packing import head_bytes, stored_bytes
-from regraft.network.flops import counting
+from regraft.network.flops import Operations
 from regraft.network.onednn import wide_linear
 from regraft.record import Cost, Record, now
 
@@ -114,7 +114,7 @@ def _one_batch(ready: Prepared, options: Options) -> tuple[float, int]:
     blocks, rows = ready.plan.blocks, len(middle[0])
     _ = ready.network.channels_last  # found by an example pass, which is none of those counted
     wide_linear()  # nor is its trial
-    with counting() as counter:
+    with Operations() as counter:
         for batch in gathered(preprocess, inputs, middle, workers=0):
             pool_batch(ready.network, blocks, batch)
     began = time.perf_counter()
@@ -122,7 +122,7 @@ def _one_batch(ready: Prepared, options: Options) -> tuple[float, int]:
         values = pool_batch(ready.network, blocks, batch)
         # a shard's copy and its digest, which is most of writing it; nothing is written here
         hashlib.sha256(save({name: value.to(DTYPES[options.dtype]).cpu() for name, value in values.items()}))
-    return (time.perf_counter() - began) / rows, counter.get_total_flops() // rows
+    return (time.perf_counter() - began) / rows, counter.total // rows
 
 
 def _solve_seconds(ready: Prepared, work: Workload) -> float:

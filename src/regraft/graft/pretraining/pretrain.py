@@ -31,7 +31,8 @@ from regraft.graft.stages.config import Schedule, TrainConfig
 from regraft.memory import kept_memory
 from regraft.network import About, Network
 from regraft.network.architectures import PIXELS, build
-from regraft.network.flops import counting
+from regraft.network.flops import Operations
+from regraft.network.layout import gains
 from regraft.network.loaders.bundled import Stored, save_folder
 from regraft.network.preprocess import ImagePreprocess
 from regraft.network.seeding import seeded
@@ -156,7 +157,7 @@ class _Job:
             preprocess, parts = decode(self.manifest, plan.size, plan.augment, pretext.labelled)
         rows, held = parts["train"], "test" if "test" in parts else "validation"
         backbone, module, flops = _fresh(plan, preprocess)
-        if self.device == "cpu":
+        if self.device == "cpu" and gains(module):
             module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in other passes
         before = {} if pretext.labelled else terms_of(pretext, module, parts[held], "cpu")
 
@@ -251,11 +252,11 @@ def _fresh(plan: Plan, preprocess: ImagePreprocess) -> tuple[nn.Module, nn.Modul
             head = "" if pretext.labelled else _head(backbone, preprocess)
             module = pretext.module(backbone, head, plan.size)
             probe = copy.deepcopy(module).eval()
-            with counting() as counter:
+            with Operations() as counter:
                 probe(views).sum().backward()
         except (ModelError, RuntimeError, TypeError, AttributeError, ValueError) as error:
             raise _unfit(plan, views, error) from error
-    return backbone, module, counter.get_total_flops() // rows
+    return backbone, module, counter.total // rows
 
 
 def _unfit(plan: Plan, views: Any, error: Exception) -> ModelError:

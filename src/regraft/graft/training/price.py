@@ -10,7 +10,7 @@ from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.rows import Rows, place
 from regraft.graft.training.behind import KeptRows
 from regraft.graft.training.grafted import Grafted
-from regraft.network.flops import counting
+from regraft.network.flops import Operations
 
 __all__ = ["Price", "price", "step_flops"]
 
@@ -51,7 +51,7 @@ def step_flops(module: Grafted, rows: Rows) -> int:
     few = torch.arange(min(2, len(rows)))
     module.eval()
     batch = place(rows.inputs(few), str(module.network.device))
-    with counting() as counter:
+    with Operations() as counter:
         module(batch).sum().backward()
     module.zero_grad(set_to_none=True)
-    return int(counter.get_total_flops()) // len(few)
+    return int(counter.total) // len(few)

@@ -23,7 +23,7 @@ import torch
 from regraft.features import Tangent
 from regraft.linear import Blocks
 from regraft.network import Network
-from regraft.network.flops import counting
+from regraft.network.flops import Operations, counting_modules
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Check, Context
@@ -43,9 +43,9 @@ def selections(network: Network) -> dict[str, tuple[str, ...]]:
 
 
 def _counted(call: Callable[[], Any]) -> int:
-    with counting() as counter:
+    with Operations() as counter:
         call()
-    return int(counter.get_total_flops())
+    return int(counter.total)
 
 
 def _seconds(calls: Sequence[Callable[[], Any]]) -> list[float]:
@@ -120,7 +120,7 @@ def run(context: Context) -> Result:
 def _forward(network: Network, select: Sequence[str], batch: Any) -> float:
     """Operations of a forward pass of the head and of the modules that hold θ₂, a row."""
     owners = {name.rpartition(".")[0] for pattern in [*select, f"{network.head}.*"] for name in network.select(pattern)}
-    with counting(modules=True) as counter, torch.no_grad():
+    with counting_modules() as counter, torch.no_grad():
         network.forward(batch)
     root = type(network.module).__name__
     counts = counter.get_flop_counts()
