@@ -11,6 +11,8 @@ import torch
 from safetensors.torch import save_file
 from tests.app.photos import MODEL, Normed, Small, folder
 
+from regraft.errors import StoreError
+
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
@@ -25,11 +27,22 @@ def own(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["finetune", "finetune-refit"])
-def test_adapt_and_predict_with_a_trained_backbone(regraft, photos, own, tmp_path, method):
+def test_adapt_and_predict_with_a_trained_backbone(regraft, photos, own, tmp_path, monkeypatch, method):
     more = ("--method", method, "--tau", "3", "--steps", "8", "--lr", "0.05", "--json")
+
+    def full(path, content):
+        raise StoreError(f"cannot write {path}", got="No space left on device")
+
+    with monkeypatch.context() as disk:  # what was trained outlives a run folder that cannot be written
+        disk.setattr("regraft.graft.run.write_bytes", full)
+        assert regraft("adapt", photos, *own, *more, "-o", tmp_path / "run")[0] == 2
+    assert not (tmp_path / "run").exists()
     code, out, err = regraft("adapt", photos, *own, *more, "-o", tmp_path / "run")
     assert (code, err) == (0, "")
     found = json.loads(out)
+    resumed = [finding["value"] for finding in found["findings"] if finding["code"] == "training-resumed"]
+    assert resumed == [16]  # every step, of the twin and of the final training
+    assert not list((tmp_path / "store" / "training").iterdir())
     assert found["method"] == method
     assert found["scores"]["test"]["metric"] == "accuracy"
     assert "What did training change?" in (tmp_path / "run" / "report.html").read_text("utf-8")

@@ -12,6 +12,11 @@ import torch
 from safetensors.torch import save_file
 from tests.app.photos import MODEL, Small, folder
 
+from regraft.app.folders import check_verb, whole
+from regraft.files import write_bytes
+from regraft.graft.pretraining.folder import unfinished
+from regraft.record import Record
+
 
 @pytest.fixture(scope="module")
 def photos(tmp_path_factory):
@@ -175,3 +180,44 @@ def test_names_that_are_no_utf8_are_run_and_written(regraft, photos, tmp_path):
     code, _, err = regraft("adapt", root, *MODEL, "--method", "probe", "-o", tmp_path / "run2")
     assert code == 2
     assert r"Gr\xfcn 1.png" in err
+
+
+def test_the_same_command_beside_this_one_may_have_made_the_folder(tmp_path):
+    with whole(tmp_path / "run") as staging:
+        (staging / "record.json").write_text("mine")
+        (tmp_path / "run").mkdir()
+        (tmp_path / "run" / "record.json").write_text("its own")
+    assert contents(tmp_path / "run") == {"record.json": b"mine"}
+    assert [path.name for path in tmp_path.iterdir()] == ["run"]
+
+
+@pytest.mark.parametrize("moved", range(1, 5))
+def test_a_folder_that_a_killed_save_filled_in_part_is_a_runs(tmp_path, monkeypatch, moved):
+    """Where the folder was there, files are put into it one by one."""
+    run, replace = tmp_path / "run", os.replace
+    run.mkdir()
+
+    def killed(source, target):
+        if len([*run.iterdir()]) > moved:  # the staging folder is one
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    def save():
+        with monkeypatch.context() as context, whole(run) as staging:
+            for name in ("README.md", "config.json", "predictions.csv", "backbone/config.json"):
+                write_bytes(staging / name, b"{}")
+            Record("adapt", "done", "probe", {}, {}, {}, {}).save(staging / "record.json")
+            context.setattr(os, "replace", killed)
+
+    with pytest.raises(KeyboardInterrupt):
+        save()
+    assert len([*run.iterdir()]) == moved
+    check_verb(run, "adapt")
+    (run / "backbone").mkdir(exist_ok=True)
+    (run / "record.json").write_text("{")
+    check_verb(run, "adapt")
+
+
+def test_a_pretraining_that_a_full_disk_stopped_at_its_first_file_goes_on(tmp_path):
+    (tmp_path / "backbone" / "training").mkdir(parents=True)
+    check_verb(tmp_path / "backbone", "pretrain", unfinished(tmp_path / "backbone"))

@@ -24,6 +24,7 @@ from regraft.features import Taps, entries, find, plan, prune, sweep, verify
 from regraft.features import store as store_module
 from regraft.features.plan import Plan
 from regraft.features.store import Arrivals, Part, ShardedMatrix
+from regraft.features.sweep import left
 from regraft.files import read_json
 
 ALL = Taps(sizes=(16, None))
@@ -221,7 +222,19 @@ def test_the_pace_of_a_pass_is_not_known_from_one_batch_alone(cache):
     assert sweep(network, manifest, wanted, cache=third, batch_size=10).seconds_per_row == 0.0
 
 
-@pytest.mark.parametrize("damage", ["truncate", "flip", "delete", "rubbish done.json", "rubbish part.json"])
+RUINED = {
+    "rubbish": lambda text: "{",
+    "empty": lambda text: "",
+    "another": lambda text: "{}",
+    "list": lambda text: "[]",
+    "nought": lambda text: text.replace('"shard_rows": 8', '"shard_rows": 0'),
+    "bit": lambda text: text.replace('"width"', '"vidth"').replace('"shards"', '"chards"'),
+}
+
+
+@pytest.mark.parametrize(
+    "damage", ["truncate", "flip", "delete", *(f"{how} {name}.json" for how in RUINED for name in ("done", "part"))]
+)
 def test_torn_files_are_computed_again(cache, damage):
     network, manifest = toy_network(), toy_manifest()
     wanted = plan(network, [ALL])
@@ -236,9 +249,14 @@ def test_torn_files_are_computed_again(cache, damage):
     elif damage == "delete":
         shard.unlink()
     else:
-        next(cache.rglob(damage.split()[1])).write_text("{")
+        how, name = damage.split()
+        (file,) = cache.rglob(name)
+        file.write_text(RUINED[how](file.read_text()))
+        assert left(network, manifest, wanted, cache=cache) in (0, 30)
+        assert len(entries(cache)) == len(verify(cache)) <= 1
     again = sweep(network, manifest, wanted, cache=cache, batch_size=8)
-    assert again.computed_rows == {"rubbish done.json": 0, "rubbish part.json": 0}.get(damage, 8)
+    assert again.computed_rows == (0 if damage.endswith("json") else 8)
+    assert find(network, manifest, wanted, cache=cache) is not None  # and is whole from now on
     for name, matrix in again.matrices().items():
         assert torch.equal(matrix.rows(slice(None)), good[name].rows(slice(None)))
 

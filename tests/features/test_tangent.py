@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import copy
+import errno
 import functools
-import gc
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from tests.features.toy import toy_manifest, toy_network
 from tests.network.zoo import Functional, Residual
 from torch import Tensor, nn
 
-from regraft.errors import DataError, ModelError, RecipeError
+from regraft.errors import DataError, ModelError, RecipeError, StoreError
 from regraft.features import Tangent, ntk
 from regraft.features.tangent import graph
 from regraft.features.tangent.engine import Engine
@@ -215,19 +216,23 @@ def test_operations_of_products_are_counted() -> None:
     assert plain.spent_flops == 6 * (48 + 48)
 
 
-def test_a_temporary_file_holds_what_memory_may_not() -> None:
+def test_a_temporary_file_holds_what_memory_may_not(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network = residual()
     inside = Tangent(network, "layer1.1.*", network.example(5), batch_size=2)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     outside = Tangent(network, "layer1.1.*", network.example(5), batch_size=2, memory=100).prepare()
-    folder = outside._engine.prepared().folder
-    assert folder is not None
-    assert any(folder.iterdir())
+    assert not outside._engine.prepared().in_memory
+    assert not any(tmp_path.iterdir())  # it has no name, for a process that is killed deletes nothing
     y = torch.randn(5, 4)
     assert outside.adjoint(y) == inside.adjoint(y)
     assert torch.equal(outside.outputs, inside.outputs)
-    del outside
-    gc.collect()
-    assert not folder.exists()
+
+    def full(*_: int) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", full)
+    with pytest.raises(StoreError, match=r"cannot keep .* got No space left on device.* set TMPDIR"):
+        Tangent(network, "layer1.1.*", network.example(5), batch_size=2, memory=100).prepare()
 
 
 @pytest.mark.parametrize("together", [4, 7])

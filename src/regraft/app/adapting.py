@@ -49,11 +49,12 @@ from regraft.app.options import (
 from regraft.app.results import say_estimate, say_result, summary
 from regraft.app.training_options import with_training
 from regraft.errors import DataError, MissingPathError, RecipeError
-from regraft.record import counted
+from regraft.record import Record, counted
 from regraft.wording import some
 
 if TYPE_CHECKING:
     from regraft.data import Manifest
+    from regraft.graft import Run
     from regraft.network import Preprocess
 
 __all__ = ["register"]
@@ -144,15 +145,16 @@ def adapt(
     with joined(device) as team, Bars(STAGES, silent=not team.first) as bars:
         run = run_adapt(
             data, model, method=recipe, options=options, progress=bars, command=command_line(),
-            before=lambda ready: check_run(output, ready), **columns,
+            before=lambda ready: check_run(output, ready),
+            after=lambda run: _saved(run, output or Path("runs") / slug(run.record), embed) if team.first else run,
+            **columns,
         )  # fmt: skip
     if team.first:
-        folder = output or Path("runs") / slug(run.record)
-        _finish(run, folder, embed, as_json, weights)
+        _tell(run.record, as_json, weights)
 
 
-def _finish(run: Any, folder: Path, embed: bool, as_json: bool, weights: Path | str | None = None) -> None:
-    """Save the run folder with its report, whole or not at all, and say the result."""
+def _saved(run: Run, folder: Path, embed: bool) -> Run:
+    """The run in its folder with its report, whole or not at all; the same run with its paths."""
     from dataclasses import replace
 
     from regraft.app.report import write
@@ -163,6 +165,10 @@ def _finish(run: Any, folder: Path, embed: bool, as_json: bool, weights: Path | 
         record = replace(run.record, paths={key: str(folder / name) for key, name in names.items()})
         record.save(staging / "record.json")
         write(record, staging / "report.html")
+    return replace(run, record=record)
+
+
+def _tell(record: Record, as_json: bool, weights: Path | str | None = None) -> None:
     show_json(summary(record)) if as_json else say_result(record, weights)
 
 
@@ -279,7 +285,6 @@ def report(
     """
     from regraft.app.comparing import compared, paired, say_compared, say_paired
     from regraft.app.report import check_page, write
-    from regraft.record import Record
 
     if twice := [run for place, run in enumerate(runs) if run.resolve() in {one.resolve() for one in runs[:place]}]:
         raise DataError(f"the run {twice[0]} is named twice", expected="different runs", do="name each once")
@@ -318,9 +323,9 @@ def demo(
     with Bars(STAGES) as bars:
         run = run_adapt(
             digits(), "regraft/fashion-resnet", progress=bars, command="regraft demo",
-            before=lambda ready: check_run(output, ready),
+            before=lambda ready: check_run(output, ready), after=lambda run: _saved(run, output, embed=False),
         )  # fmt: skip
-    _finish(run, output, embed=False, as_json=as_json)
+    _tell(run.record, as_json)
 
 
 def _check_inputs(given: list[str]) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from regraft.errors import ArtifactError, DataError
 from regraft.record import Record
-from regraft.record.folder import RUN_FILES, check_config, check_other_file, record_in, refuse, unlike
+from regraft.record.folder import BACKBONE, RUN_FILES, check_config, check_other_file, record_in, refuse, unlike
 from regraft.wording import some
 
 if TYPE_CHECKING:
@@ -50,9 +50,14 @@ def whole(folder: Path) -> Iterator[Path]:
             raise _cannot_write(folder, error.strerror or str(error)) from error
         yield staging
         if not inside:
-            staging.rename(folder)
-            return
-        for item in sorted(staging.iterdir()):
+            try:
+                staging.rename(folder)
+                return
+            except OSError:
+                if not folder.is_dir():  # else the same command beside this one was faster
+                    raise
+        # the record first, by which the folder is known as a run's where this is cut
+        for item in sorted(staging.iterdir(), key=lambda item: item.name != "record.json"):
             if (there := folder / item.name).is_dir():
                 shutil.rmtree(there)
             os.replace(item, there)
@@ -131,7 +136,7 @@ def _check_files(folder: Path, unfinished: Collection[str] = ()) -> None:
         return
     mine = {"lost+found", *unfinished}  # the first is that of a disk of its own
     if (folder / "record.json").is_file():  # one that cannot be read: a torn run's, if only a run's files lie there
-        mine |= RUN_FILES
+        mine |= {*RUN_FILES, BACKBONE}
     names = sorted(item.name for item in folder.iterdir() if item.name not in mine)
     if others := [name for name in names if not name.startswith(".")]:
         raise DataError(

@@ -15,8 +15,7 @@ from pathlib import Path
 
 from regraft.errors import StoreError
 from regraft.features.plan import Plan
-from regraft.features.store import Part
-from regraft.files import read_json
+from regraft.features.store import Part, described
 
 _STALE_SECONDS = 3600
 _KEYS = re.compile(r"[0-9a-f]{24}/[0-9a-f]{16}")  # of a base and a part; folders of other names are not the store's
@@ -75,7 +74,7 @@ def _folders(root: Path) -> list[Path]:
 
 
 def _entry(folder: Path) -> Entry | None:
-    meta = read_json(folder / "part.json")
+    meta = described(folder)
     if meta is None:
         return None
     files = _there(folder)
@@ -123,8 +122,10 @@ def verify(root: Path | None = None) -> tuple[Entry, ...]:
     """
     checked = []
     for entry in entries(root):
-        meta = read_json(entry.path / "part.json") or {}
-        part = Part(entry.path, Plan(()), entry.rows, meta["dtype"], int(meta["shard_rows"]))
+        meta = described(entry.path)
+        if meta is None:  # gone since it was listed
+            continue
+        part = Part(entry.path, Plan(()), entry.rows, meta["dtype"], meta["shard_rows"])
         present = list(part.listing().values())
         torn = [path for path in present if not part.sound(path)]
         for left in entry.path.glob(".*.part"):  # of a writer that was killed; a live one needs seconds
@@ -145,7 +146,7 @@ def prune(root: Path | None = None, *, older_than_days: float = 0.0) -> tuple[En
         StoreError: the cache cannot be written.
     """
     root = cache_root() if root is None else root
-    lost = [_lost(path) for path in _folders(root) if read_json(path / "part.json") is None]
+    lost = [_lost(path) for path in _folders(root) if described(path) is None]
     gone = tuple(entry for entry in (*entries(root), *lost) if entry.age_days >= older_than_days)
     for entry in gone:
         try:

@@ -5,7 +5,7 @@ Layout of the cache folder::
     features/<base key>/<part key>/
         part.json                                what the keys mean, blocks, rows per shard
         00000000-00000032.<sha16>.safetensors    one shard a batch, written atomically
-        done.json                                written last: every shard with its full SHA-256
+        done.json                                written last: the names of all shards
 
 The base key covers the network (weights, architecture, preprocessing), the rows' contents in order,
 the storage type and the version of this code; the part key adds the blocks. A shard carries the
@@ -38,10 +38,11 @@ from regraft.features.plan import Block, Plan
 from regraft.files import atomic_path, canonical_json, digest, file_digest, read_json, write_json
 from regraft.linear import Dense, Matrix
 
-__all__ = ["DTYPES", "VERSION", "Arrivals", "Part", "Shard", "ShardedMatrix", "Store"]
+__all__ = ["DTYPES", "VERSION", "Arrivals", "Part", "Shard", "ShardedMatrix", "Store", "described"]
 
 VERSION = 2
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
+_DECIDED = ("version", "rows", "dtype", "blocks")  # of a part, by its place; the first of two writers says the rest
 _IN_MEMORY_BYTES = 2 << 30  # a block larger than this is read from its shards chunk by chunk
 
 
@@ -82,7 +83,6 @@ class Part:
 
     def _begin(self) -> dict[str, Any]:
         """Write ``part.json`` unless it is there, and return what is there: the first of two writers has its way."""
-        path = self.path / "part.json"
         mine = {
             "version": VERSION,
             "rows": self.rows,
@@ -91,22 +91,25 @@ class Part:
             "blocks": self.plan.to_json(),
             "about": dict(self.about),
         }
-        there = read_json(path)
+        there = described(self.path)
         if there is None:
-            write_json_once(path, mine)
-            there = read_json(path)
-        if there is None or (there.get("rows"), there.get("dtype")) != (self.rows, self.dtype):  # torn
-            write_json(path, mine)
+            write_json_once(self.path / "part.json", mine)
+            there = described(self.path)
+        if there is None or any(canonical_json(there[key]) != canonical_json(mine[key]) for key in _DECIDED):  # torn
+            write_json(self.path / "part.json", mine)
             return mine
         return there
 
     @classmethod
     def load(cls, path: Path) -> Part | None:
         """The part in a folder, with its blocks as they were written; ``None`` if ``part.json`` is torn."""
-        meta = read_json(path / "part.json")
-        if meta is None or meta.get("version") != VERSION:
+        meta = described(path)
+        if meta is None or meta["version"] != VERSION:
             return None
-        plan = Plan.from_json(meta["blocks"])
+        try:
+            plan = Plan.from_json(meta["blocks"])
+        except (KeyError, TypeError, ValueError, AttributeError):
+            return None
         return cls(path, plan, meta["rows"], meta["dtype"], meta["shard_rows"], meta.get("about", {}))
 
     @property
@@ -170,9 +173,9 @@ class Part:
     def done(self) -> dict[str, Any] | None:
         """The content of ``done.json``, or ``None`` while the part is incomplete."""
         done = read_json(self.path / "done.json")
-        if done is None or any(not (self.path / name).is_file() for name in done["shards"]):
+        if not isinstance(done, dict) or not isinstance(done.get("shards"), list):
             return None
-        return done
+        return done if all((self.path / name).is_file() for name in done["shards"]) else None
 
     def shards(self) -> tuple[Shard, ...]:
         """All shards in row order."""
@@ -262,6 +265,15 @@ class ShardedMatrix:
 
     def _read(self, shard: Shard) -> Tensor:
         return read_shard(shard.path, (self._key,))[self._key]
+
+
+def described(folder: Path) -> dict[str, Any] | None:
+    """What ``part.json`` says of a part; ``None`` where the file is absent or torn."""
+    meta = read_json(folder / "part.json")
+    kinds = {"version": int, "rows": int, "shard_rows": int, "dtype": str, "blocks": list}
+    if not isinstance(meta, dict) or not all(isinstance(meta.get(key), kind) for key, kind in kinds.items()):
+        return None
+    return meta if meta["shard_rows"] > 0 else None
 
 
 def read_shard(path: Path, keys: Sequence[str] | None = None) -> dict[str, Tensor]:

@@ -117,6 +117,7 @@ def adapt(
     progress: Progress | None = None,
     command: str = "",
     before: Callable[[Prepared], None] | None = None,
+    after: Callable[[Run], Run] | None = None,
     **settings: Any,
 ) -> Run:
     """Graft a task onto a backbone, frozen or trained with the head.
@@ -135,6 +136,8 @@ def adapt(
         progress: called with (stage, done, total).
         command: kept in the record as how to reproduce the run.
         before: called once rows and backbone are checked, before the pass; what it raises ends the run.
+        after: saves the run and gives it back. It is called before the checkpoints of trainings are deleted: where it
+            fails, the same call goes on from them.
         **settings: fields of :class:`Options`; ``kind``, ``label``, ``group``, ``input``, ``ignore`` for the data; and
             ``mode``, ``theta2`` and the fields of :class:`regraft.graft.Changes` (``tau``, ``steps``,
             ``batchnorm``, …) for the recipe's stages.
@@ -188,8 +191,11 @@ def adapt(
     pictures["price"] = price_of_run(ready, stores, adapted, options, ledger)
     record = record_of(ready, evaluation, options, ledger, command)
     record = replace(record, figures=pictures, findings=(*findings, *work.findings()))
-    work.clear()
     parts = [(evaluation.validation, fit_rows)]
     if evaluation.test is not None and test_rows is not None:
         parts.append((evaluation.test, test_rows))
-    return Run(adapted, record, prediction_rows(*parts))
+    run = Run(adapted, record, prediction_rows(*parts))
+    if after is not None:
+        run = after(run)
+    work.clear()
+    return run

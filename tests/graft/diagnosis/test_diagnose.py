@@ -159,6 +159,9 @@ def test_blocks_that_were_drawn_anew_began_at_these_weights(options, tmp_path):
     record = diagnose(toy_manifest(60), network, run=tmp_path / "run", checks="deviation", scope=SMALL, options=options)
     (seen,) = record.figures["deviation"]["subjects"]
     assert 0 < seen["relative"] < 1e-4  # from the published weights of the last block it would be far
+    (tmp_path / "run" / "record.json").write_text("{")  # which says that they were drawn anew
+    with pytest.raises(ArtifactError, match="is no record"):
+        diagnose(toy_manifest(60), network, run=tmp_path / "run", checks="deviation", scope=SMALL, options=options)
 
 
 def test_a_run_of_other_classes_is_refused(options, tmp_path):

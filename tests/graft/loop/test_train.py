@@ -483,6 +483,29 @@ def test_a_loss_that_is_no_number_stops_with_a_sentence_and_the_best_weights(tmp
     assert tensor_digest(module.state_dict()) == kept[error.outcome.best]
 
 
+def test_the_best_weights_are_its_own_where_the_same_run_goes_on_beside_it(tmp_path: Path) -> None:
+    rows = toy_rows()
+    poisoned = Poisoned(rows.pixels, rows.labels, (0.3,), (0.3,))
+    module, best, files, kept = toy_module(), tmp_path / "best.safetensors", [b""], [""]
+
+    def note(epoch: int, m: nn.Module) -> None:
+        if epoch > 0:
+            files.append(best.read_bytes())
+            kept.append(tensor_digest(m.state_dict()))
+            best.write_bytes(files[1])  # the other process is in its first epoch still
+
+    with pytest.raises(DivergedError) as caught:
+        train(module, poisoned, CONFIG, checkpoint=tmp_path, on_epoch=note)
+    assert caught.value.outcome.best == 2
+    assert tensor_digest(module.state_dict()) == kept[2] != kept[1]
+    with pytest.raises(ArtifactError, match="is not of the best epoch; expected epoch 2; got epoch 1"):
+        train(toy_module(), poisoned, CONFIG, checkpoint=tmp_path)
+    best.write_bytes(files[2])
+    with pytest.raises(DivergedError):
+        train(again := toy_module(), poisoned, CONFIG, checkpoint=tmp_path)
+    assert tensor_digest(again.state_dict()) == kept[2]
+
+
 def test_a_learning_rate_that_diverges_never_leaves_a_model_that_is_no_number(tmp_path: Path) -> None:
     config = TrainConfig(epochs=4, batch_size=8, optimiser=Optimiser(lr=1e30), schedule=Schedule("constant"))
     module = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU(), nn.Linear(8, 3))

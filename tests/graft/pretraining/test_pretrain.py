@@ -152,7 +152,14 @@ def test_a_finished_run_is_returned_and_another_one_refused(stripes: Path, tmp_p
     def never(*_: object) -> None:
         raise AssertionError("it trained again")
 
+    left = tmp_path / "run" / "training" / "checkpoint.safetensors"
+    left.parent.mkdir()
+    left.touch()  # it was killed when all was written
     assert pretrain(stripes, output=tmp_path / "run", **SMALL, progress=never) == first
+    assert not left.parent.exists()
+    (tmp_path / "run" / "record.json").write_text("{")
+    assert pretrain(stripes, output=tmp_path / "run", **SMALL).scores == first.scores
+    first = Record.load(tmp_path / "run" / "record.json")
     with pytest.raises(RecipeError, match=r"holds another backbone.*--restart; in Python resume=False"):
         pretrain(stripes, output=tmp_path / "run", **{**SMALL, "epochs": 3})
     assert Record.load(tmp_path / "run" / "record.json") == first

@@ -13,7 +13,7 @@ from torch import nn
 import regraft
 from regraft.app.report.page import page
 from regraft.data import Manifest, Target, holdout
-from regraft.errors import DataError, RecipeError
+from regraft.errors import ArtifactError, DataError, RecipeError
 from regraft.features import Taps, plan, sweep
 from regraft.graft import METHODS, Features, Probe, Recipe, Reinitialise, Select, Solve, Train, load_artifact, protocol
 from regraft.graft.adapted.model import with_own_head
@@ -275,6 +275,10 @@ def test_a_run_that_goes_on_with_other_held_rows_is_judged_by_those(tmp_path):
     first, again = judged(held, tmp_path / "a"), judged(held, tmp_path / "a")
     assert first == again
     assert judged(others, tmp_path / "a") == judged(others, tmp_path / "b") != first
+    for noted in (tmp_path / "a").rglob("judged-*"):
+        noted.write_bytes(noted.read_bytes()[:-9])
+    with pytest.raises(ArtifactError, match="is damaged"):
+        judged(held, tmp_path / "a")
 
 
 def test_a_training_that_is_to_stop_earlier_does_not_go_on_from_behind_its_end(tmp_path):

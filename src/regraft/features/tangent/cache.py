@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import shutil
+import os
 import tempfile
-import weakref
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import torch
 from torch import Tensor
+
+from regraft.errors import StoreError
 
 __all__ = ["Cache"]
 
@@ -23,25 +23,33 @@ class Cache:
         rows: N.
         shapes: shape a row and dtype of each tensor; the last one is the network's outputs.
         device: where batches are wanted.
-        memory: bytes that may be held there; above that, a memory-mapped temporary file holds them, which goes
-            away with the cache.
+        memory: bytes that may be held there; above that, memory-mapped temporary files without a name hold them, which
+            go away with the cache, or the process.
+
+    Raises:
+        StoreError: the disk has no room for them.
     """
 
     def __init__(self, rows: int, shapes: Sequence[Shape], device: torch.device, memory: int) -> None:
         self.rows, self.device = rows, device
         size = rows * sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in shapes)
-        self.folder: Path | None = None
-        if size > memory:
-            self.folder = Path(tempfile.mkdtemp(prefix="regraft-tangent-"))
-            weakref.finalize(self, shutil.rmtree, self.folder, ignore_errors=True)
-        self._values = [self._new(number, shape, dtype) for number, (shape, dtype) in enumerate(shapes)]
+        self.in_memory = size <= memory
+        self._values = [self._new(shape, dtype) for shape, dtype in shapes]
 
-    def _new(self, number: int, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
-        if self.folder is None:
+    def _new(self, shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+        if self.in_memory:
             return torch.empty((self.rows, *shape), dtype=dtype, device=self.device)
         count = self.rows * torch.Size(shape).numel()
-        path = str(self.folder / f"{number}.bin")
-        return torch.from_file(path, shared=True, size=count, dtype=dtype).view(self.rows, *shape)
+        try:
+            with tempfile.NamedTemporaryFile(prefix="regraft-tangent-") as file:
+                if hasattr(os, "posix_fallocate"):  # a disk that fills up later would end the process
+                    os.posix_fallocate(file.fileno(), 0, max(1, count * dtype.itemsize))
+                return torch.from_file(file.name, shared=True, size=count, dtype=dtype).view(self.rows, *shape)
+        except OSError as error:
+            raise StoreError(
+                f"cannot keep {count * dtype.itemsize / 1e9:.2f} GB of values in {tempfile.gettempdir()}",
+                got=error.strerror or str(error), do="set TMPDIR to a folder on a larger disk",
+            ) from error  # fmt: skip
 
     @property
     def outputs(self) -> Tensor:

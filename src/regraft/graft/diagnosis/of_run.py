@@ -18,13 +18,12 @@ from regraft.graft.diagnosis.probing import PROBE
 from regraft.graft.options import Options, pick_device
 from regraft.graft.preparation import Prepared, Progress, prepare
 from regraft.network import Network, reinitialised
-from regraft.record import Ledger
+from regraft.record import Ledger, Record
 from regraft.record.folder import CONFIG
 
 __all__ = ["case_of_run"]
 
 _SCRATCH = "scratch"
-_RECORD = "record.json"
 
 
 def case_of_run(
@@ -42,7 +41,8 @@ def case_of_run(
     """A trained network as its run keeps it, beside that of another run.
 
     Raises:
-        RegraftError: a run whose head reads something else than the last layer, or other classes than the data's.
+        RegraftError: a run whose head reads something else than the last layer, other classes than the data's, or a run
+            without its record, which says where its training began.
     """
 
     def loaded(folder: Path) -> Adapted:
@@ -70,8 +70,8 @@ def case_of_run(
         _check_classes(ready, adapted, name)
         check_modality(adapted.network, rows)
         network = _with_last_layer(adapted, folder, unit)
-        subject = subject_of(name, network, rows, scope, options, unit)
-        subjects.append(replace(subject, start=_start(adapted, folder), rows=_trained_on(folder)))
+        subject, record = subject_of(name, network, rows, scope, options, unit), Record.load(folder)
+        subjects.append(replace(subject, start=_start(adapted, folder, record), rows=_trained_on(record)))
     case = Case(tuple(subjects), None, len(ready.fit), None, scope.top, scope.points, options.seed)
     return Looked(case, ready)
 
@@ -90,29 +90,21 @@ def _with_last_layer(adapted: Adapted, folder: Path, unit: tuple[Tensor, Tensor]
         ) from error
 
 
-def _start(adapted: Adapted, folder: Path) -> Network | None:
+def _start(adapted: Adapted, folder: Path, record: Record) -> Network | None:
     """Where the training began: the pretrained backbone; all of ``scratch``, and of ``--partial`` the blocks that were
     drawn anew, with the random weights of the run's seed."""
     if adapted.source is None:
         return None
     provenance = (read_json(folder / CONFIG) or {}).get("provenance", {})
-    anew = _recorded(folder, "figures", "training").get("anew")
+    anew = record.figures.get("training", {}).get("anew")
     if anew or provenance.get("method") == _SCRATCH:
         return reinitialised(adapted.source, int(provenance["seed"]), anew or None)
     return adapted.source
 
 
-def _recorded(folder: Path, *keys: str) -> dict[str, Any]:
-    """A part of a run's record; nothing where the record lacks it."""
-    found: Any = read_json(folder / _RECORD)
-    for key in keys:
-        found = (found or {}).get(key)
-    return found or {}
-
-
-def _trained_on(folder: Path) -> int | None:
-    """How many rows a run trained on, by its record."""
-    rows = _recorded(folder, "task", "rows")
+def _trained_on(record: Record) -> int | None:
+    """How many rows a run trained on."""
+    rows = record.task["rows"]
     return int(rows.get("train", 0)) + int(rows.get("validation", 0)) or None
 
 

@@ -162,7 +162,7 @@ def predictions_of(folder: str | Path, name: str = "") -> Predictions | Unpaired
     numbers = [f"p({label})" for label in classes] or ["truth", "predicted"] * (kind == "regression")
     try:
         values = [tuple(float(line[column]) for column in numbers) for line in lines]
-    except ValueError:
+    except (ValueError, KeyError):
         return changed
     said = dict(zip(ids, values)) if classes else {}
     metric = headline.metric if classes or headline.metric in fitting else fitting[0]

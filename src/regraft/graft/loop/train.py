@@ -22,7 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from regraft.errors import DataError, RecipeError
+from regraft.errors import ArtifactError, DataError, RecipeError
 from regraft.files import canonical_json, digest, plain
 from regraft.graft.loop.checkpoint import read, tensor_digest, write
 from regraft.graft.loop.descent import Average, Descent
@@ -152,7 +152,7 @@ class Training:
         self.step, self.resumed, self.best, self.best_value = 0, 0, 0, -math.inf
         self.history: list[Epoch] = []
         self.sums = [0.0, 0.0, 0.0]  # of this epoch so far: loss x rows, rows right, rows
-        self.kept: dict[str, Tensor] = {}  # the best epoch's tensors, where there is no folder for them
+        self.kept: dict[str, Tensor] = {}  # the best epoch's tensors, of those that ended in this process
         self.randomness = Randomness(config.seed + self.team.rank, device)
         self.sparing = False
         self.watch: Watch | None = None  # looks on; its notes lie in the checkpoint, and decide nothing
@@ -344,15 +344,24 @@ class Training:
         if value > self.best_value and not self.sparing:
             self.best, self.best_value = epoch, value
             tensors = dict(self.module.state_dict()) if self.average is None else self.average.tensors
+            self.kept = {name: tensor.detach().clone() for name, tensor in tensors.items()}
             if self.folder is not None:
                 if self.team.first:
                     write(self.folder / BEST, tensors, {"epoch": epoch})
                 self.team.wait()
-            else:
-                self.kept = {name: tensor.detach().clone() for name, tensor in tensors.items()}
 
     def _best(self) -> dict[str, Tensor]:
-        return self.kept if self.folder is None else read(self.folder / BEST)[0]
+        """The best epoch's tensors, from the folder where they are of before a restart: as long as this run goes on,
+        the same run in another process may write its own there."""
+        if self.kept or self.folder is None:
+            return self.kept
+        tensors, state = read(self.folder / BEST)
+        if state.get("epoch") != self.best:
+            raise ArtifactError(
+                f"{self.folder / BEST} is not of the best epoch", expected=f"epoch {self.best}",
+                got=f"epoch {state.get('epoch')}", do=f"delete {self.folder} and start again",
+            )  # fmt: skip
+        return tensors
 
     def _patience_over(self) -> bool:
         patience = self.config.loop.patience

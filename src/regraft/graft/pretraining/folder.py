@@ -25,8 +25,10 @@ _EPOCH = re.compile(r"epoch-[0-9]{3,}")
 def unfinished(output: str | Path) -> tuple[str, ...]:
     """Names of what a pretraining that was stopped may have left in the folder; none where none was begun there."""
     output = Path(output)
-    begun = _begun(output) or is_folder(output)
-    return (*_WRITTEN, CHECKPOINTS, TRAINING) if begun else ()
+    if _begun(output) or is_folder(output):
+        return (*_WRITTEN, CHECKPOINTS, TRAINING)
+    training = output / TRAINING
+    return (TRAINING,) if training.is_dir() and not any(training.iterdir()) else ()  # the disk was full at once
 
 
 def check_free(output: Path) -> None:
@@ -74,14 +76,14 @@ def finished(output: Path, key: str, resume: bool, keep_checkpoints: bool) -> Re
     Raises:
         RecipeError: the folder holds a finished backbone of other settings or rows, or a run of another verb.
     """
-    path = output / "record.json"
-    if path.is_file() and (verb := Record.load(path).verb) != "pretrain":
+    done = record_in(output)  # none where it is torn: then the same bytes are made again
+    if done is not None and done.verb != "pretrain":
         raise RecipeError(
-            f"{output} holds another run", expected="a new folder", got=f"a run of {verb}",
+            f"{output} holds another run", expected="a new folder", got=f"a run of {done.verb}",
             do="give another output folder",
         )  # fmt: skip
     if not resume or not is_folder(output):
-        path.unlink(missing_ok=True)
+        (output / "record.json").unlink(missing_ok=True)
         if not resume:
             for folder in _kept(output):
                 shutil.rmtree(folder)
@@ -93,12 +95,10 @@ def finished(output: Path, key: str, resume: bool, keep_checkpoints: bool) -> Re
             f"{output} holds another backbone", expected="a new folder, or the same settings and rows",
             do="give another output folder, or train anew (--restart; in Python resume=False)",
         )  # fmt: skip
-    if not path.is_file():
-        return None
-    done = Record.load(path)
-    if keep_checkpoints and _not_kept(output, len(done.figures["history"])):
+    if done is None or (keep_checkpoints and _not_kept(output, len(done.figures["history"]))):
         return None
     load_folder(output)  # a changed file is refused, not returned
+    clear(output)  # where it was killed before it could
     return done
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import shutil
 from collections.abc import Callable, Iterator
@@ -13,8 +12,9 @@ from typing import Any
 
 from torch import Tensor
 
-from regraft.files import digest, write_json
+from regraft.files import digest
 from regraft.graft.adapted.model import Adapted
+from regraft.graft.loop.checkpoint import read, write
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.objective import Objective
 from regraft.graft.loop.outcome import DivergedError, Epoch, Outcome
@@ -212,16 +212,16 @@ class Trial:
             self.watch.finish(len(self.outcome.history))
             work.rows += self.watch.rows_passed
         if noted is not None and team.first:
-            write_json(noted, {"value": self.value, "outcome": dataclasses.asdict(self.outcome)})
+            write(noted, {}, {"value": self.value, "outcome": dataclasses.asdict(self.outcome)})
         return module.result()
 
     def _noted(self, folder: Path) -> Path | None:
         """Where it is written how a short training was judged, and by which rows, for a run that is cut and goes on."""
-        return None if self.held is None or self.share == 1 else folder / f"judged-{self.held.key[:24]}.json"
+        return None if self.held is None or self.share == 1 else folder / f"judged-{self.held.key[:24]}.safetensors"
 
     def _recall(self, noted: Path) -> None:
         """What was found where an interrupted run judged."""
-        found = json.loads(noted.read_text(encoding="utf-8"))
+        found = read(noted)[1]
         score, loss = found["value"]
         history = tuple(Epoch(**epoch) for epoch in found["outcome"].pop("history"))
         self.value, self.outcome = (score, loss), Outcome(history=history, **found["outcome"])
