@@ -50,7 +50,6 @@ class Surrogate:
         spans: s and t.
         coefficients: c, ``(n, n)``, float64.
         error: the largest |L̃ − L| over the points held out, in units of the loss.
-        rms: the root of the mean of its square.
         range: largest minus least loss over nodes and points held out.
         relative: ``error / range``.
         tolerance: of ``relative``.
@@ -65,7 +64,6 @@ class Surrogate:
     spans: tuple[float, float]
     coefficients: Tensor
     error: float
-    rms: float
     range: float
     tolerance: float
     held_out: int
@@ -230,6 +228,6 @@ def _fitted(spans: tuple[float, float], losses: Tensor, truth: Tensor, fresh: Te
     inverse = _polynomials(torch.tensor(_nodes(size), dtype=torch.float64), size).T * (2.0 / size)
     inverse[0] /= 2
     coefficients = inverse @ losses @ inverse.T
-    made = Surrogate(spans, coefficients, 0.0, 0.0, 0.0, 0.0, len(truth), (), 0, found.way, found.notes)
+    made = Surrogate(spans, coefficients, 0.0, 0.0, 0.0, len(truth), (), 0, found.way, found.notes)
     gaps = made.at(fresh) - truth
-    return replace(made, error=float(gaps.abs().max()), rms=float(gaps.square().mean().sqrt()))
+    return replace(made, error=float(gaps.abs().max()))
