@@ -33,13 +33,13 @@ HELD_OUT = 12
 """Points that measure a surrogate's error, where nobody says how many."""
 
 
-def most_points(sizes: Sequence[int], held_out: int = HELD_OUT) -> int:
+def most_points(sizes: Sequence[int]) -> int:
     """How many points a surrogate takes if the last of its sizes alone keeps the tolerance, or none: Σ n² + m.
 
     >>> most_points((6, 8))
     112
     """
-    return held_out + sum(size**2 for size in sizes)
+    return HELD_OUT + sum(size**2 for size in sizes)
 
 
 @dataclass(frozen=True, eq=False)
