@@ -48,7 +48,8 @@ class LeftOut:
 
     Attributes:
         strengths: λ / tr(F_cᵀF_c) tried.
-        best: index of the least mean over rows of ‖y_i − ŷ_{−i}‖².
+        errors: ``(M,)`` mean over rows of ‖y_i − ŷ_{−i}‖² at each.
+        best: index of the least error.
         predicted: ``(N, C)`` ŷ_{−i} there.
         pairs: what it all is without a further row; ``None`` of groups, beyond 4,000 rows
             and where N² C is beyond 2e8: there intervals take the fit as it is.
@@ -58,6 +59,7 @@ class LeftOut:
     """
 
     strengths: tuple[float, ...]
+    errors: Tensor
     best: int
     predicted: Tensor
     pairs: Pairs | None
@@ -93,7 +95,8 @@ def left_out(
         members = [(codes == code).nonzero()[:, 0] for code in range(int(codes.max()) + 1)]
     scale = float(decomposition.centred.square().sum())
     found = [_without(decomposition, labels.values, level * scale, members) for level in levels]
-    best = int(torch.stack([off.square().sum(1).mean() for off in found]).argmin())
+    errors = torch.stack([off.square().sum(1).mean() for off in found])
+    best = int(errors.argmin())
     pairs, near = None, list[int]()
     if members is None and labels.rows <= _PAIRED_ROWS and labels.rows**2 * labels.outputs <= _PAIRS:
         pairs = _pairs(decomposition, labels, levels[best] * scale)
@@ -104,7 +107,7 @@ def left_out(
     without = [_pairs(decomposition, labels, levels[m] * scale).wrong for m in near]
     rivals = _columns(wrong, labels.rows), _columns(without, labels.rows)
     seconds = time.process_time() - began + decomposition.seconds
-    return LeftOut(levels, best, labels.values - found[best], pairs, rivals, seconds)
+    return LeftOut(levels, errors, best, labels.values - found[best], pairs, rivals, seconds)
 
 
 def _rivals(errors: Tensor, best: int) -> list[int]:
