@@ -28,14 +28,13 @@ def test_by_hand() -> None:
     found = deviation(_weights(), _weights(0.5), 25)
     assert found.values == pytest.approx({"body.0": 0.5 * 2 / 5, "head": 0.5 * 3 / 5})
     assert found.total == pytest.approx(0.5)
-    assert found.joint == pytest.approx(math.sqrt(0.2**2 + 0.3**2))
     assert found.relative == pytest.approx(2.5 / (2 + 6))
     everything = deviation(_weights(), _weights(0.5), 25, counted="all")
     assert everything.values == pytest.approx(
         {"body.0": 0.1 * math.sqrt(6), "body.1": 0.1 * math.sqrt(2), "head": 0.1 * math.sqrt(12)}
     )
     backbone = deviation(_weights(), _weights(0.5), 25, without="head.*")
-    assert backbone.total == backbone.joint == pytest.approx(0.2)
+    assert backbone.total == pytest.approx(0.2)
 
 
 def test_a_head_of_other_classes_is_left_out_or_refused() -> None:
@@ -59,9 +58,7 @@ def test_networks_are_read_as_their_parameters() -> None:
 def test_beside_a_training_from_scratch() -> None:
     tuned, scratch = deviation(_weights(), _weights(0.5), 25), deviation(_weights(), _weights(2.0), 25)
     assert tuned.ratio(scratch) == pytest.approx(0.25)
-    assert tuned.ratios(scratch) == pytest.approx({"body.0": 0.25, "head": 0.25})
     still = deviation(_weights(), _weights(), 25)
-    assert tuned.ratios(still) == {}
     assert still.relative == 0.0
     with pytest.raises(DataError, match="moved the weights"):
         tuned.ratio(still)

@@ -73,7 +73,7 @@ _NAMED = 5  # inputs that are named where more were left out
 def register(app: typer.Typer) -> None:
     """Add the verbs to the command line."""
     for verb, short in (
-        (with_training(adapt, after="theta2"), "Adapt a backbone to labelled data."),
+        (with_training(adapt), "Adapt a backbone to labelled data."),
         (predict, "Predict new inputs with an adapted model."),
         (report, "Write a run's report again, from its record."),
         (demo, "Adapt the bundled backbone to handwritten digits."),

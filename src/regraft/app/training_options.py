@@ -55,8 +55,8 @@ OPTIONS: dict[str, Any] = {
 }  # fmt: skip
 
 
-def with_training(verb: Callable[..., None], after: str) -> Callable[..., None]:
-    """The verb with the options above, in the help behind its option ``after``; they come to it as one mapping, its
+def with_training(verb: Callable[..., None]) -> Callable[..., None]:
+    """The verb with the options above, in the help behind its option ``theta2``; they come to it as one mapping, its
     argument ``training``."""
     own = inspect.signature(verb, eval_str=True)
     kept = [p for p in own.parameters.values() if p.name != "training"]
@@ -73,7 +73,7 @@ def with_training(verb: Callable[..., None], after: str) -> Callable[..., None]:
         verb(**given, training=training)
 
     del run.__wrapped__
-    place = [p.name for p in kept].index(after) + 1
+    place = [p.name for p in kept].index("theta2") + 1
     ordered = [*(p.replace(kind=p.KEYWORD_ONLY) for p in kept[:place]), *named]
     ordered += [p.replace(kind=p.KEYWORD_ONLY) for p in kept[place:]]
     run.__signature__ = own.replace(parameters=ordered)  # type: ignore[attr-defined]

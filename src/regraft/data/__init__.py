@@ -6,7 +6,7 @@ from regraft.data.dense import image_size
 from regraft.data.depth import largest_grey
 from regraft.data.inspect import checked, drop, inspect, without
 from regraft.data.loose import FileTexts, Pictures
-from regraft.data.manifest import NO_LABEL, PARTS, BadRow, Kind, LabelType, Manifest, Target, joined
+from regraft.data.manifest import NO_LABEL, BadRow, Kind, LabelType, Manifest, Target, joined
 from regraft.data.rendered import rendered
 from regraft.data.scan import check_there, scan
 from regraft.data.source import (
@@ -15,7 +15,6 @@ from regraft.data.source import (
     FileImages,
     Joined,
     Masks,
-    Modality,
     PixelImages,
     Source,
     Texts,
@@ -26,7 +25,6 @@ from regraft.data.table import DATA_SUFFIXES
 __all__ = [
     "DATA_SUFFIXES",
     "NO_LABEL",
-    "PARTS",
     "Arrays",
     "BadRow",
     "EncodedImages",
@@ -37,7 +35,6 @@ __all__ = [
     "LabelType",
     "Manifest",
     "Masks",
-    "Modality",
     "Pictures",
     "PixelImages",
     "Source",

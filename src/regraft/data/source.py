@@ -83,6 +83,17 @@ class Source(ABC):
         raise DataError(f"{type(self).__name__} has no named columns", got=", ".join(columns[:3]))
 
 
+class _Numbered(Source):
+    """Rows that go by their number in a file."""
+
+    def __init__(self, name: str, rows: Sequence[int] | np.ndarray | None, count: int) -> None:
+        self.name = name
+        self.rows = np.arange(count) if rows is None else np.asarray(rows, dtype=np.int64)
+
+    def where(self, row: int) -> str:
+        return f"{self.name} row {self.rows[row]}".strip()
+
+
 class FileImages(Source):
     """Images in files, read when asked for.
 
@@ -147,7 +158,7 @@ def file_text(path: str | Path) -> str:
         raise DataError(f"{printable(str(path))}: not UTF-8 (byte {error.start})", do="save it as UTF-8") from error
 
 
-class EncodedImages(Source):
+class EncodedImages(_Numbered):
     """Encoded images (PNG, JPEG …) held as the cells of a column.
 
     Args:
@@ -166,8 +177,7 @@ class EncodedImages(Source):
             cells = pa.chunked_array([cells], type=cells.type)
         # 64-bit offsets: with 32-bit ones, taking more than 2 GB of images overflows
         self.cells = cells.cast(pa.large_binary())
-        self.name = name
-        self.rows = np.arange(len(cells)) if rows is None else np.asarray(rows, dtype=np.int64)
+        super().__init__(name, rows, len(cells))
 
     def __len__(self) -> int:
         return len(self.cells)
@@ -177,9 +187,6 @@ class EncodedImages(Source):
 
     def content(self, row: int) -> bytes:
         return self.cells[int(row)].as_py() or b""
-
-    def where(self, row: int) -> str:
-        return f"{self.name} row {self.rows[row]}".strip()
 
     def take(self, rows: Sequence[int] | np.ndarray) -> EncodedImages:
         index = _index(rows, len(self))
@@ -199,7 +206,7 @@ def _encoded_from_ipc(content: bytes, name: str, rows: np.ndarray) -> EncodedIma
         return EncodedImages(reader.read_all()["cells"], name, rows)
 
 
-class PixelImages(Source):
+class PixelImages(_Numbered):
     """Images as one array of pixels.
 
     Args:
@@ -224,8 +231,7 @@ class PixelImages(Source):
                 do="put the channels last and scale the values to 0 … 255",
             )
         self.pixels = pixels[..., 0] if pixels.ndim == 4 and channels == 1 else pixels
-        self.name = name
-        self.rows = np.arange(len(pixels)) if rows is None else np.asarray(rows, dtype=np.int64)
+        super().__init__(name, rows, len(pixels))
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -238,15 +244,12 @@ class PixelImages(Source):
     def content(self, row: int) -> bytes:
         return array_content(self.pixels[row])
 
-    def where(self, row: int) -> str:
-        return f"{self.name} row {self.rows[row]}".strip()
-
     def take(self, rows: Sequence[int] | np.ndarray) -> PixelImages:
         index = _index(rows, len(self))
         return PixelImages(self.pixels[index], self.name, self.rows[index])
 
 
-class Arrays(Source):
+class Arrays(_Numbered):
     """Numbers: row ``i`` is ``values[i]`` as float32.
 
     Args:
@@ -277,8 +280,8 @@ class Arrays(Source):
                 do="give one row of numbers per input, or of files their paths",
             )
         self.values = array.astype(np.float32, copy=False)
-        self.name, self.columns = name, tuple(columns)
-        self.rows = np.arange(len(array)) if rows is None else np.asarray(rows, dtype=np.int64)
+        self.columns = tuple(columns)
+        super().__init__(name, rows, len(array))
 
     def __len__(self) -> int:
         return len(self.values)
@@ -289,9 +292,6 @@ class Arrays(Source):
     def content(self, row: int) -> bytes:
         return array_content(self.values[row])
 
-    def where(self, row: int) -> str:
-        return f"{self.name} row {self.rows[row]}".strip()
-
     def take(self, rows: Sequence[int] | np.ndarray) -> Arrays:
         index = _index(rows, len(self))
         return Arrays(self.values[index], self.name, self.rows[index], self.columns)
@@ -301,7 +301,7 @@ class Arrays(Source):
         return Arrays(self.values[:, places], self.name, self.rows, columns)
 
 
-class Texts(Source):
+class Texts(_Numbered):
     """Texts, one string a row (``None`` reads as an empty text); white space around a text is no part of it."""
 
     modality: Modality = "text"
@@ -310,8 +310,7 @@ class Texts(Source):
         self, texts: Iterable[str | None], name: str = "", rows: Sequence[int] | np.ndarray | None = None
     ) -> None:
         self.texts = tuple("" if text is None else text.strip() for text in texts)
-        self.name = name
-        self.rows = np.arange(len(self.texts)) if rows is None else np.asarray(rows, dtype=np.int64)
+        super().__init__(name, rows, len(self.texts))
 
     def __len__(self) -> int:
         return len(self.texts)
@@ -321,9 +320,6 @@ class Texts(Source):
 
     def content(self, row: int) -> bytes:
         return self.texts[row].encode("utf-8", "surrogatepass")
-
-    def where(self, row: int) -> str:
-        return f"{self.name} row {self.rows[row]}".strip()
 
     def take(self, rows: Sequence[int] | np.ndarray) -> Texts:
         index = _index(rows, len(self))

@@ -49,11 +49,6 @@ class Deviation:
         return math.fsum(self.values.values())
 
     @property
-    def joint(self) -> float:
-        """``(1/√n) ‖W − W⁰‖_F`` of all layers as one vector; for a single layer the same as :attr:`total`."""
-        return math.hypot(*self.values.values())
-
-    @property
     def relative(self) -> float:
         """``Σ_ℓ ‖W_ℓ − W⁰_ℓ‖_F / Σ_ℓ ‖W⁰_ℓ‖_F``; infinite where all weights began at zero and some moved."""
         moved, before = (math.fsum(getattr(layer, key) for layer in self.layers) for key in ("change", "before"))
@@ -71,16 +66,6 @@ class Deviation:
         if other.total == 0:
             raise DataError("the ratio of two deviations", expected="a training that moved the weights", got="0")
         return self.total / other.total
-
-    def ratios(self, other: Deviation) -> dict[str, float]:
-        """The same of each layer that the other moved.
-
-        Raises:
-            DataError: other layers.
-        """
-        self._check(other)
-        theirs = other.values
-        return {name: value / theirs[name] for name, value in self.values.items() if theirs[name] > 0}
 
     def _check(self, other: Deviation) -> None:
         own, theirs = self.values, other.values

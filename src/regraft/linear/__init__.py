@@ -25,7 +25,6 @@ from regraft.linear.matrix import (
 )
 from regraft.linear.operator import Identity, Operator, Tagged
 from regraft.linear.quadrature import Density, spectral_density
-from regraft.linear.solve import solve
 from regraft.linear.structured import BlockDiagonal, DenseOperator, DiagonalOperator, KroneckerIdentity
 from regraft.linear.symmetric import mirror
 from regraft.linear.tags import Tag
@@ -71,7 +70,6 @@ __all__ = [
     "nystrom",
     "pivoted_cholesky",
     "row_norms",
-    "solve",
     "spectral_density",
     "trace",
 ]

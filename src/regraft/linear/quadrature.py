@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -71,17 +70,6 @@ class Density:
         place = torch.arange(self.nodes.shape[1])
         (low, below), (high, above) = (self._over((place < reached + step).double()) for step in (-1, 1))
         return (low - below.nan_to_num()).clamp_min(0), (high + above.nan_to_num()).clamp_max(1)
-
-    def smooth(self, points: Tensor, width: float) -> tuple[Tensor, Tensor]:
-        """φ convolved with a normal density of standard deviation ``width``, ``(g,)``, and its standard error.
-
-        Raises:
-            SolverError: a width that is not positive.
-        """
-        if not width > 0:
-            raise SolverError("the width of a smoothed density", expected="a positive number", got=str(width))
-        away = (points.double()[:, None, None] - self.nodes) / width
-        return self._over(torch.exp(-away.square() / 2) / (width * math.sqrt(2 * math.pi)))
 
     def _over(self, values: Tensor) -> tuple[Tensor, Tensor]:
         """The mean over probes of Σ_j w_j v_j for v ``(g, p, m)``, and its standard error."""

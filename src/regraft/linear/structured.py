@@ -57,8 +57,7 @@ class DiagonalOperator(Operator):
     def _apply(self, vectors: Tensor) -> Tensor:
         return self.entries[:, None] * vectors
 
-    def _adjoint(self, vectors: Tensor) -> Tensor:
-        return self.entries[:, None] * vectors
+    _adjoint = _apply
 
 
 @final

@@ -62,6 +62,10 @@ class Context:
     device: str = "cpu"
     measured_on: set[str] = field(default_factory=set, compare=False)
 
+    def first(self, seeds: int) -> Context:
+        """The same with so many of its seeds."""
+        return replace(self, seeds=self.seeds[:seeds])
+
 
 @dataclass(frozen=True)
 class Verdict:

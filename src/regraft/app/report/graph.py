@@ -104,7 +104,7 @@ def graph(
         paths.append(path(s.points, x, y, style=number % LINES, name=s.name, band=s.band, dots=dots))
     level = log_ticks(x.low, x.high, 6) if log_x else linear_ticks(x.low, x.high, 6)
     level = [t for t in level if not whole or t == int(t)]
-    how = words.count if whole else words.strength if log_x else _short
+    how = words.count if whole else words.strength if log_x else words.short
     return Graph(
         title, label, label_x,
         tuple(Tick(x(t), how(t)) for t in level),
@@ -135,13 +135,9 @@ def path(
     return Path(style, places, tuple(dots), name, " ".join(upper + lower[::-1]), tuple(chosen), faint)
 
 
-def _short(value: float) -> str:
-    return words.trimmed(words.decimal(value))
-
-
 def _labels(marks: Sequence[float]) -> list[str]:
     """Short where that tells them apart, else with as many digits as do."""
-    short = [_short(mark) for mark in marks]
+    short = [words.short(mark) for mark in marks]
     if len(set(short)) == len(marks):
         return short
     return [words.trimmed(words.apart(mark, marks[1] + (mark - marks[0]))[0]) for mark in marks]

@@ -216,8 +216,8 @@ def _tracks(part: Mapping[str, Any]) -> Graph | None:
     share = f" ({words.percent(sum(explained))} of the variance)" if explained else ""
     return Graph(
         "Where the features went", "second axis", f"first axis of the features before training{share}",
-        tuple(Tick(x(t), words.trimmed(words.decimal(t))) for t in linear_ticks(left, right, 5)),
-        tuple(Tick(y(t), words.trimmed(words.decimal(t))) for t in linear_ticks(bottom, top, 5)),
+        tuple(Tick(x(t), words.short(t)) for t in linear_ticks(left, right, 5)),
+        tuple(Tick(y(t), words.short(t)) for t in linear_ticks(bottom, top, 5)),
         tuple(paths), square=True,
     )  # fmt: skip
 

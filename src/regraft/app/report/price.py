@@ -49,7 +49,7 @@ def price(record: Record) -> Price | None:
     rows = [row for row in read.rows(figure.get("rows")) if read.text(row.get("name"))]
     if len(rows) < 2:
         return None
-    most = max((_number(row, "stored_bytes") for row in rows), default=0.0)
+    most = max((read.amount(row, "stored_bytes") for row in rows), default=0.0)
     methods = tuple(_method(row, most, record) for row in rows)
     return Price(
         lead=_lead(rows),
@@ -63,15 +63,11 @@ def price(record: Record) -> Price | None:
     )
 
 
-def _number(row: Mapping[str, Any], key: str) -> float:
-    return max(read.number(row.get(key)) or 0.0, 0.0)
-
-
 def _method(row: Mapping[str, Any], most: float, record: Record) -> Method:
     name = read.text(row.get("name"))
     own = name == "this run"
     passes, backbone, head, seconds, stored = (
-        _number(row, key) for key in ("passes", "backbone_flops", "head_flops", "seconds", "stored_bytes")
+        read.amount(row, key) for key in ("passes", "backbone_flops", "head_flops", "seconds", "stored_bytes")
     )
     method = read.text(record.method)
     return Method(
@@ -97,12 +93,12 @@ def _lead(rows: Sequence[Mapping[str, Any]]) -> str:
     tuned = next((row for row in rows if row.get("name") == "finetune"), None)
     if tuned is None or read.text(own.get("name")) != "this run":
         return ""
-    stored, all_stored = _number(own, "stored_bytes"), _number(tuned, "stored_bytes")
-    work, all_work = (_number(row, "backbone_flops") + _number(row, "head_flops") for row in (own, tuned))
+    stored, all_stored = read.amount(own, "stored_bytes"), read.amount(tuned, "stored_bytes")
+    work, all_work = (read.amount(row, "backbone_flops") + read.amount(row, "head_flops") for row in (own, tuned))
     parts = []
     if stored and all_stored:
         parts.append(f"{_ratio(stored / all_stored)} the bytes")
-    if work and all_work and _number(own, "backbone_flops"):
+    if work and all_work and read.amount(own, "backbone_flops"):
         parts.append(f"{_ratio(work / all_work)} the arithmetic")
     return f"Fine-tuning all weights is the yardstick: this run took {' and '.join(parts)}." if parts else ""
 
@@ -111,22 +107,22 @@ def _notes(figure: Mapping[str, Any], rows: Sequence[Mapping[str, Any]]) -> tupl
     tuned = read.mapping(figure.get("finetune"))
     steps, batch = read.number(tuned.get("steps")), read.number(tuned.get("batch"))
     notes = ["Only this run is measured; its head’s arithmetic and everything about the others is counted."]
-    if not _number(rows[0], "passes"):
+    if not read.amount(rows[0], "passes"):
         notes.append("Its features came from the store: a first run takes one pass more.")
     if steps and batch and any(row.get("name") == "finetune" for row in rows):
         notes.append(
             f"Fine-tuning: {words.count(steps)} steps of {words.count(batch)} rows, each step three forward passes of "
             "its rows; every weight is stored."
         )
-    if any(_number(row, "seconds") for row in rows[1:]):
+    if any(read.amount(row, "seconds") for row in rows[1:]):
         notes.append(
             "Times of the others begin at the backbone’s, at the pace of this run’s pass; their heads are not in."
         )
     head = read.mapping(figure.get("head"))
-    parts = {key: _number(head, key) for key in ("score", "fractions")}
+    parts = {key: read.amount(head, key) for key in ("score", "fractions")}
     if all(parts.values()):
-        total = sum(_number(head, key) for key in head)
-        certified = _number(head, "certificates")
+        total = sum(read.amount(head, key) for key in head)
+        certified = read.amount(head, "certificates")
         exact = f"{words.percent(certified / total)} certifies the group lasso, " if certified else ""
         notes.append(
             f"The search: {words.percent(parts['score'] / total)} of its arithmetic scores all features, {exact}"

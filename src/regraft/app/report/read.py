@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["flag", "items", "mapping", "number", "numbers", "rows", "short_name", "text", "thumbnail"]
+__all__ = ["amount", "flag", "items", "mapping", "number", "numbers", "rows", "short_name", "text", "thumbnail"]
 
 # Control characters have no place in HTML; lone surrogates (undecodable file names) have none in UTF-8.
 _UNPRINTABLE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
@@ -42,6 +42,11 @@ def number(value: Any) -> float | None:
     except OverflowError:
         return None
     return result if math.isfinite(result) else None
+
+
+def amount(row: Mapping[str, Any], key: str) -> float:
+    """A number that is zero where it is missing or below."""
+    return max(number(row.get(key)) or 0.0, 0.0)
 
 
 def numbers(values: Any) -> list[float]:

@@ -66,6 +66,6 @@ def scatter(record: Record) -> Scatter | None:
         lead=lead,
         bars=tuple(Whisker(x(t), y(top), y(bottom)) for t, bottom, top in whiskers),
         dots=tuple(Dot(x(t), y(p), f"true {words.decimal(t)}, predicted {words.decimal(p)}") for t, p in shown),
-        ticks=tuple(Tick(x(t), words.trimmed(words.decimal(t))) for t in linear_ticks(low, high)),
-        ticks_y=tuple(Tick(y(t), words.trimmed(words.decimal(t))) for t in linear_ticks(low, high)),
+        ticks=tuple(Tick(x(t), words.short(t)) for t in linear_ticks(low, high)),
+        ticks_y=tuple(Tick(y(t), words.short(t)) for t in linear_ticks(low, high)),
     )

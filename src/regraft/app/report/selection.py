@@ -104,7 +104,7 @@ def selection(record: Record) -> Selection | None:
     figure = read.mapping(record.figures.get("selection"))
     kept, width = read.number(figure.get("kept")), read.number(figure.get("width"))
     layers = [row for row in read.rows(figure.get("layers")) if read.number(row.get("kept")) is not None]
-    if not kept or not width or not layers or sum(_at(row, "kept") for row in layers) <= 0:
+    if not kept or not width or not layers or sum(read.amount(row, "kept") for row in layers) <= 0:
         return None
     reads = {
         read.text(row.get("name")): share
@@ -133,24 +133,20 @@ def _part(value: float | None) -> str:
     return "" if value is None else f"{100 * value:.3g}{words.NBSP}%"
 
 
-def _at(row: Mapping[str, Any], key: str) -> float:
-    return max(read.number(row.get(key)) or 0.0, 0.0)
-
-
 def _whole(cell: Mapping[str, Any]) -> bool:
     numbers = [read.number(cell.get(key)) for key in ("fraction", "score", "stored_bytes")]
     return all(n is not None for n in numbers) and (numbers[0] or 0) > 0 and (numbers[2] or 0) > 0
 
 
 def _lead(figure: Mapping[str, Any], layers: Sequence[Mapping[str, Any]], kept: float, width: float) -> str:
-    used = [row for row in layers if _at(row, "kept")]
-    ranked = sorted(used, key=lambda row: -_at(row, "kept"))
+    used = [row for row in layers if read.amount(row, "kept")]
+    ranked = sorted(used, key=lambda row: -read.amount(row, "kept"))
     first = ranked[0]
     sentence = (
         f"The head keeps {words.count(kept)} of {words.count(width)} features "
         f"{'of the tuned network ' if read.flag(figure.get('tuned')) else ''}({words.percent(kept / width)}), from "
         f"{len(used)} of {words.plural(len(layers), 'layer')}. The largest part comes from "
-        f"{read.text(first.get('name'))}: {words.percent(_at(first, 'kept') / kept)} of what is kept."
+        f"{read.text(first.get('name'))}: {words.percent(read.amount(first, 'kept') / kept)} of what is kept."
     )
     depth, blind = read.number(figure.get("depth")), read.number(figure.get("depth_all"))
     if depth is not None and blind is not None:
@@ -199,15 +195,15 @@ def _ranked(scorer: Mapping[str, Any]) -> str:
 
 
 def _rows(layers: Sequence[Mapping[str, Any]], reads: Mapping[str, float]) -> tuple[tuple[Row, ...], float]:
-    layers = sorted(layers, key=lambda row: _at(row, "depth"))
-    kept, width = sum(_at(row, "kept") for row in layers), sum(_at(row, "features") for row in layers) or 1.0
-    shares = [_at(row, "kept") / kept for row in layers]
-    blind = [_at(row, "features") / width for row in layers]
+    layers = sorted(layers, key=lambda row: read.amount(row, "depth"))
+    kept, width = (sum(read.amount(row, key) for row in layers) or 1.0 for key in ("kept", "features"))
+    shares = [read.amount(row, "kept") / kept for row in layers]
+    blind = [read.amount(row, "features") / width for row in layers]
     top = max(max(shares), max(blind))
     rows = []
     for index, (row, share, even) in enumerate(zip(layers, shares, blind, strict=True)):
         name, kind = read.text(row.get("name")), read.text(row.get("kind"))
-        here, of = _at(row, "kept"), _at(row, "features")
+        here, of = read.amount(row, "kept"), read.amount(row, "features")
         score, used = read.number(row.get("mean_score")), reads.get(name)
         rows.append(
             Row(
@@ -225,7 +221,7 @@ def _rows(layers: Sequence[Mapping[str, Any]], reads: Mapping[str, float]) -> tu
                 column=round(82 / len(layers), 3),
                 height=round(100 * share / top, 3),
                 blind=round(100 * even / top, 3),
-                raw=(_at(row, "depth"), of, here, score or 0.0, used or 0.0),
+                raw=(read.amount(row, "depth"), of, here, score or 0.0, used or 0.0),
             )
         )
     return tuple(rows), top

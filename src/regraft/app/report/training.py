@@ -64,7 +64,7 @@ def training(record: Record) -> Training | None:
     trials = tuple(_trial(run, shown, run is first) for run in runs)
     graphs = (
         _curve("Score by epoch", first, judged, runs, keys, shown.label, shown.tick, shown.write, _better(shown)),
-        _curve("Loss by epoch", first, judged, runs, ("loss",), "Loss", _loss_tick, words.decimal, None),
+        _curve("Loss by epoch", first, judged, runs, ("loss",), "Loss", words.short, words.decimal, None),
     )
     return Training(
         lead=_lead(first, judged, runs, shown, _total(figure, runs)),
@@ -131,10 +131,6 @@ def _lead(
     if len(runs) > 1 and total:
         sentence += f" All {words.plural(len(runs), 'run')} together took {words.plural(total, 'step')}."
     return sentence
-
-
-def _loss_tick(value: float) -> str:
-    return words.trimmed(words.decimal(value))
 
 
 def _curve(

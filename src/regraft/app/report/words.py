@@ -22,6 +22,7 @@ __all__ = [
     "plural",
     "power",
     "seconds",
+    "short",
     "strength",
     "times",
     "trimmed",
@@ -201,6 +202,11 @@ def date(value: str) -> str:
 def trimmed(label: str) -> str:
     """A tick label without idle zeros: ``25.0 %`` gives ``25 %``, ``0.400`` gives ``0.4``."""
     return re.sub(r"(\d)\.0+(?!\d)|(\.\d*?[1-9])0+(?!\d)", lambda m: m[1] or m[2], label)
+
+
+def short(value: float) -> str:
+    """A decimal number as a tick label."""
+    return trimmed(decimal(value))
 
 
 def interval(low: float | None, high: float | None, form: str) -> str:

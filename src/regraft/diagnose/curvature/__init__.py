@@ -1,6 +1,6 @@
 """Curvature of a loss: its Hessian and Gauss-Newton matrix, their extreme eigenvalues, spectral density and trace."""
 
 from regraft.diagnose.curvature.hessian import Hessian, ggn
-from regraft.diagnose.curvature.spectrum import Matrix, Spectrum, curvature
+from regraft.diagnose.curvature.spectrum import Spectrum, curvature
 
-__all__ = ["Hessian", "Matrix", "Spectrum", "curvature", "ggn"]
+__all__ = ["Hessian", "Spectrum", "curvature", "ggn"]

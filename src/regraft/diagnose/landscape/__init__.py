@@ -8,16 +8,14 @@ from regraft.diagnose.landscape.directions import (
     random_directions,
     towards,
 )
-from regraft.diagnose.landscape.evaluate import Evaluation, evaluate
-from regraft.diagnose.landscape.plane import Plane, Profile, Summary, axis, plane, profile
+from regraft.diagnose.landscape.evaluate import evaluate
+from regraft.diagnose.landscape.plane import Plane, Profile, axis, plane, profile
 from regraft.diagnose.landscape.surrogate import Surrogate, surrogate, surrogate_plane
 
 __all__ = [
     "Directions",
-    "Evaluation",
     "Plane",
     "Profile",
-    "Summary",
     "Surrogate",
     "axis",
     "evaluate",

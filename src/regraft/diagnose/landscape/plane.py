@@ -22,11 +22,9 @@ from regraft.errors import DataError
 from regraft.files import plain
 from regraft.linear import Blocks
 
-__all__ = ["CONTOUR", "Plane", "Profile", "Summary", "axes", "axis", "chosen", "grid", "plane", "profile"]
+__all__ = ["Plane", "Profile", "Summary", "axes", "axis", "chosen", "grid", "plane", "profile"]
 
 Progress = Callable[[int, int], None]
-CONTOUR = 0.05
-"""The paper's distance of two contours, in units of the loss."""
 
 
 @dataclass(frozen=True)
@@ -35,20 +33,15 @@ class Summary:
 
     Attributes:
         centre: L(θ).
-        mean_rise, least_rise, max_rise: over all points; infinite or NaN where the loss is.
+        mean_rise, least_rise: over all points; infinite or NaN where the loss is.
         deviation: standard deviation of the loss over the points.
-        level: a rise that counts as much.
-        share_above: share of the points that rise by more than it (what is not finite does).
         not_finite: share of points without a finite loss.
     """
 
     centre: float
     mean_rise: float
     least_rise: float
-    max_rise: float
     deviation: float
-    level: float
-    share_above: float
     not_finite: float
 
     def to_json(self) -> dict[str, Any]:
@@ -83,9 +76,9 @@ class Profile:
     points: int
     directions: dict[str, Any]
 
-    def summary(self, level: float = CONTOUR) -> Summary:
+    def summary(self) -> Summary:
         """The profile in numbers."""
-        return _summary(self.losses, self.centre, level)
+        return _summary(self.losses, self.centre)
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists and values, the summary's too; what is not finite is ``None``."""
@@ -118,9 +111,9 @@ class Plane:
     directions: dict[str, Any]
     exact: bool = True
 
-    def summary(self, level: float = CONTOUR) -> Summary:
+    def summary(self) -> Summary:
         """The plane in numbers."""
-        return _summary(self.losses, self.centre, level)
+        return _summary(self.losses, self.centre)
 
     def to_json(self) -> dict[str, Any]:
         """Plain lists and values, the summary's too; what is not finite is ``None``."""
@@ -249,15 +242,12 @@ def chosen(objective: Objective, directions: Directions, count: int) -> tuple[Bl
     return vectors
 
 
-def _summary(losses: Tensor, centre: float, level: float) -> Summary:
+def _summary(losses: Tensor, centre: float) -> Summary:
     rises = losses - centre
     return Summary(
         centre,
         float(rises.mean()),
         float(rises.min()),
-        float(rises.max()),
         float(losses.std(correction=0)),
-        level,
-        float((~(rises <= level)).double().mean()),
         float((~torch.isfinite(losses)).double().mean()),
     )

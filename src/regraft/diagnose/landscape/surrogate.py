@@ -33,13 +33,13 @@ HELD_OUT = 12
 """Points that measure a surrogate's error, where nobody says how many."""
 
 
-def most_points(sizes: Sequence[int], held_out: int = HELD_OUT) -> int:
+def most_points(sizes: Sequence[int]) -> int:
     """How many points a surrogate takes if the last of its sizes alone keeps the tolerance, or none: Σ n² + m.
 
     >>> most_points((6, 8))
     112
     """
-    return held_out + sum(size**2 for size in sizes)
+    return HELD_OUT + sum(size**2 for size in sizes)
 
 
 @dataclass(frozen=True, eq=False)
@@ -50,7 +50,6 @@ class Surrogate:
         spans: s and t.
         coefficients: c, ``(n, n)``, float64.
         error: the largest |L̃ − L| over the points held out, in units of the loss.
-        rms: the root of the mean of its square.
         range: largest minus least loss over nodes and points held out.
         relative: ``error / range``.
         tolerance: of ``relative``.
@@ -65,7 +64,6 @@ class Surrogate:
     spans: tuple[float, float]
     coefficients: Tensor
     error: float
-    rms: float
     range: float
     tolerance: float
     held_out: int
@@ -230,6 +228,6 @@ def _fitted(spans: tuple[float, float], losses: Tensor, truth: Tensor, fresh: Te
     inverse = _polynomials(torch.tensor(_nodes(size), dtype=torch.float64), size).T * (2.0 / size)
     inverse[0] /= 2
     coefficients = inverse @ losses @ inverse.T
-    made = Surrogate(spans, coefficients, 0.0, 0.0, 0.0, 0.0, len(truth), (), 0, found.way, found.notes)
+    made = Surrogate(spans, coefficients, 0.0, 0.0, 0.0, len(truth), (), 0, found.way, found.notes)
     gaps = made.at(fresh) - truth
-    return replace(made, error=float(gaps.abs().max()), rms=float(gaps.square().mean().sqrt()))
+    return replace(made, error=float(gaps.abs().max()))

@@ -1,6 +1,6 @@
 """The Jacobian as a design, and its kernel."""
 
-from regraft.features.tangent.design import Tangent, TangentCost
+from regraft.features.tangent.design import Tangent
 from regraft.features.tangent.kernel import Form
 from regraft.features.tangent.ntk import NTK, form_error, ntk, ntk_adjoints, ntk_project, ntk_within_rows
 
@@ -8,7 +8,6 @@ __all__ = [
     "NTK",
     "Form",
     "Tangent",
-    "TangentCost",
     "form_error",
     "ntk",
     "ntk_adjoints",

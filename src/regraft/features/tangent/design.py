@@ -45,7 +45,6 @@ class TangentCost:
         rows, outputs, coefficients: N, C and P.
         bytes_per_row: cached for each row.
         bytes: cached for all rows.
-        explicit_bytes: of the Jacobian written out, N · C · P numbers.
     """
 
     rows: int
@@ -53,7 +52,6 @@ class TangentCost:
     coefficients: int
     bytes_per_row: int
     bytes: int
-    explicit_bytes: int
 
 
 @final
@@ -217,8 +215,7 @@ class Tangent(Design):
     def cost(self) -> TangentCost:
         """What it costs; known before the pass over the rows."""
         per_row = self._engine.way.bytes_per_row
-        explicit = self.n_rows * self.n_outputs * self.n_coefficients * self.dtype.itemsize
-        return TangentCost(self.n_rows, self.n_outputs, self.n_coefficients, per_row, per_row * self.n_rows, explicit)
+        return TangentCost(self.n_rows, self.n_outputs, self.n_coefficients, per_row, per_row * self.n_rows)
 
     @cached_property
     def product_flops(self) -> tuple[int, int]:

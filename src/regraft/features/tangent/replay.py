@@ -350,7 +350,7 @@ class Replay:
                 if not torch.equal(a, b):
                     return "a value before the cut has no axis of rows and depends on them"
                 slot.shared = a
-        if outputs.ndim == 2 and not self._same(self._from_rows(values, 2), outputs_two):
+        if outputs.ndim == 2 and not self._same(self._two_rows(values), outputs_two):
             return "the values before the cut, taken row by row, give other outputs"
         unused = self._unused(values)
         for slot, idle in zip(self.slots, unused):
@@ -389,9 +389,9 @@ class Replay:
     def _with_nan(self, values: list[Tensor]) -> Tensor:
         return self._plain([v if s.needed else torch.full_like(v, torch.nan) for s, v in zip(self.slots, values)])
 
-    def _from_rows(self, values: list[Tensor], rows: int) -> Tensor:
+    def _two_rows(self, values: list[Tensor]) -> Tensor:
         cut = [
-            value if slot.form.axis < 0 else slot.form.join(slot.form.split(value, 3)[:rows])
+            value if slot.form.axis < 0 else slot.form.join(slot.form.split(value, 3)[:2])
             for slot, value in zip(self.slots, values)
         ]
         return self._plain(cut)

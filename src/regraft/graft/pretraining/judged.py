@@ -40,9 +40,9 @@ def of_classes(folder: Path, manifest: Manifest, rows: ImageRows, part: str) -> 
     return score, {"confusion": {"classes": list(classes), "counts": counts.tolist(), "rows": part}}
 
 
-def terms_of(pretext: Pretext, module: nn.Module, rows: ImageRows, device: str) -> dict[str, float]:
+def terms_of(pretext: Pretext, module: nn.Module, rows: ImageRows) -> dict[str, float]:
     """The means of a pretext's terms on some rows, by name."""
-    means = logits(module, pretext.rows(rows), device).double().mean(0)
+    means = logits(module, pretext.rows(rows)).double().mean(0)
     return dict(zip(pretext.terms, means.tolist()))
 
 

@@ -159,7 +159,7 @@ class _Job:
         backbone, module, flops = _fresh(plan, preprocess)
         if self.device == "cpu" and gains(module):
             module.to(memory_format=torch.channels_last)  # type: ignore[call-overload]  # as in other passes
-        before = {} if pretext.labelled else terms_of(pretext, module, parts[held], "cpu")
+        before = {} if pretext.labelled else terms_of(pretext, module, parts[held])
 
         def on_epoch(epoch: int, _: nn.Module) -> None:
             if keep_checkpoints:

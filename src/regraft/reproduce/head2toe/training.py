@@ -23,7 +23,7 @@ from regraft.reproduce.head2toe.trained import FT, H2T_FT, SCRATCH, SCRATCH_RATE
 from regraft.reproduce.head2toe.variants import SPARSE
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, Table, Tables, above, everywhere, mirror, networks
-from regraft.reproduce.result import Disturbance, Result, shuffle_tasks, swap
+from regraft.reproduce.result import Result, shuffle_tasks, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import T6, T12, task
 from regraft.reproduce.words import at_least, greater, rank_correlation
@@ -55,10 +55,6 @@ def _scratch(table: Tables, network: str) -> Table:
     """Training from random weights; its rates first, for the seeds of a task share one."""
     table.bench.ahead(SCRATCH_RATE, [Place(network, task, 0) for task in table.bench.tasks])
     return table(SCRATCH, network)
-
-
-def _few(context: Context) -> Context:
-    return replace(context, seeds=tuple(context.seeds)[:FEW])
 
 
 def _regimes(bench: Bench, network: str, names: Sequence[str]) -> dict[str, Any]:
@@ -270,13 +266,9 @@ def _linear_steadiest(result: Result) -> Outcome:
     return at_least(_spread(result, "H2T"), _spread(result, "Linear"), names=("sd H2T", "sd Linear"))
 
 
-def _shuffled(arm: str) -> Disturbance:
-    """On the first network the arm's numbers are dealt out to other tasks."""
-
-    def disturb(result: Result) -> Result:
-        return shuffle_tasks(f"{networks(result, arm)[0]} {arm}")(result)
-
-    return disturb
+def _shuffled(result: Result) -> Result:
+    """On the first network affinities are dealt out to other tasks."""
+    return shuffle_tasks(f"{networks(result, 'affinity')[0]} affinity")(result)
 
 
 # ------------------------------------------------------------------------------------------- wiring
@@ -288,12 +280,12 @@ def _fixed(name: str, data: Path, seed: int) -> Manifest:
 
 
 def _run_table1_ft(context: Context) -> Result:
-    few = _few(context)
+    few = context.first(FEW)
     return table1_ft(bench_of(few, T6), names_of(few, NETWORKS))
 
 
 def _run_fig3(context: Context) -> Result:
-    few = _few(context)
+    few = context.first(FEW)
     return fig3(bench_of(few, T6), names_of(few, NETWORKS))
 
 
@@ -329,7 +321,7 @@ MEASURED: dict[str, Measured] = {
     "h2t-fig2-11l": Measured(
         _run_fig2,
         {"a": _gain_falls, "b": _gain_over_ft_falls},
-        {"a": _shuffled("affinity"), "b": shuffle_tasks("H2T−FT")},
+        {"a": _shuffled, "b": shuffle_tasks("H2T−FT")},
         {"b": 0.55},
     ),
     "h2t-fig3": Measured(
@@ -343,5 +335,5 @@ MEASURED: dict[str, Measured] = {
         {"a": _steadier, "b": _linear_steadiest},
         {"a": swap("FT", "H2T"), "b": swap("H2T", "Linear")},
     ),
-    "h2t-fig8l": Measured(_run_fig8, {"": _same_order}, {"": _shuffled("affinity")}),
+    "h2t-fig8l": Measured(_run_fig8, {"": _same_order}, {"": _shuffled}),
 }

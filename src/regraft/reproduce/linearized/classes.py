@@ -245,7 +245,7 @@ def bench_of(context: Context) -> Bench:
     """
     mini_only(context, "001")
     return Bench(
-        replace(context, seeds=tuple(context.seeds[:SEEDS])),
+        context.first(SEEDS),
         tasks=("cifar10",),
         rows=partial(task, rows=ROWS),
         kinds=KINDS,

@@ -22,7 +22,7 @@ from regraft.reproduce.linearized.networks import Descent, perceptron, trained
 from regraft.reproduce.linearized.sinusoids import LEAST_NOISE
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, by_seed, reverse_axis, without_tasks
-from regraft.reproduce.result import Disturbance, Result, swap
+from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Context
 from regraft.reproduce.words import bound, greater, share, spearman
 
@@ -202,18 +202,15 @@ def _wider(result: Result) -> Outcome:
     )
 
 
-def _deal(arm: str) -> Disturbance:
-    """Deal the networks of every architecture out to all of them."""
-
-    def disturb(result: Result) -> Result:
-        names, own = list(result.arms[arm]), result.arms[arm]
-        dealt = {
-            name: [own[names[(k + seed) % len(names)]][seed] for seed in range(len(result.seeds))]
-            for k, name in enumerate(names)
-        }
-        return Result({**result.arms, arm: dealt}, result.axes, result.seeds, result.gates, result.notes)
-
-    return disturb
+def _dealt(result: Result) -> Result:
+    """The means off the data, with the networks of every architecture dealt out to all of them."""
+    own = result.arms["mean off data"]
+    names = list(own)
+    dealt = {
+        name: [own[names[(k + seed) % len(names)]][seed] for seed in range(len(result.seeds))]
+        for k, name in enumerate(names)
+    }
+    return Result({**result.arms, "mean off data": dealt}, result.axes, result.seeds, result.gates, result.notes)
 
 
 MEASURED: dict[str, Measured] = {
@@ -230,6 +227,6 @@ MEASURED: dict[str, Measured] = {
     "ntk-fig3b": Measured(
         run_architectures,
         {"a": _differ, "b": _wider},
-        {"a": _deal("mean off data"), "b": swap("variance off data", "variance on data")},
+        {"a": _dealt, "b": swap("variance off data", "variance on data")},
     ),
 }

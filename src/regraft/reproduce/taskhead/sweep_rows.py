@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,6 @@ from regraft.reproduce.arms import Bench, Place, seeds_gate
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, mirror, reverse_axis, still
 from regraft.reproduce.result import Result, swap
-from regraft.reproduce.row import Context
 from regraft.reproduce.taskhead.settings import ADAPTED, LONGEST, STRONG, WEAK, bench_of
 from regraft.reproduce.words import at_least, greater, peak, share
 
@@ -93,14 +91,14 @@ def _interior(result: Result) -> Outcome:
     return interior(result.axis("τ"), result.arm("accuracy"), "accuracy")
 
 
-def _ends(result: Result, source: str) -> tuple[np.ndarray, np.ndarray]:
-    """Accuracies (settings, seeds) at the lowest and the highest τ."""
-    found, axis = result.arm("accuracy", settings_of(result, "accuracy", source)), result.axis("τ")
+def _ends(result: Result) -> tuple[np.ndarray, np.ndarray]:
+    """Accuracies (settings, seeds) of the weak source at the lowest and the highest τ."""
+    found, axis = result.arm("accuracy", settings_of(result, "accuracy", WEAK)), result.axis("τ")
     return found[:, :, int(axis.argmin())], found[:, :, int(axis.argmax())]
 
 
 def _weak_source(result: Result) -> Outcome:
-    none, longest = _ends(result, WEAK)
+    none, longest = _ends(result)
     return greater(none, longest, names=("HP0 of the weak source", f"HP{LONGEST}"))
 
 
@@ -210,10 +208,6 @@ def _weak_gains_little(result: Result) -> Outcome:
     return at_least(result.arm("HP200", names), result.arm("lsHP200", names), 0.5, names=("HP200", "lsHP200, weak"))
 
 
-def _seeds(context: Context, count: int) -> Context:
-    return replace(context, seeds=tuple(context.seeds)[:count])
-
-
 _END = f"HP{LONGEST}"
 _SWAPPED: Mapping[str, Any] = {"a": swap("HPτ*", "HP0"), "b": swap("HPτ*", _END)}
 MEASURED: dict[str, Measured] = {
@@ -224,13 +218,13 @@ MEASURED: dict[str, Measured] = {
         {"b": 1.6},
     ),
     "th-fig4-graph": Measured(
-        lambda context: graph(bench_of(_seeds(context, FEW), ("tox21",))),
+        lambda context: graph(bench_of(context.first(FEW), ("tox21",))),
         {"a": _no_worse, "b": _above_mean},
         _SWAPPED,
         {"b": 2.8},
     ),
     "th-fig4-seg": Measured(
-        lambda context: segmentation(bench_of(_seeds(context, FEW), ("camvid",))),
+        lambda context: segmentation(bench_of(context.first(FEW), ("camvid",))),
         {"a": _no_worse, "b": _above_mean},
         _SWAPPED,
     ),

@@ -14,6 +14,7 @@ head that is scaled to zero moves no feature.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor
@@ -127,10 +128,7 @@ def generic(seed: int) -> Model:
     """Gaussian inputs, backbone, head and labels, scaled so that every ``q₀`` between 0 and Y can be had."""
     rows, width, hidden = _SIZES
     rng = torch.Generator().manual_seed(seed)
-
-    def drawn(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=rng, dtype=torch.float64)
-
+    drawn = partial(torch.randn, generator=rng, dtype=torch.float64)
     inputs, backbone, head = drawn(rows, width) / width**0.5, drawn(hidden, width) / hidden**0.5, drawn(hidden)
     return _labelled(inputs, backbone, head, drawn(rows), float(torch.rand((), generator=rng)))
 
@@ -143,10 +141,7 @@ def aligned(seed: int) -> Model:
     """
     rows, width, hidden = _SIZES
     rng = torch.Generator().manual_seed(seed)
-
-    def drawn(*shape: int) -> Tensor:
-        return torch.randn(*shape, generator=rng, dtype=torch.float64)
-
+    drawn = partial(torch.randn, generator=rng, dtype=torch.float64)
     share, square, level = (0.5 + 1.5 * float(torch.rand((), generator=rng)) for _ in range(3))
     inputs = torch.linalg.qr(drawn(width, rows))[0].T
     inside = torch.linalg.qr(drawn(hidden, rows))[0]

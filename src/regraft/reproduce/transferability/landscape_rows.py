@@ -55,7 +55,7 @@ def _risen(bench: Bench, place: Place) -> dict[str, Any]:
 
 
 RISEN = Arm("tr-landscape", 1, _risen)
-"""A plane's summary: ``mean_rise`` and more (:class:`regraft.diagnose.landscape.Summary`), and how it was computed."""
+"""A plane's summary, ``mean_rise`` and more (:class:`regraft.diagnose.landscape.plane.Summary`), and how it was had."""
 
 
 def run_minima(context: Context) -> Result:

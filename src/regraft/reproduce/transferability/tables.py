@@ -10,7 +10,7 @@ or 20 here, which a processor can afford, and the rate falls to a tenth at two t
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -50,7 +50,7 @@ SETTINGS: Mapping[str, tuple[str, Arm, Arm]] = {
 
 def _bench(context: Context) -> Bench:
     backbones = {"V1a": BACKBONES["V1a"], "random V1a": Backbone(random_weights("V1a"), 256, (64,))}
-    return Bench(replace(context, seeds=context.seeds[:SEEDS]), tasks=T6, backbones=backbones)
+    return Bench(context.first(SEEDS), tasks=T6, backbones=backbones)
 
 
 def _runs(bench: Bench, setting: str, cell: Cell) -> dict[str, list[dict[str, Any]]]:

@@ -171,8 +171,8 @@ def _plane(
         tuple(_cells(share)),
         _contours(share),
         tuple(_faces(share)),
-        tuple(Tick(x(t), words.trimmed(words.decimal(t))) for t in linear_ticks(betas[0], betas[-1], 4)),
-        tuple(Tick(y(t), words.trimmed(words.decimal(t))) for t in linear_ticks(alphas[0], alphas[-1], 4)),
+        tuple(Tick(x(t), words.short(t)) for t in linear_ticks(betas[0], betas[-1], 4)),
+        tuple(Tick(y(t), words.short(t)) for t in linear_ticks(alphas[0], alphas[-1], 4)),
         (x(0.0), y(0.0)),
     )
 

@@ -76,7 +76,7 @@ def ranking(record: Record) -> Ranking | None:
         )
     return Ranking(
         read.text(figure.get("lead")), read.text(figure.get("note")), tuple(names), tuple(places),
-        tuple(Tick(x(t), words.trimmed(words.decimal(t))) for t in linear_ticks(x.low, x.high, 4)),
+        tuple(Tick(x(t), words.short(t)) for t in linear_ticks(x.low, x.high, 4)),
         _course(figure),
     )  # fmt: skip
 
