@@ -595,6 +595,34 @@ def test_without_blocks_the_topmost_layer_and_what_normalises_it_are_the_top(mod
     assert from_module(module, ArrayPreprocess(shape)).topmost == expected
 
 
+class Twofold(nn.Module):
+    """A second head, which runs before the last layer and after it."""
+
+    def __init__(self, part: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.trunk, self.body, self.aside, self.head = nn.Linear(4, 6), part(), part(), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        x = self.body(self.trunk(x).tanh())
+        return {"before": self.aside(x), "logits": self.head(x), "after": self.aside(2 * x)}
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(self.first(x).tanh())
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"), [(lambda: nn.Linear(6, 6), "body.*"), (lambda: nn.Sequential(Block(), Block()), "body.1.*")]
+)
+def test_what_the_logits_do_not_depend_on_is_not_the_top(part: Callable[[], nn.Module], expected: str):
+    assert from_module(Twofold(part), ArrayPreprocess((4,))).topmost == (expected,)
+
+
 def test_a_layer_counts_where_it_runs_last():
     module = Winding()
     module.last = nn.Identity()

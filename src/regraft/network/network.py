@@ -158,12 +158,27 @@ class Network:
 
     @cached_property
     def topmost(self) -> tuple[str, ...]:
-        """Patterns of the topmost block's parameters; of a network without blocks those of its topmost layer and of the
-        normalisation behind it, the head apart. Empty where no module holds weights."""
-        if self.blocks:
-            return (f"{self.blocks[-1]}.*",)
+        """Patterns of the parameters of the topmost block that the output depends on; of a network without blocks those
+        of its topmost layer and of the normalisation behind it, the head apart. Empty where no module holds weights."""
+        used = self._used
+        for block in reversed(self.blocks):
+            if any(name.startswith(f"{block}.") for name in used):
+                return (f"{block}.*",)
         order = [site.name.split(":")[1] for site in self.all_sites if site.name.startswith("module:")]
-        return tuple(f"{path}.*" for path in top_layers(self.module, order, self.head))
+        return tuple(f"{path}.*" for path in top_layers(self.module, order, self.head, used))
+
+    @cached_property
+    def _used(self) -> tuple[str, ...]:
+        """Names of the parameters that the output depends on, and so not those of a second head; all of them where it
+        has no derivatives."""
+        leaves = {name: value.detach().requires_grad_() for name, value in self.params.items()}
+        try:
+            with torch.inference_mode(False), torch.enable_grad(), self.policy.differentiable():
+                output = self(leaves, {}, self.example(_ROWS))
+                found = torch.autograd.grad(output.sum(), list(leaves.values()), allow_unused=True)
+        except RuntimeError:
+            return tuple(leaves)
+        return tuple(name for name, gradient in zip(leaves, found) if gradient is not None)
 
     @cached_property
     def _trace(self) -> Trace:
