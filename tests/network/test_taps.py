@@ -568,6 +568,15 @@ def test_eval_mode_that_is_not_is_refused(kind: str) -> None:
         _ = from_module(module, ArrayPreprocess((4,))).sites
 
 
+def test_a_pass_that_writes_into_its_input_is_told_so() -> None:
+    class Writes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sub_(1).sum(1, keepdim=True)
+
+    with pytest.raises(ModelError, match="writes into its input; expected a forward pass that leaves"):
+        _ = from_module(Writes(), ArrayPreprocess((4,))).sites
+
+
 class Winding(nn.Module):
     """Layers that run in another order than they are registered in, one of them twice."""
 

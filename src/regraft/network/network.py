@@ -22,7 +22,7 @@ from regraft.network.fingerprint import architecture, fingerprint, reading
 from regraft.network.flops import counting
 from regraft.network.layout import agree, gains, turned
 from regraft.network.observe import OnValue, observe
-from regraft.network.policy import Policy
+from regraft.network.policy import Policy, grad
 from regraft.network.preprocess import Preprocess
 from regraft.network.reading import attention_mask, pool_tokens
 from regraft.network.site import Site, match_sites, near
@@ -175,7 +175,7 @@ class Network:
         try:
             with torch.inference_mode(False), torch.enable_grad(), self.policy.differentiable():
                 output = self(leaves, {}, self.example(_ROWS))
-                found = torch.autograd.grad(output.sum(), list(leaves.values()), allow_unused=True)
+                found = grad(output.sum(), list(leaves.values()), allow_unused=True)
         except RuntimeError:
             return tuple(leaves)
         return tuple(name for name, gradient in zip(leaves, found) if gradient is not None)
@@ -224,6 +224,12 @@ class Network:
             again = found.reading(self._raw(_rows(batch, 2)), _rows(batch, 2))
         first = pool_tokens(found.output, found.reading.pool, attention_mask(batch))[:2]
         if not agree(again, first):
+            if not all(map(torch.equal, _tensors(batch), _tensors(self.example(_ROWS)))):
+                raise ModelError(
+                    f"{self.name} writes into its input",
+                    expected="a forward pass that leaves what it is given as it is",
+                    do="let it go on with a copy, as x = x - 1 does in the place of x -= 1",
+                )
             raise ModelError(
                 f"{self.name}: dropout or batch statistics are active in eval mode",
                 expected="the same output for a row whenever and with whatever it is run",
@@ -474,6 +480,10 @@ def _rows(batch: Any, count: int) -> Any:
     if isinstance(batch, Mapping):
         return {name: value[:count] for name, value in batch.items()}
     return batch[:count]
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    return [value for value in (batch.values() if isinstance(batch, Mapping) else [batch]) if isinstance(value, Tensor)]
 
 
 def _mend(error: BaseException) -> str:
