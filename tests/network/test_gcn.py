@@ -104,6 +104,13 @@ def test_a_molecule_is_the_same_however_it_is_written(smiles: str) -> None:
     assert len(seen) > 3
 
 
+def test_what_rdkit_remarks_of_a_molecule_is_not_printed(capfd: pytest.CaptureFixture[str]) -> None:
+    odd, preprocess = "[H+].[Cl-].CCN", MoleculePreprocess()  # "not removing hydrogen atom without neighbors"
+    preprocess(odd)
+    assert preprocess.canonical(odd) == "CCN.[Cl-].[H+]"
+    assert capfd.readouterr() == ("", "")
+
+
 def test_weights_of_a_path_by_hand() -> None:
     batch = MoleculePreprocess().collate([MoleculePreprocess()(s) for s in ("CCO", "C")])
     graph = Graph.of(batch["edges"], batch["attention_mask"], torch.float64)

@@ -319,6 +319,16 @@ def test_json_without_categories_is_what_it_was() -> None:
     assert ArrayPreprocess((2,)).to_json() == {"kind": "array", "shape": [2], "mean": [], "std": []}
 
 
+def test_dicts_of_tensors_become_a_batch_name_by_name() -> None:
+    class Parts(ArrayPreprocess):
+        def __call__(self, raw: Any) -> dict[str, torch.Tensor]:
+            row = super().__call__(raw)
+            return {"left": row[:1], "right": row[1:]}
+
+    batch = Parts((3,)).collate([Parts((3,))(row) for row in ([1, 2, 3], [4, 5, 6])])
+    assert {name: value.tolist() for name, value in batch.items()} == {"left": [[1], [4]], "right": [[2, 3], [5, 6]]}
+
+
 def test_arrays_stand_for_tuples() -> None:
     plain = ImagePreprocess((4, 6), (4, 4), mean=(0.5,) * 3, std=(0.25,) * 3)
     given = ImagePreprocess(np.array([4, 6]), np.array([4, 4]), mean=torch.full((3,), 0.5), std=np.full(3, 0.25))

@@ -568,6 +568,15 @@ def test_eval_mode_that_is_not_is_refused(kind: str) -> None:
         _ = from_module(module, ArrayPreprocess((4,))).sites
 
 
+def test_a_pass_that_writes_into_its_input_is_told_so() -> None:
+    class Writes(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return x.sub_(1).sum(1, keepdim=True)
+
+    with pytest.raises(ModelError, match="writes into its input; expected a forward pass that leaves"):
+        _ = from_module(Writes(), ArrayPreprocess((4,))).sites
+
+
 class Winding(nn.Module):
     """Layers that run in another order than they are registered in, one of them twice."""
 
@@ -593,6 +602,34 @@ class Winding(nn.Module):
 )
 def test_without_blocks_the_topmost_layer_and_what_normalises_it_are_the_top(module, shape, expected):
     assert from_module(module, ArrayPreprocess(shape)).topmost == expected
+
+
+class Twofold(nn.Module):
+    """A second head, which runs before the last layer and after it."""
+
+    def __init__(self, part: Callable[[], nn.Module]) -> None:
+        super().__init__()
+        self.trunk, self.body, self.aside, self.head = nn.Linear(4, 6), part(), part(), nn.Linear(6, 3)
+
+    def forward(self, x: Tensor) -> dict[str, Tensor]:
+        x = self.body(self.trunk(x).tanh())
+        return {"before": self.aside(x), "logits": self.head(x), "after": self.aside(2 * x)}
+
+
+class Block(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(6, 6), nn.Linear(6, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.second(self.first(x).tanh())
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"), [(lambda: nn.Linear(6, 6), "body.*"), (lambda: nn.Sequential(Block(), Block()), "body.1.*")]
+)
+def test_what_the_logits_do_not_depend_on_is_not_the_top(part: Callable[[], nn.Module], expected: str):
+    assert from_module(Twofold(part), ArrayPreprocess((4,))).topmost == (expected,)
 
 
 def test_a_layer_counts_where_it_runs_last():

@@ -37,7 +37,9 @@ def _rdkit() -> Any:
 
 @lru_cache(maxsize=2**17)  # folds, findings and records each ask for every row
 def _canonical(smiles: str) -> str:
-    return str(_rdkit().Chem.CanonSmiles(smiles))
+    chemistry = _rdkit()
+    with chemistry.rdBase.BlockLogs():
+        return str(chemistry.Chem.CanonSmiles(smiles))
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from regraft.network.fingerprint import architecture, fingerprint, reading
 from regraft.network.flops import Operations
 from regraft.network.layout import agree, gains, turned
 from regraft.network.observe import OnValue, observe
-from regraft.network.policy import Policy
+from regraft.network.policy import Policy, grad
 from regraft.network.preprocess import Preprocess
 from regraft.network.reading import attention_mask, pool_tokens
 from regraft.network.site import Site, match_sites, near
@@ -158,12 +158,27 @@ class Network:
 
     @cached_property
     def topmost(self) -> tuple[str, ...]:
-        """Patterns of the topmost block's parameters; of a network without blocks those of its topmost layer and of the
-        normalisation behind it, the head apart. Empty where no module holds weights."""
-        if self.blocks:
-            return (f"{self.blocks[-1]}.*",)
+        """Patterns of the parameters of the topmost block that the output depends on; of a network without blocks those
+        of its topmost layer and of the normalisation behind it, the head apart. Empty where no module holds weights."""
+        used = self._used
+        for block in reversed(self.blocks):
+            if any(name.startswith(f"{block}.") for name in used):
+                return (f"{block}.*",)
         order = [site.name.split(":")[1] for site in self.all_sites if site.name.startswith("module:")]
-        return tuple(f"{path}.*" for path in top_layers(self.module, order, self.head))
+        return tuple(f"{path}.*" for path in top_layers(self.module, order, self.head, used))
+
+    @cached_property
+    def _used(self) -> tuple[str, ...]:
+        """Names of the parameters that the output depends on, and so not those of a second head; all of them where it
+        has no derivatives."""
+        leaves = {name: value.detach().requires_grad_() for name, value in self.params.items()}
+        try:
+            with torch.inference_mode(False), torch.enable_grad(), self.policy.differentiable():
+                output = self(leaves, {}, self.example(_ROWS))
+                found = grad(output.sum(), list(leaves.values()), allow_unused=True)
+        except RuntimeError:
+            return tuple(leaves)
+        return tuple(name for name, gradient in zip(leaves, found) if gradient is not None)
 
     @cached_property
     def _trace(self) -> Trace:
@@ -209,6 +224,12 @@ class Network:
             again = found.reading(self._raw(_rows(batch, 2)), _rows(batch, 2))
         first = pool_tokens(found.output, found.reading.pool, attention_mask(batch))[:2]
         if not agree(again, first):
+            if not all(map(torch.equal, _tensors(batch), _tensors(self.example(_ROWS)))):
+                raise ModelError(
+                    f"{self.name} writes into its input",
+                    expected="a forward pass that leaves what it is given as it is",
+                    do="let it go on with a copy, as x = x - 1 does in the place of x -= 1",
+                )
             raise ModelError(
                 f"{self.name}: dropout or batch statistics are active in eval mode",
                 expected="the same output for a row whenever and with whatever it is run",
@@ -459,6 +480,10 @@ def _rows(batch: Any, count: int) -> Any:
     if isinstance(batch, Mapping):
         return {name: value[:count] for name, value in batch.items()}
     return batch[:count]
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    return [value for value in (batch.values() if isinstance(batch, Mapping) else [batch]) if isinstance(value, Tensor)]
 
 
 def _mend(error: BaseException) -> str:

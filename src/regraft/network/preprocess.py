@@ -73,11 +73,13 @@ class Preprocess(ABC):
         return self.to_json()
 
     def collate(self, items: Sequence[Any]) -> Any:
-        """Rows to a batch: stacked along a new first axis.
+        """Rows to a batch: stacked along a new first axis, dicts of tensors name by name.
 
         Raises:
             DataError: the rows differ in shape.
         """
+        if isinstance(items[0], Mapping):
+            return {name: self.collate([item[name] for item in items]) for name in items[0]}
         shapes = {tuple(item.shape) for item in items}
         if len(shapes) > 1:
             raise DataError(

@@ -11,7 +11,7 @@ from tests.graft.dense.scenes import CLASSES, COLOURS, IGNORE, network, scene, w
 from regraft.data import scan
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import map_plan, maps, plan, positions, sweep, whole_images
-from regraft.graft import Options, adapt, load_artifact
+from regraft.graft import Options, adapt, diagnose, load_artifact, rank
 from regraft.graft.adapted.aspp import Aspp
 from regraft.graft.adapted.model import Adapted
 from regraft.graft.cost import training as training_cost
@@ -250,6 +250,14 @@ def test_training_moves_the_backbone_and_is_scored_on_pixels(folder, tmp_path):
     inputs = [folder / "images" / "test" / f"{i}.png" for i in range(3)]
     again = load_artifact(tmp_path / "run", model=network(), device="cpu")
     assert all(np.array_equal(a, b) for a, b in zip(again.predict(inputs), run.predict(inputs)))
+    named = {"options": Options(cache=tmp_path / "cache"), "ignore": IGNORE}
+    for looks in (
+        lambda: diagnose(folder, network(), run=tmp_path / "run", **named),
+        lambda: diagnose(folder, network(), checks=("affinity",), **named),
+        lambda: rank(folder, [network(), network(1)], **named),
+    ):
+        with pytest.raises(DataError, match=r"masks are neither diagnosed nor ranked by; expected labels of whole im"):
+            looks()
     solved = adapt(str(folder), network(), method="lp-ft", ignore=IGNORE, cache=tmp_path / "cache", steps=4, lr=0.01)
     assert solved.score.value > 0.8
 

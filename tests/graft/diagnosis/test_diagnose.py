@@ -139,13 +139,12 @@ def test_what_a_training_moved(options, tmp_path):
     assert next(f for f in record.findings if f.code == "transfer").severity == "not-applicable"
 
 
-def test_a_run_from_scratch_began_at_its_own_random_weights(options, tmp_path):
-    data = toy_manifest(60)
+@pytest.mark.parametrize("headed", [True, False])
+def test_a_run_from_scratch_began_at_its_own_random_weights(options, tmp_path, headed):
+    data, network = toy_manifest(60), toy_network() if headed else toy_network().without_head()
     settings = {"method": "scratch", "steps": 1, "lr": 1e-6, "seed": 3, "cache": options.cache}
-    regraft.adapt(data, toy_network(), **settings).save(tmp_path / "run")
-    record = diagnose(
-        data, toy_network(), run=tmp_path / "run", scope=SMALL, options=options, checks=("deviation",)
-    )  # fmt: skip
+    regraft.adapt(data, network, **settings).save(tmp_path / "run")
+    record = diagnose(data, network, run=tmp_path / "run", scope=SMALL, options=options, checks=("deviation",))
     (seen,) = record.figures["deviation"]["subjects"]
     assert 0 < seen["relative"] < 1e-4  # from the published weights it would be far
 

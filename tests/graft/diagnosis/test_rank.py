@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from tests.features.toy import Toy, toy_manifest
 from torch import nn
 
 from regraft.data import scan
+from regraft.errors import DataError
 from regraft.graft import Options, rank
 from regraft.network import About, ArrayPreprocess, Network, Preprocess, from_module
 from regraft.network.gcn import MoleculeGCN
@@ -70,6 +73,9 @@ def test_rows_that_one_backbone_cannot_read_are_left_out_for_all(backbones, tmp_
     first = told(data, backbones, options)
     assert first == told(data, backbones[::-1], options)
     assert first[0] == told(scan((texts, labels)), backbones, options)[0]
+    for models in (backbones, backbones[::-1]):
+        with pytest.raises(DataError, match="'no molecule' is no molecule that RDKit reads"):
+            rank(data, models, options=replace(options, skip_bad=False))
 
 
 @pytest.mark.parametrize(("room", "times"), [(2**28, [1, 1, 1]), (0, [1, 2, 2])])

@@ -96,6 +96,7 @@ def test_low_levels_need_every_fold():
     (over,), (alone,) = (list(guide({"selection": figure})) for figure in (low, {**low, "folds": None}))
     assert (over.value, over.low, over.high) == (0.4, 0.3, 0.45)
     assert (alone.value, alone.low, alone.high) == (0.4, None, None)  # one depth has no range
+    assert "edges and textures of images" in alone.detail  # of texts, molecules and numbers there are none
 
 
 def test_low_levels_that_noise_or_no_label_chose_say_nothing():

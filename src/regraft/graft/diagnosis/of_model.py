@@ -9,9 +9,9 @@ from regraft.diagnose.checks.check import Case, Labelled
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features import Plan, by_length, gathered
 from regraft.graft.diagnosis.case import NONE, RANDOM, Looked, Scope, drawn, last_layer, subject_of, told_apart, unit_of
-from regraft.graft.diagnosis.probing import EMBEDDING, PROBE, probing, remarks, values_of
+from regraft.graft.diagnosis.probing import EMBEDDING, looked_at, probing, remarks, values_of
 from regraft.graft.options import Options
-from regraft.graft.preparation import Prepared, Progress, prepare, swept
+from regraft.graft.preparation import Prepared, Progress, swept
 from regraft.heads import solve
 from regraft.linear import Dense, FeatureDesign
 from regraft.network import Network, reinitialised, settled
@@ -45,7 +45,7 @@ def case_of_model(
     if against not in (RANDOM, NONE):
         raise RecipeError(f"a backbone is not compared with {against!r}", expected="random or none")
     if not features:
-        ready = prepare(data, model, method=PROBE, options=options, ledger=ledger, progress=progress, **columns)
+        ready = looked_at(data, model, options, ledger, progress, **columns)
         case = Case((), None, len(ready.fit), None, scope.top, scope.points, options.seed)
         return Looked(case, ready, remarks(ready))
     ready, labelled = probing(data, model, options, ledger, progress, **columns)

@@ -14,9 +14,9 @@ from regraft.files import read_json
 from regraft.graft.adapted.artifact import load_artifact
 from regraft.graft.adapted.model import Adapted, check_modality, with_own_head
 from regraft.graft.diagnosis.case import NONE, RANDOM, Looked, Scope, drawn, subject_of, told_apart, unit_of
-from regraft.graft.diagnosis.probing import PROBE
+from regraft.graft.diagnosis.probing import looked_at
 from regraft.graft.options import Options, pick_device
-from regraft.graft.preparation import Prepared, Progress, prepare
+from regraft.graft.preparation import Prepared, Progress
 from regraft.network import Network, reinitialised
 from regraft.record import Ledger, Record
 from regraft.record.folder import CONFIG
@@ -41,8 +41,8 @@ def case_of_run(
     """A trained network as its run keeps it, beside that of another run.
 
     Raises:
-        RegraftError: a run whose head reads something else than the last layer, other classes than the data's, or a run
-            without its record, which says where its training began.
+        RegraftError: a run whose head reads something else than the last layer, other classes than the data's, masks,
+            or a run without its record, which says where its training began.
     """
 
     def loaded(folder: Path) -> Adapted:
@@ -63,7 +63,7 @@ def case_of_run(
             what = f"the run {other}: {error.what}"
             raise ArtifactError(what, expected=error.expected, got=error.got, do=error.do) from error
     backbone = found[0][2].source or found[0][2].network
-    ready = prepare(data, backbone, method=PROBE, options=options, ledger=ledger, progress=progress, **columns)
+    ready = looked_at(data, backbone, options, ledger, progress, **columns)
     rows, unit = drawn(ready.fit, scope.rows, options.seed), unit_of(ready.fit.target)
     subjects = []
     for name, folder, adapted in found:
@@ -71,7 +71,8 @@ def case_of_run(
         check_modality(adapted.network, rows)
         network = _with_last_layer(adapted, folder, unit)
         subject, record = subject_of(name, network, rows, scope, options, unit), Record.load(folder)
-        subjects.append(replace(subject, start=_start(adapted, folder, record), rows=_trained_on(record)))
+        start = _start(adapted, folder, record, network)
+        subjects.append(replace(subject, start=start, rows=_trained_on(record)))
     case = Case(tuple(subjects), None, len(ready.fit), None, scope.top, scope.points, options.seed)
     return Looked(case, ready)
 
@@ -90,16 +91,18 @@ def _with_last_layer(adapted: Adapted, folder: Path, unit: tuple[Tensor, Tensor]
         ) from error
 
 
-def _start(adapted: Adapted, folder: Path, record: Record) -> Network | None:
+def _start(adapted: Adapted, folder: Path, record: Record, trained: Network) -> Network | None:
     """Where the training began: the pretrained backbone; all of ``scratch``, and of ``--partial`` the blocks that were
-    drawn anew, with the random weights of the run's seed."""
-    if adapted.source is None:
+    drawn anew, with the random weights of the run's seed. Without a head it is put under that of the ``trained``
+    network, so that weights have the same names in both."""
+    start = adapted.source
+    if start is None:
         return None
     provenance = (read_json(folder / CONFIG) or {}).get("provenance", {})
     anew = record.figures.get("training", {}).get("anew")
     if anew or provenance.get("method") == _SCRATCH:
-        return reinitialised(adapted.source, int(provenance["seed"]), anew or None)
-    return adapted.source
+        start = reinitialised(start, int(provenance["seed"]), anew or None)
+    return start if start.head else start.with_head(trained.params[f"{trained.head}.weight"])
 
 
 def _trained_on(record: Record) -> int | None:

@@ -23,10 +23,28 @@ from regraft.network import Network, Preprocess
 from regraft.record import Finding, Ledger
 from regraft.wording import some
 
-__all__ = ["EMBEDDING", "PROBE", "copies", "probing", "remarks", "values_of"]
+__all__ = ["EMBEDDING", "PROBE", "copies", "looked_at", "probing", "remarks", "values_of"]
 
 EMBEDDING, LOGITS = "embedding", "logits"
 PROBE = Recipe("probe", "linear probe on the last layer", (Features(Taps((EMBEDDING,), (None,)), ("none",)), Solve()))
+
+
+def looked_at(
+    data: Any, model: str | Network, options: Options, ledger: Ledger, progress: Progress | None, **given: Any
+) -> Prepared:
+    """Rows and backbone, before any pass.
+
+    Raises:
+        DataError: the labels are masks.
+    """
+    ready = prepare(data, model, method=PROBE, options=options, ledger=ledger, progress=progress, **given)
+    if ready.manifest.target is not None and ready.manifest.target.kind == "segmentation":
+        raise DataError(
+            "masks are neither diagnosed nor ranked by",
+            expected="labels of whole images",
+            do="adapt every backbone with --method probe and compare the scores, or choose other labels with --label",
+        )
+    return ready
 
 
 def probing(
@@ -44,13 +62,9 @@ def probing(
     by default the backbone's own preprocessing.
 
     Raises:
-        DataError: the labels are masks.
+        DataError: as :func:`looked_at`.
     """
-    ready = prepare(
-        data, model, method=PROBE, options=options, ledger=ledger, progress=progress, reader=reader, **columns
-    )
-    if ready.manifest.target is not None and ready.manifest.target.kind == "segmentation":
-        raise DataError("masks cannot be diagnosed", expected="one label a row", do="choose a column with --label")
+    ready = looked_at(data, model, options, ledger, progress, reader=reader, **columns)
     network = ready.network
     if network.has_logits and network.head:
         ready = replace(ready, plan=plan(network, [Taps((EMBEDDING, LOGITS), (None,))]))

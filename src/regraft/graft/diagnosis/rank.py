@@ -175,8 +175,7 @@ def _readers(
     for model in models:
         network = model if isinstance(model, Network) else load(model, weights=options.weights)
         check_modality(network, rows)
-        if options.skip_bad:
-            rows = readable(network, rows, skip_bad=True)
+        rows = readable(network, rows, options.skip_bad)
         room -= network.about.parameters
         held.append(network if room >= 0 or not held else model)
         if reader is None or (network.preprocess.strict and not reader.strict):

@@ -130,8 +130,8 @@ def _low_level(figures: Mapping[str, Any]) -> Iterator[Finding]:
         "of the depth",
         min(depths) if folds else None,
         max(depths) if folds else None,
-        detail="Lower layers hold edges and textures, higher ones what the backbone was trained to name, which may "
-        "not help here and may stand in the way.",
+        detail="Lower layers hold simple features (edges and textures of images), higher ones what the backbone was "
+        "trained to tell, which may not help here and may stand in the way.",
         advice="Try --method finetune, of a network with blocks with --partial 1: the topmost one is drawn anew and "
         "trained with the head.",
     )
