@@ -15,7 +15,7 @@ from regraft.linear import (
     ShapeError,
     Tag,
     UnitRows,
-    solve,
+    cg,
 )
 from regraft.linear.design import gram_of, rows_of, take_of
 from regraft.linear.testing import DesignContract
@@ -182,7 +182,7 @@ def test_operators_of_no_rows_are_empty():
     assert not none.operator().adjoint(normal(0, 4)).any()
     assert none.gram().dense().shape == (0, 0)
     assert not none.ggn(normal(0, none.n_outputs, none.n_outputs)).dense().any()
-    assert solve(none.gram().shifted(1.0), normal(0, 3)).solution.shape == (0, 3)
+    assert cg(none.gram().shifted(1.0), normal(0, 3)).solution.shape == (0, 3)
 
 
 def test_tags_meet_and_structure_survives_side_by_side():
