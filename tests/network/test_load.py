@@ -358,7 +358,7 @@ def test_a_folder_whose_weights_do_not_fit(folders: Folders, tmp_path: Path) -> 
     folder = shutil.copytree(folders("vit"), tmp_path / "torn")
     config = json.loads((folder / "config.json").read_text())
     (folder / "config.json").write_text(json.dumps({**config, "intermediate_size": config["intermediate_size"] + 1}))
-    with pytest.raises(ModelError, match=r"fc1\.bias of shape \(\d+,\), where it says .*from one model"):
+    with pytest.raises(ModelError, match=r"\.bias of shape \(\d+,\), where it says .*from one model"):
         load(str(folder))
     (folder / "config.json").write_text(json.dumps(config))
     weights = load_file(folder / "model.safetensors")
