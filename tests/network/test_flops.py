@@ -46,3 +46,10 @@ def test_operations_are_those_of_torchs_counter():
     with FlopCounterMode(display=False) as torchs:
         layer(rows).sum().backward()
     assert ours.total == torchs.get_total_flops() > 3 * 5 * 8 * 8
+
+
+def test_a_recurrent_layer():
+    layer, rows = nn.LSTM(8, 4, bidirectional=True), torch.randn(5, 3, 8, requires_grad=True)
+    with Operations() as counter:
+        layer(rows)[0].sum().backward()
+    assert counter.total == 3 * 2 * (2 * 5 * 3 * (16 * 8 + 16 * 4))

@@ -55,9 +55,13 @@ def counting_modules() -> FlopCounterMode:
     """PyTorch's counter, whose ``get_flop_counts()`` says what ran in which module.
 
     PyTorch takes the weight gradient of a convolution with g groups for one without groups, g times too much; here each
-    gradient of a convolution takes what its forward pass took.
+    gradient of a convolution takes what its forward pass took. It takes oneDNN's LSTM for nothing.
     """
-    own: dict[Any, Any] = {torch.ops.aten.convolution_backward: _backward}
+    own: dict[Any, Any] = {
+        torch.ops.aten.convolution_backward: _backward,
+        torch.ops.aten.mkldnn_rnn_layer: _recurrent,
+        torch.ops.aten.mkldnn_rnn_layer_backward: lambda *shapes, **more: 2 * _recurrent(*shapes, **more),
+    }
     if LINEAR is not None:
         own[LINEAR] = _linear
     return FlopCounterMode(display=False, custom_mapping=own)
@@ -86,3 +90,8 @@ def _backward(
 def _linear(given: Sequence[int], weight: Sequence[int], *_: Any, **__: Any) -> int:
     """Of shapes (…, k) and (m, k)."""
     return 2 * math.prod(given) * weight[0]
+
+
+def _recurrent(given: Sequence[int], inward: Sequence[int], around: Sequence[int], *_: Any, **__: Any) -> int:
+    """Of shapes (steps, rows, k), (4 m, k) and (4 m, m): one direction of one layer."""
+    return 2 * math.prod(given[:2]) * (math.prod(inward) + math.prod(around))
