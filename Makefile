@@ -26,7 +26,7 @@ test-slow: $(STAMP)  ## the slow tests only
 
 test-oldest:  ## the tests with the oldest versions that pyproject.toml allows (needs uv; some gigabytes)
 	uv venv --allow-existing --python 3.11 .venv-oldest
-	uv pip install --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev]'
+	uv pip install --python .venv-oldest/bin/python --resolution lowest-direct -e '.[dev,timm]'
 	OMP_NUM_THREADS=1 .venv-oldest/bin/python -m pytest -m "not slow" -n auto --dist worksteal
 
 lint: $(STAMP)  ## style and common mistakes
