@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -18,7 +18,7 @@ from torch import nn
 from regraft.data import Manifest, scan
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.files import file_digest
-from regraft.graft.loop.train import DivergedError, Optimiser, TrainConfig
+from regraft.graft.loop.train import DivergedError, Optimiser, TrainConfig, Training
 from regraft.graft.pretraining.choose import OBJECTIVES
 from regraft.graft.pretraining.jigsaw import Jigsaw
 from regraft.graft.pretraining.pretext import Pretext
@@ -95,6 +95,23 @@ def test_the_folder_reads_as_any_backbone(few: Manifest, tmp_path: Path, name: s
     assert record.total("seconds") > 0
     assert record.headline is not None
     assert f"{100 * record.headline.value:.1f} %" in (tmp_path / "run" / "README.md").read_text()
+
+
+@pytest.mark.parametrize(("channels", "kept"), [([4, 6], True), ([16, 16], False)])
+def test_strided_1x1_convolutions_of_few_channels_keep_their_layout(
+    few: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, channels: list[int], kept: bool
+) -> None:
+    """Whose gradients end the process channels last, on some processors; others are turned."""
+    seen = []
+
+    class Looked(Training):
+        def __init__(self, module: nn.Module, *args: Any, **settings: Any) -> None:
+            seen.append(all(weight.is_contiguous() for weight in module.parameters()))
+            super().__init__(module, *args, **settings)
+
+    monkeypatch.setattr("regraft.graft.pretraining.pretrain.Training", Looked)
+    pretrain(few, output=tmp_path, **{**_options("rotation"), "options": {"channels": channels}}, epochs=1)
+    assert seen == [kept]
 
 
 EPOCHS = {"rotation": 4, "jigsaw": 6, "vae": 3, "bigan": 5}
