@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from regraft.app import research
 from regraft.errors import DataError, RegraftError
 from regraft.reproduce import harness, words
-from regraft.reproduce.gates import GATES, Gate, convex
+from regraft.reproduce.gates import GATES, Gate, GateContext, convex
 from regraft.reproduce.harness import load_result, reproduce, result_path
 from regraft.reproduce.packs import missing
 from regraft.reproduce.registry import ROWS
@@ -45,7 +45,7 @@ def _measured(row: Row, ours: float, calls: list[str] | None = None, theirs: flo
 def _gate(name: str, figure: float | None, trains: bool = False) -> Gate:
     """One whose data is absent, where there is no figure."""
     needs = ("images/absent",) if figure is None else ()
-    return Gate(name, "50 ± 1", {"top-1": (49, 51)}, lambda context: {"top-1": figure}, needs, trains)
+    return Gate(name, "50 ± 1", {"top-1": (49, 51)}, lambda context: iter([("top-1", figure)]), needs, trains)
 
 
 def _go(page, output, names=(), gates=None, data=Path("nowhere"), **options):
@@ -236,6 +236,56 @@ def test_gates_can_be_left_out_or_named_alone(tmp_path):
     assert [gate.name for gate in both.gates] == ["V1a", "V2"]
 
 
+def test_a_row_that_its_gate_fails_is_kept_as_failed(tmp_path):
+    (tmp_path / "weights" / "mobilenet_v1_0.25_128").mkdir(parents=True)
+    page = (_measured(_row("good", needs=("V1a",)), 80), _measured(_row("other"), 80))
+    path = result_path(tmp_path, page[0], "mini")
+    for figure in (52.0, 53.0):
+        _go(page[:1], tmp_path, gates={"V1a": _gate("V1a", figure)}, data=tmp_path)
+        (gate,) = load_result(path)[0].gates
+        assert gate.figures == {"top-1": figure}
+        assert _go(page, tmp_path, ["other"]).counts == {"pass": 1, "fail": 1, "fragile-fail": 0, "not run": 0}
+    _go(page[:1], tmp_path, gates={"V1a": _gate("V1a", 50.0)}, data=tmp_path)
+    assert _go(page, tmp_path, ["other"]).counts["pass"] == 2
+    # numbers that took hours stay, whatever a gate says later
+    _go(page[:1], tmp_path, gates={"V1a": _gate("V1a", 52.0)}, data=tmp_path)
+    assert load_result(path)[0].arms
+
+
+def test_a_gate_that_has_failed_is_not_measured_to_its_end():
+    seen: list[int] = []
+
+    def measure(context):
+        for seed, value in enumerate((50.0, 48.0, 50.0)):
+            seen.append(seed)
+            yield f"top-1 seed {seed}", value
+
+    report = Gate("V1a", "50 ± 1", {"top-1": (49, 51)}, measure).run(GateContext(Path(), Path()))
+    assert (report.status, seen) == ("fail", [0, 1])
+    assert report.figures == {"top-1 seed 0": 50.0, "top-1 seed 1": 48.0}
+
+
+def test_no_source_is_trained_for_a_row_that_has_failed(tmp_path):
+    page = tuple(_measured(_row(name, needs=needs), 80) for name, needs in (
+        ("good", ("S4-sup", "S4-rot", "V1a")), ("other", ("V1a",)),
+    ))  # fmt: skip
+    for path in missing(page[0].needs, tmp_path):
+        (tmp_path / path).mkdir(parents=True)
+
+    def tried(v1a, first):
+        gates = {"V1a": _gate("V1a", v1a), "S4-sup": _gate("S4-sup", first, True), "S4-rot": _gate("S4-rot", 50, True)}
+        seen: list[tuple[str, int, int]] = []
+        report = _go(page, tmp_path, gates=gates, data=tmp_path, progress=lambda *told: seen.append(told))
+        assert [told for told in seen if told[0] == "gates"] == [
+            *(("gates", number, 3) for number in range(len(report.gates))), ("gates", 3, 3)
+        ]  # fmt: skip
+        return [gate.name for gate in report.gates], [row.judgement.status for row in report.rows]
+
+    assert tried(50, 50) == (["V1a", "S4-sup", "S4-rot"], ["pass", "pass"])
+    assert tried(50, 40) == (["V1a", "S4-sup"], ["fail", "pass"])
+    assert tried(40, 50) == (["V1a"], ["fail", "fail"])
+
+
 def test_sources_are_not_trained_for_rows_that_cannot_run(tmp_path):
     page = (_row("later", needs=("S4-sup", "V1a")),)
     gates = {"S4-sup": _gate("S4-sup", 50.0, trains=True), "V1a": _gate("V1a", 50.0)}
@@ -244,7 +294,7 @@ def test_sources_are_not_trained_for_rows_that_cannot_run(tmp_path):
     assert [gate.name for gate in _go(page, tmp_path, gates=gates).gates] == ["V1a"]  # its data are absent
     for path in missing(page[0].needs, tmp_path):
         (tmp_path / path).mkdir(parents=True)
-    assert [gate.name for gate in _go(page, tmp_path, gates=gates, data=tmp_path).gates] == ["S4-sup", "V1a"]
+    assert [gate.name for gate in _go(page, tmp_path, gates=gates, data=tmp_path).gates] == ["V1a", "S4-sup"]
 
 
 def test_a_gate_that_cannot_be_measured_closes_its_own_rows_alone(tmp_path):
@@ -301,7 +351,7 @@ def test_the_page_without_any_data_is_85_not_run(tmp_path):
 
 
 def test_gate_bounds():
-    gate = Gate("S", "85 % on F, 97 % on M", {"F": (85, 100), "M": (97, 100)}, measure=lambda context: {})
+    gate = Gate("S", "85 % on F, 97 % on M", {"F": (85, 100), "M": (97, 100)}, measure=lambda context: iter(()))
     assert gate.judge({"F seed 0": 85.0, "F seed 1": 90.0, "M seed 0": 97.0}).status == "pass"
     assert gate.judge({"F seed 0": 84.9, "F seed 1": 90.0, "M seed 0": 97.0}).status == "fail"
     assert gate.judge({"F seed 0": 90.0}).status == "fail"  # nothing was measured on M
@@ -319,11 +369,13 @@ def test_gates_say_what_is_absent(tmp_path):
     message = GATES["S4-jig"].run(context).message
     assert "images/tiny_imagenet/train.parquet" in message
     assert "images/cifar10_jpeg75/test.parquet" in message
-    assert set(GATES) == {"V1a", "V1b", "V2", "R20", "R56", "S4-sup", "S4-rot", "S4-jig", "S4-vae", "S4-bigan"}
+    own = {f"{name} of {letter}" for name in ("S4-vae", "S4-bigan") for letter in "FMC"}
+    assert set(GATES) == {"V1a", "V1b", "V2", "R20", "R56", "S4-sup", "S4-rot", "S4-jig"} | own
+    assert {need for row in ROWS for need in row.needs if need.startswith("S4-")} <= set(GATES)
 
 
 def test_a_gate_of_a_source_without_labels_judges_every_seed():
-    for name in ("S4-rot", "S4-jig", "S4-vae", "S4-bigan"):
+    for name in ("S4-rot", "S4-jig", "S4-vae of C", "S4-bigan of C"):
         gate = GATES[name]
         assert gate.trains
         assert gate.judge({"gain on cifar10 seed 0": 3.0, "gain on cifar10 seed 1": 9.0}).status == "pass"

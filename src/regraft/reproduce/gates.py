@@ -6,12 +6,12 @@ run`` (a pack is absent); a row whose gate fails *fails*, it is not re-seeded.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from regraft.network import reinitialised
+from regraft.network import Network, reinitialised
 from regraft.reproduce.packs import DATA, WEIGHTS, absence
 from regraft.reproduce.probe import probed
 from regraft.reproduce.result import GateReport
@@ -26,11 +26,19 @@ SEEDS = (0, 1, 2, 3, 4)
 
 @dataclass(frozen=True)
 class GateContext:
-    """What a gate may use: the data pack, the cache, and the seeds of trained sources."""
+    """What a gate may use.
+
+    Attributes:
+        data: the data pack's folder.
+        cache: the cache's root.
+        seeds: of trained sources.
+        progress: called with (what, steps done, steps in all) while a source is trained.
+    """
 
     data: Path
     cache: Path
     seeds: tuple[int, ...] = SEEDS
+    progress: Callable[[str, int, int], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -41,7 +49,7 @@ class Gate:
         name: the network or source that it stands before.
         needed: the condition as text.
         bounds: (low, high) in percentage points for the figures whose name begins with the key.
-        measure: figure name → percentage points.
+        measure: yields figures, (name, percentage points), one after the other.
         needs: paths below the data pack.
         trains: whether measuring it trains a network (slow the first time, then cached).
     """
@@ -49,12 +57,12 @@ class Gate:
     name: str
     needed: str
     bounds: Mapping[str, tuple[float, float]]
-    measure: Callable[[GateContext], dict[str, float]]
+    measure: Callable[[GateContext], Iterator[tuple[str, float]]]
     needs: tuple[str, ...] = ()
     trains: bool = False
 
     def run(self, context: GateContext) -> GateReport:
-        """Measure the gate and judge every figure by its bounds.
+        """Measure the gate and judge every figure by its bounds; the first that lies outside is the last.
 
         Raises:
             RegraftError: the network or the data is there and cannot be read.
@@ -62,7 +70,12 @@ class Gate:
         absent = [path for path in self.needs if not (context.data / path).exists()]
         if absent:
             return GateReport(self.name, "not run", self.needed, {}, absence(absent, context.data))
-        return self.judge(self.measure(context))
+        figures: dict[str, float] = {}
+        for name, value in self.measure(context):
+            figures[name] = value
+            if not self._inside(name, value):
+                break
+        return self.judge(figures)
 
     def judge(self, figures: Mapping[str, float]) -> GateReport:
         """``pass`` when there is a figure for every bound and each lies inside it."""
@@ -106,8 +119,8 @@ def _figure_gate(name: str) -> Gate:
     data, figure = _FIGURES[name]
     weights, rows = WEIGHTS[name], DATA[data]
 
-    def measure(context: GateContext) -> dict[str, float]:
-        return {f"top-1 on {data}": 100 * top1(name, context.data, f"{rows}/test.parquet", context.cache)}
+    def measure(context: GateContext) -> Iterator[tuple[str, float]]:
+        yield f"top-1 on {data}", 100 * top1(name, context.data, f"{rows}/test.parquet", context.cache)
 
     return Gate(
         name,
@@ -126,12 +139,12 @@ _SOURCES: dict[str, tuple[str, float]] = {
 
 
 def _supervised_gate() -> Gate:
-    def measure(context: GateContext) -> dict[str, float]:
-        return {
-            f"{letter} seed {seed}": 100 * supervised_source(context.data / DATA[data], seed, context.cache)[1].value
-            for letter, (data, _) in _SOURCES.items()
-            for seed in context.seeds
-        }
+    def measure(context: GateContext) -> Iterator[tuple[str, float]]:
+        for letter, (data, _) in _SOURCES.items():
+            for seed in context.seeds:
+                told = _told(context, f"S4-sup of {letter}, seed {seed}")
+                score = supervised_source(context.data / DATA[data], seed, context.cache, told)[1]
+                yield f"{letter} seed {seed}", 100 * score.value
 
     return Gate(
         "S4-sup",
@@ -143,26 +156,38 @@ def _supervised_gate() -> Gate:
     )
 
 
-# What each source without labels is trained on, and the task that its probe is measured on: the rows' own sources.
-_OWN = (("cifar10_jpeg75", "cifar10"), ("fashion_mnist", "fashion"), ("mnist", "mnist"))
-_PACK_OF = {on: rows for rows, on in _OWN}
-_PROBED: dict[str, tuple[tuple[str, str], ...]] = {
-    "S4-rot": (("tiny_imagenet", "cifar10"),),
-    "S4-jig": (("tiny_imagenet", "cifar10"),),
-    "S4-vae": _OWN,
-    "S4-bigan": _OWN,
+@dataclass(frozen=True)
+class _Unlabelled:
+    """A source that is trained without labels: its pretext, the data set whose images it sees, and a labelled one.
+
+    ``on`` is the task that its probe is measured on, whose rows are those of the data set ``labelled``.
+    """
+
+    pretext: str
+    rows: str
+    on: str
+    labelled: str
+
+
+_OWN = {"F": ("fashion_mnist", "fashion"), "M": ("mnist", "mnist"), "C": ("cifar10_jpeg75", "cifar10")}
+_UNLABELLED = {
+    "S4-rot": _Unlabelled("S4-rot", "tiny_imagenet", "cifar10", "cifar10_jpeg75"),
+    "S4-jig": _Unlabelled("S4-jig", "tiny_imagenet", "cifar10", "cifar10_jpeg75"),
+} | {
+    f"{pretext} of {letter}": _Unlabelled(pretext, rows, on, rows)
+    for pretext in ("S4-vae", "S4-bigan")
+    for letter, (rows, on) in _OWN.items()
 }
 
 
-def _pretext_gate(name: str) -> Gate:
-    def measure(context: GateContext) -> dict[str, float]:
-        return {
-            f"gain on {on} seed {seed}": _gain(name, rows, on, seed, context)
-            for rows, on in _PROBED[name]
-            for seed in context.seeds
-        }
+def _pretext_gate(name: str, source: _Unlabelled) -> Gate:
+    def measure(context: GateContext) -> Iterator[tuple[str, float]]:
+        for seed in context.seeds:
+            told = _told(context, f"{name}, seed {seed}")
+            network = pretext_source(source.pretext, context.data / DATA[source.rows], seed, context.cache, told)
+            yield f"gain on {source.on} seed {seed}", _gain(network, source.on, seed, context)
 
-    sets = dict.fromkeys(pack for rows, on in _PROBED[name] for pack in (rows, _PACK_OF[on]))
+    sets = dict.fromkeys((source.rows, source.labelled))
     return Gate(
         name,
         "a linear probe 3 points above the one on a random S4",
@@ -173,16 +198,21 @@ def _pretext_gate(name: str) -> Gate:
     )
 
 
-def _gain(name: str, rows: str, on: str, seed: int, context: GateContext) -> float:
+def _gain(network: Network, on: str, seed: int, context: GateContext) -> float:
     """Points by which the probe on the source beats the one on the same S4 with random weights."""
-    network = pretext_source(name, context.data / DATA[rows], seed, context.cache)
     labelled = task(on, context.data, seed)
     own = probed(network, labelled, context.cache, seed)
     return own - probed(reinitialised(network, seed), labelled, context.cache, seed)
 
 
+def _told(context: GateContext, what: str) -> Callable[[int, int, float], None] | None:
+    """A training's progress, under a name."""
+    progress = context.progress
+    return None if progress is None else lambda done, total, loss: progress(what, done, total)
+
+
 GATES: dict[str, Gate] = {
     **{name: _figure_gate(name) for name in _FIGURES},
     "S4-sup": _supervised_gate(),
-    **{name: _pretext_gate(name) for name in _PROBED},
+    **{name: _pretext_gate(name, source) for name, source in _UNLABELLED.items()},
 }

@@ -20,7 +20,7 @@ from regraft.reproduce.packs import absence, missing
 from regraft.reproduce.registry import ROWS, choose
 from regraft.reproduce.report import Report, RowReport
 from regraft.reproduce.result import GateReport, Result
-from regraft.reproduce.row import UNMEASURED, Context, Judgement, Row, Scale, status_of
+from regraft.reproduce.row import UNMEASURED, Context, Judgement, Row, Scale
 
 __all__ = ["Progress", "load_result", "reproduce", "result_path"]
 
@@ -67,12 +67,8 @@ def reproduce(
     if scale not in get_args(Scale):
         raise RecipeError(f"no scale is called {scale!r}", expected="mini or full")
     chosen, named = choose(rows, tuple(known_gates), page)
-    wanted = list(named)
-    for row in chosen if gates else ():
-        needs = row.needs_at(scale)
-        ready = row.run is not None and not missing(needs, data)
-        wanted += [name for name in needs if name in known_gates and (ready or not known_gates[name].trains)]
-    tried = _try_gates(list(dict.fromkeys(wanted)), known_gates, GateContext(data, cache_root()), progress)
+    asked = [(name,) for name in named] + [_gates_of(row, scale, data, known_gates) for row in chosen if gates]
+    tried = _try_gates(asked, known_gates, GateContext(data, cache_root(), progress=progress))
     where = pick_device(device or ("auto" if scale == "full" else "cpu"))
     context = Context(data, cache_root(), scale, device=where)
     reports = []
@@ -88,21 +84,38 @@ def reproduce(
     return Report(scale, tuple(reports), tuple(tried.values()), statuses)
 
 
+def _gates_of(row: Row, scale: Scale, data: Path, known: Mapping[str, Gate]) -> tuple[str, ...]:
+    """What stands before a row, sources that must be trained last, and only where the row can be measured."""
+    needs = row.needs_at(scale)
+    ready = row.run is not None and not missing(needs, data)
+    wanted = [name for name in needs if name in known and (ready or not known[name].trains)]
+    return tuple(sorted(wanted, key=lambda name: known[name].trains))
+
+
 def _try_gates(
-    names: Sequence[str], known: Mapping[str, Gate], context: GateContext, progress: Progress | None
+    asked: Sequence[Sequence[str]], known: Mapping[str, Gate], context: GateContext
 ) -> dict[str, GateReport]:
-    tried = {}
-    for number, name in enumerate(names):
-        if progress:
-            progress("gates", number, len(names))
-        gate = known[name]
-        try:
-            tried[name] = gate.run(context)
-        except RegraftError as error:  # the rows that do not stand behind it can be run
-            tried[name] = GateReport(name, "not run", gate.needed, {}, str(error))
-    if progress and names:
-        progress("gates", len(names), len(names))
+    """Each gate once; of those that stand before one row none trains a source where another has failed."""
+    tried: dict[str, GateReport] = {}
+    total = len({name for names in asked for name in names})
+    for names in asked:
+        for name in names:
+            failed = any(tried[other].status == "fail" for other in names if other in tried)
+            if name in tried or (failed and known[name].trains):
+                continue
+            if context.progress:
+                context.progress("gates", len(tried), total)
+            tried[name] = _tried(known[name], context)
+    if context.progress and total:
+        context.progress("gates", total, total)
     return tried
+
+
+def _tried(gate: Gate, context: GateContext) -> GateReport:
+    try:
+        return gate.run(context)
+    except RegraftError as error:  # the rows that do not stand behind it can be run
+        return GateReport(gate.name, "not run", gate.needed, {}, str(error))
 
 
 def _one(row: Row, context: Context, output: Path, tried: Mapping[str, GateReport]) -> RowReport:
@@ -113,8 +126,7 @@ def _one(row: Row, context: Context, output: Path, tried: Mapping[str, GateRepor
         return RowReport(row, Judgement("not run", reason=absence(absent, context.data)))
     closed = [tried[name] for name in needs if name in tried and tried[name].status != "pass"]
     if closed:
-        reason = "; ".join(f"gate {gate.name} {gate.status}: {gate.message}" for gate in closed)
-        return RowReport(row, Judgement(status_of((), context.scale, closed), reason=reason))
+        return _closed(row, closed, context, output)
     began = time.perf_counter()
     try:
         result = row.run(context)
@@ -127,6 +139,23 @@ def _one(row: Row, context: Context, output: Path, tried: Mapping[str, GateRepor
     judgement = row.judge(result, context.scale)
     write_json(path, _file(row, result, judgement, context, seconds))
     return RowReport(row, judgement, seconds, path)
+
+
+def _closed(row: Row, gates: Sequence[GateReport], context: Context, output: Path) -> RowReport:
+    """A row whose gates are not all open; one that fails by them is kept, unless it has been measured before."""
+    result = Result({}, seeds=context.seeds, gates=gates)
+    judgement, path = row.judge(result, context.scale), result_path(output, row, context.scale)
+    if judgement.status != "fail" or _has_numbers(path):
+        return RowReport(row, judgement)
+    write_json(path, _file(row, result, judgement, context, 0.0))
+    return RowReport(row, judgement, path=path)
+
+
+def _has_numbers(path: Path) -> bool:
+    try:
+        return bool(load_result(path)[0].arms)
+    except RecipeError:
+        return False
 
 
 def result_path(output: Path, row: Row, scale: Scale) -> Path:

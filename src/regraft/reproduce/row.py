@@ -155,18 +155,21 @@ class Row:
         return replace(self, clauses=wired, run=run)
 
     def judge(self, result: Result, scale: Scale = "mini") -> Judgement:
-        """Check every clause of ``result`` and give the row's status."""
+        """Check every clause of ``result`` and give the row's status.
+
+        Where a gate was closed and nothing measured, the gates alone decide.
+        """
         verdicts: list[Verdict] = []
-        for clause in self.clauses:
+        closed = [gate for gate in result.gates if gate.status != "pass"]
+        for clause in self.clauses if result.arms or not closed else ():
             if clause.check is None:
                 return Judgement("not run", reason=UNMEASURED)
             outcome = clause.check(result)
             failed_fragile = clause.fragile and not outcome.holds
             label = fragile_label(outcome, clause.paper_effect) if failed_fragile else ""
             verdicts.append(Verdict(clause, outcome, label))
-        closed = [gate for gate in result.gates if gate.status != "pass"]
         status = status_of(verdicts, scale, closed)
-        reason = "; ".join(f"gate {gate.name}: {gate.message or gate.status}" for gate in closed)
+        reason = "; ".join(f"gate {gate.name} {gate.status}: {gate.message}" for gate in closed)
         return Judgement(status, tuple(verdicts), reason)
 
 

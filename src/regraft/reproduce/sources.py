@@ -118,7 +118,9 @@ def top1(name: str, data: Path, rows: str, cache: Path) -> float:
     return float((values.argmax(1).numpy() - offset == labels).mean())
 
 
-def supervised_source(rows: Path, seed: int, cache: Path) -> tuple[Network, Score]:
+def supervised_source(
+    rows: Path, seed: int, cache: Path, progress: Callable[[int, int, float], None] | None = None
+) -> tuple[Network, Score]:
     """An S4 trained on the labelled images of ``rows`` at 32 px, once per seed: the network and its test score.
 
     It is trained by :func:`regraft.graft.pretraining.pretrain.pretrain` with its default recipe, kept in the cache, and
@@ -126,7 +128,7 @@ def supervised_source(rows: Path, seed: int, cache: Path) -> tuple[Network, Scor
     """
     config = TrainConfig(epochs=EPOCHS, schedule=Schedule(warmup=20), seed=seed)
     folder = source_folder(cache, f"S4-sup-{rows.name}-{seed}", config)
-    record = pretrain(rows, output=folder, arch="s4", size=32, config=config)
+    record = pretrain(rows, output=folder, arch="s4", size=32, config=config, progress=progress)
     return load(str(folder)), _score(record, folder)
 
 

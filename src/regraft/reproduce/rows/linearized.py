@@ -225,7 +225,7 @@ _PAGE: tuple[Row, ...] = (
             "77.25; activation 62.87"
         ),
         mini="S4-bigan on C, 2,000 labels; 25 min",
-        needs=("S4-bigan", "cifar10_jpeg75"),
+        needs=("S4-bigan of C", "cifar10_jpeg75"),
         clauses=(
             Clause("a", "each NTK > activation (+2)"),
             Clause("b", "all > top", fragile=True),

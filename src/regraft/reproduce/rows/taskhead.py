@@ -135,7 +135,7 @@ _PAGE: tuple[Row, ...] = (
         shows="feature trends",
         paper_figure="no figures; Byol, SimCLR may break them",
         mini="MLP4; S4-sup, S4-rot, -vae (shown)",
-        needs=("MLP4", "S4-sup", "S4-rot", "S4-vae"),
+        needs=("MLP4", "S4-sup", "S4-rot", "S4-vae of C"),
         clauses=(
             Clause("a", "ρ(τ, ‖Δz‖²) ≤ −0.9"),
             Clause("b", "ρ(τ, cos) ≥ 0.9"),
