@@ -110,6 +110,18 @@ def test_values_say_where_they_were_measured(bench, tmp_path):
     assert bench.context.measured_on == {"cpu", "cuda"}
 
 
+def test_arms_can_be_carried_to_another_machine(bench, tmp_path):
+    calls, folder = [], tmp_path / "carried"
+    arm = Arm("count", 1, _counting(calls))
+    for cache in ("one", "other"):
+        context = replace(bench.context, cache=tmp_path / cache, arms=folder)
+        there = Bench(context, tasks=toys.TASKS, backbones=toys.BACKBONES, rows=toys.rows, kinds=toys.KINDS)
+        assert there.measure(arm, "C", "leaf", 0) == {"accuracy": 4.0}
+    assert len(calls) == 1
+    assert [path.suffix for path in (folder / "count").iterdir()] == [".json"]
+    assert not (tmp_path / "one" / "reproduce" / "arms").exists()
+
+
 def test_the_key_holds_all_that_decides_the_value(bench, tmp_path):
     calls = []
     arm = Arm("count", 1, _counting(calls))

@@ -70,20 +70,22 @@ def test_statuses_and_the_first_line(tmp_path):
 
 
 def test_rows_run_where_they_are_told_and_say_where_they_were_measured(tmp_path, monkeypatch):
-    asked, given = [], []
+    asked, given, arms = [], [], []
     monkeypatch.setattr(harness, "pick_device", lambda name: asked.append(name) or f"{name}:0")
     row = _measured(_row("good"), 80)
 
     def run(context):
         given.append(context.device)
+        arms.append(context.arms)
         context.measured_on.add(context.device)
         return row.run(context)
 
     page = (replace(row, run=run), replace(row, id="other"))
-    for options in ({}, {"scale": "full"}, {"device": "cuda"}):
+    for options in ({}, {"scale": "full"}, {"device": "cuda", "arms": tmp_path / "arms"}):
         _go(page, tmp_path, **options)
     assert asked == ["cpu", "auto", "cuda"]
     assert given == ["cpu:0", "auto:0", "cuda:0"]
+    assert arms == [None, None, tmp_path / "arms"]
     kept = [json.loads((tmp_path / "000" / f"{name}.mini.json").read_text()) for name in ("good", "other")]
     assert [file["measured_on"] for file in kept] == [["cuda:0"], []]  # each row its own
 

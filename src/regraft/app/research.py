@@ -154,6 +154,10 @@ def reproduce(
         str | None,
         typer.Option("--device", metavar="NAME", help="auto, cpu, cuda or mps; if absent cpu, and auto at full scale."),
     ] = None,
+    arms: Annotated[
+        Path | None,
+        typer.Option("--arms", metavar="FOLDER", help="Read and keep measured arms there; if absent in the cache."),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run rows of the papers' tables and figures and say which shapes hold."""
@@ -162,8 +166,9 @@ def reproduce(
 
     with Bars() as bars:
         report = run_rows(
-            rows or (), scale=scale, data=data or pack(), output=output, gates=gates, device=device, progress=bars
-        )
+            rows or (), scale=scale, data=data or pack(), output=output, gates=gates, device=device, arms=arms,
+            progress=bars,
+        )  # fmt: skip
     if as_json:
         show_json(report.to_json())
     else:

@@ -6,8 +6,9 @@ version and parameters, the fingerprints of the network, the rows and what else 
 features and arms, a run that was killed goes on where it stopped, and one row can be run alone. The device is no part
 of the key, for it changes a value by rounding alone; every value says which it was.
 
-Runs beside each other share the work: an arm is locked while it is measured, and a run measures what no other does
-before it waits (:meth:`Bench.ahead`).
+Arms lie in the cache, or in a folder that is named: a few kilobytes each, with which a row that takes days is measured
+on one machine after the other. Runs beside each other share the work: an arm is locked while it is measured, and a run
+measures what no other does before it waits (:meth:`Bench.ahead`).
 
 Features come from one sweep a (network, rows) over the union of the taps and sizes that the rows share; whatever
 is wider than :data:`WIDE` features goes to a part of the cache that is kept below :data:`QUOTA_BYTES`, for it is
@@ -210,7 +211,7 @@ class Bench:
 
     def _value(self, arm: Arm, place: Place, parameters: Mapping[str, Any], patience: float = -1) -> dict[str, Any]:
         """The arm's value, waiting ``patience`` seconds (-1: for ever) for another run that measures it."""
-        folder = self.context.cache / "reproduce" / "arms" / arm.name
+        folder = (self.context.arms or self.context.cache / "reproduce" / "arms") / arm.name
         path = folder / f"{self._key(arm, place, parameters)}.json"
         if kept := self._kept(path):
             return kept

@@ -36,6 +36,7 @@ def reproduce(
     output: Path,
     gates: bool = True,
     device: str | None = None,
+    arms: Path | None = None,
     progress: Progress | None = None,
     page: Sequence[Row] = ROWS,
     known_gates: Mapping[str, Gate] = GATES,
@@ -56,6 +57,7 @@ def reproduce(
         gates: whether to try the gates.
         device: where the networks of arms run, ``auto``, ``cpu``, ``cuda`` or ``mps``; sources and gates stay on the
             processor. Where none is named it is ``cpu`` at scale mini and ``auto`` at scale full.
+        arms: the folder that measured arms are read from and written to; in the cache if ``None``.
         progress: called with (what, done, total): before each of the ``gates`` and ``rows``, and by a row itself, under
             its id, for its parts.
         page, known_gates: other rows and gates than the page's own, for tests.
@@ -70,7 +72,7 @@ def reproduce(
     asked = [(name,) for name in named] + [_gates_of(row, scale, data, known_gates) for row in chosen if gates]
     tried = _try_gates(asked, known_gates, GateContext(data, cache_root(), progress=progress))
     where = pick_device(device or ("auto" if scale == "full" else "cpu"))
-    context = Context(data, cache_root(), scale, device=where)
+    context = Context(data, cache_root(), scale, device=where, arms=arms)
     reports = []
     for number, row in enumerate(chosen):
         if progress:

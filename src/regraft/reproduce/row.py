@@ -51,6 +51,7 @@ class Context:
         seeds: the seeds of rows, initial weights and folds.
         progress: called with (done, total) now and then.
         device: where networks run that a bench gives out.
+        arms: where measured arms are kept, by name; in the cache if ``None``.
         measured_on: devices that the run's arms were measured on, by torch's names; a bench adds to them.
     """
 
@@ -60,6 +61,7 @@ class Context:
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
     progress: Callable[[int, int], None] | None = None
     device: str = "cpu"
+    arms: Path | None = None
     measured_on: set[str] = field(default_factory=set, compare=False)
 
     def first(self, seeds: int) -> Context:
