@@ -28,6 +28,7 @@ from regraft.network import (
     Network,
     from_module,
     load,
+    loaded,
     preprocess_from_json,
     save,
 )
@@ -293,6 +294,13 @@ def test_weights_that_do_not_fit(package: str, tmp_path: Path) -> None:
         load(f"{package}:plain", weights=str(tmp_path / "none.safetensors"))
     with pytest.raises(ModelError, match="weights belong to package"):
         load("./folder", weights=str(path))
+
+
+def test_weights_beside_a_network_that_has_its_own_are_refused(package: str) -> None:
+    network = load(f"{package}:plain")
+    assert loaded(network) is network
+    with pytest.raises(ModelError, match=r"beside .*:plain.*got w\.safetensors.*load it with them"):
+        loaded(network, "w.safetensors")
 
 
 class Tied(nn.Module):

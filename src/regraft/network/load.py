@@ -20,7 +20,7 @@ from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preproc
 from regraft.network.seeding import seeded
 from regraft.network.site import near
 
-__all__ = ["load", "preprocess_from_json"]
+__all__ = ["load", "loaded", "preprocess_from_json"]
 
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _IMPORT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -140,6 +140,22 @@ def _unknown(name: str) -> ModelError:
     if not guess and "/" not in name:
         guess = f"did you mean timm/{name} or torchvision/{name}, or a folder"
     return ModelError(f"the model {name!r} is not known", expected=_KINDS, do=guess)
+
+
+def loaded(model: str | Network, weights: str | None = None) -> Network:
+    """A network that is one already, or one by its name.
+
+    Raises:
+        ModelError: as :func:`load` does, or weights beside a network, which has its own.
+    """
+    if not isinstance(model, Network):
+        return load(model, weights=weights)
+    if weights is not None:
+        raise ModelError(
+            f"weights are named beside {model.name}, a network that is loaded", got=str(weights),
+            do="load it with them: regraft.network.load(NAME, weights=...)",
+        )  # fmt: skip
+    return model
 
 
 def preprocess_from_json(value: Mapping[str, Any]) -> Preprocess:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from tests.features.toy import Toy, toy_manifest
@@ -87,9 +89,25 @@ def test_backbones_are_loaded_once_where_they_fit_in_memory_together(room, times
         torch.manual_seed(names.index(name))
         return Network(name, Toy(), ArrayPreprocess((3, 6, 6)), About("module"))
 
-    for place in ("regraft.graft.diagnosis.rank", "regraft.graft.preparation"):
-        monkeypatch.setattr(f"{place}.load", load)
+    monkeypatch.setattr(sys.modules["regraft.network.load"], "load", load)
     monkeypatch.setattr("regraft.graft.diagnosis.rank._HELD", room)
     record = rank(toy_manifest(30), names, options=Options(cache=tmp_path, folds=3))
     assert [loaded.count(name) for name in names] == times
     assert sorted(model["name"] for model in record.figures["ranking"]["models"]) == names
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "answer"),
+    [
+        ("multiclass", np.arange(40) % 2, "the commonest class (50.0 %)"),
+        ("regression", np.random.default_rng(0).normal(size=40), "the mean"),
+    ],
+)
+def test_where_none_is_better_than_one_answer_none_is_to_be_taken(kind, labels, answer, tmp_path):
+    inputs = np.random.default_rng(1).normal(size=(40, 5)).astype(np.float32)  # that say nothing of the labels
+    torch.manual_seed(0)
+    networks = [from_module(nn.Linear(5, width), ArrayPreprocess((5,)), name=f"of {width}") for width in (3, 4)]
+    said = {f.code: f for f in rank((inputs, labels), networks, kind=kind, options=Options(cache=tmp_path)).findings}
+    assert said["features-fit"].title.endswith(f"is surely better than {answer}")
+    assert "other backbones" in said["features-fit"].advice
+    assert said["first"].advice == ""

@@ -25,7 +25,7 @@ from regraft.graft.evidence.lines import prediction_rows
 from regraft.graft.evidence.outputs import by_output
 from regraft.graft.evidence.score_findings import no_better_than_constant
 from regraft.graft.scored import Scored
-from regraft.heads import Response, score
+from regraft.heads import Response, higher_is_better, score
 from regraft.network import ArrayPreprocess, from_module
 from regraft.record import Candidate
 
@@ -175,11 +175,16 @@ def test_a_probability_of_one_half_is_counted_as_the_metrics_count_it(probabilit
         ("binary", "roc-auc", 0.49, 0.7, True),
         ("regression", "r2", -0.1, 0.1, True),
         ("regression", "r2", 0.05, 0.1, False),
-        ("regression", "rmse", 0.1, 0.2, False),  # of which nothing is known
+        ("regression", "rmse", 0.1, 1.0, False),  # the mean is 1.12 away
+        ("regression", "rmse", 0.1, 1.1, True),
+        ("multilabel", "map", 0.25, 0.4, True),  # a quarter of the rows have each label
+        ("multilabel", "map", 0.26, 0.4, False),
+        ("multilabel", "f1", 0.4, 0.5, True),
+        ("multilabel", "f1", 0.41, 0.5, False),
     ],
 )
 def test_an_answer_that_is_always_the_same_is_no_worse(kind, metric, low, value, expected):
-    headline = SimpleNamespace(metric=metric, low=low, value=value)
+    headline = SimpleNamespace(metric=metric, low=low, value=value, high=value + 0.1)
     evaluation = SimpleNamespace(main=SimpleNamespace(headline=headline, response=labels(kind)))
     assert no_better_than_constant(Context(None, 0, None, evaluation)) is expected
 
@@ -190,6 +195,8 @@ def labels(kind):
         return Response.of(kind, ("y",), np.arange(4.0))
     if kind == "multilabel":
         return Response.of(kind, ("a", "b", "c"), np.eye(4)[:, :3])
+    if kind == "segmentation":
+        return Response.of(kind, ("a", "b", "c"), np.array([[5, 1, 0], [2, 2, 0], [0, 6, 0], [8, 0, 0]]))
     return Response.of(kind, ("a", "b", "c", "d")[: 2 if kind == "binary" else 4], np.array(CODES[kind]))
 
 
@@ -199,28 +206,36 @@ CODES = {"binary": [0, 0, 1, 1], "multiclass": [0, 0, 1, 2]}  # of four classes 
 @pytest.mark.parametrize(
     ("kind", "metric"),
     [
-        *itertools.product(("binary", "multiclass"), ("accuracy", "balanced-accuracy", "roc-auc")),
-        *itertools.product(("multilabel",), ("balanced-accuracy", "roc-auc")),
-        ("regression", "r2"),
+        *itertools.product(("binary", "multiclass"), ("accuracy", "balanced-accuracy", "f1", "roc-auc", "map")),
+        *itertools.product(("multilabel",), ("accuracy", "balanced-accuracy", "f1", "roc-auc", "map")),
+        *itertools.product(("regression",), ("r2", "rmse")),
+        *itertools.product(("segmentation",), ("accuracy", "balanced-accuracy", "f1", "miou")),
     ],
 )
 def test_no_constant_answer_scores_more_than_is_said(kind, metric):
     """What the finding takes for the best constant's score is that, by the metric itself."""
     response = labels(kind)
-    answers = np.eye(response.n_outputs) if kind != "regression" else np.array([[1.5]])
+    answers = np.eye(response.n_outputs) if kind != "regression" else np.linspace(0, 3, 31)[:, None]
     if kind == "multilabel":
         answers = np.array(list(itertools.product([0.0, 1.0], repeat=3)))
-    best = max(score(metric, response, np.tile(answer, (4, 1))) for answer in answers)
+    whole = response.values.numpy()[:, :, None] if kind == "segmentation" else 1.0  # pixels by class, all of one answer
+    best = (max if higher_is_better(metric) else min)(
+        score(metric, response, np.broadcast_to(whole * answer, response.predicted_shape)) for answer in answers
+    )
     scored = SimpleNamespace(headline=SimpleNamespace(metric=metric), response=response)
     context = Context(None, 0, None, SimpleNamespace(main=scored))
     assert score_findings._constant_score(context) == pytest.approx(best)
 
 
-def test_rows_of_one_class_are_told_by_another_finding():
-    response = Response.of("binary", ("a", "b"), np.array([1, 1, 1]))
-    for metric in ("accuracy", "balanced-accuracy"):
-        scored = SimpleNamespace(headline=SimpleNamespace(metric=metric, low=0.4, value=1.0), response=response)
-        assert not no_better_than_constant(Context(None, 0, None, SimpleNamespace(main=scored)))
+def test_rows_that_are_all_alike_are_told_by_other_findings():
+    one = Response.of("binary", ("a", "b"), np.array([1, 1, 1]))
+    numbers = Response.of("regression", ("y",), np.array([2.0, 2.0, np.nan]))
+    labels = Response.of("multilabel", ("a", "b"), np.array([[1, 0], [1, np.nan]]))
+    for response, metrics in ((one, ("accuracy", "balanced-accuracy")), (numbers, ("rmse",)), (labels, ("map", "f1"))):
+        for metric in metrics:
+            headline = SimpleNamespace(metric=metric, low=0.4, value=1.0, high=1.0)
+            scored = SimpleNamespace(headline=headline, response=response)
+            assert not no_better_than_constant(Context(None, 0, None, SimpleNamespace(main=scored)))
 
 
 @pytest.mark.parametrize(
@@ -234,11 +249,13 @@ def test_rows_of_one_class_are_told_by_another_finding():
         ("multiclass", "accuracy", 0.51, 0.6, ""),
         ("regression", "r2", 0.1, 0.2, ""),
         ("regression", "rmse", 0.1, 0.2, ""),
+        ("regression", "rmse", 0.8, 0.9, "has an interval that reaches up to that of one answer for every row"),
+        ("regression", "rmse", 1.0, 1.2, "is no better than that of one answer for every row"),
     ],
 )
 def test_a_score_that_one_answer_reaches_is_a_warning(kind, metric, low, value, said, monkeypatch):
     monkeypatch.setattr(findings, "_CHECKS", (score_findings._constant,))
-    headline = SimpleNamespace(metric=metric, low=low, value=value, high=0.9)
+    headline = SimpleNamespace(metric=metric, low=low, value=value, high=value + 0.3)
     scored = SimpleNamespace(headline=headline, response=labels(kind))
     found = check(Context(None, 0, None, SimpleNamespace(main=scored)))
     assert [finding.title for finding in found] == ([f"The score {said}."] if said else [])

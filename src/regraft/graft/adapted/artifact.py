@@ -41,7 +41,7 @@ from regraft.graft.options import pick_device
 from regraft.heads import Readout
 from regraft.heads.selection.packing import pack, unpack
 from regraft.linear import Blocks
-from regraft.network import Network, load, preprocess_from_json, save
+from regraft.network import Network, load, loaded, preprocess_from_json, save
 from regraft.record.folder import BACKBONE, CONFIG, check_config
 
 __all__ = ["FORMAT", "TENSORS", "kept_columns", "load_artifact", "save_artifact"]
@@ -363,14 +363,14 @@ def _find_backbone(
     ``preprocess`` is the one that the head was solved with, where that is not what the backbone comes with.
     """
     if isinstance(model, Network):
-        network = model
+        network = loaded(model, weights)
     elif recorded["embedded"] and model is None:
         network = load(str(folder / BACKBONE))
     else:
         if model is None and recorded["source"] == "module":
             raise ArtifactError(
                 f"this artifact's backbone is your own module {recorded['name']!r}, and loading runs no code",
-                do=f"name it yourself: --model {recorded['name']}",
+                do=f"name it yourself: --model {recorded['name']}, with --weights FILE if its weights lie in one",
             )
         try:
             network = load(

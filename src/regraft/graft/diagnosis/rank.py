@@ -24,7 +24,7 @@ from regraft.graft.network_findings import first_output
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.recording import data_of, task_of, versions
-from regraft.network import Network, Preprocess, load
+from regraft.network import Network, Preprocess, loaded
 from regraft.record import Finding, Ledger, Record, Severity, now
 from regraft.wording import by_folders
 
@@ -83,7 +83,8 @@ def rank(
     )  # fmt: skip
     first, second = (found[place.name] for place in order.places[:2])
     known = reliability(by) if task["kind"] in _MEASURED else None
-    smallest = None if course is not None else _smallest(order, found)
+    guessing = _guessing(order, labelled.commonest)
+    smallest = None if course is not None or guessing else _smallest(order, found)
     said = _findings(order, smallest=smallest, same=first.fingerprint == second.fingerprint, known=known)
     figure = _figure(order, found, known)
     read = [note for name, seen in found.items() for note in first_output(seen.unread, f"{name}'s")]
@@ -98,7 +99,7 @@ def rank(
         data=data_of(ready),
         scores={"validation": None, "test": None},
         costs=ledger.summed,
-        findings=(*said, *_guessing(order, labelled.commonest), *remarks(ready, reader), *read),
+        findings=(*said, *guessing, *remarks(ready, reader), *read),
         figures={"ranking": figure},
         seeds={"seed": options.seed},
         versions=versions(),
@@ -173,7 +174,7 @@ def _readers(
     reader: Preprocess | None = None
     room = _HELD
     for model in models:
-        network = model if isinstance(model, Network) else load(model, weights=options.weights)
+        network = loaded(model, options.weights)
         check_modality(network, rows)
         rows = readable(network, rows, options.skip_bad)
         room -= network.about.parameters
@@ -200,12 +201,14 @@ def _named(networks: Sequence[str]) -> list[str]:
 
 
 def _guessing(order: Ranking, guess: float | None) -> tuple[Finding, ...]:
-    """Whether even the first is no better than always the commonest class."""
-    best = order.places[0]
-    if order.score != "loo-accuracy" or guess is None or best.low > guess:
+    """Whether even the first is no better than always the commonest class, or the mean."""
+    best, floor = order.places[0], {"loo-accuracy": guess, "loo-r2": 0.0}.get(order.score)
+    if floor is None or best.low > floor:
         return ()
-    title = f"Not even {best.name} is surely better than the commonest class ({100 * guess:.1f} %)"
-    return (Finding("features-fit", title, "warning", best.value, "", best.low, best.high),)
+    answer = f"the commonest class ({100 * floor:.1f} %)" if order.score == "loo-accuracy" else "the mean"
+    title = f"Not even {best.name} is surely better than {answer}"
+    advice = "Check the labels, try other backbones, or bring more rows."
+    return (Finding("features-fit", title, "warning", best.value, "", best.low, best.high, advice=advice),)
 
 
 def _smallest(order: Ranking, found: Mapping[str, _Seen]) -> str | None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from regraft.graft.evidence.context import Context
+from regraft.heads import higher_is_better, score
 from regraft.record import Finding, counted
 from regraft.wording import some
 
@@ -66,8 +67,10 @@ def _constant(context: Context) -> Iterator[Finding]:
     if floor is None or not no_better_than_constant(context):
         return
     response = context.evaluation.main.response
-    reached = "is no better than" if headline.value <= floor else "has an interval that reaches down to"
-    if headline.metric == "accuracy":
+    up = higher_is_better(headline.metric)
+    beaten = headline.value <= floor if up else headline.value >= floor
+    reached = "is no better than" if beaten else f"has an interval that reaches {'down' if up else 'up'} to"
+    if headline.metric == "accuracy" and response.kind != "multilabel":
         name = response.classes[int(response.values.sum(0).argmax())]
         code, what = "no-better-than-majority", f"always saying {name!r}"
         detail = f"That answer alone is right {100 * floor:.1f} % of the time on the rows that score."
@@ -186,26 +189,36 @@ def _unlearnt(context: Context) -> Iterator[Finding]:
 
 
 def _constant_score(context: Context) -> float | None:
-    """What the best answer that is always the same reaches in the metric of the score and on its rows, where that is
-    known, and where these rows differ."""
+    """What the best answer that is always the same reaches in the metric of the score and on its rows, where these rows
+    differ: the commonest class, the mean, or of labels each one's commoner value (of F1 always all, of which no label
+    has less)."""
     response, metric = context.evaluation.main.response, context.evaluation.main.headline.metric
-    if response.kind in ("binary", "multiclass", "segmentation"):
-        counts = response.values.sum(0)
-        occurring = int((counts > 0).sum())
-        if occurring < 2:
+    values, several = response.values.numpy(), response.kind == "multilabel"
+    known = np.ones_like(values, dtype=bool) if response.mask is None else response.mask.numpy()
+    if response.kind in ("regression", "multilabel"):
+        columns = [values[known[:, column], column] for column in range(response.n_outputs)]
+        if all(len(np.unique(column)) < 2 for column in columns):
             return None
-        if metric == "accuracy":
-            return float(counts.max() / counts.sum())
-        if metric == "balanced-accuracy":
-            return 1 / occurring
-    return {"balanced-accuracy": 0.5, "roc-auc": 0.5, "r2": 0.0}.get(metric)
+        means = np.array([column.mean() if len(column) else 0.0 for column in columns])
+        answer = np.ones_like(means) if metric == "f1" else (means > 0.5).astype(float) if several else means
+        return score(metric, response, np.broadcast_to(answer, values.shape))
+    counts = values.sum(0)
+    if (counts > 0).sum() < 2:
+        return None
+    commonest = np.eye(len(counts))[counts.argmax()]
+    same = values[:, :, None] * commonest if response.kind == "segmentation" else commonest
+    return score(metric, response, np.broadcast_to(same, response.predicted_shape))
 
 
 def no_better_than_constant(context: Context) -> bool:
-    """Whether the score's interval reaches down to that of an answer that is always the same."""
+    """Whether the score's interval reaches that of an answer that is always the same."""
     headline, floor = context.evaluation.main.headline, _constant_score(context)
-    low = headline.low if np.isfinite(headline.low) else headline.value
-    return floor is not None and bool(low <= floor)
+    if floor is None:
+        return False
+    up = higher_is_better(headline.metric)
+    end = headline.low if up else headline.high
+    end = end if np.isfinite(end) else headline.value
+    return bool(end <= floor if up else end >= floor)
 
 
 def _fit(context: Context) -> Iterator[Finding]:
