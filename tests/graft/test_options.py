@@ -31,6 +31,16 @@ def test_numbers_out_of_range_leave_nothing_in_the_cache(name, value, expected, 
     assert not any(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("cache", 3), ("skip_bad", "no"), ("tolerance", "x"), ("progress", 1), ("before", 1), ("after", "save")],
+)
+def test_what_is_of_another_type_is_refused_before_the_pass(name, value, tmp_path):
+    with pytest.raises(RecipeError, match=rf"{name}.*got {value!r}"):
+        regraft.adapt(toy_manifest(30), toy_network(), method="head2toe", **{"cache": tmp_path, name: value})
+    assert not any(tmp_path.iterdir())
+
+
 def test_numbers_of_numpy_are_numbers():
     assert check_options(Options(seed=np.int64(3), folds=np.int32(2), batch_size=np.uint8(8), device="cpu")) == "cpu"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral
+from os import PathLike
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -134,6 +135,10 @@ def check_options(options: Options) -> str:
         raise RecipeError(f"class weight {options.class_weight!r} is unknown", expected="'balanced' or none")
     if options.instruments not in get_args(Level):
         raise RecipeError(f"instruments {options.instruments!r} are unknown", expected=", ".join(get_args(Level)))
+    if not isinstance(options.cache, str | PathLike | None):
+        raise RecipeError("the cache", expected="a folder", got=repr(options.cache))
+    if not isinstance(options.skip_bad, bool):
+        raise RecipeError("skip_bad", expected="True or False", got=repr(options.skip_bad))
     check_counts(**{name: getattr(options, name) for name in _LEAST})
     check_seed(options.seed)
     return pick_device(options.device)

@@ -157,6 +157,9 @@ def adapt(
     if not isinstance(options, Options | None):
         do = "give Options(…), or its fields as arguments of adapt"
         raise RecipeError("the options", expected="Options", got=type(options).__name__, do=do)
+    for name, called in (("progress", progress), ("before", before), ("after", after)):
+        if called is not None and not callable(called):  # said now: the last is called when all is done
+            raise RecipeError(f"{name} of adapt", expected="a function", got=repr(called))
     options = replace(options or Options(), **settings)
     method = with_gradients(method, stages.pop("mode", None), stages.pop("theta2", None)).altered(**stages)
     ledger = Ledger()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from numbers import Real
 from typing import ClassVar, Literal, get_args
 
 from regraft.errors import RecipeError
@@ -107,7 +108,7 @@ class Select:
                 f"{self.score} scores need no solver, so there is no {self.solver} way to them",
                 do="leave the solver out, or take the relevance",
             )
-        if not 0 <= self.tolerance < math.inf:
+        if not (isinstance(self.tolerance, Real) and 0 <= self.tolerance < math.inf):
             raise RecipeError(
                 "the tolerance of Select", expected="standard errors, 0 or more", got=repr(self.tolerance)
             )
