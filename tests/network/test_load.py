@@ -26,9 +26,9 @@ from regraft.network import (
     ArrayPreprocess,
     ImagePreprocess,
     Network,
+    check_weights,
     from_module,
     load,
-    loaded,
     preprocess_from_json,
     save,
 )
@@ -298,9 +298,10 @@ def test_weights_that_do_not_fit(package: str, tmp_path: Path) -> None:
 
 def test_weights_beside_a_network_that_has_its_own_are_refused(package: str) -> None:
     network = load(f"{package}:plain")
-    assert loaded(network) is network
+    check_weights(network, None)
+    check_weights("a name", "w.safetensors")
     with pytest.raises(ModelError, match=r"beside .*:plain.*got w\.safetensors.*load it with them"):
-        loaded(network, "w.safetensors")
+        check_weights(network, "w.safetensors")
 
 
 class Tied(nn.Module):

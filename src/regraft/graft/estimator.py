@@ -32,7 +32,7 @@ from regraft.graft.options import check_counts
 from regraft.graft.problem import Task
 from regraft.graft.recipe import Features, Recipe, Select, Solve, find_recipe
 from regraft.linear import Dense, Matrix
-from regraft.network import Network, loaded
+from regraft.network import Network, load
 
 __all__ = ["GraftClassifier", "GraftRegressor"]
 
@@ -100,7 +100,7 @@ class _Graft(BaseEstimator):
             raise DataError("X and y differ in length", expected=f"{len(X)} labels", got=f"{len(y)}")
         if numeric and not np.isfinite(np.asarray(y, dtype=np.float64)).all():
             raise DataError("y holds NaN or infinity", expected="a finite number a row", do="leave such rows out")
-        self.network_: Network = loaded(self.model)
+        self.network_: Network = self.model if isinstance(self.model, Network) else load(self.model)
         self.plan_: Plan = plan(self.network_, [self._recipe().features.taps])
         if self._reads_frame(X):
             validate_data(self, X, skip_check_array=True)

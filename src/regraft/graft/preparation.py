@@ -21,7 +21,7 @@ from regraft.graft.recipe import Recipe, find_recipe
 from regraft.graft.stages.training import Reinitialise, Train
 from regraft.graft.team import Team
 from regraft.graft.trainable import check_instruments, check_shift, check_training
-from regraft.network import Network, Preprocess, loaded, reinitialised
+from regraft.network import Network, Preprocess, load, reinitialised
 from regraft.record import Ledger, counted
 
 __all__ = ["Prepared", "Progress", "check_pass", "prepare", "swept", "training_stage"]
@@ -109,7 +109,7 @@ def prepare(
         metric = choose_metric(options, manifest.labels.kind)
         _check_protocol(manifest, metric, options, recipe)
     with ledger.stage("model"):
-        network = loaded(model, options.weights)
+        network = model if isinstance(model, Network) else load(model, weights=options.weights)
         network = network.to(device)
         check_modality(network, manifest)
         manifest = readable(network, manifest, options.skip_bad)

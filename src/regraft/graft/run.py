@@ -28,7 +28,7 @@ from regraft.graft.protocol import evaluate
 from regraft.graft.recipe import SETTINGS, Recipe
 from regraft.graft.recording import record_of, versions
 from regraft.memory import kept_memory
-from regraft.network import Network
+from regraft.network import Network, check_weights
 from regraft.record import Ledger, Record, Score
 from regraft.record.folder import BACKBONE, check_replaced
 
@@ -161,6 +161,7 @@ def adapt(
         if called is not None and not callable(called):  # said now: the last is called when all is done
             raise RecipeError(f"{name} of adapt", expected="a function", got=repr(called))
     options = replace(options or Options(), **settings)
+    check_weights(model, options.weights)
     method = with_gradients(method, stages.pop("mode", None), stages.pop("theta2", None)).altered(**stages)
     ledger = Ledger()
     ready = prepare(data, model, method=method, options=options, ledger=ledger, progress=progress, **columns)

@@ -11,6 +11,7 @@ one over the rows, so a problem's data term is a weighted *mean*
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import ClassVar
 
 import torch
@@ -47,6 +48,10 @@ class Loss(ABC):
         """∂f_p/∂F, shape (P, C, N)."""
 
     @abstractmethod
+    def bend(self, logits: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
+        """Products with ∂²f_p/∂F² at the logits, (P, C, N) → (P, C, N)."""
+
+    @abstractmethod
     def slope(self, logits: Tensor, targets: Tensor, weights: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """First and second derivative of f_p along ``step`` (P, C, N); each of shape (P,)."""
 
@@ -69,6 +74,17 @@ class Softmax(Loss):
     def gradient(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """w (softmax(f) − y)."""
         return torch.softmax(logits, 1).sub_(targets).mul_(weights[:, None])
+
+    def bend(self, logits: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
+        """s ↦ w (p s − p Σ_c p s)."""
+        probability = torch.softmax(logits, 1)
+        shares = probability * weights[:, None]
+
+        def product(step: Tensor) -> Tensor:
+            along = shares * step
+            return along.addcmul_(probability, along.sum(1, keepdim=True), value=-1)
+
+        return product
 
     def slope(self, logits: Tensor, targets: Tensor, weights: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """Σ w (p − y)·s and Σ w (Σ_c p s² − (Σ_c p s)²)."""
@@ -98,6 +114,12 @@ class Sigmoid(Loss):
         """w (σ(f) − y)."""
         return torch.sigmoid(logits).sub_(targets).mul_(weights[:, None])
 
+    def bend(self, logits: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
+        """s ↦ w p (1 − p) s."""
+        probability = torch.sigmoid(logits)
+        curved = probability * (1 - probability) * weights[:, None]
+        return lambda step: curved * step
+
     def slope(self, logits: Tensor, targets: Tensor, weights: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """Σ w (p − y)·s and Σ w Σ_c p (1 − p) s²."""
         probability = torch.sigmoid(logits)
@@ -123,6 +145,10 @@ class Squared(Loss):
     def gradient(self, logits: Tensor, targets: Tensor, weights: Tensor) -> Tensor:
         """w (f − y)."""
         return (logits - targets).mul_(weights[:, None])
+
+    def bend(self, logits: Tensor, weights: Tensor) -> Callable[[Tensor], Tensor]:
+        """s ↦ w s."""
+        return lambda step: step * weights[:, None]
 
     def slope(self, logits: Tensor, targets: Tensor, weights: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
         """Σ w (f − y)·s and Σ w ‖s‖²."""

@@ -70,7 +70,7 @@ def solve(
     no feature is standardised. So a held-out row has no say in the fit that predicts it.
 
     For min(N, d) ≤ 6,000, and N d ≤ 2²⁷ where N ≥ d, everything happens in one eigendecomposition (of N × N or
-    d × d, the smaller): ridge paths and their folds are exact, logistic folds are solved together by batched L-BFGS.
+    d × d, the smaller): ridge paths and their folds are exact, logistic folds are solved together by batched Newton.
     Beyond that, L-BFGS passes over the rows, a product with the features and one with their transpose an iteration.
     Forms and strengths are then looked for on 3,000 drawn rows first, and from there on all rows, of which no more
     folds are held out than have 2,000 rows (:mod:`regraft.heads.drawn`).

@@ -2,7 +2,7 @@
 
 from regraft.network.fold import Folding, fold
 from regraft.network.fresh import reinitialised, settled
-from regraft.network.load import load, loaded, preprocess_from_json
+from regraft.network.load import check_weights, load, preprocess_from_json
 from regraft.network.loaders.module import from_module
 from regraft.network.loaders.text import TextPreprocess
 from regraft.network.network import About, Network, Traits
@@ -24,10 +24,10 @@ __all__ = [
     "TextPreprocess",
     "Traits",
     "attention_mask",
+    "check_weights",
     "fold",
     "from_module",
     "load",
-    "loaded",
     "preprocess_from_json",
     "reinitialised",
     "save",

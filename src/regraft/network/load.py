@@ -20,7 +20,7 @@ from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preproc
 from regraft.network.seeding import seeded
 from regraft.network.site import near
 
-__all__ = ["load", "loaded", "preprocess_from_json"]
+__all__ = ["check_weights", "load", "preprocess_from_json"]
 
 _HUB = re.compile(r"[\w.-]+/[\w.-]+")
 _IMPORT = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_][\w.]*")
@@ -142,20 +142,17 @@ def _unknown(name: str) -> ModelError:
     return ModelError(f"the model {name!r} is not known", expected=_KINDS, do=guess)
 
 
-def loaded(model: str | Network, weights: str | None = None) -> Network:
-    """A network that is one already, or one by its name.
+def check_weights(model: str | Network, weights: str | None) -> None:
+    """Refuse weights beside a network that is loaded, and has its own.
 
     Raises:
-        ModelError: as :func:`load` does, or weights beside a network, which has its own.
+        ModelError: there are both.
     """
-    if not isinstance(model, Network):
-        return load(model, weights=weights)
-    if weights is not None:
+    if weights is not None and isinstance(model, Network):
         raise ModelError(
             f"weights are named beside {model.name}, a network that is loaded", got=str(weights),
             do="load it with them: regraft.network.load(NAME, weights=...)",
         )  # fmt: skip
-    return model
 
 
 def preprocess_from_json(value: Mapping[str, Any]) -> Preprocess:

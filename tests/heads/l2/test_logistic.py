@@ -1,4 +1,4 @@
-"""Batched L-BFGS: losses by automatic differentiation, fits against scikit-learn."""
+"""Batched Newton and L-BFGS: losses by automatic differentiation, fits against scikit-learn."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from sklearn.linear_model import LogisticRegression
 from tests.heads.problems import design_of, features
 
 from regraft.heads.l2.iterative import PathSolver, refit
-from regraft.heads.l2.lbfgs import Problem, minimise
+from regraft.heads.l2.lbfgs import minimise
 from regraft.heads.l2.model import Basis
+from regraft.heads.l2.newton import newton
+from regraft.heads.l2.problem import Problem
 from regraft.heads.l2.streamed import Streamed
 from regraft.heads.losses import LOSSES
 
@@ -48,6 +50,10 @@ def test_gradients_and_slopes_are_derivatives_of_the_value(name: str) -> None:
     value = loss.value(logits.detach() + length[:, None, None] * step, targets, weights).sum()
     (first,) = torch.autograd.grad(value, length, create_graph=True)
     (second,) = torch.autograd.grad(first.sum(), length)
+    bent = loss.bend(logits.detach(), weights)(step)
+    torch.testing.assert_close((bent * step).sum((1, 2)), second)
+    along = torch.autograd.functional.hvp(lambda f: loss.value(f, targets, weights).sum(), logits.detach(), step)[1]
+    torch.testing.assert_close(bent, along)
     got_first, got_second = loss.slope(logits.detach(), targets, weights, step)
     torch.testing.assert_close(got_first, first.detach())
     torch.testing.assert_close(got_second, second)
@@ -167,7 +173,36 @@ def test_the_iterative_squared_loss_equals_the_closed_form() -> None:
     torch.testing.assert_close(b, b_, atol=1e-6, rtol=0)
 
 
-def test_too_few_iterations_say_so() -> None:
+@pytest.mark.parametrize("name", list(LOSSES))
+def test_newton_and_l_bfgs_end_at_one_point(name: str) -> None:
+    """Of problems that end at different times, one of which has no data, and of a class that one never sees."""
+    x, codes = features(40, 60)
+    basis, y = Basis.of_gram(torch.tensor(x @ x.T)), torch.tensor(np.eye(4)[codes].T)[None]
+    weights = torch.rand(4, 40, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    weights[1] = 0
+    weights[2] *= torch.tensor(codes != 2)
+    weights /= weights.sum(1, keepdim=True).clamp_min(1e-300)
+    weights[3] = weights[0]
+    problem = Problem(basis, LOSSES[name], y, weights)
+    start = problem.start()
+    reference = problem.gradient(start, problem.logits(start), 0.0)
+    start[3] += torch.randn(start[3].shape, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    for penalty in (1.0, 1e-2):
+        found = [
+            solve(problem, penalty, start=start, reference=reference, tolerance=1e-7, max_iterations=4000)
+            for solve in (newton, minimise)
+        ]
+        for fit in found:
+            assert float(fit.residual.max()) <= 1e-7
+            torch.testing.assert_close(fit.logits, problem.logits(fit.theta))
+        ours, other = (fit.theta[..., :-1] for fit in found)
+        torch.testing.assert_close(ours, other, atol=1e-5, rtol=0)
+        torch.testing.assert_close(ours[3], ours[0], atol=1e-5, rtol=0)  # wherever it begins
+        torch.testing.assert_close(found[0].logits.softmax(1), found[1].logits.softmax(1), atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("solve", [newton, minimise])
+def test_too_few_iterations_say_so(solve) -> None:
     x, codes = features(40, 60)
     basis = Basis.of_gram(torch.tensor(x @ x.T))
     problem = Problem(
@@ -175,7 +210,7 @@ def test_too_few_iterations_say_so() -> None:
     )
     start = problem.start()
     reference = problem.gradient(start, problem.logits(start), 0.0)
-    fit = minimise(problem, 1e-4, start=start, reference=reference, tolerance=1e-9, max_iterations=2)
+    fit = solve(problem, 1e-4, start=start, reference=reference, tolerance=1e-9, max_iterations=2)
     assert fit.iterations == 2
     assert float(fit.residual) > 1e-9
 

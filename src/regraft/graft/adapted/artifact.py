@@ -41,7 +41,7 @@ from regraft.graft.options import pick_device
 from regraft.heads import Readout
 from regraft.heads.selection.packing import pack, unpack
 from regraft.linear import Blocks
-from regraft.network import Network, load, loaded, preprocess_from_json, save
+from regraft.network import Network, check_weights, load, preprocess_from_json, save
 from regraft.record.folder import BACKBONE, CONFIG, check_config
 
 __all__ = ["FORMAT", "TENSORS", "kept_columns", "load_artifact", "save_artifact"]
@@ -363,7 +363,8 @@ def _find_backbone(
     ``preprocess`` is the one that the head was solved with, where that is not what the backbone comes with.
     """
     if isinstance(model, Network):
-        network = loaded(model, weights)
+        check_weights(model, weights)
+        network = model
     elif recorded["embedded"] and model is None:
         network = load(str(folder / BACKBONE))
     else:

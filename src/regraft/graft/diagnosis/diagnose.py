@@ -18,7 +18,7 @@ from regraft.graft.network_findings import first_output
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.recording import backbone_of, data_of, task_of, versions
-from regraft.network import Network
+from regraft.network import Network, check_weights
 from regraft.record import Finding, Ledger, Record, now
 
 __all__ = ["chosen", "diagnose"]
@@ -75,6 +75,7 @@ def diagnose(
         common |= {"against": NONE if against is None else against, "model": model}
         looked = case_of_run(data, Path(run), scope, options, ledger, **common)
     elif model is not None:
+        check_weights(model, options.weights)
         losses = any(check.losses for check in wanted)
         common |= {"against": RANDOM if against is None else against, "origin": source}
         common |= {"losses": losses, "features": bool(wanted)}

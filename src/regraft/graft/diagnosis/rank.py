@@ -24,7 +24,7 @@ from regraft.graft.network_findings import first_output
 from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared, Progress
 from regraft.graft.recording import data_of, task_of, versions
-from regraft.network import Network, Preprocess, loaded
+from regraft.network import Network, Preprocess, check_weights, load
 from regraft.record import Finding, Ledger, Record, Severity, now
 from regraft.wording import by_folders
 
@@ -71,6 +71,8 @@ def rank(
     if score is not None and score not in SCORES:
         raise RecipeError(f"no score is called {score!r}", expected=", ".join(SCORES))
     options, ledger = options or Options(), Ledger()
+    for model in models:
+        check_weights(model, options.weights)
     found, ready, labelled, reader = _looked(data, models, options, ledger, progress, **columns)
     task, names = task_of(ready), list(found)
     by = score or main_score(task["kind"])
@@ -174,7 +176,7 @@ def _readers(
     reader: Preprocess | None = None
     room = _HELD
     for model in models:
-        network = loaded(model, options.weights)
+        network = model if isinstance(model, Network) else load(model, weights=options.weights)
         check_modality(network, rows)
         rows = readable(network, rows, options.skip_bad)
         room -= network.about.parameters

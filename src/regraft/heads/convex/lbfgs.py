@@ -9,7 +9,8 @@ from torch import Tensor
 
 from regraft.heads.convex.newton import check_tolerances, reached, status_of
 from regraft.heads.convex.problem import ConvexFit, ConvexProblem, Point, Progress, Trace
-from regraft.heads.l2.lbfgs import Objective, minimise
+from regraft.heads.l2.lbfgs import minimise
+from regraft.heads.l2.problem import Objective
 from regraft.heads.losses import LOSSES
 from regraft.linear import Blocks
 

@@ -1,1 +1,1 @@
-"""Heads with a squared penalty: ridge in the eigenbasis, and logistic heads by batched L-BFGS."""
+"""Heads with a squared penalty: ridge in the eigenbasis, and logistic heads by batched Newton or L-BFGS."""

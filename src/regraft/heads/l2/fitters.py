@@ -11,8 +11,8 @@ from torch import Tensor
 
 from regraft.errors import SolverError
 from regraft.heads.l2.iterative import PathSolver, refit, tolerance_of
-from regraft.heads.l2.lbfgs import Fit
 from regraft.heads.l2.model import Basis
+from regraft.heads.l2.problem import Fit
 from regraft.heads.l2.ridge import ridge_fit, ridge_path
 from regraft.heads.l2.streamed import Streamed
 from regraft.heads.losses import LOSSES, Loss
