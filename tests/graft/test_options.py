@@ -8,7 +8,8 @@ import torch
 from tests.features.toy import toy_manifest, toy_network
 
 import regraft
-from regraft.errors import RecipeError
+from regraft.errors import ModelError, RecipeError
+from regraft.graft import adapt, diagnose, rank
 from regraft.graft.options import Options, check_options
 
 
@@ -39,6 +40,13 @@ def test_what_is_of_another_type_is_refused_before_the_pass(name, value, tmp_pat
     with pytest.raises(RecipeError, match=rf"{name}.*got {value!r}"):
         regraft.adapt(toy_manifest(30), toy_network(), method="head2toe", **{"cache": tmp_path, name: value})
     assert not any(tmp_path.iterdir())
+
+
+def test_weights_beside_a_network_that_is_loaded_are_refused(tmp_path):
+    rows, network, options = toy_manifest(30), toy_network(), Options(weights="w.safetensors", cache=tmp_path)
+    for call, models in ((adapt, network), (diagnose, network), (rank, ["a", network])):
+        with pytest.raises(ModelError, match="weights are named beside toy"):
+            call(rows, models, options=options)
 
 
 def test_numbers_of_numpy_are_numbers():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 
 import numpy as np
@@ -89,7 +88,8 @@ def test_backbones_are_loaded_once_where_they_fit_in_memory_together(room, times
         torch.manual_seed(names.index(name))
         return Network(name, Toy(), ArrayPreprocess((3, 6, 6)), About("module"))
 
-    monkeypatch.setattr(sys.modules["regraft.network.load"], "load", load)
+    for place in ("regraft.graft.diagnosis.rank", "regraft.graft.preparation"):
+        monkeypatch.setattr(f"{place}.load", load)
     monkeypatch.setattr("regraft.graft.diagnosis.rank._HELD", room)
     record = rank(toy_manifest(30), names, options=Options(cache=tmp_path, folds=3))
     assert [loaded.count(name) for name in names] == times
