@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regraft.app.console import Bars, Grouped, command_line, say, show_json
-from regraft.app.folders import check_artifact, check_data, check_folder, check_predictions, check_run, slug, whole
+from regraft.app.folders import check_artifact, check_data, check_folder, check_predictions, check_run, slug
 from regraft.app.options import (
     PASS,
     RESULT,
@@ -158,6 +158,7 @@ def _saved(run: Run, folder: Path, embed: bool) -> Run:
     from dataclasses import replace
 
     from regraft.app.report import write
+    from regraft.record.folder import whole
 
     with whole(folder) as staging:
         run = run.save(staging, embed=embed)

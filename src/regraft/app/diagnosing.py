@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regraft.app.console import Bars, Grouped, command_line, duration, show_json, table
-from regraft.app.folders import check_data, check_folder, check_verb, slug, whole
+from regraft.app.folders import check_data, check_folder, check_verb, slug
 from regraft.app.options import (
     Batch,
     Data,
@@ -242,6 +242,7 @@ def _finish(record: Record, folder: Path, as_json: bool) -> None:
     from dataclasses import replace
 
     from regraft.app.report import write
+    from regraft.record.folder import whole
 
     with whole(folder) as staging:
         record = replace(record, paths={"run": str(folder), "report": str(folder / "report.html")})
