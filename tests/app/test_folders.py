@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import shlex
+import sys
 import time
 from pathlib import Path
 
@@ -260,6 +261,35 @@ def test_what_a_killed_save_left_is_removed_by_a_later_one(tmp_path):
         ".else.part", ".run.0123456789ad.part", "run",
     ]  # fmt: skip
     assert [path.name for path in (tmp_path / "run").iterdir()] == ["record.json"]
+
+
+def test_what_another_command_wrote_meanwhile_is_not_replaced(regraft, photos, tmp_path, monkeypatch):
+    """Both found the folder free when they began."""
+    run, done = tmp_path / "run", []
+    other = Record("rank", "done", "", {}, {}, {"name": "photos"}, {})
+
+    def meanwhile(of):
+        def call(*arguments, **options):
+            other.save(run / "record.json")
+            done.append(of)
+            return of(*arguments, **options)
+
+        return call
+
+    for name in ("regraft.graft.run.evaluate", "regraft.graft.diagnosis.rank.now"):
+        module, _, attribute = name.rpartition(".")
+        monkeypatch.setattr(name, meanwhile(getattr(sys.modules[module], attribute)))
+    code, out, err = regraft("adapt", photos, *MODEL, "--method", "probe", "-o", run)
+    assert (code, out, len(done)) == (2, "", 1)
+    assert f"{run} holds another run" in err
+    assert [path.name for path in run.iterdir()] == ["record.json"]
+    (run / "record.json").unlink()
+    other = Record("adapt", "done", "probe", {}, {}, {"name": "photos"}, {})
+    models = "regraft/fashion-resnet,tests.app.photos:small"
+    code, out, err = regraft("rank", photos, "--models", models, "-o", run)
+    assert (code, out, len(done)) == (2, "", 2)
+    assert f"{run} holds another run" in err
+    assert Record.load(run) == other
 
 
 def test_a_pretraining_that_a_full_disk_stopped_at_its_first_file_goes_on(tmp_path):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from regraft.graft.preparation import Prepared
 
 __all__ = [
+    "Place",
     "check_artifact",
     "check_data",
     "check_folder",
@@ -135,6 +136,26 @@ def check_run(output: Path | None, ready: Prepared) -> None:
         method=ready.recipe.name,
     )
     refuse(folder, there, found, do="choose another place with --output, or delete this one")
+
+
+class Place:
+    """Where a run goes: checked before the pass, and when it is saved, for another command may have written there
+    meanwhile."""
+
+    def __init__(self, output: Path | None) -> None:
+        self._output = output
+        self._ready: Prepared | None = None
+
+    def check(self, ready: Prepared) -> None:
+        """:func:`check_run` of what is about to be run."""
+        self._ready = ready
+        check_run(self._output, ready)
+
+    def folder(self, record: Record) -> Path:
+        """The folder of what has been run, checked again."""
+        if self._ready is not None:
+            check_run(self._output, self._ready)
+        return self._output or Path("runs") / slug(record)
 
 
 def check_verb(output: Path | None, verb: str, unfinished: Collection[str] = ()) -> None:
