@@ -45,7 +45,7 @@ def measured(
         kind = "no" if target is None else target.kind
         raise RecipeError("domain affinity is a difference of accuracies", expected="classes", got=f"{kind} labels")
     rows = scored_apart(rows, options.seed)
-    options = replace(options, metric="accuracy", limit=None)
+    options = replace(options, metric="accuracy", limit=None, weights=None)  # the network holds its weights
     with ledger.stage(AFFINITY) as extra:
         runs = [
             adapt(rows, ready.network, method=name, options=options, progress=progress) for name in (_LINEAR, _SCRATCH)
