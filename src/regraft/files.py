@@ -14,7 +14,18 @@ from typing import Any
 
 from regraft.errors import StoreError
 
-__all__ = ["atomic_path", "canonical_json", "digest", "file_digest", "plain", "read_json", "write_bytes", "write_json"]
+__all__ = [
+    "atomic_path",
+    "canonical_json",
+    "digest",
+    "file_digest",
+    "intact",
+    "plain",
+    "read_json",
+    "sealed",
+    "write_bytes",
+    "write_json",
+]
 
 
 @contextlib.contextmanager
@@ -83,6 +94,20 @@ def read_json(path: Path) -> Any | None:
         return json.loads(Path(path).read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError, json.JSONDecodeError, UnicodeDecodeError):
         return None
+
+
+def sealed(value: Mapping[str, Any]) -> dict[str, Any]:
+    """A JSON object with the digest of the rest of it under ``digest``."""
+    return {**value, "digest": digest(canonical_json(value))}
+
+
+def intact(value: Mapping[str, Any]) -> bool:
+    """Whether an object is as :func:`sealed` made it; one without a digest, of an earlier version, counts as intact."""
+    promised = value.get("digest")
+    try:
+        return promised in (None, digest(canonical_json({k: v for k, v in value.items() if k != "digest"})))
+    except ValueError:  # a number that JSON does not have, such as Infinity
+        return False
 
 
 def plain(value: Any) -> Any:

@@ -390,6 +390,8 @@ def test_a_torn_run_folder_gets_one_line(refused, torn, photos, name, how):
 def test_a_record_that_is_json_and_no_record_gets_one_line(refused, torn, change):
     value = json.loads((torn / "record.json").read_text())
     (torn / "record.json").write_text(json.dumps({**value, **change}))
+    assert "was changed after it was written" in refused("report", torn)
+    (torn / "record.json").write_text(json.dumps({**value, **change, "digest": None}))
     refused("report", torn)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shlex
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -12,10 +15,11 @@ import torch
 from safetensors.torch import save_file
 from tests.app.photos import MODEL, Small, folder
 
-from regraft.app.folders import check_verb, whole
+from regraft.app.folders import check_verb
 from regraft.files import write_bytes
 from regraft.graft.pretraining.folder import unfinished
 from regraft.record import Record
+from regraft.record.folder import whole
 
 
 @pytest.fixture(scope="module")
@@ -216,6 +220,76 @@ def test_a_folder_that_a_killed_save_filled_in_part_is_a_runs(tmp_path, monkeypa
     (run / "backbone").mkdir(exist_ok=True)
     (run / "record.json").write_text("{")
     check_verb(run, "adapt")
+
+
+@pytest.mark.parametrize("moved", range(5))
+def test_a_replaced_run_that_is_killed_in_between_is_no_mixture_of_two(tmp_path, monkeypatch, moved):
+    """The new files would be read beside the old ones: predictions of one run with the score of the other."""
+    names, run = ("README.md", "config.json", "predictions.csv", "record.json"), tmp_path / "run"
+    replace, done = os.replace, []
+
+    def killed(source, target):
+        if len(done) == moved:
+            raise KeyboardInterrupt
+        done.append(target)
+        replace(source, target)
+
+    def save(which):
+        with whole(run) as staging:
+            for name in names:
+                (staging / name).write_text(which)
+            monkeypatch.setattr(os, "replace", killed)
+
+    save("old")
+    with contextlib.suppress(KeyboardInterrupt):
+        save("new")
+    assert len(done) == moved
+    there = {path.name: path.read_text() for path in run.iterdir()}
+    assert len({*there.values()}) == 1
+    assert "record.json" in there
+
+
+def test_what_a_killed_save_left_is_removed_by_a_later_one(tmp_path):
+    for name, hours in ((".run.0123456789ab", 2), ("run/.run.0123456789ac", 2), (".run.0123456789ad", 0), (".else", 2)):
+        left = tmp_path / f"{name}.part"
+        left.mkdir(parents=True)
+        (left / "record.json").touch()
+        os.utime(left, (time.time() - 3600 * hours,) * 2)
+    with whole(tmp_path / "run") as staging:
+        (staging / "record.json").touch()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        ".else.part", ".run.0123456789ad.part", "run",
+    ]  # fmt: skip
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["record.json"]
+
+
+def test_what_another_command_wrote_meanwhile_is_not_replaced(regraft, photos, tmp_path, monkeypatch):
+    """Both found the folder free when they began."""
+    run, done = tmp_path / "run", []
+    other = Record("rank", "done", "", {}, {}, {"name": "photos"}, {})
+
+    def meanwhile(of):
+        def call(*arguments, **options):
+            other.save(run / "record.json")
+            done.append(of)
+            return of(*arguments, **options)
+
+        return call
+
+    for name in ("regraft.graft.run.evaluate", "regraft.graft.diagnosis.rank.now"):
+        module, _, attribute = name.rpartition(".")
+        monkeypatch.setattr(name, meanwhile(getattr(sys.modules[module], attribute)))
+    code, out, err = regraft("adapt", photos, *MODEL, "--method", "probe", "-o", run)
+    assert (code, out, len(done)) == (2, "", 1)
+    assert f"{run} holds another run" in err
+    assert [path.name for path in run.iterdir()] == ["record.json"]
+    (run / "record.json").unlink()
+    other = Record("adapt", "done", "probe", {}, {}, {"name": "photos"}, {})
+    models = "regraft/fashion-resnet,tests.app.photos:small"
+    code, out, err = regraft("rank", photos, "--models", models, "-o", run)
+    assert (code, out, len(done)) == (2, "", 2)
+    assert f"{run} holds another run" in err
+    assert Record.load(run) == other
 
 
 def test_a_pretraining_that_a_full_disk_stopped_at_its_first_file_goes_on(tmp_path):

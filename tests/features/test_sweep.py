@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 import shutil
 import signal
@@ -228,6 +229,8 @@ RUINED = {
     "another": lambda text: "{}",
     "list": lambda text: "[]",
     "nought": lambda text: text.replace('"shard_rows": 8', '"shard_rows": 0'),
+    "kinds": lambda text: re.sub(r'"about": \{[^}]*\}', '"about": []', text).replace('"shards": [', '"shards": [1,'),
+    "digit": lambda text: re.sub(r'"(flops_per_row|width)": (\d)', r'"\1": 1\2', text),
     "bit": lambda text: text.replace('"width"', '"vidth"').replace('"shards"', '"chards"'),
 }
 
@@ -256,7 +259,8 @@ def test_torn_files_are_computed_again(cache, damage):
         assert len(entries(cache)) == len(verify(cache)) <= 1
     again = sweep(network, manifest, wanted, cache=cache, batch_size=8)
     assert again.computed_rows == (0 if damage.endswith("json") else 8)
-    assert find(network, manifest, wanted, cache=cache) is not None  # and is whole from now on
+    assert (found := find(network, manifest, wanted, cache=cache)) is not None  # and is whole from now on
+    assert found.flops_per_row == network.flops(torch.zeros(1, 3, 6, 6))
     for name, matrix in again.matrices().items():
         assert torch.equal(matrix.rows(slice(None)), good[name].rows(slice(None)))
 

@@ -173,6 +173,18 @@ def test_the_report_of_an_earlier_run_does_not_stay_beside_a_new_one(run, tmp_pa
     assert (tmp_path / "notes.txt").read_text() == "mine"
 
 
+def test_a_save_that_is_stopped_leaves_the_earlier_run_as_it_was(run, tmp_path, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+
+    run.save(tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    monkeypatch.setattr("regraft.graft.run.model_card", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        replace(run, rows=run.rows[:1]).save(tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [

@@ -141,8 +141,9 @@ def test_a_changed_torn_or_foreign_folder_is_refused(tmp_path: Path) -> None:
         ({"arch": "alexnet"}, "no architecture"),
         ({"options": {"channels": [4, 6], "classes": 5}}, "no whole backbone folder"),
         ({"preprocess": {"kind": "smell"}}, "no whole backbone folder"),
+        ({"classes": ["a", "b", "d"], "digest": config.get("digest")}, "config.json was changed"),
     ):
-        file.write_text(json.dumps({**config, **change}))
+        file.write_text(json.dumps({**config, "digest": None, **change}))
         with pytest.raises((ArtifactError, ModelError), match=sentence):
             bundled.load_folder(tmp_path / "b")
     file.write_text("{")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import math
@@ -197,6 +198,16 @@ def test_torn_file_is_refused_at_every_length(tmp_path: Path) -> None:
         path.write_bytes(whole[:length])
         with pytest.raises(ArtifactError, match="is no record"):
             Record.load(path)
+
+
+def test_a_changed_bit_is_refused_or_changes_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    RECORD.save(path)
+    whole = path.read_bytes()
+    for place in range(0, len(whole), 23):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 1]) + whole[place + 1 :])
+        with contextlib.suppress(ArtifactError):
+            assert Record.load(path) == RECORD
 
 
 @pytest.mark.parametrize("content", [b"[]", b"3", b'"record"', b"\xff\xfe", b"null"])

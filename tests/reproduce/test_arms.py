@@ -86,7 +86,7 @@ def test_what_another_run_measures_is_left_to_it_and_then_awaited(bench, tmp_pat
             waiting = pool.submit(bench.measure, arm, "C", "leaf", 0)
             time.sleep(0.2)
             assert not waiting.done()
-            path.write_text(kept.replace("4.0", "40.5"))
+            path.write_text(kept.replace("4.0", "40.5").replace('"digest"', '"of"'))
         assert waiting.result(timeout=10) == {"accuracy": 40.5}
     assert len(calls) == 2
 
@@ -104,7 +104,7 @@ def test_values_say_where_they_were_measured(bench, tmp_path):
     arm = Arm("count", 1, _counting([]))
     bench.measure(arm, "C", "leaf", 0)
     (path,) = (tmp_path / "reproduce/arms/count").glob("*.json")
-    write_json(path, {**json.loads(path.read_text()), "device": "cuda"})
+    write_json(path, {**json.loads(path.read_text()), "device": "cuda", "digest": None})
     bench.measure(arm, "C", "leaf", 0)
     bench.measure(arm, "C", "leaf", 1)
     assert bench.context.measured_on == {"cpu", "cuda"}
@@ -181,6 +181,23 @@ def test_an_arm_that_was_killed_is_measured_again(bench, tmp_path):
         bench.measure(Arm("count", 1, dies), "C", "leaf", 0)
     calls = []
     assert bench.measure(Arm("count", 1, _counting(calls)), "C", "leaf", 0)["accuracy"] == 4.0
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [(": 4.0\n", ": 5.0\n"), ('{\n    "accuracy": 4.0\n  }', "4"), ('"cpu"', "[]"), (": 4.0", ": 4e999")],
+)
+def test_an_arm_that_was_changed_is_measured_again(bench, tmp_path, old, new):
+    """Such as by a bad copy from another machine."""
+    arm = Arm("count", 1, _counting([]))
+    bench.measure(arm, "C", "leaf", 0)
+    (path,) = (tmp_path / "reproduce/arms/count").glob("*.json")
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    assert bench.measure(arm, "C", "leaf", 0) == {"accuracy": 4.0}
+    assert json.loads(path.read_text()).keys() == json.loads(text).keys()
+    assert bench.context.measured_on == {"cpu"}
 
 
 def test_a_table_has_a_number_for_every_task_and_seed(bench):

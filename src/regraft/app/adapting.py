@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regraft.app.console import Bars, Grouped, command_line, say, show_json
-from regraft.app.folders import check_artifact, check_data, check_folder, check_predictions, check_run, slug, whole
+from regraft.app.folders import Place, check_artifact, check_data, check_folder, check_predictions, check_run
 from regraft.app.options import (
     PASS,
     RESULT,
@@ -142,12 +142,11 @@ def adapt(
         record = estimate(ready, options)
         show_json(summary(record)) if as_json else say_estimate(record)
         return
+    place = Place(output)
     with joined(device) as team, Bars(STAGES, silent=not team.first) as bars:
         run = run_adapt(
-            data, model, method=recipe, options=options, progress=bars, command=command_line(),
-            before=lambda ready: check_run(output, ready),
-            after=lambda run: _saved(run, output or Path("runs") / slug(run.record), embed) if team.first else run,
-            **columns,
+            data, model, method=recipe, options=options, progress=bars, command=command_line(), before=place.check,
+            after=lambda run: _saved(run, place.folder(run.record), embed) if team.first else run, **columns,
         )  # fmt: skip
     if team.first:
         _tell(run.record, as_json, weights)
@@ -158,6 +157,7 @@ def _saved(run: Run, folder: Path, embed: bool) -> Run:
     from dataclasses import replace
 
     from regraft.app.report import write
+    from regraft.record.folder import whole
 
     with whole(folder) as staging:
         run = run.save(staging, embed=embed)
@@ -320,10 +320,11 @@ def demo(
     from regraft.app.demo import digits
     from regraft.graft import adapt as run_adapt
 
+    place = Place(output)
     with Bars(STAGES) as bars:
         run = run_adapt(
             digits(), "regraft/fashion-resnet", progress=bars, command="regraft demo",
-            before=lambda ready: check_run(output, ready), after=lambda run: _saved(run, output, embed=False),
+            before=place.check, after=lambda run: _saved(run, place.folder(run.record), embed=False),
         )  # fmt: skip
     _tell(run.record, as_json)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from regraft.app.console import Bars, Grouped, command_line, duration, show_json, table
-from regraft.app.folders import check_data, check_folder, check_verb, slug, whole
+from regraft.app.folders import check_data, check_folder, check_verb, slug
 from regraft.app.options import (
     Batch,
     Data,
@@ -194,7 +194,7 @@ def diagnose(
             options=options, progress=bars, command=command_line(), kind=kind, label=one_or_many(label), group=group,
             input=input_column,
         )  # fmt: skip
-    _finish(record, output or Path("runs") / slug(record), as_json)
+    _finish(record, output, as_json)
 
 
 def rank(
@@ -234,15 +234,18 @@ def rank(
             data, names, score=score, options=options, progress=bars, command=command_line(), kind=kind,
             label=one_or_many(label), group=group, input=input_column,
         )  # fmt: skip
-    _finish(record, output or Path("runs") / slug(record), as_json)
+    _finish(record, output, as_json)
 
 
-def _finish(record: Record, folder: Path, as_json: bool) -> None:
+def _finish(record: Record, output: Path | None, as_json: bool) -> None:
     """Save the record with its report, whole or not at all, and say what was found."""
     from dataclasses import replace
 
     from regraft.app.report import write
+    from regraft.record.folder import whole
 
+    check_verb(output, record.verb)  # again, for another command may have written there meanwhile
+    folder = output or Path("runs") / slug(record)
     with whole(folder) as staging:
         record = replace(record, paths={"run": str(folder), "report": str(folder / "report.html")})
         record.save(staging / "record.json")

@@ -1,27 +1,34 @@
-"""Run folders: named after what was done, refused before anything is computed, and written whole or not at all."""
+"""Run folders: named after what was done, and refused before anything is computed."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import tempfile
 import unicodedata
-import uuid
-from collections.abc import Collection, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from regraft.errors import ArtifactError, DataError
 from regraft.record import Record
-from regraft.record.folder import BACKBONE, RUN_FILES, check_config, check_other_file, record_in, refuse, unlike
+from regraft.record.folder import (
+    BACKBONE,
+    RUN_FILES,
+    cannot_write,
+    check_config,
+    check_other_file,
+    record_in,
+    refuse,
+    unlike,
+)
 from regraft.wording import some
 
 if TYPE_CHECKING:
     from regraft.graft.preparation import Prepared
 
 __all__ = [
+    "Place",
     "check_artifact",
     "check_data",
     "check_folder",
@@ -29,40 +36,7 @@ __all__ = [
     "check_run",
     "check_verb",
     "slug",
-    "whole",
 ]
-
-
-@contextmanager
-def whole(folder: Path) -> Iterator[Path]:
-    """A staging folder to fill; it becomes ``folder`` at the end, or is gone after an error.
-
-    It lies inside ``folder`` where that exists, for ``folder`` may be a disk of its own, onto which nothing can
-    be renamed from beside it; else beside it. Files of an earlier run are replaced one by one; others that lie in
-    ``folder`` stay. A reader that comes in between is told by the artifact's checksums.
-    """
-    inside = folder.is_dir()
-    staging = (folder if inside else folder.absolute().parent) / f".{folder.name}.{uuid.uuid4().hex[:12]}.part"
-    try:
-        try:
-            staging.mkdir(parents=True)
-        except OSError as error:
-            raise _cannot_write(folder, error.strerror or str(error)) from error
-        yield staging
-        if not inside:
-            try:
-                staging.rename(folder)
-                return
-            except OSError:
-                if not folder.is_dir():  # else the same command beside this one was faster
-                    raise
-        # the record first, by which the folder is known as a run's where this is cut
-        for item in sorted(staging.iterdir(), key=lambda item: item.name != "record.json"):
-            if (there := folder / item.name).is_dir():
-                shutil.rmtree(there)
-            os.replace(item, there)
-    finally:
-        shutil.rmtree(staging, ignore_errors=True)
 
 
 def check_folder(folder: Path) -> None:
@@ -71,13 +45,13 @@ def check_folder(folder: Path) -> None:
     while not there.exists() and there != there.parent:
         there = there.parent
     if not there.is_dir():
-        raise _cannot_write(folder, f"{there} is a file")
+        raise cannot_write(folder, f"{there} is a file")
     if not os.access(there, os.W_OK | os.X_OK):
-        raise _cannot_write(folder, f"no right to write in {there}")
+        raise cannot_write(folder, f"no right to write in {there}")
     try:  # some places let nobody write whatever their rights say
         tempfile.TemporaryFile(dir=there).close()
     except OSError as error:
-        raise _cannot_write(folder, error.strerror or str(error)) from error
+        raise cannot_write(folder, error.strerror or str(error)) from error
 
 
 def check_artifact(folder: Path) -> None:
@@ -123,10 +97,6 @@ def _tables(inputs: Sequence[str]) -> set[Path]:
     }
 
 
-def _cannot_write(folder: Path, why: str) -> DataError:
-    return DataError(f"cannot write into {folder}", got=why, do="choose another place with --output")
-
-
 def _check_files(folder: Path, unfinished: Collection[str] = ()) -> None:
     """Refuse a folder that holds files of something else: data in which a run would be read as data, say.
 
@@ -166,6 +136,26 @@ def check_run(output: Path | None, ready: Prepared) -> None:
         method=ready.recipe.name,
     )
     refuse(folder, there, found, do="choose another place with --output, or delete this one")
+
+
+class Place:
+    """Where a run goes: checked before the pass, and when it is saved, for another command may have written there
+    meanwhile."""
+
+    def __init__(self, output: Path | None) -> None:
+        self._output = output
+        self._ready: Prepared | None = None
+
+    def check(self, ready: Prepared) -> None:
+        """:func:`check_run` of what is about to be run."""
+        self._ready = ready
+        check_run(self._output, ready)
+
+    def folder(self, record: Record) -> Path:
+        """The folder of what has been run, checked again."""
+        if self._ready is not None:
+            check_run(self._output, self._ready)
+        return self._output or Path("runs") / slug(record)
 
 
 def check_verb(output: Path | None, verb: str, unfinished: Collection[str] = ()) -> None:

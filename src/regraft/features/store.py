@@ -35,7 +35,7 @@ from torch import Tensor
 
 from regraft.errors import StoreError
 from regraft.features.plan import Block, Plan
-from regraft.files import atomic_path, canonical_json, digest, file_digest, read_json, write_json
+from regraft.files import atomic_path, canonical_json, digest, file_digest, intact, read_json, sealed, write_json
 from regraft.linear import Dense, Matrix
 
 __all__ = ["DTYPES", "VERSION", "Arrivals", "Part", "Shard", "ShardedMatrix", "Store", "described"]
@@ -83,14 +83,14 @@ class Part:
 
     def _begin(self) -> dict[str, Any]:
         """Write ``part.json`` unless it is there, and return what is there: the first of two writers has its way."""
-        mine = {
+        mine = sealed({
             "version": VERSION,
             "rows": self.rows,
             "dtype": self.dtype,
             "shard_rows": self.shard_rows,
             "blocks": self.plan.to_json(),
             "about": dict(self.about),
-        }
+        })  # fmt: skip
         there = described(self.path)
         if there is None:
             write_json_once(self.path / "part.json", mine)
@@ -167,13 +167,13 @@ class Part:
         """
         self._begin()  # for the case that the folder was deleted meanwhile and came back with the later shards
         shards = [shard.path.name for shard in self.shards()]
-        write_json(self.path / "done.json", {"shards": shards, "about": dict(about)})
+        write_json(self.path / "done.json", sealed({"shards": shards, "about": dict(about)}))
 
     @property
     def done(self) -> dict[str, Any] | None:
         """The content of ``done.json``, or ``None`` while the part is incomplete."""
         done = read_json(self.path / "done.json")
-        if not isinstance(done, dict) or not isinstance(done.get("shards"), list):
+        if not isinstance(done, dict) or not isinstance(done.get("shards"), list) or not intact(done):
             return None
         return done if all((self.path / name).is_file() for name in done["shards"]) else None
 
@@ -273,7 +273,7 @@ def described(folder: Path) -> dict[str, Any] | None:
     kinds = {"version": int, "rows": int, "shard_rows": int, "dtype": str, "blocks": list}
     if not isinstance(meta, dict) or not all(isinstance(meta.get(key), kind) for key, kind in kinds.items()):
         return None
-    return meta if meta["shard_rows"] > 0 else None
+    return meta if meta["shard_rows"] > 0 and intact(meta) else None
 
 
 def read_shard(path: Path, keys: Sequence[str] | None = None) -> dict[str, Tensor]:

@@ -30,7 +30,7 @@ from regraft.graft.recording import record_of, versions
 from regraft.memory import kept_memory
 from regraft.network import Network, check_weights
 from regraft.record import Ledger, Record, Score
-from regraft.record.folder import BACKBONE, check_replaced
+from regraft.record.folder import BACKBONE, check_replaced, whole
 
 __all__ = ["Options", "Progress", "Run", "adapt", "pick_device", "prepare", "versions"]
 
@@ -77,7 +77,7 @@ class Run:
         and one that is there is removed, for it may be another run's.
 
         Args:
-            folder: created if need be; files of the same run made earlier are replaced one by one, each atomically.
+            folder: created if need be; files of the same run made earlier are replaced once all of these are written.
             embed: keep a copy of the backbone in the artifact.
             overwrite: replace what lies there, whatever run or file it is.
 
@@ -97,13 +97,14 @@ class Run:
             "data": {key: record.data[key] for key in ("name", "fingerprint")},
             "seed": record.seeds["seed"],
         }
-        size = save_artifact(self.adapted, folder, provenance=provenance, embed=embed)
         paths = {"run": str(folder), "artifact": str(folder / "model.safetensors")}
-        record = replace(record, artifact_bytes=size, paths=paths)
-        (folder / "report.html").unlink(missing_ok=True)  # of an earlier run: it would be read as this one's
-        write_bytes(folder / "predictions.csv", as_csv(self.rows))
-        write_bytes(folder / "README.md", model_card(record).encode())
-        record.save(folder / "record.json")
+        with whole(folder) as staging:
+            size = save_artifact(self.adapted, staging, provenance=provenance, embed=embed)
+            record = replace(record, artifact_bytes=size, paths=paths)
+            write_bytes(staging / "predictions.csv", as_csv(self.rows))
+            write_bytes(staging / "README.md", model_card(record).encode())
+            record.save(staging / "record.json")
+            (folder / "report.html").unlink(missing_ok=True)  # of an earlier run: it would be read as this one's
         return replace(self, record=record)
 
 

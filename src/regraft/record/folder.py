@@ -1,8 +1,14 @@
-"""What lies in a run folder, and what must not be replaced there."""
+"""What lies in a run folder, what must not be replaced there, and how it is written: whole or not at all."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import contextlib
+import os
+import re
+import shutil
+import time
+import uuid
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,16 +19,19 @@ __all__ = [
     "BACKBONE",
     "CONFIG",
     "RUN_FILES",
+    "cannot_write",
     "check_config",
     "check_other_file",
     "check_replaced",
     "record_in",
     "refuse",
     "unlike",
+    "whole",
 ]
 
-CONFIG, BACKBONE = "config.json", "backbone"
-RUN_FILES = frozenset(("README.md", CONFIG, "model.safetensors", "predictions.csv", "record.json", "report.html"))
+CONFIG, BACKBONE, RECORD = "config.json", "backbone", "record.json"
+RUN_FILES = frozenset(("README.md", CONFIG, "model.safetensors", "predictions.csv", RECORD, "report.html"))
+_STALE_SECONDS = 3600
 
 
 def check_config(folder: Path) -> None:
@@ -58,7 +67,7 @@ def check_other_file(path: Path) -> None:
 def record_in(folder: Path) -> Record | None:
     """The record of what was done there, if there is one that can be read."""
     try:
-        return Record.load(folder / "record.json")
+        return Record.load(folder / RECORD)
     except (MissingPathError, ArtifactError):
         return None
 
@@ -116,3 +125,65 @@ def refuse(folder: Path, there: Record, found: Sequence[str], do: str) -> None:
             got=f"{there.method or there.verb} on {there.data.get('name')}: {', '.join(found)}",
             do=do,
         )
+
+
+@contextlib.contextmanager
+def whole(folder: Path) -> Iterator[Path]:
+    """A staging folder to fill; it becomes ``folder`` at the end, or is gone after an error.
+
+    It lies inside ``folder`` where that exists, for ``folder`` may be a disk of its own, onto which nothing can
+    be renamed from beside it; else beside it. Files of an earlier run that are written again go before one is put in
+    their place, so that where this is cut none is read beside one of another run: without the artifact's nothing
+    is predicted, without the rows' nothing compared. Others that lie in ``folder`` stay. What killed writers left more
+    than an hour ago is removed.
+
+    Raises:
+        DataError: the folder cannot be written.
+    """
+    inside = folder.is_dir()
+    place = folder if inside else folder.absolute().parent
+    staging = place / f".{folder.name}.{uuid.uuid4().hex[:12]}.part"
+    try:
+        try:
+            staging.mkdir(parents=True)
+        except OSError as error:
+            raise cannot_write(folder, error.strerror or str(error)) from error
+        yield staging
+        if not inside:
+            try:
+                staging.rename(folder)
+                return
+            except OSError:
+                if not folder.is_dir():  # else the same command beside this one was faster
+                    raise
+        _replace(folder, staging)
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+        _clear({folder, folder.absolute().parent}, folder.name)
+
+
+def _replace(folder: Path, staging: Path) -> None:
+    """Put what lies in ``staging`` into ``folder``: the record first, by which it is known as a run's."""
+    names = sorted((item.name for item in staging.iterdir()), key=lambda name: name != RECORD)
+    for name in names:
+        if (there := folder / name).is_dir():
+            shutil.rmtree(there)
+        elif name != RECORD:
+            there.unlink(missing_ok=True)
+    for name in names:
+        os.replace(staging / name, folder / name)
+
+
+def _clear(places: Iterable[Path], name: str) -> None:
+    """Remove staging folders of ``name`` that killed writers left; those of live ones are young."""
+    own = re.compile(rf"\.{re.escape(name)}\.[0-9a-f]{{12}}\.part")
+    for place in places:
+        with contextlib.suppress(OSError):
+            for left in place.iterdir():
+                if own.fullmatch(left.name) and time.time() - left.stat().st_mtime > _STALE_SECONDS:
+                    shutil.rmtree(left, ignore_errors=True)
+
+
+def cannot_write(folder: Path, why: str) -> DataError:
+    """The error of a folder that cannot be written, and why."""
+    return DataError(f"cannot write into {folder}", got=why, do="choose another place with --output")

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from regraft.errors import ArtifactError, MissingPathError
-from regraft.files import plain, write_json
+from regraft.files import intact, plain, sealed, write_json
 from regraft.record.finding import Finding, counted
 from regraft.record.ledger import Cost
 
@@ -167,8 +167,8 @@ class Record:
             ) from error
 
     def save(self, path: Path) -> None:
-        """Write the JSON form atomically."""
-        write_json(path, self.to_json())
+        """Write the JSON form atomically, with its digest."""
+        write_json(path, sealed(self.to_json()))
 
     @classmethod
     def load(cls, path: Path | str) -> Record:
@@ -176,7 +176,7 @@ class Record:
 
         Raises:
             MissingPathError: there is no such file.
-            ArtifactError: the file is no record.
+            ArtifactError: the file is no record, or was changed.
         """
         path = Path(path)
         try:
@@ -189,6 +189,11 @@ class Record:
             raise ArtifactError(f"{path} is no record", got=str(error), do="run `regraft adapt` again") from error
         if not isinstance(value, dict):
             raise ArtifactError(f"{path} is no record", expected="a JSON object", got=type(value).__name__)
+        if not intact(value):
+            raise ArtifactError(
+                f"{path} was changed after it was written", do="restore it, or run the command that made it again"
+            )
+        value.pop("digest", None)
         return cls.from_json(value)
 
 

@@ -34,7 +34,7 @@ from torch import Tensor
 from regraft.data import Manifest, folds
 from regraft.features import Block, Plan, Store, Taps, plan, sweep
 from regraft.features.cache import entries
-from regraft.files import canonical_json, digest, read_json, write_json
+from regraft.files import canonical_json, digest, intact, read_json, sealed, write_json
 from regraft.heads import Readout, Response, score
 from regraft.linear import Dense, FeatureDesign, Matrix, UnitRows
 from regraft.network import Network
@@ -224,10 +224,11 @@ class Bench:
         return value
 
     def _kept(self, path: Path) -> dict[str, Any] | None:
+        """What lies there; nothing where it is torn or was changed, by a bad copy, say: then it is measured again."""
         kept = read_json(path)
-        if not isinstance(kept, dict) or "value" not in kept:
+        if not isinstance(kept, dict) or not isinstance(kept.get("value"), dict) or not intact(kept):
             return None
-        self.context.measured_on.add(kept.get("device", "cpu"))
+        self.context.measured_on.add(str(kept.get("device", "cpu")))
         return dict(kept["value"])
 
     def _measured(self, path: Path, arm: Arm, place: Place, parameters: Mapping[str, Any]) -> dict[str, Any]:
@@ -236,7 +237,7 @@ class Bench:
         value = dict(json.loads(json.dumps(value)))  # as it will be read again: JSON knows no tuples
         spent = {"wall_s": time.perf_counter() - wall, "cpu_s": time.process_time() - cpu}
         about = {"arm": arm.name, "version": arm.version, **asdict(place), "device": self.context.device}
-        write_json(path, {**about, "parameters": parameters, "value": value, **spent})
+        write_json(path, sealed({**about, "parameters": dict(parameters), "value": value, **spent}))
         self.context.measured_on.add(self.context.device)
         return value
 

@@ -196,7 +196,7 @@ def load_result(path: Path) -> tuple[Result, float]:
         if value["schema"] != SCHEMA:
             raise RecipeError(f"{path} has another form", expected=f"schema {SCHEMA}", do="measure the row again")
         return Result.from_json(value["result"]), float(value["wall_seconds"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError, ArithmeticError) as error:
         if isinstance(error, RecipeError):
             raise
         raise RecipeError(f"{path} is no result of a row", got=repr(error), do="measure the row again") from error
@@ -209,5 +209,12 @@ def _stored(row: Row, scale: Scale, output: Path) -> str:
         return "not run"
     try:
         return row.judge(load_result(path)[0], scale).status
-    except (RegraftError, LookupError, TypeError, ValueError):  # a form that the checks of this version do not know
+    except (
+        RegraftError,
+        LookupError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        ArithmeticError,
+    ):  # an unknown form
         return "not run"

@@ -45,7 +45,7 @@ def test_a_record_that_does_not_say_is_refused(folders, tmp_path):
     for path in (folders / "one").iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     record = json.loads((tmp_path / "record.json").read_text())
-    del record["figures"]["selection"]["layers"]
+    del record["figures"]["selection"]["layers"], record["digest"]
     (tmp_path / "record.json").write_text(json.dumps(record))
     with pytest.raises(ArtifactError, match="does not say what was chosen"):
         chosen(tmp_path)

@@ -31,7 +31,7 @@ from safetensors.torch import save as save_tensors
 
 from regraft.errors import ArtifactError, ModelError
 from regraft.features import Plan, Taps, plan
-from regraft.files import canonical_json, digest, file_digest, read_json, write_bytes, write_json
+from regraft.files import file_digest, intact, read_json, sealed, write_bytes, write_json
 from regraft.graft.adapted.aspp import Aspp
 from regraft.graft.adapted.model import Adapted, with_last_layer
 from regraft.graft.adapted.posterior import PosteriorPart
@@ -134,8 +134,7 @@ def save_artifact(adapted: Adapted, folder: Path, *, provenance: dict[str, Any],
         "provenance": provenance,
         "files": files,
     }
-    config["digest"] = digest(canonical_json(config))
-    write_json(folder / CONFIG, config)
+    write_json(folder / CONFIG, sealed(config))
     return sum((folder / name).stat().st_size for name in [*files, CONFIG])
 
 
@@ -321,12 +320,7 @@ def _read_config(folder: Path) -> dict[str, Any]:
             got=str(config.get("version")),
             do="use the regraft version that wrote it",
         )
-    promised = config.pop("digest", None)
-    try:
-        found = digest(canonical_json(config))
-    except ValueError:  # a number that JSON does not have, such as Infinity
-        found = ""
-    if promised != found:
+    if config.get("digest") is None or not intact(config):
         raise ArtifactError(f"{path} was changed after it was written", do="run `regraft adapt` again")
     with _complete(path):
         files = {TENSORS: config["files"][TENSORS], **config["files"]}

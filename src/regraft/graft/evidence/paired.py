@@ -4,6 +4,7 @@ that cannot be said."""
 from __future__ import annotations
 
 import csv
+import math
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -14,8 +15,9 @@ from typing import Any
 import numpy as np
 
 from regraft.data import Kind
+from regraft.errors import DataError
 from regraft.graft.seen import unpacked
-from regraft.heads import Response, paired_difference
+from regraft.heads import Response, paired_difference, score
 from regraft.record import Record
 from regraft.record.protocol import HOLDOUT, OUTER, TEST, VALIDATION
 
@@ -167,9 +169,19 @@ def predictions_of(folder: str | Path, name: str = "") -> Predictions | Unpaired
     said = dict(zip(ids, values)) if classes else {}
     metric = headline.metric if classes or headline.metric in fitting else fitting[0]
     contents, written = (_marks(record, part, how) for how in ("seen", "written"))
-    return Predictions(
+    found = Predictions(
         name, kind, metric, headline.protocol, truth, predicted, groups, unknown, classes, said, contents, written
     )
+    return found if metric != headline.metric or _gives(found, headline.value) else changed
+
+
+def _gives(run: Predictions, value: float) -> bool:
+    """Whether the rows have the score that the record says: a save that was cut leaves those of another run."""
+    try:
+        response, said, _ = _read(run, run, list(run.truth))
+        return math.isclose(score(run.metric, response, said), value, rel_tol=1e-6, abs_tol=1e-9)
+    except (KeyError, DataError):  # a class that is none, or rows that leave the metric undefined
+        return False
 
 
 def _marks(record: Record, part: str, how: str) -> _Marks:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 import shutil
 from pathlib import Path
 
 from regraft.errors import RecipeError
 from regraft.graft.loop.train import BEST, CHECKPOINT
-from regraft.network.loaders.bundled import is_folder, load_folder
+from regraft.network.loaders.bundled import config_of, is_folder, load_folder
 from regraft.record import Record
 from regraft.record.folder import record_in
 from regraft.wording import some
@@ -89,8 +88,7 @@ def finished(output: Path, key: str, resume: bool, keep_checkpoints: bool) -> Re
                 shutil.rmtree(folder)
             _remove_if_empty(output / CHECKPOINTS)
         return None
-    config = json.loads((output / "config.json").read_text(encoding="utf-8"))
-    if config.get("provenance", {}).get("key") != key:
+    if config_of(output).get("provenance", {}).get("key") != key:
         raise RecipeError(
             f"{output} holds another backbone", expected="a new folder, or the same settings and rows",
             do="give another output folder, or train anew (--restart; in Python resume=False)",

@@ -19,7 +19,7 @@ from safetensors import SafetensorError
 from torch import nn
 
 from regraft.errors import ArtifactError, MissingPathError, ModelError
-from regraft.files import file_digest, read_json, write_bytes, write_json
+from regraft.files import file_digest, intact, read_json, sealed, write_bytes, write_json
 from regraft.network.architectures import build
 from regraft.network.molecule import MoleculePreprocess
 from regraft.network.network import About
@@ -27,7 +27,7 @@ from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Preproc
 from regraft.network.site import near
 from regraft.wording import one_line
 
-__all__ = ["FORMAT", "Stored", "is_folder", "load", "load_folder", "names", "save", "save_folder"]
+__all__ = ["FORMAT", "Stored", "config_of", "is_folder", "load", "load_folder", "names", "save", "save_folder"]
 
 FORMAT = "regraft-backbone"
 VERSION = 1
@@ -84,7 +84,7 @@ def load_folder(path: Path) -> tuple[nn.Module, Preprocess, About]:
         ModelError: the architecture is unknown.
     """
     path = Path(path)
-    config = _config(path)
+    config = config_of(path)
     file = path / "model.safetensors"
     if not file.is_file():
         raise MissingPathError(f"{file} is not there", do="copy the whole folder, or make it again")
@@ -113,7 +113,7 @@ def load_folder(path: Path) -> tuple[nn.Module, Preprocess, About]:
 def save(name: str, module: nn.Module, folder: Path) -> None:
     """Write ``module``, loaded as ``name`` (``regraft/…`` or a folder), into another folder of this format."""
     with contextlib.nullcontext(Path(name)) if is_folder(Path(name)) else _folder(name) as path:
-        config = _config(path)
+        config = config_of(path)
     save_folder(
         folder,
         module,
@@ -164,11 +164,17 @@ def save_folder(
         },
         "provenance": dict(provenance or {}),
     }
-    write_json(path / "config.json", config)
+    write_json(path / "config.json", sealed(config))
     return config
 
 
-def _config(path: Path) -> dict[str, Any]:
+def config_of(path: Path) -> dict[str, Any]:
+    """What ``config.json`` says of a backbone folder, verified against its own digest.
+
+    Raises:
+        MissingPathError: it is not there.
+        ArtifactError: it is of another format, torn or changed.
+    """
     file = path / "config.json"
     if not file.is_file():
         raise MissingPathError(f"{file} is not there", do="name a folder that `regraft pretrain` saved")
@@ -183,6 +189,8 @@ def _config(path: Path) -> dict[str, Any]:
             expected=f"format {FORMAT}, version {VERSION}",
             got=f"format {found[0]}, version {found[1]}",
         )
+    if not intact(config):
+        raise ArtifactError(f"{file} was changed", do="copy the folder again, or make it again")
     return config
 
 
