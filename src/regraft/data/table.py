@@ -260,8 +260,8 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
         raise DataError(f"{piece.name}: no rows", do="check that the right file was named")
     if not inputs:
         otherwise = "name it with --input" + (", or leave out what is no number" if numbers else "")
-        others = (_no_number(name, piece.table[name], otherwise) for name in rest if name not in numbers)
-        other, do = next(others, ("", otherwise))
+        odd = (_no_number(name, piece.table[name], otherwise) for name in rest if name not in numbers)
+        other, do = next(odd, ("", otherwise))
         raise DataError(
             f"{piece.name}: no input column",
             expected=f"one of {', '.join(INPUTS)}, or columns of numbers alone",
