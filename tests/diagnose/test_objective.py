@@ -77,6 +77,9 @@ def test_a_moved_point_and_weights(x: torch.Tensor, codes: torch.Tensor) -> None
     plain.load_state_dict({**plain.state_dict(), **moved})
     rows = functional.cross_entropy(plain(x.double()), codes, reduction="none")
     assert objective.value(moved) == pytest.approx(float(weights.double() @ rows), rel=1e-6)
+    for form in (weights.numpy(), weights.tolist()):
+        same = Objective(network, x, codes.numpy(), dtype=torch.float64, weights=form, batch_size=6)
+        assert same.value(moved) == objective.value(moved)
     assert objective.gradient(moved)[0] == pytest.approx(objective.value(moved), rel=1e-12)
     before = {name: value.clone() for name, value in network.params.items()}
     assert all(torch.equal(before[name], value) for name, value in network.params.items())

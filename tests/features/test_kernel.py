@@ -398,6 +398,7 @@ def test_path_says_what_has_no_rule() -> None:
     assert "scale" in said
     assert "twice" not in said
     assert "by vmap" in said
+    assert "1 layer by rules" in Tangent(NETWORKS["shared"](), "head.*", torch.randn(3, 4)).tape.path[0]
 
 
 def test_one_of_length_one_is_taken_a_row_only_where_rows_stay_apart() -> None:

@@ -55,6 +55,14 @@ def test_a_column_that_is_not_there_is_named(run):
         done.predict(table(("w", "b", "c", "d")))
 
 
+def test_a_column_that_holds_no_numbers_is_refused(run):
+    done, _ = run
+    for cell, do in (("0,5", "write decimal points: 0.5"), ("n/a", "correct it")):
+        other = table().set_column(1, "b", pa.array(["1.5"] * 59 + [cell]))
+        with pytest.raises(DataError, match=f"'b' begins with '1.5' and has '{cell}' in row 59. To mend it: {do}"):
+            done.predict(other)
+
+
 def test_a_single_column_may_have_any_name():
     values = [[1.0, 2.0], [3.0, 4.0]]
     manifest = scan(pa.table({"v": values}), labelled=False)

@@ -11,7 +11,8 @@ import pytest
 
 import regraft.graft
 from regraft.errors import RecipeError
-from regraft.graft import METHODS, Features, Probe, Recipe, Select, SetHead, Solve, Train
+from regraft.features import Taps
+from regraft.graft import METHODS, Features, Gradients, Probe, Recipe, Select, SetHead, Solve, Train
 from regraft.graft.recipe import find_recipe
 
 
@@ -90,6 +91,15 @@ def test_strengths_that_no_head_would_try_are_refused():
         Recipe("named", "", (*chosen, Solve(("ridge",), strengths=(0.5,))))
     refit = Recipe("refit", "", (*chosen, Solve(), Train(), Features(), Solve(strengths=(0.5,))))
     assert refit.refit[1].strengths == (0.5,)  # on all features, where they are tried
+
+
+@pytest.mark.parametrize("reader", [(Probe(1), Train()), (Solve(), SetHead(), Gradients(), Solve())])
+def test_features_that_the_reader_of_the_last_layer_would_leave_aside_are_refused(reader):
+    taps = Taps(("embedding",), (None,))
+    Recipe("fits", "", (Features(taps, ("none",)), *reader))
+    for before in ((Features(),), (Features(taps, ("unit",)),), (Features(taps, ("none",)), Select(), Solve())):
+        with pytest.raises(RecipeError, match=r"last layer as it is; expected Features\(Taps\(\('embedding'"):
+            Recipe("else", "", (*before, *reader))
 
 
 @pytest.mark.parametrize("stage", [SetHead(), Probe(0)])

@@ -29,7 +29,7 @@ import numpy as np
 from regraft.data.manifest import Kind, LabelType, Target
 from regraft.errors import DataError
 
-__all__ = ["KINDS", "SEPARATOR", "Column", "as_lists", "plain", "read_target"]
+__all__ = ["DECIMAL_COMMA", "KINDS", "SEPARATOR", "Column", "as_lists", "plain", "read_target"]
 
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression", "segmentation")
 FEW = 20  # whole numbers with at most this many values are classes
@@ -43,7 +43,7 @@ _TYPES: dict[CellForm, LabelType] = {"integer": "int", "real": "int", "flag": "b
 
 _INTEGER = re.compile(r"[+-]?(0|[1-9][0-9]{0,299})")  # "007" is a code, not a number; floats end at 309 digits
 _REAL = re.compile(r"[+-]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
-_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")  # a number as many countries write it
+DECIMAL_COMMA = re.compile(r"[+-]?[0-9]+,[0-9]+")  # a number as many countries write it
 _INFINITE = re.compile(r"[+-]?inf(inity)?", re.IGNORECASE)  # a number, though none that can be learnt: refused
 _GAPS = ("", "nan", "na", "n/a", "null", "none")  # in columns of numbers only: "none" can be a class
 
@@ -223,7 +223,7 @@ def _infer(reads: list[_Read], ids: Sequence[str]) -> Kind:
         return "multilabel"
     if read.form == "text" and not read.names and any(SEPARATOR in value for value in present):
         return "multilabel"
-    if read.form == "text" and len(set(present)) > FEW and all(_COMMA.fullmatch(value) for value in present):
+    if read.form == "text" and len(set(present)) > FEW and all(DECIMAL_COMMA.fullmatch(value) for value in present):
         raise DataError(
             f"the label column {read.name!r} has numbers with decimal commas",
             expected="decimal points",

@@ -20,7 +20,7 @@ import pyarrow.json as pj
 import pyarrow.parquet as pq
 
 from regraft.data.columns import in_order
-from regraft.data.labels import Column
+from regraft.data.labels import DECIMAL_COMMA, Column
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Dense, Rows, Wish, part_of
 from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts, file_text
@@ -259,12 +259,14 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
     if not inputs and not piece.table.num_rows:
         raise DataError(f"{piece.name}: no rows", do="check that the right file was named")
     if not inputs:
-        other = next((_no_number(name, piece.table[name]) for name in rest if name not in numbers), "")
+        otherwise = "name it with --input" + (", or leave out what is no number" if numbers else "")
+        odd = (_no_number(name, piece.table[name], otherwise) for name in rest if name not in numbers)
+        other, do = next(odd, ("", otherwise))
         raise DataError(
             f"{piece.name}: no input column",
             expected=f"one of {', '.join(INPUTS)}, or columns of numbers alone",
-            got=", ".join(names) + other,
-            do="name it with --input" + (", or leave out what is no number" if numbers else ""),
+            got="; ".join(filter(None, (", ".join(names), other))),
+            do=do,
         )
     if not labels and wish.labelled:
         others = [name for name in rest if name not in inputs]
@@ -313,11 +315,14 @@ def _numeric(column: pa.ChunkedArray) -> bool:
         return False
 
 
-def _no_number(name: str, column: pa.ChunkedArray) -> str:
-    """What keeps a column from being read as numbers: its first cell that is none, for the message."""
+def _no_number(name: str, column: pa.ChunkedArray, otherwise: str) -> tuple[str, str]:
+    """What keeps a column from being read as numbers, its first cell that is none, and what to do: write decimal
+    points for commas, or otherwise what is said."""
     values = column.to_pylist()
     row = next((i for i, value in enumerate(values) if isinstance(value, str) and not _reads_as_number(value)), 0)
-    return f"; {name!r} begins with {str(values[0])!r}" + (f" and has {values[row]!r} in row {row}" if row else "")
+    cell = str(values[row])
+    comma = f"write decimal points: {cell.replace(',', '.')}" if DECIMAL_COMMA.fullmatch(cell.strip()) else otherwise
+    return f"{name!r} begins with {str(values[0])!r}" + (f" and has {cell!r} in row {row}" if row else ""), comma
 
 
 def _reads_as_number(cell: str) -> bool:
@@ -342,7 +347,7 @@ def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[
     prefix = f"{piece.name} " if several else ""
     ids = [f"{prefix}row {row}" for row in range(piece.table.num_rows)]
     if len(choice.input) > 1 or _holds_numbers(piece.table, choice.input[0]):
-        columns = [_floats(piece.table[name]) for name in choice.input]
+        columns = [_floats(piece, name) for name in choice.input]
         return Arrays(np.stack(columns, axis=1), piece.name, columns=choice.input), ids
     column = piece.table[choice.input[0]]
     if _encoded(column.type):
@@ -390,9 +395,15 @@ def _numeric_type(kind: pa.DataType) -> bool:
     return any(is_it(kind) for is_it in _NUMERIC)
 
 
-def _floats(column: pa.ChunkedArray) -> np.ndarray:
+def _floats(piece: Piece, name: str) -> np.ndarray:
     """A column of numbers (or texts that are numbers) as float32; gaps are NaN, which inspect() names."""
-    values: np.ndarray = _numbers(column).to_numpy(zero_copy_only=False).astype(np.float32)
+    column = piece.table[name]
+    try:
+        values: np.ndarray = _numbers(column).to_numpy(zero_copy_only=False).astype(np.float32)
+    except pa.ArrowException as error:
+        got, do = _no_number(name, column, "correct it")
+        what = f"{piece.name}: a column that the model reads as numbers"
+        raise DataError(what, expected="numbers alone", got=got, do=do) from error
     return values
 
 

@@ -216,6 +216,7 @@ def row_weights(weights: Tensor | None, outputs: Tensor) -> Tensor:
     rows = len(outputs)
     if weights is None:
         return torch.full((rows,), 1.0 / rows, dtype=outputs.dtype, device=outputs.device)
+    weights = torch.as_tensor(weights)
     if tuple(weights.shape) != (rows,):
         raise DataError("weights of rows", expected=f"({rows},)", got=str(tuple(weights.shape)))
     if not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()):

@@ -80,10 +80,28 @@ class Recipe:
                 expected="Solve(penalty='l2') there",
                 do="use penalty='l1' or 'l21' on all features of the layers",
             )
+        if self.probe or self.gradients:
+            self._check_last_layer()
         if self.select:
             self._check_strengths(self.solve)
         if self.refit is not None and self.refit[2] is not None:
             self._check_refit(self.refit[1], self.refit[2])
+
+    def _check_last_layer(self) -> None:
+        """Refuse features before a probed head or gradient features that these would not read so: they take the last
+        layer as it is; without derivatives, other layers too."""
+        features = self.features
+        other = (features.taps.patterns, features.taps.sizes) != (_LAST.taps.patterns, _LAST.taps.sizes)
+        free = self.gradients is not None and self.gradients.mode == "activation"
+        if self.select or features.scalings != _LAST.scalings or (other and not free):
+            raise RecipeError(
+                f"recipe {self.name!r}: {'a probed head reads' if self.probe else 'gradient features read'} the last "
+                "layer as it is",
+                expected="Features(Taps(('embedding',), (None,)), ('none',)) before, and no Select",
+                got=f"Features({features.taps.patterns}, {features.taps.sizes}, {features.scalings})"
+                + (" and Select" if self.select else ""),
+                do="give these",
+            )
 
     def _check_strengths(self, solve: Solve) -> None:
         """Refuse strengths of a head on chosen features."""

@@ -307,6 +307,15 @@ def test_scatter_is_thinned_evenly_and_says_so() -> None:
     )
 
 
+def test_numbers_at_the_axes_of_a_scatter_differ_and_few_long_ones_stand_side_by_side() -> None:
+    for shift, scale in ((1e6, 1), (0, 2e6), (0, 2e-4), (5e6, 1e-3)):
+        pairs = [{"truth": shift + scale * at, "predicted": shift + scale * at / 2} for at in (-1.2, 0.3, 1.4)]
+        view = scatter(replace(samples.minimal(), figures={"scatter": pairs}))
+        names = [tick.label for tick in view.ticks]
+        assert names == [tick.label for tick in view.ticks_y]
+        assert 2 <= len(set(names)) == len(names) <= 3
+
+
 def test_scatter_of_several_outputs_names_the_one_that_is_drawn() -> None:
     record = replace(samples.regression(), task={"kind": "regression", "classes": ["strength", "slump"]})
     lead = "Drawn and counted here: strength alone, the first of 2 outputs. Half of the 309"

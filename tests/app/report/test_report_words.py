@@ -47,6 +47,7 @@ def test_percent(value: float | None, shown: str) -> None:
         (12.44, "12.4"),
         (1234.4, "1,234"),
         (0.00831, "0.0083"),
+        (0.000647, "0.00065"),
         (3.1e-05, "3.1 × 10⁻⁵"),
         (1e-09, "10⁻⁹"),
         (-0.25, "−0.250"),
@@ -202,6 +203,9 @@ def test_ticks_of_known_ranges() -> None:
     assert linear_ticks(5, 5) == [5]
     assert log_ticks(1e-6, 1e4) == [1e-6, 1e-4, 1e-2, 1.0, 100.0, 1e4]
     assert log_ticks(2e-3, 50) == [0.01, 0.1, 1, 10]
+    assert log_ticks(2, 48) == [2, 5, 10, 20]  # one power of ten tells no scale
+    assert log_ticks(0.03, 0.3) == [0.05, 0.1, 0.2]
+    assert log_ticks(2.1, 4.8) == [3, 4]
 
 
 @given(st.floats(1e-100, 1e100))

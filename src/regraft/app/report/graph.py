@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from regraft.app.report import words
 from regraft.app.report.scale import Scale, Tick, linear_ticks, log_ticks, padded
 
-__all__ = ["LINES", "RING", "Dot", "Graph", "Path", "Series", "graph", "path"]
+__all__ = ["LINES", "RING", "Dot", "Graph", "Path", "Series", "graph", "labels", "path"]
 
 RING = 7.0  # radius of the dot of what was chosen
 LINES = 5  # distinct line styles; more lines start over
@@ -108,7 +108,7 @@ def graph(
     return Graph(
         title, label, label_x,
         tuple(Tick(x(t), how(t)) for t in level),
-        tuple(map(Tick, map(y, marks), map(words.strength, marks) if log else _labels(marks))),
+        tuple(map(Tick, map(y, marks), map(words.strength, marks) if log else labels(marks))),
         tuple(paths),
     )  # fmt: skip
 
@@ -135,7 +135,7 @@ def path(
     return Path(style, places, tuple(dots), name, " ".join(upper + lower[::-1]), tuple(chosen), faint)
 
 
-def _labels(marks: Sequence[float]) -> list[str]:
+def labels(marks: Sequence[float]) -> list[str]:
     """Short where that tells them apart, else with as many digits as do."""
     short = [words.short(mark) for mark in marks]
     if len(set(short)) == len(marks):

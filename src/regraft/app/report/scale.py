@@ -51,10 +51,15 @@ def linear_ticks(low: float, high: float, target: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float, target: int = 6) -> list[float]:
-    """Powers of ten in ``[low, high]``, thinned to about ``target``."""
+    """Powers of ten in ``[low, high]``, thinned to about ``target``; where they are fewer than two, which tell no
+    scale, also twice and five times them, and else round numbers."""
     first, last = math.ceil(math.log10(low) - 1e-9), math.floor(math.log10(high) + 1e-9)
-    every = max(1, math.ceil((last - first + 1) / max(target, 1)))
-    return [float(f"1e{power}") for power in range(first, last + 1, every)]
+    if last > first:
+        every = max(1, math.ceil((last - first + 1) / max(target, 1)))
+        return [float(f"1e{power}") for power in range(first, last + 1, every)]
+    finer = [float(f"{part}e{power}") for power in range(first - 1, last + 1) for part in (1, 2, 5)]
+    inside = [tick for tick in finer if low <= tick <= high]
+    return inside if len(inside) > 1 else linear_ticks(low, high, 3)
 
 
 def padded(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from regraft.app.report import read, words
-from regraft.app.report.graph import Dot
+from regraft.app.report.graph import Dot, labels
 from regraft.app.report.scale import Scale, Tick, linear_ticks, padded
 from regraft.record import Record
 
 __all__ = ["Scatter", "Whisker", "scatter"]
 
 MOST_BARS = 150  # more error bars would hide one another
+_LONG = 6  # characters of a tick's label, of which no more than three fit side by side on a phone
 MOST_DOTS = 1500  # a scatter of more rows is thinned evenly, which the caption says
 
 
@@ -49,6 +50,9 @@ def scatter(record: Record) -> Scatter | None:
     whiskers = [(t, p - h, p + h) for (t, p), h in list(zip(pairs, halves))[::few]] if any(halves) else []
     low, high = padded([value for drawn in (*pairs, *whiskers) for value in drawn])
     x, y = Scale(low, high), Scale(low, high, flip=True)
+    marks = linear_ticks(low, high)
+    if max(map(len, labels(marks))) > _LONG:
+        marks = marks[:: -(-len(marks) // 3)]
     every = -(-len(pairs) // MOST_DOTS)
     shown = pairs[::every]
     errors = sorted(abs(truth - predicted) for truth, predicted in pairs)
@@ -66,6 +70,6 @@ def scatter(record: Record) -> Scatter | None:
         lead=lead,
         bars=tuple(Whisker(x(t), y(top), y(bottom)) for t, bottom, top in whiskers),
         dots=tuple(Dot(x(t), y(p), f"true {words.decimal(t)}, predicted {words.decimal(p)}") for t, p in shown),
-        ticks=tuple(Tick(x(t), words.short(t)) for t in linear_ticks(low, high)),
-        ticks_y=tuple(Tick(y(t), words.short(t)) for t in linear_ticks(low, high)),
+        ticks=tuple(map(Tick, map(x, marks), labels(marks))),
+        ticks_y=tuple(map(Tick, map(y, marks), labels(marks))),
     )

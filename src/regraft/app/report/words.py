@@ -70,7 +70,7 @@ def decimal(value: float | None) -> str:
         return _scientific(value)
     digits = 3 if size < 1 else 2 if size < 10 else 1 if size < 100 else 0
     if size < 0.01:
-        digits = 4
+        digits = 4 if size >= 0.001 else 5
     return _signed(f"{size:,.{digits}f}", value)
 
 

@@ -21,6 +21,7 @@ from regraft.features.tangent.rules import derivatives, is_flat
 from regraft.network import Network
 from regraft.network.flops import Operations
 from regraft.network.policy import grad
+from regraft.record import counted
 from regraft.wording import some
 
 __all__ = ["Layer", "Seen", "Tape"]
@@ -209,7 +210,7 @@ class Tape:
         """How the derivatives are found, a sentence a way."""
         flat = sum(layer.flat for layer in self.layers)
         ruled = [layer for layer in self.layers if layer.ruled]
-        found = [f"kernel: {len(ruled)} layers by rules, {flat} of them outer products"]
+        found = [f"kernel: {counted(len(ruled), 'layer')} by rules, {flat} of them outer products"]
         found.extend(
             f"kernel: no rule for {some(layer.names, 3)}: differentiated {_HOW[layer.found]}"
             for layer in self.layers
