@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regraft.heads.l2.problem import Fit, Objective, dot, step_lengths, yardstick
+from regraft.heads.l2.problem import Fit, Objective, Standing, dot, step_lengths
 
 __all__ = ["minimise"]
 
@@ -33,31 +33,22 @@ def minimise(
         problem: the batch.
         penalty: λ > 0.
         start: (P, C, p + 1) where to begin.
-        reference: gradient at the model without features (without the penalty): see :func:`yardstick`.
-        tolerance: relative to it.
+        reference, tolerance: what is accurate enough: see :class:`Standing`.
         max_iterations: of L-BFGS.
     """
-    unit = yardstick(problem, penalty, reference, tolerance)
+    standing = Standing(problem, penalty, reference, tolerance, _PATIENCE)
     theta, out_logits = start.clone(), problem.logits(start)
-    residual = torch.zeros_like(unit)
-    active = torch.arange(len(theta))
     state = _State(problem, penalty, theta, out_logits.clone())
-    best, since = torch.full_like(unit, torch.inf), torch.zeros_like(unit)
     iterations = 0
     while True:
-        current = dot(state.gradient, state.scaled).sqrt() / unit[active]
-        residual[active] = current
-        better = current < 0.9 * best[active]
-        best[active] = torch.where(better, current, best[active])
-        since[active] = torch.where(better, torch.zeros_like(current), since[active] + 1)
-        going = (current > tolerance) & (since[active] < _PATIENCE)
+        going = standing.going(state.gradient, state.scaled)
         finished = iterations >= max_iterations or not bool(going.any())
-        if finished or int(going.sum()) <= 0.7 * len(active):
-            theta[active], out_logits[active] = state.theta, state.logits
+        if finished or standing.few(going):
+            theta[standing.active], out_logits[standing.active] = state.theta, state.logits
             if finished:
-                return Fit(theta, out_logits, residual, iterations)
+                return Fit(theta, out_logits, standing.residual, iterations)
             kept = going.nonzero().squeeze(1)
-            active = active[kept]
+            standing.keep(kept)
             state.keep(kept)
             going = going[kept]
         iterations += 1

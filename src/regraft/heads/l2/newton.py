@@ -10,7 +10,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from regraft.heads.l2.problem import Fit, Problem, dot, step_lengths, yardstick
+from regraft.heads.l2.problem import Fit, Problem, Standing, dot, step_lengths
 
 __all__ = ["newton"]
 
@@ -36,37 +36,28 @@ def newton(
         problem: the batch.
         penalty: λ > 0.
         start: (P, C, p + 1) where to begin.
-        reference: gradient at the model without features (without the penalty): see :func:`yardstick`.
-        tolerance: relative to it.
+        reference, tolerance: what is accurate enough: see :class:`Standing`.
         max_iterations: of conjugate gradients, over all Newton steps.
     """
-    unit = yardstick(problem, penalty, reference, tolerance)
+    standing = Standing(problem, penalty, reference, tolerance, _PATIENCE)
     theta, logits = start.clone(), problem.logits(start)
     fitted, fitted_logits = theta.clone(), logits.clone()
-    residual, best = torch.zeros_like(unit), torch.full_like(unit, torch.inf)
-    since = torch.zeros_like(unit)
-    active = torch.arange(len(theta))
     iterations = 0
     while True:
         gradient = problem.gradient(theta, logits, penalty)
         scaled = problem.precondition(gradient, penalty)
-        current = dot(gradient, scaled).sqrt() / unit[active]
-        residual[active] = current
-        better = current < 0.9 * best[active]
-        best[active] = torch.where(better, current, best[active])
-        since[active] = torch.where(better, torch.zeros_like(current), since[active] + 1)
-        going = (current > tolerance) & (since[active] < _PATIENCE)
+        going = standing.going(gradient, scaled)
         finished = iterations >= max_iterations or not bool(going.any())
-        if finished or int(going.sum()) <= 0.7 * len(active):
-            fitted[active], fitted_logits[active] = theta, logits
+        if finished or standing.few(going):
+            fitted[standing.active], fitted_logits[standing.active] = theta, logits
             if finished:
-                return Fit(fitted, fitted_logits, residual, iterations)
+                return Fit(fitted, fitted_logits, standing.residual, iterations)
             kept = going.nonzero().squeeze(1)
-            active, problem, going = active[kept], problem.take(kept), going[kept]
-            theta, logits, gradient, scaled, current = (
-                value[kept] for value in (theta, logits, gradient, scaled, current)
-            )
-        aim = current.sqrt().clamp_max(_FORCING).maximum(_CLOSE * tolerance / current)
+            standing.keep(kept)
+            problem, going = problem.take(kept), going[kept]
+            theta, logits, gradient, scaled = (value[kept] for value in (theta, logits, gradient, scaled))
+        left = standing.residual[standing.active]
+        aim = left.sqrt().clamp_max(_FORCING).maximum(_CLOSE * tolerance / left)
         most = min(_INNER, max_iterations - iterations)
         step, moved, spent = _direction(problem, penalty, logits, gradient, scaled, aim, most)
         iterations += spent

@@ -16,7 +16,7 @@ from torch import Tensor
 from regraft.heads.l2.model import LinearModel
 from regraft.heads.losses import Loss
 
-__all__ = ["Fit", "Objective", "Problem", "dot", "step_lengths", "yardstick"]
+__all__ = ["Fit", "Objective", "Problem", "Standing", "dot", "step_lengths"]
 
 _SEARCHES = 8
 
@@ -135,20 +135,50 @@ class Fit:
     iterations: int
 
 
-def yardstick(problem: Objective, penalty: float, reference: Tensor, tolerance: float) -> Tensor:
-    """(P,) what the gradient g is measured by: sqrt(gᵀ D g) ≤ tolerance · sqrt(g₀ᵀ D g₀), D the preconditioner.
+class Standing:
+    """How far each problem is, and which go on.
 
-    Half the square of the left side bounds the excess loss about a quadratic with curvature 1/D.
+    A problem is solved where sqrt(gᵀ D g) ≤ tolerance · sqrt(g₀ᵀ D g₀), g its gradient and D the preconditioner: half
+    the square of the left side bounds the excess loss about a quadratic with curvature 1/D. One that has not come a
+    tenth nearer for ``patience`` looks has reached its dtype's rounding level.
 
     Args:
         problem: the batch.
         penalty: λ.
         reference: g₀, the gradient at the model without features (without the penalty).
-        tolerance: of the fit.
+        tolerance: relative.
+        patience: looks.
+
+    Attributes:
+        active: (A,) which of the P problems are at work.
+        residual: (P,) the left side over the root on the right, as it was when last looked at.
     """
-    # where no feature follows the labels the reference is rounding, and a share of it could never be reached
-    least = 16 * torch.finfo(reference.dtype).eps / tolerance
-    return dot(reference, problem.precondition(reference, penalty)).sqrt().clamp_min(least)
+
+    def __init__(self, problem: Objective, penalty: float, reference: Tensor, tolerance: float, patience: int) -> None:
+        # where no feature follows the labels the reference is rounding, and a share of it could never be reached
+        least = 16 * torch.finfo(reference.dtype).eps / tolerance
+        self._unit = dot(reference, problem.precondition(reference, penalty)).sqrt().clamp_min(least)
+        self._tolerance, self._patience = tolerance, patience
+        self._best, self._since = torch.full_like(self._unit, torch.inf), torch.zeros_like(self._unit)
+        self.active, self.residual = torch.arange(len(self._unit)), torch.zeros_like(self._unit)
+
+    def going(self, gradient: Tensor, scaled: Tensor) -> Tensor:
+        """(A,) bool: which of those at work go on, by g and D g."""
+        current, best = dot(gradient, scaled).sqrt() / self._unit[self.active], self._best[self.active]
+        better = current < 0.9 * best
+        self.residual[self.active] = current
+        self._best[self.active] = torch.where(better, current, best)
+        since = torch.where(better, torch.zeros_like(current), self._since[self.active] + 1)
+        self._since[self.active] = since
+        return (current > self._tolerance) & (since < self._patience)
+
+    def few(self, going: Tensor) -> bool:
+        """Whether so many have ended that it pays to go on without them."""
+        return int(going.sum()) <= 0.7 * len(self.active)
+
+    def keep(self, index: Tensor) -> None:
+        """Go on with some of those at work."""
+        self.active = self.active[index]
 
 
 def step_lengths(
