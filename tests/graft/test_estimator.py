@@ -23,6 +23,7 @@ from torch import nn
 
 from regraft import GraftClassifier, GraftRegressor
 from regraft.errors import DataError, MissingPathError, RecipeError
+from regraft.features import Taps
 from regraft.graft import Features, Posterior, Probe, Recipe, Reinitialise, Solve
 from regraft.network import ArrayPreprocess, from_module
 
@@ -164,8 +165,11 @@ def test_methods_that_do_more_than_solve_a_head_are_refused(method):
         GraftClassifier(method=method).fit(X[:60], y[:60])
 
 
+LAST = Features(Taps(("embedding",), (None,)), ("none",))
+
+
 @pytest.mark.parametrize(
-    "stages", [(Reinitialise(), Features(), Solve()), (Features(), Probe()), (Features(), Posterior(), Solve())]
+    "stages", [(Reinitialise(), Features(), Solve()), (LAST, Probe()), (Features(), Posterior(), Solve())]
 )
 def test_a_recipe_of_which_a_stage_would_be_passed_over_is_refused(stages):
     X, y = load_digits(return_X_y=True)
