@@ -33,10 +33,7 @@ def newton(
     """Minimise all problems at one penalty.
 
     Args:
-        problem: the batch.
-        penalty: λ > 0.
-        start: (P, C, p + 1) where to begin.
-        reference, tolerance: what is accurate enough: see :class:`Standing`.
+        problem, penalty, start, reference, tolerance: as of :func:`regraft.heads.l2.lbfgs.minimise`.
         max_iterations: of conjugate gradients, over all Newton steps.
     """
     standing = Standing(problem, penalty, reference, tolerance, _PATIENCE)
