@@ -177,10 +177,10 @@ def test_a_probability_of_one_half_is_counted_as_the_metrics_count_it(probabilit
         ("regression", "r2", 0.05, 0.1, False),
         ("regression", "rmse", 0.1, 1.0, False),  # the mean is 1.12 away
         ("regression", "rmse", 0.1, 1.1, True),
-        ("multilabel", "map", 0.25, 0.4, True),  # a quarter of the rows have each label
-        ("multilabel", "map", 0.26, 0.4, False),
-        ("multilabel", "f1", 0.4, 0.5, True),
-        ("multilabel", "f1", 0.41, 0.5, False),
+        ("multilabel", "map", 0.33, 0.4, True),  # a quarter, a half and a quarter of the rows have the labels
+        ("multilabel", "map", 0.34, 0.4, False),
+        ("multilabel", "f1", 0.48, 0.5, True),  # 2/5, 2/3 and 2/5
+        ("multilabel", "f1", 0.49, 0.5, False),
     ],
 )
 def test_an_answer_that_is_always_the_same_is_no_worse(kind, metric, low, value, expected):
@@ -189,15 +189,17 @@ def test_an_answer_that_is_always_the_same_is_no_worse(kind, metric, low, value,
     assert no_better_than_constant(Context(None, 0, None, evaluation)) is expected
 
 
-def labels(kind):
+def labels(kind, missing=False):
     """Four rows; half of them are of class a where there are classes."""
+    lost = np.nan if missing else 0.0
     if kind == "regression":
-        return Response.of(kind, ("y",), np.arange(4.0))
+        return Response.of(kind, ("y",), np.array([lost, 1.0, 2.0, 3.0]))
     if kind == "multilabel":
-        return Response.of(kind, ("a", "b", "c"), np.eye(4)[:, :3])
+        return Response.of(kind, ("a", "b", "c"), np.array([[1, 0, 0], [0, 1, lost], [lost, 1, 1], [0, lost, 0]]))
     if kind == "segmentation":
         return Response.of(kind, ("a", "b", "c"), np.array([[5, 1, 0], [2, 2, 0], [0, 6, 0], [8, 0, 0]]))
-    return Response.of(kind, ("a", "b", "c", "d")[: 2 if kind == "binary" else 4], np.array(CODES[kind]))
+    codes = np.where(missing, [-1, 0, 0, 0], 0) + np.array(CODES[kind])
+    return Response.of(kind, ("a", "b", "c", "d")[: 2 if kind == "binary" else 4], codes)
 
 
 CODES = {"binary": [0, 0, 1, 1], "multiclass": [0, 0, 1, 2]}  # of four classes one does not occur
@@ -212,9 +214,10 @@ CODES = {"binary": [0, 0, 1, 1], "multiclass": [0, 0, 1, 2]}  # of four classes 
         *itertools.product(("segmentation",), ("accuracy", "balanced-accuracy", "f1", "miou")),
     ],
 )
-def test_no_constant_answer_scores_more_than_is_said(kind, metric):
+@pytest.mark.parametrize("missing", [False, True])
+def test_no_constant_answer_scores_more_than_is_said(kind, metric, missing):
     """What the finding takes for the best constant's score is that, by the metric itself."""
-    response = labels(kind)
+    response = labels(kind, missing)
     answers = np.eye(response.n_outputs) if kind != "regression" else np.linspace(0, 3, 31)[:, None]
     if kind == "multilabel":
         answers = np.array(list(itertools.product([0.0, 1.0], repeat=3)))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from regraft.graft.evidence.context import Context
-from regraft.heads import higher_is_better, score
+from regraft.heads import higher_is_better
 from regraft.record import Finding, counted
 from regraft.wording import some
 
@@ -189,25 +189,30 @@ def _unlearnt(context: Context) -> Iterator[Finding]:
 
 
 def _constant_score(context: Context) -> float | None:
-    """What the best answer that is always the same reaches in the metric of the score and on its rows, where these rows
-    differ: the commonest class, the mean, or of labels each one's commoner value (of F1 always all, of which no label
-    has less)."""
+    """What the best answer that is always the same reaches in the metric of the score and on its rows, in closed form
+    (the metric itself would take as long as the score), where these rows differ: the commonest class, the mean, or of
+    labels each one's commoner value (of F1 always all, of which no label has less)."""
     response, metric = context.evaluation.main.response, context.evaluation.main.headline.metric
-    values, several = response.values.numpy(), response.kind == "multilabel"
-    known = np.ones_like(values, dtype=bool) if response.mask is None else response.mask.numpy()
+    values, forms = response.values.numpy(), {"balanced-accuracy": 0.5, "roc-auc": 0.5, "r2": 0.0}
     if response.kind in ("regression", "multilabel"):
-        columns = [values[known[:, column], column] for column in range(response.n_outputs)]
-        if all(len(np.unique(column)) < 2 for column in columns):
+        known = np.ones_like(values, dtype=bool) if response.mask is None else response.mask.numpy()
+        columns = [values[here, c] for c, here in enumerate(known.T) if here.any()]
+        if all(column.min() == column.max() for column in columns):
             return None
-        means = np.array([column.mean() if len(column) else 0.0 for column in columns])
-        answer = np.ones_like(means) if metric == "f1" else (means > 0.5).astype(float) if several else means
-        return score(metric, response, np.broadcast_to(answer, values.shape))
-    counts = values.sum(0)
-    if (counts > 0).sum() < 2:
+        share, rows = np.array([column.mean() for column in columns]), np.array([len(column) for column in columns])
+        if response.kind == "regression":
+            forms["rmse"] = float(np.mean([column.std() for column in columns]))
+        else:
+            forms["accuracy"] = float(np.average(np.maximum(share, 1 - share), weights=rows))
+            forms |= {"f1": float(np.mean(2 * share / (1 + share))), "map": float(share[share > 0].mean())}
+        return forms.get(metric)
+    share = values.sum(0) / values.sum()
+    most, occurring = float(share.max()), int((share > 0).sum())
+    if occurring < 2:
         return None
-    commonest = np.eye(len(counts))[counts.argmax()]
-    same = values[:, :, None] * commonest if response.kind == "segmentation" else commonest
-    return score(metric, response, np.broadcast_to(same, response.predicted_shape))
+    forms |= {"accuracy": most, "balanced-accuracy": 1 / occurring, "f1": 2 * most / (1 + most) / occurring}
+    forms |= {"miou": most / occurring, "map": float(share[1]) if response.kind == "binary" else 1 / occurring}
+    return forms.get(metric)
 
 
 def no_better_than_constant(context: Context) -> bool:
