@@ -24,6 +24,7 @@ from regraft.errors import DataError, ModelError, StoreError, TapError
 from regraft.features import Taps, entries, find, plan, prune, sweep, verify
 from regraft.features import store as store_module
 from regraft.features.plan import Plan
+from regraft.features.pooling import Pooling
 from regraft.features.store import Arrivals, Part, ShardedMatrix
 from regraft.features.sweep import left
 from regraft.files import read_json
@@ -221,6 +222,28 @@ def test_the_pace_of_a_pass_is_not_known_from_one_batch_alone(cache):
     with pytest.raises(Stop):
         sweep(network, manifest, wanted, cache=third, batch_size=10, progress=stop_after(20))
     assert sweep(network, manifest, wanted, cache=third, batch_size=10).seconds_per_row == 0.0
+
+
+def test_the_pace_of_the_forward_pass_leaves_out_pooling_and_writing(cache, monkeypatch):
+    clock = [0.0]
+
+    def advancing(seconds, call):
+        def timed(*args, **kwargs):
+            clock[0] += seconds
+            return call(*args, **kwargs)
+
+        return timed
+
+    network, manifest = toy_network(), toy_manifest()
+    wanted = plan(network, [ALL])
+    monkeypatch.setattr(time, "perf_counter", lambda: clock[0])
+    monkeypatch.setattr(Pooling, "__call__", advancing(100.0, Pooling.__call__))
+    monkeypatch.setattr(Part, "write", advancing(7000.0, Part.write))
+    monkeypatch.setattr(type(network), "forward", advancing(10.0, type(network).forward))
+    store = sweep(network, manifest, wanted, cache=cache, batch_size=10, workers=0)
+    assert store.forward_seconds_per_row == pytest.approx(10.0 / 10)
+    # written are the first batch and the two that are timed
+    assert store.seconds_per_row == pytest.approx((2 * (10.0 + 100.0 * len(wanted.blocks)) + 3 * 7000.0) / 20)
 
 
 RUINED = {

@@ -6,7 +6,7 @@ from regraft.features.maps import grid_of, map_plan, maps, positions, upsampled,
 from regraft.features.plan import Block, Plan, Taps, by_size, plan
 from regraft.features.pooling import Pooling, choose_pooling
 from regraft.features.store import DTYPES, Store
-from regraft.features.sweep import Passing, Progress, find, left, pool_batch, sweep
+from regraft.features.sweep import Passing, Progress, Stopwatch, find, left, pool_batch, sweep
 from regraft.features.tangent import (
     NTK,
     Form,
@@ -27,6 +27,7 @@ __all__ = [
     "Plan",
     "Pooling",
     "Progress",
+    "Stopwatch",
     "Store",
     "Tangent",
     "Taps",

@@ -337,14 +337,22 @@ class Store:
     @property
     def seconds_per_row(self) -> float:
         """Wall seconds that the pass took for one row when it was made; 0 where its last call made one batch alone."""
-        parts = {part.path: part for part, _ in self._where.values()}
-        return max((part.done or {}).get("about", {}).get("seconds_per_row", 0.0) for part in parts.values())
+        return self._about("seconds_per_row")
+
+    @property
+    def forward_seconds_per_row(self) -> float:
+        """The same without pooling and writing features: reading the row, and the network's forward pass."""
+        return self._about("forward_seconds_per_row")
 
     @property
     def flops_per_row(self) -> int:
         """Floating-point operations of the backbone for one row, counted when its pass was made."""
+        return int(self._about("flops_per_row"))
+
+    def _about(self, name: str) -> float:
+        """The largest of what the parts say of themselves under a name; 0 where none says anything."""
         parts = {part.path: part for part, _ in self._where.values()}
-        return max((part.done or {}).get("about", {}).get("flops_per_row", 0) for part in parts.values())
+        return max((part.done or {}).get("about", {}).get(name, 0) for part in parts.values())
 
     @property
     def reused(self) -> bool:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -25,7 +25,7 @@ from regraft.network import Network, attention_mask
 from regraft.network.flops import Operations
 from regraft.network.onednn import wide_linear
 
-__all__ = ["Passing", "Progress", "base_key", "find", "left", "pool_batch", "sweep"]
+__all__ = ["Passing", "Progress", "Stopwatch", "base_key", "find", "left", "pool_batch", "sweep"]
 
 Progress = Callable[[int, int], None]
 Passing = Callable[[int, Any], Tensor]
@@ -121,10 +121,11 @@ def sweep(
     about = {"model": network.name, "network": network.fingerprint, "data": manifest.name}
     part = Part.open(base, missing, len(manifest), dtype, batch_size, about)
     along = passing if len(missing.blocks) == 1 else None
-    flops, rows, pace = _fill(part, network, manifest, workers, progress, along)
-    per_row = flops // rows if rows else _flops_of_a_row(part, network, manifest)
-    part.finish({"flops_per_row": per_row, "seconds_per_row": pace})
-    return Store(plan, [*parts, part], flops, rows)
+    meter = _fill(part, network, manifest, workers, progress, along)
+    per_row = meter.flops // meter.rows if meter.rows else _flops_of_a_row(part, network, manifest)
+    paces = {"seconds_per_row": meter.pace, "forward_seconds_per_row": meter.forward_pace}
+    part.finish({"flops_per_row": per_row, **paces})
+    return Store(plan, [*parts, part], meter.flops, meter.rows)
 
 
 def _base(network: Network, manifest: Manifest, cache: str | Path | None, dtype: str) -> Path:
@@ -158,8 +159,8 @@ def _fill(
     workers: int | None,
     progress: Progress | None,
     passing: Passing | None,
-) -> tuple[int, int, float]:
-    """Compute the missing shards of a part. Returns FLOPs and rows of this call, and its seconds per row."""
+) -> _Meter:
+    """Compute the missing shards of a part. Returns what the passes of this call cost."""
     missing = part.missing()
     part.check_space(missing)
     todo = sum(stop - start for start, stop in missing)
@@ -171,7 +172,8 @@ def _fill(
     cut = [by_length(preprocess, inputs, _rows_of(window), part.shard_rows) for window in windows]
     stream = gathered(preprocess, inputs, [rows for some in cut for rows in some], workers, manifest.hashes)
     _ = network.channels_last  # found with the sites by example passes, which are none of those counted
-    meter, arrivals, run = _Meter(time.perf_counter()), Arrivals(part), _Run(network, part.plan.blocks, passing)
+    meter, arrivals = _Meter(time.perf_counter()), Arrivals(part)
+    run = _Run(network, part.plan.blocks, passing, meter.keeping)
     for window, some in zip(windows, cut):
         arrived = all(arrivals.has(*span) for span in window)  # another process may have written them meanwhile
         values: list[dict[str, Tensor]] = []
@@ -183,11 +185,13 @@ def _fill(
                     meter.restart(todo)
                 values.append({name: value.to(DTYPES[part.dtype]).cpu() for name, value in found.items()})
                 if place + 1 == len(some):
-                    _write(part, window, some, values)
+                    with meter.keeping.running():
+                        _write(part, window, some, values)
             done += len(rows)
             if progress:
                 progress(done, part.rows)
-    return meter.flops, meter.rows, meter.pace
+    meter.shared = run.agreed
+    return meter
 
 
 def _flops_of_a_row(part: Part, network: Network, manifest: Manifest) -> int:
@@ -220,14 +224,34 @@ def _write(
 
 
 @dataclass
+class Stopwatch:
+    """Wall seconds of what ran under it."""
+
+    seconds: float = 0.0
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Add the block's time."""
+        began = time.perf_counter()
+        try:
+            yield
+        finally:
+            self.seconds += time.perf_counter() - began
+
+
+@dataclass
 class _Meter:
     """What the passes of one call cost.
 
     FLOPs are counted in the first batch and laid on the others by their positions, padded ones included. The seconds
     leave that batch out where others follow: it starts the decoders and is counted, which takes many times a pass.
+    ``keeping`` runs while features are pooled and written, which is no part of a forward pass. ``shared`` says that the
+    passes served something else too.
     """
 
     began: float
+    keeping: Stopwatch = field(default_factory=Stopwatch)
+    shared: bool = False
     rows: int = 0
     positions: int = 0
     counted: tuple[int, int] | None = None
@@ -249,7 +273,7 @@ class _Meter:
     def restart(self, todo: int) -> None:
         """Leave out the time so far, where more rows follow."""
         if self.rows < todo:
-            self.began, self.before = time.perf_counter(), self.rows
+            self.began, self.before, self.keeping.seconds = time.perf_counter(), self.rows, 0.0
 
     @property
     def flops(self) -> int:
@@ -259,8 +283,17 @@ class _Meter:
     @property
     def pace(self) -> float:
         """Seconds per row; 0, not known, of one batch alone, whose time is mostly that of starting."""
+        return self._per_row(time.perf_counter() - self.began)
+
+    @property
+    def forward_pace(self) -> float:
+        """The same of reading rows and the network's forward pass alone; not known of shared passes. (On an accelerator
+        what is pooled there is waited for later, and counts as the network's.)"""
+        return 0.0 if self.shared else self._per_row(time.perf_counter() - self.began - self.keeping.seconds)
+
+    def _per_row(self, seconds: float) -> float:
         after = self.rows - self.before if self.before else 0
-        return (time.perf_counter() - self.began) / after if after else 0.0
+        return seconds / after if after else 0.0
 
 
 @dataclass
@@ -270,12 +303,13 @@ class _Run:
     network: Network
     blocks: Sequence[Block]
     passing: Passing | None
+    keeping: Stopwatch
     agreed: bool = False
 
     def __call__(self, first: int, batch: Any) -> dict[str, Tensor]:
         if self.agreed and (along := self._along(first, batch)) is not None:
             return {self.blocks[0].name: along}
-        return pool_batch(self.network, self.blocks, batch)
+        return pool_batch(self.network, self.blocks, batch, self.keeping)
 
     def settled(self, first: int, batch: Any, found: dict[str, Tensor]) -> dict[str, Tensor]:
         """Settle by what was found for a batch whether the other pass serves: then the batch has its values, as the
@@ -301,10 +335,16 @@ class _Run:
             return None
 
 
-def pool_batch(network: Network, blocks: Sequence[Block], batch: Any) -> dict[str, Tensor]:
+def pool_batch(
+    network: Network, blocks: Sequence[Block], batch: Any, pooling: Stopwatch | None = None
+) -> dict[str, Tensor]:
     """One forward pass of a batch under ``no_grad``; each block pooled at the moment its tap exists.
 
     On a processor images go through in portions of so few rows that their largest map stays in its cache.
+
+    Args:
+        network, blocks, batch: what passes.
+        pooling: runs while blocks are pooled, and not during the rest of the pass.
 
     Returns:
         block name → ``(B, width)``.
@@ -315,10 +355,12 @@ def pool_batch(network: Network, blocks: Sequence[Block], batch: Any) -> dict[st
     for block in blocks:
         by_site.setdefault(block.site, []).append(block)
     values: dict[str, list[Tensor]] = {block.name: [] for block in blocks}
+    pooling = pooling or Stopwatch()
 
     def keep(site: str, value: Tensor) -> None:
-        for block in by_site[site]:
-            values[block.name].append(block.pooling(value, mask))
+        with pooling.running():
+            for block in by_site[site]:
+                values[block.name].append(block.pooling(value, mask))
 
     with torch.no_grad(), wide_linear(network.device), network.observe(tuple(by_site), keep):
         for portion in batch.split(network.rows_at_once()) if isinstance(batch, Tensor) else (batch,):

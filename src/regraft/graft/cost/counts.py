@@ -209,7 +209,7 @@ class Workload:
         folds: inner folds.
         solves: how often the protocol chooses a head: once, or once more for every outer fold.
         forward: FLOPs of one row's forward pass.
-        row_seconds: of one row's pass, as measured; 0 where it is not known.
+        forward_seconds: of reading one row and its forward pass, as measured; 0 where they are not known.
         parameters: of the backbone.
         embedding: features of its last layer.
         widths: features of all layers, by target size.
@@ -221,7 +221,7 @@ class Workload:
     folds: int
     solves: int
     forward: float
-    row_seconds: float
+    forward_seconds: float
     parameters: int
     embedding: int
     widths: dict[str, int]
@@ -236,10 +236,10 @@ def alternatives(work: Workload) -> list[dict[str, Any]]:
 
     Returns:
         for each: ``name``; ``passes`` of the rows through the backbone, forward passes worth; ``backbone_flops``
-        and ``head_flops``; ``seconds`` of the backbone at the pace of this run's pass (None where that is not
-        known); ``stored_bytes``.
+        and ``head_flops``; ``seconds`` of the backbone at the pace of this run's pass without what it pooled and
+        wrote (None where that is not known); ``stored_bytes``.
     """
-    pace = work.row_seconds or None
+    pace = work.forward_seconds or None
 
     def frozen(name: str, features: int) -> dict[str, Any]:
         return {

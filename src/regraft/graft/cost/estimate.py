@@ -7,12 +7,13 @@ import time
 
 from safetensors.torch import save
 
-from regraft.features import DTYPES, by_length, find, gathered, left, pool_batch
+from regraft.features import DTYPES, Stopwatch, by_length, find, gathered, left, pool_batch
 from regraft.graft.cost import pace
 from regraft.graft.cost.counts import Workload, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
 from regraft.graft.cost.posterior import with_posterior_cost
 from regraft.graft.cost.pricing import (
+    forward_seconds,
     head_shape,
     head_work,
     own_work,
@@ -52,9 +53,10 @@ def estimate(ready: Prepared, options: Options) -> Record:
     ahead = [left(ready.network, p, ready.plan, cache=options.cache, dtype=options.dtype) for p in ready.parts]
     rows = sum(ahead)
     there = [] if todo else [store for store in stores if store is not None]
-    seconds_per_row, flops_per_row = row_seconds(there), max((store.flops_per_row for store in there), default=0)
-    if not seconds_per_row:
-        seconds_per_row, flops_per_row = _one_batch(ready, options)
+    seconds_per_row, forward = row_seconds(there), forward_seconds(there)
+    flops_per_row = max((store.flops_per_row for store in there), default=0)
+    if not (seconds_per_row and forward):
+        seconds_per_row, forward, flops_per_row = _one_batch(ready, options)
     width, outputs = ready.plan.width, ready.manifest.labels.outputs
     sweep = Cost(
         "sweep",
@@ -63,7 +65,7 @@ def estimate(ready: Prepared, options: Options) -> Record:
         flops=rows * flops_per_row,
         reused=not todo,
     )
-    work = workload(ready, options, flops_per_row, seconds_per_row)
+    work = workload(ready, options, flops_per_row, forward)
     own = own_work(ready, work)
     solve = Cost("solve", _solve_seconds(ready, own) if own.solves else 0.0)
     train = training_cost(ready, options)
@@ -106,8 +108,9 @@ def _most_bytes(ready: Prepared, widths: dict[str, int], outputs: int) -> int:
     return max(stored_bytes(kept_count(width, top), outputs, width) for width in widths.values())
 
 
-def _one_batch(ready: Prepared, options: Options) -> tuple[float, int]:
-    """(seconds, FLOPs) per row of decoding, preprocessing, one forward pass with the taps, and keeping their values."""
+def _one_batch(ready: Prepared, options: Options) -> tuple[float, float, int]:
+    """(seconds, seconds, FLOPs) per row of decoding, preprocessing, one forward pass with the taps, and keeping their
+    values; the second without pooling and keeping."""
     preprocess, inputs = ready.network.preprocess, ready.fit.inputs
     cut = by_length(preprocess, inputs, range(len(ready.fit)), options.batch_size)
     middle = [cut[(len(cut) - 1) // 2]]  # of ragged rows one of middling length; the last may hold a row alone
@@ -117,12 +120,14 @@ def _one_batch(ready: Prepared, options: Options) -> tuple[float, int]:
     with Operations() as counter:
         for batch in gathered(preprocess, inputs, middle, workers=0):
             pool_batch(ready.network, blocks, batch)
-    began = time.perf_counter()
+    began, keeping = time.perf_counter(), Stopwatch()
     for batch in gathered(preprocess, inputs, middle, workers=0):
-        values = pool_batch(ready.network, blocks, batch)
-        # a shard's copy and its digest, which is most of writing it; nothing is written here
-        hashlib.sha256(save({name: value.to(DTYPES[options.dtype]).cpu() for name, value in values.items()}))
-    return (time.perf_counter() - began) / rows, counter.total // rows
+        values = pool_batch(ready.network, blocks, batch, keeping)
+        kept = {name: value.to(DTYPES[options.dtype]).cpu() for name, value in values.items()}
+        with keeping.running():  # a shard's copy and its digest, which is most of writing it; nothing is written here
+            hashlib.sha256(save(kept))
+    took = time.perf_counter() - began
+    return took / rows, (took - keeping.seconds) / rows, counter.total // rows
 
 
 def _solve_seconds(ready: Prepared, work: Workload) -> float:

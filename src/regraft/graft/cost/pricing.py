@@ -27,6 +27,7 @@ from regraft.record import Cost, Ledger
 
 __all__ = [
     "finals",
+    "forward_seconds",
     "head_shape",
     "head_work",
     "kept_bytes",
@@ -87,8 +88,8 @@ def _widths(ready: Prepared) -> dict[str, int]:
     return {size: sum(widths[name] for name in names if name in widths) for size, names in sizes.items()}
 
 
-def workload(ready: Prepared, options: Options, forward: float, row_seconds: float) -> Workload:
-    """What the costs of this task are counted from, given the cost of one row's pass."""
+def workload(ready: Prepared, options: Options, forward: float, forward_seconds: float) -> Workload:
+    """What the costs of this task are counted from, given FLOPs and seconds of one row's forward pass."""
     last = plan(ready.network, [Taps(("embedding",), (None,))])
     return Workload(
         rows=len(ready.manifest),
@@ -97,7 +98,7 @@ def workload(ready: Prepared, options: Options, forward: float, row_seconds: flo
         folds=ready.folds(options),
         solves=solves(ready, options),
         forward=forward,
-        row_seconds=row_seconds,
+        forward_seconds=forward_seconds,
         parameters=ready.network.about.parameters,
         embedding=last.width,
         widths=_widths(ready),
@@ -198,15 +199,24 @@ def price_of_run(
 ) -> dict[str, Any]:
     """:func:`price_figure` of a run whose stages the ledger has metered."""
     swept = [store for store in stores if store is not None]
-    work = workload(ready, options, max(store.flops_per_row for store in swept), row_seconds(swept))
+    work = workload(ready, options, max(store.flops_per_row for store in swept), forward_seconds(swept))
     return price_figure(ready, work, spent(ledger.costs, kept_bytes(adapted)))
 
 
 def row_seconds(stores: Sequence[Store]) -> float:
     """Wall seconds of one row's pass when the stores were filled; 0 where none of them knows."""
-    known = [store for store in stores if store.seconds_per_row > 0]
-    rows = sum(store.rows for store in known)
-    return sum(store.rows * store.seconds_per_row for store in known) / rows if rows else 0.0
+    return _mean([(store.rows, store.seconds_per_row) for store in stores])
+
+
+def forward_seconds(stores: Sequence[Store]) -> float:
+    """The same without pooling and writing its features."""
+    return _mean([(store.rows, store.forward_seconds_per_row) for store in stores])
+
+
+def _mean(paces: Sequence[tuple[int, float]]) -> float:
+    known = [(rows, pace) for rows, pace in paces if pace > 0]
+    total = sum(rows for rows, _ in known)
+    return sum(rows * pace for rows, pace in known) / total if total else 0.0
 
 
 def spent(costs: Sequence[Cost], stored_bytes: int) -> dict[str, Any]:
