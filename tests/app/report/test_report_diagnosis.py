@@ -35,7 +35,7 @@ def figures() -> dict[str, Any]:
     return {
         "transfer": {
             "scores": [{"name": "logme", "value": 0.31, "low": 0.28, "high": 0.35, "meaning": "evidence a row"}],
-            "skipped": [{"name": "leep", "why": "no source"}],
+            "skipped": [{"name": "leep", "why": "no source."}],
         },
         "curvature": {
             "matrix": "hessian", "parameters": 81_234, "rows": 256,

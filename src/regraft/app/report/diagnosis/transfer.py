@@ -41,7 +41,9 @@ def transfer(record: Record) -> Transfer | None:
         rows.append(Row(read.text(row.get("name")), words.decimal(value), spread, read.text(row.get("meaning"))))
     if not rows:
         return None
-    skipped = [(read.text(row.get("name")), read.text(row.get("why"))) for row in read.rows(figure.get("skipped"))]
+    skipped = [
+        (read.text(row.get("name")), read.text(row.get("why")).rstrip(".")) for row in read.rows(figure.get("skipped"))
+    ]
     lead = (
         "Nothing is trained for these; larger is better. A score has no unit that carries over from one data set to "
         "another: it orders backbones on the same rows, as regraft rank does."
