@@ -116,7 +116,8 @@ Mode = Annotated[
     str | None,
     typer.Option(
         "--mode", metavar="NAME", rich_help_panel=_BACKBONE,
-        help="Of gradient and tangent-gp: full (the last layer and gradients, the default), gradient, or activation.",
+        help="Of gradient: full (the last layer and gradients, the default), gradient, or activation; of tangent-gp: "
+        "full or activation.",
     ),
 ]  # fmt: skip
 Theta2 = Annotated[

@@ -221,11 +221,17 @@ class Recipe:
         itself for ``None``.
 
         Raises:
-            RecipeError: the recipe chooses no features, or by the paper's search, which takes the best; or the number
-                is negative or not finite.
+            RecipeError: the recipe chooses no features, or by the paper's search or on one held-out part, which take
+                the best; or the number is negative or not finite.
         """
         if tolerance is None:
             return self
+        if self.select is None and self.refit is not None and self.refit[2] is not None:
+            raise RecipeError(
+                f"method {self.name!r} takes the best choice of features, for one held-out part has no standard error",
+                got=f"--tolerance {tolerance:g}",
+                do="leave it out",
+            )
         if self.select is None:
             fits = [recipe.name for recipe in METHODS.values() if recipe.select]
             raise RecipeError(

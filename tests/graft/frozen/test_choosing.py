@@ -11,7 +11,7 @@ import regraft
 import regraft.graft.frozen.choosing as choosing
 from regraft.errors import RecipeError
 from regraft.features import Taps
-from regraft.graft import Features, Recipe, Select, Solve, load_artifact
+from regraft.graft import METHODS, Features, Recipe, Select, Solve, load_artifact
 from regraft.graft.frozen.choosing import choose_features, scorer_of
 from regraft.heads import (
     TOLERANCE,
@@ -200,6 +200,10 @@ def test_a_tolerance_of_one_takes_what_the_search_of_the_best_says_is_about_as_g
     between = run(tmp_path, recipe(stage)).record.figures["selection"]
     assert lean["kept"] <= between["kept"] <= best["kept"]
     assert Select().tolerance == TOLERANCE == 0.5  # as the help and the documents say
+    with pytest.raises(
+        RecipeError, match=r"refit-head2toe' takes the best choice .* got --tolerance 0\.5.*leave it out"
+    ):
+        METHODS["finetune-refit-head2toe"].tolerating(0.5)
     with pytest.raises(RecipeError, match=r"'probe' chooses no features; got --tolerance 0\. .* use it with head2toe"):
         run(tmp_path, "probe", tolerance=0.0)
     with pytest.raises(RecipeError, match="takes the best head"):
