@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -13,9 +14,10 @@ from tests.graft.training.test_finetune import normed
 from tests.graft.training.test_training_problem import CONFIG, LAST, QUICK, problem, quick, relabelled, wide
 
 import regraft
+from regraft.app.report.training import training
 from regraft.data import Target, scan
 from regraft.errors import ModelError, RecipeError
-from regraft.graft import Features, Probe, Recipe, Reinitialise, Solve, load_artifact
+from regraft.graft import Features, Probe, Recipe, Reinitialise, Solve, Train, load_artifact
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.train import DivergedError
 from regraft.graft.problem import Task
@@ -127,6 +129,24 @@ def test_planned_steps_cover_probing_through_the_network(tmp_path):
 
 
 # ------------------------------------------------------------------------------------- early stopping
+
+
+def test_errors_are_shown_as_errors_and_the_least_is_the_best(tmp_path):
+    numbers = np.random.default_rng(0).normal(size=(60, 1)) + 5
+    manifest = replace(toy_manifest(60), target=Target("regression", ("u",), numbers))
+    config = replace(CONFIG, steps=40, loop=Loop(patience=50))
+    recipe = replace(quick("finetune"), stages=tuple(
+        replace(s, config=config) if isinstance(s, Train) else s for s in quick("finetune").stages
+    ))  # fmt: skip
+    run = regraft.adapt(manifest, wide(), method=recipe, metric="rmse", lr=0.01, tau=2, cache=tmp_path)
+    twin = next(one for one in run.record.figures["training"]["runs"] if one["role"] == "twin")
+    scores = [epoch["validation"] for epoch in twin["epochs"]]
+    assert twin["score"] == pytest.approx(scores[-1])
+    assert min(scores) > 0
+    shown = training(run.record)
+    said = re.search(r"best after epoch (\d+): ([\d.]+)\.", shown.lead)
+    assert int(said[1]) == twin["epochs"][int(np.argmin(scores))]["epoch"]
+    assert float(said[2]) == pytest.approx(min(scores), rel=0.01)
 
 
 @pytest.mark.parametrize("average", [None, 0.9])

@@ -64,15 +64,14 @@ class Choice:
 
 def candidate(trial: Trial, metric: str, chosen: bool) -> Candidate:
     """A trial as a cell of the record: its score where it was last judged."""
-    score = trial.value[0] if higher_is_better(metric) else -trial.value[0]
-    error = math.nan
+    score, error = _written(trial.value[0], metric), math.nan
     if metric == "accuracy" and trial.held is not None and 0 <= score <= 1:
         error = math.sqrt(score * (1 - score) / len(trial.held))
     name = trial.name if trial.share == 1 else f"{trial.name}, {trial.total} steps"
     return Candidate(name, trial.key[0], score if math.isfinite(score) else math.nan, error, chosen)
 
 
-def curve(trial: Trial, *, final: bool) -> dict[str, Any]:
+def curve(trial: Trial, metric: str, *, final: bool) -> dict[str, Any]:
     """Loss and score of a training by epoch, for the record."""
     outcome = trial.outcome
     history = () if outcome is None else outcome.history
@@ -83,12 +82,20 @@ def curve(trial: Trial, *, final: bool) -> dict[str, Any]:
         "status": "collapsed" if trial.collapsed else status,
         "steps": 0 if outcome is None else outcome.steps,
         "total": trial.total,
-        "score": plain(trial.value[0]),
+        "score": plain(_written(trial.value[0], metric)),
         "epochs": [
-            {"epoch": e.epoch, "loss": e.loss, "train": e.train_score, "validation": e.validation_score}
+            {
+                "epoch": e.epoch, "loss": e.loss, "train": e.train_score,
+                "validation": None if e.validation_score is None else _written(e.validation_score, metric),
+            }
             for e in history
         ],
-    }
+    }  # fmt: skip
+
+
+def _written(score: float, metric: str) -> float:
+    """A score as the metric has it: trainings compare scores of which more is better, by their sign."""
+    return score if higher_is_better(metric) else -score
 
 
 def notes(ranking: list[Trial], prepared: Heads, choice: Choice) -> Iterator[Finding]:

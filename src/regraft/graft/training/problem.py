@@ -150,8 +150,8 @@ class TrainedHead(Head):
 
     def figures(self, problem: TrainingProblem, plan: Plan) -> dict[str, Any]:
         """``training``: loss and score of every training by epoch, and :attr:`seen`; and what is in :attr:`shown`."""
-        runs = [] if self.last is None else [curve(self.last, final=True)]
-        runs += [curve(trial, final=False) for trial in self.judged]
+        runs = [] if self.last is None else [curve(self.last, self.metric, final=True)]
+        runs += [curve(trial, self.metric, final=False) for trial in self.judged]
         return {"training": {"metric": self.metric, "runs": runs, **self.seen}, **self.shown}
 
     def findings(self) -> Iterator[Finding]:
