@@ -187,6 +187,13 @@ def test_targets_of_a_softmax_are_shares_or_codes_of_any_library() -> None:
     assert Objective(network, x, codes.numpy()).value() == Objective(network, x, codes).value()
 
 
+def test_targets_of_a_sigmoid_lie_between_zero_and_one() -> None:
+    network, x = from_module(nn.Linear(4, 3), ArrayPreprocess((4,))), torch.randn(6, 4)
+    for wrong in (-1.0, 7.0):
+        with pytest.raises(DataError, match="expected numbers from 0 to 1; got"):
+            Objective(network, x, torch.full((6, 3), wrong), loss="sigmoid")
+
+
 @pytest.mark.parametrize("kind", [nn.Embedding, nn.EmbeddingBag])
 def test_gradients_of_tables_are_not_those_that_training_scales_by_frequency(kind: type[nn.Module]) -> None:
     tokens, codes = torch.tensor([[1, 2], [1, 1], [3, 1]]), torch.tensor([0, 1, 1])

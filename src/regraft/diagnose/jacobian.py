@@ -166,11 +166,15 @@ def _gram(design: Design) -> Tensor:
 
 
 def _cross(first: Design, second: Design) -> Tensor:
-    """‖J_A J_Bᵀ‖_F², some rows of both at a time; of one Jacobian with itself half of the products."""
+    """‖J_A J_Bᵀ‖_F², some rows of both at a time; of one Jacobian with itself half of the products, if it goes by rows
+    or all rows fit at once."""
     total, start = torch.zeros((), dtype=torch.float64), 0
     if _layered(first, second):
         numbers = first.n_outputs * second.n_rows * second.n_outputs * first.dtype.itemsize
-        for index in torch.arange(first.n_rows).split(max(1, _BYTES // numbers)):
+        parts = torch.arange(first.n_rows).split(max(1, _BYTES // numbers))
+        if first is second and len(parts) == 1:
+            return ntk(first).double().square().sum().cpu()
+        for index in parts:
             total += ntk(first.take(index), second).double().square().sum().cpu()
         return total
     for left in _chunks(first, first.shapes, held=_HELD):

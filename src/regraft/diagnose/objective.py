@@ -243,6 +243,9 @@ def _targets(targets: Tensor, outputs: Tensor, loss: str) -> Tensor:
             "the targets of an objective", expected="finite numbers", got="NaN: a missing label, or infinity"
         )
     shares = targets.double()
+    if loss == "sigmoid" and (float(shares.min()) < 0 or float(shares.max()) > 1):
+        got = f"{float(shares.min()):.3g} to {float(shares.max()):.3g}"
+        raise DataError("the targets of an objective", expected="numbers from 0 to 1", got=got)
     if loss == "softmax" and (float(shares.min()) < 0 or float((shares.sum(1) - 1).abs().max()) > 1e-3):
         got = f"{float(shares.min()):.3g} to {float(shares.max()):.3g}, rows that sum to {float(shares.sum(1)[0]):.3g}"
         raise DataError("the targets of an objective", expected="shares of classes, 1 in all for each row", got=got)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -45,6 +47,15 @@ def test_points_are_all_computed_where_they_are_no_more_than_a_surrogate_may_tak
     (drawn,) = LANDSCAPE.run(case, lambda done, total: None).figure["subjects"]
     assert drawn["exact"] == exact == (side**2 <= 12 + 6**2 + 9**2)
     assert drawn["points"] == side**2 if exact else drawn["points"] in (12 + 6**2, 12 + 6**2 + 9**2)
+
+
+def test_progress_counts_up_to_all_points_and_never_back() -> None:
+    subject = replace(_subject(True), batch_size=16)
+    for side in (6, 12):
+        seen: list[tuple[int, int]] = []
+        LANDSCAPE.run(Case((subject,), None, 64, points=side), lambda done, total: seen.append((done, total)))  # noqa: B023
+        assert [done for done, _ in seen] == sorted(done for done, _ in seen)
+        assert {total for _, total in seen} == {seen[-1][0]}
 
 
 class _Steep(nn.Module):

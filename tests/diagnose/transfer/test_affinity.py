@@ -38,7 +38,8 @@ def test_the_interval_is_paired():
     # the variance of a mean of N differences of which these alone are not 0, a few per cent for the strata
     share = differing / 400
     assert alike.error == pytest.approx((share * (1 - share) / 400) ** 0.5, rel=0.15)
-    assert affinity(linear=linear, scratch=linear, labels=labels).error == 0
+    never = affinity(linear=linear, scratch=linear, labels=labels)
+    assert never.error == pytest.approx((never.high - never.low) / 3.92, rel=1e-3)  # a jackknife would say 0
 
 
 def test_the_interval_covers_the_difference_of_the_chances():
@@ -76,6 +77,7 @@ def test_rows_that_agree_within_each_class_are_no_certainty():
     same = affinity(linear=labels, scratch=labels, labels=labels)
     assert same.low < -0.05
     assert same.high == -same.low
+    assert same.error == pytest.approx(same.high / 1.96, rel=1e-3)
 
 
 @pytest.mark.parametrize("name", ["linear", "scratch"])

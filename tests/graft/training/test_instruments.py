@@ -230,6 +230,22 @@ def test_changes_of_weights_are_those_of_the_backbone_alone():
     assert layers["blocks.0.conv"] == pytest.approx((change / size) ** 0.5, rel=1e-5)
 
 
+def test_the_kernel_at_the_end_is_that_of_the_weights_that_are_kept():
+    manifest = toy_manifest(30)
+    adapted = start(normed(), manifest)
+    watch = Instruments("all")
+    config = replace(CONFIG, loop=Loop(average=0.9))
+    tuned = finetune(adapted, manifest, config, watch=watch).adapted
+    notes = watch.figure()["kernel"]["notes"]
+    assert [note["epoch"] for note in notes] == [0, 1, 4]
+    batch = ManifestRows.of(adapted.network, manifest).inputs(
+        torch.randperm(30, generator=torch.Generator().manual_seed(0))
+    )
+    last = feature_kernel(tuned.network, batch, directions=8)
+    assert notes[-1]["norm"] == pytest.approx(last.norm, rel=1e-4)
+    assert watch.figure()["drift"]["course"][-1]["epoch"] == 4
+
+
 def test_the_kernel_is_noted_and_its_gaps_are_to_the_note_before():
     manifest = toy_manifest(30)
     adapted = start(normed(), manifest)

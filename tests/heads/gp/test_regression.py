@@ -321,6 +321,8 @@ def test_float32_kernels_are_answered_to_their_own_rounding() -> None:
 def test_a_kernel_of_zeros_keeps_the_prior() -> None:
     found = condition(torch.zeros(3, 3), torch.ones(3), 0.5)
     assert not found.mean(torch.zeros(2, 3)).any()
+    with pytest.raises(SolverError, match="neither prior nor noise is above zero"):
+        condition(torch.zeros(4, 4), torch.ones(4, 1), noise=0.0, method="cg")
     with pytest.raises(SolverError, match="noise"):
         condition(torch.zeros(3, 3), torch.ones(3), 0.0)
 

@@ -170,6 +170,25 @@ def test_the_same_seed_gives_the_same_bits_and_float32_designs_work() -> None:
     torch.testing.assert_close(one.sample(new, 6).mean(0), one.mean(new), rtol=0, atol=1e-5)  # draws come in pairs
 
 
+def test_a_bound_that_still_rises_or_was_hardly_begun_is_not_called_settled() -> None:
+    x, y = normal(200, 4), torch.nn.functional.one_hot(torch.arange(200) % 2).double()
+    design = FeatureDesign({"a": Dense(x + 3 * y[:, :1])}, 2)
+    for steps, lr in ((1, 1e-2), (2, 1e-2), (9, 1e-2), (39, 1e-2), (400, 1e-4)):
+        found = variational(design, y, prior=30.0, descent=Descent(steps=steps, batch=200, draws=16, lr=lr))
+        assert not found.status.converged, (steps, found.status)
+        assert "raise the steps" in found.status.message
+    assert variational(design, y, prior=30.0, descent=Descent(steps=1000, batch=200, draws=16, lr=0.1)).status.converged
+
+
+def test_no_draws_are_an_empty_sample_and_no_average() -> None:
+    y = torch.nn.functional.one_hot(torch.arange(20) % 2).double()
+    design = FeatureDesign({"a": Dense(normal(20, 3))}, 2)
+    found = variational(design, y, descent=Descent(steps=3))
+    assert found.sample(design, 0).shape == (0, 20, 2)
+    with pytest.raises(SolverError, match=r"at least one draw; got 0"):
+        found.probabilities(design, draws=0)
+
+
 def test_a_mean_function_a_start_and_progress() -> None:
     x, y = normal(30, 3), (normal(30, 1, seed=1) > 0).double()
     base = 8 * (2 * y - 1)

@@ -27,7 +27,7 @@ def _run(case: Case, tick: Tick) -> Outcome:
         begun = number * each
 
         def step(done: int, total: int, begun: int = begun) -> None:
-            tick(begun + done, each * len(case.subjects))
+            tick(begun + case.points**2 * done // max(total, 1), each * len(case.subjects))
 
         objective = subject.objective
         directions, side = random_directions(objective, seed=case.seed), case.points

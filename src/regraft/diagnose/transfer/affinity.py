@@ -9,8 +9,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 
-from regraft.diagnose.transfer.estimate import Estimate, Resamples, estimated
+from regraft.diagnose.transfer.estimate import TAILS, Estimate, Resamples, estimated
 from regraft.diagnose.transfer.labels import Labels
 from regraft.errors import DataError
 from regraft.heads import Response, paired_difference
@@ -58,4 +59,5 @@ def affinity(*, linear: Any, scratch: Any, labels: Any, groups: Sequence[Any] | 
     every = Response.of("binary", ("wrong", "right"), np.ones(len(gain), dtype=np.int64))
     first, second = (np.stack([1 - each, each], 1) for each in right)
     _, low, high = paired_difference("accuracy", every, first, second, groups, seed)
-    return replace(found, low=low, high=high)
+    # where the two never differ the jackknife has no width, and the interval's is the only one
+    return replace(found, low=low, high=high, error=found.error or (high - low) / (2 * float(ndtri(TAILS[1]))))

@@ -35,7 +35,7 @@ __all__ = ["Instruments"]
 ENERGY_ROWS, PROBES, TRACKED, KERNEL_PROBES = 500, 100, 100, 50
 FIRST_STEPS, DIRECTIONS = 10, 8
 _BATCH = 64
-_OF_KERNEL = "kernel"
+_OF_KERNELS = ("kernel", "kernel before")
 
 
 class Instruments:
@@ -60,7 +60,7 @@ class Instruments:
         self._weights: dict[str, Tensor] = {}
         self._energy: dict[str, Any] = {}
         self._axes: Axes | None = None
-        self._kernel: Kernel | None = None
+        self._kernels: tuple[Kernel, ...] = ()  # the last and the one before
         self._notes: dict[str, Any] = {"drift": [], "direction": [], "tracks": [], "kernel": [], "reason": ""}
         self._seconds: dict[str, float] = {}
         self._end: dict[str, Any] = {}
@@ -154,7 +154,7 @@ class Instruments:
 
     def state(self) -> tuple[dict[str, Tensor], dict[str, Any]]:
         """Tensors and JSON of what was noted until now."""
-        tensors = {} if self._kernel is None else {_OF_KERNEL: self._kernel.values}
+        tensors = {name: kernel.values for name, kernel in zip(_OF_KERNELS, self._kernels)}
         return tensors, {**self._notes, "seconds": self._seconds}
 
     def restore(self, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
@@ -162,9 +162,9 @@ class Instruments:
 
         What the process before did not follow, for it had another level, is followed from here on.
         """
-        kernel = tensors.get(_OF_KERNEL)
-        if self._kernel is not None and kernel is not None and kernel.shape == self._kernel.values.shape:
-            self._kernel = dataclasses.replace(self._kernel, values=kernel)
+        kernels = [tensors[name] for name in _OF_KERNELS if name in tensors]
+        if self._kernels and kernels and kernels[0].shape == self._kernels[0].values.shape:
+            self._kernels = tuple(dataclasses.replace(self._kernels[0], values=values) for values in kernels)
             self._notes["kernel"] = state["kernel"]
         for name in ("drift", "direction", "tracks"):
             self._notes[name] = state[name] or self._notes[name]
@@ -213,17 +213,28 @@ class Instruments:
             features = self._features()
             found = dataclasses.asdict(drift(self._first, features))
             note = {"epoch": epoch, **plain(found)}
-        for held in (self._notes["drift"], self._notes["tracks"]) if again else ():
-            if held and held[-1]["epoch"] == epoch:
-                held.pop()
-        self._notes["drift"].append(note)
+        same = note in self._notes["drift"][-1:]
+        if again and not same:
+            self._forget(epoch)
+        if not same:
+            self._notes["drift"].append(note)
         if self.level == "all":
-            with self._looking("tracks"):
-                self._track(epoch, features)
+            if not same:
+                with self._looking("tracks"):
+                    self._track(epoch, features)
             known = any(held["epoch"] == epoch for held in self._notes["kernel"])
             if (again or epoch.bit_length() % 2) and not known:  # after epochs 1, 4, 16, …: it is dear
                 self._note_kernel(epoch)
         return note
+
+    def _forget(self, epoch: int) -> None:
+        """Drop what was noted after this epoch, of weights that are not kept."""
+        for name in ("drift", "tracks", "kernel"):
+            held = self._notes[name]
+            if held and held[-1]["epoch"] == epoch:
+                held.pop()
+                if name == "kernel":
+                    self._kernels = self._kernels[1:]
 
     def _features(self) -> Tensor:
         """What the head reads of the fixed rows, ``(n, h)``."""
@@ -275,9 +286,9 @@ class Instruments:
             except (ModelError, RuntimeError) as error:
                 self._notes["reason"] = (str(error).splitlines() or [type(error).__name__])[0]
                 return
-        gap = None if self._kernel is None else self._kernel.gap(found)
+        gap = self._kernels[0].gap(found) if self._kernels else None
         self._notes["kernel"].append({"epoch": epoch, "norm": found.norm, "gap": gap})
-        self._kernel = found
+        self._kernels = (found, *self._kernels[:1])
 
     @staticmethod
     def _backbone(module: Grafted) -> dict[str, Tensor]:

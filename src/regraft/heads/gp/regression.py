@@ -259,8 +259,14 @@ def _by_iteration(
         kernels = [DenseOperator(system, (Tag.POSITIVE_SEMIDEFINITE,)) for system in systems]
     level = torch.stack([scale * mean_diagonal(kernel) for kernel in kernels])
     variances, said = raised(variances, least_noise(level, gram.dtype))
+    _check_noise(variances)
     system = matrix_free(kernels, variances, scale, iteration)
     return _posterior(form, scale, variances, values, system, said)
+
+
+def _check_noise(noise: Tensor) -> None:
+    if not bool((noise > 0).all()):
+        raise SolverError("neither prior nor noise is above zero", do="give a noise above zero")
 
 
 def mean_diagonal(kernel: Operator) -> Tensor:
@@ -286,8 +292,7 @@ def raised(noise: Tensor, floor: Tensor) -> tuple[Tensor, str]:
 
 def _posterior(form: KernelForm, scale: float, noise: Tensor, targets: Tensor, system: System, note: str) -> Posterior:
     """With the weights, and how well they solve A α = y."""
-    if not bool((noise > 0).all()):
-        raise SolverError("neither prior nor noise is above zero", do="give a noise above zero")
+    _check_noise(noise)
     solution, status = system.solve(form.fold(targets))
     if not bool(torch.isfinite(solution).all()):
         raise SolverError(

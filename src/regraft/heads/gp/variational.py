@@ -37,6 +37,7 @@ Likelihood = Literal["softmax", "sigmoid", "gaussian"]
 _PROBES = 32
 _LOOKS = 20
 _CURVATURE_FLOOR = 1e-12
+_BETAS = 0.9, 0.999  # of Adam
 _BYTES = 2**28  # of vectors of coefficients that are multiplied together
 
 
@@ -83,7 +84,8 @@ class Variational:
         bound: an estimate of the ELBO, which log p(y) is never below.
         error: the standard error of that estimate.
         history: (step, mean of the bound's estimates since the last entry).
-        status: whether the bound had stopped rising.
+        status: whether the bound had stopped rising by the middle of the steps; ``residual`` is its rise from there as
+            a share of the whole.
     """
 
     coefficients: Blocks
@@ -110,7 +112,8 @@ class Variational:
 
     def sample(self, new: Design, n: int, seed: int = 0) -> Tensor:
         """Joint draws of f* without the mean function, (n, M, C)."""
-        return torch.cat(list(self._drawn(new, n, seed)))
+        none = torch.zeros(0, new.n_rows, new.n_outputs, dtype=torch.float64)
+        return torch.cat([none, *self._drawn(new, n, seed)])
 
     def _drawn(self, new: Design, n: int, seed: int) -> Iterator[Tensor]:
         """The same, as many at a time as are multiplied together."""
@@ -123,6 +126,8 @@ class Variational:
         """Class probabilities (M, C), the average of link(mean + Φ* w) over draws of w."""
         if self.likelihood == "gaussian":
             raise SolverError("a Gaussian likelihood has no classes", do="use mean and sample")
+        if draws < 1:
+            raise SolverError("an average of probabilities", expected="at least one draw", got=str(draws))
         total = torch.zeros(new.n_rows, new.n_outputs, dtype=torch.float64)
         centre = torch.zeros_like(total) if mean is None else finite(mean, "the mean function at the new rows")
         if centre.shape != total.shape:
@@ -163,12 +168,9 @@ def variational(
     problem = _Problem.of(design, targets, likelihood, base, prior, noise)
     centre, spread, history = _climb(problem, descent, _standardised(problem, start), progress)
     bound, error = problem.bound(centre, spread.exp(), descent)
-    early, late = (sum(value for _, value in part) / len(part) for part in _halves(history))
-    scatter = abs(history[-1][1] - history[-2][1]) if len(history) > 1 else math.inf
-    settled = abs(early - late) <= max(2 * scatter, 1e-2 * abs(late))
+    share, settled = _still_rising(torch.tensor([value for _, value in history], dtype=torch.float64))
     said = f"{descent.steps} steps, bound {bound:.4g} ± {error:.2g}"
-    advice = "." if settled else ", still rising: raise the steps or the rate."
-    relative = abs(early - late) / max(abs(late), 1e-300)
+    advice = "." if settled else ", still rising, or too few steps to tell: raise the steps or the rate."
     return Variational(
         problem.blocks(centre),
         problem.blocks(spread.exp()),
@@ -176,14 +178,21 @@ def variational(
         bound,
         error,
         history,
-        Status(settled, descent.steps, relative, said + advice),
+        Status(settled, descent.steps, share, said + advice),
     )
 
 
-def _halves(history: tuple[tuple[int, float], ...]) -> tuple[tuple[tuple[int, float], ...], ...]:
-    """The last two fifths of a history, one after the other."""
-    fifth = max(1, len(history) // 5)
-    return history[-2 * fifth : -fifth] or history[-1:], history[-fifth:]
+def _still_rising(values: Tensor) -> tuple[float, bool]:
+    """The rise between the middle fifth of the bound's course and the last as a share of its whole rise, and whether it
+    is none: at most a hundredth, or twice its standard error. The last steps themselves say nothing, for their rate
+    goes to zero."""
+    fifth = len(values) // 5
+    if fifth < 2:
+        return math.inf, False
+    middle, last = values[2 * fifth : 3 * fifth].mean(), values[-fifth:].mean()
+    error = float(values[2 * fifth :].diff().square().mean() / fifth) ** 0.5
+    rise, whole = float(last - middle), float(last - values[0])
+    return abs(rise) / max(abs(whole), 1e-300), abs(rise) <= max(2 * error, 1e-2 * abs(whole))
 
 
 @dataclass(frozen=True, eq=False)
@@ -348,15 +357,15 @@ def _climb(
 class _Adam:
     """Adam (Kingma and Ba, 2015) on one vector, in place; :mod:`torch.optim` takes seconds to import its compiler."""
 
-    def __init__(self, vector: Tensor, betas: tuple[float, float] = (0.9, 0.999)) -> None:
-        self.vector, self.betas, self.steps = vector, betas, 0
+    def __init__(self, vector: Tensor) -> None:
+        self.vector, self.steps = vector, 0
         self.first, self.second = torch.zeros_like(vector), torch.zeros_like(vector)
 
     def step(self, slope: Tensor, rate: float) -> None:
         self.steps += 1
-        self.first.lerp_(slope, 1 - self.betas[0])
-        self.second.lerp_(slope.square(), 1 - self.betas[1])
-        first, second = (1 - beta**self.steps for beta in self.betas)
+        self.first.lerp_(slope, 1 - _BETAS[0])
+        self.second.lerp_(slope.square(), 1 - _BETAS[1])
+        first, second = (1 - beta**self.steps for beta in _BETAS)
         self.vector -= rate * (self.first / first) / ((self.second / second).sqrt() + 1e-8)
 
 

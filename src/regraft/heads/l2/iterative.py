@@ -19,8 +19,8 @@ from regraft.heads.losses import Loss
 
 __all__ = ["FINAL_TOLERANCE", "SEARCH_TOLERANCE", "STREAMED_TOLERANCE", "Cell", "PathSolver", "refit", "tolerance_of"]
 
-#: Relative gradient at which a fit that is only scored stops; half its square bounds the excess loss. At 3e-4 weak
-#: penalties scored by chance what they do not at the optimum.
+#: Relative gradient at which a fit that is only scored stops. At 3e-4 weak penalties scored by chance what they do not
+#: at the optimum.
 SEARCH_TOLERANCE = 1e-4
 #: The same where every product reads the features again.
 STREAMED_TOLERANCE = 3e-4

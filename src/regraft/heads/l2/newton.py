@@ -68,7 +68,8 @@ def _direction(
 ) -> tuple[Tensor, Tensor, int]:
     """−H⁻¹ g to a residual r with sqrt(rᵀ D r) ≤ aim · sqrt(gᵀ D g), its logits, and the iterations.
 
-    D⁻¹ bounds H: where pᵀ H p is rounding beside pᵀ D⁻¹ p, as along classes' common intercept, p is left out.
+    H is at most a few times D⁻¹: where pᵀ H p is rounding beside pᵀ D⁻¹ p, as along classes' common intercept, p is
+    left out.
     """
     product, noise = problem.curvature(logits, penalty), torch.finfo(gradient.dtype).eps
     step, moved = torch.zeros_like(gradient), torch.zeros_like(logits)

@@ -90,7 +90,8 @@ class Problem(Objective):
         return torch.cat([slopes, residuals.sum(-1, keepdim=True)], dim=-1)
 
     def precondition(self, gradient: Tensor, penalty: float) -> Tensor:
-        """D g with D near (κ X_cᵀX_c/N + λ)⁻¹, κ bounding the loss's curvature, and 1/κ for the intercepts.
+        """D g with D near (κ X_cᵀX_c/N + λ)⁻¹, κ bounding the loss's curvature in one
+        logit (of softmax all of a row's logits together bend up to twice as much), and 1/κ for the intercepts.
 
         In the eigenbasis of the features D is diagonal, 1 / (κ S_j/N + λ).
         """
@@ -139,8 +140,9 @@ class Standing:
     """How far each problem is, and which go on.
 
     A problem is solved where sqrt(gᵀ D g) ≤ tolerance · sqrt(g₀ᵀ D g₀), g its gradient and D the preconditioner: half
-    the square of the left side bounds the excess loss about a quadratic with curvature 1/D. One that has not come a
-    tenth nearer for ``patience`` looks has reached its dtype's rounding level.
+    the square of the left side is the excess loss of a quadratic with curvature 1/D; a loss that bends less, as near
+    probabilities of 0 and 1, has more. One that has not come a tenth nearer for ``patience`` looks has reached its
+    dtype's rounding level.
 
     Args:
         problem: the batch.
