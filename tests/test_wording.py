@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from regraft.wording import by_folders, one_line, printable, some
+from regraft.wording import by_folders, first_line, one_line, printable, some
 
 
 @pytest.mark.parametrize(
@@ -33,6 +33,9 @@ def test_what_an_error_says_is_one_short_line() -> None:
     assert one_line(ValueError("first\n  second\tthird")) == "first second third"
     assert one_line("x" * 500) == "x" * 200
     assert one_line("abcdef", most=3) == "abc"
+    assert first_line(ValueError("\n first \nsecond")) == "first"
+    assert first_line(TimeoutError()) == "TimeoutError"
+    assert first_line(OSError("x" * 500)) == "x" * 200
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from itertools import islice
 from pathlib import Path
 
-__all__ = ["by_folders", "one_line", "printable", "some"]
+__all__ = ["by_folders", "first_line", "one_line", "printable", "some"]
 
 
 def some(names: Collection[object], of: int = 5, separator: str = ", ") -> str:
@@ -36,6 +36,11 @@ def by_folders(paths: Sequence[Path]) -> list[str]:
 def one_line(said: object, most: int = 200) -> str:
     """What an error of another library says, in one line of at most so many characters."""
     return " ".join(str(said).split())[:most]
+
+
+def first_line(error: BaseException, most: int = 200) -> str:
+    """The first line of what an error says, of at most so many characters; its kind where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:most].rstrip()
 
 
 def printable(name: str) -> str:

@@ -10,6 +10,8 @@ import tempfile
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from regraft.wording import first_line
+
 __all__ = ["examine"]
 
 _EXTRAS = (
@@ -48,9 +50,8 @@ def _extra(package: str, extra: str, gives: str) -> dict[str, Any]:
     try:
         importlib.import_module(package)
     except Exception as error:  # a broken wheel can raise anything: that is what this verb is for
-        reason = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
         return _line(
-            package, "broken", f"{installed} is installed and does not load: {reason}",
+            package, "broken", f"{installed} is installed and does not load: {first_line(error, 120)}",
             f"install the {package} build that matches your torch",
         )  # fmt: skip
     return _line(package, "ok", f"{installed}: {gives}")

@@ -11,6 +11,7 @@ from typing import Any
 from regraft.data.rows import PART_NAMES
 from regraft.data.table import Piece
 from regraft.errors import DataError, MissingDependencyError, MissingPathError
+from regraft.wording import first_line
 
 __all__ = ["fetch", "is_dataset", "is_saved", "looks_like_id", "pieces", "saved"]
 
@@ -38,9 +39,9 @@ def fetch(name: str) -> Any:
     try:
         return datasets.load_dataset(name)
     except Exception as error:  # the package raises its own kinds, requests' and OSError
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise MissingPathError(
-            f"{name}: no such path here, and no data set of that name could be fetched from Hugging Face ({reason})",
+            f"{name}: no such path here, and no data set of that name could be fetched from Hugging Face "
+            f"({first_line(error)})",
             do="check the path or the name, and the connection",
         ) from error
 

@@ -25,6 +25,7 @@ from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Dense, Rows, Wish, part_of
 from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts, file_text
 from regraft.errors import DataError
+from regraft.wording import first_line
 
 __all__ = ["DATA_SUFFIXES", "JSON_LINES", "TABLE_SUFFIXES", "Piece", "near", "read_csv", "read_pieces", "read_table"]
 
@@ -84,7 +85,7 @@ def read_table(path: Path, part: str = "") -> Piece:
             return Piece(file.read(), path.name, part, path.parent)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
-            f"{path}: not a parquet file that can be read ({str(error).splitlines()[0]})", do="export it again"
+            f"{path}: not a parquet file that can be read ({first_line(error)})", do="export it again"
         ) from error
 
 
@@ -102,7 +103,7 @@ def _read_json_lines(path: Path) -> pa.Table:
         return pj.read_json(path, whole, told).select(found.column_names)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
-            f"{path}: no JSON lines that can be read ({str(error).splitlines()[0]})",
+            f"{path}: no JSON lines that can be read ({first_line(error)})",
             expected='an object a line, such as {"text": "…", "label": 1}',
         ) from error
 

@@ -14,6 +14,7 @@ from regraft.data import Kind
 from regraft.errors import RecipeError
 from regraft.features import DTYPES
 from regraft.heads import METRICS, default_metric, fitting
+from regraft.wording import first_line
 
 __all__ = ["Level", "Options", "check_counts", "check_options", "check_seed", "choose_metric", "pick_device"]
 
@@ -90,7 +91,7 @@ def pick_device(name: str | torch.device) -> str:
             raise RecipeError(
                 f"device {name!r} is {'not there' if known else 'unknown'}",
                 expected="auto, cpu, cuda or mps",
-                got=str(error).splitlines()[0] if known else "",
+                got=first_line(error) if known else "",
                 do="use --device auto; `regraft doctor` says what there is",
             ) from error
         return name

@@ -40,7 +40,6 @@ class _Run:
 
     operator: Operator
     preconditioner: Operator | None
-    rhs: Tensor
     norms: Tensor
     tol: float
     maxiter: int
@@ -143,7 +142,6 @@ def cg(
     run = _Run(
         operator,
         preconditioner,
-        columns,
         torch.where(norms > 0, norms, torch.ones_like(norms)),
         tol,
         10 * max(1, operator.shape[0]) if maxiter is None else maxiter,

@@ -28,6 +28,7 @@ from regraft.network.reading import attention_mask, pool_tokens
 from regraft.network.site import Site, match_sites, near
 from regraft.network.surgery import Headed, linear_like, owners, shared_copy
 from regraft.network.trace import Trace, trace
+from regraft.wording import first_line
 
 __all__ = ["About", "Network", "Traits"]
 
@@ -199,7 +200,7 @@ class Network:
         except Exception as error:  # what a module raises of a size that is none of its own is its own affair
             raise ModelError(
                 f"{self.name} does not run on an example of its own preprocessing",
-                got=f"{type(error).__name__}: {_first_line(error)}",
+                got=f"{type(error).__name__}: {first_line(error, 300)}",
                 do=_mend(error),
             ) from error
         return found
@@ -493,7 +494,3 @@ def _mend(error: BaseException) -> str:
     if isinstance(error, IndexError):
         return "of columns that hold codes of categories say so: ArrayPreprocess(shape, categories=(7, 0, …))"
     return "check that the preprocessing (size, channels) is the module's"
-
-
-def _first_line(error: BaseException) -> str:
-    return (str(error).splitlines() or [""])[0][:300]

@@ -73,6 +73,7 @@ def reproduce(
     tried = _try_gates(asked, known_gates, GateContext(data, cache_root(), progress=progress))
     where = pick_device(device or ("auto" if scale == "full" else "cpu"))
     context = Context(data, cache_root(), scale, device=where, arms=arms)
+    context = replace(context, known=partial(_known, page, scale, output, context.seeds))
     reports = []
     for number, row in enumerate(chosen):
         if progress:
@@ -154,10 +155,21 @@ def _closed(row: Row, gates: Sequence[GateReport], context: Context, output: Pat
 
 
 def _has_numbers(path: Path) -> bool:
+    return bool((found := _numbers(path)) and found.arms)
+
+
+def _known(page: Sequence[Row], scale: Scale, output: Path, seeds: Sequence[int], name: str) -> Result | None:
+    """The stored numbers of a row that was measured with these seeds."""
+    row = next(row for row in page if row.id == name)
+    found = _numbers(result_path(output, row, scale))
+    return found if found is not None and found.arms and tuple(found.seeds) == tuple(seeds) else None
+
+
+def _numbers(path: Path) -> Result | None:
     try:
-        return bool(load_result(path)[0].arms)
+        return load_result(path)[0]
     except RecipeError:
-        return False
+        return None
 
 
 def result_path(output: Path, row: Row, scale: Scale) -> Path:

@@ -21,6 +21,7 @@ from regraft.network import About, ImagePreprocess, Network, load
 from regraft.network.resnet import cifar_resnet
 from regraft.record import Record, Score
 from regraft.reproduce.packs import WEIGHTS
+from regraft.wording import first_line
 
 __all__ = [
     "EPOCHS",
@@ -95,7 +96,7 @@ def _cifar(name: str, folder: Path) -> Network:
     try:
         module.load_state_dict(safetensors.torch.load_file(folder / "model.safetensors"), strict=True)
     except (OSError, RuntimeError) as error:
-        raise ModelError(f"{folder} does not hold {name}", got=str(error).splitlines()[0]) from error
+        raise ModelError(f"{folder} does not hold {name}", got=first_line(error)) from error
     view = ImagePreprocess(resize=(32, 32), crop=None)
     return Network(name, module, view, About("module", licence="BSD-2-Clause style"))
 

@@ -13,6 +13,7 @@ from regraft.errors import ModelError
 from regraft.features import Tangent
 from regraft.linear import Operator, Tag
 from regraft.network.policy import grad
+from regraft.wording import first_line
 
 __all__ = ["Hessian", "ggn"]
 
@@ -122,7 +123,7 @@ class _Graph:
             try:
                 parts = grad(gradient, self.leaves, given, retain_graph=True, allow_unused=True, materialize_grads=True)
             except RuntimeError as error:
-                raise _only_once(str(error).splitlines()[0]) from error
+                raise _only_once(first_line(error)) from error
             found[row] += torch.cat([part.reshape(-1) for part in parts])
 
 

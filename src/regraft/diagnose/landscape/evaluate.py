@@ -23,6 +23,7 @@ from regraft.diagnose.landscape.ways import Layer, Prefix, Unfit, moving, step
 from regraft.diagnose.objective import Objective
 from regraft.errors import DataError, RegraftError
 from regraft.linear import Blocks
+from regraft.wording import first_line
 
 __all__ = ["CHECKED", "Evaluation", "WayName", "evaluate"]
 
@@ -135,7 +136,7 @@ def evaluate(
         except _FAILURES as error:
             if way != "auto":
                 raise
-            notes.append(f"not by {name}: {_first(error)}")
+            notes.append(f"not by {name}: {first_line(error).rstrip('.')}")
         else:
             return Evaluation(found.losses, name, (*notes, *found.notes), found.error, found.checked)
     plain = Plain(objective, directions)
@@ -201,7 +202,3 @@ def _compare(found: Tensor, truth: Tensor, floor: float, name: str) -> float:
             raise Unfit(f"{a:.9g} by {name} where plain passes give {b:.9g}")
         worst = max(worst, gap / abs(b) if b else 0.0)
     return worst
-
-
-def _first(error: Exception) -> str:
-    return (str(error).splitlines() or [type(error).__name__])[0][:200].rstrip(".")

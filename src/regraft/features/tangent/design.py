@@ -22,12 +22,10 @@ from torch.utils.checkpoint import CheckpointError
 from regraft.data import Manifest
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.features.batching import in_order
-from regraft.features.sweep import base_key
 from regraft.features.tangent.engine import Engine
 from regraft.features.tangent.feed import Feed, length, take
 from regraft.features.tangent.replay import Kept
 from regraft.features.tangent.tape import Tape
-from regraft.files import canonical_json, digest
 from regraft.linear import Blocks, Design
 from regraft.linear.design import take_of
 from regraft.network import Network
@@ -140,7 +138,7 @@ class Tangent(Design):
         if tape:
             self.tape  # noqa: B018 - made before the copy, which then shares it
         found = copy.copy(self)
-        for of_rows in ("_engine", "_keeper", "_before", "key", *(() if tape else ("tape",))):
+        for of_rows in ("_engine", "_keeper", "_before", *(() if tape else ("tape",))):
             vars(found).pop(of_rows, None)
         found._read = 0
         found.feed = Feed(self.network, inputs)
@@ -148,15 +146,6 @@ class Tangent(Design):
             found._engine = self._engine.on(found.feed)
         Design.__init__(found, self.shapes, found.feed.rows, self.n_outputs, self.dtype, device=self.device)
         return found
-
-    @cached_property
-    def key(self) -> str:
-        """What the cached values depend on (weights, rows, selection …); empty without a Manifest."""
-        manifest = self.feed.manifest
-        if manifest is None:
-            return ""
-        base = base_key(self.network, manifest, str(self.dtype))
-        return digest("tangent", base, self.of, canonical_json(list(self.names)))
 
     @property
     def path(self) -> tuple[str, ...]:

@@ -14,14 +14,14 @@ from torch import Tensor
 from regraft.errors import ModelError
 from regraft.features.tangent.cache import Cache
 from regraft.features.tangent.feed import Feed
-from regraft.features.tangent.generic import Generic, Way, first_line
+from regraft.features.tangent.generic import Generic, Way
 from regraft.features.tangent.graph import Graph, GraphError
 from regraft.features.tangent.pooled import Pooled
 from regraft.features.tangent.replay import Replay, check_finite
 from regraft.features.tangent.unfold import Unfold
 from regraft.network import Network
 from regraft.network.flops import Operations
-from regraft.wording import some
+from regraft.wording import first_line, some
 
 __all__ = ["Engine", "Product"]
 
@@ -99,7 +99,7 @@ class Engine:
         try:
             step()
         except (GraphError, RuntimeError, NotImplementedError, TypeError, ValueError, IndexError, KeyError) as error:
-            self.way, self._note = self.generic, (f"no graph of cached activations: {first_line(error)}",)
+            self.way, self._note = self.generic, (f"no graph of cached activations: {first_line(error, 160)}",)
 
     @property
     def path(self) -> tuple[str, ...]:

@@ -14,6 +14,7 @@ from regraft.data import Manifest
 from regraft.errors import DataError
 from regraft.features.batching import decoded, gathered, in_order
 from regraft.network import Network
+from regraft.wording import first_line
 
 __all__ = ["Feed", "length", "take"]
 
@@ -114,6 +115,6 @@ def _joined(inputs: Any) -> Any:
         raise DataError(
             "the batches do not fit together",
             expected="equal shapes but for the rows",
-            got=str(error).splitlines()[0],
+            got=first_line(error),
             do="pad them to one length, or give a Manifest",
         ) from error

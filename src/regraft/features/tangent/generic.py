@@ -10,15 +10,11 @@ from torch import Tensor
 
 from regraft.errors import ModelError
 from regraft.features.tangent.replay import Replay
+from regraft.wording import first_line
 
-__all__ = ["Generic", "Way", "first_line"]
+__all__ = ["Generic", "Way"]
 
 _TROUBLE = (RuntimeError, NotImplementedError, TypeError, ValueError, IndexError)
-
-
-def first_line(error: Exception) -> str:
-    """What an error says, in short; its kind where it says nothing."""
-    return (str(error).splitlines() or [type(error).__name__])[0][:160]
 
 
 class Way(Protocol):
@@ -79,7 +75,7 @@ class Generic:
                 )
             except _TROUBLE as error:
                 where = self.replay.trail[-1] if self.replay.trail else "the network"
-                reasons.append((where, first_line(error)))
+                reasons.append((where, first_line(error, 160)))
                 continue
             note = f"apply: {name}"
             return way, f"{note}, for {reasons[0][0]} has no forward-mode rule ({reasons[0][1]})" if reasons else note

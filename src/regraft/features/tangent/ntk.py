@@ -229,7 +229,8 @@ class _Directions(Operator):
         if (side := self._side_for(vectors.shape[1])) is None:
             return self.few.apply(vectors)
         parts = vectors.T.split([prod(shape) for shape in self.rows.shapes.values()], dim=1)
-        return project(side, self.ones, dict(zip(self.rows.shapes, parts))).along.flatten(0, 1)
+        directions = dict(zip(self.rows.shapes, parts))
+        return project(side, self.ones, directions, within=False).along.flatten(0, 1)
 
     def _adjoint(self, vectors: Tensor) -> Tensor:
         if (side := self._side_for(vectors.shape[1])) is None:

@@ -40,6 +40,8 @@ def project(
     prior: Mapping[str, float],
     directions: Mapping[str, Tensor] | None = None,
     sums: Sums | None = None,
+    *,
+    within: bool = True,
 ) -> Projected:
     """Covariances within rows, products with directions, and random sums.
 
@@ -48,21 +50,23 @@ def project(
         prior: standard deviation by parameter.
         directions: qₖ by parameter, ``(k, *shape)``; none if ``None``.
         sums: S; none if ``None``.
+        within: whether covariances are wanted, C products a derivative and row; zeros if not.
     """
     like, count = side.tape.like, 0
     if directions is not None:
         count = len(next(iter(directions.values())))
-    within = like.new_zeros((side.rows, side.outputs, side.outputs))
+    inside = like.new_zeros((side.rows, side.outputs, side.outputs))
     along = like.new_zeros((side.rows, side.outputs, count))
     summed = like.new_zeros((side.rows, side.outputs, 0 if sums is None else sums.count))
     for start, stop, layer, j in _blocks(side, prior):
-        within[start:stop] += torch.bmm(j, j.mT)
+        if within:
+            inside[start:stop] += torch.bmm(j, j.mT)
         if directions is not None:
             along[start:stop] += j @ _flat(layer, directions).to(j).T
         if sums is not None:
             for name, block in zip(layer.names.values(), j.split(_sizes(layer), dim=2)):
                 sums.add(summed[start:stop], name, block)
-    return Projected(within, along, summed)
+    return Projected(inside, along, summed)
 
 
 def jacobian(side: Side) -> dict[str, Tensor]:

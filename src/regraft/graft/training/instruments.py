@@ -29,6 +29,7 @@ from regraft.graft.loop.rows import Rows, place
 from regraft.graft.options import Level
 from regraft.graft.training.grafted import Grafted
 from regraft.heads import KINDS, Response
+from regraft.wording import first_line
 
 __all__ = ["Instruments"]
 
@@ -284,7 +285,7 @@ class Instruments:
                 batch = network.place(rows.inputs(self._places[:KERNEL_PROBES]))
                 found = feature_kernel(network, batch, directions=DIRECTIONS, seed=self.seed)
             except (ModelError, RuntimeError) as error:
-                self._notes["reason"] = (str(error).splitlines() or [type(error).__name__])[0]
+                self._notes["reason"] = first_line(error)
                 return
         gap = self._kernels[0].gap(found) if self._kernels else None
         self._notes["kernel"].append({"epoch": epoch, "norm": found.norm, "gap": gap})

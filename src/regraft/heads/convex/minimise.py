@@ -9,7 +9,7 @@ from regraft.errors import SolverError
 from regraft.heads.convex.lbfgs import lbfgs
 from regraft.heads.convex.minibatch import ADAM, SGD, minibatch
 from regraft.heads.convex.newton import newton
-from regraft.heads.convex.problem import ConvexFit, ConvexProblem, Progress
+from regraft.heads.convex.problem import ConvexFit, ConvexProblem
 from regraft.heads.convex.rowspace import dual
 from regraft.linear import Blocks
 
@@ -27,8 +27,6 @@ def minimise(
     gap: float = 1e-4,
     iterations: int | None = None,
     deviations: dict[str, float] | None = None,
-    seed: int = 0,
-    progress: Progress | None = None,
 ) -> ConvexFit:
     """Solve a convex head.
 
@@ -43,8 +41,6 @@ def minimise(
         gap: the duality gap to reach, relative to the objective.
         iterations: the most that the solver may take; by default its own limit (the whole schedule).
         deviations: the prior's standard deviations by block, for the schedules' parametrisation alone.
-        seed: of mini-batches.
-        progress: called with (iterations, relative gap, objective).
 
     Raises:
         SolverError: an unknown solver, NaN in the design's products, or what the solver refuses.
@@ -58,14 +54,12 @@ def minimise(
     limit: dict[str, Any] = {} if iterations is None else {"max_iterations": iterations}
     if solver in ("adam", "sgd"):
         schedule = ADAM if solver == "adam" else SGD
-        return minibatch(
-            problem, schedule, deviations=deviations, start=start, seed=seed, gap=gap, progress=progress, **limit
-        )
+        return minibatch(problem, schedule, deviations=deviations, start=start, gap=gap, **limit)
     if solver == "dual":
-        return dual(problem, gap=gap, progress=progress, **limit)
+        return dual(problem, gap=gap, **limit)
     chosen = newton if solver == "newton" else lbfgs
-    found = chosen(problem, start=start, gap=gap, progress=progress, **limit)
+    found = chosen(problem, start=start, gap=gap, **limit)
     if solver != "both" or found.status.converged or iterations is not None:
         return found
-    more = newton(problem, start=found.coefficients, gap=gap, progress=progress)
+    more = newton(problem, start=found.coefficients, gap=gap)
     return replace(more, products=found.products + more.products)

@@ -33,7 +33,6 @@ class GroupLassoFit:
         gap: an upper bound of ``objective`` minus the minimum: the duality gap, in float64 over all features.
         relative_gap: ``gap`` divided by ``objective``.
         status: whether the relative gap reached the tolerance, iterations, and the relative gap as the residual.
-        working: the number of features that were held in memory at the end.
         passes: how often all features were read for a certificate.
         penalty: ``l21`` (group lasso) or ``l1`` (lasso).
         link: of its readout; of a squared loss the labels' own, as in a ridge head: ±1 targets are scores.
@@ -48,7 +47,6 @@ class GroupLassoFit:
     gap: float
     relative_gap: float
     status: Status
-    working: int
     passes: int
     penalty: str
     link: Link

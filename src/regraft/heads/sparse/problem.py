@@ -288,7 +288,6 @@ class SparseProblem:
             gap,
             relative,
             status,
-            len(self.work),
             passes,
             self.penalty.name,
             self.link,

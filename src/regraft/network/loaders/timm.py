@@ -10,7 +10,7 @@ from regraft.network.network import About, Network
 from regraft.network.preprocess import FILTERS, ImagePreprocess
 from regraft.network.seeding import seeded
 from regraft.network.site import near
-from regraft.wording import one_line
+from regraft.wording import first_line, one_line
 
 __all__ = ["load", "of_config"]
 
@@ -21,7 +21,7 @@ def _timm() -> Any:
     except (ImportError, RuntimeError, AttributeError) as error:  # a torchvision that does not load: RuntimeError
         raise MissingDependencyError(
             "timm is not installed or does not load",
-            got=str(error).splitlines()[0],
+            got=first_line(error),
             do="pip install 'regraft[timm]' (timm needs a torchvision that matches torch; see `regraft doctor`)",
         ) from error
     return timm

@@ -10,7 +10,7 @@ from regraft.network.network import About, Network
 from regraft.network.preprocess import FILTERS, ImagePreprocess
 from regraft.network.seeding import seeded
 from regraft.network.site import near
-from regraft.wording import one_line
+from regraft.wording import first_line, one_line
 
 __all__ = ["load"]
 
@@ -22,7 +22,7 @@ def _models() -> Any:
         # Beside a torch of another build: "operator torchvision::nms does not exist", a RuntimeError.
         raise MissingDependencyError(
             "torchvision is not installed or does not load beside this torch",
-            got=str(error).splitlines()[0],
+            got=first_line(error),
             do="install torch and torchvision of matching versions and builds (see `regraft doctor`)",
         ) from error
     return models
