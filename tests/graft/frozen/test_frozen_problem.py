@@ -10,7 +10,9 @@ import torch
 
 from regraft.data import Target
 from regraft.errors import SolverError
+from regraft.features import Plan
 from regraft.graft import problem as problems
+from regraft.graft.frozen import problem as problem_module
 from regraft.graft.frozen import ranking
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.problem import Task
@@ -164,3 +166,20 @@ def test_rows_of_no_fold_are_in_every_fit_and_predicted_by_none():
     plain = replace(one, scalings=(head.view.scaling,), stage=same.stage)
     logits = [p.solve(np.where(out, 0, -1)).solution.out_of_fold[torch.from_numpy(out)] for p in (plain, same)]
     torch.testing.assert_close(logits[0], logits[1])  # their labels have no part in it
+
+
+def test_layers_are_shown_on_rows_from_the_first_to_the_last(monkeypatch):
+    """Folders give class after class: the first rows alone would be of a few classes."""
+    one = problem()
+    one = one.take(np.argsort(one.task.target.values, kind="stable"))
+    head, classes = one.solve(), []
+    monkeypatch.setattr(problem_module, "_SHOWN_ROWS", 30)
+    monkeypatch.setattr(problem_module, "layer_shares", lambda readout, design, blocks: {})
+    take = FeatureProblem.take
+    monkeypatch.setattr(
+        FeatureProblem, "take", lambda self, rows: classes.extend(self.task.target.values[rows]) or take(self, rows)
+    )
+    head.figures(one, Plan(()))
+    assert len(classes) == 30
+    shares = np.bincount(classes, minlength=3) / 30
+    assert np.abs(shares - np.bincount(one.task.target.values) / ROWS).max() < 0.05

@@ -87,7 +87,7 @@ class FeatureHead(Head):
         """``layers``, on at most 1,000 rows (see :func:`regraft.graft.frozen.layers.layer_shares`), and ``selection``
         where features were chosen (see :func:`regraft.graft.frozen.selected.selection_figure`), with the curve of
         their ``ranks`` on as many (:func:`regraft.graft.frozen.ranking.rank_figure`) or none."""
-        some = problem.take(np.arange(min(len(problem), _SHOWN_ROWS)))
+        some = problem.take(_shown(len(problem)))
         found: dict[str, Any] = {"layers": layer_shares(self.solution.readout, some.design(self.view), plan.blocks)}
         if self.selection is not None and problem.select is not None:
             outputs = problem.task.target.outputs
@@ -105,7 +105,7 @@ class FeatureHead(Head):
         fold_ids = self.fold_ids if len(self.fold_ids) == len(problem) else problem.task.fold_ids()
         if len(np.unique(fold_ids[fold_ids >= 0])) < 2:
             return None
-        rows = np.unique(np.linspace(0, len(problem) - 1, min(len(problem), _SHOWN_ROWS)).round().astype(int))
+        rows = _shown(len(problem))
         some = replace(problem.take(rows), settled_on=None)
         blocks = {name: some.matrices[name] for name in selection.scores}
         design = problem.view(self.view.scaling).design(blocks, problem.task.target.outputs)
@@ -280,6 +280,11 @@ class FeatureProblem(Problem):
         scaling = next(s for s in self.scalings if found.size in named[s].values())
         view = View(scaling, found.columns, found.normalised, self.unscaled)
         return FeatureHead(view, found.solution, fold_ids, found, tuple(fits))
+
+
+def _shown(count: int) -> np.ndarray:
+    """At most 1,000 of so many rows, from the first to the last of them: class may follow class."""
+    return np.unique(np.linspace(0, count - 1, min(count, _SHOWN_ROWS)).round().astype(int))
 
 
 def held_out(solution: Solution, fold_ids: np.ndarray) -> HeldOut:
