@@ -113,6 +113,15 @@ def test_means_over_other_outputs_are_not_compared():
     (one,) = beside(run.score_on((x[80:], later)), run.record)
     assert one.severity == "info"
     assert one.detail == "These rows leave out y0."
+    by_error = replace(run.record, scores={"validation": replace(run.record.headline, metric="rmse", value=0.1)})
+    (found,) = beside(run.score_on((x[80:], later), metric="rmse"), by_error)  # which counts it
+    assert "from there" in found.title
+
+
+def test_a_score_without_an_interval_is_said_not_to_be_compared(run):
+    x, y = toy_arrays(60, seed=5)
+    (found,) = beside(run.score_on((x, y, np.zeros(60))), run.record)  # all rows hang together
+    assert found.title.endswith("this score's interval is not known, and they are not compared")
 
 
 def test_another_metric_is_not_compared(run):

@@ -191,8 +191,8 @@ class Part:
             found.append(Shard(start, stop, path))
         return tuple(found)
 
-    def check_space(self, missing: Sequence[tuple[int, int]]) -> int:
-        """Bytes that the missing shards will take; refused if the disk has not that much.
+    def check_space(self, missing: Sequence[tuple[int, int]]) -> None:
+        """Refuse a disk that has not as much room as the missing shards will take.
 
         Raises:
             StoreError: the disk is too small.
@@ -207,7 +207,6 @@ class Part:
                 got=f"{free / 1e9:.2f} GB",
                 do="set REGRAFT_CACHE to a larger disk, use --dtype float16 or fewer taps",
             )
-        return needed
 
 
 class Arrivals:

@@ -163,7 +163,6 @@ def training() -> dict[str, Any]:
     return {
         "runs": runs,
         "metric": "accuracy",
-        "total_steps": sum(run["steps"] for run in runs),
         "probing": {
             "taus": [{"tau": t, "accuracy": 1 - 0.75 * 0.9**t, "energy": 0.1 + 0.8 * 0.9**t} for t in (0, 4, 16, 64)],
             "chosen": 16,

@@ -251,6 +251,21 @@ def test_strengths_mark_the_chosen_cell_and_its_band() -> None:
     assert len(view.graph.paths[0].band.split()) == 2 * 11
 
 
+def test_strengths_that_one_held_out_part_chose_among_are_not_called_those_of_folds() -> None:
+    record = samples.multiclass()
+    view = strengths(replace(record, candidates=tuple(replace(c, standard_error=math.nan) for c in record.candidates)))
+    assert view.lead.replace("\u00a0", " ") == "Chosen: ridge at λ = 0.01, accuracy 90.5 % on held-out rows."
+    assert view.graph.label == "Accuracy, held-out rows"
+
+
+def test_masks_of_a_model_that_learnt_from_the_images_say_so() -> None:
+    picture = "data:image/jpeg;base64,AAAA"
+    figures = {"overlays": [{"id": "a", "image": picture, "truth": picture, "predicted": picture, "classes": []}]}
+    said = "learnt from them"
+    assert said in render(only(None, figures=figures))
+    assert said not in render(only(Score("miou", 0.5, 0.4, 0.6, "", 9), figures=figures))
+
+
 def test_strengths_of_another_kind_have_their_own_letter() -> None:
     record = samples.multiclass()
     mixed = {**record.figures, "varied": {"letter": "ρ", "name": "share of gradients"}}
@@ -304,6 +319,10 @@ def test_scatter_is_thinned_evenly_and_says_so() -> None:
     assert len(view.dots) == 1334
     assert view.lead.replace("\u00a0", " ") == (
         "Half of the 4,000 rows are predicted within 2.00 of the truth. One row in 3 is drawn."
+    )
+    thinned = scatter(replace(samples.minimal(), figures={"scatter": pairs[:2000], "scatter_rows": 6000}))
+    assert thinned.lead.replace("\u00a0", " ") == (
+        "Half of 2,000 of the 6,000 rows, evenly taken, are predicted within 2.00 of the truth. One row in 6 is drawn."
     )
 
 

@@ -167,6 +167,10 @@ def test_colour_decides(run):
     assert len(figures["overlays"]) == 3
     assert "images-taken-for-independent" in [finding.code for finding in run.record.findings]
     assert {c["name"] for one in figures["overlays"] for c in one["classes"]} <= set(CLASSES)
+    header, *lines = run.rows
+    cells = {name: {line[header.index(name)] for line in lines} for name in ("part", "truth", "predicted")}
+    assert cells["part"] == {"validation", "test"}
+    assert cells["truth"] | cells["predicted"] <= set(CLASSES)
 
 
 def test_predicted_masks_are_of_the_images_own_size_and_loaded_alike(run, tmp_path):

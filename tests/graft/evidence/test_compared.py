@@ -77,6 +77,9 @@ def test_the_scaling_makes_no_other_features():
     assert overlaps([plain, scaled])["features"] == [[1.0, 0.5], [0.5, 1.0]]
     fewer = replace(scaled, features={"early[64]": 10})  # the same size of other taps
     assert overlaps([plain, fewer])["features"][0][1] is None
+    tuned = replace(scaled, tuned=True)  # its own training's features, of the same layers
+    assert overlaps([plain, tuned])["features"] == [[1.0, None], [None, 1.0]]
+    assert None not in overlaps([plain, tuned])["layers"][0]
 
 
 def test_scalings_of_real_runs_compare(tmp_path):

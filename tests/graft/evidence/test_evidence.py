@@ -431,17 +431,19 @@ def test_probabilities_are_called_wrong_where_chance_does_not_give_as_much(headl
 @pytest.mark.parametrize(
     ("chosen", "error", "varied", "said"),
     [
-        (0, 0.1, "penalty", "widened as far as it goes"),
-        (2, 0.1, "penalty", "widened as far as it goes"),
+        (0, 0.1, "penalty", "A smaller one was not tried; the last step gained 0.1000."),
+        (2, 0.1, "penalty", "A larger one was not tried; the last step gained 0.1000."),
         (1, 0.1, "penalty", None),
         (0, np.nan, "penalty", "a weaker one is tried only while"),
         (2, np.nan, "penalty", None),  # where a draw of the rows said to begin
-        (2, np.nan, "learning rate", "widened as far as it goes"),
+        (2, np.nan, "learning rate", "A larger one was not tried"),
     ],
 )
 def test_a_choice_at_the_end_of_its_grid_is_told(chosen, error, varied, said, monkeypatch):
     monkeypatch.setattr(findings, "_CHECKS", (score_findings._fit,))
-    cells = tuple(Candidate("ridge", 10.0 ** (k - 3), 0.5, error, k == chosen) for k in range(3))
+    cells = tuple(
+        Candidate("ridge", 10.0 ** (k - 3), 0.7 - 0.1 * abs(k - chosen), error, k == chosen) for k in range(3)
+    )
     head = SimpleNamespace(status=SimpleNamespace(converged=True), candidates=cells, varied=("λ", varied))
     main = SimpleNamespace(
         headline=SimpleNamespace(metric="accuracy"),

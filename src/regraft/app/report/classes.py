@@ -168,7 +168,6 @@ _COLUMNS = (
     ("iou", "IoU"),
     ("recall", "Recall"),
     ("precision", "Precision"),
-    ("f1", "F1"),
     ("average_precision", "Average precision"),
     ("roc_auc", "ROC AUC"),
     ("r2", "R²"),

@@ -205,8 +205,7 @@ _LABELS = {
     "taps": "Taps read",
     "features": "Features computed a row",
     "flops": "Arithmetic of one row",
-    "groups": "Groups",
-    "skipped": "Rows left out",
+    "grouped": "In groups",
     "path": "Path",
 }
 _HEX = re.compile(r"[0-9a-fA-F]{24,}")

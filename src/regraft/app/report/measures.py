@@ -106,14 +106,6 @@ _MEASURES = {
         high=None,
         meaning="surprise per target in nats, its unit's logarithm in it; punishes confident mistakes",
     ),
-    "mae": Measure(
-        "MAE",
-        "is off by",
-        "on average",
-        better="lower",
-        high=None,
-        meaning="mean absolute error, in the target's own unit",
-    ),
     "nll": Measure(
         "Log loss (NLL)",
         "has a log loss of",

@@ -25,10 +25,12 @@ class Overlay:
 
 @dataclass(frozen=True)
 class Overlays:
-    """The section: the images, and (name, colour) of the classes that occur in them."""
+    """The section: the images, (name, colour) of the classes that occur in them, and whether the model that is shown
+    learnt from them: without a test part it is solved on all rows in the end."""
 
     shown: tuple[Overlay, ...]
     legend: tuple[tuple[str, str], ...]
+    learnt: bool
 
 
 def overlays(record: Record) -> Overlays | None:
@@ -44,4 +46,5 @@ def overlays(record: Record) -> Overlays | None:
     named = [
         (read.text(c.get("name")), read.text(c.get("colour"))) for row in rows for c in read.rows(row.get("classes"))
     ]
-    return Overlays(shown, tuple((name, colour) for name, colour in dict.fromkeys(named) if _COLOUR.fullmatch(colour)))
+    legend = tuple((name, colour) for name, colour in dict.fromkeys(named) if _COLOUR.fullmatch(colour))
+    return Overlays(shown, legend, record.scores.get("test") is None)

@@ -57,12 +57,15 @@ def scatter(record: Record) -> Scatter | None:
     shown = pairs[::every]
     errors = sorted(abs(truth - predicted) for truth, predicted in pairs)
     half = errors[(len(errors) - 1) // 2]
-    lead = f"Half of the {words.plural(len(pairs), 'row')} are predicted within {words.decimal(half)} of the truth."
+    whole = max(round(read.number(record.figures.get("scatter_rows")) or 0), len(pairs))
+    many = f"the {words.plural(whole, 'row')}"
+    many = many if whole == len(pairs) else f"{words.count(len(pairs))} of {many}, evenly taken,"
+    lead = f"Half of {many} are predicted within {words.decimal(half)} of the truth."
     outputs = record.task.get("classes")
     if isinstance(outputs, list) and len(outputs) > 1:
         lead = f"Drawn and counted here: {read.text(outputs[0])} alone, the first of {len(outputs)} outputs. {lead}"
-    if every > 1:
-        lead += f" One row in {every} is drawn."
+    if whole > len(shown):
+        lead += f" One row in {round(whole / len(shown))} is drawn."
     if any(halves):
         inside = sum(abs(t - p) <= half for (t, p), half in zip(pairs, halves))
         lead += f" Of the 90 % intervals {words.percent(inside / len(pairs))} hold it."

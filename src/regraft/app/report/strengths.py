@@ -68,12 +68,13 @@ def strengths(record: Record) -> Strengths | None:
     shown = measure(name, min(c.score for c in drawn))
     label = shown.label if name else "Score"
     best = next((c for c in cells if c.chosen), None)
+    banded = any(c.error is not None for c in drawn)  # one held-out part gives no standard error
     axis = "strength λ (stronger to the right)" if letter == "λ" else f"{read.text(varied.get('name'))} {letter}"
     lead = (
         f"Chosen: {best.form + ' at ' if best.form else ''}{letter} = {words.strength(best.strength)}, "
         f"{label if label.isupper() else label[0].lower() + label[1:]} {shown.write(best.score)}"
         + (f" ± {shown.write_error(best.error)}" if best.error is not None else "")
-        + " in the inner folds."
+        + f" {'in the inner folds' if banded else 'on held-out rows'}."
         if best
         else ""
     )
@@ -83,7 +84,7 @@ def strengths(record: Record) -> Strengths | None:
         letter=letter,
         graph=Graph(
             "Score against strength",
-            f"{label}, inner folds",
+            f"{label}, {'inner folds' if banded else 'held-out rows'}",
             axis,
             tuple(Tick(x(t), words.strength(t)) for t in _strength_ticks(low, high)),
             tuple(Tick(y(t), shown.tick(t)) for t in linear_ticks(bottom, top, 5)),

@@ -67,7 +67,7 @@ def training(record: Record) -> Training | None:
         _curve("Loss by epoch", first, judged, runs, ("loss",), "Loss", words.short, words.decimal, None),
     )
     return Training(
-        lead=_lead(first, judged, runs, shown, _total(figure, runs)),
+        lead=_lead(first, judged, runs, shown, sum(read.number(run.get("steps")) or 0.0 for run in runs)),
         graphs=tuple(graph for graph in graphs if graph is not None),
         trials=trials,
         compared=len(trials) > 1,
@@ -78,12 +78,6 @@ def training(record: Record) -> Training | None:
 
 def _epochs(run: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return [row for row in read.rows(run.get("epochs")) if read.number(row.get("epoch")) is not None]
-
-
-def _total(figure: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> float:
-    """Steps of all runs together."""
-    total = read.number(figure.get("total_steps"))
-    return sum(read.number(run.get("steps")) or 0.0 for run in runs) if total is None else total
 
 
 def _judged(first: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

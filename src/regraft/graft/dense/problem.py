@@ -48,6 +48,7 @@ class DenseHead(Head):
         rows: (M, 2) image and position of the inner problem's rows.
         codes: their classes.
         images: how many images there were.
+        classes: their names.
     """
 
     inner: FeatureHead
@@ -55,6 +56,7 @@ class DenseHead(Head):
     rows: np.ndarray
     codes: np.ndarray
     images: int
+    classes: tuple[str, ...]
 
     @property
     def candidates(self) -> tuple[Candidate, ...]:
@@ -77,7 +79,7 @@ class DenseHead(Head):
 
     def held_out(self) -> HeldOut:
         """Every image's positions, by the inner fold that did not see it; counted by class and predicted class."""
-        classes = self.inner.solution.out_of_fold.shape[1]
+        classes = len(self.classes)
         said = self.inner.solution.out_of_fold.argmax(1).numpy()
         counts = np.zeros((self.images, classes, classes))
         fold = np.full(self.images, -1)
@@ -87,8 +89,7 @@ class DenseHead(Head):
             if mine.any():
                 fold[image] = self.inner.fold_ids[mine][0]
         there = np.flatnonzero(fold >= 0)
-        names = [str(code) for code in range(classes)]
-        response = Response.of("segmentation", names, counts[there].sum(2))
+        response = Response.of("segmentation", self.classes, counts[there].sum(2))
         return HeldOut(there, torch.from_numpy(counts[there]), fold[there], INNER_POSITIONS, response)
 
     def adapted(self, task: Task, network: Network, plan: Plan) -> Adapted:
@@ -183,4 +184,5 @@ class DenseProblem(Problem):
     def solve(self) -> DenseHead:
         """Choose scaling, form and strength by cross-validation over images, and solve on all positions."""
         problem, rows = self.flat()
-        return DenseHead(problem.solve(), self.block, rows, problem.task.target.values, len(self))
+        target = problem.task.target
+        return DenseHead(problem.solve(), self.block, rows, target.values, len(self), target.classes)

@@ -16,6 +16,8 @@ __all__ = ["beside"]
 
 _OVER_OUTPUTS = ("multilabel", "regression")
 _NAMED = 8
+_OWN = {"r2": "r2", "map": "average_precision", "f1": "average_precision", "roc-auc": "roc_auc"}
+"""Means over outputs that leave out one without this score of its own; others count every output with a label."""
 _OVER_CLASSES = ("balanced-accuracy", "f1", "map", "miou", "roc-auc")
 
 
@@ -58,6 +60,10 @@ def beside(later: Later, record: Record) -> Iterator[Finding]:
         return
     value, low, high = difference(said, now)
     if math.isnan(low):
+        which = "the run's" if math.isnan(said.low) else "this score's"
+        yield Finding(
+            "beside-the-run", f"the run said {before}; {which} interval is not known, and they are not compared"
+        )
         return
     worse = high < 0 if higher_is_better(now.metric) else low > 0
     by, least, most = (figure(number, now.metric, "+") for number in (value, low, high))
@@ -74,9 +80,10 @@ def beside(later: Later, record: Record) -> Iterator[Finding]:
 
 def _left_out(later: Later) -> list[str]:
     """What the headline, a mean over labels, numbers or classes, passes over here, or takes as never found."""
-    response = later.scored.response
+    response, own = later.scored.response, _OWN.get(later.score.metric)
     if response.kind in _OVER_OUTPUTS:
-        return [row["name"] for row in by_output(later.scored) if None in row.values()]
+        rows = by_output(later.scored)
+        return [row["name"] for row in rows if not row["rows"] or (own is not None and row[own] is None)]
     if later.score.metric not in _OVER_CLASSES:
         return []
     absent = [not rows for rows in response.values.sum(0).tolist()]

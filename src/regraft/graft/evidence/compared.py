@@ -29,6 +29,7 @@ class Chosen:
         fingerprint: of the backbone.
         layers: tap → share of the kept features, whatever it was pooled to.
         depth: mean relative depth of the kept features.
+        tuned: whether they are those of a network that the run itself trained.
     """
 
     name: str
@@ -38,6 +39,7 @@ class Chosen:
     fingerprint: str
     layers: Mapping[str, float]
     depth: float
+    tuned: bool = False
 
     @property
     def kept(self) -> int:
@@ -83,6 +85,7 @@ def chosen(folder: str | Path, name: str = "") -> Chosen | None:
             record.model["fingerprint"],
             shares,
             float(figure["depth"]),
+            bool(figure.get("tuned", False)),
         )
     except (KeyError, TypeError, ZeroDivisionError) as error:
         raise ArtifactError(
@@ -98,13 +101,19 @@ def layer_overlap(first: Chosen, second: Chosen) -> float:
     return sum(min(share, second.layers.get(tap, 0.0)) for tap, share in first.layers.items())
 
 
+def _alike(one: Chosen, other: Chosen) -> bool:
+    """Whether features of one name are the same in two runs of one backbone."""
+    return one.features == other.features and (one is other or not (one.tuned or other.tuned))
+
+
 def overlaps(runs: Sequence[Chosen]) -> dict[str, Any]:
     """Every run beside every other.
 
     Returns:
         ``features``, the matrix of :attr:`regraft.heads.Overlap.overlap`; ``chance``, that of random choices;
         ``layers``, the matrix of :func:`layer_overlap`. An entry is ``None`` where features are not the same
-        ones (another backbone, other blocks: the scaling makes no other features), or layers (another backbone).
+        ones (another backbone, other blocks, one that either run trained: the scaling makes no other features), or
+        layers (another backbone).
     """
     features: list[list[float | None]] = []
     chance: list[list[float | None]] = []
@@ -112,7 +121,7 @@ def overlaps(runs: Sequence[Chosen]) -> dict[str, Any]:
     for one in runs:
         same = [one.fingerprint == other.fingerprint for other in runs]
         found = [
-            overlap(one.columns, other.columns, one.width) if here and one.features == other.features else None
+            overlap(one.columns, other.columns, one.width) if here and _alike(one, other) else None
             for here, other in zip(same, runs)
         ]
         features.append([None if pair is None else pair.overlap for pair in found])

@@ -44,6 +44,9 @@ def figures(evaluation: Evaluation, fit: Problem, scored_rows: Manifest, plan: P
     }
     if kind == "regression":
         found["scatter"] = _scatter(main)
+        found["scatter_rows"] = (
+            int(main.response.mask[:, 0].sum()) if main.response.mask is not None else len(main.rows)
+        )
         found["errors"] = _largest_errors(main, scored_rows)
     if outputs := by_output(main):
         found["classes"] = outputs

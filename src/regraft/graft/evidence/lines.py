@@ -22,7 +22,7 @@ def prediction_rows(*parts: tuple[Scored, Manifest]) -> list[list[Any]]:
 
     Columns: id, part, outer fold, truth, predicted, confidence. A truth that is not known is an empty cell.
     Images with masks have the commonest class and predicted class of their labelled pixels, and the share of these
-    that is right in place of a confidence.
+    that is right in place of a confidence; where inner folds score, of the map's positions instead of pixels.
     Classes and labels have a column ``p(NAME)`` each, so that any score can be computed again, and with error bars
     ``std``. Several regression outputs give a pair ``truth NAME``, ``predicted NAME`` each, with error bars ``std`` or
     ``std NAME`` beside it. Multilabel rows list the labels known to hold, ``|`` alone where none does, and in a

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 
 from regraft.graft.evidence.context import Context
 from regraft.heads import higher_is_better
-from regraft.record import Finding, counted
+from regraft.record import Finding, counted, figure
 from regraft.wording import some
 
 __all__ = ["SCORE_CHECKS", "no_better_than_constant"]
@@ -240,7 +240,8 @@ def _fit(context: Context) -> Iterator[Finding]:
         )
     chosen = next((c for c in head.candidates if c.chosen), None)
     if chosen is not None:
-        grid = sorted({c.strength for c in head.candidates if c.name == chosen.name})
+        line = {c.strength: c.score for c in head.candidates if c.name == chosen.name}
+        grid = sorted(line)
         # of many rows one fold has chosen, from the best penalty of a draw on
         drawn = head.varied[1] == "penalty" and np.isnan(chosen.standard_error)
         if len(grid) > 1 and chosen.strength in (grid[:1] if drawn else (grid[0], grid[-1])):
@@ -252,7 +253,7 @@ def _fit(context: Context) -> Iterator[Finding]:
                 "strength",
                 detail="Of so many rows a weaker one is tried only while the last one has clearly gained."
                 if drawn
-                else "The grid was widened as far as it goes; beyond it scores hardly change.",
+                else _beyond(line, chosen.strength, context.evaluation.main.headline.metric),
             )
     main = context.evaluation.main
     ece = next((s for s in (main.headline, *main.others) if s.metric == "ece"), None)
@@ -279,6 +280,15 @@ def _fit(context: Context) -> Iterator[Finding]:
             detail=some(zero, 8),
             advice="Look at their rows: too few labels, or a class that looks like another.",
         )
+
+
+def _beyond(line: Mapping[float, float], edge: float, metric: str) -> str:
+    """What the last step to the edge of a grid gained."""
+    grid = sorted(line)
+    side, beside = ("smaller", grid[1]) if edge == grid[0] else ("larger", grid[-2])
+    gained = abs(line[edge] - line[beside])
+    last = f"; the last step gained {figure(gained, metric)}" if np.isfinite(gained) else ""
+    return f"A {side} one was not tried{last}."
 
 
 def _undefined(context: Context) -> Iterator[Finding]:

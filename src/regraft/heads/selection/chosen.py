@@ -202,7 +202,7 @@ def rank_offset(
 ) -> np.ndarray:
     """Test scores of ``count`` features of consecutive ranks from each offset on (Head2Toe, Fig. 11 right).
 
-    If the scores rank features by what they are worth, the curve falls with the offset.
+    If the scores rank features by what they are worth, the curve falls with the offset; that of errors rises.
 
     Args:
         task: rows and labels.
@@ -221,7 +221,8 @@ def transfer(tasks: Sequence[Transfer], choices: Sequence[Choice], **settings: A
     """What the features chosen on one task are worth on another (Head2Toe, Fig. 7 left).
 
     Entry (i, j) is the test score on task j of a head on the features that task i chose, minus that of a head
-    on the features that task j chose itself: zero on the diagonal, below zero where one's own choice is better.
+    on the features that task j chose itself: zero on the diagonal, below zero (of errors above) where one's own choice
+    is better.
 
     Args:
         tasks: T tasks over the same blocks.

@@ -287,7 +287,7 @@ def _finish(
         for c in table
     )  # fmt: skip
     solution = Solution(readout, _status(head, model, cell), candidates, out_of_fold)
-    cells = marked(table, cell, leanest(table, judge.sign))
+    cells = marked(table, cell, leanest(table, judge.sign, cell))
     folds = tuple(by_block(index, design.widths) for index in by_fold)
     return Selection(cell.size, cell.fraction, cell.strength, "adam", True, columns, named, solution, cells, folds)
 
