@@ -29,8 +29,8 @@ def input_source(inputs: Any, name: str) -> Source:
     """The source that fits an array or list.
 
     uint8 ``(N, H, W)`` or ``(N, H, W, C)`` are images, as is a Pillow image or a list of them; other numbers
-    ``(N, …)`` are arrays; a list of strings or paths is image files where most end like one, text files where all
-    end in ``.txt``, and otherwise texts, which paths cannot be.
+    ``(N, …)`` are arrays, those of a frame or table with the names of its columns; a list of strings or paths is image
+    files where most end like one, text files where all end in ``.txt``, and otherwise texts, which paths cannot be.
 
     Raises:
         DataError: none of these.
@@ -51,7 +51,13 @@ def input_source(inputs: Any, name: str) -> Source:
         return _strings(strings, name)
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         return PixelImages(array, name)
-    return Arrays(array, name)
+    return Arrays(array, name, columns=_names_of(inputs))
+
+
+def _names_of(frame: Any) -> tuple[str, ...]:
+    """The names of a frame's or a table's columns, where no two are alike; an array has none."""
+    names = tuple(map(str, getattr(frame, "column_names", getattr(frame, "columns", ()))))  # an Arrow table has both
+    return names if len({*names}) == len(names) else ()
 
 
 def _with_gaps(items: Sequence[Any]) -> list[str | Path]:
