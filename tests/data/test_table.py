@@ -116,6 +116,14 @@ def test_tables_of_numbers_are_arrays(tmp_path):
     assert m.target.values[:, 0].tolist() == [0.5, 1.5, 2.0]
 
 
+def test_a_second_column_of_labels_is_an_input_where_the_label_was_named(tmp_path):
+    path = write(tmp_path / "a.csv", "x,Y,label\n1,4,a\n2,5,b\n3,6,a\n4,7,b\n")
+    with pytest.raises(DataError, match="'label' and 'Y' may all hold the labels"):
+        scan(path)
+    assert scan(path, label="label").inputs.columns == ("x", "Y")
+    assert scan(path, labelled=False).inputs.columns == scan(path, numbers=("x", "Y")).inputs.columns == ("x", "Y")
+
+
 def test_parquet_with_encoded_images_and_class_names(tmp_path):
     path = parquet(
         tmp_path / "d.parquet", {"image": images(range(4)), "label": [1, 0, 1, 0]}, {"label": ["cat", "dog"]}

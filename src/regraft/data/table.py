@@ -240,8 +240,8 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
             raise DataError(f"{piece.name}: no column {name!r}", do=near(name, names))
     split = _guess(names, SPLITS, ())
     taken = [name for name in (split, wish.group, wish.input, *labels, *read) if name]
-    if not labels and (found := _guess(names, (*LABELS, *MASKS), taken)):
-        labels = (found,)
+    guessed = "" if labels else _guess(names, (*LABELS, *MASKS), taken)
+    labels = (guessed,) if guessed else labels
     taken += labels
     # molecules are grouped by what they are read from
     field = wish.input or ("" if read else _guess(names, INPUTS, taken) or _guess((wish.group,), INPUTS, ()))
@@ -251,12 +251,14 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
         labels, rest = numbers, [name for name in rest if name not in numbers]
         numbers = ()
     if not wish.input and field.lower() in TEXTS:
-        _check_one_text(piece.name, [name for name in (field, *rest) if name.lower() in TEXTS])
+        _check_one(piece.name, [name for name in (field, *rest) if name.lower() in TEXTS], "texts", "--input")
     inputs: tuple[str, ...] = (field,) if field else read
     if not inputs and len(rest) == 1 and not numbers:
         inputs = (rest[0],)
     if not inputs and rest and len(numbers) == len(rest):
         inputs = numbers
+        if guessed and wish.labelled:  # as an input, another column of labels would give them away
+            _check_one(piece.name, [guessed, *(name for name in rest if name.lower() in LABELS)], "labels", "--label")
     if not inputs and not piece.table.num_rows:
         raise DataError(f"{piece.name}: no rows", do="check that the right file was named")
     if not inputs:
@@ -288,13 +290,13 @@ def _matching(wanted: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for some in found for name in some))
 
 
-def _check_one_text(name: str, columns: Sequence[str]) -> None:
+def _check_one(name: str, columns: Sequence[str], what: str, option: str) -> None:
     found = list(dict.fromkeys(columns))
     if len(found) > 1:
         raise DataError(
-            f"{name}: the columns {' and '.join(map(repr, found))} may all hold the texts",
-            expected="one column of texts",
-            do="name it with --input",
+            f"{name}: the columns {' and '.join(map(repr, found))} may all hold the {what}",
+            expected=f"one column of {what}",
+            do=f"name it with {option}",
         )
 
 
