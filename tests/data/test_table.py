@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from regraft.data import EncodedImages, FileImages, duplicates, scan
+from regraft.data import EncodedImages, FileImages, FileTexts, duplicates, inspect, scan
 from regraft.data.table import read_csv, read_table
 from regraft.errors import DataError
 
@@ -82,6 +82,16 @@ def test_paths_start_from_the_table_or_from_the_working_folder(tmp_path, monkeyp
         scan(elsewhere)
     assert "d.csv: none of the files that it names is there" in str(caught.value)
     assert f"start from {tmp_path} or from the working folder; got photos/0.png" in str(caught.value)
+
+
+@pytest.mark.parametrize("column", ["path", "letter"])
+def test_a_table_may_name_text_files(tmp_path, column):
+    for i in range(3):
+        write(tmp_path / f"{i}.txt", f" letter {i}\n")
+    m = scan(write(tmp_path / "d.csv", f"{column},label\n0.txt,a\n1.txt,b\n2.TXT,a\n,b\n"))
+    assert isinstance(m.inputs, FileTexts)
+    assert (m.inputs.read(1), m.ids[:2]) == ("letter 1", ("0.txt", "1.txt"))
+    assert [(row, bad.reason) for row, bad in inspect(m.inputs)] == [(2, "no such file"), (3, "no path")]
 
 
 @pytest.mark.parametrize(

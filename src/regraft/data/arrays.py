@@ -11,10 +11,10 @@ import numpy as np
 from PIL import Image
 
 from regraft.data.labels import Column, plain
-from regraft.data.loose import TEXT_SUFFIX, FileTexts, Pictures
+from regraft.data.loose import TEXT_SUFFIX, FileTexts, Pictures, text_files
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Rows, Wish
-from regraft.data.source import Arrays, FileImages, Joined, PixelImages, Source, Texts
+from regraft.data.source import Arrays, FileImages, Files, Joined, PixelImages, Source, Texts
 from regraft.data.table import near
 from regraft.errors import DataError
 
@@ -105,7 +105,7 @@ def _strings(given: Sequence[str | Path], name: str) -> Source:
     images = sum(value.endswith(IMAGE_SUFFIXES) for value in lower)
     if images and 2 * images >= len(values):
         return FileImages(values, () if all(values) else [f"row {row}" for row in range(len(values))])
-    if any(values) and all(value.endswith(TEXT_SUFFIX) for value in lower if value):
+    if text_files(values):
         if not all(values):
             raise DataError(f"row {values.index('')}: no path", do="give the row a path or leave it out")
         return FileTexts(values)
@@ -125,9 +125,7 @@ def array_rows(parts: Sequence[Any], wish: Wish, name: str = "") -> Rows:
     if len(parts) not in (2, 3):
         raise DataError("arrays", expected="(X, y) or (X, y, groups)", got=f"{len(parts)} items")
     inputs = input_source(parts[0], name)
-    ids = [
-        inputs.where(row) if isinstance(inputs, FileImages | FileTexts) else f"row {row}" for row in range(len(inputs))
-    ]
+    ids = [inputs.where(row) if isinstance(inputs, Files) else f"row {row}" for row in range(len(inputs))]
     columns = _columns(parts[1], wish, len(inputs)) if wish.labelled and parts[1] is not None else []
     groups = None
     if len(parts) == 3 and parts[2] is not None:

@@ -21,6 +21,7 @@ import pyarrow.parquet as pq
 
 from regraft.data.columns import in_order
 from regraft.data.labels import DECIMAL_COMMA, Column
+from regraft.data.loose import FileTexts, text_files
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Dense, Rows, Wish, part_of
 from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts, file_text
@@ -364,7 +365,8 @@ def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[
         values = [value.strip() for value in values]
         root = _folder_of(values, piece)
         paths = [os.fspath(root / value) if value else "" for value in values]
-        return FileImages(paths, () if all(paths) else ids), [value or name for name, value in zip(ids, values)]
+        kind = FileTexts if text_files(values) else FileImages
+        return kind(paths, () if all(paths) else ids), [value or name for name, value in zip(ids, values)]
     try:
         return Arrays(np.array(column.to_pylist(), dtype=np.float32), piece.name), ids
     except (ValueError, TypeError) as error:
@@ -418,9 +420,10 @@ def _numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _are_paths(values: Sequence[str], name: str) -> bool:
-    """Whether a text column names image files: by its name, or because most of its cells end like one."""
+    """Whether a text column names files: by its name, or because most of its cells end like an image, or all like a
+    text file."""
     images = sum(value.lower().endswith(IMAGE_SUFFIXES) for value in values)
-    return name.lower() in PATHS or (images > 0 and 2 * images >= len(values))
+    return name.lower() in PATHS or (images > 0 and 2 * images >= len(values)) or text_files(values)
 
 
 def _images(column: pa.ChunkedArray, piece: Piece) -> FileImages | EncodedImages:
