@@ -357,12 +357,12 @@ def test_any_bytes_are_a_table_or_a_sentence(tmp_path, content):
 
 def test_dates_in_json_lines_are_texts_as_they_stand(tmp_path):
     lines = [
-        {"x": i, "z": 2.5, "when": f"2020-01-0{i % 2 + 1}", "more": None if i else "2020-01-01T10:00:00"}
+        {"x": i, "z": [2.5], "when": f"2020-01-0{i % 2 + 1}", "more": None if i else ["2020-01-01T10:00:00"]}
         for i in range(6)
     ]
     path = write(tmp_path / "a.jsonl", "\n".join(json.dumps(line) for line in lines))
     assert scan(path, label="when", input="x").target.classes == ("2020-01-01", "2020-01-02")
-    assert read_table(path).table["more"].to_pylist() == ["2020-01-01T10:00:00", *[None] * 5]
+    assert read_table(path).table["more"].to_pylist() == [["2020-01-01T10:00:00"], *[None] * 5]
     assert read_table(path).table.column_names == ["x", "z", "when", "more"]
 
 

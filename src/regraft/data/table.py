@@ -95,18 +95,24 @@ def _read_json_lines(path: Path) -> pa.Table:
     try:
         whole = pj.ReadOptions(use_threads=False, block_size=max(path.stat().st_size, 1))
         found = pj.read_json(path, whole)
-        dates = [field.name for field in found.schema if pa.types.is_timestamp(field.type)]
-        if not dates:
-            return found
         # texts that all look like dates: as they stand in the file, lest a label changes its name
-        texts = pa.schema([(name, pa.string()) for name in dates])
-        told = pj.ParseOptions(explicit_schema=texts, unexpected_field_behavior="infer")
+        texts = [(field.name, kind) for field in found.schema if (kind := _undated(field.type)) != field.type]
+        if not texts:
+            return found
+        told = pj.ParseOptions(explicit_schema=pa.schema(texts), unexpected_field_behavior="infer")
         return pj.read_json(path, whole, told).select(found.column_names)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"{path}: no JSON lines that can be read ({first_line(error)})",
             expected='an object a line, such as {"text": "…", "label": 1}',
         ) from error
+
+
+def _undated(kind: pa.DataType) -> pa.DataType:
+    """A type with texts for dates, in lists too."""
+    if pa.types.is_list(kind):
+        return pa.list_(_undated(kind.value_type))
+    return pa.string() if pa.types.is_timestamp(kind) else kind
 
 
 def read_csv(path: Path) -> pa.Table:
