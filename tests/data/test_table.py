@@ -4,6 +4,7 @@ import csv
 import json
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from regraft.data import EncodedImages, FileImages, FileTexts, duplicates, inspect, scan
+from regraft.data import EncodedImages, FileImages, FileTexts, duplicates, inspect, scan, table
 from regraft.data.table import read_csv, read_table
 from regraft.errors import DataError
 
@@ -364,6 +365,16 @@ def test_dates_in_json_lines_are_texts_as_they_stand(tmp_path):
     assert scan(path, label="when", input="x").target.classes == ("2020-01-01", "2020-01-02")
     assert read_table(path).table["more"].to_pylist() == [["2020-01-01T10:00:00"], *[None] * 5]
     assert read_table(path).table.column_names == ["x", "z", "when", "more"]
+
+
+def test_json_lines_beyond_two_gigabytes_are_read_in_blocks(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.jsonl", '{"x": 1, "when": "2020-01-01"}\n{"x": 2.5, "when": "then"}\n' * 3)
+    expected = read_table(path).table
+    monkeypatch.setattr(table, "_BLOCK", 40)
+    assert read_table(path).table.combine_chunks() == expected.combine_chunks()
+    monkeypatch.undo()
+    monkeypatch.setattr(Path, "stat", lambda _: SimpleNamespace(st_size=2**31 + 5))
+    assert read_table(path).table == expected
 
 
 def test_decimals_are_numbers_and_views_of_texts_are_texts(tmp_path):

@@ -40,6 +40,7 @@ JSON_LINES = (".jsonl", ".ndjson")
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", *JSON_LINES, ".parquet")
 _NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
 _HEADER = 1 << 20  # characters that tell a table's separator
+_BLOCK = 2**31 - 1  # bytes, the most that Arrow reads at once
 _NAMELESS = re.compile(r"|__index_level_\d+__|Unnamed: \d+")  # as pandas writes the numbers of its rows
 DATA_SUFFIXES = (*TABLE_SUFFIXES, ".npz")  # files that hold rows; any other file is one input
 
@@ -93,7 +94,7 @@ def read_table(path: Path, part: str = "") -> Piece:
 def _read_json_lines(path: Path) -> pa.Table:
     """An object a line, whose fields are the columns; a field that a line lacks is empty there."""
     try:
-        whole = pj.ReadOptions(use_threads=False, block_size=max(path.stat().st_size, 1))
+        whole = pj.ReadOptions(use_threads=False, block_size=min(max(path.stat().st_size, 1), _BLOCK))
         found = pj.read_json(path, whole)
         # texts that all look like dates: as they stand in the file, lest a label changes its name
         texts = [(field.name, kind) for field in found.schema if (kind := _undated(field.type)) != field.type]
