@@ -131,9 +131,14 @@ def array_rows(parts: Sequence[Any], wish: Wish, name: str = "") -> Rows:
     if len(parts) == 3 and parts[2] is not None:
         # numpy would write a gap among texts as the text "nan", one group of all rows without one
         texts = isinstance(parts[2], Sequence) and any(isinstance(item, str) for item in parts[2])
-        groups = list(parts[2]) if texts else _array(parts[2], "groups").reshape(-1).tolist()
+        groups = list(parts[2]) if texts else _flat(_array(parts[2], "groups")).tolist()
         _same_length("groups", len(groups), len(inputs))
     return Rows(inputs, ids, columns, ["train"] * len(inputs), groups)
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    """One value a row; rows of several, such as pairs, are each one value as they stand."""
+    return values if values.ndim == 2 and values.shape[1] > 1 else values.reshape(-1)
 
 
 def _columns(labels: Any, wish: Wish, rows: int) -> list[Column]:

@@ -35,6 +35,7 @@ __all__ = [
     "Texts",
     "array_content",
     "file_text",
+    "single",
 ]
 
 Modality = Literal["image", "text", "array"]
@@ -292,7 +293,7 @@ class Arrays(_Numbered):
                 got=f"{array.dtype} {array.shape}",
                 do="give one row of numbers per input, or of files their paths",
             )
-        self.values = array.astype(np.float32, copy=False)
+        self.values = single(array)
         self.columns = tuple(columns)
         super().__init__(name, rows, len(array))
 
@@ -428,6 +429,12 @@ def _index(rows: Sequence[int] | np.ndarray, length: int) -> np.ndarray:
     if index.size and (index.min() < 0 or index.max() >= length):
         raise IndexError(f"row {int(index.max() if index.max() >= length else index.min())} of {length} rows")
     return index
+
+
+def single(values: Any) -> np.ndarray:
+    """Numbers as float32; those beyond its range are infinite, which inspect() names."""
+    with np.errstate(over="ignore"):
+        return np.asarray(values, dtype=np.float32)
 
 
 def array_content(values: np.ndarray) -> bytes:

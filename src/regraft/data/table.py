@@ -24,7 +24,7 @@ from regraft.data.labels import DECIMAL_COMMA, Column
 from regraft.data.loose import FileTexts, text_files
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Dense, Rows, Wish, part_of
-from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts, file_text
+from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts, file_text, single
 from regraft.errors import DataError
 from regraft.wording import first_line
 
@@ -375,7 +375,7 @@ def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[
         kind = FileTexts if text_files(values) else FileImages
         return kind(paths, () if all(paths) else ids), [value or name for name, value in zip(ids, values)]
     try:
-        return Arrays(np.array(column.to_pylist(), dtype=np.float32), piece.name), ids
+        return Arrays(single(column.to_pylist()), piece.name), ids
     except (ValueError, TypeError) as error:
         raise DataError(
             f"{piece.name}: the input column {choice.input[0]!r} has the type {column.type}",
@@ -411,12 +411,11 @@ def _floats(piece: Piece, name: str) -> np.ndarray:
     """A column of numbers (or texts that are numbers) as float32; gaps are NaN, which inspect() names."""
     column = piece.table[name]
     try:
-        values: np.ndarray = _numbers(column).to_numpy(zero_copy_only=False).astype(np.float32)
+        return single(_numbers(column).to_numpy(zero_copy_only=False))
     except pa.ArrowException as error:
         got, do = _no_number(name, column, "correct it")
         what = f"{piece.name}: a column that the model reads as numbers"
         raise DataError(what, expected="numbers alone", got=got, do=do) from error
-    return values
 
 
 def _numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
