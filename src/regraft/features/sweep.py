@@ -131,7 +131,7 @@ def sweep(
 
 
 def _base(network: Network, manifest: Manifest, cache: str | Path | None, dtype: str) -> Path:
-    return (cache_root() if cache is None else Path(cache)) / "features" / base_key(network, manifest, dtype)
+    return cache_root(cache) / "features" / base_key(network, manifest, dtype)
 
 
 def _complete_parts(base: Path, plan: Plan, rows: int, dtype: str) -> tuple[list[Part], Plan]:
