@@ -25,12 +25,22 @@ def test_arrays_and_labels():
     np.testing.assert_array_equal(m.inputs.read(2), X[2].astype(np.float32))
     assert (m.target.kind, m.ids[3], len(set(m.hashes))) == ("binary", "row 3", 8)
     assert scan((X, Y, np.arange(8) // 2)).groups == ("0", "0", "1", "1", "2", "2", "3", "3")
+    pairs = [(row // 4, row // 2) for row in range(8)]
+    for groups in (pairs, np.array(pairs), pandas.DataFrame(pairs), pandas.Series(pairs)):
+        assert scan((X, Y, groups)).groups == tuple(str(list(pair)) for pair in pairs)
     assert scan((X, X[:, 0])).target.kind == "regression"
     assert scan((X, X[:, :2])).target.outputs == 2
     assert scan((X, np.eye(8)[:, :3]), label=["p", "q", "r"]).target.classes == ("p", "q", "r")
     assert scan((X, Y[:, None])).target.values.tolist() == Y.tolist()
     assert scan((X, Y.astype(str))).target.classes == ("0", "1")
     assert scan((X, [["a"], ["a", "b"]] * 4)).target.kind == "multilabel"
+
+
+@pytest.mark.filterwarnings("error")
+def test_numbers_beyond_float32_are_infinite_and_named_without_a_warning():
+    far = X * 1e300
+    for table in ((far, Y), pa.table({"a": far[:, 0], "y": Y}), pa.table({"input": far.tolist(), "y": Y})):
+        assert "infinite" in inspect(scan(table).inputs)[0][1].reason
 
 
 @pytest.mark.parametrize(

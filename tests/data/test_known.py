@@ -8,6 +8,7 @@ import pytest
 from tests.data.helpers import tree
 
 from regraft.data import scan
+from regraft.data.labels import Column, read_target
 from regraft.errors import DataError
 
 X = np.arange(12, dtype=np.float32).reshape(6, 2)
@@ -53,6 +54,15 @@ def test_a_row_without_a_label_is_refused_or_left_out():
 def test_a_list_says_which_labels_do_not_apply():
     found = read([["red"], ["blue", "red"], []], "multilabel", ("blue", "green", "red")).target
     assert found.values.tolist() == [[0, 0, 1], [1, 0, 1], [0, 0, 0]]
+
+
+def test_whole_floats_in_lists_are_whole_numbers_to_the_head_and_its_scores():
+    labels = [[1.0, 2.0], [2.0], [1.0, 10.0]]
+    solved = scan((X[:3], labels)).target
+    assert (solved.classes, solved.label_type) == (("1", "2", "10"), "int")
+    assert read(labels, "multilabel", solved.classes).target.values.tolist() == solved.values.tolist()
+    target = read_target([Column("y", [[1.0], [0.0, 1.0]], ("a", "b"))], None, ["r0", "r1"])
+    assert target.values.tolist() == [[0, 1], [1, 1]]  # indices of names likewise
 
 
 def test_one_label_a_row_is_a_list_of_one(tmp_path):

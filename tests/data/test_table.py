@@ -4,6 +4,7 @@ import csv
 import json
 from decimal import Decimal
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from regraft.data import EncodedImages, FileImages, duplicates, scan
+from regraft.data import EncodedImages, FileImages, FileTexts, duplicates, inspect, scan, table
 from regraft.data.table import read_csv, read_table
 from regraft.errors import DataError
 
@@ -84,6 +85,16 @@ def test_paths_start_from_the_table_or_from_the_working_folder(tmp_path, monkeyp
     assert f"start from {tmp_path} or from the working folder; got photos/0.png" in str(caught.value)
 
 
+@pytest.mark.parametrize("column", ["path", "letter"])
+def test_a_table_may_name_text_files(tmp_path, column):
+    for i in range(3):
+        write(tmp_path / f"{i}.txt", f" letter {i}\n")
+    m = scan(write(tmp_path / "d.csv", f"{column},label\n0.txt,a\n1.txt,b\n2.TXT,a\n,b\n"))
+    assert isinstance(m.inputs, FileTexts)
+    assert (m.inputs.read(1), m.ids[:2]) == ("letter 1", ("0.txt", "1.txt"))
+    assert [(row, bad.reason) for row, bad in inspect(m.inputs)] == [(2, "no such file"), (3, "no path")]
+
+
 @pytest.mark.parametrize(
     ("name", "text"),
     [
@@ -114,6 +125,14 @@ def test_tables_of_numbers_are_arrays(tmp_path):
     assert m.inputs.modality == "array"
     np.testing.assert_array_equal(m.inputs.read(1), np.array([3, np.nan], dtype=np.float32))
     assert m.target.values[:, 0].tolist() == [0.5, 1.5, 2.0]
+
+
+def test_a_second_column_of_labels_is_an_input_where_the_label_was_named(tmp_path):
+    path = write(tmp_path / "a.csv", "x,Y,label\n1,4,a\n2,5,b\n3,6,a\n4,7,b\n")
+    with pytest.raises(DataError, match="'label' and 'Y' may all hold the labels"):
+        scan(path)
+    assert scan(path, label="label").inputs.columns == ("x", "Y")
+    assert scan(path, labelled=False).inputs.columns == scan(path, numbers=("x", "Y")).inputs.columns == ("x", "Y")
 
 
 def test_parquet_with_encoded_images_and_class_names(tmp_path):
@@ -339,13 +358,23 @@ def test_any_bytes_are_a_table_or_a_sentence(tmp_path, content):
 
 def test_dates_in_json_lines_are_texts_as_they_stand(tmp_path):
     lines = [
-        {"x": i, "z": 2.5, "when": f"2020-01-0{i % 2 + 1}", "more": None if i else "2020-01-01T10:00:00"}
+        {"x": i, "z": [2.5], "when": f"2020-01-0{i % 2 + 1}", "more": None if i else ["2020-01-01T10:00:00"]}
         for i in range(6)
     ]
     path = write(tmp_path / "a.jsonl", "\n".join(json.dumps(line) for line in lines))
     assert scan(path, label="when", input="x").target.classes == ("2020-01-01", "2020-01-02")
-    assert read_table(path).table["more"].to_pylist() == ["2020-01-01T10:00:00", *[None] * 5]
+    assert read_table(path).table["more"].to_pylist() == [["2020-01-01T10:00:00"], *[None] * 5]
     assert read_table(path).table.column_names == ["x", "z", "when", "more"]
+
+
+def test_json_lines_beyond_two_gigabytes_are_read_in_blocks(tmp_path, monkeypatch):
+    path = write(tmp_path / "a.jsonl", '{"x": 1, "when": "2020-01-01"}\n{"x": 2.5, "when": "then"}\n' * 3)
+    expected = read_table(path).table
+    monkeypatch.setattr(table, "_BLOCK", 40)
+    assert read_table(path).table.combine_chunks() == expected.combine_chunks()
+    monkeypatch.undo()
+    monkeypatch.setattr(Path, "stat", lambda _: SimpleNamespace(st_size=2**31 + 5))
+    assert read_table(path).table == expected
 
 
 def test_decimals_are_numbers_and_views_of_texts_are_texts(tmp_path):

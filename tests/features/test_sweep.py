@@ -301,6 +301,13 @@ def test_verify_finds_torn_shards_and_prune_empties(cache):
     assert entries(cache) == ()
 
 
+def test_a_cache_may_start_from_the_home_folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    network, manifest = toy_network(), toy_manifest()
+    sweep(network, manifest, plan(network, [ALL]), cache="~/cache")
+    assert len(entries(tmp_path / "cache")) == len(entries(Path("~/cache"))) == len(prune(Path("~/cache"))) == 1
+
+
 def test_verify_clears_what_a_killed_writer_left(cache):
     network, manifest = toy_network(), toy_manifest()
     sweep(network, manifest, plan(network, [ALL]), cache=cache)

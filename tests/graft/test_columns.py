@@ -32,11 +32,11 @@ def run(tmp_path_factory: pytest.TempPathFactory):
     module = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 3))
     network = from_module(module, preprocess=ArrayPreprocess((4,)))
     options = Options(cache=tmp_path_factory.mktemp("cache"))
-    return adapt(table(), network, method="probe", options=options), network
+    return adapt(table(), network, method="probe", options=options), network, options
 
 
 def test_predictions_go_by_name(run, tmp_path: Path):
-    done, network = run
+    done, network, _ = run
     expected = done.predict(table())
     assert done.predict(table(("d", "c", "b", "a"))) == expected
     assert (
@@ -49,14 +49,27 @@ def test_predictions_go_by_name(run, tmp_path: Path):
     assert loaded.predict(table(("c", "d", "a", "b"))) == expected
 
 
+def test_a_frame_beside_its_labels_keeps_the_names_of_its_columns(run):
+    whole = table()
+    frame, labels = whole.select(NAMES).to_pandas(), whole["label"].to_pylist()
+    assert scan((frame, labels)).inputs.columns == scan((whole.select(NAMES), labels)).inputs.columns == NAMES
+    other = frame[["c", "d", "a", "b"]]
+    got, expected = (score_on(run[0].adapted, data).scored.probabilities for data in ((other, labels), whole))
+    np.testing.assert_array_equal(got, expected)
+    again = adapt((frame, labels), run[1], method="probe", options=run[2])
+    assert again.predict(other) == again.predict(frame) == run[0].predict(whole)
+    frame.columns = ["a", "a", "b", "c"]
+    assert scan((frame, labels)).inputs.columns == ()  # by position, as arrays
+
+
 def test_a_column_that_is_not_there_is_named(run):
-    done, _ = run
+    done, _, _ = run
     with pytest.raises(DataError, match=r"has no column 'a'; expected a, b, c, d; got w, b, c, d"):
         done.predict(table(("w", "b", "c", "d")))
 
 
 def test_a_column_that_holds_no_numbers_is_refused(run):
-    done, _ = run
+    done, _, _ = run
     for cell, do in (("0,5", "write decimal points: 0.5"), ("n/a", "correct it")):
         other = table().set_column(1, "b", pa.array(["1.5"] * 59 + [cell]))
         with pytest.raises(DataError, match=f"'b' begins with '1.5' and has '{cell}' in row 59. To mend it: {do}"):
@@ -70,13 +83,13 @@ def test_a_single_column_may_have_any_name():
 
 
 def test_scores_go_by_name(run):
-    done, _ = run
+    done, _, _ = run
     plain, turned = (score_on(done.adapted, table(names, seed=1)) for names in (NAMES, NAMES[::-1]))
     np.testing.assert_array_equal(plain.scored.probabilities, turned.scored.probabilities)
 
 
 def test_what_else_a_table_holds_is_left_aside(run, tmp_path: Path):
-    done, _ = run
+    done, _, _ = run
     others = {"day": ["2024-01-02"] * 60, "text": ["x"] * 60}
     more = table(**others).rename_columns([*NAMES, "kind", *others])
     np.testing.assert_array_equal(done.predict(more), done.predict(table()))

@@ -20,8 +20,10 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from regraft.features.sweep import base_key
-from regraft.network import ArrayPreprocess, from_module, load
+from regraft.network import ArrayPreprocess, ImagePreprocess, from_module, load
 from regraft.network.fingerprint import architecture, reading
+from regraft.network.loaders.text import TextPreprocess
+from regraft.network.molecule import MoleculePreprocess
 
 
 class Holds(nn.Module):
@@ -207,6 +209,31 @@ def test_library_code_counts_by_name_alone(monkeypatch: pytest.MonkeyPatch) -> N
     assert other != key
     monkeypatch.setattr(importlib.metadata, "version", lambda _: "99.0")
     assert base_key(again, manifest, "float32") not in (key, other)
+
+
+def test_stored_features_are_of_one_version_of_all_that_reads_and_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    import importlib.metadata
+
+    class Foreign(nn.ReLU):  # a network that transformers loaded may be of layers of timm
+        __module__ = "timm.layers.some"
+
+    newer = ""
+    monkeypatch.setattr(importlib.metadata, "version", lambda name: "99.0" if name == newer else "1.0")
+    manifest, module = toy_manifest(30), nn.Sequential(nn.Linear(4, 4), Foreign())
+    needed = {
+        ImagePreprocess(None, None): {"timm", "pillow"},
+        MoleculePreprocess(): {"timm", "rdkit"},
+        TextPreprocess("folder", "digest", 8, None): {"timm", "tokenizers", "transformers"},
+        ArrayPreprocess((4,)): {"timm"},
+    }
+    for preprocess, names in needed.items():
+        network = types.SimpleNamespace(
+            module=module, preprocess=preprocess, fingerprint="same", about=types.SimpleNamespace(source="module")
+        )
+        keys = {}
+        for newer in ("", "timm", "pillow", "rdkit", "tokenizers", "transformers"):
+            keys[newer] = base_key(network, manifest, "float32")
+        assert {name for name, key in keys.items() if key != keys[""]} == names
 
 
 class Layers(nn.Module):

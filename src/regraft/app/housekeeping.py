@@ -34,7 +34,7 @@ def ls(root: Root = None, as_json: Json = False) -> None:
     """List what is stored."""
     from regraft.features import cache_root, entries
 
-    _show("cache ls", root or cache_root(), entries(root), as_json)
+    _show("cache ls", cache_root(root), entries(root), as_json)
 
 
 @cache.command("verify")
@@ -46,7 +46,7 @@ def verify(root: Root = None, as_json: Json = False) -> None:
     from regraft.features import cache_root
     from regraft.features import verify as check
 
-    _show("cache verify", root or cache_root(), check(root), as_json)
+    _show("cache verify", cache_root(root), check(root), as_json)
 
 
 @cache.command("prune")
@@ -61,7 +61,7 @@ def prune(
     from regraft.features import cache_root
     from regraft.features import prune as delete
 
-    _show("cache prune", root or cache_root(), delete(root, older_than_days=older_than), as_json)
+    _show("cache prune", cache_root(root), delete(root, older_than_days=older_than), as_json)
 
 
 def _show(verb: str, root: Path, found: tuple[Entry, ...], as_json: bool) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 from PIL import Image
 
 from regraft.data.labels import Column, plain
-from regraft.data.loose import TEXT_SUFFIX, FileTexts, Pictures
+from regraft.data.loose import TEXT_SUFFIX, FileTexts, Pictures, text_files
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Rows, Wish
-from regraft.data.source import Arrays, FileImages, Joined, PixelImages, Source, Texts
+from regraft.data.source import Arrays, FileImages, Files, Joined, PixelImages, Source, Texts
 from regraft.data.table import near
 from regraft.errors import DataError
 
@@ -29,8 +29,8 @@ def input_source(inputs: Any, name: str) -> Source:
     """The source that fits an array or list.
 
     uint8 ``(N, H, W)`` or ``(N, H, W, C)`` are images, as is a Pillow image or a list of them; other numbers
-    ``(N, …)`` are arrays; a list of strings or paths is image files where most end like one, text files where all
-    end in ``.txt``, and otherwise texts, which paths cannot be.
+    ``(N, …)`` are arrays, those of a frame or table with the names of its columns; a list of strings or paths is image
+    files where most end like one, text files where all end in ``.txt``, and otherwise texts, which paths cannot be.
 
     Raises:
         DataError: none of these.
@@ -51,7 +51,13 @@ def input_source(inputs: Any, name: str) -> Source:
         return _strings(strings, name)
     if array.dtype == np.uint8 and array.ndim in (3, 4):
         return PixelImages(array, name)
-    return Arrays(array, name)
+    return Arrays(array, name, columns=_names_of(inputs))
+
+
+def _names_of(frame: Any) -> tuple[str, ...]:
+    """The names of a frame's or a table's columns, where no two are alike; an array has none."""
+    names = tuple(map(str, getattr(frame, "column_names", getattr(frame, "columns", ()))))  # an Arrow table has both
+    return names if len({*names}) == len(names) else ()
 
 
 def _with_gaps(items: Sequence[Any]) -> list[str | Path]:
@@ -99,7 +105,7 @@ def _strings(given: Sequence[str | Path], name: str) -> Source:
     images = sum(value.endswith(IMAGE_SUFFIXES) for value in lower)
     if images and 2 * images >= len(values):
         return FileImages(values, () if all(values) else [f"row {row}" for row in range(len(values))])
-    if any(values) and all(value.endswith(TEXT_SUFFIX) for value in lower if value):
+    if text_files(values):
         if not all(values):
             raise DataError(f"row {values.index('')}: no path", do="give the row a path or leave it out")
         return FileTexts(values)
@@ -119,17 +125,20 @@ def array_rows(parts: Sequence[Any], wish: Wish, name: str = "") -> Rows:
     if len(parts) not in (2, 3):
         raise DataError("arrays", expected="(X, y) or (X, y, groups)", got=f"{len(parts)} items")
     inputs = input_source(parts[0], name)
-    ids = [
-        inputs.where(row) if isinstance(inputs, FileImages | FileTexts) else f"row {row}" for row in range(len(inputs))
-    ]
+    ids = [inputs.where(row) if isinstance(inputs, Files) else f"row {row}" for row in range(len(inputs))]
     columns = _columns(parts[1], wish, len(inputs)) if wish.labelled and parts[1] is not None else []
     groups = None
     if len(parts) == 3 and parts[2] is not None:
         # numpy would write a gap among texts as the text "nan", one group of all rows without one
         texts = isinstance(parts[2], Sequence) and any(isinstance(item, str) for item in parts[2])
-        groups = list(parts[2]) if texts else _array(parts[2], "groups").reshape(-1).tolist()
+        groups = list(parts[2]) if texts else _flat(_array(parts[2], "groups")).tolist()
         _same_length("groups", len(groups), len(inputs))
     return Rows(inputs, ids, columns, ["train"] * len(inputs), groups)
+
+
+def _flat(values: np.ndarray) -> np.ndarray:
+    """One value a row; rows of several, such as pairs, are each one value as they stand."""
+    return values if values.ndim == 2 and values.shape[1] > 1 else values.reshape(-1)
 
 
 def _columns(labels: Any, wish: Wish, rows: int) -> list[Column]:

@@ -29,7 +29,7 @@ import numpy as np
 from regraft.data.manifest import Kind, LabelType, Target
 from regraft.errors import DataError
 
-__all__ = ["DECIMAL_COMMA", "KINDS", "SEPARATOR", "Column", "as_lists", "plain", "read_target"]
+__all__ = ["DECIMAL_COMMA", "KINDS", "SEPARATOR", "Column", "as_lists", "plain", "read_target", "whole_number"]
 
 KINDS: tuple[Kind, ...] = ("binary", "multiclass", "multilabel", "regression", "segmentation")
 FEW = 20  # whole numbers with at most this many values are classes
@@ -125,7 +125,12 @@ def _text(value: Any) -> Any:
         return [_text(item) for item in value]
     if value is None or isinstance(value, str):
         return value
-    return str(int(value) if isinstance(value, float) and value.is_integer() else value)
+    return str(whole_number(value))
+
+
+def whole_number(value: Any) -> Any:
+    """A whole float as the whole number that it is; anything else as it stands."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _read(column: Column) -> _Read:
@@ -338,7 +343,9 @@ def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
     for value in read.values:
         if isinstance(value, str):
             value = [item.strip() for item in value.split(SEPARATOR) if item.strip()]
-        lists.append(value if value is None or isinstance(value, list) else [value])
+        elif value is not None:
+            value = [whole_number(item) for item in (value if isinstance(value, list) else [value])]
+        lists.append(value)
     names = list(read.names)
     label_type: LabelType = "str"
     if not names:

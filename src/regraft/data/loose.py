@@ -3,21 +3,23 @@
 # ruff: noqa: D102 (overriding methods are documented once, on Source)
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
 from regraft.data.pixels import DECODER_ERRORS, reason_of, to_rgb
-from regraft.data.source import Modality, Source, array_content, file_text
+from regraft.data.source import Files, Modality, Source, array_content, file_text
 from regraft.errors import DataError
-from regraft.wording import printable
 
-__all__ = ["TEXT_SUFFIX", "FileTexts", "Pictures"]
+__all__ = ["TEXT_SUFFIX", "FileTexts", "Pictures", "text_files"]
 
 TEXT_SUFFIX = ".txt"
+
+
+def text_files(cells: Sequence[str]) -> bool:
+    """Whether texts are paths of text files: all of them end like one, but for empty ones."""
+    return any(cells) and all(cell.lower().endswith(TEXT_SUFFIX) for cell in cells if cell)
 
 
 class Pictures(Source):
@@ -67,25 +69,13 @@ class Pictures(Source):
         return Pictures([self.images[row] for row in rows], [self.rows[row] for row in rows])
 
 
-class FileTexts(Source):
-    """Texts in UTF-8 files, one file a row, read when asked for; white space around a text is no part of it."""
+class FileTexts(Files):
+    """Texts in UTF-8 files, one file a row; white space around a text is no part of it."""
 
     modality: Modality = "text"
 
-    def __init__(self, paths: Iterable[str | Path]) -> None:
-        self.paths = tuple(os.fspath(path) for path in paths)
-
-    def __len__(self) -> int:
-        return len(self.paths)
-
     def read(self, row: int) -> str:
-        return file_text(self.paths[row]).strip()
+        return file_text(self.path(row)).strip()
 
     def content(self, row: int) -> bytes:
         return self.read(row).encode()
-
-    def where(self, row: int) -> str:
-        return printable(self.paths[row])
-
-    def take(self, rows: Sequence[int] | np.ndarray) -> FileTexts:
-        return FileTexts(self.paths[row] for row in rows)

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from regraft.data.labels import Column, plain
+from regraft.data.labels import Column, plain, whole_number
 from regraft.data.manifest import BadRow
 from regraft.data.source import Source
 from regraft.errors import DataError
@@ -69,8 +69,7 @@ def group_names(values: Sequence[Any], ids: Sequence[str]) -> tuple[str, ...]:
     """The groups as texts, whole numbers without a point; a row without a group is a group of its own."""
     names = []
     for value, row in zip(map(plain, values), ids):
-        whole = int(value) if isinstance(value, float) and value.is_integer() else value
-        names.append(f"(no group) {row}" if value is None else str(whole))
+        names.append(f"(no group) {row}" if value is None else str(whole_number(value)))
     return tuple(names)
 
 

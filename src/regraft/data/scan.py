@@ -22,11 +22,11 @@ from regraft.data.hashing import hash_rows
 from regraft.data.inspect import checked, drop, without
 from regraft.data.known import by_known_classes
 from regraft.data.labels import KINDS, as_lists, read_target
-from regraft.data.loose import TEXT_SUFFIX, FileTexts
+from regraft.data.loose import TEXT_SUFFIX
 from regraft.data.manifest import NO_LABEL, BadRow, Kind, Manifest, Target
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Rows, Wish, group_names
-from regraft.data.source import FileImages
+from regraft.data.source import Files
 from regraft.data.table import DATA_SUFFIXES, TABLE_SUFFIXES, Piece, read_pieces, read_table
 from regraft.errors import DataError, MissingPathError
 from regraft.wording import printable, some
@@ -341,7 +341,7 @@ def _unlabelled(data: Any, skip_bad: bool) -> Rows:
     if isinstance(data, list | tuple) and not data:
         raise DataError("no inputs", expected="at least one path", do="check the pattern")
     source = input_source(one_or_many(data), "")
-    if isinstance(source, FileImages | FileTexts):
+    if isinstance(source, Files):
         ids = [path or source.where(row) for row, path in enumerate(source.paths)]
         gone = [path for path in source.paths if path and not os.path.exists(path)]
         if gone and not skip_bad:

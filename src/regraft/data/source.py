@@ -11,7 +11,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, Self, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -25,6 +25,7 @@ __all__ = [
     "Arrays",
     "EncodedImages",
     "FileImages",
+    "Files",
     "Joined",
     "Masks",
     "Modality",
@@ -34,6 +35,7 @@ __all__ = [
     "Texts",
     "array_content",
     "file_text",
+    "single",
 ]
 
 Modality = Literal["image", "text", "array"]
@@ -94,16 +96,13 @@ class _Numbered(Source):
         return f"{self.name} row {self.rows[row]}".strip()
 
 
-class FileImages(Source):
-    """Images in files, read when asked for.
+class Files(Source):
+    """Files, read when asked for.
 
     Args:
         paths: of the files; empty for a row without one.
         places: what such a row is called.
     """
-
-    modality: Modality = "image"
-    encoded = True
 
     def __init__(self, paths: Iterable[str | Path], places: Sequence[str] = ()) -> None:
         self.paths = tuple(os.fspath(path) for path in paths)
@@ -112,19 +111,34 @@ class FileImages(Source):
     def __len__(self) -> int:
         return len(self.paths)
 
-    def read(self, row: int) -> Image.Image:
-        return decode_image(self.content(row), self.where(row))
+    def path(self, row: int) -> str:
+        """The path of a row's file.
 
-    def content(self, row: int) -> bytes:
+        Raises:
+            DataError: there is none.
+        """
         if not self.paths[row]:
             raise DataError(f"{self.where(row)}: no path", do="give the row a path or leave it out")
-        return file_content(self.paths[row])
+        return self.paths[row]
 
     def where(self, row: int) -> str:
         return printable(self.paths[row]) or (self.places[row] if self.places else f"row {row}")
 
-    def take(self, rows: Sequence[int] | np.ndarray) -> FileImages:
-        return FileImages((self.paths[row] for row in rows), [self.places[row] for row in rows] if self.places else ())
+    def take(self, rows: Sequence[int] | np.ndarray) -> Self:
+        return type(self)((self.paths[row] for row in rows), [self.places[row] for row in rows] if self.places else ())
+
+
+class FileImages(Files):
+    """Images in files."""
+
+    modality: Modality = "image"
+    encoded = True
+
+    def read(self, row: int) -> Image.Image:
+        return decode_image(self.content(row), self.where(row))
+
+    def content(self, row: int) -> bytes:
+        return file_content(self.path(row))
 
 
 def file_content(path: str) -> bytes:
@@ -279,7 +293,7 @@ class Arrays(_Numbered):
                 got=f"{array.dtype} {array.shape}",
                 do="give one row of numbers per input, or of files their paths",
             )
-        self.values = array.astype(np.float32, copy=False)
+        self.values = single(array)
         self.columns = tuple(columns)
         super().__init__(name, rows, len(array))
 
@@ -415,6 +429,12 @@ def _index(rows: Sequence[int] | np.ndarray, length: int) -> np.ndarray:
     if index.size and (index.min() < 0 or index.max() >= length):
         raise IndexError(f"row {int(index.max() if index.max() >= length else index.min())} of {length} rows")
     return index
+
+
+def single(values: Any) -> np.ndarray:
+    """Numbers as float32; those beyond its range are infinite, which inspect() names."""
+    with np.errstate(over="ignore"):
+        return np.asarray(values, dtype=np.float32)
 
 
 def array_content(values: np.ndarray) -> bytes:

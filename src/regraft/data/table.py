@@ -21,9 +21,10 @@ import pyarrow.parquet as pq
 
 from regraft.data.columns import in_order
 from regraft.data.labels import DECIMAL_COMMA, Column
+from regraft.data.loose import FileTexts, text_files
 from regraft.data.pixels import IMAGE_SUFFIXES
 from regraft.data.rows import Dense, Rows, Wish, part_of
-from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts, file_text
+from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks, Source, Texts, file_text, single
 from regraft.errors import DataError
 from regraft.wording import first_line
 
@@ -39,6 +40,7 @@ JSON_LINES = (".jsonl", ".ndjson")
 TABLE_SUFFIXES = (".csv", ".tsv", ".tab", *JSON_LINES, ".parquet")
 _NUMERIC = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_decimal)
 _HEADER = 1 << 20  # characters that tell a table's separator
+_BLOCK = 2**31 - 1  # bytes, the most that Arrow reads at once
 _NAMELESS = re.compile(r"|__index_level_\d+__|Unnamed: \d+")  # as pandas writes the numbers of its rows
 DATA_SUFFIXES = (*TABLE_SUFFIXES, ".npz")  # files that hold rows; any other file is one input
 
@@ -92,20 +94,26 @@ def read_table(path: Path, part: str = "") -> Piece:
 def _read_json_lines(path: Path) -> pa.Table:
     """An object a line, whose fields are the columns; a field that a line lacks is empty there."""
     try:
-        whole = pj.ReadOptions(use_threads=False, block_size=max(path.stat().st_size, 1))
+        whole = pj.ReadOptions(use_threads=False, block_size=min(max(path.stat().st_size, 1), _BLOCK))
         found = pj.read_json(path, whole)
-        dates = [field.name for field in found.schema if pa.types.is_timestamp(field.type)]
-        if not dates:
-            return found
         # texts that all look like dates: as they stand in the file, lest a label changes its name
-        texts = pa.schema([(name, pa.string()) for name in dates])
-        told = pj.ParseOptions(explicit_schema=texts, unexpected_field_behavior="infer")
+        texts = [(field.name, kind) for field in found.schema if (kind := _undated(field.type)) != field.type]
+        if not texts:
+            return found
+        told = pj.ParseOptions(explicit_schema=pa.schema(texts), unexpected_field_behavior="infer")
         return pj.read_json(path, whole, told).select(found.column_names)
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"{path}: no JSON lines that can be read ({first_line(error)})",
             expected='an object a line, such as {"text": "…", "label": 1}',
         ) from error
+
+
+def _undated(kind: pa.DataType) -> pa.DataType:
+    """A type with texts for dates, in lists too."""
+    if pa.types.is_list(kind):
+        return pa.list_(_undated(kind.value_type))
+    return pa.string() if pa.types.is_timestamp(kind) else kind
 
 
 def read_csv(path: Path) -> pa.Table:
@@ -240,8 +248,8 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
             raise DataError(f"{piece.name}: no column {name!r}", do=near(name, names))
     split = _guess(names, SPLITS, ())
     taken = [name for name in (split, wish.group, wish.input, *labels, *read) if name]
-    if not labels and (found := _guess(names, (*LABELS, *MASKS), taken)):
-        labels = (found,)
+    guessed = "" if labels else _guess(names, (*LABELS, *MASKS), taken)
+    labels = (guessed,) if guessed else labels
     taken += labels
     # molecules are grouped by what they are read from
     field = wish.input or ("" if read else _guess(names, INPUTS, taken) or _guess((wish.group,), INPUTS, ()))
@@ -251,12 +259,14 @@ def _choose(piece: Piece, wish: Wish) -> _Choice:
         labels, rest = numbers, [name for name in rest if name not in numbers]
         numbers = ()
     if not wish.input and field.lower() in TEXTS:
-        _check_one_text(piece.name, [name for name in (field, *rest) if name.lower() in TEXTS])
+        _check_one(piece.name, [name for name in (field, *rest) if name.lower() in TEXTS], "texts", "--input")
     inputs: tuple[str, ...] = (field,) if field else read
     if not inputs and len(rest) == 1 and not numbers:
         inputs = (rest[0],)
     if not inputs and rest and len(numbers) == len(rest):
         inputs = numbers
+        if guessed and wish.labelled:  # as an input, another column of labels would give them away
+            _check_one(piece.name, [guessed, *(name for name in rest if name.lower() in LABELS)], "labels", "--label")
     if not inputs and not piece.table.num_rows:
         raise DataError(f"{piece.name}: no rows", do="check that the right file was named")
     if not inputs:
@@ -288,13 +298,13 @@ def _matching(wanted: Sequence[str], names: Sequence[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for some in found for name in some))
 
 
-def _check_one_text(name: str, columns: Sequence[str]) -> None:
+def _check_one(name: str, columns: Sequence[str], what: str, option: str) -> None:
     found = list(dict.fromkeys(columns))
     if len(found) > 1:
         raise DataError(
-            f"{name}: the columns {' and '.join(map(repr, found))} may all hold the texts",
-            expected="one column of texts",
-            do="name it with --input",
+            f"{name}: the columns {' and '.join(map(repr, found))} may all hold the {what}",
+            expected=f"one column of {what}",
+            do=f"name it with {option}",
         )
 
 
@@ -362,9 +372,10 @@ def _inputs(piece: Piece, choice: _Choice, several: bool) -> tuple[Source, list[
         values = [value.strip() for value in values]
         root = _folder_of(values, piece)
         paths = [os.fspath(root / value) if value else "" for value in values]
-        return FileImages(paths, () if all(paths) else ids), [value or name for name, value in zip(ids, values)]
+        kind = FileTexts if text_files(values) else FileImages
+        return kind(paths, () if all(paths) else ids), [value or name for name, value in zip(ids, values)]
     try:
-        return Arrays(np.array(column.to_pylist(), dtype=np.float32), piece.name), ids
+        return Arrays(single(column.to_pylist()), piece.name), ids
     except (ValueError, TypeError) as error:
         raise DataError(
             f"{piece.name}: the input column {choice.input[0]!r} has the type {column.type}",
@@ -400,12 +411,11 @@ def _floats(piece: Piece, name: str) -> np.ndarray:
     """A column of numbers (or texts that are numbers) as float32; gaps are NaN, which inspect() names."""
     column = piece.table[name]
     try:
-        values: np.ndarray = _numbers(column).to_numpy(zero_copy_only=False).astype(np.float32)
+        return single(_numbers(column).to_numpy(zero_copy_only=False))
     except pa.ArrowException as error:
         got, do = _no_number(name, column, "correct it")
         what = f"{piece.name}: a column that the model reads as numbers"
         raise DataError(what, expected="numbers alone", got=got, do=do) from error
-    return values
 
 
 def _numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
@@ -416,9 +426,10 @@ def _numbers(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _are_paths(values: Sequence[str], name: str) -> bool:
-    """Whether a text column names image files: by its name, or because most of its cells end like one."""
+    """Whether a text column names files: by its name, or because most of its cells end like an image, or all like a
+    text file."""
     images = sum(value.lower().endswith(IMAGE_SUFFIXES) for value in values)
-    return name.lower() in PATHS or (images > 0 and 2 * images >= len(values))
+    return name.lower() in PATHS or (images > 0 and 2 * images >= len(values)) or text_files(values)
 
 
 def _images(column: pa.ChunkedArray, piece: Piece) -> FileImages | EncodedImages:

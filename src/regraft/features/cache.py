@@ -23,9 +23,12 @@ _KEYS = re.compile(r"[0-9a-f]{24}/[0-9a-f]{16}")  # of a base and a part; folder
 __all__ = ["Entry", "cache_root", "entries", "prune", "verify"]
 
 
-def cache_root() -> Path:
-    """``$REGRAFT_CACHE`` if set, else ``regraft`` in the user's cache folder. Nothing is created."""
-    if chosen := os.environ.get("REGRAFT_CACHE"):
+def cache_root(chosen: str | Path | None = None) -> Path:
+    """The folder that was chosen, else ``$REGRAFT_CACHE`` if set, else ``regraft`` in the user's cache folder. Nothing
+    is created."""
+    if chosen is None:
+        chosen = os.environ.get("REGRAFT_CACHE") or None
+    if chosen is not None:
         return Path(chosen).expanduser()
     if sys.platform == "darwin":
         return Path.home() / "Library" / "Caches" / "regraft"
@@ -60,7 +63,7 @@ class Entry:
 
 def entries(root: Path | None = None) -> tuple[Entry, ...]:
     """Everything in the cache, oldest first."""
-    root = cache_root() if root is None else root
+    root = cache_root(root)
     found = [_entry(path) for path in _folders(root)]
     return tuple(sorted((e for e in found if e), key=lambda e: -e.age_days))
 
@@ -145,7 +148,7 @@ def prune(root: Path | None = None, *, older_than_days: float = 0.0) -> tuple[En
     Raises:
         StoreError: the cache cannot be written.
     """
-    root = cache_root() if root is None else root
+    root = cache_root(root)
     lost = [_lost(path) for path in _folders(root) if described(path) is None]
     gone = tuple(entry for entry in (*entries(root), *lost) if entry.age_days >= older_than_days)
     for entry in gone:

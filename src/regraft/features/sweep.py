@@ -37,12 +37,14 @@ def base_key(network: Network, manifest: Manifest, dtype: str) -> str:
     """The key of everything that features depend on, except which blocks were asked for.
 
     Weights, architecture and preprocessing are in the network's fingerprint; the rows are their
-    content hashes in order. The fingerprint outlives an upgrade of torch or of the library that holds the
-    architecture, the features do not: another version may compute other numbers.
+    content hashes in order. The fingerprint outlives an upgrade of torch or of the libraries that hold the
+    architecture or read the inputs, the features do not: another version may compute other numbers.
     """
     versions = {"torch": str(torch.__version__)}
-    with contextlib.suppress(metadata.PackageNotFoundError):
-        versions[network.about.source] = metadata.version(network.about.source)
+    code = {type(part).__module__.partition(".")[0] for part in network.module.modules()} - {"torch"}
+    for name in (network.about.source, *code, *network.preprocess.libraries):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            versions[name] = metadata.version(name)
     rows = canonical_json(list(manifest.hashes))
     return digest(str(VERSION), network.fingerprint, canonical_json(versions), rows, dtype)[:24]
 
@@ -129,7 +131,7 @@ def sweep(
 
 
 def _base(network: Network, manifest: Manifest, cache: str | Path | None, dtype: str) -> Path:
-    return (cache_root() if cache is None else Path(cache)) / "features" / base_key(network, manifest, dtype)
+    return cache_root(cache) / "features" / base_key(network, manifest, dtype)
 
 
 def _complete_parts(base: Path, plan: Plan, rows: int, dtype: str) -> tuple[list[Part], Plan]:

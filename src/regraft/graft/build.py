@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
@@ -86,7 +85,7 @@ def problems(
 def workshop(ready: Prepared, options: Options, tick: Callable[[int, int], None] | None) -> Work:
     """Where this run's trainings are kept and counted."""
     recipe = ready.recipe
-    folder = (cache_root() if options.cache is None else Path(options.cache)) / "training"
+    folder = cache_root(options.cache) / "training"
     if recipe.train is None:
         return Work(folder)
     validation = len(ready.manifest.rows_of("validation")) > 0

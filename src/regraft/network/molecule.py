@@ -52,6 +52,7 @@ class MoleculePreprocess(Preprocess):
     """
 
     modality: ClassVar[Modality] = "text"
+    libraries: ClassVar[tuple[str, ...]] = ("rdkit",)
     ragged: ClassVar[bool] = True
     ordered: ClassVar[bool] = False
     strict: ClassVar[bool] = True

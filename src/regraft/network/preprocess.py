@@ -31,6 +31,7 @@ class Preprocess(ABC):
     """
 
     modality: ClassVar[Modality]
+    libraries: ClassVar[tuple[str, ...]] = ()  # distributions of which another version may give other numbers
     ragged: ClassVar[bool] = False
     ordered: ClassVar[bool] = True  # whether the places of a row's tokens mean anything (atoms have no order)
     strict: ClassVar[bool] = False  # raw inputs have a grammar of their own, and fault() says where one breaks it
@@ -114,6 +115,7 @@ class ImagePreprocess(Preprocess):
     """
 
     modality: ClassVar[Modality] = "image"
+    libraries: ClassVar[tuple[str, ...]] = ("pillow",)
     resize: int | tuple[int, int] | None
     crop: tuple[int, int] | None
     resample: int = 2

@@ -40,6 +40,7 @@ class TextPreprocess(Preprocess):
     """
 
     modality: ClassVar[Modality] = "text"
+    libraries: ClassVar[tuple[str, ...]] = ("tokenizers", "transformers")
     ragged: ClassVar[bool] = True
     source: str
     identifier: str

@@ -300,6 +300,7 @@ class ProcessorPreprocess(Preprocess):
     """
 
     modality: ClassVar[Modality] = "image"
+    libraries: ClassVar[tuple[str, ...]] = ("pillow", "transformers")
     settings: Mapping[str, Any]
     processor: Any = field(repr=False)
 
