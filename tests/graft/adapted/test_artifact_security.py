@@ -123,11 +123,14 @@ def test_an_artifact_without_one_of_its_tensors_is_refused(artifact: Path) -> No
         regraft.load(".", model=toy_network())
 
 
-def test_an_artifact_whose_embedding_was_another_value_of_the_network_is_refused(artifact: Path) -> None:
+@pytest.mark.parametrize("other", [{"depth": 1.0}, {"width": 3}])  # behind the logits; the mean over another axis
+def test_an_artifact_whose_embedding_was_another_value_of_the_network_is_refused(
+    other: dict[str, float], artifact: Path
+) -> None:
     """As one by a version that took something else of the same network for its embedding."""
     config = json.loads((artifact / "config.json").read_text())
     (block,) = (block for block in config["taps"] if block["kind"] == "embedding")
-    block["depth"] = 1.0  # behind the logits
+    block |= other
     (artifact / "config.json").write_text(json.dumps(config))
     forge(artifact)
     with pytest.raises(ArtifactError, match=r"reads another value of .* as its embedding.*run `regraft adapt` again"):
