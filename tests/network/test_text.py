@@ -142,3 +142,27 @@ def test_families_of_encoders_are_read_alike(tmp_path: Path, model: str) -> None
     assert not any("pooler" in name for name in network.params)
     save(network, tmp_path / "copy")
     assert load(str(tmp_path / "copy")).fingerprint == network.fingerprint
+
+
+PARTS = [f"{part}_{what}" for part in ("encoder", "decoder") for what in ("attention_heads", "layers", "ffn_dim")]
+
+
+@pytest.mark.parametrize(
+    ("family", "shape"),
+    [
+        ("Bart", dict.fromkeys(PARTS, 2)),
+        ("T5", {"num_layers": 2, "num_decoder_layers": 2, "num_heads": 2, "d_ff": 16, "d_kv": 4}),
+    ],
+)
+def test_classifiers_that_read_the_end_of_a_text_are_loaded(
+    family: str, shape: dict[str, int], tokenizer: Any, tmp_path: Path
+) -> None:
+    """The states at the end token, of which every row must have as many."""
+    pad, end = tokenizer.pad_token_id, tokenizer.sep_token_id
+    shape = {**shape, "d_model": 8, "pad_token_id": pad, "eos_token_id": end, "decoder_start_token_id": end}
+    network = load(str(make_bert(tmp_path / family, tokenizer, f"{family}ForSequenceClassification", **shape)))
+    assert network.head == "classification_head.out_proj"
+    framed = network.example(2)["input_ids"]
+    assert (framed[:, 0] == tokenizer.cls_token_id).all()
+    assert (framed[:, -1] == end).all()
+    assert not torch.isin(framed[:, 1:-1], torch.tensor(tokenizer.all_special_ids)).any()

@@ -120,14 +120,25 @@ class TextPreprocess(Preprocess):
         }
 
     def example(self, rows: int) -> dict[str, Tensor]:
-        """``rows`` random sequences of 12 tokens (fewer if the limit is lower)."""
+        """``rows`` random sequences of 12 tokens (fewer if the limit is lower), between the special ones of a text."""
         generator = torch.Generator().manual_seed(0)
         shape = (rows, min(12, self.max_length))
-        ids = torch.randint(0, len(self.tokenizer), shape, generator=generator)
-        if self.prefix:
-            ids[:, 0] = int(self.tokenizer.cls_token_id)
+        special = set(self.tokenizer.all_special_ids)
+        words = torch.tensor([token for token in range(len(self.tokenizer)) if token not in special])
+        ids = words[torch.randint(0, len(words), shape, generator=generator)]
+        front, back = self._frame()
+        if len(front) + len(back) <= shape[1]:
+            ids[:, : len(front)] = torch.tensor(front, dtype=torch.long)
+            ids[:, shape[1] - len(back) :] = torch.tensor(back, dtype=torch.long)
         made = {"input_ids": ids, "attention_mask": torch.ones(shape, dtype=torch.long)}
         return {name: made.get(name, torch.zeros(shape, dtype=torch.long)) for name in self.names}
+
+    def _frame(self) -> tuple[list[int], list[int]]:
+        """The special tokens that the tokeniser puts before and behind a text."""
+        whole, word = (self.tokenizer("a", add_special_tokens=add)["input_ids"] for add in (True, False))
+        starts = [at for at in range(len(whole) - len(word) + 1) if whole[at : at + len(word)] == word]
+        at = starts[0] if starts else 0
+        return whole[:at], whole[at + len(word) :]
 
     def identity(self) -> dict[str, Any]:
         """The vocabulary, settings and length, wherever they were found."""
