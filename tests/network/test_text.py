@@ -166,3 +166,19 @@ def test_classifiers_that_read_the_end_of_a_text_are_loaded(
     assert (framed[:, 0] == tokenizer.cls_token_id).all()
     assert (framed[:, -1] == end).all()
     assert not torch.isin(framed[:, 1:-1], torch.tensor(tokenizer.all_special_ids)).any()
+
+
+def test_classifiers_of_the_last_token_are_padded_as_they_tell_it(tmp_path: Path) -> None:
+    """The last token is the one before the first of the model's own padding, whatever the attention mask says."""
+    tokenizer, model = make_tokenizer(), "GPT2ForSequenceClassification"
+    with pytest.raises(ModelError, match=r"short text depends on the texts beside it.*differ by.*pad_token_id"):
+        load(str(make_bert(tmp_path / "other", tokenizer, model, pad_token_id=7)))
+    tokenizer.pad_token = None
+    network = load(str(make_bert(tmp_path / "none", tokenizer, model, pad_token_id=7)))
+    rows = [network.preprocess(text) for text in SENTENCES[:9]]
+    alone = torch.cat([network.forward(network.preprocess.collate([row])) for row in rows])
+    torch.testing.assert_close(network.forward(network.preprocess.collate(rows)), alone, rtol=1e-4, atol=1e-5)
+    again = preprocess_from_json(network.preprocess.to_json())
+    assert (again.pad, again.identity()) == (7, network.preprocess.identity())
+    save(network, tmp_path / "copy")
+    assert load(str(tmp_path / "copy")).preprocess.pad == 7

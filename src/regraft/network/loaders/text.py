@@ -37,6 +37,7 @@ class TextPreprocess(Preprocess):
         tokenizer: the tokeniser itself.
         names: the model's input names, in the tokeniser's order.
         prefix: 1 where every row starts with a class token, else 0.
+        pad: the token that rows are filled up with, where the tokeniser names none.
     """
 
     modality: ClassVar[Modality] = "text"
@@ -47,9 +48,12 @@ class TextPreprocess(Preprocess):
     tokenizer: Any = field(repr=False)
     names: tuple[str, ...] = ("input_ids", "attention_mask")
     prefix: int = 0
+    pad: int = 0
 
     @classmethod
-    def load(cls, transformers: Any, source: str, limit: int | None, where: Mapping[str, Any]) -> TextPreprocess:
+    def load(
+        cls, transformers: Any, source: str, limit: int | None, where: Mapping[str, Any], pad: int = 0
+    ) -> TextPreprocess:
         """The tokeniser of a folder or hub id.
 
         Args:
@@ -58,6 +62,7 @@ class TextPreprocess(Preprocess):
             limit: of the model, in tokens, if it has one. The smallest of it, the tokeniser's own and that of a
                 sentence encoder's settings counts; 512 where none is stated.
             where: of the library's loaders.
+            pad: the model's token for padding, for a tokeniser without one.
 
         Raises:
             ModelError: there is no tokeniser, or one without a vocabulary.
@@ -72,10 +77,10 @@ class TextPreprocess(Preprocess):
             raise _no_tokenizer(source, "special tokens alone")
         stated = (tokenizer.model_max_length, limit, _beside(transformers, source, _LENGTH, where).get(_LENGTH_KEY))
         known = [int(value) for value in stated if value and value < _ENDLESS]
-        return cls.of(source, tokenizer, min(known, default=_MAX_LENGTH))
+        return cls.of(source, tokenizer, min(known, default=_MAX_LENGTH), pad)
 
     @classmethod
-    def of(cls, source: str, tokenizer: Any, max_length: int) -> TextPreprocess:
+    def of(cls, source: str, tokenizer: Any, max_length: int, pad: int = 0) -> TextPreprocess:
         """From a tokeniser in hand."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         ids = tokenizer("a", truncation=True, max_length=max_length)["input_ids"]
@@ -88,7 +93,9 @@ class TextPreprocess(Preprocess):
             text = json.dumps(tokenizer.get_vocab(), sort_keys=True)
         first = int(tokenizer.cls_token_id is not None and len(ids) > 0 and ids[0] == tokenizer.cls_token_id)
         names = tuple(tokenizer.model_input_names)
-        return cls(source, digest(text, json.dumps(names)), max_length, tokenizer, names, first)
+        if tokenizer.pad_token_id is not None:
+            pad = int(tokenizer.pad_token_id)
+        return cls(source, digest(text, json.dumps(names)), max_length, tokenizer, names, first, pad)
 
     def __call__(self, raw: str) -> dict[str, Tensor]:
         """Token ids, attention mask (and token types) of one sentence, each ``(L,)``."""
@@ -113,7 +120,7 @@ class TextPreprocess(Preprocess):
 
     def collate(self, items: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         """``(B, L)`` each, padded on the right to the longest row."""
-        fill = {"input_ids": int(self.tokenizer.pad_token_id or 0)}
+        fill = {"input_ids": self.pad}
         return {
             name: nn.utils.rnn.pad_sequence([item[name] for item in items], True, fill.get(name, 0))
             for name in self.names
@@ -141,8 +148,8 @@ class TextPreprocess(Preprocess):
         return whole[:at], whole[at + len(word) :]
 
     def identity(self) -> dict[str, Any]:
-        """The vocabulary, settings and length, wherever they were found."""
-        return {name: value for name, value in self.to_json().items() if name != "source"}
+        """The vocabulary, settings and length, wherever they were found; the token of padding is the model's."""
+        return {name: value for name, value in self.to_json().items() if name not in ("source", "pad")}
 
     def to_json(self) -> dict[str, Any]:
         """The tokeniser's place and digest, and the length."""
@@ -151,7 +158,7 @@ class TextPreprocess(Preprocess):
             "source": self.source,
             "identifier": self.identifier,
             "max_length": self.max_length,
-        }
+        } | ({"pad": self.pad} if self.tokenizer.pad_token_id is None and self.pad else {})
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TextPreprocess:
@@ -164,7 +171,7 @@ class TextPreprocess(Preprocess):
         where = {**({"local_files_only": True} if Path(source).is_dir() else {}), **NO_CODE}
         with quiet(transformers):
             made = cls.load(transformers, source, None, where)
-        made = cls.of(source, made.tokenizer, int(value["max_length"]))
+        made = cls.of(source, made.tokenizer, int(value["max_length"]), int(value.get("pad", 0)))
         if made.identifier != value["identifier"]:
             raise ModelError(f"the tokeniser in {source} has changed", expected=value["identifier"][:12])
         return made
