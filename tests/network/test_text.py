@@ -59,8 +59,10 @@ def test_identity_sees_the_vocabulary_and_the_rules(folder: Path, tokenizer: Any
     other.backend_tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=False)
     added = load(str(folder)).preprocess.tokenizer
     added.add_tokens(["film-maker"])
-    identifiers = [TextPreprocess.of("here", one, 24).identifier for one in (tokenizer, other, added)]
-    assert len(set(identifiers)) == 3
+    cut, split = (load(str(folder)).preprocess.tokenizer for _ in range(2))
+    cut.truncation_side, split.split_special_tokens = "left", True
+    identifiers = [TextPreprocess.of("here", one, 24).identifier for one in (tokenizer, other, added, cut, split)]
+    assert len(set(identifiers)) == 5
 
 
 def test_the_embedding_is_the_mean_of_the_real_tokens_unless_the_folder_says_the_first(folder: Path) -> None:

@@ -21,6 +21,7 @@ __all__ = ["TextPreprocess", "longest", "pooling_of", "save_text"]
 
 _MAX_LENGTH = 512
 _ENDLESS = 10**9  # the library's number for no limit is larger
+_USUAL = {"truncation_side": "right", "split_special_tokens": False}  # settings beside the vocabulary's
 # Where sentence encoders say what no configuration of transformers does: their limit, and how tokens are pooled.
 _LENGTH, _LENGTH_KEY = "sentence_bert_config.json", "max_seq_length"
 _POOLING, _CLS_KEY, _MEAN_KEY = "1_Pooling/config.json", "pooling_mode_cls_token", "pooling_mode_mean_tokens"
@@ -93,9 +94,11 @@ class TextPreprocess(Preprocess):
             text = json.dumps(tokenizer.get_vocab(), sort_keys=True)
         first = int(tokenizer.cls_token_id is not None and len(ids) > 0 and ids[0] == tokenizer.cls_token_id)
         names = tuple(tokenizer.model_input_names)
+        other = {name: value for name, usual in _USUAL.items() if (value := getattr(tokenizer, name, usual)) != usual}
+        told = (text, json.dumps(names), *([canonical_json(other)] if other else []))
         if tokenizer.pad_token_id is not None:
             pad = int(tokenizer.pad_token_id)
-        return cls(source, digest(text, json.dumps(names)), max_length, tokenizer, names, first, pad)
+        return cls(source, digest(*told), max_length, tokenizer, names, first, pad)
 
     def __call__(self, raw: str) -> dict[str, Tensor]:
         """Token ids, attention mask (and token types) of one sentence, each ``(L,)``."""
