@@ -476,6 +476,9 @@ def test_names_that_are_not_known(folders: Folders, tmp_path: Path) -> None:
         ("resnet50", "did you mean timm/resnet50 or torchvision/resnet50"),
         ("", "is not known"),
         ("regraft/none-such", "no bundled backbone"),
+        ("a" * 300, "is not known"),  # longer than a file's name may be
+        ("./" + "a" * 300 + "/b", "got no such folder"),
+        ("~nobody-of-that-name/net", "got no such folder"),
     ):
         with pytest.raises(ModelError, match=message) as caught:
             load(name)
