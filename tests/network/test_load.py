@@ -257,6 +257,16 @@ def test_own_callable_with_a_description_beside_its_weights(package: str, tmp_pa
     network = load(f"{package}:image", weights="model.safetensors")
     assert network.preprocess == ImagePreprocess((9, 9), None, 2, (0.5,) * 3, (0.25,) * 3)
     assert (network.about.classes, network.about.licence) == (("a", "b"), "MIT")
+    for wrong in ({"size": 32}, {"size": [3, "a", 9]}, {"mean": 0.5}, {"std": None}):
+        (tmp_path / "config.json").write_text(json.dumps({"input": {**described["input"], **wrong}}))
+        with pytest.raises(ModelError, match=r"config\.json beside model\.safetensors cannot be read; got .*callable"):
+            load(f"{package}:image", weights="model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({**described, "classes": 3}))
+    with pytest.raises(ModelError, match=r"config\.json beside model\.safetensors cannot be read; got 'int'"):
+        load(f"{package}:told", weights="model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({**described, "classes": None, "licence": None}))
+    network = load(f"{package}:image", weights="model.safetensors")
+    assert (network.about.classes, network.about.licence) == ((), "")
 
 
 @pytest.mark.parametrize(

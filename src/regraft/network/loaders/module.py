@@ -134,12 +134,17 @@ def load(path: str, weights: str | None, seed: int | None) -> Network:
         if seed is None:
             read_weights(module, Path(weights), path)
         sidecar = _sidecar(Path(weights))
-    preprocess = preprocess or getattr(module, "preprocess", None) or _preprocess(module, sidecar)
+    try:
+        preprocess = preprocess or getattr(module, "preprocess", None) or _preprocess(module, sidecar)
+        classes = tuple(map(str, sidecar.get("classes") or ()))
+    except ModelError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"config.json beside {weights} cannot be read", got=str(error), do=_HOW) from error
     module = _whole(module)
     if not isinstance(preprocess, Preprocess):
         raise ModelError(f"the preprocessing of {path} is not known", do=_HOW)
-    classes = sidecar.get("classes", ())
-    about = About("module", str(sidecar.get("licence", "")), tuple(map(str, classes)))
+    about = About("module", str(sidecar.get("licence") or ""), classes)
     return Network(path, module, preprocess, about)
 
 
