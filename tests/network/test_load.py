@@ -37,8 +37,9 @@ from regraft.network.loaders import weights
 Folders = Callable[[str], Path]
 
 CODE = """
+import torch
 from torch import nn
-from regraft.network import ArrayPreprocess, from_module
+from regraft.network import About, ArrayPreprocess, from_module
 def plain():
     return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
 def image():
@@ -47,6 +48,14 @@ def told():
     return image(), ArrayPreprocess((3, 9, 9))
 def whole():
     return from_module(image(), ArrayPreprocess((3, 9, 9)))
+def known():
+    return from_module(image(), ArrayPreprocess((3, 9, 9)), about=About("module", "MIT", ("a", "b")))
+def parallel():
+    return nn.DataParallel(plain())
+def compiled():
+    return torch.compile(plain())
+def scripted():
+    return torch.jit.script(plain())
 def half():
     return plain().bfloat16()
 def lazy():
@@ -217,6 +226,10 @@ def test_own_callable(package: str, tmp_path: Path) -> None:
     assert load(f"{package}:plain", head=False).sites[-1].shape == (6,)
     assert load(f"{package}:told").preprocess == ArrayPreprocess((3, 9, 9))
     assert load(f"{package}:whole").fingerprint == load(f"{package}:told").fingerprint
+    known = load(f"{package}:known").about
+    assert (known.classes, known.licence) == (("a", "b"), "MIT")
+    for wrapped in ("parallel", "compiled"):
+        assert load(f"{package}:{wrapped}").fingerprint == network.fingerprint
 
 
 def test_modules_of_any_precision_run_in_float32(package: str) -> None:
@@ -276,6 +289,7 @@ def test_own_callable_with_a_description_beside_its_weights(package: str, tmp_pa
         ("{}:breaks", r"breaks\(\) fails; got ZeroDivisionError: oh"),
         ("{}:lazy", r"lazy layer that has no size yet \(0.weight\).*run the module once"),
         ("{}:number", "cannot be called"),
+        ("{}:scripted", r"is no module that can be looked into.*give the module that it was made from"),
         ("{}:text", "gives no module.*let the callable return"),
         ("{}:plane", "has no 'plane'.*did you mean plain"),
         ("{}_x:plain", "cannot be imported"),

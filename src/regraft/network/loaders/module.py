@@ -122,12 +122,14 @@ def load(path: str, weights: str | None, seed: int | None) -> Network:
             made = builder()
         except Exception as error:
             raise ModelError(f"{path}() fails", got=f"{type(error).__name__}: {error}") from error
+    about, traits = About("module"), None
     if isinstance(made, Network):
-        made = made.module, made.preprocess
+        about, traits, made = made.about, made.traits, (made.module, made.preprocess)
     module, preprocess = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, nn.Module):
         got = type(module).__name__
         raise ModelError(f"{path}() gives no module", expected="a torch.nn.Module", got=got, do=_HOW)
+    module = _plain(module, f"what {path}() gives")
     module = _sized(module, f"what {path}() gives").float()
     sidecar: Mapping[str, Any] = {}
     if weights is not None:
@@ -136,7 +138,7 @@ def load(path: str, weights: str | None, seed: int | None) -> Network:
         sidecar = _sidecar(Path(weights))
     try:
         preprocess = preprocess or getattr(module, "preprocess", None) or _preprocess(module, sidecar)
-        classes = tuple(map(str, sidecar.get("classes") or ()))
+        classes = tuple(map(str, sidecar.get("classes") or about.classes))
     except ModelError:
         raise
     except (TypeError, ValueError) as error:
@@ -144,8 +146,8 @@ def load(path: str, weights: str | None, seed: int | None) -> Network:
     module = _whole(module)
     if not isinstance(preprocess, Preprocess):
         raise ModelError(f"the preprocessing of {path} is not known", do=_HOW)
-    about = About("module", str(sidecar.get("licence") or ""), classes)
-    return Network(path, module, preprocess, about)
+    about = About("module", str(sidecar.get("licence") or about.licence), classes)
+    return Network(path, module, preprocess, about, traits=traits)
 
 
 def _import(path: str) -> Any:
