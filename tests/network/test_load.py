@@ -356,6 +356,25 @@ def test_what_is_saved_of_an_own_module_is_loaded_again(tmp_path: Path) -> None:
         load(name, weights=weights)
 
 
+@pytest.mark.parametrize("name", ["plain", "image"])
+def test_a_saved_own_module_is_loaded_by_its_name_and_its_weights(name: str, package: str, tmp_path: Path) -> None:
+    """As the refusal of the folder says: with the preprocessing, whether it was guessed or stood beside the weights."""
+    weights: str | None = None
+    if name == "image":
+        save_file(load(f"{package}:told").module.state_dict(), tmp_path / "w.safetensors")
+        described = {"input": {"size": [3, 9, 9], "std": [0.5] * 3}, "classes": ["a", "b"], "licence": "MIT"}
+        (tmp_path / "config.json").write_text(json.dumps(described))
+        weights = "w.safetensors"
+    network = load(f"{package}:{name}", weights=weights)
+    save(network, tmp_path / "saved")
+    file = tmp_path / "saved/model.safetensors"
+    with pytest.raises(ModelError, match=f"--model {package}:{name} --weights {file}"):
+        load(str(tmp_path / "saved"))
+    again = load(f"{package}:{name}", weights=str(file))
+    assert (again.fingerprint, again.preprocess) == (network.fingerprint, network.preprocess)
+    assert (again.about.classes, again.about.licence) == (network.about.classes, network.about.licence)
+
+
 def _as_timm(name: str, architecture: str, head: bool, seed: int | None) -> Network:
     """What timm's loader gives: an architecture with its own switch for the head."""
     torch.manual_seed(0 if seed is None else seed)

@@ -83,7 +83,7 @@ def _dispatch(
             raise ModelError(
                 f"{name} is code, and code is only ever run on your word", do=f"name it yourself: --model {name}"
             )
-        return own.load(name, file, seed)
+        return own.load(name, file, seed, preprocess_from_json)
     folder = Path(os.path.expanduser(name))
     if name and os.path.exists(folder):  # of names that no file can have Path raises
         return _folder(name, folder, head, seed)
