@@ -13,7 +13,7 @@ from tests.features.toy import toy_manifest, toy_network
 import regraft
 from regraft.errors import ArtifactError, ModelError
 from regraft.files import canonical_json, digest, file_digest
-from regraft.network import load
+from regraft.network import Network, load
 
 EVIL = "from pathlib import Path\nPath('ran').touch()\ndef build():\n    Path('ran').touch()\n"
 
@@ -71,6 +71,22 @@ def test_a_name_that_the_user_typed_is_run(artifact: Path) -> None:
     with pytest.raises(ModelError, match="gives no module"):
         regraft.load(".", model="evil_backbone:build")
     assert (artifact / "ran").exists()
+
+
+def test_the_recorded_commit_is_asked_of_the_recorded_repository_alone(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def loaded(name: str, *, revision: str | None, **_: object) -> Network:
+        asked.append((name, revision))
+        return toy_network()
+
+    monkeypatch.setattr("regraft.graft.adapted.artifact.load", loaded)
+    forge(artifact, name="org/net", source="transformers", revision="c0ffee", embedded=False)
+    for model in (None, "org/net", "other/copy"):
+        regraft.load(".", model=model)
+    assert asked == [("org/net", "c0ffee"), ("org/net", "c0ffee"), ("other/copy", None)]
 
 
 @pytest.mark.parametrize("name", ["../outside", "backbone/../../outside", "absolute"])

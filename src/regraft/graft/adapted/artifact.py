@@ -379,7 +379,7 @@ def _find_backbone(
             network = load(
                 model or recorded["name"],
                 weights=weights,
-                revision=recorded["revision"] or None,
+                revision=(recorded["revision"] or None) if model in (None, recorded["name"]) else None,  # of that name
                 allow_code=model is not None,  # anyone can write a name into the file
             )
         except ModelError as error:
