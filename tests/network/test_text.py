@@ -122,6 +122,11 @@ def test_a_model_without_its_tokeniser_is_refused(folder: Path) -> None:
         load(str(folder))
 
 
+def test_a_tokeniser_of_more_words_than_the_model_is_said_to_be_another_ones(tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"got IndexError: .*take the tokeniser that the model learnt with"):
+        load(str(make_bert(tmp_path / "bert", tokenizer, vocab_size=len(tokenizer) // 2)))
+
+
 def test_padding_changes_a_rows_values_by_rounding_alone(folder: Path) -> None:
     network = load(str(folder))
     rows = [network.preprocess(text) for text in SENTENCES]

@@ -202,7 +202,7 @@ class Network:
             raise ModelError(
                 f"{self.name} does not run on an example of its own preprocessing",
                 got=f"{type(error).__name__}: {first_line(error, 300)}",
-                do=_mend(error),
+                do=_mend(error, self.preprocess),
             ) from error
         return found
 
@@ -508,10 +508,12 @@ def _tensors(batch: Any) -> list[Tensor]:
     return [value for value in (batch.values() if isinstance(batch, Mapping) else [batch]) if isinstance(value, Tensor)]
 
 
-def _mend(error: BaseException) -> str:
+def _mend(error: BaseException, preprocess: Preprocess) -> str:
     """What to do where a module does not run on an example."""
     if "dtype" in str(error):
         return "let its forward pass name no dtype: all that it holds was made float32"
-    if isinstance(error, IndexError):
+    if isinstance(error, IndexError) and preprocess.modality == "array":
         return "of columns that hold codes of categories say so: ArrayPreprocess(shape, categories=(7, 0, …))"
+    if isinstance(error, IndexError) and preprocess.modality == "text":
+        return "take the tokeniser that the model learnt with: this one has tokens that the model has no place for"
     return "check that the preprocessing (size, channels) is the module's"
