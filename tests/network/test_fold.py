@@ -171,3 +171,16 @@ def test_a_layer_whose_weight_is_computed_keeps_its_norm() -> None:
     done = fold(net)
     assert not done.folded
     assert "computes its weights" in dict(done.kept)["1"]
+
+
+class Strict(nn.Sequential):
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.dtype == torch.float32
+        return super().forward(x)
+
+
+def test_a_module_that_takes_one_dtype_alone_keeps_its_norm() -> None:
+    net = network(Strict(nn.Linear(5, 4), nn.BatchNorm1d(4), nn.Linear(4, 2)), (5,))
+    done = fold(net)
+    assert done.network is net
+    assert [norm for norm, _ in done.kept] == ["1"]

@@ -37,8 +37,9 @@ from regraft.network.loaders import weights
 Folders = Callable[[str], Path]
 
 CODE = """
+import torch
 from torch import nn
-from regraft.network import ArrayPreprocess, from_module
+from regraft.network import About, ArrayPreprocess, from_module
 def plain():
     return nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
 def image():
@@ -47,6 +48,14 @@ def told():
     return image(), ArrayPreprocess((3, 9, 9))
 def whole():
     return from_module(image(), ArrayPreprocess((3, 9, 9)))
+def known():
+    return from_module(image(), ArrayPreprocess((3, 9, 9)), about=About("module", "MIT", ("a", "b")))
+def parallel():
+    return nn.DataParallel(plain())
+def compiled():
+    return torch.compile(plain())
+def scripted():
+    return torch.jit.script(plain())
 def half():
     return plain().bfloat16()
 def lazy():
@@ -217,6 +226,10 @@ def test_own_callable(package: str, tmp_path: Path) -> None:
     assert load(f"{package}:plain", head=False).sites[-1].shape == (6,)
     assert load(f"{package}:told").preprocess == ArrayPreprocess((3, 9, 9))
     assert load(f"{package}:whole").fingerprint == load(f"{package}:told").fingerprint
+    known = load(f"{package}:known").about
+    assert (known.classes, known.licence) == (("a", "b"), "MIT")
+    for wrapped in ("parallel", "compiled"):
+        assert load(f"{package}:{wrapped}").fingerprint == network.fingerprint
 
 
 def test_modules_of_any_precision_run_in_float32(package: str) -> None:
@@ -257,6 +270,16 @@ def test_own_callable_with_a_description_beside_its_weights(package: str, tmp_pa
     network = load(f"{package}:image", weights="model.safetensors")
     assert network.preprocess == ImagePreprocess((9, 9), None, 2, (0.5,) * 3, (0.25,) * 3)
     assert (network.about.classes, network.about.licence) == (("a", "b"), "MIT")
+    for wrong in ({"size": 32}, {"size": [3, "a", 9]}, {"mean": 0.5}, {"std": None}):
+        (tmp_path / "config.json").write_text(json.dumps({"input": {**described["input"], **wrong}}))
+        with pytest.raises(ModelError, match=r"config\.json beside model\.safetensors cannot be read; got .*callable"):
+            load(f"{package}:image", weights="model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({**described, "classes": 3}))
+    with pytest.raises(ModelError, match=r"config\.json beside model\.safetensors cannot be read; got 'int'"):
+        load(f"{package}:told", weights="model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({**described, "classes": None, "licence": None}))
+    network = load(f"{package}:image", weights="model.safetensors")
+    assert (network.about.classes, network.about.licence) == ((), "")
 
 
 @pytest.mark.parametrize(
@@ -266,6 +289,7 @@ def test_own_callable_with_a_description_beside_its_weights(package: str, tmp_pa
         ("{}:breaks", r"breaks\(\) fails; got ZeroDivisionError: oh"),
         ("{}:lazy", r"lazy layer that has no size yet \(0.weight\).*run the module once"),
         ("{}:number", "cannot be called"),
+        ("{}:scripted", r"is no module that can be looked into.*give the module that it was made from"),
         ("{}:text", "gives no module.*let the callable return"),
         ("{}:plane", "has no 'plane'.*did you mean plain"),
         ("{}_x:plain", "cannot be imported"),
@@ -330,6 +354,25 @@ def test_what_is_saved_of_an_own_module_is_loaded_again(tmp_path: Path) -> None:
     save_file(left, weights)
     with pytest.raises(ModelError, match=r"2 missing \(first\.weight\)"):
         load(name, weights=weights)
+
+
+@pytest.mark.parametrize("name", ["plain", "image"])
+def test_a_saved_own_module_is_loaded_by_its_name_and_its_weights(name: str, package: str, tmp_path: Path) -> None:
+    """As the refusal of the folder says: with the preprocessing, whether it was guessed or stood beside the weights."""
+    weights: str | None = None
+    if name == "image":
+        save_file(load(f"{package}:told").module.state_dict(), tmp_path / "w.safetensors")
+        described = {"input": {"size": [3, 9, 9], "std": [0.5] * 3}, "classes": ["a", "b"], "licence": "MIT"}
+        (tmp_path / "config.json").write_text(json.dumps(described))
+        weights = "w.safetensors"
+    network = load(f"{package}:{name}", weights=weights)
+    save(network, tmp_path / "saved")
+    file = tmp_path / "saved/model.safetensors"
+    with pytest.raises(ModelError, match=f"--model {package}:{name} --weights {file}"):
+        load(str(tmp_path / "saved"))
+    again = load(f"{package}:{name}", weights=str(file))
+    assert (again.fingerprint, again.preprocess) == (network.fingerprint, network.preprocess)
+    assert (again.about.classes, again.about.licence) == (network.about.classes, network.about.licence)
 
 
 def _as_timm(name: str, architecture: str, head: bool, seed: int | None) -> Network:
@@ -476,6 +519,9 @@ def test_names_that_are_not_known(folders: Folders, tmp_path: Path) -> None:
         ("resnet50", "did you mean timm/resnet50 or torchvision/resnet50"),
         ("", "is not known"),
         ("regraft/none-such", "no bundled backbone"),
+        ("a" * 300, "is not known"),  # longer than a file's name may be
+        ("./" + "a" * 300 + "/b", "got no such folder"),
+        ("~nobody-of-that-name/net", "got no such folder"),
     ):
         with pytest.raises(ModelError, match=message) as caught:
             load(name)

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from regraft.errors import ModelError, TapError
 from regraft.network import About, ArrayPreprocess, ImagePreprocess, Network, from_module
+from regraft.network.reading import first_tensor
 from regraft.network.resnet import s4
 from regraft.network.trace import trace
 
@@ -200,6 +201,44 @@ def test_one_dimensional_convolutions_give_tokens() -> None:
     network = from_module(module, ArrayPreprocess((2, 9)))
     site = network.sites[0]
     assert (site.name, site.layout, site.shape) == ("1", "tokens", (7, 6))
+
+
+class Permuted(nn.Module):
+    """A module's output with its axes in another order; another layer may run behind it, as a second head does."""
+
+    def __init__(self, module: nn.Module, order: tuple[int, ...], behind: nn.Module | None = None) -> None:
+        super().__init__()
+        self.module, self.order, self.behind = module, order, behind
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        x = functional.relu(self.module(x))
+        other = () if self.behind is None else (self.behind(x.flatten(2).mean(2)),)
+        return (x.permute(self.order), *other)
+
+
+@pytest.mark.parametrize(
+    ("module", "shape", "positions"),
+    [
+        (nn.Sequential(nn.Conv1d(2, 6, 3), nn.ReLU()), (2, 9), (2,)),
+        (nn.Sequential(nn.Conv1d(2, 6, 3), nn.ReLU()), (2, 8), (2,)),  # as many positions as features
+        (Permuted(nn.Conv1d(2, 6, 3), (0, 2, 1)), (2, 9), (1,)),
+        (Permuted(nn.Conv2d(2, 6, 3), (0, 2, 3, 1)), (2, 9, 6), (1, 2)),
+        (nn.Sequential(nn.Conv2d(2, 6, 3), nn.Flatten(2)), (2, 9, 6), (2,)),
+        (Permuted(nn.Conv2d(2, 6, 3), (0, 1, 2, 3), nn.Linear(6, 4)), (2, 9, 6), (2, 3)),
+        (nn.Sequential(nn.Conv3d(2, 6, 3), nn.ReLU()), (2, 5, 6, 7), (2, 3, 4)),
+        (Permuted(nn.Conv3d(2, 6, 3), (0, 2, 3, 4, 1)), (2, 5, 6, 7), (1, 2, 3)),
+    ],
+)
+def test_the_embedding_is_the_mean_of_positions_whichever_way_they_lie(
+    module: nn.Module, shape: tuple[int, ...], positions: tuple[int, ...]
+) -> None:
+    network = from_module(module, ArrayPreprocess(shape))
+    assert network.sites[-1].shape == (6,)
+    x = network.example(4)
+    out = first_tensor(network.module(x))
+    torch.testing.assert_close(network.forward(x), out.mean(positions))
+    weight = torch.randn(3, 6)
+    torch.testing.assert_close(network.with_head(weight).forward(x), out.mean(positions) @ weight.T)
 
 
 def test_sequences_of_a_length_of_their_own_give_no_site_where_rows_are_padded() -> None:

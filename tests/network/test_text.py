@@ -59,8 +59,10 @@ def test_identity_sees_the_vocabulary_and_the_rules(folder: Path, tokenizer: Any
     other.backend_tokenizer.normalizer = tokenizers.normalizers.BertNormalizer(lowercase=False)
     added = load(str(folder)).preprocess.tokenizer
     added.add_tokens(["film-maker"])
-    identifiers = [TextPreprocess.of("here", one, 24).identifier for one in (tokenizer, other, added)]
-    assert len(set(identifiers)) == 3
+    cut, split = (load(str(folder)).preprocess.tokenizer for _ in range(2))
+    cut.truncation_side, split.split_special_tokens = "left", True
+    identifiers = [TextPreprocess.of("here", one, 24).identifier for one in (tokenizer, other, added, cut, split)]
+    assert len(set(identifiers)) == 5
 
 
 def test_the_embedding_is_the_mean_of_the_real_tokens_unless_the_folder_says_the_first(folder: Path) -> None:
@@ -120,6 +122,11 @@ def test_a_model_without_its_tokeniser_is_refused(folder: Path) -> None:
         load(str(folder))
 
 
+def test_a_tokeniser_of_more_words_than_the_model_is_said_to_be_another_ones(tokenizer: Any, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=r"got IndexError: .*take the tokeniser that the model learnt with"):
+        load(str(make_bert(tmp_path / "bert", tokenizer, vocab_size=len(tokenizer) // 2)))
+
+
 def test_padding_changes_a_rows_values_by_rounding_alone(folder: Path) -> None:
     network = load(str(folder))
     rows = [network.preprocess(text) for text in SENTENCES]
@@ -142,3 +149,43 @@ def test_families_of_encoders_are_read_alike(tmp_path: Path, model: str) -> None
     assert not any("pooler" in name for name in network.params)
     save(network, tmp_path / "copy")
     assert load(str(tmp_path / "copy")).fingerprint == network.fingerprint
+
+
+PARTS = [f"{part}_{what}" for part in ("encoder", "decoder") for what in ("attention_heads", "layers", "ffn_dim")]
+
+
+@pytest.mark.parametrize(
+    ("family", "shape"),
+    [
+        ("Bart", dict.fromkeys(PARTS, 2)),
+        ("T5", {"num_layers": 2, "num_decoder_layers": 2, "num_heads": 2, "d_ff": 16, "d_kv": 4}),
+    ],
+)
+def test_classifiers_that_read_the_end_of_a_text_are_loaded(
+    family: str, shape: dict[str, int], tokenizer: Any, tmp_path: Path
+) -> None:
+    """The states at the end token, of which every row must have as many."""
+    pad, end = tokenizer.pad_token_id, tokenizer.sep_token_id
+    shape = {**shape, "d_model": 8, "pad_token_id": pad, "eos_token_id": end, "decoder_start_token_id": end}
+    network = load(str(make_bert(tmp_path / family, tokenizer, f"{family}ForSequenceClassification", **shape)))
+    assert network.head == "classification_head.out_proj"
+    framed = network.example(2)["input_ids"]
+    assert (framed[:, 0] == tokenizer.cls_token_id).all()
+    assert (framed[:, -1] == end).all()
+    assert not torch.isin(framed[:, 1:-1], torch.tensor(tokenizer.all_special_ids)).any()
+
+
+def test_classifiers_of_the_last_token_are_padded_as_they_tell_it(tmp_path: Path) -> None:
+    """The last token is the one before the first of the model's own padding, whatever the attention mask says."""
+    tokenizer, model = make_tokenizer(), "GPT2ForSequenceClassification"
+    with pytest.raises(ModelError, match=r"short text depends on the texts beside it.*differ by.*pad_token_id"):
+        load(str(make_bert(tmp_path / "other", tokenizer, model, pad_token_id=7)))
+    tokenizer.pad_token = None
+    network = load(str(make_bert(tmp_path / "none", tokenizer, model, pad_token_id=7)))
+    rows = [network.preprocess(text) for text in SENTENCES[:9]]
+    alone = torch.cat([network.forward(network.preprocess.collate([row])) for row in rows])
+    torch.testing.assert_close(network.forward(network.preprocess.collate(rows)), alone, rtol=1e-4, atol=1e-5)
+    again = preprocess_from_json(network.preprocess.to_json())
+    assert (again.pad, again.identity()) == (7, network.preprocess.identity())
+    save(network, tmp_path / "copy")
+    assert load(str(tmp_path / "copy")).preprocess.pad == 7

@@ -12,6 +12,7 @@ WORDS = ["good", "fine", "great", "bad", "poor", "dull"]
 SENTENCES = [f"a {WORDS[row % 6]} film, {'very ' * (row % 9)}number {row}" for row in range(40)]
 LABELS = ["up" if row % 6 < 3 else "down" for row in range(40)]
 LENGTH = 24
+_HEAD = "ForSequenceClassification"
 
 
 def make_tokenizer(length: int = LENGTH) -> Any:
@@ -35,13 +36,15 @@ def make_tokenizer(length: int = LENGTH) -> Any:
 
 
 def make_bert(folder: Path, tokenizer: Any, model: str = "Bert", **settings: Any) -> Path:
-    """Save a model of two blocks, 8 wide, and the tokeniser."""
+    """Save a model of two blocks, 8 wide, and the tokeniser; ``model`` is a family or its classifier."""
     import transformers as hub
 
     hub.utils.logging.disable_progress_bar()
     torch.manual_seed(0)
     shape = {"hidden_size": 8, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 16}
     shape |= {"vocab_size": len(tokenizer), "max_position_embeddings": LENGTH, **settings}
-    getattr(hub, f"{model}Model")(getattr(hub, f"{model}Config")(**shape)).save_pretrained(folder)
+    family = model.removesuffix(_HEAD)
+    config = getattr(hub, f"{family}Config")(**shape)
+    getattr(hub, model if model != family else f"{model}Model")(config).save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return folder

@@ -83,9 +83,9 @@ def _dispatch(
             raise ModelError(
                 f"{name} is code, and code is only ever run on your word", do=f"name it yourself: --model {name}"
             )
-        return own.load(name, file, seed)
-    folder = Path(name).expanduser()
-    if name and folder.exists():
+        return own.load(name, file, seed, preprocess_from_json)
+    folder = Path(os.path.expanduser(name))
+    if name and os.path.exists(folder):  # of names that no file can have Path raises
         return _folder(name, folder, head, seed)
     if name.startswith((".", "/", "~")) or not _HUB.fullmatch(name):
         raise _unknown(name)
@@ -129,9 +129,9 @@ def _bundled(name: str, module: nn.Module, preprocess: Preprocess, about: About,
 
 
 def _unknown(name: str) -> ModelError:
-    path = Path(name).expanduser()
+    path = Path(os.path.expanduser(name))
     parent = path.parent
-    folders = [p for p in sorted(parent.iterdir()) if p.is_dir()] if parent.is_dir() else []
+    folders = [p for p in sorted(parent.iterdir()) if p.is_dir()] if os.path.isdir(parent) else []
     guess = near(path.name, [p.name for p in folders if (p / "config.json").is_file()])  # others hold no model
     if guess and parent != Path():
         guess += f" in {parent}"

@@ -195,13 +195,14 @@ class Network:
             )  # fmt: skip
             self._check_numbers(found.output)
             self._check_rows(found, batch)
+            self._check_padding(found, batch)
         except RegraftError:
             raise
         except Exception as error:  # what a module raises of a size that is none of its own is its own affair
             raise ModelError(
                 f"{self.name} does not run on an example of its own preprocessing",
                 got=f"{type(error).__name__}: {first_line(error, 300)}",
-                do=_mend(error),
+                do=_mend(error, self.preprocess),
             ) from error
         return found
 
@@ -238,6 +239,26 @@ class Network:
                 if again.shape == first.shape
                 else "outputs of another shape",
                 do="pass training=self.training to functional.dropout, and track running statistics",
+            )
+
+    def _check_padding(self, found: Trace, batch: Any) -> None:
+        """Nor may a text's output depend on how far it is padded."""
+        mask = attention_mask(batch)
+        if self.preprocess.modality != "text" or not self.preprocess.ragged or mask is None or mask.shape[1] <= 4:
+            return
+        if any(value.shape != mask.shape for value in batch.values()):  # graphs of molecules, say
+            return
+        rows = [{name: value[row] for name, value in batch.items()} for row in range(_ROWS)]
+        short = {name: torch.cat([value[:2], value[-2:]]) for name, value in rows[0].items()}  # with its special tokens
+        batches = [self.place(self.preprocess.collate(items)) for items in ([short], [short, *rows])]
+        with torch.no_grad():
+            alone, beside = (found.reading(self._raw(each), each)[:1] for each in batches)
+        if alone.shape == beside.shape and not agree(beside, alone):
+            raise ModelError(
+                f"{self.name}: the output of a short text depends on the texts beside it, to which it is padded",
+                expected="the same output for a row whenever and with whatever it is run",
+                got=f"outputs that differ by {float((beside - alone).abs().max()):.2g}",
+                do="take a model that reads its attention mask, and whose pad_token_id is that of its tokeniser",
             )
 
     @property
@@ -487,10 +508,12 @@ def _tensors(batch: Any) -> list[Tensor]:
     return [value for value in (batch.values() if isinstance(batch, Mapping) else [batch]) if isinstance(value, Tensor)]
 
 
-def _mend(error: BaseException) -> str:
+def _mend(error: BaseException, preprocess: Preprocess) -> str:
     """What to do where a module does not run on an example."""
     if "dtype" in str(error):
         return "let its forward pass name no dtype: all that it holds was made float32"
-    if isinstance(error, IndexError):
+    if isinstance(error, IndexError) and preprocess.modality == "array":
         return "of columns that hold codes of categories say so: ArrayPreprocess(shape, categories=(7, 0, …))"
+    if isinstance(error, IndexError) and preprocess.modality == "text":
+        return "take the tokeniser that the model learnt with: this one has tokens that the model has no place for"
     return "check that the preprocessing (size, channels) is the module's"

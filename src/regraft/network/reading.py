@@ -17,7 +17,7 @@ __all__ = ["Pooled", "Reading", "attention_mask", "choose", "first_tensor", "poo
 _LOGITS = ("logits", "out")
 _POOLED = ("pooler_output", "image_embeds", "text_embeds")
 _HIDDEN = ("last_hidden_state", "hidden_states")
-Pooled = Literal["as is", "cls", "mean"]
+Pooled = Literal["as is", "cls", "mean", "features first", "features last"]
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Reading:
         key: the field of a mapping or dataclass; empty for a bare tensor or the first of a tuple.
         logits: whether the value is the class scores (else it is the embedding).
         pool: what is done to a value that still has positions: the first token, or the mean over
-            positions (leaving out padding); ``as is`` keeps it.
+            positions (leaving out padding); ``as is`` keeps it. The mean is of tokens (B, L, D) or a map (B, C, H, W);
+            of values that lie in another way, their features on axis 1 or on the last, ``features first`` or ``last``.
     """
 
     key: str
@@ -109,7 +110,8 @@ def attention_mask(batch: Any) -> Tensor | None:
 
 
 def pool_tokens(value: Tensor, pool: Pooled, mask: Tensor | None) -> Tensor:
-    """``(B, L, D)`` or ``(B, C, H, W)`` to ``(B, D)`` by ``pool``; anything else unchanged.
+    """``(B, L, D)`` or ``(B, C, H, W)`` to ``(B, D)`` by ``pool``, or ``(B, C, …)`` and ``(B, …, C)`` to ``(B, C)``;
+    anything else unchanged.
 
     The mean over tokens is Σ_l m_l x_l / Σ_l m_l with the padding mask m.
     """
@@ -117,6 +119,10 @@ def pool_tokens(value: Tensor, pool: Pooled, mask: Tensor | None) -> Tensor:
         return value.flatten(1) if value.ndim > 2 and value.shape[1] == value[0].numel() else value
     if pool == "cls":
         return value[:, 0]
+    if pool == "features first":
+        return value.flatten(2).mean(2)
+    if pool == "features last":
+        return value.flatten(1, -2).mean(1)
     if value.ndim == 4:
         return value.mean((2, 3))
     if mask is None or mask.shape != value.shape[:2]:

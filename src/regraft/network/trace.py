@@ -276,7 +276,7 @@ def trace(
     head, head_call, given = _find_head(tracer, key, value)
     scores = key == "" and (tracer.are_scores(value) or (value.ndim == 2 and value.shape[1] == classes))
     logits = bool(head) or key in ("logits", "out") or scores
-    pooled: Pooled = "as is" if logits or value.ndim == 2 else _pooling(value, prefix, pool)
+    pooled: Pooled = "as is" if logits or value.ndim < 3 else _pooling(tracer, value, prefix, pool)
     reading = Reading(key, logits, pooled)
     ends = _end_taps(tracer, value, reading, (head, head_call, given), rows, prefix)
     inner = sorted([*timed, *_timed(tracer.modules, tracer.events, rows, prefix, tokens)], key=lambda item: item[0])
@@ -293,12 +293,26 @@ def _input_tap(given: Tensor | None, rows: int) -> list[Tap]:
     return [Tap(_site("input", "input", tuple(given.shape), axes, 0), axes, "", 0, "input")]
 
 
-def _pooling(value: Tensor, prefix: int, pool: Pooled | None) -> Pooled:
+def _pooling(tracer: _Tracer, value: Tensor, prefix: int, pool: Pooled | None) -> Pooled:
     if value.ndim == 3 and pool is not None:
         return pool
     if value.ndim == 3 and prefix:
         return "cls"
-    return "mean" if value.ndim in (3, 4) and value[0, 0].numel() > 1 else "as is"
+    if value[0, 0].numel() == 1:
+        return "as is"
+    first = _last_axis(tracer, tuple(value.shape)) == 1
+    if value.ndim in (3, 4) and first == (value.ndim == 4):
+        return "mean"
+    return "features first" if first else "features last"
+
+
+def _last_axis(tracer: _Tracer, shape: tuple[int, ...]) -> int:
+    """The axis that counts features in the network's output: that of the last value of its shape, else told by the
+    last weighted module."""
+    events = sorted([*tracer.events, *tracer.modules], key=lambda event: event.time)
+    made = _Event("embedding", "embedding", "", 0, "reading", shape, tracer._width, tracer._convolutional)
+    last = next((event for event in reversed(events) if event.shape == shape), made)
+    return _timed([*events, last], tracer.events, shape[0], 0, None)[-1][1].axes.feature_axis
 
 
 def _find_head(tracer: _Tracer, key: str, value: Tensor) -> tuple[str, int, tuple[int, ...]]:

@@ -13,7 +13,7 @@ from tests.features.toy import toy_manifest, toy_network
 import regraft
 from regraft.errors import ArtifactError, ModelError
 from regraft.files import canonical_json, digest, file_digest
-from regraft.network import load
+from regraft.network import Network, load
 
 EVIL = "from pathlib import Path\nPath('ran').touch()\ndef build():\n    Path('ran').touch()\n"
 
@@ -73,6 +73,22 @@ def test_a_name_that_the_user_typed_is_run(artifact: Path) -> None:
     assert (artifact / "ran").exists()
 
 
+def test_the_recorded_commit_is_asked_of_the_recorded_repository_alone(
+    artifact: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str | None]] = []
+
+    def loaded(name: str, *, revision: str | None, **_: object) -> Network:
+        asked.append((name, revision))
+        return toy_network()
+
+    monkeypatch.setattr("regraft.graft.adapted.artifact.load", loaded)
+    forge(artifact, name="org/net", source="transformers", revision="c0ffee", embedded=False)
+    for model in (None, "org/net", "other/copy"):
+        regraft.load(".", model=model)
+    assert asked == [("org/net", "c0ffee"), ("org/net", "c0ffee"), ("other/copy", None)]
+
+
 @pytest.mark.parametrize("name", ["../outside", "backbone/../../outside", "absolute"])
 def test_no_file_outside_the_folder_is_asked_for(artifact: Path, tmp_path: Path, name: str) -> None:
     """Not even one that is there and has the checksum: what loading says of it would tell whether it is."""
@@ -123,11 +139,14 @@ def test_an_artifact_without_one_of_its_tensors_is_refused(artifact: Path) -> No
         regraft.load(".", model=toy_network())
 
 
-def test_an_artifact_whose_embedding_was_another_value_of_the_network_is_refused(artifact: Path) -> None:
+@pytest.mark.parametrize("other", [{"depth": 1.0}, {"width": 3}])  # behind the logits; the mean over another axis
+def test_an_artifact_whose_embedding_was_another_value_of_the_network_is_refused(
+    other: dict[str, float], artifact: Path
+) -> None:
     """As one by a version that took something else of the same network for its embedding."""
     config = json.loads((artifact / "config.json").read_text())
     (block,) = (block for block in config["taps"] if block["kind"] == "embedding")
-    block["depth"] = 1.0  # behind the logits
+    block |= other
     (artifact / "config.json").write_text(json.dumps(config))
     forge(artifact)
     with pytest.raises(ArtifactError, match=r"reads another value of .* as its embedding.*run `regraft adapt` again"):

@@ -30,7 +30,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 
 from regraft.errors import ArtifactError, ModelError
-from regraft.features import Plan, Taps, plan
+from regraft.features import Block, Plan, Taps, plan
 from regraft.files import file_digest, intact, read_json, sealed, write_bytes, write_json
 from regraft.graft.adapted.aspp import Aspp
 from regraft.graft.adapted.model import Adapted, with_last_layer
@@ -189,18 +189,26 @@ def _check_embedding(taps: Plan, *networks: Network) -> None:
     """Refuse an artifact whose head reads as embedding what an earlier version took for it: another value of the same
     network (as it is, or as it was before the head was put on it), which stands elsewhere among its layers."""
     for block in taps.blocks:
-        if block.kind == "embedding" and not any(block.depth == _depth(block.site, each) for each in networks):
+        if block.kind == "embedding" and not any(_is_read(block, _own(block.site, each)) for each in networks):
             raise ArtifactError(
                 f"the head of this artifact reads another value of {networks[0].name} as its embedding",
-                expected=f"what lies at {_depth(block.site, networks[0]):.2g} of its depth",
-                got=f"{block.depth:.2g}",
+                expected=_value(_own(block.site, networks[0])),
+                got=_value(block),
                 do="run `regraft adapt` again",
             )
 
 
-def _depth(site: str, network: Network) -> float:
+def _own(site: str, network: Network) -> Block:
     (block,) = plan(network, [Taps((site,), (None,))]).blocks
-    return block.depth
+    return block
+
+
+def _is_read(block: Block, own: Block) -> bool:
+    return block.depth == own.depth and (block.pooling.layout != "vector" or block.width == own.width)
+
+
+def _value(block: Block) -> str:
+    return f"{block.width} features at {block.depth:.2g} of its depth"
 
 
 @contextlib.contextmanager
@@ -371,7 +379,7 @@ def _find_backbone(
             network = load(
                 model or recorded["name"],
                 weights=weights,
-                revision=recorded["revision"] or None,
+                revision=(recorded["revision"] or None) if model in (None, recorded["name"]) else None,  # of that name
                 allow_code=model is not None,  # anyone can write a name into the file
             )
         except ModelError as error:

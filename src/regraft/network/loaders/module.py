@@ -8,7 +8,7 @@ import itertools
 import json
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -104,12 +104,15 @@ def _sized(module: nn.Module, name: str) -> nn.Module:
     return module
 
 
-def load(path: str, weights: str | None, seed: int | None) -> Network:
+def load(
+    path: str, weights: str | None, seed: int | None, described: Callable[[Mapping[str, Any]], Preprocess]
+) -> Network:
     """Import ``package.module``, call ``callable()`` and load the weights.
 
     The callable returns a module, ``(module, preprocess)`` or what :func:`from_module` gives; a module may also carry
     its preprocessing as the attribute ``preprocess``. It runs under a fixed seed, so that layers without weights in
     the file are the same in every process. With ``seed`` they keep what was drawn under it, whatever the file holds.
+    ``described`` makes a preprocessing of the JSON that a saved network's ``config.json`` holds.
 
     Raises:
         ModelError: the import fails, the call gives no module, the weights do not fit, or the
@@ -122,25 +125,32 @@ def load(path: str, weights: str | None, seed: int | None) -> Network:
             made = builder()
         except Exception as error:
             raise ModelError(f"{path}() fails", got=f"{type(error).__name__}: {error}") from error
+    about, traits = About("module"), None
     if isinstance(made, Network):
-        made = made.module, made.preprocess
+        about, traits, made = made.about, made.traits, (made.module, made.preprocess)
     module, preprocess = made if isinstance(made, tuple) and len(made) == 2 else (made, None)
     if not isinstance(module, nn.Module):
         got = type(module).__name__
         raise ModelError(f"{path}() gives no module", expected="a torch.nn.Module", got=got, do=_HOW)
+    module = _plain(module, f"what {path}() gives")
     module = _sized(module, f"what {path}() gives").float()
     sidecar: Mapping[str, Any] = {}
     if weights is not None:
         if seed is None:
             read_weights(module, Path(weights), path)
         sidecar = _sidecar(Path(weights))
-    preprocess = preprocess or getattr(module, "preprocess", None) or _preprocess(module, sidecar)
+    try:
+        preprocess = preprocess or getattr(module, "preprocess", None) or _preprocess(module, sidecar, described)
+        classes = tuple(map(str, sidecar.get("classes") or about.classes))
+    except ModelError:
+        raise
+    except (TypeError, ValueError) as error:
+        raise ModelError(f"config.json beside {weights} cannot be read", got=str(error), do=_HOW) from error
     module = _whole(module)
     if not isinstance(preprocess, Preprocess):
         raise ModelError(f"the preprocessing of {path} is not known", do=_HOW)
-    classes = sidecar.get("classes", ())
-    about = About("module", str(sidecar.get("licence", "")), tuple(map(str, classes)))
-    return Network(path, module, preprocess, about)
+    about = About("module", str(sidecar.get("licence") or about.licence), classes)
+    return Network(path, module, preprocess, about, traits=traits)
 
 
 def _import(path: str) -> Any:
@@ -209,8 +219,12 @@ def _sidecar(weights: Path) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _preprocess(module: nn.Module, sidecar: Mapping[str, Any]) -> Preprocess | None:
-    """From the sidecar's ``input``, else for plain arrays from the first layer's width."""
+def _preprocess(
+    module: nn.Module, sidecar: Mapping[str, Any], described: Callable[[Mapping[str, Any]], Preprocess]
+) -> Preprocess | None:
+    """From the sidecar's ``preprocess`` or ``input``, else for plain arrays from the first layer's width."""
+    if isinstance(saved := sidecar.get("preprocess"), Mapping):
+        return described(saved)
     given = sidecar.get("input")
     if isinstance(given, Mapping) and len(size := given.get("size", ())) == 3:
         channels, height, width = map(int, size)

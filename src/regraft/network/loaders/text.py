@@ -21,6 +21,7 @@ __all__ = ["TextPreprocess", "longest", "pooling_of", "save_text"]
 
 _MAX_LENGTH = 512
 _ENDLESS = 10**9  # the library's number for no limit is larger
+_USUAL = {"truncation_side": "right", "split_special_tokens": False}  # settings beside the vocabulary's
 # Where sentence encoders say what no configuration of transformers does: their limit, and how tokens are pooled.
 _LENGTH, _LENGTH_KEY = "sentence_bert_config.json", "max_seq_length"
 _POOLING, _CLS_KEY, _MEAN_KEY = "1_Pooling/config.json", "pooling_mode_cls_token", "pooling_mode_mean_tokens"
@@ -37,6 +38,7 @@ class TextPreprocess(Preprocess):
         tokenizer: the tokeniser itself.
         names: the model's input names, in the tokeniser's order.
         prefix: 1 where every row starts with a class token, else 0.
+        pad: the token that rows are filled up with, where the tokeniser names none.
     """
 
     modality: ClassVar[Modality] = "text"
@@ -48,9 +50,12 @@ class TextPreprocess(Preprocess):
     tokenizer: Any = field(repr=False)
     names: tuple[str, ...] = ("input_ids", "attention_mask")
     prefix: int = 0
+    pad: int = 0
 
     @classmethod
-    def load(cls, transformers: Any, source: str, limit: int | None, where: Mapping[str, Any]) -> TextPreprocess:
+    def load(
+        cls, transformers: Any, source: str, limit: int | None, where: Mapping[str, Any], pad: int = 0
+    ) -> TextPreprocess:
         """The tokeniser of a folder or hub id.
 
         Args:
@@ -59,6 +64,7 @@ class TextPreprocess(Preprocess):
             limit: of the model, in tokens, if it has one. The smallest of it, the tokeniser's own and that of a
                 sentence encoder's settings counts; 512 where none is stated.
             where: of the library's loaders.
+            pad: the model's token for padding, for a tokeniser without one.
 
         Raises:
             ModelError: there is no tokeniser, or one without a vocabulary.
@@ -73,10 +79,10 @@ class TextPreprocess(Preprocess):
             raise _no_tokenizer(source, "special tokens alone")
         stated = (tokenizer.model_max_length, limit, _beside(transformers, source, _LENGTH, where).get(_LENGTH_KEY))
         known = [int(value) for value in stated if value and value < _ENDLESS]
-        return cls.of(source, tokenizer, min(known, default=_MAX_LENGTH))
+        return cls.of(source, tokenizer, min(known, default=_MAX_LENGTH), pad)
 
     @classmethod
-    def of(cls, source: str, tokenizer: Any, max_length: int) -> TextPreprocess:
+    def of(cls, source: str, tokenizer: Any, max_length: int, pad: int = 0) -> TextPreprocess:
         """From a tokeniser in hand."""
         backend = getattr(tokenizer, "backend_tokenizer", None)
         ids = tokenizer("a", truncation=True, max_length=max_length)["input_ids"]
@@ -89,7 +95,11 @@ class TextPreprocess(Preprocess):
             text = json.dumps(tokenizer.get_vocab(), sort_keys=True)
         first = int(tokenizer.cls_token_id is not None and len(ids) > 0 and ids[0] == tokenizer.cls_token_id)
         names = tuple(tokenizer.model_input_names)
-        return cls(source, digest(text, json.dumps(names)), max_length, tokenizer, names, first)
+        other = {name: value for name, usual in _USUAL.items() if (value := getattr(tokenizer, name, usual)) != usual}
+        told = (text, json.dumps(names), *([canonical_json(other)] if other else []))
+        if tokenizer.pad_token_id is not None:
+            pad = int(tokenizer.pad_token_id)
+        return cls(source, digest(*told), max_length, tokenizer, names, first, pad)
 
     def __call__(self, raw: str) -> dict[str, Tensor]:
         """Token ids, attention mask (and token types) of one sentence, each ``(L,)``."""
@@ -114,25 +124,36 @@ class TextPreprocess(Preprocess):
 
     def collate(self, items: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
         """``(B, L)`` each, padded on the right to the longest row."""
-        fill = {"input_ids": int(self.tokenizer.pad_token_id or 0)}
+        fill = {"input_ids": self.pad}
         return {
             name: nn.utils.rnn.pad_sequence([item[name] for item in items], True, fill.get(name, 0))
             for name in self.names
         }
 
     def example(self, rows: int) -> dict[str, Tensor]:
-        """``rows`` random sequences of 12 tokens (fewer if the limit is lower)."""
+        """``rows`` random sequences of 12 tokens (fewer if the limit is lower), between the special ones of a text."""
         generator = torch.Generator().manual_seed(0)
         shape = (rows, min(12, self.max_length))
-        ids = torch.randint(0, len(self.tokenizer), shape, generator=generator)
-        if self.prefix:
-            ids[:, 0] = int(self.tokenizer.cls_token_id)
+        special = set(self.tokenizer.all_special_ids)
+        words = torch.tensor([token for token in range(len(self.tokenizer)) if token not in special])
+        ids = words[torch.randint(0, len(words), shape, generator=generator)]
+        front, back = self._frame()
+        if len(front) + len(back) <= shape[1]:
+            ids[:, : len(front)] = torch.tensor(front, dtype=torch.long)
+            ids[:, shape[1] - len(back) :] = torch.tensor(back, dtype=torch.long)
         made = {"input_ids": ids, "attention_mask": torch.ones(shape, dtype=torch.long)}
         return {name: made.get(name, torch.zeros(shape, dtype=torch.long)) for name in self.names}
 
+    def _frame(self) -> tuple[list[int], list[int]]:
+        """The special tokens that the tokeniser puts before and behind a text."""
+        whole, word = (self.tokenizer("a", add_special_tokens=add)["input_ids"] for add in (True, False))
+        starts = [at for at in range(len(whole) - len(word) + 1) if whole[at : at + len(word)] == word]
+        at = starts[0] if starts else 0
+        return whole[:at], whole[at + len(word) :]
+
     def identity(self) -> dict[str, Any]:
-        """The vocabulary, settings and length, wherever they were found."""
-        return {name: value for name, value in self.to_json().items() if name != "source"}
+        """The vocabulary, settings and length, wherever they were found; the token of padding is the model's."""
+        return {name: value for name, value in self.to_json().items() if name not in ("source", "pad")}
 
     def to_json(self) -> dict[str, Any]:
         """The tokeniser's place and digest, and the length."""
@@ -141,7 +162,7 @@ class TextPreprocess(Preprocess):
             "source": self.source,
             "identifier": self.identifier,
             "max_length": self.max_length,
-        }
+        } | ({"pad": self.pad} if self.tokenizer.pad_token_id is None and self.pad else {})
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> TextPreprocess:
@@ -154,7 +175,7 @@ class TextPreprocess(Preprocess):
         where = {**({"local_files_only": True} if Path(source).is_dir() else {}), **NO_CODE}
         with quiet(transformers):
             made = cls.load(transformers, source, None, where)
-        made = cls.of(source, made.tokenizer, int(value["max_length"]))
+        made = cls.of(source, made.tokenizer, int(value["max_length"]), int(value.get("pad", 0)))
         if made.identifier != value["identifier"]:
             raise ModelError(f"the tokeniser in {source} has changed", expected=value["identifier"][:12])
         return made

@@ -204,7 +204,8 @@ def _reads_text(module: nn.Module) -> bool:
 
 def _preprocess(transformers: Any, source: str, config: Any, module: nn.Module, where: Mapping[str, Any]) -> Preprocess:
     if _reads_text(module):
-        return TextPreprocess.load(transformers, source, longest(module, config), where)
+        pad = max(getattr(config, "pad_token_id", None) or 0, 0)  # -1 says that there is none
+        return TextPreprocess.load(transformers, source, longest(module, config), where, pad)
     if config.model_type == _TIMM:
         return timm.of_config(config.pretrained_cfg)
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import safetensors.torch
 from torch import Tensor
@@ -24,12 +25,18 @@ def is_folder(path: Path) -> bool:
 
 
 def save(network: Network, folder: Path) -> None:
-    """Write every parameter and buffer, and the name to build the architecture by."""
+    """Write every parameter and buffer, and the name to build the architecture by; of own modules also what
+    :func:`regraft.network.loaders.module.load` reads beside their weights."""
     tensors = {**network.params, **network.buffers}
     content = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     write_bytes(folder / "model.safetensors", safetensors.torch.save(content))
-    about = network.about
-    write_json(folder / "config.json", {"format": FORMAT, "name": network.name, "source": about.source})
+    about, preprocess = network.about, network.preprocess
+    config: dict[str, Any] = {"format": FORMAT, "name": network.name, "source": about.source}
+    if about.source == "module":  # whose name alone need not tell these
+        config |= {"classes": list(about.classes), "licence": about.licence}
+        if type(preprocess).__module__.startswith("regraft."):
+            config["preprocess"] = preprocess.to_json()
+    write_json(folder / "config.json", config)
 
 
 def read(folder: Path) -> tuple[str, dict[str, Tensor]]:
