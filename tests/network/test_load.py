@@ -262,12 +262,15 @@ def test_a_module_that_cannot_be_copied_says_what_to_do() -> None:
         from_module(module, ArrayPreprocess((4,)), name="wn")
 
 
-def test_own_callable_with_a_description_beside_its_weights(package: str, tmp_path: Path) -> None:
+def test_own_callable_with_a_description_beside_its_weights(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     module = load(f"{package}:told").module
     save_file(module.state_dict(), tmp_path / "model.safetensors")
     described = {"input": {"size": [3, 9, 9], "mean": [0.5] * 3, "std": [0.25] * 3}, "classes": ["a", "b"]}
     (tmp_path / "config.json").write_text(json.dumps({**described, "licence": "MIT"}))
-    network = load(f"{package}:image", weights="model.safetensors")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    network = load(f"{package}:image", weights="~/model.safetensors")
     assert network.preprocess == ImagePreprocess((9, 9), None, 2, (0.5,) * 3, (0.25,) * 3)
     assert (network.about.classes, network.about.licence) == (("a", "b"), "MIT")
     for wrong in ({"size": 32}, {"size": [3, "a", 9]}, {"mean": 0.5}, {"std": None}):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from tests.network.texts import LABELS, LENGTH, SENTENCES, make_bert, make_token
 import regraft
 from regraft.errors import ModelError
 from regraft.network import TextPreprocess, load, preprocess_from_json, save
+from regraft.network.loaders.text import longest
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +106,11 @@ def test_positions_that_start_behind_the_padding_are_not_counted(tmp_path: Path)
     assert network.preprocess.max_length == LENGTH - 1
     long = network.preprocess.collate([network.preprocess("very " * 99)])
     assert torch.isfinite(network.forward(long)).all()
+
+
+def test_a_limit_below_zero_is_none() -> None:
+    """As XLNet's configuration has it."""
+    assert longest(torch.nn.Linear(1, 1), SimpleNamespace(max_position_embeddings=-1)) is None
 
 
 def test_rows_that_lose_their_ends_are_counted(folder: Path) -> None:

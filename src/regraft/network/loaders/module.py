@@ -136,9 +136,10 @@ def load(
     module = _sized(module, f"what {path}() gives").float()
     sidecar: Mapping[str, Any] = {}
     if weights is not None:
+        file = Path(os.path.expanduser(weights))
         if seed is None:
-            read_weights(module, Path(weights), path)
-        sidecar = _sidecar(Path(weights))
+            read_weights(module, file, path)
+        sidecar = _sidecar(file)
     try:
         preprocess = preprocess or getattr(module, "preprocess", None) or _preprocess(module, sidecar, described)
         classes = tuple(map(str, sidecar.get("classes") or about.classes))

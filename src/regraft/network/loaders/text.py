@@ -199,7 +199,7 @@ def longest(module: nn.Module, config: Any) -> int | None:
     for name, part in module.named_modules():
         if name.endswith("position_embeddings") and isinstance(part, nn.Embedding) and part.padding_idx is not None:
             limit = part.num_embeddings - part.padding_idx - 1  # RoBERTa counts from behind the padding's own place
-    return limit
+    return limit if limit is not None and limit > 0 else None  # XLNet says -1
 
 
 def save_text(preprocess: TextPreprocess, pool: Literal["cls", "mean"] | None, folder: Path) -> None:
