@@ -66,6 +66,11 @@ def test_fingerprint_sees_the_configuration_of_a_published_model(zoo: Zoo) -> No
     assert other.fingerprint != network.fingerprint
     same = Network("same", copy.deepcopy(network.module), network.preprocess, network.about, traits=network.traits)
     assert same.fingerprint == network.fingerprint
+    used = copy.deepcopy(network.module)
+    used(network.example(1), output_hidden_states=True)  # after which hooks stay
+    assert any(part._forward_hooks for part in used.modules())
+    again = Network("used", used, network.preprocess, network.about, traits=network.traits)
+    assert again.fingerprint == network.fingerprint
 
 
 def test_fingerprint_does_not_depend_on_order_or_layout() -> None:

@@ -47,6 +47,8 @@ _WRITTEN = (
 )
 
 _NORMALISATIONS = (nn.modules.batchnorm._NormBase, nn.LayerNorm, nn.GroupNorm)
+# Hooks that look on: transformers leaves them where hidden states or attentions were once asked for.
+_LOOK_ON = frozenset(("transformers.utils.output_capturing",))
 _OF_EVERY_MODULE = frozenset(vars(nn.Module()))
 
 
@@ -67,6 +69,7 @@ def architecture(module: nn.Module, config: Mapping[str, Any] | None = None) -> 
         settings = "" if config is not None else canonical_json(write.settings(part))
         lines.append(f"{path}:{type(part).__qualname__}({_printed(part)}){settings}")
         hooks = [*part._forward_pre_hooks.values(), *part._forward_hooks.values()]
+        hooks = [hook for hook in hooks if getattr(hook, "__module__", "") not in _LOOK_ON]
         lines += [f"{path} calls {write.bound(hook)}" for hook in hooks]
     if config is None:
         lines += _repeated(module)
