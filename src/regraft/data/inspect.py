@@ -120,7 +120,8 @@ def _inspect_row(source: Source, row: int) -> BadRow | None:
         if source.modality == "array":
             values = source.read(row)
             if isinstance(values, np.ndarray) and not np.isfinite(values).all():
-                return BadRow(where, "NaN or infinite values", "fill them in or leave the row out")
+                reason = "numbers that are NaN, infinite or beyond float32 (3.4e38)"
+                return BadRow(where, reason, "fill in or scale them, or leave the row out")
             return None
         if getattr(source, "encoded", False):
             return _inspect_image(source.content(row), where)
