@@ -25,8 +25,8 @@ def inspect(source: Source, *, progress: Callable[[int, int], None] | None = Non
 
     Images: missing, empty, of unknown format, of 0×0 pixels, in a mode without an RGB form, truncated. A PNG's
     checksums are verified without decoding it; a JPEG is decoded at an eighth of its size, which reads all
-    of its data and so sees a truncation; other formats are decoded. Arrays: NaN or infinite values. Texts:
-    nothing but white space.
+    of its data and so sees a truncation; other formats are decoded. Arrays: numbers that are not finite in float32.
+    Texts: nothing but white space.
 
     Args:
         source: the inputs.
