@@ -113,6 +113,9 @@ def test_a_row_of_other_rows_takes_their_stored_numbers(tmp_path):
         path.write_text(json.dumps(stored))
         _go(page, tmp_path, ["second"])
         assert given[-1] is None
+    given.clear()
+    _go(page[1:], tmp_path, ["second"])  # of a page without it
+    assert given == [None]
 
 
 def test_the_report_shows_paper_beside_ours(tmp_path):

@@ -160,8 +160,7 @@ def _has_numbers(path: Path) -> bool:
 
 def _known(page: Sequence[Row], scale: Scale, output: Path, seeds: Sequence[int], name: str) -> Result | None:
     """The stored numbers of a row that was measured with these seeds."""
-    row = next(row for row in page if row.id == name)
-    found = _numbers(result_path(output, row, scale))
+    found = next((_numbers(result_path(output, row, scale)) for row in page if row.id == name), None)
     return found if found is not None and found.arms and tuple(found.seeds) == tuple(seeds) else None
 
 

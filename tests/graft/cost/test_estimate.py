@@ -9,6 +9,7 @@ from tests.features.toy import toy_arrays, toy_manifest, toy_network
 
 import regraft
 from regraft.data import scan
+from regraft.features import Store
 from regraft.graft.cost import estimate as module
 from regraft.graft.cost import training
 from regraft.graft.cost.counts import gram_search_flops
@@ -16,11 +17,11 @@ from regraft.graft.cost.estimate import estimate
 from regraft.graft.cost.pricing import head_work, own_work, workload
 from regraft.graft.frozen.problem import FeatureProblem
 from regraft.graft.options import Options
-from regraft.graft.preparation import Prepared, prepare
+from regraft.graft.preparation import Prepared, prepare, swept
 from regraft.graft.recipe import METHODS, Recipe
 from regraft.graft.stages.features import Select
 from regraft.graft.training.instruments import Instruments
-from regraft.record import Record
+from regraft.record import Ledger, Record
 
 
 @pytest.fixture
@@ -201,3 +202,13 @@ def test_a_single_batch_sets_no_pace_for_others(tmp_path):
 
 def _price(record: Record) -> list[dict[str, float | None]]:
     return record.figures["price"]["rows"]
+
+
+def test_stored_features_are_priced_without_another_pass(tmp_path, still, monkeypatch):
+    """Where the pace of their forward pass alone is not known, what others would take is not said."""
+    found, options = ready(tmp_path, METHODS["all-layers"])
+    swept(found, options, Ledger(), None)
+    monkeypatch.setattr(module, "_one_batch", lambda *_: pytest.fail("a batch was passed"))
+    assert _price(estimate(found, options))[1]["seconds"] > 0
+    monkeypatch.setattr(Store, "forward_seconds_per_row", 0.0)
+    assert _price(estimate(found, options))[1]["seconds"] is None

@@ -55,7 +55,7 @@ def estimate(ready: Prepared, options: Options) -> Record:
     there = [] if todo else [store for store in stores if store is not None]
     seconds_per_row, forward = row_seconds(there), forward_seconds(there)
     flops_per_row = max((store.flops_per_row for store in there), default=0)
-    if not (seconds_per_row and forward):
+    if not seconds_per_row:
         seconds_per_row, forward, flops_per_row = _one_batch(ready, options)
     width, outputs = ready.plan.width, ready.manifest.labels.outputs
     sweep = Cost(
