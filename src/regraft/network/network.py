@@ -7,7 +7,7 @@ import copy
 import fnmatch
 import math
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from types import MappingProxyType
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from regraft.errors import ModelError, RegraftError
 from regraft.network.blocks import find_blocks, prefix_tokens, top_layers
+from regraft.network.contract import check_numbers, check_padding, check_rows, does_not_run
 from regraft.network.fingerprint import architecture, fingerprint, reading
 from regraft.network.flops import Operations
 from regraft.network.layout import agree, gains, turned
@@ -28,7 +29,6 @@ from regraft.network.reading import attention_mask, pool_tokens
 from regraft.network.site import Site, match_sites, near
 from regraft.network.surgery import Headed, linear_like, owners, shared_copy
 from regraft.network.trace import Trace, trace
-from regraft.wording import first_line
 
 __all__ = ["About", "Network", "Traits"]
 
@@ -193,73 +193,19 @@ class Network:
                 self.module, lambda: self._raw(batch), _ROWS, prefix, self.traits.pooler, pool, tokens,
                 len(self.about.classes),
             )  # fmt: skip
-            self._check_numbers(found.output)
-            self._check_rows(found, batch)
-            self._check_padding(found, batch)
+            check_numbers(self.name, found.output, {**self.params, **self.buffers})
+            with torch.no_grad():
+                check_rows(self.name, self._reader(found), found, batch, self.example(_ROWS))
+                check_padding(self.name, self._reader(found), self.preprocess, batch)
         except RegraftError:
             raise
         except Exception as error:  # what a module raises of a size that is none of its own is its own affair
-            raise ModelError(
-                f"{self.name} does not run on an example of its own preprocessing",
-                got=f"{type(error).__name__}: {first_line(error, 300)}",
-                do=_mend(error, self.preprocess),
-            ) from error
+            raise does_not_run(self.name, error, self.preprocess) from error
         return found
 
-    def _check_numbers(self, output: Tensor) -> None:
-        """NaN and infinity in weights are told where the outputs show them: no head could be told, and what failed
-        later would be laid at the inputs' door."""
-        if not output.is_floating_point() or bool(torch.isfinite(output).all()):
-            return
-        odd = [name for name, value in {**self.params, **self.buffers}.items() if not bool(torch.isfinite(value).all())]
-        if odd:
-            raise ModelError(
-                f"the weights of {self.name} are not all numbers",
-                expected="finite weights",
-                got=f"NaN or infinity in {', '.join(odd[:3])}",
-                do="bring the file again, or weights of an earlier checkpoint: it is broken, or its training diverged",
-            )
-
-    def _check_rows(self, found: Trace, batch: Any) -> None:
-        """A row's output must depend on that row alone: no dropout, no batch statistics."""
-        with torch.no_grad():
-            again = found.reading(self._raw(_rows(batch, 2)), _rows(batch, 2))
-        first = pool_tokens(found.output, found.reading.pool, attention_mask(batch))[:2]
-        if not agree(again, first):
-            if not all(map(torch.equal, _tensors(batch), _tensors(self.example(_ROWS)))):
-                raise ModelError(
-                    f"{self.name} writes into its input",
-                    expected="a forward pass that leaves what it is given as it is",
-                    do="let it go on with a copy, as x = x - 1 does in the place of x -= 1",
-                )
-            raise ModelError(
-                f"{self.name}: dropout or batch statistics are active in eval mode",
-                expected="the same output for a row whenever and with whatever it is run",
-                got=f"outputs that differ by {float((again - first).abs().max()):.2g}"
-                if again.shape == first.shape
-                else "outputs of another shape",
-                do="pass training=self.training to functional.dropout, and track running statistics",
-            )
-
-    def _check_padding(self, found: Trace, batch: Any) -> None:
-        """Nor may a text's output depend on how far it is padded."""
-        mask = attention_mask(batch)
-        if self.preprocess.modality != "text" or not self.preprocess.ragged or mask is None or mask.shape[1] <= 4:
-            return
-        if any(value.shape != mask.shape for value in batch.values()):  # graphs of molecules, say
-            return
-        rows = [{name: value[row] for name, value in batch.items()} for row in range(_ROWS)]
-        short = {name: torch.cat([value[:2], value[-2:]]) for name, value in rows[0].items()}  # with its special tokens
-        batches = [self.place(self.preprocess.collate(items)) for items in ([short], [short, *rows])]
-        with torch.no_grad():
-            alone, beside = (found.reading(self._raw(each), each)[:1] for each in batches)
-        if alone.shape == beside.shape and not agree(beside, alone):
-            raise ModelError(
-                f"{self.name}: the output of a short text depends on the texts beside it, to which it is padded",
-                expected="the same output for a row whenever and with whatever it is run",
-                got=f"outputs that differ by {float((beside - alone).abs().max()):.2g}",
-                do="take a model that reads its attention mask, and whose pad_token_id is that of its tokeniser",
-            )
+    def _reader(self, found: Trace) -> Callable[[Any], Tensor]:
+        """What :meth:`forward` will be, before the trace that it goes by is known to be sound."""
+        return lambda batch: found.reading(self._raw(placed := self.place(batch)), placed)
 
     @property
     def sites(self) -> tuple[Site, ...]:
@@ -496,24 +442,3 @@ class Network:
         if found := self.__dict__.get("_trace"):  # a pass of few rows on a new device may take longer than one of many
             moved.__dict__["_trace"] = replace(found, output=found.output.to(device))
         return moved
-
-
-def _rows(batch: Any, count: int) -> Any:
-    if isinstance(batch, Mapping):
-        return {name: value[:count] for name, value in batch.items()}
-    return batch[:count]
-
-
-def _tensors(batch: Any) -> list[Tensor]:
-    return [value for value in (batch.values() if isinstance(batch, Mapping) else [batch]) if isinstance(value, Tensor)]
-
-
-def _mend(error: BaseException, preprocess: Preprocess) -> str:
-    """What to do where a module does not run on an example."""
-    if "dtype" in str(error):
-        return "let its forward pass name no dtype: all that it holds was made float32"
-    if isinstance(error, IndexError) and preprocess.modality == "array":
-        return "of columns that hold codes of categories say so: ArrayPreprocess(shape, categories=(7, 0, …))"
-    if isinstance(error, IndexError) and preprocess.modality == "text":
-        return "take the tokeniser that the model learnt with: this one has tokens that the model has no place for"
-    return "check that the preprocessing (size, channels) is the module's"

@@ -1,0 +1,120 @@
+"""What every network must keep: that it runs, that its weights are numbers, that a row's output is its own affair."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from regraft.errors import ModelError
+from regraft.network.layout import agree
+from regraft.network.preprocess import Preprocess
+from regraft.network.reading import attention_mask, pool_tokens
+from regraft.network.trace import Trace
+from regraft.wording import first_line
+
+__all__ = ["check_numbers", "check_padding", "check_rows", "does_not_run"]
+
+
+def check_numbers(name: str, output: Tensor, weights: Mapping[str, Tensor]) -> None:
+    """NaN and infinity in weights are told where the outputs show them: no head could be told, and what failed
+    later would be laid at the inputs' door.
+
+    Raises:
+        ModelError: an output is not finite, and weights are not.
+    """
+    if not output.is_floating_point() or bool(torch.isfinite(output).all()):
+        return
+    odd = [key for key, value in weights.items() if not bool(torch.isfinite(value).all())]
+    if odd:
+        raise ModelError(
+            f"the weights of {name} are not all numbers",
+            expected="finite weights",
+            got=f"NaN or infinity in {', '.join(odd[:3])}",
+            do="bring the file again, or weights of an earlier checkpoint: it is broken, or its training diverged",
+        )
+
+
+def check_rows(name: str, run: Callable[[Any], Tensor], found: Trace, batch: Any, fresh: Any) -> None:
+    """A row's output must depend on that row alone: no dropout, no batch statistics.
+
+    Args:
+        name: the network's.
+        run: a batch's output, as it will be read.
+        found: what was seen when ``batch`` was run.
+        batch: of two rows at least.
+        fresh: the same batch, made anew.
+
+    Raises:
+        ModelError: two of its rows have another output, or ``batch`` is no longer ``fresh``.
+    """
+    again = run(_rows(batch, 2))
+    first = pool_tokens(found.output, found.reading.pool, attention_mask(batch))[:2]
+    if agree(again, first):
+        return
+    if not all(map(torch.equal, _tensors(batch), _tensors(fresh))):
+        raise ModelError(
+            f"{name} writes into its input",
+            expected="a forward pass that leaves what it is given as it is",
+            do="let it go on with a copy, as x = x - 1 does in the place of x -= 1",
+        )
+    raise ModelError(
+        f"{name}: dropout or batch statistics are active in eval mode",
+        expected="the same output for a row whenever and with whatever it is run",
+        got=f"outputs that differ by {float((again - first).abs().max()):.2g}"
+        if again.shape == first.shape
+        else "outputs of another shape",
+        do="pass training=self.training to functional.dropout, and track running statistics",
+    )
+
+
+def check_padding(name: str, run: Callable[[Any], Tensor], preprocess: Preprocess, batch: Any) -> None:
+    """Nor may a text's output depend on how far it is padded.
+
+    Raises:
+        ModelError: a short text's output alone and beside longer ones differ.
+    """
+    mask = attention_mask(batch)
+    if preprocess.modality != "text" or not preprocess.ragged or mask is None or mask.shape[1] <= 4:
+        return
+    if any(value.shape != mask.shape for value in batch.values()):  # graphs of molecules, say
+        return
+    rows = [{key: value[row] for key, value in batch.items()} for row in range(len(mask))]
+    short = {key: torch.cat([value[:2], value[-2:]]) for key, value in rows[0].items()}  # with its special tokens
+    alone, beside = (run(preprocess.collate(items))[:1] for items in ([short], [short, *rows]))
+    if alone.shape == beside.shape and not agree(beside, alone):
+        raise ModelError(
+            f"{name}: the output of a short text depends on the texts beside it, to which it is padded",
+            expected="the same output for a row whenever and with whatever it is run",
+            got=f"outputs that differ by {float((beside - alone).abs().max()):.2g}",
+            do="take a model that reads its attention mask, and whose pad_token_id is that of its tokeniser",
+        )
+
+
+def does_not_run(name: str, error: BaseException, preprocess: Preprocess) -> ModelError:
+    """What to say, and what to do, where a module does not run on an example."""
+    if "dtype" in str(error):
+        do = "let its forward pass name no dtype: all that it holds was made float32"
+    elif isinstance(error, IndexError) and preprocess.modality == "array":
+        do = "of columns that hold codes of categories say so: ArrayPreprocess(shape, categories=(7, 0, …))"
+    elif isinstance(error, IndexError) and preprocess.modality == "text":
+        do = "take the tokeniser that the model learnt with: this one has tokens that the model has no place for"
+    else:
+        do = "check that the preprocessing (size, channels) is the module's"
+    return ModelError(
+        f"{name} does not run on an example of its own preprocessing",
+        got=f"{type(error).__name__}: {first_line(error, 300)}",
+        do=do,
+    )
+
+
+def _rows(batch: Any, count: int) -> Any:
+    if isinstance(batch, Mapping):
+        return {name: value[:count] for name, value in batch.items()}
+    return batch[:count]
+
+
+def _tensors(batch: Any) -> list[Tensor]:
+    return [value for value in (batch.values() if isinstance(batch, Mapping) else [batch]) if isinstance(value, Tensor)]
