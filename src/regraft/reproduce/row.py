@@ -70,6 +70,17 @@ class Context:
         """The same with so many of its seeds."""
         return replace(self, seeds=self.seeds[:seeds])
 
+    def mini_only(self) -> None:
+        """For rows that have no setting of scale full: their mini setting must not be called it.
+
+        Raises:
+            RecipeError: at scale full.
+        """
+        if self.scale == "full":
+            raise RecipeError(
+                "the paper's own setting of this row is not written yet", expected="scale mini", got="full"
+            )
+
 
 @dataclass(frozen=True)
 class Verdict:

@@ -97,7 +97,7 @@ def test_every_row_of_the_paper_has_its_experiment():
 @pytest.mark.parametrize("name", RESULTS)
 def test_the_papers_own_setting_is_not_claimed(name, tmp_path):
     assert ROW[name].needs_at("full") == ()
-    with pytest.raises(RecipeError, match="paper 000 itself is not written"):
+    with pytest.raises(RecipeError, match="of this row is not written"):
         ROW[name].run(Context(tmp_path, tmp_path, "full"))
 
 

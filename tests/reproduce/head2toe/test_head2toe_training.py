@@ -15,10 +15,10 @@ from tests.reproduce.disturbed import must_fail_when_disturbed
 from regraft.data import holdout
 from regraft.errors import MissingPathError, RecipeError
 from regraft.graft.loop.train import DivergedError
-from regraft.reproduce import ROWS, full, tuning
+from regraft.reproduce import ROWS, tuning
 from regraft.reproduce.arms import Bench, Place
-from regraft.reproduce.full import bench_of, names_of
-from regraft.reproduce.head2toe import trained, training
+from regraft.reproduce.head2toe import full, trained, training
+from regraft.reproduce.head2toe.full import bench_of, names_of
 from regraft.reproduce.head2toe.trained import FT, H2T_FT, SCRATCH, SCRATCH_RATE
 from regraft.reproduce.head2toe.training import MEASURED
 from regraft.reproduce.result import Result
@@ -304,7 +304,7 @@ def test_full_scale_asks_for_vtab_in_a_sentence(tmp_path, monkeypatch):
     for name in set(MEASURED) - {"h2t-taylor"}:
         with pytest.raises(MissingPathError, match=r"VTAB folder absent: .*vtab-1k; expected VTAB-1k"):
             MEASURED[name].run(context)
-    with pytest.raises(RecipeError, match="paper 003 itself is not written"):  # its S4 must not be called the paper's
+    with pytest.raises(RecipeError, match="of this row is not written"):  # its S4 must not be called the paper's
         MEASURED["h2t-taylor"].run(context)
     monkeypatch.setenv("REGRAFT_VTAB", str(tmp_path / "elsewhere"))
     with pytest.raises(MissingPathError, match="elsewhere"):

@@ -28,7 +28,6 @@ from regraft.graft.stages.gradient import Gradients
 from regraft.heads import score
 from regraft.network import Network, reinitialised
 from regraft.reproduce.arms import BACKBONES, EMBEDDING, FOLDS, Arm, Backbone, Bench, Place, Sample, points
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.packs import DATA
 from regraft.reproduce.row import Context
 from regraft.reproduce.sources import PRETEXTS, pack_network, pretext_source
@@ -81,7 +80,7 @@ def bench_of(context: Context, tasks: Sequence[str], rows: int | None = None) ->
     Raises:
         RecipeError: at scale full.
     """
-    mini_only(context, "000")
+    context.mini_only()
     sources = [source_name(pretext, letter) for pretext in PRETEXTS for letter in _SETS]
     backbones = {name: _own_view(name) for name in ("V1a", "V1b")} | {name: _source(name) for name in sources}
     return Bench(

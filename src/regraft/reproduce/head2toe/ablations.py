@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from regraft.reproduce.arms import Bench
-from regraft.reproduce.full import bench_of, names_of
 from regraft.reproduce.head2toe.frozen import H2T, LINEAR
+from regraft.reproduce.head2toe.full import bench_of, names_of
 from regraft.reproduce.head2toe.layers import OVERLAP_SHARE
 from regraft.reproduce.head2toe.training import affinities
 from regraft.reproduce.head2toe.variants import NORM, REFERENCE, REFERENCE_CELL, STRENGTHS, TAPS

@@ -10,8 +10,8 @@ import numpy as np
 
 from regraft.features import Block
 from regraft.reproduce.arms import Arm, Bench, Place, Sample
-from regraft.reproduce.full import bench_of, names_of
 from regraft.reproduce.head2toe.frozen import search_value
+from regraft.reproduce.head2toe.full import bench_of, names_of
 from regraft.reproduce.head2toe.layers import (
     CHOICE,
     CROSS,

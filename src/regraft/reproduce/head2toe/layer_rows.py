@@ -8,7 +8,7 @@ import numpy as np
 
 from regraft.errors import RecipeError
 from regraft.reproduce.arms import Bench
-from regraft.reproduce.full import bench_of, names_of
+from regraft.reproduce.head2toe.full import bench_of, names_of
 from regraft.reproduce.head2toe.layers import (
     COUNTS,
     ONE_LAYER,

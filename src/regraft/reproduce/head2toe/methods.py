@@ -15,8 +15,8 @@ from regraft.graft.cost.counts import (
 )
 from regraft.heads.selection.packing import head_bytes
 from regraft.reproduce.arms import FOLDS, Bench, Place
-from regraft.reproduce.full import bench_of, names_of
 from regraft.reproduce.head2toe.frozen import ALL_L2, H2T, LINEAR
+from regraft.reproduce.head2toe.full import bench_of, names_of
 from regraft.reproduce.head2toe.printed import TABLE3, TEXT_FRACTIONS
 from regraft.reproduce.head2toe.variants import REFERENCE, REFERENCE_CELL, SPARSE
 from regraft.reproduce.outcome import Outcome, all_of

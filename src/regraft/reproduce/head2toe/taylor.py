@@ -34,7 +34,6 @@ from regraft.linear import Dense, FeatureDesign
 from regraft.network import Network
 from regraft.network.seeding import seeded
 from regraft.reproduce.arms import seeds_gate
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome
 from regraft.reproduce.packs import DATA
 from regraft.reproduce.pieces import by_seed
@@ -236,7 +235,7 @@ def _points(outputs: Tensor, labels: Tensor) -> float:
 
 def run(context: Context) -> Result:
     """Both parts for every seed; the seed draws the perceptron, the source and the target's rows."""
-    mini_only(context, "003")
+    context.mini_only()
     identities = [identity_errors(seed) for seed in context.seeds]
     more = scan(context.data / DATA["fashion_mnist"]).part("train")
 

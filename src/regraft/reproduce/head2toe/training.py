@@ -16,9 +16,9 @@ import numpy as np
 
 from regraft.data import Manifest
 from regraft.reproduce.arms import Arm, Bench, Place
-from regraft.reproduce.full import bench_of, names_of
 from regraft.reproduce.head2toe import taylor
 from regraft.reproduce.head2toe.frozen import ALL_L2, H2T, LINEAR
+from regraft.reproduce.head2toe.full import bench_of, names_of
 from regraft.reproduce.head2toe.trained import FT, H2T_FT, SCRATCH, SCRATCH_RATE
 from regraft.reproduce.head2toe.variants import SPARSE
 from regraft.reproduce.outcome import Outcome, all_of

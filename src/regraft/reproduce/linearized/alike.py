@@ -23,7 +23,6 @@ from regraft.diagnose import jacobian_similarities
 from regraft.features import Tangent, ntk
 from regraft.linear import Design
 from regraft.reproduce.arms import seeds_gate
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.linearized.networks import Descent, lenet, refitted, trained
 from regraft.reproduce.outcome import Outcome
 from regraft.reproduce.packs import DATA
@@ -59,7 +58,7 @@ def similarities(designs: Mapping[str, Sequence[Design]]) -> dict[str, list[list
 
 def run(context: Context) -> Result:
     """A network a source and seed."""
-    mini_only(context, "001")
+    context.mini_only()
     mnist, fashion = (context.data / DATA[name] for name in ("mnist", "fashion_mnist"))
     digits, half = pictures_of(mnist, "train"), len(pictures_of(mnist, "train")[0]) // 2
     clothes, images = pictures_of(fashion, "train"), pictures_of(mnist, "test")

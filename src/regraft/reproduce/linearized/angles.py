@@ -21,7 +21,6 @@ from regraft.graft.loop.outcome import DivergedError
 from regraft.heads import Spectrum
 from regraft.network import Network
 from regraft.reproduce.arms import seeds_gate
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.linearized.alike import pictures_of
 from regraft.reproduce.linearized.comparators import predicted
 from regraft.reproduce.linearized.networks import Descent, lenet, trained
@@ -106,7 +105,7 @@ def errors(
 
 def run(context: Context) -> Result:
     """Every seed: its angles, its target's points and test rows, its weights."""
-    mini_only(context, "001")
+    context.mini_only()
     folder = context.data / DATA["mnist"]
     pictures, classes = pictures_of(folder, "train")
     low, high = torch.nonzero(classes < 5)[:, 0], torch.nonzero(classes >= 5)[:, 0]

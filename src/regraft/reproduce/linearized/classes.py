@@ -26,7 +26,6 @@ from regraft.heads.gp.variational import Descent
 from regraft.linear import Design
 from regraft.network import Network, load
 from regraft.reproduce.arms import Arm, Bench, Place, seeds_gate
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, by_seed, without_tasks
 from regraft.reproduce.result import Result, swap
@@ -168,7 +167,7 @@ def generalised(rows: Manifest, network: Network, seed: int) -> dict[str, float]
 
 def run_digits(context: Context) -> Result:
     """Every seed: its digits, its S4."""
-    mini_only(context, "001")
+    context.mini_only()
 
     def of(seed: int) -> dict[str, float]:
         rows = task("digits", context.data, seed)
@@ -243,7 +242,7 @@ def bench_of(context: Context) -> Bench:
     Raises:
         RecipeError: at scale full.
     """
-    mini_only(context, "001")
+    context.mini_only()
     return Bench(
         context.first(SEEDS),
         tasks=("cifar10",),

@@ -17,7 +17,6 @@ from torch.nn import functional
 from regraft.data import scan
 from regraft.diagnose import DifferenceFisher, fisher, product_error
 from regraft.network import Network
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.packs import DATA
 from regraft.reproduce.pieces import Measured, reverse_axis
@@ -83,7 +82,7 @@ def errors(network: Network, batch: Tensor, seed: int) -> dict[str, list[float]]
 
 def run_errors(context: Context) -> Result:
     """Every network and batch; the seeds are the batches."""
-    mini_only(context, "001")
+    context.mini_only()
     arms: dict[str, dict[str, list[list[float]]]] = {}
     found = networks(context)
     for done, (name, network) in enumerate(found.items()):
@@ -176,7 +175,7 @@ def seconds(network: Network, batch: Tensor) -> dict[str, float]:
 
 def run_speed(context: Context) -> Result:
     """Every network, on noise: what is computed does not depend on the numbers."""
-    mini_only(context, "001")
+    context.mini_only()
     arms: dict[str, dict[str, list[float]]] = {}
     found = timed(context)
     for done, (name, network) in enumerate(found.items()):

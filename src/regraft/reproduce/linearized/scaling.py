@@ -18,7 +18,6 @@ from regraft.features import Tangent, ntk, ntk_within_rows
 from regraft.heads import Iteration, condition, condition_design
 from regraft.linear import Blocks
 from regraft.network import Network
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.linearized.networks import perceptron
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured
@@ -94,7 +93,7 @@ def _of_values(tangent: Tangent, found: Tensor, wanted: Tensor, space: str) -> f
 
 def run(context: Context, rows: Sequence[int] = ROWS, widths: Sequence[int] = WIDTHS, width: int = WIDTH) -> Result:
     """Both spaces along both axes; nothing but the weights is drawn, so there is one seed."""
-    mini_only(context, "001")
+    context.mini_only()
     arms: dict[str, dict[str, list[Any]]] = {}
     cases = [("n", count, width, count) for count in rows]
     cases += [("p", size, size, min(rows)) for size in widths]

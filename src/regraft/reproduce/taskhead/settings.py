@@ -30,7 +30,6 @@ from regraft.graft.stages.config import Loop, Optimiser, TrainConfig, Tuning
 from regraft.graft.stages.training import Probe, Train
 from regraft.network import Network, load, reinitialised
 from regraft.reproduce.arms import Arm, Backbone, Bench, Place, points
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.packs import DATA, WEIGHTS
 from regraft.reproduce.row import Context
 from regraft.reproduce.sources import pack_network, pretext_source, supervised_source
@@ -94,7 +93,7 @@ def bench_of(context: Context, tasks: Sequence[str]) -> Bench:
     Raises:
         RecipeError: at scale full.
     """
-    mini_only(context, "004")
+    context.mini_only()
     kinds = {**KINDS, "tox21": "near", "camvid": "near"}
     return Bench(context, tasks=tasks, backbones=SOURCES, rows=rows_of, kinds=kinds)
 

@@ -37,7 +37,6 @@ from regraft.graft.training.probing import probing_heads
 from regraft.linear import Blocks, Dense
 from regraft.network import Network
 from regraft.reproduce.arms import Arm, Backbone, Bench, Place
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.packs import DATA
 from regraft.reproduce.row import Context
 from regraft.reproduce.sources import perceptron
@@ -123,7 +122,7 @@ def bench_of(context: Context) -> Bench:
     Raises:
         RecipeError: at scale full.
     """
-    mini_only(context, "004")
+    context.mini_only()
     backbones = {"MLP4": Backbone(_source, 128, ())}
     return Bench(context, tasks=("toy",), backbones=backbones, rows=target, kinds={"toy": "near"})
 

@@ -13,7 +13,6 @@ import numpy as np
 
 from regraft.diagnose import Objective, curvature
 from regraft.reproduce.arms import Arm, Bench, Place, seeds_gate
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured
 from regraft.reproduce.result import Result, swap
@@ -44,7 +43,7 @@ CURVED = Arm("tr-curvature", 1, _curved)
 
 def run(context: Context) -> Result:
     """S4 from CIFAR-10 and from scratch on tiny20."""
-    mini_only(context, "002")
+    context.mini_only()
     bench = bench_of_minima(context, (ON,))
     minima = {kind: bench.over_seeds(MINIMUM, kind, ON) for kind in KINDS}
     runs = {f"{kind} {seed}": run for kind, made in minima.items() for seed, run in zip(bench.seeds, made)}

@@ -15,7 +15,6 @@ import torch
 
 from regraft.diagnose import magnitudes, projections, scaling
 from regraft.reproduce.arms import Arm, Bench, Place, seeds_gate
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured
 from regraft.reproduce.result import Result, relabel, swap
@@ -63,7 +62,7 @@ PROJECTED = Arm("tr-gradient-projection", 1, _projected)
 
 def _measured(context: Context, name: str, arm: Arm, wanted: dict[str, str]) -> Result:
     """Values of the arm for the network and its random twin: ``pretrained WORD`` and ``random WORD``."""
-    mini_only(context, "002")
+    context.mini_only()
     bench = bench_of_twins(context, (name,), (ON,))
     arms: dict[str, dict[str, Any]] = {}
     notes: dict[str, Any] = {}

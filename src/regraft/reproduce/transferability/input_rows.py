@@ -18,7 +18,6 @@ import numpy as np
 from regraft.data import scan
 from regraft.network import Network
 from regraft.reproduce.arms import Backbone, Bench, seeds_gate
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.packs import DATA
 from regraft.reproduce.pieces import Measured, above
@@ -61,7 +60,7 @@ def _source(name: str) -> Backbone:
 
 def run(context: Context) -> Result:
     """Four beginnings, ten seeds."""
-    mini_only(context, "002")
+    context.mini_only()
     seeds = tuple(range(SEEDS)) if len(context.seeds) >= SEEDS // 2 else context.seeds
     bench = Bench(
         replace(context, seeds=seeds), tasks=(TARGET,), backbones={name: _source(name) for name in ARMS}, rows=target

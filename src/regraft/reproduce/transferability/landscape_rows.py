@@ -19,7 +19,6 @@ import numpy as np
 
 from regraft.diagnose import Objective, Plane, random_directions, surrogate_plane
 from regraft.reproduce.arms import Arm, Bench, Place, seeds_gate
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, reverse_axis
 from regraft.reproduce.result import Result, swap
@@ -60,7 +59,7 @@ RISEN = Arm("tr-landscape", 1, _risen)
 
 def run_minima(context: Context) -> Result:
     """S4 from CIFAR-10 and from scratch, on both targets, at minima of one training loss."""
-    mini_only(context, "002")
+    context.mini_only()
     bench = bench_of_minima(context, TARGETS)
     arms: dict[str, dict[str, Any]] = {kind: {} for kind in KINDS}
     runs: dict[str, dict[str, Any]] = {}
@@ -108,7 +107,7 @@ summaries by name."""
 
 def run_layers(context: Context) -> Result:
     """R20 as loaded, and with random weights whose BatchNorm statistics are settled on the rows."""
-    mini_only(context, "002")
+    context.mini_only()
     bench = bench_of_twins(context, (NETWORK,), (ON,))
     arms: dict[str, dict[str, Any]] = {}
     notes: dict[str, Any] = {}

@@ -21,7 +21,6 @@ from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.outputs import accuracy
 from regraft.network import Network, load
 from regraft.reproduce.arms import Arm, Backbone, Bench, Place, points, seeds_gate
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.packs import DATA
 from regraft.reproduce.pieces import Measured, above, still
@@ -123,7 +122,7 @@ def tuned_table(bench: Bench, networks: Sequence[str], search: Search) -> tuple[
 
 def run_labels(context: Context) -> Result:
     """Classes or colours as the source's labels."""
-    mini_only(context, "002")
+    context.mini_only()
     networks = {"class": s4_from("cifar10_jpeg75"), "colour": _by_colour, "scratch": random_s4("cifar10_jpeg75")}
     bench = bench_of(context, networks, ("tiny20",))
     arms, notes = tuned_table(bench, tuple(networks), replace(SEARCH, seeds=bench.seeds[:2]))
@@ -139,7 +138,7 @@ def _no_better(result: Result) -> Outcome:
 
 def run_nearer(context: Context) -> Result:
     """Digits or clothes as the source, digits and other clothes as the targets."""
-    mini_only(context, "002")
+    context.mini_only()
     networks = {"M": s4_from("mnist"), "F 0-4": _half, "scratch": random_s4("mnist")}
     bench = bench_of(context, networks, ("usps-600", "fashion 5-9"))
     arms, notes = tuned_table(bench, tuple(networks), SEARCH)
@@ -187,7 +186,7 @@ OWN = Arm("tr-source-accuracy", 1, _own)
 
 def run_epochs(context: Context) -> Result:
     """Every stage of one pretraining a seed."""
-    mini_only(context, "002")
+    context.mini_only()
     seeds = tuple(range(2 * len(context.seeds)))
     bench = bench_of(replace(context, seeds=seeds), {str(e): _stage(e) for e in STAGES}, ("cifar10-600",))
     by_stage, notes = tuned_table(bench, [str(e) for e in STAGES], SEARCH)

@@ -16,7 +16,6 @@ from typing import Any
 import numpy as np
 
 from regraft.reproduce.arms import BACKBONES, Arm, Backbone, Bench, seeds_gate
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, average, flatten, of_kind, reverse_tasks
 from regraft.reproduce.result import Result, relabel, shuffle_axis, swap
@@ -91,7 +90,7 @@ def _epochs(arms: Mapping[str, Any], setting: str) -> list[int]:
 
 def run_pretrained(context: Context) -> Result:
     """Fixed and fine-tuned."""
-    mini_only(context, "002")
+    context.mini_only()
     bench = _bench(context)
     arms: dict[str, Any] = {}
     notes: dict[str, Any] = {"kinds": {task: bench.kind_of(task) for task in bench.tasks}}
@@ -104,7 +103,7 @@ def run_pretrained(context: Context) -> Result:
 
 def run_scratch(context: Context) -> Result:
     """Fine-tuned and from scratch."""
-    mini_only(context, "002")
+    context.mini_only()
     bench = _bench(context)
     arms: dict[str, Any] = {}
     notes: dict[str, Any] = {"kinds": {task: bench.kind_of(task) for task in bench.tasks}}

@@ -20,7 +20,6 @@ import numpy as np
 import torch
 
 from regraft.reproduce.arms import seeds_gate
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured
 from regraft.reproduce.result import Disturbance, Result, exchange, relabel, swap
@@ -48,7 +47,7 @@ def _numbers(seeds: tuple[int, ...], plan: Plan, folder: Path, parts: tuple[Part
 
 
 def _found(context: Context, *parts: Part, plan: Plan | None = None) -> _Numbers:
-    mini_only(context, "002")
+    context.mini_only()
     seeds = context.seeds if plan is None else context.seeds[:1]
     return _numbers(seeds, plan or PAGE, context.cache / "reproduce" / "two-layer", parts)
 

@@ -27,7 +27,6 @@ from regraft.graft.training.finetune import finetune
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.start import start
 from regraft.reproduce.arms import Arm, Bench, Place, seeds_gate
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured
 from regraft.reproduce.result import Result, relabel
@@ -93,7 +92,7 @@ VARIED = Arm("tr-variation", 1, _varied)
 
 def run(context: Context) -> Result:
     """R20, V1a and their random twins."""
-    mini_only(context, "002")
+    context.mini_only()
     bench = bench_of_twins(context, NETWORKS, (ON,))
     names = [kind for name in NETWORKS for kind in (name, twin(name))]
     arms: dict[str, dict[str, Any]] = {}

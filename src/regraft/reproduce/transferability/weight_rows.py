@@ -25,7 +25,6 @@ from regraft.graft.loop.checkpoint import read
 from regraft.graft.training.start import start
 from regraft.network import Network
 from regraft.reproduce.arms import BACKBONES, Arm, Backbone, Bench, Place, seeds_gate
-from regraft.reproduce.full import mini_only
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured
 from regraft.reproduce.result import Result, relabel
@@ -85,7 +84,7 @@ def _weights(bench: Bench, place: Place) -> dict[str, Tensor]:
 
 def run_clusters(context: Context) -> Result:
     """Three beginnings, three targets, three seeds: the distances of all 27 runs."""
-    mini_only(context, "002")
+    context.mini_only()
     seeds = context.seeds[:RUNS]
     networks = {
         "F": _first(s4_from("fashion_mnist")),
@@ -169,7 +168,7 @@ def epochs_to(scores: list[float]) -> float:
 
 def run_speed(context: Context) -> Result:
     """Two architectures, pretrained and not, on two targets: each by its own best rate, all of one length."""
-    mini_only(context, "002")
+    context.mini_only()
     backbones = {
         "V1a": BACKBONES["V1a"],
         "random V1a": Backbone(random_weights("V1a"), 256, (64,)),

@@ -13,14 +13,14 @@ from functools import lru_cache
 from pathlib import Path
 
 from regraft.data import Manifest
-from regraft.errors import MissingPathError, RecipeError
+from regraft.errors import MissingPathError
 from regraft.network import Network, load
 from regraft.reproduce.arms import Backbone, Bench
 from regraft.reproduce.row import Context
 from regraft.reproduce.tasks import KINDS, T12, task
 from regraft.reproduce.vtab import VTAB, vtab
 
-__all__ = ["MODELS", "PATTERNS", "bench_of", "mini_only", "names_of", "vtab_source"]
+__all__ = ["MODELS", "PATTERNS", "bench_of", "names_of", "vtab_source"]
 
 MODELS: Mapping[str, tuple[str, str]] = {
     "R50": ("REGRAFT_R50", "timm/resnet50.tv_in1k"),
@@ -98,17 +98,3 @@ def names_of(context: Context, networks: Sequence[str]) -> tuple[str, ...]:
     if context.scale != "full":
         return tuple(networks)
     return tuple(dict.fromkeys("ViT-B/16" if name in _TOKENS else "R50" for name in networks))
-
-
-def mini_only(context: Context, paper: str) -> None:
-    """For rows that have no setting of scale full: their mini setting must not be called it.
-
-    Args:
-        context: of the row.
-        paper: ``004`` …
-
-    Raises:
-        RecipeError: at scale full.
-    """
-    if context.scale == "full":
-        raise RecipeError(f"the setting of paper {paper} itself is not written yet", expected="scale mini", got="full")
