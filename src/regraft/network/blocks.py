@@ -79,21 +79,24 @@ def members(module: nn.Module, path: str) -> tuple[str, ...]:
     return tuple(found)
 
 
-def top_layers(module: nn.Module, order: Sequence[str], head: str, used: Collection[str]) -> tuple[str, ...]:
-    """Paths of the topmost layer with a weight of two axes or more, and of those with parameters that run behind it.
+def top_layers(
+    module: nn.Module, order: Sequence[str], head: str, used: Collection[str], count: int = 1
+) -> tuple[str, ...]:
+    """Paths of the topmost layers with a weight of two axes or more, and of what has parameters and runs behind them.
 
     Args:
         module: the network.
         order: paths of its modules in order of execution.
         head: the path of the layer that gives the logits, which counts for nothing here; empty if none.
         used: names of the parameters that the logits depend on; layers without any count for nothing either.
+        count: of the layers with such a weight; where there are fewer, all of them.
     """
     parts, holders = dict(module.named_modules()), {name.rpartition(".")[0] for name in used}
     last = reversed(dict.fromkeys(reversed(order)))  # by their last calls
     own = [path for path in last if path in holders and path]
     own = [path for path in own if not (head and f"{path}.".startswith(f"{head}."))]  # nor what it is made of
     weighted = [n for n, path in enumerate(own) if any(p.ndim > 1 for p in parts[path].parameters(recurse=False))]
-    return tuple(own[weighted[-1] :]) if weighted else ()
+    return tuple(own[weighted[-count:][0] :]) if weighted else ()
 
 
 def prefix_tokens(module: nn.Module) -> int:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from regraft.errors import ModelError
 from regraft.network.layout import agree
@@ -18,7 +18,7 @@ from regraft.wording import first_line
 __all__ = ["check_numbers", "check_padding", "check_rows", "does_not_run"]
 
 
-def check_numbers(name: str, output: Tensor, weights: Mapping[str, Tensor]) -> None:
+def check_numbers(name: str, output: Tensor, module: nn.Module) -> None:
     """NaN and infinity in weights are told where the outputs show them: no head could be told, and what failed
     later would be laid at the inputs' door.
 
@@ -27,7 +27,8 @@ def check_numbers(name: str, output: Tensor, weights: Mapping[str, Tensor]) -> N
     """
     if not output.is_floating_point() or bool(torch.isfinite(output).all()):
         return
-    odd = [key for key, value in weights.items() if not bool(torch.isfinite(value).all())]
+    weights = (*module.named_parameters(), *module.named_buffers())
+    odd = [key for key, value in weights if not bool(torch.isfinite(value).all())]
     if odd:
         raise ModelError(
             f"the weights of {name} are not all numbers",

@@ -165,8 +165,13 @@ class Network:
         for block in reversed(self.blocks):
             if any(name.startswith(f"{block}.") for name in used):
                 return (f"{block}.*",)
+        return tuple(f"{path}.*" for path in self.top_layers())
+
+    def top_layers(self, count: int = 1) -> tuple[str, ...]:
+        """Paths of the ``count`` topmost layers with weights that the output depends on, and of the normalisations
+        behind them, the head apart."""
         order = [site.name.split(":")[1] for site in self.all_sites if site.name.startswith("module:")]
-        return tuple(f"{path}.*" for path in top_layers(self.module, order, self.head, used))
+        return top_layers(self.module, order, self.head, self._used, count)
 
     @cached_property
     def _used(self) -> tuple[str, ...]:
@@ -193,7 +198,7 @@ class Network:
                 self.module, lambda: self._raw(batch), _ROWS, prefix, self.traits.pooler, pool, tokens,
                 len(self.about.classes),
             )  # fmt: skip
-            check_numbers(self.name, found.output, {**self.params, **self.buffers})
+            check_numbers(self.name, found.output, self.module)
             with torch.no_grad():
                 check_rows(self.name, self._reader(found), found, batch, self.example(_ROWS))
                 check_padding(self.name, self._reader(found), self.preprocess, batch)

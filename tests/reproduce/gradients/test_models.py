@@ -16,18 +16,15 @@ from regraft.network import ArrayPreprocess, from_module
 from regraft.network.resnet import s4
 from regraft.reproduce import tuning
 from regraft.reproduce.arms import Bench, Place
-from regraft.reproduce.gradients import models
+from regraft.reproduce.gradients import models, setting
 from regraft.reproduce.gradients.models import (
     ACTIVATION,
     LINEAR_MODEL,
     TUNED,
-    bench_of,
     drawn,
-    source_name,
     top,
 )
 from regraft.reproduce.row import Context
-from regraft.reproduce.tasks import task
 from regraft.reproduce.tuning import Regime
 
 FAST = Regime(rates=(0.05, 0.01), lengths=(2, 4), norms="trained")
@@ -35,7 +32,7 @@ FAST = Regime(rates=(0.05, 0.01), lengths=(2, 4), norms="trained")
 
 @pytest.fixture
 def bench(tmp_path, monkeypatch):
-    monkeypatch.setattr(models, "FINETUNE", FAST)
+    monkeypatch.setattr(setting, "FINETUNE", FAST)
     return toys.bench(tmp_path)
 
 
@@ -96,7 +93,7 @@ def test_the_models_of_a_task(bench):
 
 @pytest.mark.slow
 def test_crops_and_several_labels_are_scored(tmp_path, monkeypatch):
-    monkeypatch.setattr(models, "FINETUNE", FAST)
+    monkeypatch.setattr(setting, "FINETUNE", FAST)
     context = Context(Path("nowhere"), tmp_path, seeds=(0,))
     bench = Bench(context, tasks=("leaf",), backbones=toys.BACKBONES, rows=several, kinds=toys.KINDS)
     for arm, more in (
@@ -152,24 +149,3 @@ def test_fine_tuning_begins_at_the_solved_head(bench, monkeypatch):
     solved, drawn_head = tuning.accuracy(begun[0], whole.take(kept)), start(bench.network("C"), whole, seed=0)
     assert solved > tuning.accuracy(drawn_head, whole.take(kept))
     assert begun[0].readout.form == "logistic"
-
-
-# ------------------------------------------------------------------------------- networks and rows
-
-
-def test_the_bench_names_every_source_and_takes_more_labels(data_pack, tmp_path):
-    bench = bench_of(Context(data_pack, tmp_path), ("cifar10",), 2000)
-    assert source_name("S4-bigan", "C") in bench.backbones
-    assert {"V1a", "V1b"} <= set(bench.backbones)
-    rows = bench.rows("cifar10", 1)
-    counts = np.bincount(rows.part("train").target.values)
-    assert (len(rows.part("train")), len(rows.part("test")), set(counts)) == (2000, 2000, {200})
-    usual = bench_of(Context(data_pack, tmp_path), ("cifar10",)).rows("cifar10", 1)
-    assert usual.part("test").hashes == rows.part("test").hashes
-    with pytest.raises(DataError, match="no other number"):
-        task("digits", data_pack, 0, 10)
-
-
-def test_mobilenets_see_their_own_crop(data_pack, tmp_path):
-    network = bench_of(Context(data_pack, tmp_path), ("camvid-mAP",)).network("V1a")
-    assert network.preprocess.crop == (128, 128)

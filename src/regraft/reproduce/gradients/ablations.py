@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from itertools import product
 
 from regraft.reproduce.arms import Bench
-from regraft.reproduce.gradients.models import ACTIVATION, LINEAR_MODEL, RANDOM, TUNED, bench_of, source_name
+from regraft.reproduce.gradients.models import ACTIVATION, LINEAR_MODEL, RANDOM, TUNED
+from regraft.reproduce.gradients.setting import bench_of, setting_of
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, Table, Tables, above
 from regraft.reproduce.result import Result, swap
@@ -15,7 +16,6 @@ from regraft.reproduce.words import about, at_least, bound, greater
 
 __all__ = ["MEASURED", "TOPS", "arm_name", "table1", "table1_depth", "table2"]
 
-LABELS = 5000  # of Table 1
 TOPS = {"top": 1, "top 2": 2, "top 3": 3}
 COMBINATIONS = tuple(tuple(what for what, drawn in zip(RANDOM, each) if drawn) for each in product((0, 1), repeat=3))
 ALL, BELOW, OWN_TOP = RANDOM, ("theta1",), ("theta2",)
@@ -46,11 +46,11 @@ def _tuned(table: Tables, network: str, tops: Sequence[str]) -> dict[str, Table]
 # ------------------------------------------------------------------------------------------- Table 1
 
 
-def table1(bench: Bench, network: str = source_name("S4-bigan", "C")) -> Result:
+def table1(bench: Bench, network: str, labels: int | None = None) -> Result:
     """Every combination of random and pretrained θ₁, θ₂ and ω, by three sizes of θ₂."""
     table = Tables(bench)
     arms = {"activation": table(ACTIVATION, network), **_linear_models(table, network, list(TOPS), COMBINATIONS)}
-    notes = {"network": f"{network}; what is random is drawn by the seed", "labels": LABELS}
+    notes = {"network": f"{network}; what is random is drawn by the seed", "labels": labels or "all"}
     return Result(arms, {}, bench.seeds, table.gates("gf-table1"), notes)
 
 
@@ -93,7 +93,7 @@ def _gradients_alone_do(result: Result) -> Outcome:
     )  # fmt: skip
 
 
-def table1_depth(bench: Bench, network: str = source_name("S4-bigan", "C")) -> Result:
+def table1_depth(bench: Bench, network: str, labels: int | None = None) -> Result:
     """The full model and fine-tuning by the size of θ₂."""
     table = Tables(bench)
     arms: dict[str, Table] = {"activation": table(ACTIVATION, network)}
@@ -101,7 +101,8 @@ def table1_depth(bench: Bench, network: str = source_name("S4-bigan", "C")) -> R
         # the parameters are those of table1, so that both rows share the arms
         arms[arm_name("full", top)] = table(LINEAR_MODEL, network, mode="full", count=count, random=[])
     arms |= _tuned(table, network, list(TOPS))
-    return Result(arms, {}, bench.seeds, table.gates("gf-table1-depth"), {"network": network, "labels": LABELS})
+    notes = {"network": network, "labels": labels or "all"}
+    return Result(arms, {}, bench.seeds, table.gates("gf-table1-depth"), notes)
 
 
 def _top_suffices(result: Result) -> Outcome:
@@ -121,8 +122,8 @@ def _near_tuning(result: Result) -> Outcome:
 _BLOCKS = ("top", "top 2")  # the last block, the last two
 
 
-def table2(bench: Bench, network: str = "V1a") -> Result:
-    """V1a on the classes in a frame: pretrained, θ₁ alone pretrained, θ₁ random (θ₂ and ω as they are)."""
+def table2(bench: Bench, network: str) -> Result:
+    """A supervised network on the objects in an image: pretrained, θ₁ alone pretrained, θ₁ random."""
     table = Tables(bench)
     arms = {
         "activation": table(ACTIVATION, network),
@@ -130,7 +131,8 @@ def table2(bench: Bench, network: str = "V1a") -> Result:
         **_tuned(table, network, _BLOCKS),
     }
     notes = {
-        "network": f"{network} at its own size, centre crop; a block is a depthwise and a pointwise layer",
+        "network": f"{network} at its own size, centre crop",
+        "block": "of a MobileNetV1 a depthwise and a pointwise layer",
         "random": "θ1 random: θ2 pretrained; θ1 alone pretrained: θ2 random; ω solved on the pretrained features",
     }
     return Result(arms, {}, bench.seeds, table.gates("gf-table2"), notes)
@@ -177,15 +179,19 @@ def _gradients_in_order(result: Result) -> Outcome:
 
 
 def _run_table1(context: Context) -> Result:
-    return table1(bench_of(context, ("cifar10",), LABELS))
+    setting, labels = setting_of(context), setting_of(context).labels.get("gf-table1")
+    return table1(bench_of(context, (setting.ablated,), (setting.ablated_task,), labels), setting.ablated, labels)
 
 
 def _run_table1_depth(context: Context) -> Result:
-    return table1_depth(bench_of(context, ("cifar10",), LABELS))
+    setting, labels = setting_of(context), setting_of(context).labels.get("gf-table1-depth")
+    return table1_depth(bench_of(context, (setting.ablated,), (setting.ablated_task,), labels), setting.ablated, labels)
 
 
 def _run_table2(context: Context) -> Result:
-    return table2(bench_of(context, ("camvid-mAP",)))
+    setting = setting_of(context)
+    network, task = setting.supervised[0], setting.supervised_tasks[0]
+    return table2(bench_of(context, (network,), (task,)), network)
 
 
 _FULL, _GRAD = arm_name("full", "top"), arm_name("gradient", "top")

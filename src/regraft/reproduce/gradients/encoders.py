@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from regraft.reproduce.arms import Bench
-from regraft.reproduce.gradients.models import ACTIVATION, LINEAR_MODEL, TUNED, bench_of, source_name
+from regraft.reproduce.gradients.models import ACTIVATION, LINEAR_MODEL, TUNED
+from regraft.reproduce.gradients.setting import MINI, Setting, bench_of, setting_of, source_name
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, Table, Tables, everywhere, mirror
 from regraft.reproduce.result import Result, swap
@@ -17,13 +18,7 @@ from regraft.reproduce.words import about, at_least, bound, greater, share
 
 __all__ = ["MEASURED", "gap", "table3", "table4"]
 
-LABELS = 2000  # of Table 3
 CROPS = 10  # of Table 4
-GENERATIVE = ("S4-bigan", "S4-vae")
-SETS = {"F": "fashion", "M": "mnist", "C": "cifar10"}
-JIGSAW, ROTATION = source_name("S4-jig", "T"), source_name("S4-rot", "T")
-SELF, SELF_TASKS = (JIGSAW, ROTATION), ("cifar10", "camvid-mAP")
-SUPERVISED, SUPERVISED_TASKS = ("V1a", "V1b"), ("camvid-mAP", "flowers5", "cifar10")
 
 
 def _models(table: Tables, network: str, tasks: Sequence[str] = (), crops: int = 1) -> dict[str, Table]:
@@ -40,16 +35,16 @@ def _models(table: Tables, network: str, tasks: Sequence[str] = (), crops: int =
 # ------------------------------------------------------------------------------------------- Table 3
 
 
-def table3(bench: Bench, pretexts: Sequence[str] = GENERATIVE) -> Result:
+def table3(bench: Bench, setting: Setting = MINI) -> Result:
     """Encoders of generative models, each on the set whose images it knows."""
     table, arms = Tables(bench), dict[str, Table]()
-    for pretext in pretexts:
+    for pretext in setting.encoders:
         found: dict[str, dict[str, Any]] = {}
-        for letter, task in SETS.items():
-            for arm, values in _models(table, source_name(pretext, letter), (task,)).items():
+        for images, task in setting.sets.items():
+            for arm, values in _models(table, source_name(pretext, images), (task,)).items():
                 found.setdefault(arm, {}).update(values)
         arms |= {f"{pretext} {arm}": values for arm, values in found.items()}
-    notes = {"labels": LABELS, "θ2": "the fourth convolution and its normalisation"}
+    notes = {"labels": setting.labels.get("gf-table3") or "all", "θ2": "the topmost convolution and its normalisation"}
     return Result(arms, {}, bench.seeds, table.gates("gf-table3"), notes)
 
 
@@ -103,13 +98,13 @@ def _over(left: str, right: str, margin: float | None = None) -> Any:
 # ------------------------------------------------------------------------------------------- the gap
 
 
-def gap(jigsaw: Result, supervised: Result) -> Result:
+_GAPS = ("gap(jigsaw)", "gap(rotation)")
+
+
+def gap(jigsaw: Result, supervised: Result, setting: Setting = MINI) -> Result:
     """FT − full of the self-supervised and of the supervised sources, from the rows of Table 4."""
-    arms = {
-        "gap(jigsaw)": {"all": _gap(jigsaw, (JIGSAW,))},
-        "gap(rotation)": {"all": _gap(jigsaw, (ROTATION,))},
-        "gap(supervised)": {"all": _gap(supervised, SUPERVISED)},
-    }
+    arms = {name: {"all": _gap(jigsaw, (source,))} for name, source in zip(_GAPS, setting.pretexts)}
+    arms["gap(supervised)"] = {"all": _gap(supervised, setting.supervised)}
     notes = {"gap": "FT − full in points, the mean over networks and tasks by seed"}
     return Result(arms, {}, jigsaw.seeds, (*jigsaw.gates, *supervised.gates), notes)
 
@@ -128,17 +123,31 @@ def _grows(result: Result) -> Outcome:
 # ------------------------------------------------------------------------------------------- wiring
 
 
+def _run_table3(context: Context) -> Result:
+    setting = setting_of(context)
+    networks = [source_name(encoder, images) for encoder in setting.encoders for images in setting.sets]
+    tasks, labels = tuple(setting.sets.values()), setting.labels.get("gf-table3")
+    return table3(bench_of(context, networks, tasks, labels), setting)
+
+
 def _run_self(context: Context) -> Result:
-    return table4(bench_of(context, SELF_TASKS), SELF, "gf-table4-self")
+    setting = setting_of(context)
+    return table4(bench_of(context, setting.pretexts, setting.pretext_tasks), setting.pretexts, "gf-table4-self")
 
 
 def _run_supervised(context: Context) -> Result:
-    return table4(bench_of(context, SUPERVISED_TASKS), SUPERVISED, "gf-table4-sup")
+    setting = setting_of(context)
+    return table4(bench_of(context, setting.supervised, setting.supervised_tasks), setting.supervised, "gf-table4-sup")
+
+
+def _run_gap(context: Context) -> Result:
+    jigsaw = context.known("gf-table4-self") or _run_self(context)
+    return gap(jigsaw, context.known("gf-table4-sup") or _run_supervised(context), setting_of(context))
 
 
 MEASURED: dict[str, Measured] = {
     "gf-table3": Measured(
-        lambda context: table3(bench_of(context, tuple(SETS.values()), LABELS)),
+        _run_table3,
         {"a": _each_cell, "b": _error_is_cut, "c": _gradients_alone, "d": _tuning_near},
         {
             "a": mirror([("full", "act")]),
@@ -161,10 +170,7 @@ MEASURED: dict[str, Measured] = {
         {"b": 0.22, "c": 1.9},
     ),
     "gf-gap": Measured(
-        lambda context: gap(
-            context.known("gf-table4-self") or _run_self(context),
-            context.known("gf-table4-sup") or _run_supervised(context),
-        ),
+        _run_gap,
         {"": _grows},
         {"": swap("gap(jigsaw)", "gap(supervised)")},
     ),

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,76 +25,28 @@ from regraft.graft.problem import Task
 from regraft.graft.stages.gradient import Gradients
 from regraft.heads import score
 from regraft.network import Network, reinitialised
-from regraft.reproduce.arms import BACKBONES, EMBEDDING, FOLDS, Arm, Backbone, Bench, Place, Sample, points
-from regraft.reproduce.packs import DATA
-from regraft.reproduce.row import Context
-from regraft.reproduce.sources import PRETEXTS, pack_network, pretext_source
-from regraft.reproduce.tasks import KINDS, task
-from regraft.reproduce.tuning import FINETUNE, accuracy, chosen, explored, split, train_best
+from regraft.reproduce.arms import EMBEDDING, FOLDS, Arm, Bench, Place, Sample, points
+from regraft.reproduce.gradients.setting import regime_of
+from regraft.reproduce.tuning import accuracy, chosen, explored, split, train_best
 
 __all__ = [
     "ACTIVATION",
     "LINEAR_MODEL",
     "RANDOM",
-    "S4_LAYERS",
     "TUNED",
     "activation_model",
-    "bench_of",
     "drawn",
-    "source_name",
     "top",
 ]
 
 RANDOM = ("theta1", "theta2", "omega")
-_SETS = {"F": "fashion_mnist", "M": "mnist", "C": "cifar10_jpeg75", "T": "tiny_imagenet"}
-S4_WIDTH, S4_LAYERS = 256, 4
-
-
-# ----------------------------------------------------------------------------------- networks and rows
-
-
-def source_name(pretext: str, letter: str) -> str:
-    """``S4-bigan of C``: an S4 trained without labels on the images of a set."""
-    return f"{pretext} of {letter}"
-
-
-def _source(name: str) -> Backbone:
-    pretext, _, letter = name.partition(" of ")
-
-    def load(data: Path, cache: Path, seed: int) -> Network:
-        return pretext_source(pretext, data / DATA[_SETS[letter]], seed, cache)
-
-    return Backbone(load, S4_WIDTH, (S4_WIDTH,))
-
-
-def _own_view(name: str) -> Backbone:
-    """A MobileNet that sees the centre crop it was trained on, and not the whole picture."""
-    return replace(BACKBONES[name], load=lambda data, cache, seed: pack_network(name, data))
-
-
-def bench_of(context: Context, tasks: Sequence[str], rows: int | None = None) -> Bench:
-    """The page's tasks, or those of its sets with ``rows`` labels, and the networks of this paper.
-
-    Raises:
-        RecipeError: at scale full.
-    """
-    context.mini_only()
-    sources = [source_name(pretext, letter) for pretext in PRETEXTS for letter in _SETS]
-    backbones = {name: _own_view(name) for name in ("V1a", "V1b")} | {name: _source(name) for name in sources}
-    return Bench(
-        context,
-        tasks=tasks,
-        backbones=backbones,
-        rows=task if rows is None else partial(task, rows=rows),
-        kinds=KINDS,
-    )
 
 
 def top(network: Network, unit: int, count: int) -> tuple[str, ...]:
-    """Paths of θ₂: the ``count`` topmost blocks, of ``unit`` modules each; of an S4 the topmost layers."""
+    """Paths of θ₂: the ``count`` topmost blocks, of ``unit`` modules each; without blocks the topmost layers."""
     if network.blocks:
         return network.blocks[-unit * count :]
-    return tuple(f"{part}{layer}" for layer in range(S4_LAYERS - count + 1, S4_LAYERS + 1) for part in ("conv", "bn"))
+    return network.top_layers(count)
 
 
 def drawn(network: Network, theta2: Sequence[str], random: Sequence[str], seed: int) -> Network:
@@ -203,7 +153,8 @@ def _tuned(bench: Bench, place: Place, count: int, crops: int = 1) -> dict[str, 
     manifest, test = sample.parts["train"], sample.parts["test"]
     theta2 = top(sample.network, sample.backbone.unit, count)
     upper = {name for path in theta2 for name in sample.network.select(f"{path}.*")}
-    regime = replace(FINETUNE, freeze=tuple(name for name in sample.network.params if name not in upper))
+    regime = regime_of(bench.context, manifest)
+    regime = replace(regime, freeze=tuple(name for name in sample.network.params if name not in upper))
     problem = _problem(sample, "train", stage, None)
     kept, _ = split(manifest, place.seed)
     rows = ManifestRows.of(sample.network, manifest, workers=0)

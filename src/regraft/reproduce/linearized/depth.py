@@ -18,13 +18,11 @@ from regraft.reproduce.arms import Arm, Bench, Place
 from regraft.reproduce.gradients.models import (
     ACTIVATION,
     LINEAR_MODEL,
-    S4_LAYERS,
     TUNED,
     activation_model,
-    bench_of,
-    source_name,
     top,
 )
+from regraft.reproduce.gradients.setting import MINI, bench_of
 from regraft.reproduce.linearized.classes import figures
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, Tables, above
@@ -35,7 +33,7 @@ from regraft.reproduce.words import at_least, greater
 __all__ = ["COUNTS", "MEASURED", "VARIATIONAL", "measured_on"]
 
 LABELS = 2000
-COUNTS = {"NTK top": 1, "NTK top 2": 2, "NTK top 3": 3, "NTK all": S4_LAYERS}
+COUNTS = {"NTK top": 1, "NTK top 2": 2, "NTK top 3": 3, "NTK all": 4}
 _EVIDENCE_ROWS = 300
 
 
@@ -60,14 +58,14 @@ def _variational(bench: Bench, place: Place, count: int, steps: int = 2000) -> d
 VARIATIONAL = Arm("linearized-variational", 1, _variational)
 
 
-def measured_on(bench: Bench, network: str = source_name("S4-bigan", "C"), **parameters: Any) -> Result:
+def measured_on(bench: Bench, network: str = MINI.ablated, **parameters: Any) -> Result:
     """Every depth by MAP, all layers by VI and by fine-tuning."""
     table = Tables(bench)
     arms = {"activation": table(ACTIVATION, network)}
     for name, count in COUNTS.items():
         arms[name] = table(LINEAR_MODEL, network, mode="full", count=count, random=[])
-    arms["NTK all, VI"] = table(VARIATIONAL, network, count=S4_LAYERS, **parameters)
-    arms["FT all"] = table(TUNED, network, count=S4_LAYERS)
+    arms["NTK all, VI"] = table(VARIATIONAL, network, count=COUNTS["NTK all"], **parameters)
+    arms["FT all"] = table(TUNED, network, count=COUNTS["NTK all"])
     notes = {
         "network": network,
         "labels": LABELS,
@@ -77,8 +75,13 @@ def measured_on(bench: Bench, network: str = source_name("S4-bigan", "C"), **par
 
 
 def run(context: Context) -> Result:
-    """On cifar10."""
-    return measured_on(bench_of(context, ("cifar10",), LABELS))
+    """On cifar10.
+
+    Raises:
+        RecipeError: at scale full.
+    """
+    context.mini_only()
+    return measured_on(bench_of(context, (MINI.ablated,), (MINI.ablated_task,), LABELS))
 
 
 def _above(result: Result) -> Outcome:
