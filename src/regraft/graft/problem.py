@@ -7,7 +7,7 @@ a :class:`Problem` of its own (features and a linear head, a network to be train
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
 
@@ -192,6 +192,10 @@ class Problem(ABC):
     def sharing(self) -> Problem:
         """The problem with what all parts that :meth:`take` will cut from it have in common, computed once; itself
         where that is nothing."""
+        return self
+
+    def telling(self, progress: Callable[[int, int], None]) -> Problem:
+        """The problem whose solves call ``progress`` with (done, in all), where one takes minutes; else itself."""
         return self
 
     def settled(self, head: Any) -> Problem:

@@ -63,10 +63,11 @@ def evaluate(
         fit: training and validation rows.
         validation_rows: indices into ``fit`` of a named validation split; may be empty.
         test: the named test split's rows, if there is one.
-        progress: called with (solves done, solves in all).
+        progress: called with (solves done, solves in all); in hundredths of a solve, where they tell how far they are.
     """
     alone = len(validation_rows) or (test is None and (fit.dear or fit.task.many))
     step = _Steps(progress, 1 + (1 if alone else 0 if test else fit.task.folds))
+    fit = step.followed(fit)
     if alone or test is None:
         fit = fit.sharing()  # several solves on parts of the same rows
     if alone:
@@ -219,14 +220,27 @@ class _Steps:
     """Counts solves for the progress bar."""
 
     def __init__(self, progress: Callable[[int, int], None] | None, total: int) -> None:
-        self.progress, self.total, self.done = progress, total, 0
+        self.progress, self.total, self.done, self.parts = progress, total, 0, 1
+
+    def followed(self, problem: Problem) -> Problem:
+        """The problem, so that its solves tell how far they are where they can."""
+        told = problem if self.progress is None else problem.telling(self._within)
+        self.parts = 1 if told is problem else 100
+        return told
 
     def __call__(self, solve_one: Callable[[], Head]) -> Head:
         head = solve_one()
         self.done += 1
-        if self.progress:
-            self.progress(self.done, max(self.total, self.done))
+        self._tell(0)
         return head
+
+    def _within(self, done: int, total: int) -> None:
+        """Of the solve that goes on: the last part is done when it has ended."""
+        self._tell(min(self.parts * done // max(1, total), self.parts - 1))
+
+    def _tell(self, part: int) -> None:
+        if self.progress:
+            self.progress(self.parts * self.done + part, self.parts * max(self.total, self.done))
 
 
 def _held_out(task: Task) -> np.ndarray:

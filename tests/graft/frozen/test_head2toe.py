@@ -26,8 +26,33 @@ SMALL = Recipe(
 
 
 @pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    return regraft.adapt(toy_manifest(90), toy_network(), method=SMALL, cache=tmp_path_factory.mktemp("cache"))
+def told():
+    """What the run below said of how far it was."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, told):
+    return regraft.adapt(
+        toy_manifest(90), toy_network(), method=SMALL, cache=tmp_path_factory.mktemp("cache"),
+        progress=lambda *tick: told.append(tick),
+    )  # fmt: skip
+
+
+def test_every_search_tells_how_far_it_is(run, told):
+    done = [tick[1:] for tick in told if tick[0] == "solve"]
+    assert {total for _, total in done} == {600}  # hundredths of five outer folds' searches and the final one
+    parts = [part for part, _ in done]
+    assert parts == sorted(parts)
+    assert parts[-1] == 600
+    for search in range(6):  # two sizes, the head of the best, and its refit
+        assert [part - 100 * search for part in parts if 100 * search < part <= 100 * search + 100] == [
+            25,
+            50,
+            75,
+            99,
+            100,
+        ]
 
 
 def test_the_head_reads_few_features_and_says_which(run):

@@ -85,6 +85,7 @@ def choose_features(
     seed: int,
     more: Mapping[str, Mapping[str, FeatureDesign]] | None = None,
     told: Callable[[Status], None] | None = None,
+    progress: Callable[[int, int], None] | None = None,
 ) -> Selection:
     """What the stage keeps, and the head on it.
 
@@ -99,6 +100,7 @@ def choose_features(
         more: by key of ``designs``, the same features scaled otherwise: tried where that size was the best, and
             by the reference search, whose grid has no such step, beside all others.
         told: as in :func:`scorer_of`.
+        progress: called with (done, in all) as the search goes on.
     """
     shared: dict[str, Any] = {
         "folds": folds,
@@ -106,6 +108,7 @@ def choose_features(
         "fractions": stage.fractions,
         "class_weight": class_weight,
         "seed": seed,
+        "progress": progress,
     }
     if stage.solver == "reference":
         everything = {**designs, **{key: d for others in (more or {}).values() for key, d in others.items()}}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -130,6 +130,7 @@ class FeatureProblem(Problem):
         unscaled: the blocks that no scaling touches.
         kernels: of the rows by scaling, where several folds will share them; see :meth:`sharing`.
         settled_on: the head whose choices it takes over; see :meth:`settled`.
+        progress: see :meth:`telling`.
     """
 
     task: Task
@@ -141,6 +142,7 @@ class FeatureProblem(Problem):
     unscaled: tuple[str, ...] = ()
     kernels: Mapping[Scaling, Tensor] = field(default_factory=dict)
     settled_on: FeatureHead | None = None
+    progress: Callable[[int, int], None] | None = None
 
     @property
     def dear(self) -> bool:
@@ -152,6 +154,10 @@ class FeatureProblem(Problem):
         features that were ranked in another way than :meth:`repeated` ranks them are chosen anew."""
         repeats = self.stage.penalty == "l2" and (self.select is None or self.select.by_own_relevance)
         return replace(self, settled_on=head) if self.task.many and repeats else self
+
+    def telling(self, progress: Callable[[int, int], None]) -> FeatureProblem:
+        """The same where features are searched; the heads of others are solved in seconds."""
+        return self if self.select is None else replace(self, progress=progress)
 
     def view(self, scaling: Scaling) -> View:
         """All features under one of the scalings."""
@@ -276,6 +282,7 @@ class FeatureProblem(Problem):
                 for size in self.sizes
             },
             told=fits.append,
+            progress=self.progress,
         )
         scaling = next(s for s in self.scalings if found.size in named[s].values())
         view = View(scaling, found.columns, found.normalised, self.unscaled)

@@ -63,6 +63,7 @@ class _Rows:
         found, of_all = self._scored(cell)
         choices, judge = self.heads.choices(cell, found), self.heads.judge
         trials = validate_near(self.heads.foldwise(cell, choices, self.tasks), judge, start)
+        self.heads.cells.count.add()
         return Validated(cell, choices, of_all, trials, choose(trials, judge.sign))
 
     def climbed(self, best: Validated, start: Start, cells: Iterator[Cell]) -> Validated:

@@ -12,6 +12,7 @@ from regraft.errors import SolverError
 from regraft.heads.metrics import PROPER, rounding
 from regraft.heads.response import Response
 from regraft.heads.search import Judge
+from regraft.heads.selection.count import Count
 from regraft.heads.selection.kept import Cell, check_fractions, kept_count, levels
 from regraft.heads.selection.nested import Nested, steps, union
 from regraft.heads.selection.packing import stored_bytes
@@ -100,7 +101,7 @@ class Grid:
 
 
 class Cells:
-    """Judges cells, on ``few`` of the rows if given, and keeps them and the scores behind them."""
+    """Judges cells, on ``few`` of the rows if given, counts them, and keeps them and the scores behind them."""
 
     def __init__(
         self,
@@ -110,7 +111,9 @@ class Cells:
         few: Tensor | None,
         metric: str,
         class_weight: ClassWeight,
+        count: Count,
     ) -> None:
+        self.count = count
         if few is not None:
             designs = {key: _rows(design, few) for key, design in designs.items()}
             response, folds = response.take(few), folds[few]
@@ -146,6 +149,7 @@ class Cells:
         logits = _cells(panel, scores, grid, self._heads, self._folds, self._order)
         cells = _judged(self._judge, size, grid, logits, panel.width)
         self.table += cells
+        self.count.add()
         return cells
 
     def above(self, cell: Cell, grid: Grid, most: int) -> Iterator[Cell]:

@@ -21,6 +21,7 @@ from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import Judge
 from regraft.heads.selection.all_rows import again
 from regraft.heads.selection.cells import Cells, Grid, best_of
+from regraft.heads.selection.count import Count, Progress
 from regraft.heads.selection.heads import Heads, Validated
 from regraft.heads.selection.kept import FRACTIONS, Cell, Selection, leanest
 from regraft.heads.selection.relevance import GRAM_ROWS, check_features
@@ -32,6 +33,8 @@ from regraft.linear.products import one_blas_thread, one_torch_thread
 from regraft.memory import kept_memory
 
 __all__ = ["select"]
+
+_AGAIN = 2  # heads that are validated on all rows, mostly: the drawn cell's, and one that is no better
 
 
 @kept_memory()
@@ -54,6 +57,7 @@ def select(
     every_strength: bool = False,
     wider: Sequence[float] = (),
     weaker: Sequence[float] = (),
+    progress: Progress | None = None,
 ) -> Selection:
     """Choose target size T, fraction F, score penalty λ and norm order by cross-validated ridge heads, then the head.
 
@@ -95,6 +99,8 @@ def select(
         wider: larger fractions, ascending: each is tried at the best cell's design and λ where the largest so far won.
         weaker: smaller λ, descending, of the ridge scores. They are judged by the final head, for the ridge head of
             penalty λ that judges a cell flatters weak ones: its own penalty is then nearer the best.
+        progress: called with (done, in all) after each design whose cells are judged and each head that is validated;
+            how many these will be is foreseen, not known.
 
     Returns:
         The selection. Equal scores go to the fewest stored bytes, then to the stronger penalty.
@@ -117,7 +123,9 @@ def select(
     judge = Judge(metric, response, fold_of, rows > 0, calibrate=True)
     later = {key: list(others) for key, others in (more or {}).items()}
     few = None if len(response) <= GRAM_ROWS else _draw(response, GRAM_ROWS, seed)
-    cells = Cells(known, response, fold_of, few, metric, class_weight)
+    kin = max((len(others) for others in later.values()), default=0)
+    count = Count(progress, len(designs) + kin + 2 + (0 if few is None else _AGAIN))
+    cells = Cells(known, response, fold_of, few, metric, class_weight, count)
     _compare(cells, list(known), later, grid)
     heads = Heads(cells, known, response, fold_of, judge, wanted, grid, class_weight)
     judged = heads if few is None else heads.on_the_draw().fewer()
@@ -130,7 +138,9 @@ def select(
     if few is not None:
         best = again(heads, best, judged.judge, _kin(cell.size, later))
         lean = best.cell
-    return heads.selection(best, lean)
+    found = heads.selection(best, lean)
+    count.finish()
+    return found
 
 
 def _kin(key: str, later: Mapping[str, Sequence[str]]) -> list[str]:

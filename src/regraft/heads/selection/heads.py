@@ -69,6 +69,7 @@ class Heads:
         choices = self.choices(cell, self.drawn_scores(cell))
         tasks = fold_tasks(self.response, self.folds, self.class_weight)
         trials = validate(self.foldwise(cell, choices, tasks), self.judge, self.forms)
+        self.cells.count.add()
         return Validated(cell, choices, None, trials, choose(trials, self.judge.sign))
 
     def drawn_scores(self, cell: Cell) -> Tensor:

@@ -6,7 +6,7 @@ time. Nothing here converges, and nothing claims to: the exact group lasso at th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from typing import Any
@@ -20,6 +20,7 @@ from regraft.heads.readout import Readout, Solution, Status
 from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import Judge
 from regraft.heads.selection.adam import Trained
+from regraft.heads.selection.count import Count, Progress
 from regraft.heads.selection.kept import (
     FRACTIONS,
     Cell,
@@ -47,8 +48,6 @@ __all__ = ["RATES", "STEPS", "ReferenceCell", "select_reference"]
 STEPS: tuple[int, ...] = (500, 5000)
 RATES: tuple[float, ...] = (0.1, 0.01)
 _CONVERGED = 1e-3
-
-Progress = Callable[[int, int], None]
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,7 @@ def select_reference(
     check_training(fold_of, row_weights(response, class_weight, rows))
     judge = Judge(metric, response, fold_of, rows > 0, calibrate=metric in PROPER)
     tasks = [*fold_tasks(response, fold_of, class_weight), *fold_tasks(response, None, class_weight)]
-    count = _Count(progress, len(designs) * grid.total * (len(tasks) - 1))
+    count = Count(progress, len(designs) * grid.total * (len(tasks) - 1))
     table: list[ReferenceCell] = []
     best: tuple[ReferenceCell, Tensor, list[Tensor]] | None = None
     for size, design in designs.items():
@@ -159,22 +158,6 @@ class _Grid:
             yield steps, rate, strength, fraction
 
 
-class _Count:
-    """Tells how many steps are done."""
-
-    def __init__(self, progress: Progress | None, total: int) -> None:
-        self.progress, self.total, self.done = progress, total, 0
-
-    def of(self, models: int) -> Callable[[int], None] | None:
-        """A listener to the steps of so many models at once."""
-        return None if self.progress is None else lambda steps: self._add(steps * models)
-
-    def _add(self, steps: int) -> None:
-        self.done += steps
-        if self.progress is not None:
-            self.progress(min(self.done, self.total), self.total)
-
-
 def _kept(rows: Tensor, columns: Sequence[Tensor], widths: Sequence[int]) -> Tensor:
     """(K, N, k): K choices of k ascending columns each, every layer's rows of unit norm over those that are kept."""
     edges = torch.tensor([0, *widths]).cumsum(0)
@@ -202,7 +185,7 @@ def _logits(
     tasks: Sequence[FoldTask],
     grid: _Grid,
     seed: int,
-    count: _Count,
+    count: Count,
 ) -> tuple[Tensor, list[list[Tensor]]]:
     """(cells, N, C) out-of-fold logits, and for each fold what every cell kept, ascending through all layers."""
     rows, widths = dense(design), list(design.widths.values())
