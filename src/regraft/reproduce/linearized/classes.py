@@ -68,11 +68,16 @@ class Kernels:
     prior: Tensor
 
 
+_MEMORY = 2**33
+"""Bytes of derivatives held at a time, four times the default: a ResNet-56 takes dozens of passes over all rows."""
+
+
 def kernels_of(train: Design, test: Design, form: Form) -> Kernels:
     """The kernels between all outputs (``full``), or the mean of the outputs' own (``shared``)."""
     own = ntk_within_rows(test)
     prior = own if form == "full" else own.diagonal(dim1=1, dim2=2).mean(1)
-    return Kernels(train, test, form, ntk(train, form=form), ntk(test, train, form=form), prior)
+    gram, cross = (ntk(*sides, form=form, memory=_MEMORY) for sides in ((train,), (test, train)))
+    return Kernels(train, test, form, gram, cross, prior)
 
 
 def inferred(
