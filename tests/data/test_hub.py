@@ -82,10 +82,14 @@ def test_a_transform_that_is_applied_on_reading_is_refused():
 def test_an_id_is_fetched_and_a_path_is_not(monkeypatch, tmp_path):
     asked = []
 
-    def load(name):
-        asked.append(name)
-        if name == "org/gone":
+    def load(*name):
+        asked.append(":".join(name))
+        if name == ("org/gone",):
             raise ConnectionError("cannot reach the hub\nlong trace")
+        if name == ("org/bench",):  # as the package says it
+            raise ValueError(
+                "Config name is missing.\nPlease pick one among the available configs: ['a', 'b-1']\nExample"
+            )
         return datasets.DatasetDict({"train": made(range(4), [0, 1, 0, 1])})
 
     monkeypatch.setattr(datasets, "load_dataset", load)
@@ -98,7 +102,12 @@ def test_an_id_is_fetched_and_a_path_is_not(monkeypatch, tmp_path):
     for path in ("photos/cats", "./org/pets", "org/pets.csv", "/org/pets"):
         with pytest.raises(MissingPathError, match="no such file"):
             scan(path)
-    assert asked == ["org/pets", "org/gone"]
+    with pytest.raises(
+        DataError, match=r"several configurations; expected one of a, b-1\. .*name one, such as org/bench:a"
+    ):
+        scan("org/bench")
+    assert scan("org/bench:b-1").name == "org/bench:b-1"
+    assert asked == ["org/pets", "org/gone", "org/bench", "org/bench:b-1"]
 
 
 def test_without_the_package_one_line_says_so(monkeypatch, tmp_path):
@@ -118,5 +127,6 @@ def test_without_the_package_one_line_says_so(monkeypatch, tmp_path):
 
 def test_telling_ids_from_paths():
     assert hub.looks_like_id("org/name-1.0_x")
-    for text in ("name", "a/b/c", "../x", "/a/b", "a/", "./a"):
+    assert hub.looks_like_id("org/name:with_one.of-several")
+    for text in ("name", "org/name:", "org/name:a/b", "org/a:b:c", "a/b/c", "../x", "/a/b", "a/", "./a"):
         assert not hub.looks_like_id(text)

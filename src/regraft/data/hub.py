@@ -15,11 +15,12 @@ from regraft.wording import first_line
 
 __all__ = ["fetch", "is_dataset", "is_saved", "looks_like_id", "pieces", "saved"]
 
-_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_ID = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*(:[\w.-]+)?")
+_SEVERAL = re.compile(r"[Cc]onfig name is missing.*?\[(.*?)\]", re.DOTALL)
 
 
 def looks_like_id(text: str) -> bool:
-    """Whether a string has the form ``org/name``."""
+    """Whether a string has the form ``org/name`` or ``org/name:configuration``."""
     return bool(_ID.fullmatch(text))
 
 
@@ -31,14 +32,25 @@ def is_dataset(data: Any) -> bool:
 def fetch(name: str) -> Any:
     """The data set ``org/name`` from Hugging Face (or its cache), all parts.
 
+    One of several configurations, the tasks of a benchmark say, is ``org/name:configuration``.
+
     Raises:
+        DataError: it has several configurations and none is named.
         MissingDependencyError: the package ``datasets`` is not installed.
         MissingPathError: no such data set, or no connection.
     """
     datasets = _package(f"{name}: no such path here, and", "check the path, or ")
+    repository, _, configuration = name.partition(":")
     try:
-        return datasets.load_dataset(name)
+        return datasets.load_dataset(repository, *([configuration] if configuration else []))
     except Exception as error:  # the package raises its own kinds, requests' and OSError
+        if several := _SEVERAL.search(str(error)):
+            names = several[1].replace("'", "")
+            first = names.split(",")[0].strip()
+            raise DataError(
+                f"{name}: a data set of several configurations", expected=f"one of {names}",
+                do=f"name one, such as {name}:{first}",
+            ) from error  # fmt: skip
         raise MissingPathError(
             f"{name}: no such path here, and no data set of that name could be fetched from Hugging Face "
             f"({first_line(error)})",

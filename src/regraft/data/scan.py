@@ -71,8 +71,8 @@ def scan(
             * a folder of tables named after parts: ``train.parquet``, ``validation.parquet``, ``test.parquet``, or
               ``.csv``, ``.tsv``, ``.jsonl``;
             * an ``.npz`` file with ``X`` (or ``images``) and ``y`` (or ``labels``), and ``_val``, ``_test`` twins;
-            * ``org/name`` of a Hugging Face data set, a folder that ``save_to_disk`` wrote, a ``Dataset``, a
-              ``DatasetDict``, a data frame or a pyarrow table;
+            * ``org/name`` of a Hugging Face data set, ``org/name:configuration`` of one that has several, a folder that
+              ``save_to_disk`` wrote, a ``Dataset``, a ``DatasetDict``, a data frame or a pyarrow table;
             * ``(X, y)`` or ``(X, y, groups)``: arrays, lists of paths or texts;
             * with ``labelled=False`` also a list of paths of images or of ``.txt`` files, one such path, X alone, or
               one image (Pillow's, or uint8 ``(H, W, 3)``);
