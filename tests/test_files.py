@@ -78,7 +78,7 @@ def test_failure_in_the_block_leaves_the_old_file_and_no_litter(tmp_path: Path, 
     assert names_in(tmp_path) == ["result.bin"]
 
 
-@pytest.mark.parametrize("moment", ["write", "fsync", "replace", "mkstemp"])
+@pytest.mark.parametrize("moment", ["write", "fsync", "replace", "open"])
 def test_full_disk_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str) -> None:
     target = tmp_path / "result.bin"
     target.write_bytes(b"old")
@@ -86,8 +86,7 @@ def test_full_disk_at_any_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     def refuse(*_: object, **__: object) -> None:
         raise FULL_DISK
 
-    owner = {"write": Path, "fsync": os, "replace": os, "mkstemp": files.tempfile}[moment]
-    monkeypatch.setattr(owner, "write_bytes" if moment == "write" else moment, refuse)
+    monkeypatch.setattr(Path if moment == "write" else os, "write_bytes" if moment == "write" else moment, refuse)
     with pytest.raises(StoreError, match="No space left on device") as caught:
         write_bytes(target, b"new")
     monkeypatch.undo()
@@ -120,7 +119,7 @@ def test_read_only_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
         def denied(*_: object, **__: object) -> None:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
-        monkeypatch.setattr(files.tempfile, "mkstemp", denied)
+        monkeypatch.setattr(os, "open", denied)
     else:
         folder.chmod(0o555)
     with pytest.raises(StoreError, match="Permission denied"):
@@ -170,9 +169,17 @@ def test_two_writers_and_a_reader_see_whole_files_only(tmp_path: Path) -> None:
     assert names_in(tmp_path) == ["result.bin"]
 
 
-def test_finished_file_is_readable_by_others(tmp_path: Path) -> None:
-    write_bytes(tmp_path / "x", b"1")
-    assert (tmp_path / "x").stat().st_mode & 0o777 == 0o644
+@pytest.mark.parametrize(("umask", "mode"), [(0o022, 0o644), (0o077, 0o600), (0o002, 0o664)])
+def test_finished_files_are_for_those_whom_the_umask_leaves(tmp_path: Path, umask: int, mode: int) -> None:
+    before = os.umask(umask)
+    try:
+        write_bytes(tmp_path / "x", b"1")
+        with atomic_path(tmp_path / "y") as temporary:  # by a writer that makes a file of its own
+            temporary.unlink()
+            temporary.touch(0o600)
+    finally:
+        os.umask(before)
+    assert {(tmp_path / name).stat().st_mode & 0o777 for name in "xy"} == {mode}
 
 
 @given(json_values)

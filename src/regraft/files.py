@@ -7,7 +7,8 @@ import hashlib
 import json
 import math
 import os
-import tempfile
+import stat
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,16 +44,17 @@ def atomic_path(path: Path, name: Callable[[Path], str] | None = None) -> Iterat
         StoreError: the folder cannot be written (read-only, full disk).
     """
     path = Path(path)
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex[:12]}.part")
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, made = tempfile.mkstemp(prefix=f".{path.name}.", suffix=".part", dir=path.parent)
+        handle = os.open(temporary, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o666)  # less what the user's umask takes off
+        mode = stat.S_IMODE(os.fstat(handle).st_mode)
         os.close(handle)
     except OSError as error:
         raise _cannot_write(path, error) from error
-    temporary = Path(made)
     try:
         yield temporary
-        os.chmod(temporary, 0o644)  # mkstemp makes it private, as some writers do; the finished file is an ordinary one
+        os.chmod(temporary, mode)  # some writers make the file anew, a private one
         with open(temporary, "rb") as written:
             os.fsync(written.fileno())
         os.replace(temporary, path if name is None else path.with_name(name(temporary)))
