@@ -66,6 +66,7 @@ def refused(capfd, tmp_path, monkeypatch):
         (("adap",), "Did you mean 'adapt'? See `regraft --help`."),
         (("adapt",), "Missing argument 'DATA'. See `regraft adapt --help`."),
         (("adapt", "photos"), "Missing option '--model' / '-m': name a backbone, such as"),
+        (("adapt", "--data", "photos"), "No such option: --data: DATA stands alone, without a word before it. See"),
         (("adapt", "photos", *MODEL, "--bogus"), "--bogus"),
         (("adapt", "photos", *MODEL, "--limit", "1"), "--limit"),
         (("adapt", "photos", *MODEL, "--limit", "many"), "--limit"),

@@ -153,6 +153,10 @@ def _misspelt(error: Any) -> str:
     said = error.format_message().rstrip(".")
     if "Missing option '--model'" in said:
         said += ": name a backbone, such as timm/resnet50.a1_in1k, regraft/fashion-resnet or a folder"
+    given = str(getattr(error, "option_name", "")).lstrip("-")
+    known = context.command.params if context is not None else []
+    if any(each.name == given and each.param_type_name == "argument" for each in known):
+        said = f"No such option: --{given}: {given.upper()} stands alone, without a word before it"
     return f"{said}{'' if said.endswith('?') else '.'} See `{command} --help`."
 
 
