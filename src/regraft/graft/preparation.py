@@ -20,7 +20,7 @@ from regraft.graft.protocol import check_protocol
 from regraft.graft.recipe import Recipe, find_recipe
 from regraft.graft.stages.training import Reinitialise, Train
 from regraft.graft.team import Team
-from regraft.graft.trainable import check_instruments, check_shift, check_training
+from regraft.graft.trainable import check_instruments, check_shifts, check_training
 from regraft.network import Network, Preprocess, load, reinitialised
 from regraft.record import Ledger, counted
 
@@ -133,7 +133,7 @@ def prepare(
             _check_last_layer(network, recipe, manifest.labels.outputs)
             wanted = plan(network, [recipe.features.taps])
         if recipe.train is not None:
-            check_shift(network, recipe.train.augment)
+            check_shifts(network, recipe.train.augment)
     return Prepared(recipe, manifest, unlabelled, network, wanted, metric, origin)
 
 

@@ -11,13 +11,13 @@ from regraft.data import Manifest
 from regraft.errors import RecipeError
 from regraft.graft.options import Options
 from regraft.graft.recipe import METHODS, Recipe
-from regraft.graft.stages.augment import Augment, not_augmented
+from regraft.graft.stages.augment import Augment, check_shift, not_augmented
 from regraft.graft.stages.training import Train
 from regraft.network import ImagePreprocess, Network
 from regraft.network.blocks import members
 from regraft.network.norms import lone_norms
 
-__all__ = ["check_instruments", "check_shift", "check_training"]
+__all__ = ["check_instruments", "check_shifts", "check_training"]
 
 
 def check_training(network: Network, recipe: Recipe, manifest: Manifest) -> None:
@@ -33,7 +33,7 @@ def check_training(network: Network, recipe: Recipe, manifest: Manifest) -> None
     _check_smoothing(recipe, manifest)
 
 
-def check_shift(network: Network, augment: Augment) -> None:
+def check_shifts(network: Network, augment: Augment) -> None:
     """Refuse, before the pass, shifts that can leave nothing of an image.
 
     Raises:
@@ -42,14 +42,7 @@ def check_shift(network: Network, augment: Augment) -> None:
     preprocess = network.preprocess
     if not augment.shift or not isinstance(preprocess, ImagePreprocess) or not (preprocess.crop or preprocess.resize):
         return  # images of any size are bounded by none
-    height, width = preprocess.example(1).shape[-2:]
-    if augment.shift >= min(height, width):
-        raise RecipeError(
-            f"images of {height} x {width} pixels would be shifted out of sight",
-            expected=f"a shift below {min(height, width)}",
-            got=f"shift={augment.shift}",
-            do="name fewer pixels with --augment",
-        )
+    check_shift(augment, *preprocess.example(1).shape[-2:])
 
 
 def check_instruments(recipe: Recipe, options: Options) -> None:

@@ -18,12 +18,13 @@ from torch import nn
 from regraft.data import Manifest, scan
 from regraft.errors import DataError, ModelError, RecipeError
 from regraft.files import file_digest
-from regraft.graft.loop.train import DivergedError, Optimiser, TrainConfig, Training
+from regraft.graft.loop.train import DivergedError, ImageRows, Loop, Optimiser, TrainConfig, Training
 from regraft.graft.pretraining.choose import OBJECTIVES
 from regraft.graft.pretraining.jigsaw import Jigsaw
-from regraft.graft.pretraining.pretext import Pretext
-from regraft.graft.pretraining.pretrain import default_config, pretrain
+from regraft.graft.pretraining.pretext import Pretext, ViewRows
+from regraft.graft.pretraining.pretrain import _calibrated, default_config, pretrain
 from regraft.graft.pretraining.rotation import Rotation
+from regraft.graft.stages.augment import Augment, uniforms
 from regraft.network import load
 from regraft.record import Record
 
@@ -198,6 +199,26 @@ def test_statistics_of_a_jigsaws_backbone_are_those_of_whole_pictures(few: Manif
     torch.testing.assert_close(network.module.bn1.running_var, maps.var((0, 2, 3)), rtol=1e-3, atol=1e-5)
 
 
+def test_every_picture_has_the_same_say_in_the_statistics() -> None:
+    pixels = torch.zeros(257, 1, 8, 8, dtype=torch.uint8)
+    pixels[256] = 255
+    found = _calibrated(nn.Sequential(nn.BatchNorm2d(1)), ImageRows(pixels, torch.zeros(257)))
+    assert float(found[0].running_mean) == pytest.approx(1 / 257, rel=1e-2)
+
+
+def test_views_do_not_follow_from_the_augmentation() -> None:
+    """Both are drawn from the row, the epoch and the seed: of each shift there are all orders."""
+    rows = ViewRows(
+        ImageRows(torch.zeros(400, 1, 18, 18, dtype=torch.uint8), torch.zeros(400), augment=Augment(shift=4)), Jigsaw()
+    )
+    index = torch.arange(400)
+    orders = rows.inputs(index, 0, 3)["order"]
+    down = torch.from_numpy(uniforms(index.numpy(), 0, 3, 1)[:, 0] * 9).long()
+    assert min(len(orders[down == shift].unique()) for shift in range(9)) > 12
+    plain = ViewRows(ImageRows(torch.zeros(400, 1, 18, 18, dtype=torch.uint8), torch.zeros(400)), Jigsaw())
+    assert not torch.equal(orders, plain.inputs(index, 0, 3)["order"])
+
+
 def test_what_goes_wrong_is_one_sentence(few: Manifest, tmp_path: Path) -> None:
     run = tmp_path / "run"
     with pytest.raises(RecipeError, match="8 x 8 pixels are too small for jigsaw"):
@@ -208,6 +229,10 @@ def test_what_goes_wrong_is_one_sentence(few: Manifest, tmp_path: Path) -> None:
         pretrain(few, output=run, **{**_options("jigsaw"), "arch": "tiny_vit", "options": {}})
     with pytest.raises(RecipeError, match="rotation has no labels to smooth"):
         pretrain(few, output=run, **_options("rotation"), config=TrainConfig(epochs=1, label_smoothing=0.1))
+    with pytest.raises(RecipeError, match=r"stops early; expected a length.*patience=2"):
+        pretrain(few, output=run, **_options("rotation"), config=TrainConfig(epochs=3, loop=Loop(patience=2)))
+    with pytest.raises(RecipeError, match="8 x 8 pixels would be shifted out of sight"):
+        pretrain(few, output=run, **_options("rotation"), augment=Augment(shift=8))
     config = TrainConfig(epochs=3, batch_size=10, optimiser=Optimiser(lr=1e35))
     with pytest.raises(DivergedError, match="training diverged"):
         pretrain(few, output=run, **_options("vae"), config=config)

@@ -14,7 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from regraft.data import scan
 from regraft.errors import ArtifactError, DataError, RecipeError
 from regraft.files import file_digest
-from regraft.graft.loop.train import DivergedError, Optimiser, TrainConfig
+from regraft.graft.loop.train import DivergedError, Loop, Optimiser, TrainConfig
 from regraft.graft.pretraining.folder import unfinished
 from regraft.graft.pretraining.images import pictures
 from regraft.graft.pretraining.pretrain import Provenance, pretrain
@@ -131,8 +131,12 @@ def test_a_run_of_another_verb_is_not_written_over(stripes: Path, tmp_path: Path
 
 @pytest.mark.parametrize("stop", [1, 2])
 def test_an_interrupted_run_ends_with_the_same_bytes(stripes: Path, tmp_path: Path, stop: int) -> None:
-    settings = {**SMALL, "config": TrainConfig(epochs=2, batch_size=20), "keep_checkpoints": True}
-    pretrain(stripes, output=tmp_path / "whole", **settings)
+    settings = {
+        **SMALL,
+        "config": TrainConfig(epochs=2, batch_size=20, loop=Loop(average=0.5)),
+        "keep_checkpoints": True,
+    }
+    whole = pretrain(stripes, output=tmp_path / "whole", **settings)
 
     def interrupt(step: int, total: int, loss: float) -> None:
         if step == stop:
@@ -141,9 +145,20 @@ def test_an_interrupted_run_ends_with_the_same_bytes(stripes: Path, tmp_path: Pa
     with pytest.raises(Stop):
         pretrain(stripes, output=tmp_path / "cut", **settings, progress=interrupt)
     assert not (tmp_path / "cut" / "config.json").exists()
-    pretrain(stripes, output=tmp_path / "cut", **settings)
+    cut = pretrain(stripes, output=tmp_path / "cut", **settings)
     for name in ("model.safetensors", "config.json", "checkpoints/epoch-001/model.safetensors", "README.md"):
         assert file_digest(tmp_path / "cut" / name) == file_digest(tmp_path / "whole" / name), name
+    # the last epoch has the weights that count, the average's
+    last = tmp_path / "whole" / "checkpoints" / "epoch-002" / "model.safetensors"
+    assert file_digest(last) == file_digest(tmp_path / "whole" / "model.safetensors")
+    spent = {
+        name: next(cost for cost in run.costs if cost.stage == "train")
+        for name, run in (("whole", whole), ("cut", cut))
+    }
+    assert spent["whole"].backbone_passes == 2
+    assert spent["cut"].backbone_passes == {1: 2, 2: 1}[stop]  # the second step ends an epoch, and was written
+    assert spent["cut"].flops == round(spent["whole"].flops * spent["cut"].backbone_passes / 2)
+    assert [finding.code for finding in cut.findings if "resumed" in finding.code] == ["training-resumed"] * (stop > 1)
 
 
 def test_a_finished_run_is_returned_and_another_one_refused(stripes: Path, tmp_path: Path) -> None:

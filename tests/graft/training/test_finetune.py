@@ -672,3 +672,6 @@ def test_a_resized_crop_is_a_window_of_the_image():
     assert 0.8 < share.max() <= 1.01
     assert inner.min() >= 0
     assert inner.max() <= 1
+    large = Augment(crop=0.9)(ramp.repeat(60, 1, 1, 1), torch.arange(60), 0, 1)[:, :, 2:-2, 2:-2]
+    share = large[:, 0].diff(dim=2).mean((1, 2)) * large[:, 1].diff(dim=1).mean((1, 2)) * 31**2
+    assert share.min() > 0.9 - 1e-3

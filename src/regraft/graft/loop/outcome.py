@@ -6,8 +6,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from regraft.errors import RegraftError
+from regraft.record import Finding
 
-__all__ = ["DivergedError", "Epoch", "Outcome", "Status"]
+__all__ = ["DivergedError", "Epoch", "Outcome", "Status", "went_on"]
 
 Status = Literal["completed", "stopped", "paused", "diverged"]
 
@@ -34,6 +35,18 @@ class Outcome:
     steps: int
     resumed: int = 0
     best: int = 0
+
+
+def went_on(steps: int) -> Finding:
+    """That a run which was cut had done so many steps of the work."""
+    return Finding(
+        "training-resumed",
+        f"Training went on after {steps} steps of a run that was cut: time and passes are of the last part.",
+        "info",
+        steps,
+        "steps",
+        detail="All trainings of the run together; the model is the one that an undisturbed run gives.",
+    )
 
 
 class DivergedError(RegraftError, ArithmeticError):

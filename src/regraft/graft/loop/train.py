@@ -293,6 +293,10 @@ class Training:
             return wide_linear(self.device)
         return torch.autocast(torch.device(self.device).type, torch.bfloat16)
 
+    def counting(self) -> contextlib.AbstractContextManager[None]:
+        """Inside, the module has the weights that count now: the average's, if there is one."""
+        return contextlib.nullcontext() if self.average is None else self.average.inside(self.module)
+
     def outputs(self, rows: Rows) -> Tensor:
         """Outputs ``(N, C)`` of un-augmented rows by the weights that count now.
 
@@ -300,7 +304,7 @@ class Training:
             DivergedError: one is NaN or infinite. The loss of a step tells of the steps before it, so this is where a
                 last step that went too far is seen.
         """
-        with self.average.inside(self.module) if self.average is not None else contextlib.nullcontext():
+        with self.counting():
             found = logits(self.module, rows, self.device)
         self._check_finite(all_finite(found), "an output")
         return found

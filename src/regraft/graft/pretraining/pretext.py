@@ -164,6 +164,8 @@ class ViewRows:
     def inputs(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Any:
         """The views of some rows; without an ``epoch``, the same ones every time and of un-augmented pictures."""
         images = self.images.inputs(index, epoch, seed)
+        if self.images.augment != Augment():  # whose draws of a row would be those of its views
+            seed += 2**32
         return self.pretext.views(images, index.numpy(), HELD if epoch is None else epoch, seed)
 
     def targets(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Tensor:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.optim.swa_utils import update_bn
 
 from regraft.data import Manifest
@@ -26,7 +26,7 @@ from regraft.graft.pretraining.judged import of_classes, of_pretext, terms_of
 from regraft.graft.pretraining.pretext import Pretext
 from regraft.graft.pretraining.supervised import Supervised
 from regraft.graft.pretraining.written import Plan, Provenance, card, record
-from regraft.graft.stages.augment import Augment
+from regraft.graft.stages.augment import Augment, check_shift
 from regraft.graft.stages.config import Schedule, TrainConfig
 from regraft.memory import kept_memory
 from regraft.network import About, Network
@@ -130,7 +130,13 @@ def pretrain(
     config = config or default_config(pretext, epochs=epochs, seed=seed)
     if config.label_smoothing and not pretext.labelled:
         raise RecipeError(f"{pretext.name} has no labels to smooth", expected="label_smoothing=0")
+    if config.loop.patience is not None:
+        raise RecipeError(
+            "a pretraining that stops early", expected="a length: the rows that would end it are those that score it",
+            got=f"patience={config.loop.patience}", do="give epochs or steps",
+        )  # fmt: skip
     augment = pretext.augment(size) if augment is None else augment
+    check_shift(augment, size, size)
     plan = Plan(arch, {**(options or {}), "classes": pretext.width}, size, config, augment, stored, pretext)
     key = plan.key(manifest)
     if (done := finished(output, key, resume, keep_checkpoints)) is not None:
@@ -163,7 +169,8 @@ class _Job:
 
         def on_epoch(epoch: int, _: nn.Module) -> None:
             if keep_checkpoints:
-                self._save(epoch_folder(self.output, epoch), backbone, preprocess, rows, epoch)
+                with training.counting():
+                    self._save(epoch_folder(self.output, epoch), backbone, preprocess, rows, epoch)
 
         validation = parts.get("validation")
         with ledger.stage("train") as cost, kept_memory():
@@ -176,8 +183,8 @@ class _Job:
             if keep_checkpoints and training.resumed:
                 check_kept(self.output, len(training.history))
             outcome = training.advance(progress=progress, on_epoch=on_epoch)
-            seen = sum(len(rows) for _ in outcome.history)
-            cost.update(flops=flops * seen, backbone_passes=float(len(outcome.history)))
+            passes = (training.step - training.resumed) / training.per_epoch
+            cost.update(flops=round(flops * passes * len(rows)), backbone_passes=passes)
         self._save(self.output, backbone, preprocess, rows)
         with ledger.stage("evaluate") as cost:
             score, figures = self._judge(module, parts, held, before)
@@ -197,7 +204,7 @@ class _Job:
         self, backbone: nn.Module, scores: dict[str, Score], figures: dict[str, Any], ledger: Ledger, outcome: Outcome
     ) -> Record:
         figures["history"] = [dataclasses.asdict(epoch) for epoch in outcome.history]
-        found = record(self.plan, self.manifest, backbone, scores, figures, ledger, self.output)
+        found = record(self.plan, self.manifest, backbone, scores, figures, ledger, self.output, outcome.resumed)
         write_bytes(self.output / "README.md", card(found, self.plan, self.about, outcome).encode())
         found.save(self.output / "record.json")
         clear(self.output)
@@ -230,7 +237,8 @@ def _calibrated(backbone: nn.Module, rows: ImageRows) -> nn.Module:
     """A copy whose BatchNorm layers have the statistics of whole training pictures."""
     copied = copy.deepcopy(backbone)
     device = next(copied.parameters()).device
-    batches: list[Tensor] = list(torch.arange(len(rows)).split(_CALIBRATION_BATCH))
+    # even ones, for each counts alike
+    batches = torch.arange(len(rows)).tensor_split(-(-len(rows) // _CALIBRATION_BATCH))
     with torch.random.fork_rng(devices=[]):
         update_bn((rows.inputs(batch) for batch in batches), copied, device=device)
     return copied

@@ -16,7 +16,7 @@ from torch import nn
 from regraft.data import Manifest
 from regraft.errors import RecipeError
 from regraft.files import canonical_json, digest
-from regraft.graft.loop.outcome import Outcome
+from regraft.graft.loop.outcome import Outcome, went_on
 from regraft.graft.pretraining.pretext import Pretext
 from regraft.graft.row_findings import copies, few_levels, left_out
 from regraft.graft.stages.augment import Augment
@@ -73,6 +73,7 @@ def record(
     figures: dict[str, Any],
     ledger: Ledger,
     output: Path,
+    resumed: int,
 ) -> Record:
     """What was done, as it is read back from JSON."""
     target = manifest.target if plan.pretext.labelled else None
@@ -97,7 +98,10 @@ def record(
         scores={"validation": scores.get("validation"), "test": scores.get("test")},
         costs=ledger.costs,
         figures=figures,
-        findings=(*copies(None, manifest), *left_out(manifest), *few_levels(manifest)),
+        findings=(
+            *([went_on(resumed)] if resumed else []),
+            *copies(None, manifest), *left_out(manifest), *few_levels(manifest),
+        ),
         seeds={"training": plan.config.seed},
         versions={
             "regraft": metadata.version("regraft"), "torch": torch.__version__, "numpy": np.__version__,

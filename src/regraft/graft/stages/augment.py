@@ -14,7 +14,7 @@ from torch.nn import functional
 from regraft.errors import RecipeError
 from regraft.network import ImagePreprocess, Preprocess
 
-__all__ = ["Augment", "not_augmented", "uniforms"]
+__all__ = ["Augment", "check_shift", "not_augmented", "uniforms"]
 
 
 def uniforms(rows: np.ndarray, epoch: int, seed: int, count: int) -> np.ndarray:
@@ -117,9 +117,9 @@ class Augment:
 def _resized_crop(pixels: Tensor, draws: Tensor, least: float, mode: str) -> Tensor:
     """Windows by four uniform numbers a row (area, proportion, down, across), resized back; whole numbers stay so."""
     area = least + (1 - least) * draws[:, 0]
-    proportion = torch.exp((2 * draws[:, 1] - 1) * math.log(4 / 3))
-    width = (area * proportion).sqrt().clamp(max=1)
-    height = (area / proportion).sqrt().clamp(max=1)
+    widest = (-area.log()).clamp(max=math.log(4 / 3))  # so that the window keeps its area inside the image
+    proportion = torch.exp((2 * draws[:, 1] - 1) * widest)
+    width, height = (area * proportion).sqrt(), (area / proportion).sqrt()
     zero = torch.zeros_like(area)
     across = (2 * draws[:, 3] - 1) * (1 - width)
     down = (2 * draws[:, 2] - 1) * (1 - height)
@@ -127,6 +127,21 @@ def _resized_crop(pixels: Tensor, draws: Tensor, least: float, mode: str) -> Ten
     grid = functional.affine_grid(theta, list(pixels.shape), align_corners=False)
     out = functional.grid_sample(pixels.float(), grid, mode=mode, padding_mode="border", align_corners=False)
     return out if pixels.dtype.is_floating_point else out.round_().to(pixels.dtype)
+
+
+def check_shift(augment: Augment, height: int, width: int) -> None:
+    """Refuse shifts that can leave nothing of an image.
+
+    Raises:
+        RecipeError: they are as long as a side.
+    """
+    if augment.shift >= min(height, width):
+        raise RecipeError(
+            f"images of {height} x {width} pixels would be shifted out of sight",
+            expected=f"a shift below {min(height, width)}",
+            got=f"shift={augment.shift}",
+            do="name fewer pixels with --augment",
+        )
 
 
 def not_augmented(preprocess: Preprocess) -> str:

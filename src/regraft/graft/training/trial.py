@@ -17,7 +17,7 @@ from regraft.graft.adapted.model import Adapted
 from regraft.graft.loop.checkpoint import read, write
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.objective import Objective
-from regraft.graft.loop.outcome import DivergedError, Epoch, Outcome
+from regraft.graft.loop.outcome import DivergedError, Epoch, Outcome, went_on
 from regraft.graft.options import Level
 from regraft.graft.problem import Task
 from regraft.graft.stages.config import TrainConfig, Tuning
@@ -84,14 +84,7 @@ class Work:
     def findings(self) -> Iterator[Finding]:
         """That a run which was cut had done part of the work, where one had."""
         if steps := sum(self.earlier.values()):
-            yield Finding(
-                "training-resumed",
-                f"Training went on after {steps} steps of a run that was cut: time and passes are of the last part.",
-                "info",
-                steps,
-                "steps",
-                detail="All trainings of the run together; the model is the one that an undisturbed run gives.",
-            )
+            yield went_on(steps)
 
     def step(self) -> None:
         """Count one step."""
