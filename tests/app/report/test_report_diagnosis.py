@@ -71,9 +71,8 @@ def figures() -> dict[str, Any]:
             ]
         },
         "deviation": {
-            "rows": 1000,
             "subjects": [
-                {"name": "trained", "total": 1.3, "relative": 0.12,
+                {"name": "trained", "rows": 1000, "total": 1.3, "relative": 0.12,
                  "layers": [{"name": "conv1", "value": 0.3}, {"name": "conv2", "value": 1.0}]}
             ],
         },
@@ -126,7 +125,7 @@ def test_numbers_are_those_of_the_figures() -> None:
     assert plain(transfer(record()).rows[0].spread) == "0.280 to 0.350"
     assert transfer(record()).skipped == (("leep", "no source"),)
     (moved,) = deviation(record()).rows
-    assert (moved.most, plain(moved.relative)) == ("conv2", "12.0 %")
+    assert (moved.rows, moved.most, plain(moved.relative)) == ("1,000", "conv2", "12.0 %")
     first, _, third = ranking(record()).places
     assert (first.place, first.others, first.seconds) == ("1", (("0.800", 0.8), ("", "")), 3.0)
     assert first.low < first.at < first.high

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -133,8 +134,9 @@ def test_what_a_training_moved(options, tmp_path):
     assert subject.start is not None
     shared = {n: v for n, v in subject.start.params.items() if n in ("conv1.weight", "conv2.weight")}
     moved = weight_changes(shared, {name: subject.network.params[name] for name in shared})
-    wanted = sum(layer.change for layer in moved) / np.sqrt(60)
-    assert seen["total"] == pytest.approx(wanted, rel=1e-5)
+    rows = Record.load(tmp_path / "run").figures["training"]["rows"]
+    wanted = sum(layer.change for layer in moved) / np.sqrt(rows)
+    assert (seen["rows"], seen["total"]) == (rows, pytest.approx(wanted, rel=1e-5))
     assert wanted > 0
     assert next(f for f in record.findings if f.code == "transfer").severity == "not-applicable"
 
@@ -280,13 +282,19 @@ def test_a_head_that_guesses_has_no_flatness(options, kind):
 
 def test_a_deviation_is_by_the_rows_that_its_run_had(options, tmp_path):
     data = toy_manifest(60)
-    regraft.adapt(data, toy_network(), method="lp-ft", steps=4, lr=0.05, options=options).save(tmp_path / "run")
+    regraft.adapt(data, toy_network(), method="lp-ft", steps=4, lr=0.01, options=options).save(tmp_path / "run")
     more = {"run": tmp_path / "run", "checks": ("deviation",), "scope": SMALL}
     whole, some = (
         diagnose(rows, toy_network(), options=options, **more).figures["deviation"] for rows in (data, toy_manifest(30))
     )
+    whole, some = whole["subjects"][0], some["subjects"][0]
     assert (whole["rows"], some["rows"]) == (60, 60)
-    assert whole["subjects"][0]["total"] == some["subjects"][0]["total"]
+    assert whole["total"] == some["total"]
+    record = Record.load(tmp_path / "run")  # as where the training on all rows is given up for one on a few of them
+    training = {**record.figures["training"], "rows": 15}
+    replace(record, figures={**record.figures, "training": training}).save(tmp_path / "run" / "record.json")
+    fewer = diagnose(data, toy_network(), options=options, **more).figures["deviation"]["subjects"][0]
+    assert (fewer["rows"], fewer["total"]) == (15, pytest.approx(2 * whole["total"]))
 
 
 @pytest.mark.parametrize("size", [{"rows": 2}, {"points": 2}, {"top": 0}, {"select": ()}])
