@@ -79,6 +79,8 @@ def rank(
     if lacking := [name for name, seen in found.items() if by not in seen.estimates]:
         got, do = found[lacking[0]].skipped.get(by, ""), "leave it out, or choose another --score"
         raise DataError(f"{by} is not to be had of {lacking[0]}", got=got, do=do)
+    if len({seen.parameters for seen in found.values()}) > 1:
+        course = None  # of other networks the numbers count something else
     order = rank_models(
         {name: seen.estimates[by] for name, seen in found.items()},
         labels=labelled.known[0].numpy(), groups=labelled.known_groups, seed=options.seed,
@@ -203,9 +205,9 @@ def _named(networks: Sequence[str]) -> list[str]:
 
 
 def _guessing(order: Ranking, guess: float | None) -> tuple[Finding, ...]:
-    """Whether even the first is no better than always the commonest class, or the mean."""
+    """Whether none is surely better than always the commonest class, or the mean."""
     best, floor = order.places[0], {"loo-accuracy": guess, "loo-r2": 0.0}.get(order.score)
-    if floor is None or best.low > floor:
+    if floor is None or any(place.low > floor for place in order.places):
         return ()
     answer = f"the commonest class ({100 * floor:.1f} %)" if order.score == "loo-accuracy" else "the mean"
     title = f"Not even {best.name} is surely better than {answer}"
@@ -226,14 +228,15 @@ def _findings(order: Ranking, *, smallest: str | None, same: bool, known: Reliab
     """``smallest`` of those that are not told from the first; ``same`` are the first two of equal weights."""
     by = spoken(order.score)
     first, second = order.places[0], order.places[1]
-    lead = order.between(first.name, second.name)
-    sure = lead.real
-    title = f"{first.name} is first by {by}" + ("" if sure else f", but the rows do not tell it from {second.name}")
+    near = [place for place in order.places[1:] if not order.between(first.name, place.name).real]
+    sure, other = not near, (near or [second])[0]
+    title = f"{first.name} is first by {by}" + ("" if sure else f", but the rows do not tell it from {other.name}")
     if first.rank == second.rank:
         title = f"{first.name} and {second.name} tie by {by}"
     if same:
         title = f"{first.name} and {second.name} are the same network"
-    detail = f"{first.value:.4g} beside {second.value:.4g}: {lead.value:+.3g} ({lead.low:+.3g} to {lead.high:+.3g})."
+    lead = order.between(first.name, other.name)
+    detail = f"{first.value:.4g} beside {other.value:.4g}: {lead.value:+.3g} ({lead.low:+.3g} to {lead.high:+.3g})."
     advice = "" if sure or same or smallest is None else f"Take {smallest}, the smallest of them, or adapt and compare."
     severity: Severity = "advice" if advice else "info"
     said = [Finding("first", title, severity, lead.value, "", lead.low, lead.high, detail, advice)]

@@ -66,7 +66,8 @@ def _ranked(record: Record) -> Iterator[Piece]:
         )  # fmt: skip
         lead = read.number(pair.get("value"))
         spread = words.interval(read.number(pair.get("low")), read.number(pair.get("high")), "decimal")
-        beside = "" if names[1] in first else f" of {names[1]}"
+        named = first.endswith(f"from {names[1]}") or first.startswith(f"{names[0]} and {names[1]} ")
+        beside = "" if named else f" of {names[1]}"
         yield Piece(
             f"{first}: {words.decimal(values[0])} beside {words.decimal(values[1])}{beside}, a lead of ", prose=True
         )
