@@ -263,6 +263,9 @@ def test_a_run_that_takes_more_than_fine_tuning_is_said_so() -> None:
     rows[0]["stored_bytes"] = 18 * rows[-1]["stored_bytes"]
     view = price.price(replace(record, figures={"price": {**record.figures["price"], "rows": rows}}))
     assert "this run took 18.0 × the bytes and 1/" in plain(view.lead)
+    rows[0]["stored_bytes"] = 0.66 * rows[-1]["stored_bytes"]
+    view = price.price(replace(record, figures={"price": {**record.figures["price"], "rows": rows}}))
+    assert "this run took 0.66 × the bytes" in plain(view.lead)
 
 
 def test_the_run_is_measured_and_the_others_are_counted() -> None:
