@@ -393,6 +393,8 @@ class TestFeasibility:
         for labels in (y[:60], wrong):
             record = diagnose(scan((x[60:], y[60:])), toy_network(7), source=scan((x[:60], labels)), **only)
             ratios.append(record.figures["feasibility"]["gradient"]["value"])
+            stages = [cost.stage for cost in record.costs]
+            assert len(stages) == len(set(stages))  # the source is read and passed, too
         assert ratios[0] < ratios[1]
 
     def test_without_a_source_it_says_so(self, options):

@@ -98,7 +98,7 @@ def diagnose(
         model=backbone_of(ready.network),
         data=data_of(ready),
         scores={"validation": None, "test": None},
-        costs=ledger.costs,
+        costs=ledger.summed,
         findings=(*findings, *looked.notes, *first_output(ready.network.unread)),
         figures=figures,
         seeds={"seed": options.seed},
