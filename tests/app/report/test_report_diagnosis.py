@@ -132,6 +132,10 @@ def test_numbers_are_those_of_the_figures() -> None:
     assert plain(first.size) == "1,234 parameters"
     assert third.tied == "b"
     assert [row.slope for row in gradients(record()).rows] == ["−0.100 ± 0.010"] * 2
+    figure = copy.deepcopy(figures()["gradients"])
+    figure["subjects"][0]["variation"]["changes"] = [None, 0.3, 0.4]  # an infinite change, as JSON has it
+    dots = gradients(record(gradients=figure)).graphs[2].paths[0].dots
+    assert [dot.tip for dot in dots] == ["pretrained: 0.300 at 2.00", "pretrained: 0.400 at 3.00"]
 
 
 def test_a_course_over_checkpoints_is_drawn_with_its_band() -> None:
