@@ -12,6 +12,7 @@ from tests.features.toy import Toy, toy_arrays, toy_manifest, toy_network
 from torch.nn import functional
 
 import regraft
+from regraft.app.report.render import render
 from regraft.data import scan
 from regraft.diagnose import Objective, curvature, weight_changes
 from regraft.diagnose.checks.check import unlike
@@ -247,7 +248,12 @@ def test_copies_of_a_row_are_left_out_together_and_told(options):
     told = next(f for f in copied.findings if f.code == "repeated-rows")
     assert (told.severity, told.value) == ("warning", 100)
     assert "repeated-rows" not in codes(one)
-    assert "repeated-rows" in codes(rank(six, [toy_network(), toy_network(1)], options=options))
+    assert "each of 20 left out" in copied.findings[0].detail
+    assert [record.figures["transfer"]["units"] for record in (one, copied)] == ["rows", "groups"]
+    assert [f"bootstrap over {units}<" in render(copied) for units in ("rows", "groups")] == [False, True]
+    ranked = rank(six, [toy_network(), toy_network(1)], options=options)
+    assert "repeated-rows" in codes(ranked)
+    assert ranked.figures["ranking"]["lead"].endswith("by bootstrap over the groups.")
 
 
 def test_scores_on_the_rows_that_have_all_labels_say_so(options):

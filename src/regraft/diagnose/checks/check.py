@@ -122,6 +122,13 @@ class Labelled:
         """The groups of these rows."""
         return None if self.groups is None else [g for g, there in zip(self.groups, self.known[1].tolist()) if there]
 
+    @property
+    def units(self) -> tuple[int, str]:
+        """How many of what is drawn, and left out, whole: rows, or groups of them."""
+        rows, groups = int(self.known[1].sum()), self.known_groups
+        count = rows if groups is None else len(set(groups))
+        return count, "rows" if count == rows else "groups"
+
 
 @dataclass(frozen=True, eq=False)
 class Case:

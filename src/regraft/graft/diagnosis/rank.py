@@ -46,7 +46,8 @@ def rank(
 ) -> Record:
     """Order backbones by a transferability score, on the same rows; one pass of each, nothing trained.
 
-    Intervals are by bootstrap over rows, paired between backbones (:func:`regraft.diagnose.rank_models`).
+    Intervals are by bootstrap over rows or their groups, paired between backbones
+    (:func:`regraft.diagnose.rank_models`).
 
     Args:
         data: as :func:`regraft.graft.adapt` takes it.
@@ -90,7 +91,7 @@ def rank(
     guessing = _guessing(order, labelled.commonest)
     smallest = None if course is not None or guessing else _smallest(order, found)
     said = _findings(order, smallest=smallest, same=first.fingerprint == second.fingerprint, known=known)
-    figure = _figure(order, found, known)
+    figure = _figure(order, found, labelled.units[1], known)
     read = [note for name, seen in found.items() for note in first_output(seen.unread, f"{name}'s")]
     if course is not None:
         said, figure = (*course.findings(names, order), *said), {**figure, "course": course.figure(names, order)}
@@ -258,7 +259,7 @@ def _standing(place: Place, places: Sequence[Place]) -> str:
     return f"{place.rank - (equal - 1) / 2:g}{'=' if equal > 1 else ''}"
 
 
-def _figure(order: Ranking, found: dict[str, _Seen], known: Reliability | None) -> dict[str, Any]:
+def _figure(order: Ranking, found: dict[str, _Seen], units: str, known: Reliability | None) -> dict[str, Any]:
     by = spoken(order.score)
     tied: dict[str, list[str]] = {place.name: [] for place in order.places}
     for pair in order.unsure:
@@ -266,7 +267,7 @@ def _figure(order: Ranking, found: dict[str, _Seen], known: Reliability | None) 
         tied[pair.worse].append(pair.better)
     return {
         "score": order.score,
-        "lead": f"By {by} of the last layer's features, with 95 % intervals by bootstrap over the rows.",
+        "lead": f"By {by} of the last layer's features, with 95 % intervals by bootstrap over the {units}.",
         "note": "" if known is None else known.sentence,
         "names": [name for name in SCORES if any(name in seen.estimates for seen in found.values())],
         "models": [
