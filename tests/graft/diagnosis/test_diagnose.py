@@ -273,6 +273,12 @@ def test_scores_on_the_rows_that_have_all_labels_say_so(options):
     assert value == pytest.approx(expected)
     ranked = rank(scan((x, y)), [toy_network(), toy_network(1)], options=options)
     assert "partly-labelled" in codes(ranked)
+    y[:20, 0] = np.nan  # no row has all of them: each check says so, and none stops the others
+    none = diagnose(scan((x, y)), toy_network(), checks=("transfer", "gradients"), scope=SMALL, options=options)
+    said = {finding.code: finding for finding in none.findings}
+    assert said["transfer"].severity == said["gradients"].severity == "not-applicable"
+    assert "no row has all its labels" in said["gradients"].detail
+    assert "rows" not in none.figures
 
 
 @pytest.mark.parametrize("kind", ["binary", "multilabel", "regression"])

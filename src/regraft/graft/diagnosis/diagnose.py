@@ -87,7 +87,7 @@ def diagnose(
     if trains:
         findings = (*findings, *_affinity(ready, options, ledger, progress, figures))
     figures["subjects"] = [subject.name for subject in subjects]
-    if subjects:
+    if subjects and len(subjects[0].targets):
         figures["rows"] = subjects[0].objective.rows
         figures["parameters"] = {"select": list(scope.select), "count": subjects[0].objective.size}
     return Record(
