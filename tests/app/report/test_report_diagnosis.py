@@ -316,7 +316,8 @@ def test_a_ranking_is_led_by_its_first_and_its_lead() -> None:
     near = replace(first, title="org/b2 is first by logme, but the rows do not tell it from org/c")
     models = [{"name": name, "value": value} for name, value in (("org/b2", 0.8), ("org/b", 0.7), ("org/c", 0.6))]
     named = {"verb": "rank", "figures": {"ranking": {**kept, "models": models}}}
-    assert "0.800 beside 0.700 of org/b, a lead" in sentence(**named, findings=(near,))
+    assert "from org/c: 0.800 beside 0.600, a lead" in sentence(**named, findings=(near,))
+    assert "0.800 beside 0.700 of org/b, a lead" in sentence(**named, findings=())
     alone = {"verb": "rank", "figures": {"ranking": kept}}
     assert sentence(**alone, findings=()).endswith(
         "is first by its score: 0.800 beside −0.200 of org/b, a lead of 1.00."
