@@ -18,6 +18,7 @@ from regraft.app.report.training import training
 from regraft.data import Target, scan
 from regraft.errors import ModelError, RecipeError
 from regraft.graft import Features, Probe, Recipe, Reinitialise, Solve, Train, load_artifact
+from regraft.graft.evidence.instruments import instrument_findings
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.train import DivergedError
 from regraft.graft.problem import Task
@@ -319,7 +320,8 @@ def test_where_the_last_training_names_one_class_alone_the_twin_is_kept(tmp_path
     told = head.figures(None, None)["training"]
     final = next(run for run in told["runs"] if run["role"] == "final")
     assert final["status"] == "collapsed"
-    assert (told["rows"], "instruments" in told) == (48, False)  # they saw a network that is not kept
+    assert (told["rows"], list(told["instruments"])) == (48, ["level", "energy"])  # not what became of its network
+    assert [finding.code for finding in instrument_findings(told["instruments"])] == ["initial-energy"]
     kept = head.model.predict_proba(toy_manifest(60).take(head.held_out().rows)).probabilities
     np.testing.assert_allclose(kept, head.held_out().probabilities.numpy(), atol=1e-6)
 

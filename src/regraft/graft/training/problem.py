@@ -385,10 +385,11 @@ class TrainingProblem(Problem):
         if failed is not None:
             said = (*(one for one in said if one.code != EDGE), failed)
         model, shown = spare() if failed is not None or finished is None else finished
+        if watch is not None and (figure := watch.figure()):
+            # of a network that is not kept where its training began, not what became of it
+            seen["instruments"] = figure if failed is None else {name: figure[name] for name in ("level", "energy")}
         if failed is None:
             kept, rows = trial, len(self)
-            if watch is not None and (figure := watch.figure()):
-                seen["instruments"] = figure
         return TrainedHead(model, rows, choice, trial, kept, ranking, held, self.task.metric, said, shown, seen)
 
     def _failed(self, model: Adapted, choice: Choice, held: HeldOut | None, rows: int) -> Finding | None:
