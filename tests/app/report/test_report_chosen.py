@@ -263,6 +263,9 @@ def test_a_run_that_takes_more_than_fine_tuning_is_said_so() -> None:
     rows[0]["stored_bytes"] = 18 * rows[-1]["stored_bytes"]
     view = price.price(replace(record, figures={"price": {**record.figures["price"], "rows": rows}}))
     assert "this run took 18.0 × the bytes and 1/" in plain(view.lead)
+    rows[0]["stored_bytes"] = 0.66 * rows[-1]["stored_bytes"]
+    view = price.price(replace(record, figures={"price": {**record.figures["price"], "rows": rows}}))
+    assert "this run took 0.66 × the bytes" in plain(view.lead)
 
 
 def test_the_run_is_measured_and_the_others_are_counted() -> None:
@@ -313,6 +316,27 @@ def test_the_best_epoch_is_that_of_held_out_rows() -> None:
         "completed", "completed", "stopped early", "completed", "diverged",
     ]  # fmt: skip
     assert [trial.final for trial in view.trials] == [True, False, False, False, False]
+
+
+def test_where_the_final_training_is_given_up_the_one_that_is_kept_is_shown() -> None:
+    figure = chosen_samples.training()
+    final, twin, *_ = figure["runs"]
+    final |= {"status": "collapsed", "kept": False}
+    twin |= {"kept": True, "steps": 460}
+    view = training.training(replace(samples.minimal(), figures={"training": {**figure, "rows": 48}}))
+    assert [trial.final for trial in view.trials] == [False, True, False, False, False]
+    assert plain(view.lead).startswith("Chosen: lr 0.003, tau 16, 460 steps, 20 epochs. ")
+    assert "This is the training on 48 rows that is kept: that on all was given up." in plain(view.lead)
+    assert "given up" not in training.training(samples.finetuned()).lead
+    for run in figure["runs"]:
+        run["epochs"] = [{**epoch, "validation": None} for epoch in run["epochs"]]
+    twin["score"] = 0.5
+    view = training.training(replace(samples.minimal(), figures={"training": figure}))
+    assert "On held-out rows it reached 50.0 %." in plain(view.lead)
+    figure["runs"].insert(1, {**twin, "score": None})  # a training on all rows but those that score, which none judged
+    twin["kept"] = False
+    view = training.training(replace(samples.minimal(), figures={"training": figure}))
+    assert "On held-out rows its twin reached 50.0 %." in plain(view.lead)
 
 
 def test_a_lower_metric_is_best_at_its_lowest() -> None:

@@ -71,9 +71,8 @@ def figures() -> dict[str, Any]:
             ]
         },
         "deviation": {
-            "rows": 1000,
             "subjects": [
-                {"name": "trained", "total": 1.3, "relative": 0.12,
+                {"name": "trained", "rows": 1000, "total": 1.3, "relative": 0.12,
                  "layers": [{"name": "conv1", "value": 0.3}, {"name": "conv2", "value": 1.0}]}
             ],
         },
@@ -126,13 +125,17 @@ def test_numbers_are_those_of_the_figures() -> None:
     assert plain(transfer(record()).rows[0].spread) == "0.280 to 0.350"
     assert transfer(record()).skipped == (("leep", "no source"),)
     (moved,) = deviation(record()).rows
-    assert (moved.most, plain(moved.relative)) == ("conv2", "12.0 %")
+    assert (moved.rows, moved.most, plain(moved.relative)) == ("1,000", "conv2", "12.0 %")
     first, _, third = ranking(record()).places
     assert (first.place, first.others, first.seconds) == ("1", (("0.800", 0.8), ("", "")), 3.0)
     assert first.low < first.at < first.high
     assert plain(first.size) == "1,234 parameters"
     assert third.tied == "b"
     assert [row.slope for row in gradients(record()).rows] == ["−0.100 ± 0.010"] * 2
+    figure = copy.deepcopy(figures()["gradients"])
+    figure["subjects"][0]["variation"]["changes"] = [None, 0.3, 0.4]  # an infinite change, as JSON has it
+    dots = gradients(record(gradients=figure)).graphs[2].paths[0].dots
+    assert [dot.tip for dot in dots] == ["pretrained: 0.300 at 2.00", "pretrained: 0.400 at 3.00"]
 
 
 def test_a_course_over_checkpoints_is_drawn_with_its_band() -> None:
@@ -310,6 +313,11 @@ def test_a_ranking_is_led_by_its_first_and_its_lead() -> None:
     assert sentence(**ranked, findings=(track,)) == (
         "org/a is first by logme: 0.800 beside −0.200 of org/b, a lead of 1.00 (95 % interval −0.100 to 2.10)."
     )
+    near = replace(first, title="org/b2 is first by logme, but the rows do not tell it from org/c")
+    models = [{"name": name, "value": value} for name, value in (("org/b2", 0.8), ("org/b", 0.7), ("org/c", 0.6))]
+    named = {"verb": "rank", "figures": {"ranking": {**kept, "models": models}}}
+    assert "from org/c: 0.800 beside 0.600, a lead" in sentence(**named, findings=(near,))
+    assert "0.800 beside 0.700 of org/b, a lead" in sentence(**named, findings=())
     alone = {"verb": "rank", "figures": {"ranking": kept}}
     assert sentence(**alone, findings=()).endswith(
         "is first by its score: 0.800 beside −0.200 of org/b, a lead of 1.00."

@@ -264,6 +264,22 @@ def test_masks_of_a_model_that_learnt_from_the_images_say_so() -> None:
     said = "learnt from them"
     assert said in render(only(None, figures=figures))
     assert said not in render(only(Score("miou", 0.5, 0.4, 0.6, "", 9), figures=figures))
+    figures["training"] = {"runs": [{"role": "final", "status": "diverged", "kept": False}]}
+    assert said not in render(only(None, figures=figures))
+
+
+@pytest.mark.parametrize("rows", [TEST, VALIDATION, HOLDOUT])
+def test_scores_say_which_training_is_kept(rows: str) -> None:
+    score = Score("accuracy", 0.5, 0.4, 0.6, "", 9, protocol=rows)
+    notes = {}
+    for kept in (True, False):
+        figures = {"training": {"runs": [{"role": "final", "kept": kept}, {"role": "twin", "kept": not kept}]}}
+        (group,) = scores.scores(only(score, figures=figures)).groups
+        notes[kept] = group.note
+    assert notes[True] == protocol(score).note
+    assert re.search(r"then (fitted|trained)|was fitted to the other", notes[True])
+    assert not re.search(r"then (fitted|trained)|was fitted to the other", notes[False])
+    assert "model that is kept" in notes[False]
 
 
 def test_strengths_of_another_kind_have_their_own_letter() -> None:

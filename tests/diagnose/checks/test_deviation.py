@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -35,3 +36,12 @@ def test_it_says_whose_weights_moved(subject) -> None:
         subjects = (subject("trained", own), subject("other", start))
         (finding,) = DEVIATION.run(Case(subjects, None, 5), lambda done, total: None).findings
         assert said in finding.title
+
+
+def test_each_training_is_divided_by_its_own_rows(subject) -> None:
+    start = small()
+    subjects = (replace(subject("trained", start), rows=4), subject("other", start))
+    figure = DEVIATION.run(Case(subjects, None, 16), lambda done, total: None).figure
+    one, other = figure["subjects"]
+    assert (one["rows"], other["rows"]) == (4, 16)
+    assert one["total"] == pytest.approx(2 * other["total"])

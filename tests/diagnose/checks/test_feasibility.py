@@ -44,3 +44,15 @@ def test_columns_are_compared_by_their_place_and_in_their_own_unit() -> None:
     moved = sources * (0.0, 1.0)
     assert found(still, moved) == pytest.approx(found(targets[:, :1], moved[:, :1]))
     assert found(still, moved) == pytest.approx(1.0, abs=0.01)  # the source says nothing of it
+
+
+def test_so_few_rows_that_no_spread_is_known_have_none() -> None:
+    rng = np.random.default_rng(0)
+    target, source = (
+        Labelled(torch.from_numpy(rng.normal(size=(n, 6))), Response.of("regression", ("y",), rng.normal(size=n)))
+        for n in (3, 20)
+    )
+    outcome = FEASIBILITY.run(Case((), target, 3, origin=source), lambda done, total: None)
+    (said,) = outcome.findings
+    assert (said.low, said.high, outcome.figure["distance"]["low"]) == (None, None, None)
+    assert "nan" not in said.detail

@@ -10,7 +10,8 @@ from torch import nn
 
 from regraft.diagnose import plane, random_directions
 from regraft.diagnose.checks.check import Case, Subject
-from regraft.diagnose.checks.landscape import LANDSCAPE
+from regraft.diagnose.checks.landscape import LANDSCAPE, _least
+from regraft.diagnose.landscape.plane import Plane
 from regraft.network import ArrayPreprocess, from_module
 
 
@@ -56,6 +57,12 @@ def test_progress_counts_up_to_all_points_and_never_back() -> None:
         LANDSCAPE.run(Case((subject,), None, 64, points=side), lambda done, total: seen.append((done, total)))  # noqa: B023
         assert [done for done, _ in seen] == sorted(done for done, _ in seen)
         assert {total for _, total in seen} == {seen[-1][0]}
+
+
+def test_a_point_without_a_loss_hides_no_lower_one() -> None:
+    losses = torch.tensor([[torch.nan, 2.0], [0.75, torch.inf]], dtype=torch.float64)
+    found = Plane((-1.0, 1.0), (-1.0, 1.0), losses, 1.0, "plain", (), 0.0, 0, 4, {})
+    assert _least(None, None, found) == -0.25
 
 
 class _Steep(nn.Module):

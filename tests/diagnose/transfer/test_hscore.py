@@ -49,6 +49,15 @@ def test_as_many_features_as_rows_say_nothing_and_it_says_so(rows) -> None:
     assert shrunk_h_score(made.decomposition, shuffled, made.resamples).value < shrunk_h_score(*made.parts).value
 
 
+def test_features_that_are_shrunk_wholly_say_nothing_and_it_says_so() -> None:
+    x = np.random.default_rng(0).normal(size=(60, 10))
+    y = (x[:, 0] > 0).astype(int)
+    assert ledoit_wolf_shrinkage(x) == 1
+    plain, shrunk = scores(features=x, labels=y, names=["h-score", "h-score-shrunk"])
+    assert plain.value > 0.3
+    assert "(α = 1): the score is 0 whatever the labels are" in shrunk.reason
+
+
 def test_a_single_feature_is_not_shrunk() -> None:
     y = np.repeat([0, 1], 50)
     x = (2.0 * y + np.random.default_rng(1).normal(size=100))[:, None]

@@ -10,7 +10,7 @@ from tests.features.toy import toy_manifest, toy_network
 
 from regraft.errors import RecipeError
 from regraft.graft import Options, adapt, diagnose
-from regraft.graft.diagnosis.affinity import finding, scored_apart
+from regraft.graft.diagnosis.affinity import _trained, finding, scored_apart
 
 
 @pytest.fixture(scope="module")
@@ -111,3 +111,10 @@ def test_it_is_put_in_words_by_its_interval(low, high, guess, title, severity):
     assert said.severity == severity
     assert bool(said.advice) == (severity != "info")
     assert "1,000 rows, 500 steps, lr 0.1, tau 0" in said.detail
+
+
+def test_it_says_how_the_network_that_is_kept_was_trained():
+    said = {"name": "lr 0.1, tau 0", "steps": 40, "status": "completed"}
+    given_up = {"name": "lr 0.1, tau 0", "steps": 50, "status": "collapsed", "kept": False}
+    figure = {"rows": 48, "runs": [given_up, {**said, "kept": True}, {**said, "steps": 9, "kept": False}]}
+    assert _trained(figure) == {"rows": 48, **said}

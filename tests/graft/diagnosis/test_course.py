@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
+import torch
 from tests.features.toy import toy_network
+from torch import nn
 
 from regraft.diagnose.transfer.ranking import Difference, Place, Ranking
 from regraft.errors import RecipeError
+from regraft.graft import Options, rank
 from regraft.graft.diagnosis.course import Course, checkpoints
-from regraft.graft.diagnosis.rank import _findings
+from regraft.graft.diagnosis.rank import _findings, _guessing
+from regraft.network import ArrayPreprocess, from_module
 
 
 def folders(root: Path, *names: str) -> str:
@@ -71,6 +76,46 @@ def test_a_tie_has_no_first() -> None:
     assert _findings(tied, smallest=None, same=False, known=None)[0].advice == ""
     apart = order({"a": 0.9, "b": 0.1}, margin=0.1, rank_low=dict.fromkeys("ab", 1.0))
     assert _findings(apart, smallest="b", same=False, known=None)[0].title == "a is first by LogME"
+
+
+def test_equal_scores_at_both_ends_are_called_the_same() -> None:
+    values = dict(zip(NAMES, (0.5, 0.9, 0.5)))
+    gain, _ = AT.findings(NAMES, order(values, margin=0.1, rank_low=dict.fromkeys(NAMES, 2.0)))
+    assert gain.title == "Transfer is the same at epoch-0 and epoch-2"
+    assert str(gain.value) == "0.0"
+
+
+def test_a_first_is_sure_of_all_others_and_not_of_the_second_alone() -> None:
+    places = tuple(Place(n, v, v - 0.1, v + 0.1, i + 1.0, 1.0, 3.0) for i, (n, v) in enumerate(zip("abc", (9, 8, 7))))
+    pairs = (
+        Difference("a", "b", 1.0, 0.5, 1.5),
+        Difference("a", "c", 2.0, -0.1, 4.1),
+        Difference("b", "c", 1.0, 0.0, 2),
+    )
+    first = _findings(Ranking("logme", places, pairs), smallest="c", same=False, known=None)[0]
+    assert first.title == "a is first by LogME, but the rows do not tell it from c"
+    assert (first.value, first.low, first.high, first.severity) == (2.0, -0.1, 4.1, "advice")
+    assert first.detail.startswith("9 beside 7: +2 ")
+    assert first.advice == "Take c, the smallest of them, or adapt and compare."
+
+
+def test_one_backbone_that_is_better_than_guessing_is_enough() -> None:
+    places = (Place("a", 0.7, 0.45, 0.95, 1, 1, 2), Place("b", 0.68, 0.6, 0.76, 2, 1, 2))
+    assert _guessing(Ranking("loo-accuracy", places, ()), 0.5) == ()
+    (said,) = _guessing(Ranking("loo-accuracy", places, ()), 0.6)
+    assert said.title.startswith("Not even a is surely better")
+
+
+@pytest.mark.parametrize("widths", [(3, 3), (3, 4)])
+def test_networks_of_other_sizes_are_no_pretraining(widths, tmp_path, monkeypatch) -> None:
+    torch.manual_seed(0)
+    networks = [from_module(nn.Linear(5, width), ArrayPreprocess((5,)), name=f"epoch-{width}") for width in widths]
+    monkeypatch.setattr("regraft.graft.diagnosis.rank.checkpoints", lambda models: (networks, Course((1, 2), "epoch")))
+    data = (np.random.default_rng(0).normal(size=(40, 5)).astype(np.float32), np.arange(40) % 2)
+    record = rank(data, str(tmp_path), options=Options(cache=tmp_path, folds=3))
+    alike = widths[0] == widths[1]
+    assert ("course" in record.figures["ranking"]) == alike
+    assert ("pretraining-gain" in [finding.code for finding in record.findings]) == alike
 
 
 def test_a_fall_is_real_when_the_end_is_never_first() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +12,7 @@ from tests.features.toy import Toy, toy_arrays, toy_manifest, toy_network
 from torch.nn import functional
 
 import regraft
+from regraft.app.report.render import render
 from regraft.data import scan
 from regraft.diagnose import Objective, curvature, weight_changes
 from regraft.diagnose.checks.check import unlike
@@ -133,8 +135,9 @@ def test_what_a_training_moved(options, tmp_path):
     assert subject.start is not None
     shared = {n: v for n, v in subject.start.params.items() if n in ("conv1.weight", "conv2.weight")}
     moved = weight_changes(shared, {name: subject.network.params[name] for name in shared})
-    wanted = sum(layer.change for layer in moved) / np.sqrt(60)
-    assert seen["total"] == pytest.approx(wanted, rel=1e-5)
+    rows = Record.load(tmp_path / "run").figures["training"]["rows"]
+    wanted = sum(layer.change for layer in moved) / np.sqrt(rows)
+    assert (seen["rows"], seen["total"]) == (rows, pytest.approx(wanted, rel=1e-5))
     assert wanted > 0
     assert next(f for f in record.findings if f.code == "transfer").severity == "not-applicable"
 
@@ -245,7 +248,12 @@ def test_copies_of_a_row_are_left_out_together_and_told(options):
     told = next(f for f in copied.findings if f.code == "repeated-rows")
     assert (told.severity, told.value) == ("warning", 100)
     assert "repeated-rows" not in codes(one)
-    assert "repeated-rows" in codes(rank(six, [toy_network(), toy_network(1)], options=options))
+    assert "each of 20 left out" in copied.findings[0].detail
+    assert [record.figures["transfer"]["units"] for record in (one, copied)] == ["rows", "groups"]
+    assert [f"bootstrap over {units}<" in render(copied) for units in ("rows", "groups")] == [False, True]
+    ranked = rank(six, [toy_network(), toy_network(1)], options=options)
+    assert "repeated-rows" in codes(ranked)
+    assert ranked.figures["ranking"]["lead"].endswith("by bootstrap over the groups.")
 
 
 def test_scores_on_the_rows_that_have_all_labels_say_so(options):
@@ -265,6 +273,12 @@ def test_scores_on_the_rows_that_have_all_labels_say_so(options):
     assert value == pytest.approx(expected)
     ranked = rank(scan((x, y)), [toy_network(), toy_network(1)], options=options)
     assert "partly-labelled" in codes(ranked)
+    y[:20, 0] = np.nan  # no row has all of them: each check says so, and none stops the others
+    none = diagnose(scan((x, y)), toy_network(), checks=("transfer", "gradients"), scope=SMALL, options=options)
+    said = {finding.code: finding for finding in none.findings}
+    assert said["transfer"].severity == said["gradients"].severity == "not-applicable"
+    assert "no row has all its labels" in said["gradients"].detail
+    assert "rows" not in none.figures
 
 
 @pytest.mark.parametrize("kind", ["binary", "multilabel", "regression"])
@@ -280,13 +294,19 @@ def test_a_head_that_guesses_has_no_flatness(options, kind):
 
 def test_a_deviation_is_by_the_rows_that_its_run_had(options, tmp_path):
     data = toy_manifest(60)
-    regraft.adapt(data, toy_network(), method="lp-ft", steps=4, lr=0.05, options=options).save(tmp_path / "run")
+    regraft.adapt(data, toy_network(), method="lp-ft", steps=4, lr=0.01, options=options).save(tmp_path / "run")
     more = {"run": tmp_path / "run", "checks": ("deviation",), "scope": SMALL}
     whole, some = (
         diagnose(rows, toy_network(), options=options, **more).figures["deviation"] for rows in (data, toy_manifest(30))
     )
+    whole, some = whole["subjects"][0], some["subjects"][0]
     assert (whole["rows"], some["rows"]) == (60, 60)
-    assert whole["subjects"][0]["total"] == some["subjects"][0]["total"]
+    assert whole["total"] == some["total"]
+    record = Record.load(tmp_path / "run")  # as where the training on all rows is given up for one on a few of them
+    training = {**record.figures["training"], "rows": 15}
+    replace(record, figures={**record.figures, "training": training}).save(tmp_path / "run" / "record.json")
+    fewer = diagnose(data, toy_network(), options=options, **more).figures["deviation"]["subjects"][0]
+    assert (fewer["rows"], fewer["total"]) == (15, pytest.approx(2 * whole["total"]))
 
 
 @pytest.mark.parametrize("size", [{"rows": 2}, {"points": 2}, {"top": 0}, {"select": ()}])
@@ -385,6 +405,8 @@ class TestFeasibility:
         for labels in (y[:60], wrong):
             record = diagnose(scan((x[60:], y[60:])), toy_network(7), source=scan((x[:60], labels)), **only)
             ratios.append(record.figures["feasibility"]["gradient"]["value"])
+            stages = [cost.stage for cost in record.costs]
+            assert len(stages) == len(set(stages))  # the source is read and passed, too
         assert ratios[0] < ratios[1]
 
     def test_without_a_source_it_says_so(self, options):

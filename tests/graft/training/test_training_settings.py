@@ -18,6 +18,7 @@ from regraft.app.report.training import training
 from regraft.data import Target, scan
 from regraft.errors import ModelError, RecipeError
 from regraft.graft import Features, Probe, Recipe, Reinitialise, Solve, Train, load_artifact
+from regraft.graft.evidence.instruments import instrument_findings
 from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.loop.train import DivergedError
 from regraft.graft.problem import Task
@@ -266,11 +267,22 @@ def test_where_only_the_last_training_diverges_the_twin_is_kept(tmp_path, monkey
     (finding,) = (f for f in again.findings() if f.code.startswith("final-training"))  # of these rows, not of those 60
     assert finding.title.endswith("the model trained on 48 of them is kept.")
     assert again.model is head.model
+    runs = head.figures(None, None)["training"]["runs"]
+    assert [(run["role"], run["kept"]) for run in runs] == [("final", False), ("twin", True)]
+    told = again.figures(None, None)["training"]
+    assert (told["rows"], told["runs"][1]) == (48, runs[1])
     monkeypatch.undo()
     whole = (
         problem(toy_manifest(80), tmp_path / "d", train=replace(QUICK, lrs=(0.1,)), refit=refit).settled(head).solve()
     )
     assert whole.rows == 80
+    monkeypatch.setattr(Trial, "train", failing)
+    settled = (
+        problem(toy_manifest(90), tmp_path / "e", train=replace(QUICK, lrs=(0.1,)), refit=refit).settled(whole).solve()
+    )
+    told = settled.figures(None, None)["training"]  # what is kept is the final training of those 80 rows
+    assert (told["rows"], [run["kept"] for run in told["runs"]]) == (80, [False, True, False])
+    assert told["runs"][1]["epochs"] == whole.figures(None, None)["training"]["runs"][0]["epochs"]
     assert not [f for f in whole.findings() if f.code.startswith("final-training")]
 
 
@@ -298,13 +310,18 @@ def _collapsing(monkeypatch):
 
 @pytest.mark.usefixtures("_collapsing")
 def test_where_the_last_training_names_one_class_alone_the_twin_is_kept(tmp_path):
-    head = problem(toy_manifest(60), tmp_path, train=replace(QUICK, lrs=(0.1,))).solve()
+    one = problem(toy_manifest(60), tmp_path, train=replace(QUICK, lrs=(0.1,)))
+    one.work.instruments = "cheap"
+    head = one.solve()
     finding = next(f for f in head.findings() if f.code == "final-training-collapsed")
     assert "it names one class for every one" in finding.detail
     assert "--steps" in finding.advice
     assert "final-training-diverged" not in codes(head)  # nothing diverged
-    final = next(run for run in head.figures(None, None)["training"]["runs"] if run["role"] == "final")
+    told = head.figures(None, None)["training"]
+    final = next(run for run in told["runs"] if run["role"] == "final")
     assert final["status"] == "collapsed"
+    assert (told["rows"], list(told["instruments"])) == (48, ["level", "energy"])  # not what became of its network
+    assert [finding.code for finding in instrument_findings(told["instruments"])] == ["initial-energy"]
     kept = head.model.predict_proba(toy_manifest(60).take(head.held_out().rows)).probabilities
     np.testing.assert_allclose(kept, head.held_out().probabilities.numpy(), atol=1e-6)
 

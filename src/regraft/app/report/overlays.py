@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from regraft.app.report import read
+from regraft.app.report.training import given_up
 from regraft.record import Record
 
 __all__ = ["Overlay", "Overlays", "overlays"]
@@ -26,7 +27,7 @@ class Overlay:
 @dataclass(frozen=True)
 class Overlays:
     """The section: the images, (name, colour) of the classes that occur in them, and whether the model that is shown
-    learnt from them: without a test part it is solved on all rows in the end."""
+    learnt from them: without a test part it is solved on all rows in the end, unless that training is given up."""
 
     shown: tuple[Overlay, ...]
     legend: tuple[tuple[str, str], ...]
@@ -47,4 +48,4 @@ def overlays(record: Record) -> Overlays | None:
         (read.text(c.get("name")), read.text(c.get("colour"))) for row in rows for c in read.rows(row.get("classes"))
     ]
     legend = tuple((name, colour) for name, colour in dict.fromkeys(named) if _COLOUR.fullmatch(colour))
-    return Overlays(shown, legend, record.scores.get("test") is None)
+    return Overlays(shown, legend, record.scores.get("test") is None and not given_up(record))

@@ -84,8 +84,8 @@ def _method(row: Mapping[str, Any], most: float, record: Record) -> Method:
 
 
 def _ratio(value: float) -> str:
-    """``1/48 of`` or ``3.2 ×``."""
-    return f"1/{words.count(round(1 / value))} of" if value < 0.67 else words.times(value)
+    """``1/48 of`` or ``3.2 ×``; from a fifth on the nearest fraction would be far off."""
+    return f"1/{words.count(round(1 / value))} of" if value < 0.2 else words.times(value)
 
 
 def _lead(rows: Sequence[Mapping[str, Any]]) -> str:

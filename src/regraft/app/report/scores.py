@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from regraft.app.report import read, words
 from regraft.app.report.measures import Measure, measure
 from regraft.app.report.scale import Scale, Tick, linear_ticks, nice
+from regraft.app.report.training import given_up
 from regraft.app.report.verdict import protocol, quoted
 from regraft.record import Record, Score
 
@@ -76,7 +77,9 @@ def scores(record: Record) -> Scores | None:
         if headline is None and not others:
             continue
         first = score or record.other_scores[name][0]
-        groups.append(Group(_title(first, name), protocol(first).note, headline, others))
+        told = protocol(first)
+        note = told.earlier if told.earlier and given_up(record) else told.note
+        groups.append(Group(_title(first, name), note, headline, others))
     return Scores(tuple(groups)) if groups else None
 
 

@@ -12,7 +12,7 @@ from regraft.app.report.measures import Measure, measure
 from regraft.app.report.scale import Scale, Tick, linear_ticks, padded
 from regraft.record import Record
 
-__all__ = ["Training", "Trial", "training"]
+__all__ = ["Training", "Trial", "given_up", "training"]
 
 _ROLES = {
     "final": "final, on all rows",
@@ -50,6 +50,12 @@ class Training:
     by_epoch: bool
 
 
+def given_up(record: Record) -> bool:
+    """Whether the training on all rows was given up and the model is that of an earlier one."""
+    runs = read.rows(read.mapping(record.figures.get("training")).get("runs"))
+    return any(run.get("role") == "final" and run.get("kept") is False for run in runs)
+
+
 def training(record: Record) -> Training | None:
     """The section, or ``None`` where nothing was trained."""
     figure = read.mapping(record.figures.get("training"))
@@ -58,7 +64,8 @@ def training(record: Record) -> Training | None:
         return None
     shown = measure(read.text(figure.get("metric")) or read.text(read.mapping(record.task).get("metric")))
     begun = [run for run in runs if _epochs(run)]
-    first = next((run for run in begun if run.get("role") == "final"), begun[0])
+    # of records that do not say which training is kept, the final one
+    first = max(begun, key=lambda run: (read.flag(run.get("kept")), run.get("role") == "final"))
     judged = _judged(first, runs)
     keys = ("train", "validation") if _best(judged, shown) else ("train",)
     trials = tuple(_trial(run, shown, run is first) for run in runs)
@@ -67,7 +74,7 @@ def training(record: Record) -> Training | None:
         _curve("Loss by epoch", first, judged, runs, ("loss",), "Loss", words.short, words.decimal, None),
     )
     return Training(
-        lead=_lead(first, judged, runs, shown, sum(read.number(run.get("steps")) or 0.0 for run in runs)),
+        lead=_lead(first, judged, runs, shown, read.number(figure.get("rows")) if given_up(record) else None),
         graphs=tuple(graph for graph in graphs if graph is not None),
         trials=trials,
         compared=len(trials) > 1,
@@ -85,7 +92,8 @@ def _judged(first: Mapping[str, Any], runs: Sequence[Mapping[str, Any]]) -> Mapp
     if any(read.number(row.get("validation")) is not None for row in _epochs(first)):
         return first
     twins = [run for run in runs if run.get("role") == "twin"]
-    return next((run for run in twins if run.get("name") == first.get("name")), twins[0] if twins else first)
+    same = [run for run in twins if run.get("name") == first.get("name")] or twins[:1] or [first]
+    return max(same, key=lambda run: read.number(run.get("score")) is not None)
 
 
 def _better(shown: Measure) -> float:
@@ -104,8 +112,9 @@ def _lead(
     judged: Mapping[str, Any],
     runs: Sequence[Mapping[str, Any]],
     shown: Measure,
-    total: float,
+    fewer: float | None,
 ) -> str:
+    """``fewer`` are the rows of the training that is kept where that on all was given up."""
     name, steps = read.text(first.get("name")), read.number(first.get("steps"))
     parts = [f"Chosen: {name}" if name and len(runs) > 1 else f"Trained with {name}" if name else "Trained"]
     if steps:
@@ -113,15 +122,18 @@ def _lead(
     epochs = len(_epochs(first))
     parts.append(words.plural(epochs, "epoch"))
     sentence = ", ".join(parts) + "."
+    if fewer is not None:
+        sentence += f" This is the training on {words.plural(fewer, 'row')} that is kept: that on all was given up."
     score = read.number(judged.get("score"))
     if (best := _best(judged, shown)) is not None:
         sentence += (
             f" On rows it did not train on it was best after epoch {words.count(best[0])}: {shown.write(best[1])}."
         )
     elif score is not None:
-        sentence += f" On held-out rows its twin reached {shown.write(score)}."
+        sentence += f" On held-out rows {'it' if judged is first else 'its twin'} reached {shown.write(score)}."
     if best is not None or score is not None:
         sentence += " The score at the top is of rows that had no part in this."
+    total = sum(read.number(run.get("steps")) or 0.0 for run in runs)
     if len(runs) > 1 and total:
         sentence += f" All {words.plural(len(runs), 'run')} together took {words.plural(total, 'step')}."
     return sentence

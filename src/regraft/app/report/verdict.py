@@ -47,6 +47,7 @@ class Protocol:
         row: what one of them is called.
         told: what the verdict says of them.
         note: what a reader should know about it.
+        earlier: the same where the training on all rows was given up and the model is that of an earlier one.
     """
 
     kind: Literal["test", "validation", "holdout", "outer", "inner", "other"]
@@ -54,6 +55,7 @@ class Protocol:
     row: str = "row"
     told: str = ""
     note: str = ""
+    earlier: str = ""
 
     def opening(self, score: Score) -> str:
         """How the verdict begins."""
@@ -80,12 +82,15 @@ _PROTOCOLS = {
         "test row",
         note="The test rows chose nothing: they were used once, for this score. The model that is kept was fitted to "
         "the other labelled rows.",
+        earlier="The test rows chose nothing: they were used once, for this score. The model that is kept was trained "
+        "on some of the other labelled rows alone.",
     ),
     VALIDATION: Protocol(
         "validation",
         "validation split",
         "validation row",
         note="Predicted by a model fitted to the training rows alone; the one that is kept was then fitted to both.",
+        earlier="Predicted by the model that is kept, which was trained on training rows alone.",
     ),
     HOLDOUT: Protocol(
         "holdout",
@@ -94,6 +99,7 @@ _PROTOCOLS = {
         " (a fifth that the scored model never saw)",
         "A fifth of the rows was held out; a model trained on the others was scored on it. The model that is kept was "
         "then trained on all rows.",
+        earlier="A fifth of the rows was held out; the model that is kept was trained on others and scored on it.",
     ),
     OUTER: Protocol(
         "outer",

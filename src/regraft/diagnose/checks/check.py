@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from regraft.diagnose.objective import LossName, Objective
-from regraft.errors import ModelError, RegraftError
+from regraft.errors import DataError, ModelError, RegraftError
 from regraft.heads import Response
 from regraft.network import Network
 from regraft.record import Finding, Ledger
@@ -51,7 +51,14 @@ class Subject:
 
     @cached_property
     def whole(self) -> Objective:
-        """The loss as a function of all parameters: the rows are read and passed once, for every check."""
+        """The loss as a function of all parameters: the rows are read and passed once, for every check.
+
+        Raises:
+            DataError: there are no rows.
+        """
+        if not len(self.targets):
+            do = "label more rows, or choose fewer columns with --label"
+            raise DataError("no row has all its labels, which a loss is taken on", do=do)
         return Objective(self.network, self.inputs, self.targets, loss=self.loss, batch_size=self.batch_size)
 
     @cached_property
@@ -121,6 +128,13 @@ class Labelled:
     def known_groups(self) -> list[str] | None:
         """The groups of these rows."""
         return None if self.groups is None else [g for g, there in zip(self.groups, self.known[1].tolist()) if there]
+
+    @property
+    def units(self) -> tuple[int, str]:
+        """How many of what is drawn, and left out, whole: rows, or groups of them."""
+        rows, groups = int(self.known[1].sum()), self.known_groups
+        count = rows if groups is None else len(set(groups))
+        return count, "rows" if count == rows else "groups"
 
 
 @dataclass(frozen=True, eq=False)

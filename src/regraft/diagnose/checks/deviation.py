@@ -16,11 +16,12 @@ def _run(case: Case, tick: Tick) -> Outcome:
     moved = [subject for subject in case.subjects if subject.start is not None]
     if not moved:
         raise DataError("nothing was trained here", do="name a run that trained the backbone with --run")
-    found = [_of(subject, subject.rows or case.rows) for subject in moved]
+    rows = [subject.rows or case.rows for subject in moved]
+    found = [_of(subject, n) for subject, n in zip(moved, rows)]
     tick(1, 1)
-    plain = [_plain(subject, part) for subject, part in zip(moved, found)]
+    plain = [_plain(subject, part, n) for subject, part, n in zip(moved, found, rows)]
     whose = "" if moved[0] is case.subjects[0] else f" of {moved[0].name}"
-    return Outcome(tuple(_findings(moved, found, whose)), {"rows": moved[0].rows or case.rows, "subjects": plain})
+    return Outcome(tuple(_findings(moved, found, whose)), {"subjects": plain})
 
 
 def _of(subject: Subject, rows: int) -> Deviation:
@@ -32,9 +33,9 @@ def _of(subject: Subject, rows: int) -> Deviation:
     return deviation({name: start[name] for name in shared}, {name: after[name] for name in shared}, rows)
 
 
-def _plain(subject: Subject, found: Deviation) -> dict[str, Any]:
+def _plain(subject: Subject, found: Deviation, rows: int) -> dict[str, Any]:
     layers = [{"name": name, "value": value} for name, value in found.values.items()]
-    return {"name": subject.name, "total": found.total, "relative": found.relative, "layers": layers}
+    return {"name": subject.name, "rows": rows, "total": found.total, "relative": found.relative, "layers": layers}
 
 
 def _findings(moved: list[Subject], found: list[Deviation], whose: str) -> list[Finding]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor
 from regraft.diagnose.checks.check import Case, Check, Labelled, Outcome, Tick
 from regraft.diagnose.transfer.theory import Feasibility, feasibility, unit_rows
 from regraft.errors import DataError
+from regraft.files import plain
 from regraft.record import Finding
 
 __all__ = ["FEASIBILITY"]
@@ -46,7 +48,7 @@ def _in_units(source: Tensor, target: Tensor, *, scaled: bool) -> tuple[Tensor, 
 
 
 def _plain(ratio: Any) -> dict[str, Any]:
-    return {"value": ratio.value, "low": ratio.low, "high": ratio.high, "meaning": ratio.meaning}
+    return {"value": ratio.value, "low": plain(ratio.low), "high": plain(ratio.high), "meaning": ratio.meaning}
 
 
 def _rows(labelled: Labelled, seed: int) -> tuple[Tensor, Tensor]:
@@ -68,17 +70,16 @@ def _finding(found: Feasibility) -> Finding:
     worse = distance.low > 1
     word = "nearer to" if distance.value < 1 else "farther from"
     forms = "(y_Q − y_P→Q)ᵀ H_Q⁻¹ (y_Q − y_P→Q) over y_Qᵀ H_Q⁻¹ y_Q (Theorem 2), on features of unit norm"
-    first = (
-        f"The first gradient's square is {gradient.value:.2g} of scratch's ({gradient.low:.2g} to {gradient.high:.2g})"
-    )
+    spread = f" ({gradient.low:.2g} to {gradient.high:.2g})" if math.isfinite(gradient.low) else ""
+    first = f"The first gradient's square is {gradient.value:.2g} of scratch's{spread}"
     return Finding(
         "feasibility",
         f"In theory the source leaves the weights at {distance.value:.2g} of scratch's squared way, {word} the target",
         "warning" if worse else "info",
         distance.value,
         "of scratch",
-        distance.low,
-        distance.high,
+        plain(distance.low),
+        plain(distance.high),
         f"{forms}; {found.source_rows} and {found.target_rows} rows. {first} (Theorem 1).",
         "Do not train on the source first: its labels lead away." if worse else "",
     )

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from scipy.special import stdtrit
+
 from regraft.diagnose.checks.check import Case, Check, Outcome, Subject, Tick, unlike
 from regraft.diagnose.gradients.magnitude import magnitudes
 from regraft.diagnose.gradients.projection import projections
@@ -65,7 +67,8 @@ def _findings(subjects: list[dict[str, Any]], untrained: bool) -> list[Finding]:
     own = subjects[0]
     if slope := own.get("slope"):
         value, error = slope["value"], slope["error"]
-        steep = untrained and len(own["flow"]) >= _PLACES and abs(value) > 0.3 and abs(value) > 2 * error
+        half = float(stdtrit(len(own["flow"]) - 2, 0.975)) * error
+        steep = untrained and len(own["flow"]) >= _PLACES and abs(value) > 0.3 and abs(value) > half
         way = "grows" if value < 0 else "fades"
         title = f"From each layer to the one below it the gradient {way} by {100 * abs(math.expm1(-value)):.0f} %"
         detail = f"Slope of log ‖∂L/∂x‖ over {len(own['flow'])} places: {value:.3g} ± {error:.1g}."
@@ -73,7 +76,7 @@ def _findings(subjects: list[dict[str, Any]], untrained: bool) -> list[Finding]:
             detail += f" Beside it {subjects[1]['name']}: {other['value']:.3g} ± {other['error']:.1g}."
         advice = "Train the upper layers first (`--method lp-ft`), or warm up." if steep else ""
         said.append(Finding("gradient-scale", title, "advice" if steep else "info", value, "per place",
-                            value - 1.96 * error, value + 1.96 * error, detail, advice))  # fmt: skip
+                            value - half, value + half, detail, advice))  # fmt: skip
     if len(subjects) > 1 and all("variation" in subject for subject in subjects[:2]):
         first, second = (subject["variation"] for subject in subjects[:2])
         title = f"{_STEPS} steps along the gradient change the loss by {first['largest']:.3g} at most"

@@ -54,11 +54,12 @@ def _run(case: Case, tick: Tick) -> Outcome:
 
 
 def _least(objective: Objective, directions: Directions, found: Plane) -> float:
-    """The least rise. Of an approximate plane the loss itself is taken at the lowest point: beside a steep rise a
-    polynomial dips below zero where no loss does."""
+    """The least rise where the loss is finite. Of an approximate plane the loss itself is taken at the lowest point:
+    beside a steep rise a polynomial dips below zero where no loss does."""
+    losses = found.losses.where(found.losses.isfinite(), torch.inf)
     if found.exact:
-        return found.summary().least_rise
-    row, column = divmod(int(found.losses.argmin()), len(found.betas))
+        return float(losses.min()) - found.centre
+    row, column = divmod(int(losses.argmin()), len(found.betas))
     lowest = torch.tensor([[found.alphas[row], found.betas[column]]], dtype=torch.float64)
     return float(evaluate(objective, directions.vectors, lowest, way="plain").losses[0]) - found.centre
 

@@ -43,6 +43,7 @@ def _run(case: Case, tick: Tick) -> Outcome:
     tick(1, 1)
     known = {each.name: each for each in found if isinstance(each, Estimate)}
     figure: dict[str, Any] = {
+        "units": case.labelled.units[1],
         "scores": [
             {"name": e.name, "value": e.value, "low": e.low, "high": e.high, "meaning": e.meaning, "seconds": e.seconds}
             for e in known.values()
@@ -58,12 +59,13 @@ def _run(case: Case, tick: Tick) -> Outcome:
         (other,) = scored(case.untrained, names=(best.name,), seed=case.seed)
         figure["untrained"] = {"name": other.name, "value": other.value} if isinstance(other, Estimate) else None
     figure["rows"] = len(best.influence)
-    return Outcome((_finding(best, case.labelled.commonest, other),), figure)
+    return Outcome((_finding(best, case.labelled, other),), figure)
 
 
-def _finding(best: Estimate, commonest: float | None, other: Any) -> Finding:
+def _finding(best: Estimate, labelled: Labelled, other: Any) -> Finding:
     classes = best.name == "loo-accuracy"
-    guess = commonest or 0.0
+    guess = labelled.commonest or 0.0
+    count, units = labelled.units
     share = f"{100 * best.value:.1f} %"
     what = f"is right on {share} of rows" if classes else f"explains {share} of the variance of rows"
     poor = best.low <= guess
@@ -75,7 +77,7 @@ def _finding(best: Estimate, commonest: float | None, other: Any) -> Finding:
         "" if classes else "R²",
         best.low,
         best.high,
-        f"Ridge on all other rows, each of {len(best.influence):,} left out in closed form; they chose its penalty."
+        f"Ridge on all other {units}, each of {count:,} left out in closed form; they chose its penalty."
         + (f" The commonest class has {100 * guess:.1f} %." if classes else "")
         + (f" The same network with random weights: {100 * other.value:.1f} %." if isinstance(other, Estimate) else ""),
         "Try another backbone: `regraft rank` orders several." if poor else "",

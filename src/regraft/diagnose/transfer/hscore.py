@@ -51,19 +51,23 @@ def shrunk_h_score(decomposition: Decomposition, labels: Labels, resamples: Resa
     or all multiplied by one number. What a row does to α is part of the interval. O(N r C + N D²).
 
     Raises:
-        DataError: labels that are numbers.
+        DataError: labels that are numbers, or α = 1.
     """
     began = time.process_time()
     labels.classes("the H-score")
     alpha, sigma = shrinkage(decomposition)
     if alpha >= 1:
-        value, influence = 0.0, torch.zeros(labels.rows, dtype=torch.float64)
-    else:
-        ridge = labels.rows * alpha * sigma / (1 - alpha)
-        value, influence = _between(decomposition, labels, ridge)
-        if ridge > 0:
-            steps = [_between(decomposition, labels, ridge * (1 + step))[0] for step in (-_STEP, _STEP)]
-            influence = influence + (steps[1] - steps[0]) / (2 * _STEP) * _of_ridge(decomposition, alpha)
+        raise DataError(
+            "the shrunk H-score",
+            expected="features whose covariance is no multiple of the identity but for chance",
+            got=f"{labels.rows} rows, by which it is shrunk wholly (α = 1): the score is 0 whatever the labels are",
+            do="bring more rows, or take loo-accuracy",
+        )
+    ridge = labels.rows * alpha * sigma / (1 - alpha)
+    value, influence = _between(decomposition, labels, ridge)
+    if ridge > 0:
+        steps = [_between(decomposition, labels, ridge * (1 + step))[0] for step in (-_STEP, _STEP)]
+        influence = influence + (steps[1] - steps[0]) / (2 * _STEP) * _of_ridge(decomposition, alpha)
     meaning = (
         f"Variance between classes over variance, summed over directions, covariances shrunk by {alpha:.2g}: from 0 to "
         f"{labels.outputs - 1}."

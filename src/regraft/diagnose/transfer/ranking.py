@@ -83,7 +83,7 @@ class Ranking:
     def between(self, a: str, b: str) -> Difference:
         """``a`` − ``b`` with its interval, whichever is better."""
         found = next(each for each in self.differences if {each.better, each.worse} == {a, b})
-        return found if found.better == a else Difference(a, b, -found.value, -found.high, -found.low)
+        return found if found.better == a else Difference(a, b, 0.0 - found.value, 0.0 - found.high, 0.0 - found.low)
 
 
 def rank_models(

@@ -65,7 +65,7 @@ def measured(
               "linear": accuracy[0], "scratch": accuracy[1], "scratch_low": runs[1].score.low,
               "guess": float(np.bincount(truth).max() / len(truth))}  # fmt: skip
     spent = next(cost.seconds for cost in reversed(ledger.costs) if cost.stage == AFFINITY)
-    figure["training"] = {"rows": len(rows) - len(ids), **_trained(runs[1])}
+    figure["training"] = _trained(runs[1].record.figures["training"])
     told = (f for run in runs for f in run.record.findings if f.severity == "warning" and f.code != _GUESSES)
     warned = {f.code: f for f in told}
     return (replace(finding(figure), cost_seconds=spent), *warned.values()), figure
@@ -92,10 +92,10 @@ def _predicted(run: Run) -> tuple[list[str], list[str], list[str]]:
     return ids, truth, predicted
 
 
-def _trained(run: Run) -> dict[str, Any]:
-    """How the final network was trained: what was chosen, steps, and how it ended."""
-    last = run.record.figures["training"]["runs"][0]
-    return {key: last[key] for key in ("name", "steps", "status")}
+def _trained(training: Mapping[str, Any]) -> dict[str, Any]:
+    """How the network that is kept was trained: on how many rows, what was chosen, steps, and how it ended."""
+    kept = next(run for run in training["runs"] if run["kept"])
+    return {"rows": training["rows"], **{key: kept[key] for key in ("name", "steps", "status")}}
 
 
 def finding(figure: Mapping[str, Any]) -> Finding:

@@ -50,6 +50,8 @@ class Course:
         gain = order.between(last, first)
         title = f"Transfer {'rises' if gain.value > 0 else 'falls'} from {first} to {last}"
         title += "" if gain.real else ", but the rows do not bear it out"
+        if gain.value == 0:
+            title = f"Transfer is the same at {first} and {last}"
         said = [Finding("pretraining-gain", title, "info", gain.value, "", gain.low, gain.high)]
         if best == last:
             return (*said, Finding("pretraining-peak", f"Transfer is best at the end, {last}", "info"))

@@ -87,7 +87,7 @@ def diagnose(
     if trains:
         findings = (*findings, *_affinity(ready, options, ledger, progress, figures))
     figures["subjects"] = [subject.name for subject in subjects]
-    if subjects:
+    if subjects and len(subjects[0].targets):
         figures["rows"] = subjects[0].objective.rows
         figures["parameters"] = {"select": list(scope.select), "count": subjects[0].objective.size}
     return Record(
@@ -98,7 +98,7 @@ def diagnose(
         model=backbone_of(ready.network),
         data=data_of(ready),
         scores={"validation": None, "test": None},
-        costs=ledger.costs,
+        costs=ledger.summed,
         findings=(*findings, *looked.notes, *first_output(ready.network.unread)),
         figures=figures,
         seeds={"seed": options.seed},

@@ -106,7 +106,9 @@ def _start(adapted: Adapted, folder: Path, record: Record, trained: Network) -> 
 
 
 def _trained_on(record: Record) -> int | None:
-    """How many rows a run trained on."""
+    """How many rows the network of a run was trained on; of records that do not say it, all but the test split."""
+    if (known := record.figures.get("training", {}).get("rows")) is not None:
+        return int(known)
     rows = record.task["rows"]
     return int(rows.get("train", 0)) + int(rows.get("validation", 0)) or None
 

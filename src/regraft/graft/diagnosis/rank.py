@@ -46,7 +46,8 @@ def rank(
 ) -> Record:
     """Order backbones by a transferability score, on the same rows; one pass of each, nothing trained.
 
-    Intervals are by bootstrap over rows, paired between backbones (:func:`regraft.diagnose.rank_models`).
+    Intervals are by bootstrap over rows or their groups, paired between backbones
+    (:func:`regraft.diagnose.rank_models`).
 
     Args:
         data: as :func:`regraft.graft.adapt` takes it.
@@ -79,6 +80,8 @@ def rank(
     if lacking := [name for name, seen in found.items() if by not in seen.estimates]:
         got, do = found[lacking[0]].skipped.get(by, ""), "leave it out, or choose another --score"
         raise DataError(f"{by} is not to be had of {lacking[0]}", got=got, do=do)
+    if len({seen.parameters for seen in found.values()}) > 1:
+        course = None  # of other networks the numbers count something else
     order = rank_models(
         {name: seen.estimates[by] for name, seen in found.items()},
         labels=labelled.known[0].numpy(), groups=labelled.known_groups, seed=options.seed,
@@ -88,7 +91,7 @@ def rank(
     guessing = _guessing(order, labelled.commonest)
     smallest = None if course is not None or guessing else _smallest(order, found)
     said = _findings(order, smallest=smallest, same=first.fingerprint == second.fingerprint, known=known)
-    figure = _figure(order, found, known)
+    figure = _figure(order, found, labelled.units[1], known)
     read = [note for name, seen in found.items() for note in first_output(seen.unread, f"{name}'s")]
     if course is not None:
         said, figure = (*course.findings(names, order), *said), {**figure, "course": course.figure(names, order)}
@@ -203,9 +206,9 @@ def _named(networks: Sequence[str]) -> list[str]:
 
 
 def _guessing(order: Ranking, guess: float | None) -> tuple[Finding, ...]:
-    """Whether even the first is no better than always the commonest class, or the mean."""
+    """Whether none is surely better than always the commonest class, or the mean."""
     best, floor = order.places[0], {"loo-accuracy": guess, "loo-r2": 0.0}.get(order.score)
-    if floor is None or best.low > floor:
+    if floor is None or any(place.low > floor for place in order.places):
         return ()
     answer = f"the commonest class ({100 * floor:.1f} %)" if order.score == "loo-accuracy" else "the mean"
     title = f"Not even {best.name} is surely better than {answer}"
@@ -226,14 +229,15 @@ def _findings(order: Ranking, *, smallest: str | None, same: bool, known: Reliab
     """``smallest`` of those that are not told from the first; ``same`` are the first two of equal weights."""
     by = spoken(order.score)
     first, second = order.places[0], order.places[1]
-    lead = order.between(first.name, second.name)
-    sure = lead.real
-    title = f"{first.name} is first by {by}" + ("" if sure else f", but the rows do not tell it from {second.name}")
+    near = [place for place in order.places[1:] if not order.between(first.name, place.name).real]
+    sure, other = not near, (near or [second])[0]
+    title = f"{first.name} is first by {by}" + ("" if sure else f", but the rows do not tell it from {other.name}")
     if first.rank == second.rank:
         title = f"{first.name} and {second.name} tie by {by}"
     if same:
         title = f"{first.name} and {second.name} are the same network"
-    detail = f"{first.value:.4g} beside {second.value:.4g}: {lead.value:+.3g} ({lead.low:+.3g} to {lead.high:+.3g})."
+    lead = order.between(first.name, other.name)
+    detail = f"{first.value:.4g} beside {other.value:.4g}: {lead.value:+.3g} ({lead.low:+.3g} to {lead.high:+.3g})."
     advice = "" if sure or same or smallest is None else f"Take {smallest}, the smallest of them, or adapt and compare."
     severity: Severity = "advice" if advice else "info"
     said = [Finding("first", title, severity, lead.value, "", lead.low, lead.high, detail, advice)]
@@ -255,7 +259,7 @@ def _standing(place: Place, places: Sequence[Place]) -> str:
     return f"{place.rank - (equal - 1) / 2:g}{'=' if equal > 1 else ''}"
 
 
-def _figure(order: Ranking, found: dict[str, _Seen], known: Reliability | None) -> dict[str, Any]:
+def _figure(order: Ranking, found: dict[str, _Seen], units: str, known: Reliability | None) -> dict[str, Any]:
     by = spoken(order.score)
     tied: dict[str, list[str]] = {place.name: [] for place in order.places}
     for pair in order.unsure:
@@ -263,7 +267,7 @@ def _figure(order: Ranking, found: dict[str, _Seen], known: Reliability | None) 
         tied[pair.worse].append(pair.better)
     return {
         "score": order.score,
-        "lead": f"By {by} of the last layer's features, with 95 % intervals by bootstrap over the rows.",
+        "lead": f"By {by} of the last layer's features, with 95 % intervals by bootstrap over the {units}.",
         "note": "" if known is None else known.sentence,
         "names": [name for name in SCORES if any(name in seen.estimates for seen in found.values())],
         "models": [

@@ -17,6 +17,8 @@ def instrument_findings(seen: Mapping[str, Any]) -> Iterator[Finding]:
         seen: ``figures["training"]["instruments"]`` of a record.
     """
     yield from _energy(seen["energy"])
+    if "drift" not in seen:  # of a training whose network is not kept
+        return
     yield from _drift(seen["drift"])
     yield from _direction(seen["direction"])
     yield from _weights(seen["weights"])

@@ -71,14 +71,15 @@ def candidate(trial: Trial, metric: str, chosen: bool) -> Candidate:
     return Candidate(name, trial.key[0], score if math.isfinite(score) else math.nan, error, chosen)
 
 
-def curve(trial: Trial, metric: str, *, final: bool) -> dict[str, Any]:
-    """Loss and score of a training by epoch, for the record."""
+def curve(trial: Trial, metric: str, *, final: bool, kept: bool) -> dict[str, Any]:
+    """Loss and score of a training by epoch, for the record, and whether it gave the model that is kept."""
     outcome = trial.outcome
     history = () if outcome is None else outcome.history
     status = "diverged" if trial.said or outcome is None else outcome.status
     return {
         "name": trial.name,
         "role": "final" if final else "twin" if trial.share == 1 else "candidate",
+        "kept": kept,
         "status": "collapsed" if trial.collapsed else status,
         "steps": 0 if outcome is None else outcome.steps,
         "total": trial.total,

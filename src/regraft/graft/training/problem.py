@@ -98,6 +98,7 @@ class TrainedHead(Head):
         rows: how many it was trained on.
         choice: the learning rate and τ that were taken.
         last: the final training; ``None`` if the backbone stays as it is.
+        kept: the training of :attr:`model`: ``last``, or where that failed an earlier one.
         judged: every candidate's training, best first.
         held: the chosen twin on the rows that chose it; ``None`` for a model that took over another's choices.
         metric: what candidates were judged by.
@@ -111,6 +112,7 @@ class TrainedHead(Head):
     rows: int
     choice: Choice
     last: Trial | None
+    kept: Trial | None
     judged: tuple[Trial, ...]
     held: HeldOut | None
     metric: str
@@ -149,10 +151,13 @@ class TrainedHead(Head):
         return self.model
 
     def figures(self, problem: TrainingProblem, plan: Plan) -> dict[str, Any]:
-        """``training``: loss and score of every training by epoch, and :attr:`seen`; and what is in :attr:`shown`."""
-        runs = [] if self.last is None else [curve(self.last, self.metric, final=True)]
-        runs += [curve(trial, self.metric, final=False) for trial in self.judged]
-        return {"training": {"metric": self.metric, "runs": runs, **self.seen}, **self.shown}
+        """``training``: how many ``rows`` the model was trained on, loss and score of every training by epoch, and
+        :attr:`seen`; and what is in :attr:`shown`."""
+        made = [trial for trial in (self.last, *self.judged) if trial is not None]
+        if self.kept is not None and not any(self.kept is trial for trial in made):
+            made.insert(1, self.kept)
+        runs = [curve(t, self.metric, final=t is self.last, kept=t is self.kept) for t in made]
+        return {"training": {"metric": self.metric, "rows": self.rows, "runs": runs, **self.seen}, **self.shown}
 
     def findings(self) -> Iterator[Finding]:
         """What training had to say."""
@@ -241,7 +246,7 @@ class TrainingProblem(Problem):
             return self._chosen()
         spare = (chosen.model, chosen.shown)
         said = tuple(one for one in chosen.notes if one.code not in FINALS)  # which are of the chosen one's own rows
-        return self._final(chosen.choice, chosen.judged, None, said, chosen.rows, lambda: spare, chosen.seen)
+        return self._final(chosen.choice, chosen.judged, None, said, chosen.kept, lambda: spare, chosen.seen)
 
     def heads(self, taus: tuple[int, ...]) -> Heads:
         """The prepared heads by τ, on these rows.
@@ -312,7 +317,7 @@ class TrainingProblem(Problem):
         seen: dict[str, Any] = {"probing": probing, "smoothing": train.config.label_smoothing}
         seen |= {"commonest": commonest(rest.task.target), "anew": list(train.tuning.anew)}
         spare = lambda: rest._finished(twin, choice, prepared)  # noqa: E731
-        return self._final(choice, tuple(ranking), kept, said, len(rest), spare, seen)
+        return self._final(choice, tuple(ranking), kept, said, best, spare, seen)
 
     @property
     def _rows_are_told_apart(self) -> bool:
@@ -352,24 +357,25 @@ class TrainingProblem(Problem):
         ranking: tuple[Trial, ...],
         held: HeldOut | None,
         said: tuple[Finding, ...],
-        rows: int,
+        kept: Trial | None,
         spare: Callable[[], tuple[Adapted, Mapping[str, Any]]],
         seen: Mapping[str, Any],
     ) -> TrainedHead:
-        """Train on all rows with the choices; where that fails, ``spare`` gives what was trained for the choice, on
-        ``rows`` of them."""
+        """Train on all rows with the choices; where that fails, ``spare`` gives what was trained for the choice, by
+        ``kept``."""
         prepared = self.heads((choice.tau,))
         start = prepared.by_tau[choice.tau]
         seen = {name: part for name, part in seen.items() if name != "instruments"}  # of another final training
         if choice.frozen:
             shown = prepared.shown
-            return TrainedHead(start, len(self), choice, None, ranking, held, self.task.metric, said, shown, seen)
+            return TrainedHead(start, len(self), choice, None, None, ranking, held, self.task.metric, said, shown, seen)
         trial = self.trial(start, choice.lr, choice.tau, None)
         trial.config = replace(trial.config, loop=replace(trial.config.loop, patience=None))
         trial.stop = max(1, round(choice.reached * trial.total))
         level = self.work.instruments
         trial.watch = watch = None if level == "none" else Instruments(level, self.task.seed)
         trained = trial.train(self.work)
+        rows = len(self) if kept is None else len(kept.rows)
         failed: Finding | None = final_diverged(trial, rows)
         finished: tuple[Adapted, Mapping[str, Any]] | None = None
         if trained is not None:
@@ -380,9 +386,11 @@ class TrainingProblem(Problem):
             said = (*(one for one in said if one.code != EDGE), failed)
         model, shown = spare() if failed is not None or finished is None else finished
         if watch is not None and (figure := watch.figure()):
-            seen["instruments"] = figure
-        rows = rows if failed is not None or finished is None else len(self)
-        return TrainedHead(model, rows, choice, trial, ranking, held, self.task.metric, said, shown, seen)
+            # of a network that is not kept where its training began, not what became of it
+            seen["instruments"] = figure if failed is None else {name: figure[name] for name in ("level", "energy")}
+        if failed is None:
+            kept, rows = trial, len(self)
+        return TrainedHead(model, rows, choice, trial, kept, ranking, held, self.task.metric, said, shown, seen)
 
     def _failed(self, model: Adapted, choice: Choice, held: HeldOut | None, rows: int) -> Finding | None:
         """What is to be said where the final model, with its refitted head if it has one, is not to be taken: by some

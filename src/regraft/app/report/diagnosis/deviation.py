@@ -16,6 +16,7 @@ class Row:
     """One training."""
 
     name: str
+    rows: str
     total: str
     relative: str
     most: str
@@ -42,13 +43,11 @@ def deviation(record: Record) -> Deviation | None:
             continue
         name = read.text(subject.get("name"))
         relative = words.percent(read.number(subject.get("relative")))
-        rows.append(Row(name, words.decimal(total), relative, max(known, key=lambda pair: pair[1])[0]))
+        count = words.count(read.number(subject.get("rows")))
+        rows.append(Row(name, count, words.decimal(total), relative, max(known, key=lambda pair: pair[1])[0]))
         lines.append(Series(name, [(i + 1.0, value) for i, (_, value) in enumerate(known)]))
     if not rows:
         return None
-    count = read.number(figure.get("rows"))
-    lead = (
-        f"(1/√n) Σ ‖W − W⁰‖ over the layers of the backbone, n = {words.count(count)} training rows." if count else ""
-    )
+    lead = "(1/√n) Σ ‖W − W⁰‖ over the layers of the backbone; n is how many rows the network was trained on."
     drawn = graph("Of each layer", "‖W − W⁰‖ / √n", "layer, from the input", lines, zero=True, whole=True)
     return Deviation(lead, tuple(rows), (drawn,) if drawn else ())

@@ -61,8 +61,8 @@ def _graphs(subjects: Sequence[Mapping[str, Any]]) -> list[Graph | None]:
         layers.append(Series(name, [(i + 1.0, v) for i, v in enumerate(norms) if v is not None]))
         sizes = [read.number(row.get("norm")) for row in read.rows(subject.get("flow"))]
         flow.append(Series(name, [(i + 1.0, v) for i, v in enumerate(sizes) if v is not None]))
-        changes = read.numbers(read.mapping(subject.get("variation")).get("changes"))
-        steps.append(Series(name, [(i + 1.0, v) for i, v in enumerate(changes)]))
+        changes = map(read.number, read.items(read.mapping(subject.get("variation")).get("changes")))
+        steps.append(Series(name, [(i + 1.0, v) for i, v in enumerate(changes) if v is not None]))
     return [
         graph("Gradient of each layer's weights, of their norm", "‖∂L/∂W‖ / ‖W‖", "layer, from the input", layers,
               log=True, whole=True),

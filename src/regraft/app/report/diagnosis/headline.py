@@ -57,8 +57,9 @@ def _ranked(record: Record) -> Iterator[Piece]:
     if len(models) < 2:
         yield Piece(f"{first}. ", prose=True)
     else:
-        names = [read.text(row.get("name")) for row in models[:2]]
-        values = [read.number(row.get("value")) or 0.0 for row in models[:2]]
+        other = next((row for row in models[1:] if first.endswith(f"from {read.text(row.get('name'))}")), models[1])
+        names = [read.text(row.get("name")) for row in (models[0], other)]
+        values = [read.number(row.get("value")) or 0.0 for row in (models[0], other)]
         pair = next(
             (row for row in read.rows(figure.get("differences"))
              if [read.text(row.get("better")), read.text(row.get("worse"))] == names),
@@ -66,7 +67,8 @@ def _ranked(record: Record) -> Iterator[Piece]:
         )  # fmt: skip
         lead = read.number(pair.get("value"))
         spread = words.interval(read.number(pair.get("low")), read.number(pair.get("high")), "decimal")
-        beside = "" if names[1] in first else f" of {names[1]}"
+        named = first.endswith(f"from {names[1]}") or first.startswith(f"{names[0]} and {names[1]} ")
+        beside = "" if named else f" of {names[1]}"
         yield Piece(
             f"{first}: {words.decimal(values[0])} beside {words.decimal(values[1])}{beside}, a lead of ", prose=True
         )

@@ -25,6 +25,7 @@ class Transfer:
     """The section."""
 
     lead: str
+    units: str
     rows: tuple[Row, ...]
     skipped: tuple[tuple[str, str], ...]
 
@@ -48,4 +49,4 @@ def transfer(record: Record) -> Transfer | None:
         "Nothing is trained for these; larger is better. A score has no unit that carries over from one data set to "
         "another: it orders backbones on the same rows, as regraft rank does."
     )
-    return Transfer(lead, tuple(rows), tuple(skipped))
+    return Transfer(lead, read.text(figure.get("units")) or "rows", tuple(rows), tuple(skipped))
