@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -13,7 +14,7 @@ from regraft.heads.metrics import as_array
 from regraft.heads.response import Response
 from regraft.wording import some
 
-__all__ = ["ClassWeight", "class_weights", "moments", "row_weights", "sample_weights"]
+__all__ = ["ClassWeight", "class_weights", "in_spreads", "moments", "row_weights", "sample_weights"]
 
 ClassWeight = None | Literal["balanced"] | Mapping[str, float]
 
@@ -117,6 +118,15 @@ def moments(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     mean = torch.where(low == high, low, mean)
     spread = (share * (values - mean).square()).sum(0).sqrt()
     return mean, torch.where(spread > 0, spread, torch.ones_like(spread))
+
+
+def in_spreads(response: Response, weights: Tensor) -> tuple[Response, Tensor]:
+    """Numbers in units of their weighted spread, so that one penalty of all outputs means the same for each, and (C,)
+    what brings them back; other labels as they are, and ones."""
+    if response.kind != "regression":
+        return response, torch.ones(response.n_outputs, dtype=torch.float64)
+    spread = moments(response.values, weights)[1]
+    return replace(response, values=response.values / spread), spread
 
 
 def _named(response: Response, class_weight: Mapping[str, float]) -> Tensor:
