@@ -12,6 +12,7 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.metrics import as_array
 from regraft.heads.response import Response
+from regraft.linear.checks import as_tensor
 from regraft.wording import some
 
 __all__ = ["ClassWeight", "class_weights", "in_spreads", "moments", "row_weights", "sample_weights"]
@@ -28,7 +29,7 @@ def sample_weights(response: Response, sample_weight: Any) -> Tensor:
     weights = torch.ones(len(response), dtype=torch.float64)
     if sample_weight is not None:
         try:
-            weights = torch.as_tensor(as_array(sample_weight)).clone()
+            weights = as_tensor(as_array(sample_weight)).clone()
         except (TypeError, ValueError):
             raise SolverError(f"sample weights are {sample_weight!r:.60}", expected="a number for each row") from None
         if tuple(weights.shape) != (len(response),):
