@@ -90,6 +90,17 @@ def test_where_every_row_is_right_confidence_is_that_of_the_rule_of_succession(r
     assert confidence.tolist() == pytest.approx([(rows + 1) / (rows + 2)] * rows)
 
 
+def test_a_class_that_no_label_shows_does_not_change_the_temperature() -> None:
+    rng = np.random.default_rng(0)
+    codes = rng.integers(2, size=200)
+    margins = 6 * (codes - 0.5) + rng.normal(size=200)
+    logits = torch.tensor(np.c_[-margins, margins])
+    ruled_out = torch.full((200, 8), -36.0, dtype=torch.float64)  # where a sparse head has them
+    shown, declared = (Response.of("multiclass", "abcdefghij"[:c], codes) for c in (2, 10))
+    t = temperature(torch.cat([logits, ruled_out], 1), declared)
+    assert t == pytest.approx(temperature(logits, shown), rel=1e-6)
+
+
 def test_of_two_classes_the_mean_confidence_by_margin_is_that_of_the_rule_of_succession() -> None:
     codes = np.arange(50) % 2
     margins = np.random.default_rng(0).gamma(2.0, size=50)

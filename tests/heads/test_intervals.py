@@ -248,6 +248,10 @@ def test_unbounded_metrics_that_never_vary_have_no_interval() -> None:
         got = measure(metric, response, y)
         assert got.value == value
         assert unknown(got, "every resample agrees")
+    found = paired_difference("rmse", response, y + 1, y + 2)
+    assert found[0] == pytest.approx(1)
+    assert np.isnan(found[1:]).all()
+    assert paired_difference("rmse", response, y, y) == (0, 0, 0)  # of the same predictions it is known
     got = measure("gaussian-nll", response, np.stack([y, np.full_like(y, 0.2)], axis=1))
     assert got.value == pytest.approx(np.log(0.2 * np.sqrt(2 * np.pi)))  # below zero, and no share of anything
     assert unknown(got, "every resample agrees")
@@ -271,6 +275,14 @@ def test_no_resample_that_defines_the_metric_leaves_the_interval_open() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("regraft.heads.intervals._resamples", lambda member, rng: [np.repeat([[0.0, 2.0]], 5, axis=1)])
         assert unknown(measure("roc-auc", binary(y), certain(y), groups=groups), "undefined in every resample")
+
+
+def test_rows_of_which_none_has_a_label_are_refused() -> None:
+    response, said = binary(np.full(4, -1)), np.full((4, 2), 0.5)
+    with pytest.raises(DataError, match="ece needs labels"):
+        calibrated_range(response, said)
+    with pytest.raises(DataError, match="accuracy needs labels"):
+        paired_error("accuracy", response, said, said)
 
 
 def test_groups_of_another_length_are_refused() -> None:

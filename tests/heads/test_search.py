@@ -109,6 +109,12 @@ def test_a_class_that_a_fold_never_saw_says_nothing_of_how_sure_the_fit_may_be()
         assert lone[0].loss == pytest.approx(without.loss)
         # of classes, though, the rows count: they are wrong, and no penalty changes that
         assert (lone[0].score == pytest.approx(without.score)) is (metric == "nll")
+        # a row of weight zero is in no fit: its class is not known by it
+        more = Response.of("multiclass", list("abcde"), np.r_[codes, 3])
+        judge = Judge(metric, more, torch.arange(123) % 4, torch.arange(123) < 122, True)
+        (weightless,) = judge.trials("ridge", [1.0], torch.cat([logits, logits[:1]])[None], [None])
+        assert weightless.temperature == lone[0].temperature
+        assert (weightless.score, weightless.loss) == (lone[0].score, lone[0].loss)
 
 
 def test_where_no_fold_knows_any_class_all_rows_are_judged() -> None:

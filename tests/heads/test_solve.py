@@ -471,7 +471,7 @@ def test_more_classes_than_rows_and_classes_of_one_row() -> None:
     codes = np.array([0, 0, 0, 1, 1, 1, 5, 9])  # 12 classes, 4 occur, two of them once
     x = rng.normal(size=(8, 30)) + 2 * np.eye(30)[codes]
     folds = np.array([0, 1, 2, 0, 1, 2, 0, 1])
-    got = solve(design_of(x, 12), classes_of(codes, 12), folds=folds, metric="accuracy")
+    got = solve(design_of(x, 12), classes_of(codes, 12), strengths=[0.2, 1e-2], folds=folds, metric="accuracy")
     p = got.readout.predict_proba(design_of(x, 12))
     assert torch.isfinite(p).all()
     assert (p.argmax(1).numpy() == codes).all()

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from regraft.heads.weights import moments
+from regraft.heads import Response
+from regraft.heads.solve import check_folds
+from regraft.heads.weights import moments, sample_weights
 
 
 def test_moments_are_those_of_the_weighted_numbers() -> None:
@@ -31,3 +33,13 @@ def test_equal_numbers_have_no_spread_to_divide_by() -> None:
     assert mean.tolist() == pytest.approx([0.1, 0.1, 0.0, 3.0])
     assert spread.tolist()[:3] == [1.0, 1.0, 1.0]
     assert spread.tolist()[3] == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize("dtype", [">f8", ">f4", np.float16])
+def test_weights_and_folds_may_be_stored_in_any_way(dtype) -> None:
+    response = Response.of("binary", ["a", "b"], [0, 1, 1])
+    given = np.array([0.5, 2.0, 1.0], dtype)[::-1]
+    assert sample_weights(response, given).tolist() == [1.0, 2.0, 0.5]
+    assert given[0] == 1.0
+    for folds in (np.arange(3, dtype=">i4"), np.arange(3)[::-1][::-1], np.array([2, 1, 0])[::-1]):
+        assert check_folds(folds, 3).tolist() == [0, 1, 2]

@@ -117,6 +117,8 @@ def test_kept_columns_read_a_wide_matrix_a_few_rows_at_a_time(monkeypatch):
         ([0, -1], [0, 4]),
         ([True, False, False, True, False], [0, 3]),
         (torch.tensor([2, 2], dtype=torch.int32), [2, 2]),
+        (np.array([3, 1])[::-1], [1, 3]),
+        (np.array([1, -1], ">i8"), [1, 4]),
         ([], []),
     ],
 )

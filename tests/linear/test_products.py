@@ -108,7 +108,11 @@ def test_products_are_added_in_place_whatever_lies_where(
     torch.set_num_threads(threads)
     try:
         add_matmul(room[1 : n + 1], a, b)
+        followed = torch.zeros(n, m, dtype=dtype)
+        add_matmul(followed, a, b.requires_grad_())
     finally:
         torch.set_num_threads(before)
     tolerance = {torch.float32: 1e-5, torch.float64: 1e-12, torch.bfloat16: 0.2}[dtype]
     torch.testing.assert_close(room.double(), expected, rtol=0, atol=tolerance)
+    followed.sum().backward()
+    torch.testing.assert_close(b.grad, a.sum(0)[:, None].expand(k, m), rtol=tolerance, atol=tolerance)

@@ -30,8 +30,9 @@ def temperature(logits: Tensor, response: Response) -> float:
     """The T > 0 that minimises the negative log-likelihood of link(logits / T) (Guo et al., 2017), smoothed.
 
     With n labels, each is taken to hold with the chance (n + 1) / (n + 2) that Laplace's rule of succession gives one
-    more label after n that were all right (Platt, 1999, smooths those of each class so). The likelihood alone
-    would send T to zero and every confidence to 1 where no row is wrong; so confidences lie about that chance (of two
+    more label after n that were all right (Platt, 1999, smooths those of each class so); what is left of 1 is shared by
+    the other classes that labels show, for a head may have ruled out those that none shows. The likelihood alone would
+    send T to zero and every confidence to 1 where no row is wrong; so confidences lie about that chance (of two
     classes their mean, weighted by the margins, is it). Where many rows are wrong it hardly moves T.
 
     Args:
@@ -62,12 +63,12 @@ def temperatures(logits: Tensor, response: Response) -> Tensor:
     if response.kind == "multilabel":
         mask = torch.ones_like(values) if response.mask is None else response.mask[there].to(values)
         step, target = rows.reshape(sets, 1, -1), values.reshape(1, 1, -1)
-        weights, loss, others = mask.reshape(1, -1).to(torch.float64), LOSSES["sigmoid"], 1
+        weights, loss, others = mask.reshape(1, -1).to(torch.float64), LOSSES["sigmoid"], torch.ones_like(target)
     else:
         step, target, loss = rows.transpose(1, 2).contiguous(), values.T[None], LOSSES["softmax"]
-        weights, others = torch.ones(1, len(values), dtype=torch.float64), max(values.shape[1] - 1, 1)
+        weights, others = torch.ones(1, len(values), dtype=torch.float64), _shares(values)[None, :, None]
     doubt = 1 / (weights.sum() + 2)
-    target = target * (1 - doubt) + (1 - target) * (doubt / others)
+    target = target * (1 - doubt) + (1 - target) * (doubt * others)
     low = torch.full((sets,), math.log(1 / BOUNDS[1]), dtype=torch.float64)
     high = torch.full((sets,), math.log(1 / BOUNDS[0]), dtype=torch.float64)
     log_beta = torch.zeros(sets, dtype=torch.float64)
@@ -86,6 +87,15 @@ def temperatures(logits: Tensor, response: Response) -> Tensor:
     moves = step if loss.separable else step - step[:, :1]  # what all classes share says nothing of them
     flat = (moves.square() * (weights > 0)[:, None]).sum((1, 2)) == 0
     return torch.where(flat, torch.ones_like(log_beta), (-log_beta).exp())
+
+
+def _shares(values: Tensor) -> Tensor:
+    """(C,) of a row's doubt that each class other than its own gets: the same for all that some of (n, C) labels
+    show; for all where they show one alone."""
+    shown = (values.sum(0) > 0).to(torch.float64)
+    if float(shown.sum()) < 2:
+        shown = torch.ones_like(shown)
+    return shown / (shown.sum() - 1).clamp_min(1)
 
 
 def reliability(probabilities: Any, response: Response, bins: int = 15) -> list[dict[str, float | int]]:

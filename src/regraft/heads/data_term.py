@@ -18,6 +18,8 @@ intercept's constraint becomes feasible by s = min(1, λ / max_j ‖Θ X_j‖).
 
 from __future__ import annotations
 
+from functools import cached_property
+
 import torch
 from torch import Tensor
 
@@ -125,6 +127,8 @@ class DataTerm:
             return self.mean - (self.weights * logits).sum(1, keepdim=True)
         if self.loss == "sigmoid":
             return self._recentre_each(logits)
+        if self._shown is not None:
+            return self._recentre_shown(*self._shown, logits)
         best, before = self.value(logits), torch.inf
         # where all rows are sure of themselves the curvature vanishes, and a Newton step has no bound of its own
         reach = float(logits.max() - logits.min()) + _SURE
@@ -144,6 +148,23 @@ class DataTerm:
                 break
             shift, best, before = shift - rate * step, found, size
         return shift
+
+    @cached_property
+    def _shown(self) -> tuple[Tensor, DataTerm] | None:
+        """Softmax: which classes some row has, (C,), and the term of these alone; None where that is all."""
+        there = self.mean[:, 0] > 0
+        return None if bool(there.all()) else (there, DataTerm(self.loss, self.targets[there], self.weights))
+
+    def _recentre_shown(self, there: Tensor, term: DataTerm, logits: Tensor) -> Tensor:
+        """Softmax with classes that no row has: the others' shift, and these below them by more than rounding.
+
+        The objective falls in their shift without end, in Newton steps of about one.
+        """
+        shift = torch.zeros_like(self.mean)
+        shift[there] = term.recentre(logits[there])
+        level = torch.logsumexp((logits + shift)[there], 0)
+        shift[~there] = ((level - logits[~there]).amin(1, keepdim=True) - _SURE).clamp_max(0.0)
+        return shift - shift.mean()
 
     def _recentre_each(self, logits: Tensor) -> Tensor:
         """Sigmoid: the root of each output's rising slope, by Newton steps inside a bracket."""

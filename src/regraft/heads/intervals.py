@@ -13,7 +13,7 @@ from scipy.special import stdtrit
 
 from regraft.errors import DataError
 from regraft.heads.groups import group_numbers
-from regraft.heads.metrics import as_array, calibration_gaps, resampled, rounding, score
+from regraft.heads.metrics import as_array, calibration_gaps, check_predictions, resampled, rounding, score
 from regraft.heads.response import Response
 from regraft.record import Score
 
@@ -160,7 +160,11 @@ def calibrated_range(
 
     Args:
         response, probabilities, groups, seed: as in :func:`measure`.
+
+    Raises:
+        DataError: predictions that do not fit the labels, or no labelled row.
     """
+    check_predictions("ece", response, probabilities)
     there = response.present.numpy()
     member, _, _ = _units(groups, there)
     return _calibrated(response.take(there), as_array(probabilities)[there], member, seed)
@@ -201,8 +205,10 @@ def paired_error(
         first, second: predictions of these rows.
 
     Raises:
-        DataError: the metric does not fit the labels.
+        DataError: the metric or predictions do not fit the labels, or no labelled row.
     """
+    for predictions in (first, second):
+        check_predictions(metric, response, predictions)
     found = _paired_draws(metric, response, first, second, groups, seed)
     _, units, _ = _units(groups, response.present.numpy())
     return float(found.std(ddof=1)) * math.sqrt(units / (units - 1)) if min(units, len(found)) > 1 else math.nan
@@ -227,7 +233,7 @@ def paired_difference(
     :func:`measure`, each drawn once for both, widened as there; of groups of rows the difference ± t s. Where
     the resamples agree on a metric that lies between 0 and 1, the formula above of n rows (groups) of which the second
     alone has as many right as it is better by. NaN where fewer than two resamples define the metric, of one group, and
-    of an unbounded metric on one row.
+    of an unbounded metric on one row or where the resamples agree on a difference.
 
     Args:
         metric, response, groups, seed: as in :func:`measure`.
@@ -236,8 +242,8 @@ def paired_difference(
     Raises:
         DataError: the metric does not fit the labels, or is undefined on them.
     """
-    value = score(metric, response, second) - score(metric, response, first)
-    there = response.present.numpy()
+    before, after = (score(metric, response, predictions) for predictions in (first, second))
+    value, there = after - before, response.present.numpy()
     _, units, unit = _units(groups, there)
     if metric == "accuracy" and response.codes is not None and unit == "row":
         truth = response.codes.numpy()[there]
@@ -250,6 +256,8 @@ def paired_difference(
     low, high = np.quantile(found, [0.025, 0.975])
     if bounded and high - low <= _NO_WIDTH:
         return value, *_bonett_price(max(value, 0.0) * units, max(-value, 0.0) * units, units)
+    if high - low <= rounding(max(abs(before), abs(after))) < abs(value):
+        return value, math.nan, math.nan
     most = 1.0 if bounded else math.inf
     if unit == "row":
         return value, *_widened(value, found, units, (-most, most))

@@ -61,7 +61,7 @@ class Judge:
         metric: what to choose by.
         response: N rows of labels.
         folds: (N,).
-        counted: (N,) bool: rows that are scored.
+        counted: (N,) bool: rows that are scored where they lie in a fold; others are in no fit.
         calibrate: fit a temperature; else T = 1.
     """
 
@@ -71,7 +71,8 @@ class Judge:
         if len(self.kept) == 0:
             raise SolverError("no labelled row lies in a fold", do="give folds that hold labelled rows")
         self.response = response.take(self.kept)
-        known = response.seen_elsewhere(folds).take(self.kept)
+        among = folds[counted]
+        known = response.take(counted).seen_elsewhere(among).take(among >= 0)
         #: what says how sure a fit may be: of a class that it never saw it cannot but be wrong
         self.known = known if bool(known.present.any()) else self.response
         kept_folds = folds[self.kept]

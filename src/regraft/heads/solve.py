@@ -21,6 +21,7 @@ from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import GRID, STEPS, Judge, Trial, candidates, choose, explore
 from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import Design, FeatureDesign, Taken
+from regraft.linear.checks import as_tensor
 from regraft.linear.products import one_blas_thread
 
 __all__ = [
@@ -321,7 +322,7 @@ def check_folds(folds: Any, rows: int) -> Tensor:
     given = np.asarray(folds)
     if given.dtype.kind in "OUS":
         raise SolverError("the folds are texts", expected=f"{rows} integers", got=repr(given.reshape(-1)[:1].tolist()))
-    found = torch.as_tensor(given)
+    found = as_tensor(given)
     if tuple(found.shape) != (rows,) or found.is_floating_point() or found.dtype == torch.bool:
         raise SolverError(
             f"the folds have shape {tuple(found.shape)} and type {found.dtype}", expected=f"{rows} integers"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -11,9 +12,10 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.metrics import as_array
 from regraft.heads.response import Response
+from regraft.linear.checks import as_tensor
 from regraft.wording import some
 
-__all__ = ["ClassWeight", "class_weights", "moments", "row_weights", "sample_weights"]
+__all__ = ["ClassWeight", "class_weights", "in_spreads", "moments", "row_weights", "sample_weights"]
 
 ClassWeight = None | Literal["balanced"] | Mapping[str, float]
 
@@ -27,7 +29,7 @@ def sample_weights(response: Response, sample_weight: Any) -> Tensor:
     weights = torch.ones(len(response), dtype=torch.float64)
     if sample_weight is not None:
         try:
-            weights = torch.as_tensor(as_array(sample_weight)).clone()
+            weights = as_tensor(as_array(sample_weight)).clone()
         except (TypeError, ValueError):
             raise SolverError(f"sample weights are {sample_weight!r:.60}", expected="a number for each row") from None
         if tuple(weights.shape) != (len(response),):
@@ -117,6 +119,15 @@ def moments(values: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
     mean = torch.where(low == high, low, mean)
     spread = (share * (values - mean).square()).sum(0).sqrt()
     return mean, torch.where(spread > 0, spread, torch.ones_like(spread))
+
+
+def in_spreads(response: Response, weights: Tensor) -> tuple[Response, Tensor]:
+    """Numbers in units of their weighted spread, so that one penalty of all outputs means the same for each, and (C,)
+    what brings them back; other labels as they are, and ones."""
+    if response.kind != "regression":
+        return response, torch.ones(response.n_outputs, dtype=torch.float64)
+    spread = moments(response.values, weights)[1]
+    return replace(response, values=response.values / spread), spread
 
 
 def _named(response: Response, class_weight: Mapping[str, float]) -> Tensor:

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from regraft.errors import RegraftError
 
-__all__ = ["Index", "ShapeError", "all_finite", "as_index", "check_float", "unlike"]
+__all__ = ["Index", "ShapeError", "all_finite", "as_index", "as_tensor", "check_float", "unlike"]
 
 Index = slice | Tensor | np.ndarray | Sequence[int]
 """Rows of a design: a slice, integers (repeats allowed, order kept) or a boolean mask."""
@@ -33,7 +33,7 @@ def as_index(index: Index, n_rows: int) -> Tensor:
     if isinstance(index, slice):
         # torch's arange refuses a stop before the start
         return torch.from_numpy(np.arange(*index.indices(n_rows), dtype=np.int64))
-    found = index.detach().cpu() if isinstance(index, Tensor) else torch.as_tensor(np.asarray(index))
+    found = index.detach().cpu() if isinstance(index, Tensor) else as_tensor(np.asarray(index))
     if found.ndim != 1:
         raise ShapeError("a row index", expected="one dimension", got=f"shape {tuple(found.shape)}")
     if found.dtype == torch.bool:
@@ -49,6 +49,11 @@ def as_index(index: Index, n_rows: int) -> Tensor:
     if int(found.min()) < 0 or int(found.max()) >= n_rows:
         raise ShapeError("a row index", expected=f"entries below {n_rows}", got="an entry out of range")
     return found
+
+
+def as_tensor(array: np.ndarray) -> Tensor:
+    """The array, copied where torch cannot read it: backwards, or of foreign byte order."""
+    return torch.as_tensor(np.asarray(array, array.dtype.newbyteorder("="), order="C"))
 
 
 def unlike(shapes: Mapping[str, object], others: Mapping[str, object]) -> str:

@@ -84,12 +84,14 @@ def multiply(a: Tensor, b: Tensor) -> Tensor:
 
 
 def add_matmul(out: Tensor, a: Tensor, b: Tensor) -> None:
-    """Add A B to ``out`` (n × m, contiguous), all of one dtype; by torch where it may use several threads.
+    """Add A B to ``out`` (n × m, contiguous), all of one dtype; by torch where it may use several threads, or where
+    autograd follows A or B.
 
     Threads of torch and of OpenBLAS that take turns wait for each other (:func:`one_blas_thread`); one thread of each
     does not.
     """
-    if out.device.type != "cpu" or torch.get_num_threads() > 1 or out.dtype not in (torch.float32, torch.float64):
+    alone = out.device.type == "cpu" and torch.get_num_threads() == 1 and out.dtype in (torch.float32, torch.float64)
+    if not alone or a.requires_grad or b.requires_grad:
         out.addmm_(a, b)
     elif out.numel() and a.numel():
         gemm = dgemm if out.dtype == torch.float64 else sgemm

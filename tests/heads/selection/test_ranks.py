@@ -99,6 +99,14 @@ def test_more_than_half_of_the_features_and_bad_ones_are_refused(monkeypatch):
     settings = {"strength": 1e-2, "normalised": False, "folds": np.arange(60) % 3, "metric": "accuracy"}
     with pytest.raises(SolverError, match="51 of 100 features; expected at least 1 and at most half"):
         rank_curve(unit_design(x, 3, CUTS, torch.float64), classes_of(codes), count=51, **settings)
+    design = unit_design(x, 3, CUTS, torch.float64)
+    for response, other, words in (
+        (classes_of(np.zeros(60, int), 3), {}, "one class only"),
+        (classes_of(codes), {"folds": np.zeros(60, int)}, "nothing is left to train on without fold 0"),
+        (classes_of(codes), {"strength": 0.0}, "above zero"),
+    ):
+        with pytest.raises(SolverError, match=words):
+            rank_curve(design, response, count=5, **settings | other)
     whole = rank_curve(unit_design(x, 3, CUTS, torch.float64), classes_of(codes), count=40, **settings)
     monkeypatch.setattr(ranks, "NESTED_COLUMNS", 20)  # a sample of each set stands for it
     some = rank_curve(unit_design(x, 3, CUTS, torch.float64), classes_of(codes), count=40, **settings)

@@ -289,6 +289,18 @@ def test_numbers_labelled_in_one_fold_alone_have_no_say_without_it(scorer):
     assert not torch.allclose(both[0], one[0])
 
 
+@pytest.mark.parametrize("scorer", [ExactGroupLasso(), LayerGroups()])
+def test_the_unit_of_a_number_has_no_say(scorer):
+    x, _ = planted(noise=0.5)
+    folds, values = torch.arange(90) % 3, x[:, [0, 250]].copy()
+    values[4, 0] = np.nan
+    found, other = (
+        scores_of(scorer, planted_design(x, 2), Response.of("regression", ["a", "b"], values * unit), folds)
+        for unit in (1.0, [1024.0, 1.0])  # a power of two, so that rounding is the same
+    )
+    torch.testing.assert_close(found, other)
+
+
 def test_layers_enter_by_their_gradient_over_the_root_of_their_size():
     """Just below λ_max the order is that of ‖X_lᵀR‖_F / √d_l, R the first residual: being large is no merit."""
     rng = np.random.default_rng(0)

@@ -69,8 +69,10 @@ def test_scores_are_the_row_norms_of_ridge_coefficients_without_each_fold(n, d, 
     np.testing.assert_allclose(torch.cat(list(everything.values())).numpy(), expected, rtol=1e-7)
 
 
-def test_scores_in_float32_are_near_those_in_float64():
+@pytest.mark.parametrize("offset", [0, 300])
+def test_scores_in_float32_are_near_those_in_float64(offset):
     x, codes = features(60, 300, classes=4)
+    x = np.float32(x) + np.float32(offset)
     wide, narrow = (
         torch.cat(list(relevance(unit_design(x, 4, dtype=t), classes_of(codes), None, 1e-3).values())).double()
         for t in (torch.float64, torch.float32)

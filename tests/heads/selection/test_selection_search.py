@@ -38,10 +38,11 @@ def design_of(x, outputs, dtype=torch.float64, cuts=CUTS):
     return unit_design(x, outputs, cuts, dtype)
 
 
-def test_features_that_matter_are_found():
+@pytest.mark.parametrize(("offset", "dtype"), [(0, torch.float64), (1000, torch.float32)])
+def test_features_that_matter_are_found(offset, dtype):
     x, codes = planted()
     found = select(
-        {"512": design_of(x, 3)},
+        {"512": design_of(x + offset, 3, dtype)},
         classes_of(codes),
         folds=np.arange(90) % 5,
         metric="accuracy",
@@ -52,6 +53,7 @@ def test_features_that_matter_are_found():
     assert score("accuracy", classes_of(codes), torch.softmax(found.solution.out_of_fold, 1)) > 0.95
     assert sum(cell.chosen for cell in found.table) == 1
     assert len(found.table) == 3 * 2 * 2
+    assert all(part.dtype == dtype for part in found.solution.readout.coefficients.values())
 
 
 def test_the_unit_of_the_targets_changes_no_selection():

@@ -438,6 +438,24 @@ def test_dual_points_are_feasible_and_never_above_the_minimum(loss):
         assert float(term.residual(term.predict(centred)).sum(1).abs().max()) < 1e-9
 
 
+def test_a_class_without_a_row_takes_no_step_of_the_intercept(monkeypatch):
+    """Its own would go on without end: it is put below all others at once, and these are what they are without it."""
+    rng, steps = np.random.default_rng(0), []
+    newton = DataTerm._newton
+    monkeypatch.setattr(DataTerm, "_newton", lambda *given: steps.append(1) or newton(*given))
+    targets, logits = torch.eye(4)[torch.arange(20) % 3].T.double(), torch.tensor(rng.normal(size=(4, 20)))
+    weights = torch.ones(1, 20, dtype=torch.float64)
+    few = DataTerm("softmax", targets[:3], weights)
+    expected, alone = few.predict(logits[:3] + few.recentre(logits[:3])), len(steps)
+    term = DataTerm("softmax", targets, weights)
+    predictions = term.predict(logits + term.recentre(logits))
+    assert len(steps) == 2 * alone < 20
+    torch.testing.assert_close(predictions[:3], expected, rtol=0, atol=1e-15)
+    assert 0 < float(predictions[3].max()) < 1e-16
+    low = torch.cat([logits[:3], logits[3:] - 100])
+    assert float(term.predict(low + term.recentre(low))[3].max()) < 1e-40  # and not brought back up
+
+
 def test_an_array_may_be_read_backwards():
     x, codes = features(40, 12, 3)
     forwards, backwards = (group_lasso(a, classes_of(codes[::-1]), strengths=2)[1] for a in (x[::-1].copy(), x[::-1]))

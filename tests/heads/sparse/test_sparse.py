@@ -25,6 +25,15 @@ def whole(fit, d):
     return w, fit.intercept.numpy()
 
 
+def in_spreads(response):
+    """Several numbers in units of their spread, and these; other labels as they are, and one number, for λ_max is in
+    its unit."""
+    if response.kind != "regression" or response.n_outputs == 1:
+        return response, 1.0
+    unit = response.values.numpy().std(0)
+    return Response.of("regression", response.classes, response.values.numpy() / unit), unit
+
+
 @pytest.mark.parametrize(("n", "d"), [(60, 12), (40, 90)])
 def test_the_lasso_fulfils_its_optimality_conditions(n, d):
     x, codes = features(n, d, 4)
@@ -87,16 +96,18 @@ def test_an_orthonormal_design_is_soft_thresholded():
 
 
 @pytest.mark.parametrize("penalty", ["l1", "l21"])
-@pytest.mark.parametrize("kind", ["multiclass", "multilabel", "regression"])
+@pytest.mark.parametrize("kind", ["multiclass", "multilabel", "regression", "number"])
 def test_every_fold_is_predicted_by_the_fit_without_it(kind, penalty):
     x, codes = features(60, 40, 3)
     if kind == "multiclass":
         response = classes_of(codes)
     elif kind == "multilabel":
         response = Response.of("multilabel", ["a", "b"], np.stack([codes > 0, x[:, 0] > 2], 1).astype(float))
+    elif kind == "number":
+        response = Response.of("regression", ["a"], 50 * x[:, 0] + 15 * x[:, 5])
     else:
-        response = Response.of("regression", ["a", "b"], x[:, :2] + 0.3 * x[:, 5:7])
-    metric = {"multiclass": "accuracy", "multilabel": "map", "regression": "r2"}[kind]
+        response = Response.of("regression", ["a", "b"], (x[:, :2] + 0.3 * x[:, 5:7]) * [1000, 1])
+    metric = {"multiclass": "accuracy", "multilabel": "map"}.get(kind, "r2")
     folds = np.arange(60) % 4
     found = solve_sparse(
         design_of(x, response.n_outputs, cuts=3),
@@ -111,13 +122,14 @@ def test_every_fold_is_predicted_by_the_fit_without_it(kind, penalty):
     expected = {share: np.zeros((60, response.n_outputs)) for share in (0.5, 0.1, 0.03)}
     for fold in range(4):
         train = folds != fold
-        part = response.take(train)
+        part, unit = in_spreads(response.take(train))
         largest = path(x[train], part, strengths=1).strength_max
         for share, out in expected.items():
             w, b = whole(path(x[train], part, strengths=[share * largest], tol=TIGHT)[0], 40)
-            out[~train] = x[~train] @ w + b
+            out[~train] = (x[~train] @ w + b) * unit
     chosen = next(c for c in found.candidates if c.chosen)
-    np.testing.assert_allclose(found.out_of_fold.numpy(), expected[chosen.strength], atol=2e-3)
+    whole_part, unit = in_spreads(response)
+    np.testing.assert_allclose(found.out_of_fold.numpy() / unit, expected[chosen.strength] / unit, atol=2e-3)
     for candidate in found.candidates:
         logits = torch.tensor(expected[candidate.strength])
         if kind == "multiclass":
@@ -125,9 +137,9 @@ def test_every_fold_is_predicted_by_the_fit_without_it(kind, penalty):
                 score("accuracy", response.take(folds == f), torch.softmax(logits[folds == f], 1)) for f in range(4)
             ]
             assert candidate.score == pytest.approx(np.mean(by_fold), abs=1e-9)
-    largest = path(x, response, strengths=1).strength_max
-    w, b = whole(path(x, response, strengths=[chosen.strength * largest], tol=TIGHT)[0], 40)
-    blocks = torch.cat(list(found.readout.coefficients.values())).numpy()
+    largest = path(x, whole_part, strengths=1).strength_max
+    w, b = whole(path(x, whole_part, strengths=[chosen.strength * largest], tol=TIGHT)[0], 40)
+    blocks = torch.cat(list(found.readout.coefficients.values())).numpy() / unit
     np.testing.assert_allclose(blocks, w, atol=2e-3 * abs(w).max())
     assert found.status.converged
     assert found.status.residual <= 1e-11

@@ -106,5 +106,5 @@ def solve_ridge(matrix: Tensor, ridge: Tensor | float, right: Tensor, rows: Tens
     raise SolverError(
         "the ridge system of the features is not positive definite",
         expected="finite features and a penalty above their rounding errors",
-        do="use a stronger penalty, or look for NaN in the features",
+        do="use a stronger penalty, take off what all rows have in common, or look for NaN in the features",
     )

@@ -24,6 +24,8 @@ __all__ = ["EXACT_COLUMNS", "KERNEL_COLUMNS", "Columns", "Panel", "check_columns
 EXACT_COLUMNS = 65_536
 #: Grams for the heads on a chosen set of features are of up to this many of its columns.
 KERNEL_COLUMNS = 16_384
+#: From this ratio of squares on, of which float32 keeps seven digits; of how many rows it is taken.
+_FAR, _SOME = 1e3, 16
 _NONE = torch.empty(0, dtype=torch.long)
 _COLUMNS = 1024
 
@@ -61,8 +63,9 @@ class Panel:
 
     Attributes:
         held: the design has at most 65,536 features; they are in memory in its own precision.
-        dtype: of Grams and scores, float64 for a float64 design that is held, else float32.
-        precise: no precision of the design is lost in it.
+        dtype: of Grams and scores, float64 for a design that is held and is in float64 or has rows that vary little
+            about a mean far from zero, else float32.
+        precise: its columns are the design's, no digit fewer or more (in float32 of a 16-bit one).
     """
 
     def __init__(self, design: FeatureDesign) -> None:
@@ -70,8 +73,9 @@ class Panel:
         if self.width == 0:
             raise SolverError("the design has no column", do="choose at least one layer")
         self.held = self.width <= EXACT_COLUMNS
-        self.dtype = torch.float64 if self.held and design.dtype == torch.float64 else torch.float32
-        self.precise = torch.promote_types(self.dtype, design.dtype) == self.dtype
+        wide = design.dtype == torch.float64
+        self.dtype = torch.float64 if self.held and (wide or _far(design)) else torch.float32
+        self.precise = torch.promote_types(torch.float32, design.dtype) == self.dtype
         self._layers: dict[str, Layer] = {}
         self._grams: dict[int, Tensor] = {}
 
@@ -203,6 +207,13 @@ class Panel:
             here = out[:, begin : begin + x.shape[1]].sqrt_()
             check_finite(here, f"the features of {name!r}")
         return out.mul_(peak[:, 0].to(self.dtype))
+
+
+def _far(design: FeatureDesign) -> bool:
+    """Whether some rows are so much farther from zero than from their mean that squares in float32 lose the latter."""
+    some = torch.linspace(0, design.n_rows - 1, min(design.n_rows, _SOME)).long()
+    variance, mean = torch.var_mean(design.dense(some).to("cpu", torch.float64), 0, correction=0)
+    return float(mean.square().sum()) > _FAR * float(variance.sum())
 
 
 def check_columns(columns: Tensor) -> None:

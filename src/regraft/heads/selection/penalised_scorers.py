@@ -21,6 +21,7 @@ from regraft.heads.sparse.path import check_loss
 from regraft.heads.sparse.penalty import PENALTIES
 from regraft.heads.sparse.problem import data_term, only_class
 from regraft.heads.sparse.solve import SparsePath
+from regraft.heads.weights import in_spreads
 from regraft.linear import mirror
 from regraft.linear.products import add_product
 
@@ -34,7 +35,8 @@ _BLUR = 8
 
 @dataclass(frozen=True)
 class ExactGroupLasso:
-    """s_i = ‖W_i‖₂ of the exact group lasso (Head2Toe, Eq. 3, solved to a certificate) at λ = share · λ_max.
+    """s_i = ‖W_i‖₂ of the exact group lasso (Head2Toe, Eq. 3, solved to a certificate) at λ = share · λ_max, outputs of
+    a regression in units of their spread.
 
     Each set of training rows has its own λ_max, and its path is warm-started through the shares. Features outside the
     support have W_i = 0: they rank below it by how near they are to entering, s_i = ‖Σ_j ω_j x_ji (y_j − v_j)‖₂ − λ
@@ -78,7 +80,8 @@ class ExactGroupLasso:
 
 @dataclass(frozen=True)
 class LayerGroups:
-    """Whole layers by the lasso whose groups are layers (Head2Toe §4.3, "layer-wise (group)").
+    """Whole layers by the lasso whose groups are layers (Head2Toe §4.3, "layer-wise (group)"), outputs of a regression
+    in units of their spread.
 
     Layers rank by ‖W_l‖_F of :class:`regraft.heads.sparse.layers.LayerLasso` at λ = share · λ_max, those that are out
     below by ‖X_lᵀΘ‖_F/√d_l; inside a layer features rank by ‖x_iᵀA_l‖ (x_iᵀΘ where it is out), which matters only
@@ -143,7 +146,8 @@ class LayerGroups:
     def _fits(
         self, grams: Tensor, sizes: Tensor, task: FoldTask, response: Response, rows: Tensor
     ) -> list[tuple[LayerFit, Tensor]]:
-        fit, varied, _, _ = data_term(response.take(rows), check_loss(None, response), task.weights[rows])
+        here, weights = response.take(rows), task.weights[rows]
+        fit, varied, _, _ = data_term(in_spreads(here, weights)[0], check_loss(None, response), weights)
         share = fit.weights.mean(0).to(grams.dtype)
         mine = torch.empty(len(grams), len(rows), len(rows), dtype=grams.dtype)
         for part, gram in zip(mine, grams):

@@ -12,15 +12,15 @@ from torch import Tensor
 from regraft.errors import SolverError
 from regraft.heads.l2.dual import dual_ridge, gram_scale
 from regraft.heads.metrics import PROPER
-from regraft.heads.response import Response
+from regraft.heads.response import Response, require_learnable
 from regraft.heads.search import Judge, Trial
 from regraft.heads.selection.chosen import ranked
 from regraft.heads.selection.kept import by_name
 from regraft.heads.selection.nested import NESTED_COLUMNS
 from regraft.heads.selection.panel import Panel
 from regraft.heads.selection.relevance import FoldTask, check_features, fold_tasks, panel_scores
-from regraft.heads.solve import check_folds
-from regraft.heads.weights import ClassWeight
+from regraft.heads.solve import check_folds, check_strengths, check_training
+from regraft.heads.weights import ClassWeight, row_weights, sample_weights
 from regraft.linear import FeatureDesign
 from regraft.linear.products import one_blas_thread, one_torch_thread
 
@@ -98,13 +98,16 @@ def rank_curve(
         seed: of the blind choice.
 
     Raises:
-        SolverError: fewer than 2k features, or rows, features or folds that do not fit.
+        SolverError: fewer than 2k features, one class, or rows, features, folds or a penalty that do not fit.
     """
-    check_features(design, response)
+    require_learnable(response)
+    check_features(design, response, metric)
     starts = offsets(design.width, count)
     if not starts:
         raise SolverError(f"{count} of {design.width} features", expected="at least 1 and at most half of them")
-    fold_of, panel = check_folds(folds, len(response)), Panel(design)
+    (strength,), fold_of = check_strengths([strength]), check_folds(folds, len(response))
+    check_training(fold_of, row_weights(response, class_weight, sample_weights(response, None)))
+    panel = Panel(design)
     judge = Judge(metric, response, fold_of, response.present, calibrate=metric in PROPER)
     tasks = fold_tasks(response, fold_of, class_weight)
     scores = [by_name(found, panel.widths) for found in panel_scores(panel, tasks, [strength])[:, 0]]

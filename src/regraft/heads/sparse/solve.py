@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -20,7 +20,7 @@ from regraft.heads.sparse.fit import GroupLassoFit, Loss
 from regraft.heads.sparse.path import check_loss
 from regraft.heads.sparse.penalty import PENALTIES, Penalty, PenaltyName
 from regraft.heads.sparse.problem import SparseProblem, State, only_class
-from regraft.heads.weights import ClassWeight, row_weights, sample_weights
+from regraft.heads.weights import ClassWeight, in_spreads, row_weights, sample_weights
 from regraft.linear import Design, FeatureDesign
 
 __all__ = ["SPARSE_GRID", "SparsePath", "solve_sparse"]
@@ -55,8 +55,9 @@ def solve_sparse(
         Σ_i ω_i ℓ(y_i, Wᵀx_i + b) + λ Ω(W),   λ = strength · λ_max,
 
     Ω(W) = Σ_j ‖W_j‖₂ over features for ``l21`` and Σ_jc |W_jc| for ``l1``; ω the rows' share of the weights, b
-    free; ℓ the softmax cross-entropy, the sigmoid one of each label, or ½‖y − f‖² for regression. λ_max is the
-    weakest penalty at which W is zero (:func:`regraft.heads.group_lasso`); each fold has its own, from its own
+    free; ℓ the softmax cross-entropy, the sigmoid one of each label, or ½‖y − f‖² for regression, y and f in
+    units of each output's spread over the rows that are fitted, for which W and b are then given in its own. λ_max is
+    the weakest penalty at which W is zero (:func:`regraft.heads.group_lasso`); each fold has its own, from its own
     training rows, so that a held-out row has no say in the fit that predicts it.
 
     Every path is warm-started from the strongest penalty on and certified: the duality gap of the final fit is at most
@@ -116,6 +117,8 @@ def solve_sparse(
 class SparsePath:
     """Fits of one set of training rows at any shares of its own λ_max, each warm-started from a stronger one.
 
+    Outputs of a regression are fitted in units of their spread, (C,).
+
     Args:
         design: features of N rows, best in memory; those of weight zero must be finite.
         response: their labels.
@@ -131,6 +134,7 @@ class SparsePath:
         self, design: FeatureDesign, response: Response, penalty: Penalty, weights: Tensor, tol: float
     ) -> None:
         loss: Loss = check_loss(None, response)
+        response, self.spread = in_spreads(response, weights)
         self.problem = SparseProblem(design, response, loss, weights, penalty, tol, whole=True)
         self.tol = tol
         self.null = self.problem.null
@@ -138,11 +142,15 @@ class SparsePath:
         self._last: tuple[float, State] = (1.0, self.null)
 
     def fits(self, shares: Sequence[float]) -> list[GroupLassoFit]:
-        """The fits at λ = share · λ_max, for falling shares."""
-        return [fit for fit, _ in self.visits(shares)]
+        """The fits at λ = share · λ_max, for falling shares; coefficients and intercepts in the labels' own units."""
+        return [
+            replace(fit, values=fit.values * self.spread, intercept=fit.intercept * self.spread)
+            for fit, _ in self.visits(shares)
+        ]
 
     def visits(self, shares: Sequence[float]) -> list[tuple[GroupLassoFit, State]]:
-        """The same with the state of each: coefficients, predictions and ‖Θ X_j‖ of every feature."""
+        """The same in units of the spread, with the state of each: coefficients, predictions and ‖Θ X_j‖ of every
+        feature."""
         out = []
         for share in shares:
             if share >= 1 or self.largest <= 0:
