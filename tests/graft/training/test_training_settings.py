@@ -326,6 +326,21 @@ def test_where_the_last_training_names_one_class_alone_the_twin_is_kept(tmp_path
     np.testing.assert_allclose(kept, head.held_out().probabilities.numpy(), atol=1e-6)
 
 
+def test_settled_choices_are_held_to_what_their_own_rows_showed(tmp_path, request):
+    """A training that names one class like the one that was judged is taken, by the head that made the choice and by
+    one that takes the choice over."""
+    head = problem(toy_manifest(60), tmp_path / "a", train=replace(QUICK, lrs=(0.1,))).solve()
+    assert head.held is not None
+    blind = replace(head.held, probabilities=torch.tensor([[0.9, 0.05, 0.05]]).repeat(len(head.held.rows), 1))
+    judged = replace(head, held=blind, choice=replace(head.choice, judged=None))
+    request.getfixturevalue("_collapsing")
+    later = problem(toy_manifest(60), tmp_path / "b", train=replace(QUICK, lrs=(0.1,)))
+    assert "final-training-collapsed" in codes(later.settled(replace(head, choice=judged.choice)).solve())
+    again = later.settled(judged).solve()
+    assert "final-training-collapsed" not in codes(again)
+    assert again.held is None
+
+
 @pytest.mark.usefixtures("_collapsing")
 def test_a_refitted_head_that_tells_classes_apart_is_kept_whatever_the_tuned_one_said(tmp_path, monkeypatch):
     refit = Refit(Features(LAST.taps, ("unit",)), Solve(("ridge",), (1e-1,)))
@@ -640,6 +655,7 @@ def test_where_the_last_training_spoils_numbers_the_twin_is_kept(tmp_path, monke
     finding = next(f for f in head.findings() if f.code == "final-training-lost")
     assert finding.value < 0 < head.choice.judged.value
     assert "it had not seen" in finding.detail
+    assert next(r for r in head.figures(None, None)["training"]["runs"] if r["role"] == "final")["status"] == "lost"
     assert head.status.converged
     kept = head.model.predict_proba(numbers().take(head.held_out().rows)).probabilities
     np.testing.assert_allclose(kept, head.held_out().probabilities.numpy(), atol=1e-5)

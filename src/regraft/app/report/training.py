@@ -19,7 +19,13 @@ _ROLES = {
     "twin": "on the training part, to be judged",
     "candidate": "tried",
 }
-_STATUS = {"completed": "completed", "stopped": "stopped early", "diverged": "diverged"}
+_STATUS = {
+    "completed": "completed",
+    "stopped": "stopped early",
+    "diverged": "diverged",
+    "collapsed": "given up: one class for all rows",
+    "lost": "given up: it went wrong",
+}
 
 
 @dataclass(frozen=True)

@@ -80,7 +80,7 @@ def curve(trial: Trial, metric: str, *, final: bool, kept: bool) -> dict[str, An
         "name": trial.name,
         "role": "final" if final else "twin" if trial.share == 1 else "candidate",
         "kept": kept,
-        "status": "collapsed" if trial.collapsed else status,
+        "status": trial.failed or status,
         "steps": 0 if outcome is None else outcome.steps,
         "total": trial.total,
         "score": plain(_written(trial.value[0], metric)),

@@ -132,7 +132,7 @@ class TrainedHead(Head):
         outcome = None if self.last is None else self.last.outcome
         if self.last is None or outcome is None:
             return Status(True, 0, 0.0, "the backbone stays as it is")
-        if self.last.said or self.last.collapsed:
+        if self.last.said or self.last.failed:
             return Status(True, outcome.steps, math.nan, "the model of an earlier training is kept")
         return Status(outcome.status in ("completed", "stopped"), outcome.steps, math.nan, outcome.message)
 
@@ -246,7 +246,8 @@ class TrainingProblem(Problem):
             return self._chosen()
         spare = (chosen.model, chosen.shown)
         said = tuple(one for one in chosen.notes if one.code not in FINALS)  # which are of the chosen one's own rows
-        return self._final(chosen.choice, chosen.judged, None, said, chosen.kept, lambda: spare, chosen.seen)
+        made = self._final(chosen.choice, chosen.judged, chosen.held, said, chosen.kept, lambda: spare, chosen.seen)
+        return replace(made, held=None)  # they are none of these rows
 
     def heads(self, taus: tuple[int, ...]) -> Heads:
         """The prepared heads by τ, on these rows.
@@ -381,7 +382,7 @@ class TrainingProblem(Problem):
         if trained is not None:
             finished = self._finished(trained, choice, prepared)
             failed = self._failed(finished[0], choice, held, rows)
-            trial.collapsed = failed is not None
+            trial.failed = "" if failed is None else failed.code.removeprefix("final-training-")
         if failed is not None:
             said = (*(one for one in said if one.code != EDGE), failed)
         model, shown = spare() if failed is not None or finished is None else finished

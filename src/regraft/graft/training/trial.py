@@ -111,7 +111,7 @@ class Trial:
         watch: what looks on.
         value, outcome, outputs: what was found; see :meth:`train`.
         said: how it diverged; empty if it did not.
-        collapsed: it ended, and its model is not to be taken.
+        failed: in a word why its model is not to be taken, though it ended; empty if it is.
     """
 
     name: str
@@ -129,7 +129,7 @@ class Trial:
     outputs: Tensor | None = None
     said: str = ""
     watch: Instruments | None = None
-    collapsed: bool = False
+    failed: str = ""
 
     def shortened(self, share: float) -> Trial:
         """A training of ``share`` of the steps that is complete in itself: its schedule comes down to its end.
