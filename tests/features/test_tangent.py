@@ -149,6 +149,61 @@ def test_the_prefix_runs_once(fast: bool) -> None:
     assert any("1 tensor a row kept" in line for line in tangent.path)
 
 
+class Clipping(nn.Module):
+    """Numbers beyond 2 are cut off; rows do not see each other, and the first ones have no such numbers."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.first, self.part, self.top, self.head = nn.Linear(4, 5), Large(how), nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        before, part = torch.tanh(x), self.part(x)
+        if self.part.how == "said":
+            part = x.clamp(-2, 2) if part else x
+        elif self.part.how == "some rows":
+            part = x.index_copy(0, self.part.rows(x), part)
+        return self.head(torch.tanh(self.top(part) + before))
+
+
+class Large(nn.Module):
+    """What of it a module of its own gives."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def rows(self, x: Tensor) -> Tensor:
+        return (x.abs() > 2).any(1).nonzero()[:, 0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        large = (x.abs() > 2).any()
+        if self.how == "said":
+            return large
+        if self.how == "some rows":
+            return x[self.rows(x)].clamp(-2, 2)
+        if self.how == "handed on":
+            return x.clamp(-2, 2) if large else x
+        return (x.clamp_(-2, 2) if large else x) * 1
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("how", ["said", "some rows", "handed on", "written"])
+def test_a_path_that_only_later_rows_take_is_refused(how: str, fast: bool) -> None:
+    """What the first rows show of a record holds for all: another is read by wrong places."""
+    network, x = made(Clipping(how), (4,)), 0.3 * torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
+    assert Tangent(network, "top.*", x, fast=fast, batch_size=3).prepare().outputs.shape == (9, 3)
+    x[5] *= 30
+    tangent = Tangent(network, "top.*", x, fast=fast, batch_size=3)
+    assert tangent._engine.replay.calls
+    with pytest.raises(ModelError, match="another path"):
+        tangent.prepare()
+    torch.testing.assert_close(ntk(tangent.keep()), ntk(tangent.on(x).take(range(9))))
+    below = Tangent(network, "*", x, fast=fast, batch_size=3, dtype=torch.float64)
+    found = below.apply(Blocks({name: torch.ones(shape).double() for name, shape in below.shapes.items()}))
+    torch.testing.assert_close(found.flatten(), jacobian(network, below.names, x).sum(1))
+
+
 def passed(tangent: Tangent) -> int:
     return tangent._engine.replay.network.module[0].passes  # type: ignore[no-any-return]
 
