@@ -204,6 +204,34 @@ def test_a_path_that_only_later_rows_take_is_refused(how: str, fast: bool) -> No
     torch.testing.assert_close(found.flatten(), jacobian(network, below.names, x).sum(1))
 
 
+class Skipping(nn.Module):
+    """A frozen part keeps a value on itself, which what follows reads there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low, self.top, self.head = nn.Sequential(nn.Linear(4, 5), Keeping()), nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.top(self.low(x))) + self.low[1].kept)
+
+
+class Keeping(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = x
+        return torch.tanh(x)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_value_that_a_module_keeps_on_itself_is_no_other_pass_s(fast: bool) -> None:
+    network = made(Skipping(), (4,))
+    assert network.topmost == ("top.*",)  # found by a differentiated pass, of which no graph stays on the module
+    tangent = Tangent(network, None, network.example(7), of="embedding", fast=fast, batch_size=3, dtype=torch.float64)
+    assert "answering calls from the record fails" in tangent.path[0]
+    found = tangent.apply(Blocks({name: torch.ones(shape).double() for name, shape in tangent.shapes.items()}))
+    expected = jacobian(network.without_head(), tangent.names, network.example(7))
+    torch.testing.assert_close(found.flatten(), expected.sum(1))
+
+
 def passed(tangent: Tangent) -> int:
     return tangent._engine.replay.network.module[0].passes  # type: ignore[no-any-return]
 

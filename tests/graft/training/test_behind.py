@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from tests.features.test_tangent import Keeping
 from tests.features.toy import toy_arrays, toy_manifest
-from tests.graft.training.test_finetune import many_taps, normed, own_head
+from tests.graft.training.test_finetune import Normed, many_taps, normed, own_head
 from tests.graft.training.test_live import live
 
 from regraft.data import scan
@@ -30,6 +31,17 @@ from regraft.network import About, ArrayPreprocess, Network
 
 BELOW = ("stem.*", "blocks.0.*")
 CONFIG = TrainConfig(steps=12, batch_size=10, optimiser=Optimiser(lr=0.05), seed=3)
+
+
+class Keeps(Normed):
+    """What a layer that stays keeps on itself is read there by what follows."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks[0] = Keeping()
+
+    def forward(self, x):
+        return self.fc((self.blocks[1](self.blocks[0](self.stem(x))) + self.blocks[0].kept).mean((2, 3)))
 
 
 def rows_of(adapted, manifest=None, augment=None):
@@ -173,6 +185,8 @@ def test_what_cannot_be_kept_is_computed_each_time(whole):
     both = [finetune(inside, replace(manifest, target=replace(manifest.target, classes=("a", "b", "c"))), CONFIG,
                      tuning=below).adapted for _ in range(2)]  # fmt: skip
     assert torch.equal(both[0].network.params["blocks.1.conv.weight"], both[1].network.params["blocks.1.conv.weight"])
+    keeping = own_head(Network("keeping", Keeps(), ArrayPreprocess((3, 6, 6)), About("module")))
+    assert behind(Grafted(keeping, Tuning(freeze=("stem.*",))), rows) is rows
     whole()
     assert behind(Grafted(adapted, below), rows) is rows
 

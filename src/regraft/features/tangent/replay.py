@@ -17,6 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import CheckpointError
 
 from regraft.errors import DataError, ModelError
 from regraft.network import Network
@@ -375,6 +376,15 @@ class Replay:
                 if not torch.equal(a, b):
                     return "a value before the cut has no axis of rows and depends on them"
                 slot.shared = a
+        try:
+            return self._agreed(values, outputs, outputs_two)
+        except (RuntimeError, IndexError, ValueError) as error:
+            if self.whole or isinstance(error, CheckpointError):
+                raise  # else: what a module keeps on itself is still of another pass
+            return "answering calls from the record fails"
+
+    def _agreed(self, values: list[Tensor], outputs: Tensor, outputs_two: Tensor) -> str:
+        """See :meth:`probe`: of three rows' values, whose forms are known, and the outputs of three and of two."""
         if outputs.ndim == 2 and not self._same(self._two_rows(values), outputs_two):
             return "the values before the cut, taken row by row, give other outputs"
         unused = self._unused(values)
