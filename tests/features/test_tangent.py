@@ -608,6 +608,30 @@ def test_checkpointing_is_refused_with_what_to_do(reentrant: bool) -> None:
         Tangent(network, "body.2.*", network.example(4), of="embedding")
 
 
+class WritingOver(nn.Module):
+    """The sum is written over what the second activation needs; of ``codes`` no input has a derivative."""
+
+    def __init__(self, codes: bool) -> None:
+        super().__init__()
+        self.first = nn.Embedding(9, 5) if codes else nn.Linear(4, 5)
+        self.second, self.head = nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x[:, 0].long().abs() % 9 if isinstance(self.first, nn.Embedding) else x)
+        y = torch.relu_(self.second(x))
+        y += x
+        return self.head(y)
+
+
+@pytest.mark.parametrize("codes", [False, True])
+@pytest.mark.parametrize("select", ["first.*", "second.*"])
+def test_what_is_written_over_and_needed_is_said_so(select: str, codes: bool) -> None:
+    network = made(WritingOver(codes), (4,))
+    for fast in (True, False):
+        with pytest.raises(ModelError, match="module writes over values that its derivatives need"):
+            Tangent(network, select, network.example(4), fast=fast)
+
+
 def test_parameters_without_influence() -> None:
     network = made(Unused(), (3,))
     with pytest.raises(ModelError, match="no influence on the outputs"):

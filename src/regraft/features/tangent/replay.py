@@ -21,6 +21,7 @@ from torch.utils.checkpoint import CheckpointError
 
 from regraft.errors import DataError, ModelError
 from regraft.network import Network
+from regraft.network.policy import no_derivatives
 
 __all__ = ["Kept", "Replay", "RowAxis", "cast", "check_finite", "private_copy", "row_axis"]
 
@@ -402,7 +403,7 @@ class Replay:
         free = [value.clone() for value in values]
         roots = [free[i].requires_grad_(True) for i in places]
         given = [value * 1 if i in set(places) else value for i, value in enumerate(free)]  # no leaf is written into
-        with self.policy.differentiable(), torch.enable_grad():
+        with self.policy.differentiable(), torch.enable_grad(), no_derivatives(self.network.name):
             out = self(self.params, given)
             found = (
                 torch.autograd.grad(out.sum(), roots, allow_unused=True) if out.requires_grad else [None] * len(roots)
