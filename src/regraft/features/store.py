@@ -170,6 +170,10 @@ class Part:
         self._begin()  # for the case that the folder was deleted meanwhile and came back with the later shards
         shards = [shard.path.name for shard in self.shards()]
         write_json(self.path / "done.json", sealed({"shards": shards, "about": dict(about)}))
+        spans = set(self.spans)
+        for span, path in self.listing().items():
+            if span not in spans:  # of other rows per shard, which a part.json said that was torn since
+                path.unlink(missing_ok=True)
 
     @property
     def done(self) -> dict[str, Any] | None:
