@@ -533,6 +533,36 @@ def test_rules_are_tried_on_rows_from_all_over() -> None:
     torch.testing.assert_close(ntk(tangent), j @ j.T)
 
 
+class Adapter(nn.Module):
+    """A layer beside the others for some rows alone; for ``every`` other row a second time."""
+
+    def __init__(self, every: bool) -> None:
+        super().__init__()
+        self.every, self.first, self.adapter, self.head = every, nn.Linear(4, 5), nn.Linear(4, 5), nn.Linear(5, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        some = (x[:, 0] > 0).nonzero()[:, 0]
+        y = torch.tanh(self.first(x))
+        if not self.every:
+            return self.head(y.index_add(0, some, torch.tanh(self.adapter(x[some]))))
+        y = y + torch.tanh(self.adapter(x))
+        return self.head(y + torch.tanh(self.adapter(-x)) * (x[:, :1] <= 0) if len(some) < len(x) else y)
+
+
+@pytest.mark.parametrize("every", [False, True])
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_layer_that_is_not_given_every_row_once_is_refused(size: int, every: bool) -> None:
+    """One row of two was taken for both of them; the second call was left out."""
+    x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0)).abs().double()
+    network, some = made(Adapter(every), (4,)), x.clone()
+    some[[1, 6], 0] *= -1
+    with pytest.raises(ModelError, match=r"adapter of .* took another path"):
+        ntk(Tangent(network, "adapter.*", some, batch_size=size, dtype=torch.float64))
+    tangent = Tangent(network, "adapter.*", x, batch_size=size, dtype=torch.float64)
+    j = exact(tangent, x).flatten(0, 1)
+    torch.testing.assert_close(ntk(tangent), j @ j.T)
+
+
 class Positioned(nn.Module):
     """A linear layer on a table that has no rows, as of relative positions."""
 

@@ -301,6 +301,32 @@ def test_verify_finds_torn_shards_and_prune_empties(cache):
     assert entries(cache) == ()
 
 
+@pytest.mark.parametrize("finished", [True, False])
+def test_shards_of_another_number_of_rows_are_no_part_of_the_whole(cache, finished, monkeypatch):
+    network, manifest, wanted = toy_network(), toy_manifest(), plan(toy_network(), [ALL])
+    sweep(network, manifest, wanted, cache=cache, batch_size=8)
+    next(cache.rglob("part.json")).write_text("{")
+    if not finished:  # by a version that let them lie
+        monkeypatch.setattr(Path, "unlink", lambda path, **_: None)
+    sweep(network, manifest, wanted, cache=cache, batch_size=5)
+    assert [e.status for e in verify(cache)] == ["complete"]
+    assert len(list(cache.rglob("*.safetensors"))) == (6 if finished else 10)
+
+
+@pytest.mark.parametrize("name", ["._{}", "copy of {}", "{}.safetensors", "0-8.gz.safetensors"])
+def test_files_of_other_names_are_not_the_stores_own(cache, name):
+    network, manifest, wanted = toy_network(), toy_manifest(), plan(toy_network(), [ALL])
+    sweep(network, manifest, wanted, cache=cache, batch_size=8)
+    shard = sorted(cache.rglob("*.safetensors"))[0]
+    other = shard.with_name(name.format(shard.name))
+    other.write_bytes(b"somebody's own")
+    assert find(network, manifest, wanted, cache=cache) is not None
+    assert [e.status for e in verify(cache)] == ["complete"]
+    shard.unlink()
+    assert sweep(network, manifest, wanted, cache=cache, batch_size=8).computed_rows == 8
+    assert other.read_bytes() == b"somebody's own"
+
+
 def test_a_cache_may_start_from_the_home_folder(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     network, manifest = toy_network(), toy_manifest()

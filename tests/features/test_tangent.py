@@ -149,6 +149,89 @@ def test_the_prefix_runs_once(fast: bool) -> None:
     assert any("1 tensor a row kept" in line for line in tangent.path)
 
 
+class Clipping(nn.Module):
+    """Numbers beyond 2 are cut off; rows do not see each other, and the first ones have no such numbers."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.first, self.part, self.top, self.head = nn.Linear(4, 5), Large(how), nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x)
+        before, part = torch.tanh(x), self.part(x)
+        if self.part.how == "said":
+            part = x.clamp(-2, 2) if part else x
+        elif self.part.how == "some rows":
+            part = x.index_copy(0, self.part.rows(x), part)
+        return self.head(torch.tanh(self.top(part) + before))
+
+
+class Large(nn.Module):
+    """What of it a module of its own gives."""
+
+    def __init__(self, how: str) -> None:
+        super().__init__()
+        self.how = how
+
+    def rows(self, x: Tensor) -> Tensor:
+        return (x.abs() > 2).any(1).nonzero()[:, 0]
+
+    def forward(self, x: Tensor) -> Tensor:
+        large = (x.abs() > 2).any()
+        if self.how == "said":
+            return large
+        if self.how == "some rows":
+            return x[self.rows(x)].clamp(-2, 2)
+        if self.how == "handed on":
+            return x.clamp(-2, 2) if large else x
+        return (x.clamp_(-2, 2) if large else x) * 1
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("how", ["said", "some rows", "handed on", "written"])
+def test_a_path_that_only_later_rows_take_is_refused(how: str, fast: bool) -> None:
+    """What the first rows show of a record holds for all: another is read by wrong places."""
+    network, x = made(Clipping(how), (4,)), 0.3 * torch.randn(9, 4, generator=torch.Generator().manual_seed(0))
+    assert Tangent(network, "top.*", x, fast=fast, batch_size=3).prepare().outputs.shape == (9, 3)
+    x[5] *= 30
+    tangent = Tangent(network, "top.*", x, fast=fast, batch_size=3)
+    assert tangent._engine.replay.calls
+    with pytest.raises(ModelError, match="another path"):
+        tangent.prepare()
+    torch.testing.assert_close(ntk(tangent.keep()), ntk(tangent.on(x).take(range(9))))
+    below = Tangent(network, "*", x, fast=fast, batch_size=3, dtype=torch.float64)
+    found = below.apply(Blocks({name: torch.ones(shape).double() for name, shape in below.shapes.items()}))
+    torch.testing.assert_close(found.flatten(), jacobian(network, below.names, x).sum(1))
+
+
+class Skipping(nn.Module):
+    """A frozen part keeps a value on itself, which what follows reads there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.low, self.top, self.head = nn.Sequential(nn.Linear(4, 5), Keeping()), nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.tanh(self.top(self.low(x))) + self.low[1].kept)
+
+
+class Keeping(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        self.kept = x
+        return torch.tanh(x)
+
+
+@pytest.mark.parametrize("fast", [True, False])
+def test_a_value_that_a_module_keeps_on_itself_is_no_other_pass_s(fast: bool) -> None:
+    network = made(Skipping(), (4,))
+    assert network.topmost == ("top.*",)  # found by a differentiated pass, of which no graph stays on the module
+    tangent = Tangent(network, None, network.example(7), of="embedding", fast=fast, batch_size=3, dtype=torch.float64)
+    assert "answering calls from the record fails" in tangent.path[0]
+    found = tangent.apply(Blocks({name: torch.ones(shape).double() for name, shape in tangent.shapes.items()}))
+    expected = jacobian(network.without_head(), tangent.names, network.example(7))
+    torch.testing.assert_close(found.flatten(), expected.sum(1))
+
+
 def passed(tangent: Tangent) -> int:
     return tangent._engine.replay.network.module[0].passes  # type: ignore[no-any-return]
 
@@ -523,6 +606,30 @@ def test_checkpointing_is_refused_with_what_to_do(reentrant: bool) -> None:
     network = from_module(Checkpointed(reentrant), ArrayPreprocess((4,)))
     with pytest.raises(ModelError, match=r"switch checkpointing off"):
         Tangent(network, "body.2.*", network.example(4), of="embedding")
+
+
+class WritingOver(nn.Module):
+    """The sum is written over what the second activation needs; of ``codes`` no input has a derivative."""
+
+    def __init__(self, codes: bool) -> None:
+        super().__init__()
+        self.first = nn.Embedding(9, 5) if codes else nn.Linear(4, 5)
+        self.second, self.head = nn.Linear(5, 5), nn.Linear(5, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.first(x[:, 0].long().abs() % 9 if isinstance(self.first, nn.Embedding) else x)
+        y = torch.relu_(self.second(x))
+        y += x
+        return self.head(y)
+
+
+@pytest.mark.parametrize("codes", [False, True])
+@pytest.mark.parametrize("select", ["first.*", "second.*"])
+def test_what_is_written_over_and_needed_is_said_so(select: str, codes: bool) -> None:
+    network = made(WritingOver(codes), (4,))
+    for fast in (True, False):
+        with pytest.raises(ModelError, match="module writes over values that its derivatives need"):
+            Tangent(network, select, network.example(4), fast=fast)
 
 
 def test_parameters_without_influence() -> None:

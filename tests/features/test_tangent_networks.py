@@ -222,6 +222,24 @@ def test_pooled_outer_products(bias: bool, norm: bool, options: dict[str, int], 
     close(tangent.adjoint(y).flatten(), graph.adjoint(y).flatten().double())
 
 
+class Gated(Top):
+    """Every channel under one gate for each position, a convolution of one output."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.tanh(self.conv(torch.relu(self.stem(x))))
+        return self.fc((x * torch.relu(self.norm(x))).mean((2, 3)))
+
+
+def test_a_gate_of_all_channels_is_no_pooled_outer_product(device: str) -> None:
+    torch.manual_seed(0)
+    module = Gated(True, False)
+    module.norm = nn.Conv2d(6, 1, 3, padding=1)
+    network = made(module, (3, 9, 9)).to(device)
+    check(network, "norm.*", network.example(5), True, graph=True)
+    embedding = Tangent(network, "norm.*", network.example(5), of="embedding").prepare()
+    assert "cached activations" in embedding.path[-2]
+
+
 def test_pooled_outer_products_only_where_they_pay(device: str) -> None:
     torch.manual_seed(0)
     network = made(Top(True, False), (3, 7, 7)).to(device)

@@ -129,12 +129,12 @@ def verify(root: Path | None = None) -> tuple[Entry, ...]:
         if meta is None:  # gone since it was listed
             continue
         part = Part(entry.path, Plan(()), entry.rows, meta["dtype"], meta["shard_rows"])
-        present = list(part.listing().values())
-        torn = [path for path in present if not part.sound(path)]
+        present = part.listing()
+        torn = [path for path in present.values() if not part.sound(path)]
         for left in entry.path.glob(".*.part"):  # of a writer that was killed; a live one needs seconds
             if any(time.time() - found.st_mtime > _STALE_SECONDS for found in _stats([left])):
                 left.unlink(missing_ok=True)
-        status = "torn" if torn else ("complete" if len(present) == len(part.spans) else "partial")
+        status = "torn" if torn else ("complete" if set(part.spans) <= present.keys() else "partial")
         checked.append(Entry(**{**entry.__dict__, "status": status}))
     return tuple(checked)
 

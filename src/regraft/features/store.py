@@ -19,6 +19,7 @@ from __future__ import annotations
 import bisect
 import math
 import os
+import re
 import shutil
 import time
 import uuid
@@ -43,6 +44,7 @@ __all__ = ["DTYPES", "VERSION", "Arrivals", "Part", "Shard", "ShardedMatrix", "S
 VERSION = 2
 DTYPES = {"float32": torch.float32, "float16": torch.float16, "bfloat16": torch.bfloat16}
 _DECIDED = ("version", "rows", "dtype", "blocks")  # of a part, by its place; the first of two writers says the rest
+_NAMES = re.compile(r"(\d{8,})-(\d{8,})\.[0-9a-f]{16}\.safetensors")
 _IN_MEMORY_BYTES = 2 << 30  # a block larger than this is read from its shards chunk by chunk
 
 
@@ -121,8 +123,8 @@ class Part:
         """Shard files by row range, whole or torn, from one look at the folder."""
         found = {}
         for path in sorted(self.path.glob("*-*.*.safetensors"), reverse=True):
-            start, stop = path.name.split(".")[0].split("-")
-            found[int(start), int(stop)] = path
+            if named := _NAMES.fullmatch(path.name):  # others are copies that a file manager or an archive left
+                found[int(named[1]), int(named[2])] = path
         return found
 
     def sound(self, path: Path) -> bool:
@@ -168,6 +170,10 @@ class Part:
         self._begin()  # for the case that the folder was deleted meanwhile and came back with the later shards
         shards = [shard.path.name for shard in self.shards()]
         write_json(self.path / "done.json", sealed({"shards": shards, "about": dict(about)}))
+        spans = set(self.spans)
+        for span, path in self.listing().items():
+            if span not in spans:  # of other rows per shard, which a part.json said that was torn since
+                path.unlink(missing_ok=True)
 
     @property
     def done(self) -> dict[str, Any] | None:

@@ -184,6 +184,9 @@ class Network:
                 found = grad(output.sum(), list(leaves.values()), allow_unused=True)
         except RuntimeError:
             return tuple(leaves)
+        finally:  # what a module keeps of a pass on itself is no graph then: there is no copy of one
+            with torch.no_grad():
+                self.forward(self.example(_ROWS))
         return tuple(name for name, gradient in zip(leaves, found) if gradient is not None)
 
     @cached_property

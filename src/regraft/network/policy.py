@@ -15,7 +15,10 @@ from torch.backends import cudnn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.overrides import TorchFunctionMode
 
-__all__ = ["Policy", "as_compiled", "full_precision", "grad", "slow_attention"]
+from regraft.errors import ModelError
+from regraft.wording import first_line
+
+__all__ = ["Policy", "as_compiled", "full_precision", "grad", "no_derivatives", "slow_attention"]
 
 
 @dataclass(frozen=True)
@@ -164,6 +167,26 @@ def grad(outputs: Tensor | Sequence[Tensor], inputs: Sequence[Tensor], *given: A
     if options.get("create_graph"):
         return found
     return tuple(None if value is None else value.detach() for value in found)  # zeros of some torch want gradients
+
+
+@contextlib.contextmanager
+def no_derivatives(name: str) -> Iterator[None]:
+    """Say of a network that writes over what its derivatives need that it has none, where it is differentiated inside.
+
+    Raises:
+        ModelError: it does.
+    """
+    try:
+        yield
+    except RuntimeError as error:
+        if "modified by an inplace operation" not in str(error):
+            raise
+        raise ModelError(
+            f"{name} writes over values that its derivatives need",
+            expected="operations in place on values that nothing before them keeps",
+            got=first_line(error, 160),
+            do="write `y = y + x` there for `y += x`, or use a method without derivatives, such as probe",
+        ) from error
 
 
 @contextlib.contextmanager

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 from tests.features.toy import toy_manifest, toy_network
 from tests.graft.gradient.test_gradient import toy_flops
 
 import regraft
+from regraft.graft.cost import gradient
 from regraft.graft.cost.estimate import estimate
 from regraft.graft.gradient.recipe import gradient_features, with_gradients
 from regraft.graft.options import Options
@@ -39,6 +41,35 @@ def test_products_are_predicted_and_counted(most, passes, tmp_path, monkeypatch)
         assert 1 / 4 < products[0] / products[1] < 4
     one_pass = 60 * (sum(toy_flops(1)) + 2 * 6 * 5)
     assert [more - less for less, more in zip(*told.values())] == [one_pass, one_pass]
+
+
+class Timed:
+    """Rows whose kernel takes ``pace[0]`` seconds a row and ``pace[1]`` a pair of rows, by a clock of its own."""
+
+    n_outputs, spent_flops = 3, 0
+
+    def __init__(self, n_rows, pace):
+        self.n_rows, self.pace, self.seconds = n_rows, pace, [0.0]
+
+    def through(self, head):
+        return self
+
+    def take(self, index):
+        part = Timed(len(index), self.pace)
+        part.seconds = self.seconds
+        return part
+
+    def kernel(self):
+        self.seconds[0] += self.pace[0] * self.n_rows + self.pace[1] * self.n_rows**2
+
+
+@pytest.mark.parametrize(("rows", "pace"), [(64, (1e-3, 1e-4)), (7, (0.0, 2e-3)), (64, (5e-3, 0.0)), (1, (1e-3, 0.0))])
+def test_a_kernel_s_seconds_follow_from_two_sizes(rows, pace, monkeypatch):
+    timed, many = Timed(rows, pace), Timed(600, pace)
+    monkeypatch.setattr(gradient, "ntk", Timed.kernel)
+    monkeypatch.setattr(gradient, "time", SimpleNamespace(perf_counter=lambda: timed.seconds[0]))
+    many.kernel()
+    assert gradient._kernel(timed, 2, 600, True)[0] == pytest.approx(many.seconds[0])
 
 
 @pytest.mark.parametrize("method", ["gradient", "tangent-gp"])

@@ -18,7 +18,7 @@ from scipy import stats
 from sklearn.utils.class_weight import compute_class_weight
 from torch import Tensor, nn
 
-from regraft.errors import ArtifactError, DataError, RecipeError, RegraftError, SolverError
+from regraft.errors import ArtifactError, DataError, ModelError, RecipeError, RegraftError, SolverError
 from regraft.graft.loop.objective import Objective
 from regraft.graft.loop.outputs import accuracy, logits
 from regraft.graft.loop.rows import order
@@ -282,6 +282,15 @@ def test_it_learns() -> None:
     assert accuracy(module, rows) > 0.95
     assert outcome.history[-1].validation_score == pytest.approx(accuracy(module, rows), abs=1e-12)
     assert not module.training
+
+
+def test_a_module_that_writes_over_what_its_gradient_needs_is_told_so() -> None:
+    class WritingOver(nn.Sequential):
+        def forward(self, x: Tensor) -> Tensor:
+            return super().forward(x).exp_().add_(1).mul_(2)
+
+    with pytest.raises(ModelError, match="the network writes over values that its derivatives need"):
+        train(WritingOver(nn.Flatten(), nn.Linear(36, 3)), toy_rows(), CONFIG)
 
 
 # ------------------------------------------------------------------------------ order, draws, augmentation

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.features.toy import toy_manifest
-from tests.graft.training.test_finetune import many_taps, normed, own_head
+from tests.features.test_tangent import Keeping
+from tests.features.toy import toy_arrays, toy_manifest
+from tests.graft.training.test_finetune import Normed, many_taps, normed, own_head
 from tests.graft.training.test_live import live
 
 from regraft.data import scan
@@ -26,9 +27,21 @@ from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.instruments import Instruments
 from regraft.graft.training.price import price, step_flops
 from regraft.graft.training.trial import Work
+from regraft.network import About, ArrayPreprocess, Network
 
 BELOW = ("stem.*", "blocks.0.*")
 CONFIG = TrainConfig(steps=12, batch_size=10, optimiser=Optimiser(lr=0.05), seed=3)
+
+
+class Keeps(Normed):
+    """What a layer that stays keeps on itself is read there by what follows."""
+
+    def __init__(self):
+        super().__init__()
+        self.blocks[0] = Keeping()
+
+    def forward(self, x):
+        return self.fc((self.blocks[1](self.blocks[0](self.stem(x))) + self.blocks[0].kept).mean((2, 3)))
 
 
 def rows_of(adapted, manifest=None, augment=None):
@@ -172,8 +185,41 @@ def test_what_cannot_be_kept_is_computed_each_time(whole):
     both = [finetune(inside, replace(manifest, target=replace(manifest.target, classes=("a", "b", "c"))), CONFIG,
                      tuning=below).adapted for _ in range(2)]  # fmt: skip
     assert torch.equal(both[0].network.params["blocks.1.conv.weight"], both[1].network.params["blocks.1.conv.weight"])
+    keeping = own_head(Network("keeping", Keeps(), ArrayPreprocess((3, 6, 6)), About("module")))
+    assert behind(Grafted(keeping, Tuning(freeze=("stem.*",))), rows) is rows
     whole()
     assert behind(Grafted(adapted, below), rows) is rows
+
+
+class Clipping(torch.nn.Module):
+    """Hands on what it is given, but for batches with numbers beyond a limit."""
+
+    def __init__(self, limit):
+        super().__init__()
+        self.limit = limit
+
+    def forward(self, x):
+        return x.clamp(-self.limit, self.limit) if (x.abs() > self.limit).any() else x
+
+
+def test_rows_that_take_several_paths_are_passed_whole_each_time(whole):
+    manifest, module = toy_manifest(33), normed().module
+    first = torch.from_numpy(toy_arrays(33)[0][[0, 16, 32]])  # those that are looked at beforehand are not clipped
+    module.blocks[0] = Clipping(float(module.stem(first).abs().max()) * 1.001)
+    adapted = own_head(Network("clipped", module, ArrayPreprocess((3, 6, 6)), About("module")))
+    rows, tuning = rows_of(adapted), Tuning(freeze=("stem.*",))
+    given = behind(Grafted(adapted, tuning), rows)
+    assert isinstance(given, KeptRows)
+    assert torch.equal(given.inputs(torch.tensor([4, 2])), rows.inputs(torch.tensor([4, 2])))
+    assert (given.recorded, given.at_once) == (33, given.module.at_once)
+    again = behind(Grafted(adapted, tuning), rows)
+    assert torch.equal(again.inputs(torch.tensor([1])), rows.inputs(torch.tensor([1])))
+    assert again.recorded == 0
+    found = finetune(adapted, manifest, CONFIG, tuning=tuning)
+    whole()
+    expected = finetune(adapted, manifest, CONFIG, tuning=tuning)
+    assert [e.loss for e in found.outcome.history] == [e.loss for e in expected.outcome.history]
+    assert found.passes == expected.passes + 33
 
 
 def test_no_more_is_kept_than_there_is_room_for(monkeypatch):

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from regraft.errors import ModelError
 from regraft.features.tangent.replay import Replay
+from regraft.network.policy import no_derivatives
 from regraft.wording import first_line
 
 __all__ = ["Generic", "Way"]
@@ -60,6 +61,8 @@ class Generic:
         packed = replay.pack(recorded, len(outputs))
         self._shapes = [(tuple(value.shape[1:]), value.dtype) for value in packed]
         self._pushed, note = self._find_forward(packed)
+        with no_derivatives(replay.network.name):
+            self.adjoint(packed, len(outputs), torch.ones_like(outputs))
         self.path: tuple[str, ...] = (note, "adjoint: torch.func.vjp")
 
     def _find_forward(self, packed: list[Tensor]) -> tuple[Callable[..., Tensor], str]:

@@ -69,6 +69,10 @@ class Pooled:
         self.bytes_per_row = (weight.numel() + weight.shape[0]) * weight.itemsize
         if self.positions < POSITIONS or self.bytes_per_row * rows > memory:
             raise GraphError(f"{self.positions} positions or {self.bytes_per_row * rows} bytes do not pay")
+        ones = weight.new_ones((2, weight.shape[0], *sizes))
+        with torch.no_grad():
+            if self._factors(*kept, ones)[0].numel() > ones.numel():
+                raise GraphError("one output of its convolution is a factor of several")
         self._tail = _matrix(tail, pool, weight.shape[0], weight)
         self.path: tuple[str, ...] = (
             f"apply, adjoint: pooled outer products of {self._moving[0]} ({self.positions} positions, "

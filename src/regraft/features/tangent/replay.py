@@ -17,9 +17,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
+from torch.utils.checkpoint import CheckpointError
 
 from regraft.errors import DataError, ModelError
 from regraft.network import Network
+from regraft.network.policy import no_derivatives
 
 __all__ = ["Kept", "Replay", "RowAxis", "cast", "check_finite", "private_copy", "row_axis"]
 
@@ -105,6 +107,11 @@ class _Slot:
     shared: Tensor | None = None  # the value, where it does not depend on the rows
     same: int = -1  # the slot that holds this very tensor
 
+    def of(self, rows: int) -> tuple[int, ...]:
+        """The shape with so many rows."""
+        axis, factor = self.form.axis, self.form.factor
+        return tuple(factor * rows if place == axis else size for place, size in enumerate(self.shape))
+
 
 @dataclass
 class _Pass:
@@ -157,6 +164,7 @@ class Replay:
         self._given: list[Tensor] = []
         self._mode, self._pass, self._inside = "plain", _Pass(), 0
         self._counts: Counter[str] = Counter()
+        self._probed = False
         self._lock = threading.RLock()
         chosen = {id(p) for name, p in module.named_parameters() if name in self.params}
         self._reached = {
@@ -252,7 +260,28 @@ class Replay:
                 got=f"{len(calls)}",
                 do="select parameters of modules that run for every row alike",
             )
+        elif (other := self._other(seen)) is not None:
+            raise ModelError(
+                f"{other} of {self.network.name} took another path for some rows",
+                expected="the shapes, copies and writes of the first rows",
+                got="others",
+                do="select parameters below it, so that it runs with them, or use a method without tangents, as probe",
+            )
         return out.detach(), [value.detach() for value in seen.values]
+
+    def _other(self, seen: _Pass) -> str | None:
+        """The first call whose values do not lie where those of the first rows do, by which later passes read them."""
+        rows, values = len(seen.values[0]), seen.values
+        for i, (slot, value, (leaf, version)) in enumerate(zip(self.slots, values, seen.versions)):
+            fits = slot.written or not slot.needed or leaf._version == version
+            if fits and self._probed:
+                twin = slot.shared if slot.same < 0 else values[slot.same]
+                fits = tuple(value.shape) == slot.of(rows) and value.dtype == slot.dtype
+                fits = fits and (twin is None or not slot.needed or _alike(value, twin))
+            if not fits:
+                places = self.calls.items()
+                return next((path for (path, _), (_, start) in reversed(places) if start <= i), "the input")
+        return None
 
     def _seen(self, batch: Any) -> tuple[_Pass, int, Tensor]:
         """One recording pass: what it saw, how many tensors the inputs are, and the outputs."""
@@ -319,10 +348,8 @@ class Replay:
             elif slot.needed:
                 values.append(slot.form.join(next(given)))
             else:
-                shape = list(slot.shape)
-                shape[slot.form.axis] = slot.form.factor * rows
-                zero = torch.zeros((), dtype=slot.dtype, device=self.network.device)
-                values.append(zero.expand(shape).clone() if slot.written else zero.expand(shape))
+                zero = torch.zeros((), dtype=slot.dtype, device=self.network.device).expand(slot.of(rows))
+                values.append(zero.clone() if slot.written else zero)
         return values
 
     def behind(self, params: Mapping[str, Tensor], packed: Sequence[Tensor], rows: int) -> Tensor:
@@ -350,6 +377,15 @@ class Replay:
                 if not torch.equal(a, b):
                     return "a value before the cut has no axis of rows and depends on them"
                 slot.shared = a
+        try:
+            return self._agreed(values, outputs, outputs_two)
+        except (RuntimeError, IndexError, ValueError) as error:
+            if self.whole or isinstance(error, CheckpointError):
+                raise  # else: what a module keeps on itself is still of another pass
+            return "answering calls from the record fails"
+
+    def _agreed(self, values: list[Tensor], outputs: Tensor, outputs_two: Tensor) -> str:
+        """See :meth:`probe`: of three rows' values, whose forms are known, and the outputs of three and of two."""
         if outputs.ndim == 2 and not self._same(self._two_rows(values), outputs_two):
             return "the values before the cut, taken row by row, give other outputs"
         unused = self._unused(values)
@@ -358,7 +394,8 @@ class Replay:
         if any(unused) and not self._idle(values, outputs):
             for slot in self.slots:
                 slot.needed = True
-        return "" if self._same(self._with_nan(values), outputs) else "answering calls from the record fails"
+        self._probed = self._same(self._with_nan(values), outputs)
+        return "" if self._probed else "answering calls from the record fails"
 
     def _unused(self, values: list[Tensor]) -> list[bool]:
         """Which floating slots have no path to the outputs."""
@@ -366,7 +403,7 @@ class Replay:
         free = [value.clone() for value in values]
         roots = [free[i].requires_grad_(True) for i in places]
         given = [value * 1 if i in set(places) else value for i, value in enumerate(free)]  # no leaf is written into
-        with self.policy.differentiable(), torch.enable_grad():
+        with self.policy.differentiable(), torch.enable_grad(), no_derivatives(self.network.name):
             out = self(self.params, given)
             found = (
                 torch.autograd.grad(out.sum(), roots, allow_unused=True) if out.requires_grad else [None] * len(roots)
@@ -442,10 +479,18 @@ def _slots(versions: Sequence[tuple[Tensor, int]]) -> list[_Slot]:
     for i, (leaf, version) in enumerate(versions):
         slot = _Slot(written=leaf._version != version)
         if not slot.written and leaf.numel():
-            place = (leaf.data_ptr(), leaf.dtype, leaf.shape, leaf.stride())
-            slot.same = earlier if (earlier := first.setdefault(place, i)) != i else -1
+            slot.same = earlier if (earlier := first.setdefault(_place(leaf), i)) != i else -1
         slots.append(slot)
     return slots
+
+
+def _place(value: Tensor) -> tuple[Any, ...]:
+    return value.data_ptr(), value.dtype, value.shape, value.stride()
+
+
+def _alike(value: Tensor, twin: Tensor) -> bool:
+    """Whether two values are one, or as good as one: numbers are looked at where they lie apart only."""
+    return _place(value) == _place(twin) or torch.equal(value, twin)
 
 
 def private_copy(network: Network, dtype: torch.dtype) -> Network:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
+from regraft.errors import ModelError
 from regraft.features.tangent.feed import length, take
 from regraft.features.tangent.replay import Kept, cast, check_finite, private_copy
 from regraft.features.tangent.rules import derivatives, is_flat
@@ -42,6 +43,7 @@ class Layer:
             concatenated along an axis of length one; by a pass of their own of all ``rows`` or of each ``singly``.
             Parameters without a rule are in one layer a way, by their full names.
         flat: whether the derivative is an outer product, once a row.
+        tried: whether its rule was seen to hold.
     """
 
     path: str
@@ -49,6 +51,7 @@ class Layer:
     shapes: Mapping[str, tuple[int, ...]]
     found: Found = "rule"
     flat: bool = False
+    tried: bool = False
 
     @property
     def ruled(self) -> bool:
@@ -148,7 +151,7 @@ class Tape:
         for seen in self.read(few, probe, self.layers):
             if self._agrees(seen, {inner: wanted[name][0] for inner, name in seen.layer.names.items()}, limit):
                 flat = len(seen.given) == 1 and is_flat(seen.module, seen.given[0])
-                good.append(replace(seen.layer, flat=flat))
+                good.append(replace(seen.layer, flat=flat, tried=True))
         covered = {name for layer in good for name in layer.names.values()}
         rest = [name for name in self.names if name not in covered]
         first = [name for name in rest if self._params[name].ndim > 1 and len(self._params[name]) == 1]
@@ -228,6 +231,10 @@ class Tape:
                 latter where all layers have rules.
             vectors: ``(C, D)``: row c gives the output v_c · f(x); the D outputs themselves if ``None``.
             layers: which.
+
+        Raises:
+            ModelError: a layer with a rule is not given every row.
+            DataError: outputs that are not finite.
         """
         kept = isinstance(batch, Kept)
         ruled, rows = [layer for layer in layers if layer.ruled], batch.rows if kept else length(batch)
@@ -237,6 +244,9 @@ class Tape:
             outputs, calls = self._forward(batch, [layer.path for layer in ruled], own)
         self.rows += 0 if kept else rows
         check_finite(outputs, self.network.name)
+        for layer in ruled:
+            if layer.tried:
+                self._check_rows(layer, [len(a) for a, _ in calls[layer.path]], rows)
         if vectors is None:
             vectors = torch.eye(outputs.shape[1], dtype=outputs.dtype, device=outputs.device)
         modules = dict(self.network.module.named_modules())
@@ -260,6 +270,16 @@ class Tape:
             if layer.found in ("rows", "singly"):
                 for c, explicit in enumerate(self._apart(layer, batch, vectors)):
                     yield Seen(layer, c, self.network.module, (), (), explicit)
+
+    def _check_rows(self, layer: Layer, given: Sequence[int], rows: int) -> None:
+        """A rule takes what a layer is given for that of each row: once, where it is kept as an outer product."""
+        if set(given) != {rows} or (layer.flat and len(given) > 1):
+            raise ModelError(
+                f"{layer.path} of {self.network.name} took another path for some rows",
+                expected=f"a call with all {rows} rows",
+                got=", ".join(map(str, given)) or "none",
+                do="select parameters of modules that run for every row alike",
+            )
 
     def _apart(self, layer: Layer, batch: Any, vectors: Tensor) -> Iterator[dict[str, Tensor]]:
         """Of a layer with passes of its own: its derivatives, output by output."""

@@ -93,7 +93,7 @@ def _kernel(tangent: Tangent, columns: int, rows: int, classes: bool) -> tuple[f
         ntk(part)
         took.append(time.perf_counter() - began)
     flops = (tangent.spent_flops - before) / (size + half)
-    wide = max(0.0, took[0] - took[1] * size / half) / max(1.0, 1 - half / size)
+    wide = 0.0 if half == size else max(0.0, took[0] - took[1] * size / half) / (1 - half / size)
     wide = min(wide, took[0])
     return (took[0] - wide) * rows / size + wide * (rows / size) ** 2, flops * rows
 

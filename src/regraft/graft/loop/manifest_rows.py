@@ -40,7 +40,7 @@ class ManifestRows:
             of the size that the network reads, by the nearest pixel, -1 where there is none.
         hashes: of the contents of the whole manifest's rows.
         augment: of images, in training alone.
-        kept: what frozen layers make of the whole manifest's rows, by what decides it.
+        kept: what frozen layers make of the whole manifest's rows, by what decides it; ``None`` where nothing can be.
     """
 
     preprocess: Preprocess
@@ -49,7 +49,7 @@ class ManifestRows:
     labels: Tensor
     hashes: tuple[str, ...]
     augment: Augment = field(default_factory=Augment)
-    kept: dict[str, list[Tensor]] = field(default_factory=dict)
+    kept: dict[str, list[Tensor] | None] = field(default_factory=dict)
 
     @staticmethod
     def of(

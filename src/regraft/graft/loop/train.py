@@ -39,7 +39,7 @@ from regraft.linear import all_finite
 from regraft.memory import kept_memory
 from regraft.network.norms import lone_norms
 from regraft.network.onednn import wide_linear
-from regraft.network.policy import full_precision
+from regraft.network.policy import full_precision, no_derivatives
 
 __all__ = [
     "BEST",
@@ -246,7 +246,8 @@ class Training:
                 wide = outputs if outputs.dtype == torch.float64 else outputs.float()
                 loss = self.objective.loss(wide, labels, self.config.label_smoothing)
                 loss = loss * (self.objective.amount(given) / total)  # a mean over what is there, of the batch
-                loss.backward()
+                with no_derivatives("the network"):
+                    loss.backward()
             value += loss.item()
             right += self.objective.right(outputs.detach(), labels) or 0.0
         value, right = self.team.sum(torch.tensor([value, right], dtype=torch.float64)).tolist()

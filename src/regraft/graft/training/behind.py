@@ -6,13 +6,15 @@ what reaches the first layer that moves is a function of the row. One pass keeps
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from functools import cached_property
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from regraft.errors import RegraftError
+from regraft.errors import ModelError, RegraftError
 from regraft.features.tangent.replay import Kept, Replay
 from regraft.files import canonical_json, digest
 from regraft.graft.loop.checkpoint import tensor_digest
@@ -32,7 +34,8 @@ _BATCH = 64
 class KeptRows:
     """Rows of which everything before the parameters that move is known; it is computed when it is first asked for.
 
-    All rows that were decoded together are passed at once, and other trainings of some of them find it there.
+    All rows that were decoded together are passed at once, and other trainings of some of them find it there. Where
+    some of these take another path through the modules than the first ones, every step runs the whole module.
 
     Args:
         rows: as they are read.
@@ -61,9 +64,11 @@ class KeptRows:
     def __len__(self) -> int:
         return len(self.rows)
 
-    def inputs(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Kept:
-        """What the rest of the module needs of the rows ``index``."""
+    def inputs(self, index: Tensor, epoch: int | None = None, seed: int = 0) -> Any:
+        """What the rest of the module needs of the rows ``index``; the rows where nothing could be kept."""
         network, places = self.module.network, self.rows.index[index]
+        if self._values is None:
+            return self.rows.inputs(index, epoch, seed)
         values = [network.laid_out(value[places.to(value.device)]) for value in self._values]
         return Kept(self.replay, values, len(index))
 
@@ -72,22 +77,25 @@ class KeptRows:
         return self.rows.targets(index, epoch, seed)
 
     @cached_property
-    def _values(self) -> list[Tensor]:
-        """``(M, …)`` of every kept slot, of all rows that were decoded."""
+    def _values(self) -> list[Tensor] | None:
+        """``(M, …)`` of every kept slot, of all rows that were decoded; ``None`` where these take several paths."""
         module, kept = self.module, self.rows.kept
         stays = {name: value for name, value in module.backbone.state_dict().items() if name not in self.replay.names}
         key = digest(module.identity, tensor_digest(stays), canonical_json(list(self.replay.names)))
         if key not in kept:
             kept.clear()  # of another network
-            kept[key] = self._recorded()
+            with contextlib.suppress(ModelError):
+                kept[key] = self._recorded()
+        if kept.setdefault(key, None) is None and self.at_once < sys.maxsize:
+            self.at_once = self.module.at_once
         return kept[key]
 
     def _recorded(self) -> list[Tensor]:
         network, found = self.module.network, list[Tensor]()
         every = self.rows.whole()
-        self.recorded = len(every)
         with self.module.settled():
             for part in torch.arange(len(every)).split(min(_BATCH, network.rows_at_once())):
+                self.recorded += len(part)
                 _, recorded = self.replay.record(network.laid_out(network.place(every.inputs(part))))
                 values = self.replay.pack(recorded, len(part))
                 found = found or [value.new_empty((len(every), *value.shape[1:])) for value in values]
