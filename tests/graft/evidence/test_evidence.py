@@ -328,6 +328,11 @@ def test_rows_of_one_class_are_counted(rows, said, monkeypatch):
         ("segmentation", "miou", [[5, 1, 0], [3, 0, 0]], ["c"]),
         ("segmentation", "miou", [[5, 1, 0], [3, 0, 2]], []),
         ("segmentation", "accuracy", [[5, 1, 0], [3, 0, 0]], []),
+        ("regression", "r2", [[1, 0.3, 0], [2, 0.3, 5]], ["b"]),
+        ("regression", "r2", [[1, np.nan, 0], [2, np.nan, 5]], ["b"]),
+        ("regression", "r2", [[1, 0.3, 0], [2, 0.4, 5]], []),
+        ("regression", "rmse", [[1, np.nan, 0], [2, np.nan, 0]], ["b"]),
+        ("regression", "coverage", [[1, np.nan, 0], [2, np.nan, 0]], []),  # a share of all targets
     ],
 )
 def test_what_a_mean_over_classes_passes_over_is_told(kind, metric, scored, said, monkeypatch):
@@ -337,7 +342,8 @@ def test_what_a_mean_over_classes_passes_over_is_told(kind, metric, scored, said
         "multilabel": np.array([[1, 0], [0, 1], [1, 1]], dtype=np.float32),
         "segmentation": np.array([[5, 1, 0], [3, 0, 2]]),
     }.get(kind, np.array([0, 1, 2]))
-    main = SimpleNamespace(response=Response.of(kind, names, np.array(scored)), headline=SimpleNamespace(metric=metric))
+    response, headline = Response.of(kind, names, np.array(scored)), SimpleNamespace(metric=metric)
+    main = SimpleNamespace(response=response, probabilities=torch.zeros(len(scored), 3), headline=headline)
     fit = SimpleNamespace(task=SimpleNamespace(target=Target(kind, names, every)))
     found = check(Context(None, 0, fit, SimpleNamespace(main=main)))
     assert [finding.code for finding in found] == ["unscored-classes"] * len(said)
