@@ -182,14 +182,30 @@ def _told(scored: Scored, every: np.ndarray) -> Sequence[bool]:
 
 
 def _unlearnt(context: Context) -> Iterator[Finding]:
-    """Classes of masks that pixels which score have, and none that was learnt from: of whole rows such a class is
-    refused, of pixels a rare one may well be among those of a test part alone."""
+    """Classes of masks, and values of labels, that the rows which score have, and none that was learnt from: the class
+    of a whole row is refused then, but of pixels or labels a rare one may well be in a test part alone."""
     response = context.evaluation.main.response
-    if response.kind != "segmentation":
+    if response.kind not in ("segmentation", "multilabel"):
         return
-    learnt, scored = context.fit.task.target.values.sum(0) > 0, response.values.numpy().sum(0)
-    absent = [name for name, known, pixels in zip(response.classes, learnt, scored) if pixels and not known]
-    if absent:
+    learnt = context.fit.task.target.values
+    if response.kind == "segmentation":
+        new = np.asarray((response.values.numpy().sum(0) > 0) & (learnt.sum(0) == 0))
+    else:
+        new = np.logical_or(*((context.scored == value).any(0) & ~(learnt == value).any(0) for value in (0, 1)))
+    absent = [name for name, is_new in zip(response.classes, new) if is_new]
+    have = "has" if len(absent) == 1 else "have"
+    if absent and response.kind == "multilabel":
+        yield Finding(
+            "classes-unlearnt",
+            f"{counted(len(absent), 'label')} {have} a value among the rows that score that no row has that was learnt "
+            "from.",
+            "warning",
+            len(absent),
+            "labels",
+            detail=f"Nothing was learnt of them, and a mean over labels counts them: {some(absent, 8)}.",
+            advice="Bring training rows that differ in them, or leave them out.",
+        )
+    elif absent:
         yield Finding(
             "classes-unlearnt",
             f"{counted(len(absent), 'class', 'classes')} of the masks that score {'is' if len(absent) == 1 else 'are'} "
