@@ -13,6 +13,7 @@ import subprocess
 import sys
 from importlib.metadata import version
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,9 +23,12 @@ from pyarrow import parquet
 from safetensors.torch import save_file
 from tests.app.photos import MODEL, Small, folder, table
 
+from regraft.app import scoring
 from regraft.app.cli import run
 from regraft.app.console import duration, size
 from regraft.graft import METHODS
+from regraft.graft.evidence.outputs import by_output
+from regraft.heads import Response
 from regraft.heads.metrics import METRICS
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "cli.md"
@@ -539,6 +543,17 @@ def test_scoring_the_rows_that_were_learnt_from_is_warned_of(regraft, adapted, p
     code, out, _ = regraft("score", adapted, photos)
     assert code == 0
     assert "warning  the run has learnt from all of these rows" in out
+
+
+def test_a_number_whose_r2_the_rows_leave_undefined_is_named(capsys):
+    truth = np.array([[1, 7, 0, np.nan], [2, 7, 5, np.nan], [4, 7, 6, np.nan]])
+    response = Response.of("regression", ("a", "b", "c", "d"), truth)
+    headline = SimpleNamespace(stated="r2 1", rows=3, protocol="later", metric="r2")
+    scored = SimpleNamespace(
+        response=response, probabilities=response.values + 0.1, headline=headline, others=(), undefined=()
+    )
+    scoring._say(SimpleNamespace(scored=scored, rows=SimpleNamespace(skipped=())), [], by_output(scored), None)
+    assert "R² of b, d is not defined on these rows" in capsys.readouterr().out
 
 
 def test_what_is_scored_or_predicted_is_never_written_over(regraft, adapted, photos, tmp_path):

@@ -104,6 +104,11 @@ def test_faults_are_named_row_by_row():
         scan(table([[[0, 1]], [[0, 1]]]), kind="regression")
     with pytest.raises(DataError, match="segmentation needs a mask per image"):
         scan((np.zeros((4, 2)), [0, 1, 0, 1]), kind="segmentation")
+    with pytest.raises(DataError, match=r"no pixel of the masks has the value 300 that --ignore names; .*got 0, 1"):
+        scan(table([[[0, 1]], [[0, 1]]]), ignore=300)
+    assert scan(table([[[0, 1]], [[0, 1]]]), ignore=255).target.ignore == 255  # as without it
+    later = scan(table([[[0, 1]], [[0, 1]]]), ignore=300, kind="segmentation", classes=("a", "b"))
+    assert later.target.ignore == 300  # what the masks of a head had these need not have
     with pytest.raises(DataError, match="--ignore is about masks"):
         scan((np.zeros((4, 2)), [0, 1, 0, 1]), ignore=1)
 
@@ -130,6 +135,9 @@ def test_folders_of_images_and_masks(tmp_path, inner):
     assert scan(tmp_path).target.classes == ("sky", "road", "tree")
     (tmp_path / "classes.txt").write_text("sky\n\nroad\n")
     with pytest.raises(DataError, match=r"classes\.txt: line 2 is blank"):
+        scan(tmp_path)
+    (tmp_path / "classes.txt").write_text("sky\nroad\nsky\n")
+    with pytest.raises(DataError, match="two classes of masks are called 'sky'"):
         scan(tmp_path)
     (tmp_path / "classes.txt").write_bytes("Bäume\nStraße\n".encode("latin-1"))
     with pytest.raises(DataError, match=r"classes\.txt: not UTF-8 \(byte 1\)"):
@@ -198,12 +206,16 @@ def test_images_without_a_mask_are_named(tmp_path):
         write(tmp_path / f"images/{i}.png", np.full((2, 2, 3), i))
         if i:
             write(tmp_path / f"masks/{i}.png", [[0, 1], [1, 1]])
-    with pytest.raises(DataError, match=r"1 images have no mask, such as 0\.png"):
+    with pytest.raises(DataError, match=r"1 image has no mask, such as 0\.png"):
         scan(tmp_path)
     write(tmp_path / "masks/0.png", [[0, 1], [1, 1]])
     write(tmp_path / "masks/0.bmp", [[0, 1], [1, 1]])
     with pytest.raises(DataError, match="two files in masks are called 0"):
         scan(tmp_path)
+    (tmp_path / "masks/0.bmp").rename(tmp_path / "masks/4.bmp")
+    m = scan(tmp_path)
+    assert [(bad.where, bad.reason) for bad in m.skipped] == [(str(tmp_path / "masks/4.bmp"), "it has no image")]
+    assert m.ids == ("0.png", "1.png", "2.png")
 
 
 def test_no_group_is_divided(tmp_path):

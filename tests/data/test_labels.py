@@ -46,7 +46,6 @@ def read(*columns, kind=None, names=()) -> Target:
         ([[2, 10], [10, 3]], "multilabel", ("2", "3", "10")),
         ([[0.5, 10], None, [1, 3]], "regression", ("c00", "c01")),
         ([np.float32([0.5, 1]), np.float32([2, 3])], "regression", ("c00", "c01")),
-        ([[0.5], [1.5, 2]], "multilabel", ("0.5", "1.5", "2")),
         (np.array([b"a", b"b", b"a"]), "binary", ("a", "b")),
     ],
 )
@@ -205,7 +204,9 @@ def test_lists_of_flags_are_a_label_for_each_place():
         np.testing.assert_array_equal(target.values, [[1, 0, 1], [0, 0, 0], [np.nan] * 3])
     assert read([[0, 1], [1, 0]]).classes == ("c00", "c01")
     assert read([[0, 1], [1], [0]]).classes == ("0", "1")  # those that apply
-    for lists in ([[1, 0, 0], [1]], [[True, None, True], [True, False, True]], [["0", "1", "1"], ["1", "0", "0"]]):
+    unclear: tuple[list, ...] = ([[1, 0, 0], [1]], [["0", "1", "1"], ["1", "0", "0"]])
+    unclear += ([[True, None, True], [True, False, True]], [[1, None, 0], [0, None, 1]])  # a gap moves no flag
+    for lists in unclear:
         with pytest.raises(DataError, match="expected a 0 or 1 for each label in every list, or the labels that apply"):
             read(lists)
 
@@ -228,6 +229,10 @@ def test_lists_of_numbers_are_outputs():
     target = read([[0.5, 10], None, [1, 3]])
     np.testing.assert_array_equal(target.values, [[0.5, 10], [np.nan, np.nan], [1, 3]])
     np.testing.assert_array_equal(read([[1, 2], [3, 4]], kind="regression").values, [[1, 2], [3, 4]])
+    gaps = [[None, 1.5, 2.5], [3.5, float("nan"), 4.5], [None, 2.25, 3], np.array([7, 8, np.nan])]
+    for kind in (None, "regression"):  # a gap moves no number to another output
+        numbers = [[np.nan, 1.5, 2.5], [3.5, np.nan, 4.5], [np.nan, 2.25, 3], [7, 8, np.nan]]
+        np.testing.assert_array_equal(read(gaps, kind=kind).values, numbers)
     assert read([[0.5, 1.5], [1.5, 2]], kind="multilabel").classes == ("0.5", "1.5", "2")
 
 
@@ -256,6 +261,8 @@ def test_the_kind_can_be_overridden():
         ([[[0.5, 1], [2.0]]], "regression", r"expected 2 numbers in every list, as in the first; got \[2.0\] in row 1"),
         ([[[0.5, 1], [2.0, "x"]]], "regression", r"got \[2.0, 'x'\] in row 1"),
         ([[[], [2.0]]], "regression", "expected a list of numbers"),
+        ([[[0.5], [1.5, 2]]], None, r"expected 1 number in every list, as in the first; got \[1.5, 2\] in row 1"),
+        ([[[None, 0.5], [None, 1.5]]], None, "the label column 'c00' holds no label at all"),
         ([[None, ""]], None, "no label at all"),
         ([[0.5, float("inf")]], "regression", "a finite number; got inf in row 1"),
         ([["0", "1", "inf"] * 9], None, "a finite number; got inf in row 2"),

@@ -286,6 +286,14 @@ def test_json_lines(tmp_path, name):
     assert scan(parts).split == ("train",) * 3 + ("test",) * 3
 
 
+@pytest.mark.parametrize("first", [[None, 2.5], [None, "x"], [None, "2020-01-01"], [None, [None, 2]], [None, None]])
+def test_lists_in_json_lines_may_begin_with_a_gap(tmp_path, first):
+    """Of which Arrow's reader, unless it is told the type, makes a list without the gap."""
+    lines: list[dict] = [{"x": 1, "y": None}, {"x": 2, "y": first}, {"x": 3, "y": []}, {"x": 4, "y": [None]}]
+    path = write(tmp_path / "a.jsonl", "\n".join(map(json.dumps, lines)))
+    assert read_table(path).table.to_pylist() == lines
+
+
 @pytest.mark.parametrize("text", ["{", "[1, 2]\n", '{"text": "a", "label": 1}\n{"text": 3}\n', "plain words\n"])
 def test_what_is_no_json_lines_says_so(tmp_path, text):
     with pytest.raises(

@@ -131,8 +131,11 @@ def test_clone_keeps_the_model():
     assert clone(estimator).get_params() == estimator.get_params()
 
 
-def test_mistakes_are_named(pictures):
+def test_mistakes_are_named(pictures, tmp_path):
     paths, labels = pictures
+    (tmp_path / "torn.png").write_bytes(Path(paths[0]).read_bytes()[:40])
+    with pytest.raises(DataError, match=r"torn\.png: .* To mend it: mend or remove them\.$"):  # it leaves none out
+        GraftClassifier("regraft/fashion-resnet").fit([*paths[:5], str(tmp_path / "torn.png")], labels[:6])
     with pytest.raises(DataError, match="one class"):
         GraftClassifier("regraft/fashion-resnet").fit(paths[:4], ["a"] * 4)
     with pytest.raises(DataError, match="differ in length"):

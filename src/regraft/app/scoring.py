@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 _WORST = 3  # classes that are named
+_MEAN = ("average_precision", "r2")  # over labels or numbers, which rows may leave undefined
 _BY = {"iou": "intersection over union", "recall": "recall", "average_precision": "average precision", "r2": "R²"}
 
 
@@ -153,6 +154,8 @@ def _say(later: Later, findings: list[Finding], outputs: list[dict[str, Any]], o
         unit = "pixel" if key == "iou" else "row"
         worst = ", ".join(f"{row['name']} {row[key]:.2f} ({counted(row['rows'], unit)})" for row in known[:_WORST])
         lines.append(("lowest", f"{what} of {worst}"))
+    if key in _MEAN and (lost := [row["name"] for row in outputs if row[key] is None]):
+        lines.append(("", f"{what} of {some(lost)} is not defined on these rows"))
     for finding in findings:
         word = "beside" if finding.severity == "info" else finding.severity
         lines += [(word, finding.title), *(("", text) for text in (finding.detail, finding.advice) if text)]

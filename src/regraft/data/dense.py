@@ -21,7 +21,7 @@ from regraft.data.rows import PART_NAMES, Dense, Rows
 from regraft.data.source import FileImages, Masks, Source, file_text
 from regraft.data.threads import thread_map
 from regraft.errors import DataError, RegraftError
-from regraft.wording import some
+from regraft.wording import printable, some
 
 __all__ = ["CLASS_NAMES", "dense_target", "has_masks", "image_size", "mask_rows"]
 
@@ -58,7 +58,7 @@ def _folders(place: Path) -> list[Path]:
 def mask_rows(root: Path, *, labelled: bool) -> Rows:
     """``images/NAME.jpg`` with ``masks/NAME.png``, or ``image`` and ``mask``, in small letters or capitals; parts as
     folders above or below, as in ``train/images/`` or ``images/train/``. Names of classes may stand in ``classes.txt``,
-    one a line, that of value 0 first.
+    one a line, that of value 0 first. A mask without an image is left out and named.
 
     Args:
         root: the folder.
@@ -92,8 +92,9 @@ def mask_rows(root: Path, *, labelled: bool) -> Rows:
     if not labelled:
         return Rows(source, ids, [], split)
     if gone := [name for key, name in zip(keys, ids) if key not in masks]:
+        which = "1 image has" if len(gone) == 1 else f"{len(gone)} images have"
         raise DataError(
-            f"{root}: {len(gone)} images have no mask, such as {gone[0]}",
+            f"{root}: {which} no mask, such as {gone[0]}",
             expected=f"a file of the same name in {MASKS}",
             do="add the masks, or take the images away",
         )
@@ -106,7 +107,10 @@ def mask_rows(root: Path, *, labelled: bool) -> Rows:
                 f"{root / CLASS_NAMES}: line {names.index('') + 1} is blank",
                 expected="a name on each line, that of value 0 first",
             )
-    return Rows(source, ids, [], split, dense=Dense(Masks(FileImages(masks[key] for key in keys)), names))
+    dense = Dense(Masks(FileImages(masks[key] for key in keys)), names)
+    alone = sorted(printable(str(path)) for key, path in masks.items() if key not in images)
+    skipped = [BadRow(path, "it has no image", f"put one of its name into {IMAGES}") for path in alone]
+    return Rows(source, ids, [], split, dense=dense, skipped=skipped)
 
 
 def image_size(inputs: Source, row: int) -> tuple[int, int]:
@@ -130,22 +134,33 @@ class _Seen:
     fault: str = ""
 
 
-def dense_target(dense: Dense, inputs: Source, ignore: int | None = None) -> tuple[Target, list[tuple[int, BadRow]]]:
+def dense_target(
+    dense: Dense, inputs: Source, ignore: int | None = None, *, later: bool = False
+) -> tuple[Target, list[tuple[int, BadRow]]]:
     """The labels of all rows, and the rows whose masks cannot be used.
 
     Args:
         dense: masks, and what the file says of them.
         inputs: the images, whose sizes the masks must have.
         ignore: the value that says "not labelled"; found by the rules above if ``None``.
+        later: whether the masks come after those that a head was solved on, and need not hold what these held.
 
     Raises:
-        DataError: no names of classes, and of the values up to the largest most do not occur: levels of grey.
+        DataError: two classes of one name; no names of classes, and of the values up to the largest most do not occur:
+            levels of grey; no pixel of the value that says "not labelled", which would not be taken for it unasked.
     """
-    seen = thread_map(lambda row: _look(dense.masks, inputs, row), len(dense.masks))
-    void = _void(dense, ignore, max((int(one.values.max()) for one in seen if one.values.size), default=-1))
     classes = dense.classes
+    if twice := sorted({name for name in classes if classes.count(name) > 1}):
+        raise DataError(f"two classes of masks are called {twice[0]!r}", do="rename one")
+    seen = thread_map(lambda row: _look(dense.masks, inputs, row), len(dense.masks))
+    values = sorted({int(value) for one in seen for value in one.values})
+    most = max(values, default=-1)
+    void = _void(dense, ignore, most)
+    if values and void not in values and not later and void not in (-1, _void(dense, None, most)):
+        what = f"no pixel of the masks has the value {void} that --ignore names"
+        raise DataError(what, expected="a value of theirs", got=some(values), do="correct it, or leave it out")
     if not classes:
-        used = sorted({int(v) for one in seen for v in one.values if v != void and v >= 0})
+        used = [value for value in values if value != void and value >= 0]
         top = used[-1] if used else -1
         if top > _FEW and 2 * len(used) <= top:
             raise DataError(

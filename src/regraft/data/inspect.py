@@ -56,7 +56,7 @@ def drop(manifest: Manifest, bad: Sequence[tuple[int, BadRow]]) -> Manifest:
 def checked(
     manifest: Manifest,
     *,
-    skip_bad: bool = False,
+    skip_bad: bool | None = False,
     progress: Callable[[int, int], None] | None = None,
 ) -> Manifest:
     """The manifest with readable rows only: inspects inputs and masks, then refuses or drops the bad rows.
@@ -70,8 +70,8 @@ def checked(
     return without(manifest, sorted(bad.items()), skip_bad=skip_bad)
 
 
-def without(manifest: Manifest, bad: Sequence[tuple[int, BadRow]], *, skip_bad: bool) -> Manifest:
-    """The manifest without the bad rows, or refused for their sake.
+def without(manifest: Manifest, bad: Sequence[tuple[int, BadRow]], *, skip_bad: bool | None) -> Manifest:
+    """The manifest without the bad rows, or refused for their sake; ``None`` where there is no such choice.
 
     Raises:
         DataError: bad rows (by reason, eight of each by name) unless ``skip_bad``; or too little is left.
@@ -80,7 +80,7 @@ def without(manifest: Manifest, bad: Sequence[tuple[int, BadRow]], *, skip_bad: 
         where = "" if manifest.name == "inputs" else f" in {manifest.name}"
         raise DataError(
             f"{len(bad)} of the inputs{where} cannot be used: {_listed([item for _, item in bad])}",
-            do="mend or remove them, or pass --skip-bad to go on without them",
+            do="mend or remove them" + ", or pass --skip-bad to go on without them" * (skip_bad is not None),
         )
     return drop(manifest, bad)
 

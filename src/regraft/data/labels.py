@@ -3,9 +3,9 @@
 The rules, in this order (``kind=`` overrides them):
 
 * several columns: all values 0, 1 or missing → multilabel; other numbers → regression with several outputs;
-* lists of equally many numbers that are not all whole → regression with an output for each; lists of two or more
-  flags or numbers 0 and 1, equally many in each → multilabel with a label for each place; other lists, which say which
-  labels apply, or texts of which one holds ``a|b`` → multilabel;
+* lists of numbers that are not all whole, equally many in each → regression with an output for each; lists of two or
+  more flags or numbers 0 and 1, equally many in each → multilabel with a label for each place; other lists, which say
+  which labels apply, or texts of which one holds ``a|b`` → multilabel;
 * names given with the column (Hugging Face's ``ClassLabel``), texts, booleans → binary or multiclass;
 * whole numbers, ``1.0`` too (as pandas writes a column that had gaps) → classes where they are few (at most 20 values,
   or 0…C-1 / 1…C without a gap) and every value comes twice on average; regression otherwise;
@@ -87,13 +87,13 @@ def read_target(columns: Sequence[Column], kind: Kind | None, ids: Sequence[str]
         raise DataError("segmentation needs a mask per image", got=names, do="name the column of masks with --label")
     alone = len(columns) == 1  # several columns are of flags or numbers, whatever their type
     reads = [_read(column) if alone else _flags(_read(replace(column, typed=False))) for column in columns]
-    for read in reads:
-        if read.form == "empty":
-            raise DataError(f"the label column {read.name!r} holds no label at all", do="name another one with --label")
     if len(reads) == 1 and reads[0].form == "list" and (kind == "regression" or (kind is None and _measures(reads[0]))):
         reads, kind = _outputs(reads[0], ids), "regression"
     elif len(reads) == 1 and reads[0].form == "list" and kind in (None, "multilabel") and _flagged(reads[0]):
         reads, kind = _outputs(reads[0], ids), "multilabel"
+    for read in reads:
+        if read.form == "empty":
+            raise DataError(f"the label column {read.name!r} holds no label at all", do="name another one with --label")
     kind = kind or _infer(reads, ids)
     if kind == "regression":
         return _regression(reads, ids)
@@ -166,7 +166,7 @@ def _read_text(column: Column, values: list[str | None]) -> _Read:
 
 
 def plain(value: Any) -> Any:
-    """A cell as a Python scalar or list; NaN and blank texts are gaps, of which lists hold none."""
+    """A cell as a Python scalar or list; NaN and blank texts are gaps, ``None``, in lists too."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     if isinstance(value, bytes):
@@ -180,7 +180,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, set | frozenset):
         value = sorted(value, key=str)  # their own order is another in every process
     if isinstance(value, list | tuple):
-        return [item for entry in value if (item := plain(entry)) is not None]
+        return [plain(entry) for entry in value]
     if type(value).__name__ in ("NAType", "NaTType"):  # the gaps of pandas, which need not be installed
         return None
     if value is None or isinstance(value, bool | int | float):
@@ -190,10 +190,8 @@ def plain(value: Any) -> Any:
 
 def _measures(read: _Read) -> bool:
     """Whether the lists of a column are measurements, not lists of labels."""
-    lists = [value for value in read.values if value is not None]
-    numbers = all(type(item) in (int, float) for value in lists for item in value)
-    whole = numbers and all(float(item).is_integer() for value in lists for item in value)
-    return numbers and not whole and len({len(value) for value in lists}) == 1
+    items = [item for value in read.values if value is not None for item in value if item is not None]
+    return all(type(item) in (int, float) for item in items) and not all(float(item).is_integer() for item in items)
 
 
 def _flagged(read: _Read) -> bool:
@@ -209,14 +207,16 @@ def _flagged(read: _Read) -> bool:
 
 
 def _outputs(read: _Read, ids: Sequence[str]) -> list[_Read]:
-    """A column of lists of numbers as a column for each place in them."""
+    """A column of lists of numbers as a column for each place in them, where a gap stays."""
     width = next(len(value) for value in read.values if value is not None)
-    wrong = f"{width} numbers in every list, as in the first" if width else "a list of numbers"
-    _refuse_first(read, ids, lambda value: len(value) != width or not width or any(map(_not_finite, value)), wrong)
-    return [
-        _Read(f"{read.name}{j}", "real", [None if value is None else value[j] for value in read.values], ())
-        for j in range(width)
-    ]
+    many = f"{width} number{'s' * (width > 1)} in every list, as in the first" if width else "a list of numbers"
+
+    def wrong(value: list[Any]) -> bool:
+        return len(value) != width or not width or any(item is not None and _not_finite(item) for item in value)
+
+    _refuse_first(read, ids, wrong, many)
+    places = [[None if value is None else value[j] for value in read.values] for j in range(width)]
+    return [_read(Column(f"{read.name}{j}", values, typed=True)) for j, values in enumerate(places)]
 
 
 def _infer(reads: list[_Read], ids: Sequence[str]) -> Kind:
@@ -344,19 +344,20 @@ def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
         if isinstance(value, str):
             value = [item.strip() for item in value.split(SEPARATOR) if item.strip()]
         elif value is not None:
-            value = [whole_number(item) for item in (value if isinstance(value, list) else [value])]
+            items = value if isinstance(value, list) else [value]
+            value = [whole_number(item) for item in items if item is not None]
         lists.append(value)
     names = list(read.names)
     label_type: LabelType = "str"
     if not names:
-        items = {item for value in lists if value is not None for item in value}
-        if {*map(str, items)} <= {"0", "1", "0.0", "1.0", "False", "True"}:
-            _refuse_first(read, ids, _repeats, "a 0 or 1 for each label in every list, or the labels that apply")
-        if len({isinstance(item, str) for item in items}) > 1:
-            items = {str(item) for item in items}
-        elif all(type(item) is int for item in items):
+        found = {item for value in lists if value is not None for item in value}
+        if {*map(str, found)} <= {"0", "1", "0.0", "1.0", "False", "True"}:
+            _refuse_first(read, ids, _unclear, "a 0 or 1 for each label in every list, or the labels that apply")
+        if len({isinstance(item, str) for item in found}) > 1:
+            found = {str(item) for item in found}
+        elif all(type(item) is int for item in found):
             label_type = "int"
-        names = [str(item) for item in sorted(items)]
+        names = [str(item) for item in sorted(found)]
     place = {name: index for index, name in enumerate(names)}
     values = np.zeros((len(lists), len(names)), dtype=np.float32)
     for row, value in enumerate(lists):
@@ -371,8 +372,9 @@ def _label_lists(read: _Read, ids: Sequence[str]) -> Target:
     return Target("multilabel", tuple(names), values, label_type=label_type)
 
 
-def _repeats(value: Any) -> bool:
-    return isinstance(value, list) and len({*value}) < len(value)
+def _unclear(value: Any) -> bool:
+    """Whether a list of 0 and 1 names a label twice, or has a gap, which may be a place or none."""
+    return isinstance(value, list) and (None in value or len({*value}) < len(value))
 
 
 def _nests(value: Any) -> bool:

@@ -114,7 +114,7 @@ def scan(
     reading, listed = kind, False
     if classes is not None:
         rows, reading, listed = _as_of_head(rows, kind, classes)
-    target, bad = _target(rows, reading, ids, name, ignore) if labelled else (None, [])
+    target, bad = _target(rows, reading, ids, name, ignore, classes is not None) if labelled else (None, [])
     manifest = Manifest(
         name=name,
         inputs=rows.inputs,
@@ -353,7 +353,7 @@ def _unlabelled(data: Any, skip_bad: bool) -> Rows:
 
 
 def _target(
-    rows: Rows, kind: Kind | None, ids: tuple[str, ...], name: str, ignore: int | None
+    rows: Rows, kind: Kind | None, ids: tuple[str, ...], name: str, ignore: int | None, later: bool
 ) -> tuple[Target, list[tuple[int, BadRow]]]:
     """The labels, and the rows whose labels cannot be used."""
     if rows.dense is not None:
@@ -361,7 +361,7 @@ def _target(
             raise DataError(
                 f"a mask column with kind {kind!r}", expected="segmentation", do="name a label column with --label"
             )
-        return dense_target(rows.dense, rows.inputs, ignore)
+        return dense_target(rows.dense, rows.inputs, ignore, later=later)
     if ignore is not None:
         raise DataError("--ignore is about masks", got="labels without masks", do="leave it out")
     if not rows.columns:

@@ -97,11 +97,11 @@ def _read_json_lines(path: Path) -> pa.Table:
         whole = pj.ReadOptions(use_threads=False, block_size=min(max(path.stat().st_size, 1), _BLOCK))
         found = pj.read_json(path, whole)
         # texts that all look like dates: as they stand in the file, lest a label changes its name
-        texts = [(field.name, kind) for field in found.schema if (kind := _undated(field.type)) != field.type]
-        if not texts:
-            return found
-        told = pj.ParseOptions(explicit_schema=pa.schema(texts), unexpected_field_behavior="infer")
-        return pj.read_json(path, whole, told).select(found.column_names)
+        schema = pa.schema([field.with_type(_undated(field.type)) for field in found.schema])
+        if schema != found.schema or not _valid(found):
+            found = pj.read_json(path, whole, pj.ParseOptions(explicit_schema=schema))
+            found.validate()
+        return found
     except (pa.ArrowException, OSError) as error:
         raise DataError(
             f"{path}: no JSON lines that can be read ({first_line(error)})",
@@ -110,10 +110,19 @@ def _read_json_lines(path: Path) -> pa.Table:
 
 
 def _undated(kind: pa.DataType) -> pa.DataType:
-    """A type with texts for dates, in lists too."""
+    """A type with texts for dates, in lists too, and for what lists of nothing but gaps hold."""
     if pa.types.is_list(kind):
-        return pa.list_(_undated(kind.value_type))
+        return pa.list_(pa.string() if pa.types.is_null(kind.value_type) else _undated(kind.value_type))
     return pa.string() if pa.types.is_timestamp(kind) else kind
+
+
+def _valid(table: pa.Table) -> bool:
+    """Whether a table is whole: Arrow, left to find the types, drops the nulls before the first value of all lists."""
+    try:
+        table.validate()
+    except pa.ArrowException:
+        return False
+    return True
 
 
 def read_csv(path: Path) -> pa.Table:

@@ -57,7 +57,7 @@ class _Graft(BaseEstimator):
             X = X.to_numpy()  # a row of numbers is one input
         manifest = scan(_one_column(X), labelled=False)
         check_modality(self.network_, manifest)
-        manifest = readable(self.network_, checked(manifest), skip_bad=False)
+        manifest = readable(self.network_, checked(manifest, skip_bad=None), skip_bad=None)
         store = sweep(self.network_, manifest, self.plan_, batch_size=self.batch_size)
         return store.matrices(), lambda: contents(self.network_.preprocess, manifest)
 

@@ -64,7 +64,8 @@ def solve(
 
     the intercept b free. ℓ is ½‖y − f‖² for ``ridge`` (on one-hot classes; on ±1 for multilabel), and for
     ``logistic`` the softmax cross-entropy, or, for multilabel, the sigmoid one of each column over its own
-    labels (each column's data term is a mean over the labels it has). In scikit-learn's terms
+    labels (each column's data term is a mean over the labels it has; where these are all alike, they count as the
+    chance that the rule of succession gives one more, lest b be infinite). In scikit-learn's terms
     ``Ridge(alpha=λ Σs)`` and ``LogisticRegression(C=1/(λ Σs))``. The scale t makes strengths comparable
     across features. It is one number, taken over all rows without labels, and it moves the grid of every
     cell alike; centring and rotating over all rows change no fit (see :class:`regraft.heads.l2.model.Basis`);

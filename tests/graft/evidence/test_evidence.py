@@ -328,6 +328,11 @@ def test_rows_of_one_class_are_counted(rows, said, monkeypatch):
         ("segmentation", "miou", [[5, 1, 0], [3, 0, 0]], ["c"]),
         ("segmentation", "miou", [[5, 1, 0], [3, 0, 2]], []),
         ("segmentation", "accuracy", [[5, 1, 0], [3, 0, 0]], []),
+        ("regression", "r2", [[1, 0.3, 0], [2, 0.3, 5]], ["b"]),
+        ("regression", "r2", [[1, np.nan, 0], [2, np.nan, 5]], ["b"]),
+        ("regression", "r2", [[1, 0.3, 0], [2, 0.4, 5]], []),
+        ("regression", "rmse", [[1, np.nan, 0], [2, np.nan, 0]], ["b"]),
+        ("regression", "coverage", [[1, np.nan, 0], [2, np.nan, 0]], []),  # a share of all targets
     ],
 )
 def test_what_a_mean_over_classes_passes_over_is_told(kind, metric, scored, said, monkeypatch):
@@ -337,7 +342,8 @@ def test_what_a_mean_over_classes_passes_over_is_told(kind, metric, scored, said
         "multilabel": np.array([[1, 0], [0, 1], [1, 1]], dtype=np.float32),
         "segmentation": np.array([[5, 1, 0], [3, 0, 2]]),
     }.get(kind, np.array([0, 1, 2]))
-    main = SimpleNamespace(response=Response.of(kind, names, np.array(scored)), headline=SimpleNamespace(metric=metric))
+    response, headline = Response.of(kind, names, np.array(scored)), SimpleNamespace(metric=metric)
+    main = SimpleNamespace(response=response, probabilities=torch.zeros(len(scored), 3), headline=headline)
     fit = SimpleNamespace(task=SimpleNamespace(target=Target(kind, names, every)))
     found = check(Context(None, 0, fit, SimpleNamespace(main=main)))
     assert [finding.code for finding in found] == ["unscored-classes"] * len(said)
@@ -495,11 +501,22 @@ def of_folds(monkeypatch, kind, groups, test, used):
 
 
 def test_labels_that_no_row_or_every_row_has_are_named(monkeypatch):
-    monkeypatch.setattr(findings, "_CHECKS", (data_findings._one_valued,))
+    """Rows that score count, too: of a label that they alone tell apart, nothing was learnt, and much is measured."""
+    monkeypatch.setattr(findings, "_CHECKS", (data_findings._one_valued, score_findings._unlearnt))
+    names = ("a", "b", "c", "d", "e")
     values = np.array([[1.0, 0.0, 1.0, np.nan, 1.0], [0.0, np.nan, 1.0, 0.0, np.nan], [1.0, 0.0, 1.0, 1.0, 1.0]])
-    target = SimpleNamespace(kind="multilabel", classes=("a", "b", "c", "d", "e"), values=values)
-    (found,) = check(Context(None, 0, SimpleNamespace(task=SimpleNamespace(target=target)), None))
-    assert (found.title, found.detail) == ("3 labels of 5 are the same in all labelled rows.", "b, c, e")
+
+    def found(scored):
+        main = SimpleNamespace(response=Response.of("multilabel", names, np.array(scored)))
+        fit = SimpleNamespace(task=SimpleNamespace(target=Target("multilabel", names, values)))
+        return [(one.code, one.title, one.detail) for one in check(Context(None, 0, fit, SimpleNamespace(main=main)))]
+
+    same = ("labels-one-valued", "3 labels of 5 are the same in all labelled rows.", "b, c, e")
+    assert found(values[:1]) == [same]
+    (same, new) = found([[1, 1, 1, 1, 0], [0, 0, np.nan, 1, 0]])
+    assert same == ("labels-one-valued", "1 label of 5 is the same in all labelled rows.", "c")
+    title = "2 labels have a value among the rows that score that no row has that was learnt from."
+    assert new == ("classes-unlearnt", title, "Nothing was learnt of them, and a mean over labels counts them: b, e.")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from tests.heads.problems import design_of, features
 
-from regraft.heads.l2.iterative import PathSolver, refit
+from regraft.heads.l2.iterative import PathSolver, refit, tolerance_of
 from regraft.heads.l2.lbfgs import minimise
 from regraft.heads.l2.model import Basis
 from regraft.heads.l2.newton import newton
@@ -131,6 +131,27 @@ def test_multilabel_fits_equal_scikit_learn_on_each_columns_own_rows(way) -> Non
         oracle = LogisticRegression(C=1 / (1e-2 * rows.sum()), tol=1e-10, max_iter=20000).fit(x[rows], y[rows, c])
         np.testing.assert_allclose(w[:, c], oracle.coef_[0], atol=1e-4)
         np.testing.assert_allclose(intercept[c], oracle.intercept_[0], atol=2e-3)
+
+
+@pytest.mark.parametrize("way", ["primal", "dual", "streamed"])
+def test_a_label_that_is_the_same_in_all_rows_has_the_chance_of_the_rule_of_succession(way) -> None:
+    """(k + 1) / (n + 2) for k ones of n labels, all or none, whatever the features: its intercept is free."""
+    x, _ = features(50, 70)
+    folds = torch.arange(50) % 5
+    y = np.tile(np.array([0.0, 0.0, 1.0]), (50, 1))
+    y[0, 0] = 1  # without fold 0 none is left
+    mask = np.ones_like(y)
+    mask[:9, 2] = 0
+    given = torch.tensor(y * mask), torch.tensor(mask)
+    v, b, fit = refit((models(x)[way],), LOSSES["sigmoid"], *given, 1e-4, None)
+    w, intercept = lifted(models(x)[way], x, v, b)
+    assert float(fit.residual.max()) <= tolerance_of(models(x)[way].dtype)
+    np.testing.assert_allclose(w[:, 1:], 0, atol=1e-6)
+    np.testing.assert_allclose(intercept[1:], np.log([1 / 51, 42]), rtol=1e-6)
+    path = PathSolver(models(x)[way], LOSSES["sigmoid"], *given, folds)
+    held = path.fit(1e-4).out_of_fold[folds == 0]
+    left = mask[folds != 0, 2].sum()
+    np.testing.assert_allclose(held, np.tile(np.log([1 / 41, 1 / 41, left + 1]), (10, 1)), atol=1e-5)
 
 
 @pytest.mark.parametrize("loss", ["softmax", "sigmoid", "squared"])

@@ -60,7 +60,7 @@ def check_modality(network: Network, manifest: Manifest, *, chosen: bool = False
         )
 
 
-def readable(network: Network, manifest: Manifest, skip_bad: bool) -> Manifest:
+def readable(network: Network, manifest: Manifest, skip_bad: bool | None) -> Manifest:
     """The rows that follow the grammar which the network's preprocessing reads, where it has one.
 
     Raises:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import numpy as np
+
 from regraft.data import Manifest
 from regraft.graft.problem import Problem
 from regraft.graft.protocol import Evaluation
@@ -29,3 +31,10 @@ class Context:
     def preprocess(self) -> Preprocess | None:
         """What reads the inputs, where the backbone is known."""
         return None if self.network is None else self.network.preprocess
+
+    @property
+    def scored(self) -> np.ndarray:
+        """(N, C) targets of the rows that score, NaN where one is missing."""
+        response = self.evaluation.main.response
+        values: np.ndarray = response.values.numpy()
+        return values if response.mask is None else np.where(response.mask.numpy(), values, np.nan)

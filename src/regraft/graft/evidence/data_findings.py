@@ -184,11 +184,12 @@ def _names(context: Context) -> Iterator[Finding]:
 
 
 def _one_valued(context: Context) -> Iterator[Finding]:
-    """Labels that no row has, or that all rows have: nothing can be learnt of them."""
+    """Labels that no row has, or that all rows have, those that score among them: nothing can be learnt of them."""
     target = context.fit.task.target
     if target.kind != "multilabel":
         return
-    with_it, without = np.nansum(target.values, axis=0), np.nansum(1 - target.values, axis=0)
+    values = np.concatenate([target.values, context.scored])
+    with_it, without = np.nansum(values, axis=0), np.nansum(1 - values, axis=0)
     empty = [name for name, there, others in zip(target.classes, with_it, without) if not (there and others)]
     if empty:
         yield Finding(

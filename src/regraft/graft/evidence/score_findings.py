@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from regraft.graft.evidence.context import Context
+from regraft.graft.evidence.outputs import by_output
+from regraft.graft.scored import Scored
 from regraft.heads import higher_is_better
 from regraft.record import Finding, counted, figure
 from regraft.wording import some
@@ -16,7 +18,7 @@ __all__ = ["SCORE_CHECKS", "no_better_than_constant"]
 _ENOUGH_ROWS = 5
 _ENOUGH_GROUPS = 8
 _POOR_ECE = 0.1
-_MEANS = ("balanced-accuracy", "f1", "miou", "roc-auc", "map")  # over classes or labels
+_MEANS = ("balanced-accuracy", "f1", "miou", "roc-auc", "map", "r2", "rmse")  # over classes, labels or outputs
 _ABSENT = "counts a class without a row as 0 where it is predicted, and leaves it out where it is not"
 _COUNTED = {
     ("f1", False): _ABSENT,
@@ -134,27 +136,23 @@ def _one_class(context: Context) -> Iterator[Finding]:
 
 
 def _unscored(context: Context) -> Iterator[Finding]:
-    """Classes or labels that a mean over them passes over, or counts as nothing found, for the rows that score hold
-    none of them."""
+    """Classes, labels or outputs that a mean over them passes over, or counts as nothing found, for the rows that score
+    hold none of them, or leave their own score undefined."""
     scored = context.evaluation.main
     response, metric = scored.response, scored.headline.metric
-    several = response.kind == "multilabel"
-    if metric not in _MEANS or response.kind not in ("multiclass", "multilabel", "segmentation"):
+    if metric not in _MEANS or response.kind == "binary":
         return
-    values = response.values.numpy()
-    there = np.ones_like(values) if response.mask is None else response.mask.numpy()
-    with_it, others = (values * there).sum(0) > 0, ((1 - values) * there).sum(0) > 0
-    told = with_it & others if several and metric != "f1" else with_it
-    every = context.fit.task.target.values
-    if several:  # of what never varies another finding speaks
-        told |= (np.nansum(every, axis=0) == 0) | (np.nansum(1 - every, axis=0) == 0)
-    elif response.kind == "segmentation":  # a number between those of the classes, which no pixel has
-        told |= every.sum(0) == 0
+    several = response.kind == "multilabel"
+    told = _told(scored, context.fit.task.target.values)
     missing = [name for name, known in zip(response.classes, told) if not known]
-    if missing and told.any():
-        what = ("label", "labels") if several else ("class", "classes")
-        one, more = ("does not vary", "do not vary") if several else ("has no row", "have no row")
+    if missing and any(told):
+        what = {"multilabel": ("label", "labels"), "regression": ("output", "outputs")}.get(
+            response.kind, ("class", "classes")
+        )
+        varies = several or metric == "r2"
+        one, more = ("does not vary", "do not vary") if varies else ("has no row", "have no row")
         law = _COUNTED.get((metric, several), "speaks of the others alone")
+        those = "The same in all" if several else "Without two values that differ" if varies else "Absent"
         yield Finding(
             "unscored-classes",
             f"{counted(len(missing), *what)} of {len(told)} {one if len(missing) == 1 else more} among the rows that "
@@ -162,20 +160,52 @@ def _unscored(context: Context) -> Iterator[Finding]:
             "warning",
             len(missing),
             what[1],
-            detail=f"The {metric} {law}. {'The same in all' if several else 'Absent'}: {some(missing, 8)}.",
+            detail=f"The {metric} {law}. {those}: {some(missing, 8)}.",
             advice="Name a test split that holds them, bring more rows of them, or leave them out.",
         )
 
 
+def _told(scored: Scored, every: np.ndarray) -> Sequence[bool]:
+    """Whether the rows that score tell of each class, label or output; of ``every`` label that was learnt from, another
+    finding speaks of what never varies."""
+    response, metric = scored.response, scored.headline.metric
+    if response.kind == "regression":  # nothing of one output, whose score is refused where it is undefined
+        return [row["rows"] > 0 and (metric != "r2" or row["r2"] is not None) for row in by_output(scored)]
+    values = response.values.numpy()
+    there = np.ones_like(values) if response.mask is None else response.mask.numpy()
+    with_it, others = (values * there).sum(0) > 0, ((1 - values) * there).sum(0) > 0
+    if response.kind == "multilabel":
+        told = with_it & others if metric != "f1" else with_it
+        return told | (np.nansum(every, axis=0) == 0) | (np.nansum(1 - every, axis=0) == 0)
+    # a number between those of the classes, which no pixel has
+    return with_it | (every.sum(0) == 0) if response.kind == "segmentation" else with_it
+
+
 def _unlearnt(context: Context) -> Iterator[Finding]:
-    """Classes of masks that pixels which score have, and none that was learnt from: of whole rows such a class is
-    refused, of pixels a rare one may well be among those of a test part alone."""
+    """Classes of masks, and values of labels, that the rows which score have, and none that was learnt from: the class
+    of a whole row is refused then, but of pixels or labels a rare one may well be in a test part alone."""
     response = context.evaluation.main.response
-    if response.kind != "segmentation":
+    if response.kind not in ("segmentation", "multilabel"):
         return
-    learnt, scored = context.fit.task.target.values.sum(0) > 0, response.values.numpy().sum(0)
-    absent = [name for name, known, pixels in zip(response.classes, learnt, scored) if pixels and not known]
-    if absent:
+    learnt = context.fit.task.target.values
+    if response.kind == "segmentation":
+        new = np.asarray((response.values.numpy().sum(0) > 0) & (learnt.sum(0) == 0))
+    else:
+        new = np.logical_or(*((context.scored == value).any(0) & ~(learnt == value).any(0) for value in (0, 1)))
+    absent = [name for name, is_new in zip(response.classes, new) if is_new]
+    have = "has" if len(absent) == 1 else "have"
+    if absent and response.kind == "multilabel":
+        yield Finding(
+            "classes-unlearnt",
+            f"{counted(len(absent), 'label')} {have} a value among the rows that score that no row has that was learnt "
+            "from.",
+            "warning",
+            len(absent),
+            "labels",
+            detail=f"Nothing was learnt of them, and a mean over labels counts them: {some(absent, 8)}.",
+            advice="Bring training rows that differ in them, or leave them out.",
+        )
+    elif absent:
         yield Finding(
             "classes-unlearnt",
             f"{counted(len(absent), 'class', 'classes')} of the masks that score {'is' if len(absent) == 1 else 'are'} "

@@ -15,7 +15,7 @@ from regraft.heads.l2.lbfgs import minimise
 from regraft.heads.l2.model import Basis, LinearModel
 from regraft.heads.l2.newton import newton
 from regraft.heads.l2.problem import Fit, Problem
-from regraft.heads.losses import Loss
+from regraft.heads.losses import Loss, Sigmoid
 
 __all__ = ["FINAL_TOLERANCE", "SEARCH_TOLERANCE", "STREAMED_TOLERANCE", "Cell", "PathSolver", "refit", "tolerance_of"]
 
@@ -45,6 +45,25 @@ def _shares(weights: Tensor, outputs: int, loss: Loss, keep: Tensor, dtype: torc
     else:
         table = keep * weights[:, 0]
     return (table / table.sum(1, keepdim=True).clamp_min(1e-300)).to(dtype)
+
+
+def _problem(model: LinearModel, loss: Loss, targets: Tensor, weights: Tensor, keep: Tensor) -> Problem:
+    """The fits on K choices of training rows, (K, N)."""
+    labels = _targets(targets, loss, len(keep), model.dtype)
+    shares = _shares(weights, targets.shape[1], loss, keep, model.dtype)
+    return Problem(model, loss, _succeeding(labels, shares) if isinstance(loss, Sigmoid) else labels, shares)
+
+
+def _succeeding(labels: Tensor, shares: Tensor) -> Tensor:
+    """(P, 1, N) labels, and where the n rows of a problem are all alike, k of them ones, (k + 1) / (n + 2) instead.
+
+    An intercept that is free would go to infinity there: it ends at the log odds of what Laplace's rule of succession
+    gives one more row, and no feature is read.
+    """
+    there = (shares > 0).to(labels)
+    rows, ones = there.sum(1), (there * labels[:, 0]).sum(1)
+    alike = (ones == 0) | (ones == rows)
+    return torch.where(alike[:, None, None], ((ones + 1) / (rows + 2))[:, None, None], labels)
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,12 +100,7 @@ class PathSolver:
         usual = SEARCH_TOLERANCE if isinstance(model, Basis) else STREAMED_TOLERANCE
         self.tolerance = usual if tolerance is None else tolerance
         keep = (folds[None] != self.labels[:, None]).to(torch.float64)
-        self.problem = Problem(
-            model,
-            loss,
-            _targets(targets, loss, len(self.labels), model.dtype),
-            _shares(weights, self.outputs, loss, keep, model.dtype),
-        )
+        self.problem = _problem(model, loss, targets, weights, keep)
         self.theta = self.problem.start()
         self.reference = self.problem.gradient(self.theta, self.problem.logits(self.theta), 0.0)
 
@@ -128,12 +142,7 @@ def refit(
     everything = torch.ones(1, len(targets), dtype=torch.float64)
     fit: Fit | None = None
     for model in models:
-        problem = Problem(
-            model,
-            loss,
-            _targets(targets, loss, 1, model.dtype),
-            _shares(weights, targets.shape[1], loss, everything, model.dtype),
-        )
+        problem = _problem(model, loss, targets, weights, everything)
         null = problem.start()
         begin = null if start is None else start.to(model.dtype)
         reference = problem.gradient(null, problem.logits(null), 0.0)
