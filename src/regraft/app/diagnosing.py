@@ -124,7 +124,10 @@ _Models = Annotated[
 _Score = Annotated[
     str | None,
     typer.Option(
-        "--score", metavar="NAME", rich_help_panel=_WHAT, help="What orders them: loo-accuracy, loo-r2, logme, …"
+        "--score",
+        metavar="NAME",
+        rich_help_panel=_WHAT,
+        help="What orders them: loo-accuracy, loo-r2, logme, …; loo-accuracy of classes, loo-r2 otherwise, if absent.",
     ),
 ]
 _Rows = Annotated[

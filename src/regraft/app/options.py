@@ -224,7 +224,9 @@ Embed = Annotated[
 DryRun = Annotated[
     bool,
     typer.Option(
-        "--dry-run", rich_help_panel=RESULT, help="Say what it would cost, from one timed batch; write nothing."
+        "--dry-run",
+        rich_help_panel=RESULT,
+        help="Say what it would cost, from one timed batch or the store; write nothing.",
     ),
 ]
 

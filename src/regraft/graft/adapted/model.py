@@ -187,7 +187,8 @@ class Adapted:
         """Probabilities (or values) for raw inputs.
 
         Args:
-            inputs: a Manifest, a folder, a table, arrays, or a list of image paths; labels are ignored.
+            inputs: a Manifest, a folder, a table, an array, a data frame, a list of paths, texts or images, or one
+                image (Pillow's, or uint8 ``(H, W, 3)``); labels are ignored.
             batch_size: rows per forward pass.
             workers: decoding processes; chosen by the work at hand if ``None``.
             skip_bad: leave unreadable inputs out instead of refusing all.

@@ -39,10 +39,11 @@ __all__ = ["estimate"]
 def estimate(ready: Prepared, options: Options) -> Record:
     """Predict passes, FLOPs, seconds and bytes.
 
-    The pass is predicted from one real batch (decoded, preprocessed and run twice, the second timed). The head,
-    Head2Toe's search included, is predicted from its leading terms (:func:`regraft.graft.cost.counts.head_flops`,
-    :func:`regraft.graft.cost.counts.gram_search_flops`), each at the rate of its kind of matrix product measured now,
-    and from what a few small fits take (:mod:`regraft.graft.cost.pace`).
+    The pass is predicted from one real batch (decoded, preprocessed and run twice, the second timed), or where the
+    store has the features from what they took. The head, Head2Toe's search included, is predicted from its leading
+    terms (:func:`regraft.graft.cost.counts.head_flops`, :func:`regraft.graft.cost.counts.gram_search_flops`), each at
+    the rate of its kind of matrix product measured now, and from what a few small fits take
+    (:mod:`regraft.graft.cost.pace`).
 
     Returns:
         a Record with status ``dry-run``, no scores, predicted costs, and in ``figures["price"]`` the costs of other
