@@ -119,7 +119,7 @@ def test_the_reference_search_gets_the_stages_grid(monkeypatch):
     )
     assert found == "selection"
     wanted = {"strengths": (1e-3, 1e-5), "fractions": (0.1,), "metric": "nll", "class_weight": "balanced", "seed": 3}
-    assert seen == {**wanted, "folds": None}
+    assert seen == {**wanted, "folds": None, "progress": None}
 
 
 @pytest.mark.parametrize(
