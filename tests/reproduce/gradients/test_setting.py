@@ -91,6 +91,7 @@ def test_the_models_of_a_small_voc_at_scale_full(tmp_path, monkeypatch):
     full = bench.measure(LINEAR_MODEL, "R18", "VOC07", 0, mode="full", count=2)
     tuned = bench.measure(TUNED, "R18", "VOC07", 0, count=1)
     assert asked == ["timm/resnet18.tv_in1k"]
+    assert bench.rows("VOC07", 1) is bench.rows("VOC07", 0)  # read once for all seeds
     assert full["accuracy"] == 100  # even and odd pictures are told apart by their sides
     assert full["parameters"] == 4 * 8 * 9 + 8 + 16 + 8 * 8 * 9 + 8 + 16
     assert 0 < tuned["accuracy"] <= 100

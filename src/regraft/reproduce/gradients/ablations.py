@@ -179,12 +179,14 @@ def _gradients_in_order(result: Result) -> Outcome:
 
 
 def _run_table1(context: Context) -> Result:
-    setting, labels = setting_of(context), setting_of(context).labels.get("gf-table1")
+    setting = setting_of(context)
+    labels = setting.labels.get("gf-table1")
     return table1(bench_of(context, (setting.ablated,), (setting.ablated_task,), labels), setting.ablated, labels)
 
 
 def _run_table1_depth(context: Context) -> Result:
-    setting, labels = setting_of(context), setting_of(context).labels.get("gf-table1-depth")
+    setting = setting_of(context)
+    labels = setting.labels.get("gf-table1-depth")
     return table1_depth(bench_of(context, (setting.ablated,), (setting.ablated_task,), labels), setting.ablated, labels)
 
 

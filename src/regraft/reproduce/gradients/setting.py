@@ -169,9 +169,14 @@ def _load(name: str, data: Path, cache: Path, seed: int) -> Network:
     return load(str(data / _FOLDERS[name]) if name in _FOLDERS else os.environ.get(variable) or usual)
 
 
-@lru_cache(maxsize=2)
 def _rows(name: str, data: Path, seed: int) -> Manifest:
     """All of a task's rows: the seed draws folds, heads and batches alone."""
+    return _published(name, data)
+
+
+@lru_cache(maxsize=2)
+def _published(name: str, data: Path) -> Manifest:
+    """Read once for all seeds, for every file of it is hashed."""
     published = {"VOC07": voc2007, "COCO2014": coco2014}.get(name, scan)
     return published(data / _FOLDERS[name])
 
