@@ -27,7 +27,7 @@ from regraft.graft.training.choice import lost
 from regraft.graft.training.finetune import finetune, grafted
 from regraft.graft.training.grafted import Grafted
 from regraft.graft.training.price import step_flops
-from regraft.graft.training.problem import planned
+from regraft.graft.training.problem import TrainingProblem, planned
 from regraft.graft.training.refit import Refit
 from regraft.graft.training.start import start
 from regraft.graft.training.trial import Trial
@@ -237,6 +237,24 @@ def test_a_final_training_whose_last_step_goes_too_far_gives_way_to_the_twin(tmp
     finding = next(f for f in head.findings() if f.code == "final-training-diverged")
     assert "an output is no longer finite" in finding.detail
     assert np.isfinite(head.model.predict_proba(toy_manifest(60)).probabilities).all()
+
+
+def test_where_only_head_probing_on_all_rows_diverges_the_twin_is_kept(tmp_path, monkeypatch):
+    prepared = TrainingProblem.prepared
+
+    def failing(self, taus):
+        found = prepared(self, taus)
+        return found if len(self) < 60 else replace(found, by_tau={}, diverged="the loss became nan")
+
+    monkeypatch.setattr(TrainingProblem, "prepared", failing)
+    head = problem(toy_manifest(60), tmp_path, train=replace(QUICK, lrs=(0.1,)), probe=Probe(tau=1)).solve()
+    finding = next(f for f in head.findings() if f.code == "final-training-diverged")
+    assert finding.title == "Head probing on all rows diverged; the model trained on 48 of them is kept."
+    assert (finding.detail, head.status.message) == ("the loss became nan", "the model of an earlier training is kept")
+    twin_rows = head.model.predict_proba(toy_manifest(60).take(head.held_out().rows)).probabilities
+    np.testing.assert_allclose(twin_rows, head.held_out().probabilities.numpy(), atol=1e-6)
+    runs = head.figures(problem(toy_manifest(60), tmp_path), None)["training"]["runs"]
+    assert [run["kept"] for run in runs] == [True, *([False] * (len(runs) - 1))]
 
 
 @pytest.mark.parametrize("refit", [None, Refit(Features(LAST.taps, ("unit",)), Solve(("ridge",), (1e-1,)))])

@@ -29,6 +29,7 @@ __all__ = [
     "final_collapsed",
     "final_diverged",
     "final_lost",
+    "final_not_begun",
     "lost",
     "notes",
     "one_class",
@@ -221,6 +222,18 @@ def final_diverged(trial: Trial, rows: int) -> Finding:
         "warning",
         detail=trial.said,
         advice=f"Try --lr {trial.config.optimiser.lr * 0.3:.3g}.",
+    )
+
+
+def final_not_begun(diverged: str, rows: int) -> Finding:
+    """What is said where head probing on all rows diverged and the model that made the choice, of so many rows, is
+    kept."""
+    return Finding(
+        "final-training-diverged",
+        f"Head probing on all rows diverged; the model trained on {rows} of them is kept.",
+        "warning",
+        detail=diverged,
+        advice="Probe less with --tau.",
     )
 
 

@@ -43,6 +43,7 @@ from regraft.graft.training.choice import (
     final_collapsed,
     final_diverged,
     final_lost,
+    final_not_begun,
     lost,
     notes,
     one_class,
@@ -97,7 +98,7 @@ class TrainedHead(Head):
         model: the final one, trained on all rows, or where that failed the one that made the choice.
         rows: how many it was trained on.
         choice: the learning rate and τ that were taken.
-        last: the final training; ``None`` if the backbone stays as it is.
+        last: the final training; ``None`` if the backbone stays as it is, or no head for it could be prepared.
         kept: the training of :attr:`model`: ``last``, or where that failed an earlier one.
         judged: every candidate's training, best first.
         held: the chosen twin on the rows that chose it; ``None`` for a model that took over another's choices.
@@ -129,11 +130,12 @@ class TrainedHead(Head):
     @property
     def status(self) -> Status:
         """How the training of the model that is kept ended: of one that goes on to the end of its steps, well."""
-        outcome = None if self.last is None else self.last.outcome
-        if self.last is None or outcome is None:
+        if self.choice.frozen:
             return Status(True, 0, 0.0, "the backbone stays as it is")
-        if self.last.said or self.last.failed:
-            return Status(True, outcome.steps, math.nan, "the model of an earlier training is kept")
+        outcome = None if self.last is None else self.last.outcome
+        if self.last is None or outcome is None or self.last.said or self.last.failed:
+            steps = 0 if outcome is None else outcome.steps
+            return Status(True, steps, math.nan, "the model of an earlier training is kept")
         return Status(outcome.status in ("completed", "stopped"), outcome.steps, math.nan, outcome.message)
 
     def predict_proba(self, problem: TrainingProblem) -> Tensor:
@@ -255,11 +257,16 @@ class TrainingProblem(Problem):
         Raises:
             RecipeError: head probing diverged before the least τ.
         """
-        found = self.prepared(taus)
+        found = self._heads(taus)
         if not found.by_tau:
             raise RecipeError(
                 f"head probing diverged before epoch {min(taus)}", got=found.diverged, do="probe less with --tau"
             )
+        return found
+
+    def _heads(self, taus: tuple[int, ...]) -> Heads:
+        """The same, but none where head probing diverged."""
+        found = self.prepared(taus)
         by_tau = {tau: replace(head, source=self.origin or head.source) for tau, head in found.by_tau.items()}
         return replace(found, by_tau=by_tau)
 
@@ -364,9 +371,13 @@ class TrainingProblem(Problem):
     ) -> TrainedHead:
         """Train on all rows with the choices; where that fails, ``spare`` gives what was trained for the choice, by
         ``kept``."""
-        prepared = self.heads((choice.tau,))
-        start = prepared.by_tau[choice.tau]
         seen = {name: part for name, part in seen.items() if name != "instruments"}  # of another final training
+        rows = len(self) if kept is None else len(kept.rows)
+        if not (prepared := self._heads((choice.tau,))).by_tau:
+            model, shown = spare()
+            said = (*(one for one in said if one.code != EDGE), final_not_begun(prepared.diverged, rows))
+            return TrainedHead(model, rows, choice, None, kept, ranking, held, self.task.metric, said, shown, seen)
+        start = prepared.by_tau[choice.tau]
         if choice.frozen:
             shown = prepared.shown
             return TrainedHead(start, len(self), choice, None, None, ranking, held, self.task.metric, said, shown, seen)
@@ -376,7 +387,6 @@ class TrainingProblem(Problem):
         level = self.work.instruments
         trial.watch = watch = None if level == "none" else Instruments(level, self.task.seed)
         trained = trial.train(self.work)
-        rows = len(self) if kept is None else len(kept.rows)
         failed: Finding | None = final_diverged(trial, rows)
         finished: tuple[Adapted, Mapping[str, Any]] | None = None
         if trained is not None:
