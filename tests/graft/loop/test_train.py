@@ -269,6 +269,7 @@ def test_schedules_have_their_closed_forms() -> None:
     assert cosine.scale(4, 24) == 1.0
     assert cosine.scale(14, 24) == pytest.approx(0.5)
     assert cosine.scale(23, 24) == pytest.approx((1 + math.cos(math.pi * 19 / 20)) / 2)
+    assert [cosine.scale(t, 4) for t in range(4)] == pytest.approx([1 / 3, 2 / 3, 1.0, 0.5])  # half of the run at most
     step = Schedule("step", milestones=(0.5, 0.75), factor=0.1)
     assert [step.scale(t, 8) for t in range(8)] == pytest.approx([1, 1, 1, 1, 0.1, 0.1, 0.01, 0.01])
     assert {Schedule("constant").scale(t, 9) for t in range(9)} == {1.0}

@@ -53,8 +53,8 @@ class Optimiser:
 class Schedule:
     """The factor on the learning rate over a run.
 
-    ``warmup`` steps rise linearly to 1; then ``cosine`` falls as ``(1 + cos(pi p)) / 2`` over the rest's
-    fraction p, ``step`` multiplies by ``factor`` at each of ``milestones`` (fractions of the whole run),
+    ``warmup`` steps, half of the run at most, rise linearly to 1; then ``cosine`` falls as ``(1 + cos(pi p)) / 2`` over
+    the rest's fraction p, ``step`` multiplies by ``factor`` at each of ``milestones`` (fractions of the whole run),
     ``constant`` stays.
     """
 
@@ -65,10 +65,11 @@ class Schedule:
 
     def scale(self, step: int, total: int) -> float:
         """The factor at ``step`` (from 0) of ``total``."""
-        if step < self.warmup:
-            return (step + 1) / (self.warmup + 1)
+        warmup = min(self.warmup, total // 2)
+        if step < warmup:
+            return (step + 1) / (warmup + 1)
         if self.kind == "cosine":
-            return 0.5 * (1.0 + math.cos(math.pi * (step - self.warmup) / max(total - self.warmup, 1)))
+            return 0.5 * (1.0 + math.cos(math.pi * (step - warmup) / max(total - warmup, 1)))
         if self.kind == "step":
             return self.factor ** sum(step >= fraction * total for fraction in self.milestones)
         return 1.0
