@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from tests.reproduce.disturbed import must_fail_when_disturbed
 from regraft.diagnose import drift
 from regraft.errors import RegraftError
 from regraft.graft.stages.training import TAUS
+from regraft.graft.training.trial import Trial
 from regraft.network import ImagePreprocess, from_module
 from regraft.network.resnet import s4
 from regraft.reproduce import ROWS
@@ -94,6 +96,22 @@ def test_a_partial_backbone_draws_its_top_layers_anew(bench, monkeypatch):
     found = settings._adapted(bench, Place(STRONG, "leaf", 0), tau=4, depth=2)
     assert drawn == [("conv4", "bn4", "conv3", "bn3")]
     assert 0 <= found["probed"] <= 100
+
+
+def test_where_the_final_training_is_given_up_the_head_is_that_of_its_twin(bench, monkeypatch):
+    train = Trial.train
+
+    def too_far(self, work):
+        if self.held is None:
+            self.config = replace(self.config, optimiser=replace(self.config.optimiser, lr=1e25))
+        return train(self, work)
+
+    kept = bench.measure(ADAPTED, STRONG, "leaf", 0, tau=4)
+    monkeypatch.setattr(Trial, "train", too_far)
+    monkeypatch.setattr(settings, "RATES", (1e-3,))
+    found = settings._adapted(bench, Place(STRONG, "leaf", 0), tau=4)
+    assert found["probed"] == pytest.approx(kept["probed"], abs=15)
+    assert found["energy"] == pytest.approx(kept["energy"], rel=0.2)
 
 
 def test_the_kernel_is_noted_after_every_epoch(bench):
