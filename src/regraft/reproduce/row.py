@@ -7,6 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
+
 from regraft.errors import RecipeError
 from regraft.reproduce.outcome import Outcome
 from regraft.reproduce.result import Disturbance, GateReport, Result
@@ -179,13 +181,36 @@ class Row:
         for clause in self.clauses if result.arms or not closed else ():
             if clause.check is None:
                 return Judgement("not run", reason=UNMEASURED)
-            outcome = clause.check(result)
+            outcome = _checked(clause.check, result)
             failed_fragile = clause.fragile and not outcome.holds
             label = fragile_label(outcome, clause.paper_effect) if failed_fragile else ""
             verdicts.append(Verdict(clause, outcome, label))
         status = status_of(verdicts, scale, closed)
         reason = "; ".join(f"gate {gate.name} {gate.status}: {gate.message}" for gate in closed)
         return Judgement(status, tuple(verdicts), reason)
+
+
+@dataclass(frozen=True, eq=False)
+class _Read(Result):
+    """A result that notes which arms were read with numbers that are not finite."""
+
+    torn: dict[str, None] = field(default_factory=dict)
+
+    def arm(self, name: str, tasks: Sequence[str] | None = None) -> np.ndarray:
+        values = super().arm(name, tasks)
+        if not np.isfinite(values).all():
+            self.torn[name] = None
+        return values
+
+
+def _checked(check: Check, result: Result) -> Outcome:
+    """What a check says; on numbers that are not finite nothing holds, not even that no comparison of them is true."""
+    read = _Read(result.arms, result.axes, result.seeds, result.gates, result.notes)
+    outcome = check(read)
+    if outcome.holds and read.torn:
+        why = f"values of {', '.join(read.torn)} are missing or not finite"
+        return Outcome.unmeasurable(outcome.needed, why, outcome.side)
+    return outcome
 
 
 def status_of(verdicts: Sequence[Verdict], scale: Scale, closed_gates: Sequence[GateReport] = ()) -> str:
