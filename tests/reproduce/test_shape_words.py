@@ -228,6 +228,28 @@ def test_bound_judges_the_named_statistic():
         words.bound(values)
 
 
+def test_the_interval_of_a_bound_is_over_seeds_after_the_mean_over_tasks():
+    values = np.array([[10.0, 12.0, 14.0], [90.0, 95.0, 100.0]])
+    found = words.bound(values, at_least=0)
+    assert (found.estimate, found.low, found.high) == pytest.approx(words.t_interval(values.mean(axis=0)))
+
+
+@pytest.mark.parametrize(
+    ("limits", "label"),
+    [
+        ({"at_most": 1.15}, "unresolved"),  # a ratio: no number of it lies beyond 0
+        ({"at_most": 0.0}, "opposite"),
+        ({"at_most": -0.2}, "opposite"),
+        ({"at_least": 9.0}, "unresolved"),
+        ({"at_least": 9.0, "at_most": 10.0}, "unresolved"),
+    ],
+)
+def test_what_may_be_up_to_so_much_has_no_opposite(limits, label):
+    assert words.fragile_label(words.bound([2.0, 2.1, 2.2], **limits), None) == label
+    mirrored = {{"at_most": "at_least", "at_least": "at_most"}[name]: -limit for name, limit in limits.items()}
+    assert words.fragile_label(words.bound([-2.0, -2.1, -2.2], **mirrored), None) == label
+
+
 def test_all_of_shows_the_first_that_fails():
     yes, no = words.bound([1], at_most=2), words.bound([3], at_most=2)
     assert words.all_of([yes, yes]).holds

@@ -248,21 +248,26 @@ def bound(
 ) -> Outcome:
     """A threshold on a statistic of ``values``: ``median ≤ 5e-3``, ``ratio in [1.8, 2.1]``, 0 violations.
 
-    The t-interval is shown for the mean; the threshold judges the statistic itself.
+    The t-interval is shown for the mean; the threshold judges the statistic itself. Both ends of a range, and a ratio
+    or a distance that may be up to so much, have no opposite: their side is 0.
+
+    Args:
+        values: any shape; for the mean (seeds,), or (tasks, seeds), which are averaged over tasks for the interval.
     """
     if at_most is None and at_least is None:
         raise ValueError("bound() needs at_most, at_least or both")
     lower = [] if at_least is None else [f"≥ {at_least:g}"]
     upper = [] if at_most is None else [f"≤ {at_most:g}"]
     needed = f"{statistic} {' and '.join(lower + upper)}"
-    side = 0 if at_most is not None and at_least is not None else (1 if at_most is None else -1)
-    array = np.asarray(values, dtype=np.float64).ravel()
+    side = int(at_most is None and (at_least or 0.0) >= 0) - int(at_least is None and (at_most or 0.0) <= 0)
+    array = np.asarray(values, dtype=np.float64)
     if array.size == 0 or not np.isfinite(array).all():
         return Outcome.unmeasurable(needed, f"{what} has values that are missing or not finite", side)
     value = float(_STATISTICS[statistic](array))
     low = high = math.nan
-    if statistic == "mean" and array.size > 1:
-        _, low, high = t_interval(array)
+    by_seed = array.mean(axis=0) if array.ndim == 2 else array
+    if statistic == "mean" and by_seed.size > 1:
+        _, low, high = t_interval(by_seed)
     holds = (at_most is None or value <= at_most) and (at_least is None or value >= at_least)
     return _say(holds, value, low, high, needed, what, side)
 
