@@ -102,15 +102,16 @@ _GAPS = ("gap(jigsaw)", "gap(rotation)")
 
 
 def gap(jigsaw: Result, supervised: Result, setting: Setting = MINI) -> Result:
-    """FT − full of the self-supervised and of the supervised sources, from the rows of Table 4."""
-    arms = {name: {"all": _gap(jigsaw, (source,))} for name, source in zip(_GAPS, setting.pretexts)}
-    arms["gap(supervised)"] = {"all": _gap(supervised, setting.supervised)}
-    notes = {"gap": "FT − full in points, the mean over networks and tasks by seed"}
+    """FT − full of the self-supervised and of the supervised sources on the tasks of both, from the rows of Table 4."""
+    tasks = [task for task in setting.pretext_tasks if task in setting.supervised_tasks]
+    arms = {name: {"all": _gap(jigsaw, (source,), tasks)} for name, source in zip(_GAPS, setting.pretexts)}
+    arms["gap(supervised)"] = {"all": _gap(supervised, setting.supervised, tasks)}
+    notes = {"gap": f"FT − full in points, the mean over networks and {' and '.join(tasks)} by seed"}
     return Result(arms, {}, jigsaw.seeds, (*jigsaw.gates, *supervised.gates), notes)
 
 
-def _gap(result: Result, networks: Sequence[str]) -> list[float]:
-    tuned, full = (np.concatenate([result.arm(f"{name} {arm}") for name in networks]) for arm in ("FT", "full"))
+def _gap(result: Result, networks: Sequence[str], tasks: Sequence[str]) -> list[float]:
+    tuned, full = (np.concatenate([result.arm(f"{name} {arm}", tasks) for name in networks]) for arm in ("FT", "full"))
     found: list[float] = (tuned - full).mean(axis=0).tolist()
     return found
 
