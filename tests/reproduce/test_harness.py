@@ -128,6 +128,14 @@ def test_the_report_shows_paper_beside_ours(tmp_path):
     assert max(map(len, text.splitlines())) <= 108
 
 
+def test_at_scale_full_nothing_is_called_fragile(tmp_path):
+    page = (_measured(_row("frail", fragile=True), 60), _row("later", fragile=True))
+    text = _go(page, tmp_path, scale="full").text()
+    assert "frail (Table 9, ours wins): fail" in text
+    assert "ours   a ours > theirs (+2): FAILS; A − B = -10" in text
+    assert "check  a ours > theirs" in text
+
+
 def test_the_reports_json_is_plain(tmp_path):
     value = _go((_measured(_row("good"), 80), _row("later")), tmp_path).to_json()
     back = json.loads(json.dumps(value, allow_nan=False))

@@ -68,6 +68,7 @@ def reproduce(
     """
     if scale not in get_args(Scale):
         raise RecipeError(f"no scale is called {scale!r}", expected="mini or full")
+    page = [row.at(scale) for row in page]
     chosen, named = choose(rows, tuple(known_gates), page)
     asked = [(name,) for name in named] + [_gates_of(row, scale, data, known_gates) for row in chosen if gates]
     tried = _try_gates(asked, known_gates, GateContext(data, cache_root(), progress=progress))

@@ -14,7 +14,7 @@ from regraft.reproduce.outcome import Outcome
 from regraft.reproduce.result import Disturbance, GateReport, Result
 from regraft.reproduce.words import fragile_label
 
-__all__ = ["UNMEASURED", "Check", "Clause", "Context", "Judgement", "Row", "Scale", "Verdict", "status_of"]
+__all__ = ["UNMEASURED", "Check", "Clause", "Context", "Judgement", "Row", "Scale", "Verdict"]
 
 Scale = Literal["mini", "full"]
 Check = Callable[[Result], Outcome]
@@ -144,6 +144,11 @@ class Row:
         """What the row needs at a scale."""
         return self.needs if scale == "mini" or self.one_scale else ()
 
+    def at(self, scale: Scale) -> Row:
+        """The row as it is judged at a scale: at ``full`` no clause is fragile."""
+        firm = tuple(replace(clause, fragile=False) for clause in self.clauses)
+        return self if scale == "mini" else replace(self, clauses=firm)
+
     def measured_by(
         self,
         run: Callable[[Context], Result],
@@ -178,14 +183,14 @@ class Row:
         """
         verdicts: list[Verdict] = []
         closed = [gate for gate in result.gates if gate.status != "pass"]
-        for clause in self.clauses if result.arms or not closed else ():
+        for clause in self.at(scale).clauses if result.arms or not closed else ():
             if clause.check is None:
                 return Judgement("not run", reason=UNMEASURED)
             outcome = _checked(clause.check, result)
             failed_fragile = clause.fragile and not outcome.holds
             label = fragile_label(outcome, clause.paper_effect) if failed_fragile else ""
             verdicts.append(Verdict(clause, outcome, label))
-        status = status_of(verdicts, scale, closed)
+        status = _status_of(verdicts, closed)
         reason = "; ".join(f"gate {gate.name} {gate.status}: {gate.message}" for gate in closed)
         return Judgement(status, tuple(verdicts), reason)
 
@@ -213,11 +218,10 @@ def _checked(check: Check, result: Result) -> Outcome:
     return outcome
 
 
-def status_of(verdicts: Sequence[Verdict], scale: Scale, closed_gates: Sequence[GateReport] = ()) -> str:
+def _status_of(verdicts: Sequence[Verdict], closed_gates: Sequence[GateReport]) -> str:
     """``pass`` when all clauses hold, ``fragile-fail`` when only fragile ones do not, else ``fail``.
 
-    At ``scale="full"`` a fragile clause that does not hold is a plain fail. A gate that failed makes the
-    row fail whatever its clauses say; a gate that was not run leaves the row not run.
+    A gate that failed makes the row fail whatever its clauses say; a gate that was not run leaves the row not run.
     """
     if any(gate.status == "fail" for gate in closed_gates):
         return "fail"
@@ -226,6 +230,4 @@ def status_of(verdicts: Sequence[Verdict], scale: Scale, closed_gates: Sequence[
     failed = [verdict for verdict in verdicts if not verdict.outcome.holds]
     if not failed:
         return "pass"
-    if scale == "mini" and all(verdict.clause.fragile for verdict in failed):
-        return "fragile-fail"
-    return "fail"
+    return "fragile-fail" if all(verdict.clause.fragile for verdict in failed) else "fail"
