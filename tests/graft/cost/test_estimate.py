@@ -152,6 +152,9 @@ def test_the_head_after_training_is_said_apart(tmp_path, method):
     passes = [sum(cost.backbone_passes for cost in run.record.costs) for run in runs]
     assert passes[1] - passes[0] == pytest.approx(refit.backbone_passes)
     assert _price(runs[1].record)[0]["stored_bytes"] <= record.artifact_bytes
+    kept = _price(runs[0].record)[0]["stored_bytes"]  # nothing of the network's own head, which gives way
+    beside = next(row["stored_bytes"] for row in _price(runs[1].record) if row["name"] == "finetune")
+    assert kept == beside == estimate(*ready(tmp_path, recipes[0])).artifact_bytes
 
 
 @pytest.mark.parametrize("split", [("test",), ("validation", "test"), ()])

@@ -310,6 +310,12 @@ def test_the_experiment_runs_whole_and_two_seeds_are_no_verdict(name, bench):
     assert (f"{name} convex solves" in gates) == (name != "h2t-fig11c")  # which solves nothing but its scores
 
 
+def test_what_fine_tuning_stores_is_the_network_below_its_head_and_a_new_one(bench):
+    result, params = TOY_RUNS["h2t-table3"](bench), bench.network("C").params
+    below = sum(value.numel() for name, value in params.items() if name not in ("head.weight", "head.bias"))
+    assert (result.arm("FT bytes") == 4 * below + 4 * toys.CLASSES * (8 + 2)).all()
+
+
 def test_the_toys_learn(bench):
     """Far from chance, so that what the runs above exercise is what it seems to be."""
     result = TOY_RUNS["h2t-table2"](bench)

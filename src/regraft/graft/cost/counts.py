@@ -210,7 +210,7 @@ class Workload:
         solves: how often the protocol chooses a head: once, or once more for every outer fold.
         forward: FLOPs of one row's forward pass.
         forward_seconds: of reading one row and its forward pass, as measured; 0 where they are not known.
-        parameters: of the backbone.
+        parameters: of the backbone below its own head, which gives way to the task's.
         embedding: features of its last layer.
         widths: features of all layers, by target size.
     """

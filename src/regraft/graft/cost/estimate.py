@@ -13,6 +13,7 @@ from regraft.graft.cost.counts import Workload, head_parts
 from regraft.graft.cost.gradient import with_gradient_cost
 from regraft.graft.cost.posterior import with_posterior_cost
 from regraft.graft.cost.pricing import (
+    below_head,
     forward_seconds,
     head_shape,
     head_work,
@@ -77,7 +78,8 @@ def estimate(ready: Prepared, options: Options) -> Record:
     solve, more = with_cost(solve, ready, options, work.solves, (seconds_per_row, flops_per_row), apart)
     stored = _most_bytes(ready, work.widths, outputs) + more
     if train:  # every tensor of the backbone is kept, whole
-        stored += sum(t.numel() * t.element_size() for t in ready.network.module.state_dict().values())
+        kept = below_head(ready.network, ready.network.module.state_dict())
+        stored += sum(tensor.numel() * tensor.element_size() for tensor in kept)
     if (refit := refitted(ready, work)) is not None:
         seen = refit[1].solves * len(ready.fit)
         seconds = seen * seconds_per_row + _solve_seconds(*refit)

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from torch import Tensor
+
 from regraft.features import Store, Taps, by_size, grid_of, plan
 from regraft.graft.adapted.model import Adapted
 from regraft.graft.cost.counts import (
@@ -23,9 +25,11 @@ from regraft.graft.options import Options
 from regraft.graft.preparation import Prepared
 from regraft.graft.problem import MANY
 from regraft.heads.selection.packing import index_bytes
+from regraft.network import Network
 from regraft.record import Cost, Ledger
 
 __all__ = [
+    "below_head",
     "finals",
     "forward_seconds",
     "head_shape",
@@ -88,6 +92,12 @@ def _widths(ready: Prepared) -> dict[str, int]:
     return {size: sum(widths[name] for name in names if name in widths) for size, names in sizes.items()}
 
 
+def below_head(network: Network, tensors: Mapping[str, Tensor]) -> list[Tensor]:
+    """A network's tensors, by name, but for those of its own head, which gives way to the task's."""
+    own = f"{network.head}." if network.head else None
+    return [tensor for name, tensor in tensors.items() if own is None or not name.startswith(own)]
+
+
 def workload(ready: Prepared, options: Options, forward: float, forward_seconds: float) -> Workload:
     """What the costs of this task are counted from, given FLOPs and seconds of one row's forward pass."""
     last = plan(ready.network, [Taps(("embedding",), (None,))])
@@ -99,7 +109,7 @@ def workload(ready: Prepared, options: Options, forward: float, forward_seconds:
         solves=solves(ready, options),
         forward=forward,
         forward_seconds=forward_seconds,
-        parameters=ready.network.about.parameters,
+        parameters=sum(t.numel() for t in below_head(ready.network, ready.network.params)),
         embedding=last.width,
         widths=_widths(ready),
     )

@@ -13,6 +13,7 @@ from regraft.graft.cost.counts import (
     gram_search_flops,
     paper_stored_words,
 )
+from regraft.graft.cost.pricing import below_head
 from regraft.heads.selection.packing import head_bytes
 from regraft.reproduce.arms import FOLDS, Bench, Place
 from regraft.reproduce.head2toe.frozen import ALL_L2, H2T, LINEAR
@@ -172,6 +173,7 @@ def table3(bench: Bench, network: str = "V1a") -> Result:
     }
     network_ = bench.network(network)
     forward = float(network_.flops(network_.example(1)))
+    trained_bytes = 4 * sum(tensor.numel() for tensor in below_head(network_, network_.params))
     values = table.values(H2T, network)
     for task, row in values.items():
         sample = bench.sample(Place(network, task, bench.seeds[0]))
@@ -179,7 +181,7 @@ def table3(bench: Bench, network: str = "V1a") -> Result:
         widths = [sum(block.width for block in sample.layers(size)) for size in sample.backbone.sizes]
         search = sum(gram_search_flops(widths, rows, outputs, folds=FOLDS).values())
         trained = finetune_flops(forward, FINETUNE_STEPS, FINETUNE_BATCH)
-        whole = 4 * network_.about.parameters + head_bytes(sample.backbone.width, outputs)
+        whole = trained_bytes + head_bytes(sample.backbone.width, outputs)
         counted["H2T GFLOP"][task] = [(forward * rows + search) / 1e9] * len(row)
         counted["FT GFLOP"][task] = [trained / 1e9] * len(row)
         counted["H2T bytes"][task] = [float(value["stored_bytes"]) for value in row]
