@@ -92,7 +92,7 @@ def _own(network: Network, params: Mapping[str, Tensor]) -> bool:
     return 2 * sum(torch.equal(params[name], held[name]) for name in told) > len(told)
 
 
-def settled(network: Network, batches: Iterable[Any]) -> Network:
+def settled(network: Network, batches: Iterable[Any], parts: Sequence[str] | None = None) -> Network:
     """The network with running statistics of BatchNorm that are the means of those of these batches.
 
     Drawn anew, a network's running statistics are 0 and 1 whatever comes in, so that in evaluation mode activations
@@ -101,10 +101,11 @@ def settled(network: Network, batches: Iterable[Any]) -> Network:
     Args:
         network: stays as it is; itself where it has no running statistics.
         batches: preprocessed; each gives one mean and one variance, which count alike.
+        parts: paths of the normalisations, other modules among them; all if ``None``.
     """
     module = copy.deepcopy(network.module)
-    norms = [part for part in module.modules() if isinstance(part, nn.modules.batchnorm._BatchNorm)]
-    norms = [part for part in norms if part.track_running_stats]
+    chosen = [part for path, part in module.named_modules() if parts is None or path in parts]
+    norms = [part for part in chosen if isinstance(part, nn.modules.batchnorm._BatchNorm) and part.track_running_stats]
     if not norms:
         return network
     for norm in norms:

@@ -69,11 +69,24 @@ def test_the_top_of_networks():
 )
 def test_what_is_drawn_and_what_stays(random, anew):
     network = toys.convolutional(Path(), Path(), 0)
-    made = drawn(network, ("layers.3",), random, 7)
+    rows = toys.rows("leaf", Path(), 0)
+    made = drawn(network, ("layers.3",), random, 7, rows)
     moved = {name for name, value in made.params.items() if not torch.equal(value, network.params[name])}
     assert {name.split(".")[1] for name in moved} == anew  # never the head
-    again = drawn(network, ("layers.3",), random, 7)
+    again = drawn(network, ("layers.3",), random, 7, rows)
     assert again.fingerprint == made.fingerprint
+    settled = {name for name, value in made.buffers.items() if not torch.equal(value, network.buffers[name])}
+    assert {name.split(".")[1] for name in settled} == anew  # the statistics of the rows, where something was drawn
+
+
+def test_what_is_drawn_has_the_statistics_of_the_rows():
+    network, rows = toys.convolutional(Path(), Path(), 0), toys.rows("leaf", Path(), 0)
+    made = drawn(network, ("layers.3",), ("theta1",), 7, rows)
+    pictures = torch.stack([network.preprocess(rows.inputs.read(row)) for row in range(len(rows))])
+    with torch.no_grad():
+        maps = made.module.layers[0].convolution(pictures)
+    mean = made.buffers["layers.0.normalization.running_mean"]
+    torch.testing.assert_close(mean, maps.mean((0, 2, 3)), rtol=1e-4, atol=1e-5)
 
 
 # ------------------------------------------------------------------------------------------- arms

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from itertools import product
 
 from regraft.reproduce.arms import Bench
-from regraft.reproduce.gradients.models import ACTIVATION, LINEAR_MODEL, RANDOM, TUNED
+from regraft.reproduce.gradients.models import ACTIVATION, DRAWN_MODEL, LINEAR_MODEL, RANDOM, TUNED
 from regraft.reproduce.gradients.setting import bench_of, setting_of
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, Table, Tables, above
@@ -32,7 +32,9 @@ def _linear_models(
     table: Tables, network: str, tops: Sequence[str], kinds: Sequence[tuple[str, ...]]
 ) -> dict[str, Table]:
     return {
-        arm_name(mode, top, random): table(LINEAR_MODEL, network, mode=mode, count=TOPS[top], random=list(random))
+        arm_name(mode, top, random): table(
+            DRAWN_MODEL if random else LINEAR_MODEL, network, mode=mode, count=TOPS[top], random=list(random)
+        )
         for top in tops
         for random in kinds
         for mode in ("gradient", "full")

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from regraft.data import Manifest
 from regraft.errors import DataError
 from regraft.features import Plan, Tangent
 from regraft.graft.adapted.model import Adapted
@@ -24,13 +25,14 @@ from regraft.graft.loop.manifest_rows import ManifestRows
 from regraft.graft.problem import Task
 from regraft.graft.stages.gradient import Gradients
 from regraft.heads import score
-from regraft.network import Network, reinitialised
+from regraft.network import Network, reinitialised, settled
 from regraft.reproduce.arms import EMBEDDING, FOLDS, Arm, Bench, Place, Sample, points
 from regraft.reproduce.gradients.setting import regime_of
 from regraft.reproduce.tuning import accuracy, chosen, explored, split, train_best
 
 __all__ = [
     "ACTIVATION",
+    "DRAWN_MODEL",
     "LINEAR_MODEL",
     "RANDOM",
     "TUNED",
@@ -40,6 +42,7 @@ __all__ = [
 ]
 
 RANDOM = ("theta1", "theta2", "omega")
+_SETTLING = 256  # rows in a batch, at most
 
 
 def top(network: Network, unit: int, count: int) -> tuple[str, ...]:
@@ -49,13 +52,18 @@ def top(network: Network, unit: int, count: int) -> tuple[str, ...]:
     return network.top_layers(count)
 
 
-def drawn(network: Network, theta2: Sequence[str], random: Sequence[str], seed: int) -> Network:
-    """The network with θ₁, θ₂ or both drawn anew; itself where ``random`` names neither."""
+def drawn(network: Network, theta2: Sequence[str], random: Sequence[str], seed: int, rows: Manifest) -> Network:
+    """The network with θ₁, θ₂ or both drawn anew, their running statistics those of ``rows``: left at 0 and 1 they
+    shrink what comes in by a factor a layer. Itself where ``random`` names neither."""
     upper = [name for path in theta2 for name in network.select(f"{path}.*")]
     lower = [name for name in network.params if name not in upper and name.rpartition(".")[0] != network.head]
     parts = [name for what, names in (("theta1", lower), ("theta2", upper)) if what in random for name in names]
     paths = list(dict.fromkeys(name.rpartition(".")[0] for name in parts))
-    return reinitialised(network, seed, paths) if paths else network
+    if not paths:
+        return network
+    inputs = ManifestRows.of(network, rows, workers=0).inputs
+    batches = torch.arange(len(rows)).tensor_split(-(-len(rows) // _SETTLING))  # even ones, for each counts alike
+    return settled(reinitialised(network, seed, paths), (inputs(batch) for batch in batches), paths)
 
 
 # ------------------------------------------------------------------------------------- linear models
@@ -125,7 +133,7 @@ def _linear_model(
     sample = bench.sample(place)
     theta2 = top(sample.network, sample.backbone.unit, count)
     stage = Gradients(tuple(f"{path}.*" for path in theta2), mode)  # type: ignore[arg-type]
-    network = drawn(sample.network, theta2, random, place.seed)
+    network = drawn(sample.network, theta2, random, place.seed, sample.parts["train"])
     tangents = {
         part: Tangent(network, stage.select, rows, of="embedding").prepare() for part, rows in sample.parts.items()
     }
@@ -142,6 +150,8 @@ ACTIVATION = Arm("gradients-activation", 1, _activation)
 LINEAR_MODEL = Arm("gradients-linear-model", 1, _linear_model)
 """``accuracy``: per cent, or the mean average precision of several labels a row. Parameters: ``mode`` (``gradient``,
 ``full``), ``count`` of topmost layers in θ₂, what is ``random`` (of :data:`RANDOM`), and ``crops`` of test images."""
+DRAWN_MODEL = Arm("gradients-drawn-model", 1, _linear_model)
+"""The same where something is random."""
 
 
 # --------------------------------------------------------------------------------------- fine-tuning
