@@ -212,6 +212,13 @@ def test_every_clause_fails_on_disturbed_numbers(name, make):
     must_fail_when_disturbed(BY_ID[name], MADE_UP[name](make))
 
 
+def test_a_task_at_the_ceiling_leaves_the_count_of_own_features(make):
+    result = fig7l(make)
+    easy = [[98.9 if i == list(T12).index("digits") else 99.0 for i in range(12)] for _ in SEEDS]
+    verdict = BY_ID["h2t-fig7l"].judge(Result({"cross": {**result.arms["cross"], "digits": easy}}, result.axes, SEEDS))
+    assert "(11/11)" in verdict.verdicts[2].outcome.sentence
+
+
 def test_no_frozen_row_is_left_out():
     mine = {**methods.MEASURED, **ablations.MEASURED, **layer_rows.MEASURED, **feature_rows.MEASURED}
     assert set(MADE_UP) == set(mine)

@@ -63,10 +63,15 @@ def _own_first(result: Result) -> tuple[np.ndarray, np.ndarray]:
     return cross, np.stack([cross[j, :, j] for j in range(len(cross))])
 
 
+def _others(cross: np.ndarray, own: np.ndarray) -> np.ndarray:
+    """The mean over the other tasks' features: (tasks, seeds)."""
+    mean: np.ndarray = (cross.sum(axis=2) - own) / (cross.shape[2] - 1)
+    return mean
+
+
 def _own_is_better(result: Result) -> Outcome:
     cross, own = _own_first(result)
-    others = (cross.sum(axis=2) - own) / (cross.shape[2] - 1)
-    return greater(own, others, names=("own features", "other tasks' features"))
+    return greater(own, _others(cross, own), names=("own features", "other tasks' features"))
 
 
 def _none_is_best_for_all(result: Result) -> Outcome:
@@ -80,7 +85,10 @@ def _none_is_best_for_all(result: Result) -> Outcome:
 def _own_near_best(result: Result) -> Outcome:
     cross, own = _own_first(result)
     near = own.mean(1) >= cross.mean(1).max(axis=1) - 0.5
-    return share(near, 0.5, what="tasks whose own features are within 0.5 of the best")
+    others = _others(cross, own).mean(1)
+    return share(
+        near[:, None], 0.5, baseline=others[:, None], what="tasks whose own features are within 0.5 of the best"
+    )
 
 
 def _worst_as_own(result: Result) -> Result:
