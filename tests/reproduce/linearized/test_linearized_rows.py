@@ -366,7 +366,8 @@ def test_a_quarter_turn_is_exact():
     torch.testing.assert_close(angles.turned(pictures, np.full(2, 90.0)), pictures.rot90(1, (2, 3)), rtol=0, atol=1e-5)
 
 
-def test_angles_are_measured_by_every_rival():
+def test_angles_are_measured_by_every_rival(monkeypatch):
+    monkeypatch.setattr(angles, "LENGTHS", (4, 8))
     rng = np.random.default_rng(0)
     x, y = torch.rand(60, 1, 28, 28), torch.from_numpy(rng.standard_normal((60, 1))).float()
     found = angles.errors(
@@ -374,6 +375,21 @@ def test_angles_are_measured_by_every_rival():
     )
     assert set(found) == {"NTK", *angles.RIVALS}
     assert all(len(values) == 2 for values in found.values())
+
+
+def test_a_best_rate_at_the_edge_widens_the_grid_of_retraining(monkeypatch):
+    taken, own = [], angles.trained
+
+    def look(network, inputs, targets, how, seed, select="*"):
+        taken.append(how.rate)
+        return own(network, inputs, targets, how, seed, select)
+
+    monkeypatch.setattr(angles, "trained", look)
+    monkeypatch.setattr(angles, "RATES", (1e-5, 1e-4))  # far too low
+    monkeypatch.setattr(angles, "LENGTHS", (10,))
+    x = torch.randn(40, 3)
+    angles.tuned(perceptron((3, 8, 1), 0), x, x[:, :1], "*", 0)
+    assert taken == [1e-5, 1e-4, 3.2e-4, 1e-3, 3.2e-3, 3.2e-3]
 
 
 def test_the_checks_of_angles():

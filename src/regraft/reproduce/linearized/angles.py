@@ -8,8 +8,8 @@ rate and length chosen on a fifth of the points), and with itself.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -29,6 +29,7 @@ from regraft.reproduce.packs import DATA
 from regraft.reproduce.pieces import Measured, by_seed, reverse_axis, without_tasks
 from regraft.reproduce.result import Result, swap
 from regraft.reproduce.row import Context
+from regraft.reproduce.tuning import Cell, beyond, ranked
 from regraft.reproduce.words import bound, series_correlation
 
 __all__ = ["MEASURED", "errors", "tuned", "turned"]
@@ -50,28 +51,36 @@ def turned(pictures: Tensor, angles: np.ndarray) -> Tensor:
 
 
 def tuned(network: Network, inputs: Tensor, targets: Tensor, select: str, seed: int) -> Network:
-    """Descent in the selected parameters; rate and length by the error on a fifth of the rows, then on all rows."""
+    """Descent in the selected parameters; rate and length by the error on a fifth of the rows, then on all rows.
+
+    While the best rate is at an edge of those that were tried, the next one is tried too.
+    """
     order = torch.randperm(len(inputs), generator=torch.Generator().manual_seed(seed))
     held, kept = order.split([max(1, len(order) // 5), len(order) - max(1, len(order) // 5)])
-    best, least = None, float("inf")
-    for rate in RATES:
-        for steps in LENGTHS:
-            how = Descent(_epochs(steps, len(kept)), BATCH, rate, anneal=True)
-            try:
-                made = trained(network, inputs[kept], targets[kept], how, seed, select)
-            except DivergedError:
-                continue
-            with torch.no_grad():
-                error = float((made.forward(inputs[held]) - targets[held]).square().mean())
-            if error < least:
-                best, least = replace(how, epochs=_epochs(steps, len(order))), error
-    if best is None:
+
+    def score(cell: Cell) -> float:
+        """Minus the error on the held-out rows."""
+        try:
+            made = trained(network, inputs[kept], targets[kept], _descent(cell, len(kept)), seed, select)
+        except DivergedError:
+            return -math.inf
+        with torch.no_grad():
+            error = float((made.forward(inputs[held]) - targets[held]).square().mean())
+        return -error if math.isfinite(error) else -math.inf
+
+    tried: dict[Cell, float] = {}
+    rates: tuple[float, ...] = RATES
+    while rates:
+        tried |= {cell: score(cell) for cell in (Cell(rate, steps) for rate in rates for steps in LENGTHS)}
+        rates = () if (wider := beyond(tried)) is None else (wider,)
+    best = ranked(tried)[0]
+    if tried[best] == -math.inf:
         raise DivergedError("every rate diverged", do="add a lower one")
-    return trained(network, inputs, targets, best, seed, select)
+    return trained(network, inputs, targets, _descent(best, len(order)), seed, select)
 
 
-def _epochs(steps: int, rows: int) -> int:
-    return max(1, round(steps / -(-rows // BATCH)))
+def _descent(cell: Cell, rows: int) -> Descent:
+    return Descent(max(1, round(cell.steps / -(-rows // BATCH))), BATCH, cell.rate, anneal=True)
 
 
 def errors(
