@@ -230,7 +230,10 @@ def _end(found: Any) -> dict[str, Any]:
 
 
 class _Watch:
-    """Extremes over a descent, of how far units moved from W(0) and how far H(k) is from H∞."""
+    """Extremes over the visited steps of a descent, of how far units moved from W(0) and how far H(k) is from H∞.
+
+    Between them both go further: on one seed ‖H(k) − H∞‖ reaches 19.9 where the visited steps have 17.9.
+    """
 
     def __init__(self, origin: TwoLayer, x: Tensor, limit: Tensor) -> None:
         self.origin, self.x, self.limit = origin, x.to(origin.weights.dtype), limit

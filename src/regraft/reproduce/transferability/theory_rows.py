@@ -247,7 +247,7 @@ def _never_above(result: Result) -> Outcome:
 
 
 def _lemmas(found: _Numbers, plan: Plan, seeds: tuple[int, ...]) -> dict[str, dict[str, list[Any]]]:
-    """Extremes over the whole way, by width and target; matrices on the target's rows."""
+    """Extremes over the visited steps, by width and target; matrices on the target's rows."""
 
     def promised(place: int, numbers: dict[str, Any]) -> list[float]:
         """Corollary 1: ``4 √n_P ‖y_P − u_P(0)‖ / (√m λ_P) + 4 √n_Q ‖y_Q − u_Q(P)‖ / (√m λ_Q)``."""
@@ -281,7 +281,7 @@ def run_lemmas(context: Context) -> Result:
     arms = _lemmas(found, PAGE, context.seeds)
     beside = _lemmas(shown, REGIME, context.seeds[:1])
     notes = {
-        "moved": "max over r and k of ‖w_r(k) − w_r(0)‖ during fine-tuning, W(0) from before pretraining",
+        "moved": "max over r and the visited k of ‖w_r(k) − w_r(0)‖ during fine-tuning, W(0) from before pretraining",
         "flips": "share of all 1{w_rᵀx_i > 0} on the target's rows that differ between W(0) and W(Q); R is moved",
         "means by m": {name: _means(each).tolist() for name, each in arms.items()},
         "regime": {
