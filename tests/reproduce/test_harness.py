@@ -128,6 +128,13 @@ def test_the_report_shows_paper_beside_ours(tmp_path):
     assert max(map(len, text.splitlines())) <= 108
 
 
+def test_a_clauses_letter_is_shown_once(tmp_path):
+    row = replace(_row("twice"), clauses=(Clause("a", "a ours > theirs (+2)"),))
+    for page in ((row,), (_measured(row, 60),)):
+        assert " a ours > theirs" in _go(page, tmp_path).text()
+        assert "a a ours" not in _go(page, tmp_path).text()
+
+
 def test_at_scale_full_nothing_is_called_fragile(tmp_path):
     page = (_measured(_row("frail", fragile=True), 60), _row("later", fragile=True))
     text = _go(page, tmp_path, scale="full").text()

@@ -11,7 +11,7 @@ from typing import Any
 
 from regraft.reproduce.registry import PAPERS
 from regraft.reproduce.result import GateReport
-from regraft.reproduce.row import Judgement, Row, Scale
+from regraft.reproduce.row import Clause, Judgement, Row, Scale
 
 __all__ = ["STATUSES", "Report", "RowReport"]
 
@@ -57,17 +57,17 @@ class RowReport:
         out += _wrap(f"paper  {self.row.paper_figure}", 6, 13)
         if not self.judgement.verdicts:
             for clause in self.row.clauses:
-                out += _wrap(f"check  {_head(clause.letter, clause.fragile)}{clause.text}", 6, 13)
+                out += _wrap(f"check  {_said(clause)}", 6, 13)
         for verdict in self.judgement.verdicts:
             mark = "holds" if verdict.outcome.holds else verdict.label or "FAILS"
-            head = _head(verdict.clause.letter, verdict.clause.fragile)
-            text = f"ours   {head}{verdict.clause.text}: {mark}; {verdict.outcome.sentence}"
-            out += _wrap(text, 6, 13)
+            out += _wrap(f"ours   {_said(verdict.clause)}: {mark}; {verdict.outcome.sentence}", 6, 13)
         return out
 
 
-def _head(letter: str, fragile: bool) -> str:
-    return f"{letter or '-'}{' (fragile)' if fragile else ''} "
+def _said(clause: Clause) -> str:
+    """A clause with its letter, which some texts of the page begin with themselves."""
+    text = clause.text.removeprefix(f"{clause.letter} ")
+    return f"{clause.letter or '-'}{' (fragile)' if clause.fragile else ''} {text}"
 
 
 def _wrap(text: str, indent: int, hanging: int | None = None) -> list[str]:
