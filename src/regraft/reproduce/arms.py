@@ -75,9 +75,9 @@ class Backbone:
     Attributes:
         load: (data pack, cache, seed) → the network; the seed matters for networks that the harness trains.
         width: features of its embedding, and the target size of "one more layer as wide as the embedding".
-        sizes: target sizes T of the search: ¼, 2 and 16 times the embedding's width. The paper's (512, 8192,
-            24576; Table 2) are ¼, 4 and 12 times that of its ResNet-50; ours hold the sizes 64, 512 and 4096 at
-            which the page scales V1a's candidates, so that rows share features.
+        sizes: target sizes T of the search: of the convolutional networks ¼, 2 and 16 times the embedding's width.
+            The paper's (512, 8192, 24576; Table 2) are ¼, 4 and 12 times that of its ResNet-50; ours hold the sizes
+            64, 512 and 4096 at which the page scales V1a's candidates, so that rows share features.
         unit: how many of its blocks make one unit.
         patterns: of its taps.
     """

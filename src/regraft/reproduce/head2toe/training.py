@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from regraft.data import Manifest
-from regraft.reproduce.arms import Arm, Bench, Place
+from regraft.reproduce.arms import Bench, Place
 from regraft.reproduce.head2toe import taylor
 from regraft.reproduce.head2toe.frozen import ALL_L2, H2T, LINEAR
 from regraft.reproduce.head2toe.full import bench_of, names_of
 from regraft.reproduce.head2toe.trained import FT, H2T_FT, SCRATCH, SCRATCH_RATE
-from regraft.reproduce.head2toe.variants import SPARSE
+from regraft.reproduce.head2toe.variants import ALL
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, Table, Tables, above, everywhere, mirror, networks
 from regraft.reproduce.result import Result, shuffle_tasks, swap
@@ -30,11 +30,6 @@ from regraft.reproduce.words import at_least, greater, rank_correlation
 
 __all__ = ["MEASURED", "affinities", "fig2", "fig3", "fig8", "table1_ft", "table1_vit", "table4"]
 
-ALL: dict[str, tuple[Arm, dict[str, Any]]] = {
-    "All ℓ2": (ALL_L2, {}),
-    "All ℓ1": (SPARSE, {"penalty": "l1"}),
-    "All ℓ2,1": (SPARSE, {"penalty": "l21"}),
-}
 PIXELS = "at scale mini MobileNets see 128 x 128 pixels, CIFAR ResNets and the transformer 32 x 32"
 FEW = 3  # seeds of the rows that fine-tune on T6
 

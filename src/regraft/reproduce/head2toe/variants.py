@@ -18,7 +18,7 @@ from regraft.reproduce.arms import Arm, Bench, Place, Sample, unit
 from regraft.reproduce.head2toe.frozen import ALL_L2, Rows, search_value
 from regraft.reproduce.head2toe.kept import every_fold, rank, ridge_head, score_of, state_of, take_best
 
-__all__ = ["BEFORE", "NORM", "REFERENCE", "REFERENCE_CELL", "SPARSE", "STRENGTHS", "TAPS", "TOKENS"]
+__all__ = ["ALL", "BEFORE", "NORM", "REFERENCE", "REFERENCE_CELL", "SPARSE", "STRENGTHS", "TAPS", "TOKENS"]
 
 REFERENCE_CELL: dict[str, float] = {"rate": 0.01, "steps": 500, "strength": 1e-5}
 """The cell of the reference grid that Table 2 shows most often for ResNet-50 (9 of 19 tasks)."""
@@ -145,5 +145,11 @@ def _best_cell(found: Selection, recomputed: bool) -> tuple[float, bool]:
 
 SPARSE = Arm("all-sparse", 1, _sparse)
 REFERENCE = Arm("reference", 1, _reference)
+ALL: dict[str, tuple[Arm, dict[str, Any]]] = {
+    "All ℓ2": (ALL_L2, {}),
+    "All ℓ1": (SPARSE, {"penalty": "l1"}),
+    "All ℓ2,1": (SPARSE, {"penalty": "l21"}),
+}
+"""Heads on every layer, with what their arm is given."""
 TAPS = Arm("other-taps", 2, _taps)
 NORM = Arm("normalisation", 2, _norm)

@@ -13,7 +13,6 @@ from regraft.reproduce.arms import Bench, seeds_gate
 from regraft.reproduce.outcome import Outcome, all_of
 from regraft.reproduce.pieces import Measured, by_seed, reverse_axis
 from regraft.reproduce.result import Result, relabel, swap
-from regraft.reproduce.row import Context
 from regraft.reproduce.taskhead.toy import BATCH, EPOCHS, LONG, MOMENTUM, POWERS, RATE, STEPS, SWEEP, TOY, bench_of
 from regraft.reproduce.words import bound, greater, rank_correlation, series_correlation, share
 
@@ -153,31 +152,19 @@ def _next_heads(result: Result) -> Result:
     return replace(result, arms={"accuracy": rolled})
 
 
-def _run_prop1(context: Context) -> Result:
-    return prop1(bench_of(context))
-
-
-def _run_fig2(context: Context) -> Result:
-    return fig2(bench_of(context))
-
-
-def _run_swapped(context: Context) -> Result:
-    return swapped(bench_of(context))
-
-
 MEASURED: dict[str, Measured] = {
     "th-prop1": Measured(
-        _run_prop1,
+        lambda context: prop1(bench_of(context)),
         {"a": _bounded, "b": _energy_drives},
         {"a": swap("drift", "bound"), "b": relabel({"AIE": "accuracy"})},
     ),
     "th-fig2": Measured(
-        _run_fig2,
+        lambda context: fig2(bench_of(context)),
         {"a": _truth_grows, "b": _never_zero, "c": _turns},
         {"a": reverse_axis("τ"), "b": swap("AIE", "accuracy"), "c": swap("‖∇L‖ τ=0", "‖∇L‖ τ=1024")},
     ),
     "th-fig3-swap": Measured(
-        _run_swapped,
+        lambda context: swapped(bench_of(context)),
         {"a": _diagonal, "b": _strong_differ},
         {"a": _next_heads, "b": reverse_axis("τ")},
     ),
