@@ -11,6 +11,7 @@ from tests.reproduce.disturbed import must_fail_when_disturbed
 
 from regraft.errors import RegraftError
 from regraft.reproduce import ROWS
+from regraft.reproduce.arms import Bench
 from regraft.reproduce.head2toe import ablations, feature_rows, layer_rows, methods
 from regraft.reproduce.result import Result
 from regraft.reproduce.row import Context
@@ -315,6 +316,27 @@ def test_the_experiment_runs_whole_and_two_seeds_are_no_verdict(name, bench):
     assert gates["seeds"] == "not run"
     assert gates.get(f"{name} convex solves", "pass") == "pass"
     assert (f"{name} convex solves" in gates) == (name != "h2t-fig11c")  # which solves nothing but its scores
+
+
+def test_sizes_of_two_networks_are_told_by_their_ranks(bench, monkeypatch):
+    monkeypatch.setattr(Bench, "measure", lambda *_, **given: {"accuracy": float(given["size"])})
+    result = feature_rows.fig7_more(bench, ("C", "V"), None)
+    assert result.axis("T").tolist() == [1, 2, 3]
+    assert result.arm("C 1")[0, 0].tolist() == [4, 16, 64]
+    assert result.arm("V 1")[0, 0].tolist() == [12, 24, 48]
+
+
+def test_the_fast_search_has_the_references_head(bench, monkeypatch):
+    asked, own = [], Bench.measure
+
+    def look(self, arm, network, task, seed, **parameters):
+        asked.append((arm.name, parameters))
+        return own(self, arm, network, task, seed, **parameters)
+
+    monkeypatch.setattr(Bench, "measure", look)
+    TOY_RUNS["h2t-table1"](bench)
+    fast = [given for name, given in asked if name == "head2toe" and given]
+    assert {tuple(given.get("forms", ())) for given in fast} == {("ridge",)}
 
 
 def test_what_fine_tuning_stores_is_the_network_below_its_head_and_a_new_one(bench):

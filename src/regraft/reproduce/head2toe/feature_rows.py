@@ -129,7 +129,7 @@ def fig7_more(bench: Bench, networks: Sequence[str] = ("V1a", "TViT"), sizes: Se
             steps = [table(PART_OF_LAYERS, name, part=part, size=size) for size in sizes or bench.backbones[name].sizes]
             arms[f"{name} {label}"] = {task: [list(v) for v in zip(*(s[task] for s in steps))] for task in bench.tasks}
     notes = {"layers": "evenly spaced, the last one always among them", "head": "ridge"}
-    axis = list(sizes or bench.backbones[networks[0]].sizes)
+    axis = list(sizes or range(1, 1 + len(bench.backbones[networks[0]].sizes)))  # of other sizes each, their ranks
     return Result(arms, {"T": axis}, bench.seeds, table.gates("h2t-fig7r-14-16"), notes)
 
 
