@@ -112,7 +112,7 @@ def test_weights_stay_as_they_were_read_when_their_file_is_written_to(folders: F
             opened.write(b"\x3e" * (size // 2))
         assert torch.equal(network.forward(x), before)
     own = save_timm_like(tmp_path / "own")
-    name, tensors = weights.read(own)
+    name, tensors, _ = weights.read(own)
     kept = {key: value.clone() for key, value in tensors.items()}
     with (own / "model.safetensors").open("r+b") as opened:
         opened.write(b"\0" * (own / "model.safetensors").stat().st_size)
