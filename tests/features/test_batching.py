@@ -170,6 +170,13 @@ def test_a_worker_that_is_killed_is_said_in_one_sentence(tmp_path: Path) -> None
     assert isinstance(WorkerError("any"), RuntimeError)  # as torch's own
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+def test_reading_rows_leaves_the_callers_random_numbers_alone(workers: int) -> None:
+    before = torch.get_rng_state()
+    assert len(list(gathered(ArrayPreprocess((8,)), Arrays(np.zeros((4, 8)), "x"), in_order(4, 2), workers))) == 2
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_a_row_that_is_read_but_does_not_fit_says_what_was_expected() -> None:
     with pytest.raises(DataError) as caught:
         list(gathered(ArrayPreprocess((8,)), Arrays(np.zeros((2, 9)), "t.csv"), [range(2)], 0))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
+import torch
 from torch.utils.data import DataLoader, Dataset
 
 from regraft.data import Source
@@ -162,6 +163,7 @@ def gathered(
         collate_fn=_as_it_is,
         num_workers=count,
         prefetch_factor=4 if count else None,
+        generator=torch.Generator(),  # of the workers' seed, which torch would draw from the caller's random state
     )
     with told_if_killed():
         try:
