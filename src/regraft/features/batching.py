@@ -54,7 +54,7 @@ class _Decoded(Dataset):
             raise DataError(
                 f"{where} cannot be decoded",
                 got=str(error).removeprefix(f"{where}: ").partition(" To mend it: ")[0],
-                do="mend or remove it, or pass --skip-bad",
+                do="mend or remove it",
             ) from None
 
     def __getitems__(self, rows: Sequence[int]) -> Any:
