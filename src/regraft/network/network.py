@@ -110,6 +110,10 @@ class Network:
         cached = {name for name, value in vars(type(self)).items() if isinstance(value, cached_property)}
         return {name: value for name, value in vars(self).items() if name not in cached}
 
+    def __sklearn_clone__(self) -> Network:
+        """Itself, for it never changes: scikit-learn clones an estimator for every fold, and would copy all weights."""
+        return self
+
     def __repr__(self) -> str:
         return f"Network({self.name!r}, {self.about.source}, {self.about.parameters:,} parameters)"
 
