@@ -678,6 +678,7 @@ for architecture in ("resnet18", "vit_tiny_patch16_224"):
         expected = made(transform(image)[None])
         pooled = made.forward_head(made.forward_features(transform(image)[None]), pre_logits=True)
         bare = load(architecture, head=False)
+        save(bare, "bare-" + architecture)  # which refuses one that would be another
         told.append({
             "classes": [each.about.classes for each in (network, *others)], "head": network.head,
             "logits": [float((each.forward(each.preprocess(image)[None]) - expected).abs().max())

@@ -34,6 +34,7 @@ def test_without_its_head_or_reading_other_images_it_is_saved_as_it_is(
         headless,
         whole.reading(replace(whole.preprocess, resize=(24, 24), crop=None)),
         headless.reading(ArrayPreprocess((3, 24, 24))),
+        headless,  # what said how the one before read is gone
     ):
         save(network, tmp_path / "copy")
         again = load("~/copy")

@@ -46,6 +46,8 @@ def save(network: Network, folder: str | Path) -> tuple[Path, ...]:
         for path in written:
             (folder / path).parent.mkdir(exist_ok=True)
             (made / path).replace(folder / path)
+        if Path(transformers.PREPROCESS) not in written:  # of a network that was saved there before
+            (folder / transformers.PREPROCESS).unlink(missing_ok=True)
     return tuple(folder / path for path in written)
 
 

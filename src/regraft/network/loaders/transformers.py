@@ -26,7 +26,7 @@ from regraft.network.preprocess import ArrayPreprocess, ImagePreprocess, Modalit
 from regraft.network.seeding import seeded
 from regraft.wording import one_line
 
-__all__ = ["ProcessorPreprocess", "load", "save"]
+__all__ = ["PREPROCESS", "ProcessorPreprocess", "load", "save"]
 
 # Entries of a configuration that do not change what the network computes.
 _VOLATILE = ("_name_or_path", "transformers_version", "dtype", "torch_dtype", "id2label", "label2id")
@@ -34,7 +34,7 @@ _HEADS = {"ForImageClassification": "AutoModelForImageClassification",
           "ForSequenceClassification": "AutoModelForSequenceClassification"}  # fmt: skip
 _MASKED = "vit_mae"  # hides three patches of four, at random; a ViT has its encoder
 _TIMM = "timm_wrapper"  # what timm saved, wrapped by transformers
-_OWN = "regraft_preprocess.json"  # where a saved model reads other images than its processor says
+PREPROCESS = "regraft_preprocess.json"  # where a saved model reads other images than its processor says
 _ENCODED = ("t5", "mt5", "umt5")  # of these the half that reads: the other one asks for the text that it shall write
 
 
@@ -109,7 +109,7 @@ def save(network: Network, folder: Path) -> None:
             processor.save_pretrained(folder)
             where, config = {"local_files_only": True, **NO_CODE}, network.module.config
             if preprocess != _preprocess(transformers, str(folder), config, network.module, where):
-                write_json(folder / _OWN, preprocess.to_json())
+                write_json(folder / PREPROCESS, preprocess.to_json())
 
 
 def _commit(transformers: Any, source: str) -> str:
@@ -173,7 +173,7 @@ def _prefixed(missing: Sequence[str], unexpected: Iterable[str]) -> str:
 
 def _class(transformers: Any, config: Any, architecture: str, head: bool) -> Any:
     """What reads a row as it is and gives its features, or the scores of its classes."""
-    if config.model_type == _TIMM and head and config.num_labels:
+    if config.model_type == _TIMM and head and config.num_labels and architecture != "TimmWrapperModel":
         return transformers.AutoModelForImageClassification
     for ending, name in _HEADS.items():
         if head and architecture.endswith(ending):
@@ -215,10 +215,10 @@ def _preprocess(transformers: Any, source: str, config: Any, module: nn.Module, 
     if _reads_text(module):
         pad = max(getattr(config, "pad_token_id", None) or 0, 0)  # -1 says that there is none
         return TextPreprocess.load(transformers, source, longest(module, config), where, pad)
+    if (own := read_json(Path(source) / PREPROCESS)) is not None:
+        return (ArrayPreprocess if own["kind"] == "array" else ImagePreprocess).from_json(own)
     if config.model_type == _TIMM:
         return timm.of_config(config.pretrained_cfg)
-    if (own := read_json(Path(source) / _OWN)) is not None:
-        return (ArrayPreprocess if own["kind"] == "array" else ImagePreprocess).from_json(own)
     try:
         processor = transformers.AutoImageProcessor.from_pretrained(source, use_fast=False, **where)
     except Exception as error:
