@@ -128,11 +128,12 @@ def test_a_folder_of_a_librarys_architecture_goes_by_its_own_name(
     save(trained, tmp_path / "first")
     again = load(str(tmp_path / "first"))
     assert again.name == str(tmp_path / "first")
+    (tmp_path / "first").rename(tmp_path / "moved")
     save(again.reading(ArrayPreprocess((4,), (1.0,), (2.0,))), tmp_path / "second")
     second = load(str(tmp_path / "second"))
     assert second.preprocess == ArrayPreprocess((4,), (1.0,), (2.0,))
     assert torch.equal(second.params["head.bias"], network.params["head.bias"] + 1)
-    headless = load(str(tmp_path / "first"), head=False)
+    headless = load(str(tmp_path / "moved"), head=False)
     assert headless.sites[-1].shape == (6,)
     assert not headless.has_logits
     assert torch.equal(headless.params["body.0.bias"], network.params["body.0.bias"] + 1)

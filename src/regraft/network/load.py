@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -130,7 +131,7 @@ def _with_weights(
             own = {**network.params, **network.buffers}
             given = tensors if head else {key: value for key, value in tensors.items() if key in own}
             network = network.with_params(given) if seed is None else network
-            network.name = name
+            network.name, network.about = name, replace(network.about, architecture=architecture)
             return network if preprocess is None else network.reading(preprocess_from_json(preprocess))
     raise ModelError(
         f"the weights in {name} are not those of {architecture}", got=f"{len(lacking)} missing, such as {lacking[0]}"

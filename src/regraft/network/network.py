@@ -45,6 +45,7 @@ class About:
         classes: names of the logits; empty if not known.
         revision: of the hub's repository; empty if local or not known.
         parameters: how many numbers it has learnt.
+        architecture: the name that its library builds it by, where its own is that of a folder.
     """
 
     source: str
@@ -52,6 +53,7 @@ class About:
     classes: tuple[str, ...] = field(default=(), repr=False)
     revision: str = ""
     parameters: int = 0
+    architecture: str = ""
 
 
 @dataclass(frozen=True)

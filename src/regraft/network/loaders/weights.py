@@ -25,24 +25,18 @@ def is_folder(path: Path) -> bool:
 
 
 def save(network: Network, folder: Path) -> None:
-    """Write every parameter and buffer, the name to build the architecture by (of a network that was loaded from such
-    a folder the one that stands there) and the preprocessing; of own modules also what
+    """Write every parameter and buffer, the architecture's name and the preprocessing; of own modules also what
     :func:`regraft.network.loaders.module.load` reads beside their weights."""
     tensors = {**network.params, **network.buffers}
     content = {name: value.detach().cpu().clone().contiguous() for name, value in tensors.items()}
     write_bytes(folder / "model.safetensors", safetensors.torch.save(content))
     about, preprocess = network.about, network.preprocess
-    name = _config(Path(network.name))["name"] if is_folder(Path(network.name)) else network.name
-    config: dict[str, Any] = {"format": FORMAT, "name": name, "source": about.source}
+    config: dict[str, Any] = {"format": FORMAT, "name": about.architecture or network.name, "source": about.source}
     if about.source == "module":  # whose name alone need not tell these
         config |= {"classes": list(about.classes), "licence": about.licence}
     if type(preprocess).__module__.startswith("regraft."):
         config["preprocess"] = preprocess.to_json()
     write_json(folder / "config.json", config)
-
-
-def _config(folder: Path) -> dict[str, Any]:
-    return read_json(folder / "config.json") or {}
 
 
 def read(folder: Path) -> tuple[str, dict[str, Tensor], dict[str, Any] | None]:
@@ -52,7 +46,7 @@ def read(folder: Path) -> tuple[str, dict[str, Tensor], dict[str, Any] | None]:
         ModelError: the architecture is code of the user's, which is only ever run on their word.
         ArtifactError: the tensors are not there, or torn.
     """
-    config = _config(folder)
+    config: dict[str, Any] = read_json(folder / "config.json") or {}
     name = str(config.get("name", ""))
     if not name.startswith(_LIBRARIES):  # the name itself decides: what else the file says, anyone can write
         raise ModelError(
