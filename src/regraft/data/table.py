@@ -28,7 +28,17 @@ from regraft.data.source import Arrays, EncodedImages, FileImages, Joined, Masks
 from regraft.errors import DataError
 from regraft.wording import first_line
 
-__all__ = ["DATA_SUFFIXES", "JSON_LINES", "TABLE_SUFFIXES", "Piece", "near", "read_csv", "read_pieces", "read_table"]
+__all__ = [
+    "DATA_SUFFIXES",
+    "JSON_LINES",
+    "LABELS",
+    "TABLE_SUFFIXES",
+    "Piece",
+    "near",
+    "read_csv",
+    "read_pieces",
+    "read_table",
+]
 
 TEXTS = ("text", "sentence", "content", "review", "comment", "message", "document", "body", "smiles")
 INPUTS = ("image", "img", "path", "file", "file_name", "filename", "filepath", *TEXTS)
